@@ -21,9 +21,9 @@ if TYPE_CHECKING:
     from deltaworks.specs.environment import EnvironmentSpec
 
 #: Fields of results that name their subject or count its changes, in order of preference.
-_NAME_FIELDS = ("table", "what", "model", "pipeline")
-_FILES_FIELDS = ("files", "files_before", "merged")
-_FILES_AFTER_FIELDS = ("files_after", "into")
+_NAME_FIELDS = ("table", "target", "model", "pipeline")
+_FILES_FIELDS = ("files", "files_before", "files_merged")
+_FILES_AFTER_FIELDS = ("files_after", "files_written")
 _BYTES_FIELDS = ("bytes", "bytes_before")
 
 
@@ -106,7 +106,7 @@ def night_result(record: Mapping[str, Any]) -> NightResult:
         rows=int(_first_number(record, ("rows",)) or 0),
         bytes=int(_first_number(record, _BYTES_FIELDS) or 0),
         seconds=float(_first_number(record, ("seconds",)) or 0.0),
-        deferred=int(_first_number(record, ("put_off",)) or 0),
+        deferred=int(_first_number(record, ("deferred",)) or 0),
         dry_run=record.get("dry_run") is True,
         error=truncate(str(record.get("error") or "")),
         reason=truncate(str(record.get("reason") or "")),

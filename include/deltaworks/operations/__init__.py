@@ -1,1 +1,1 @@
-"""Operations: what people and schedules run on a pipeline, each declared once."""
+"""Operations that people and schedules run on a pipeline, each declared once."""

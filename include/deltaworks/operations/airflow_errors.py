@@ -1,4 +1,4 @@
-"""What Airflow's refusals mean, and what to do: permissions that a login lacks, DAGs that are not there."""
+"""Errors of Airflow's API with a next step: missing permissions, unknown DAGs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from deltaworks.specs.base import suggest_name
 FORBIDDEN = 403
 NOT_FOUND = 404
 _DAG = re.compile(r"^/dags/(?P<dag>[^/?]+)(?P<rest>/.*)?$")
-#: What a request needs, by its method and the last word of its path, in the words of FAB, which has the finest.
+#: Permissions required by a request, by method and last path segment, in the terms of FAB, which has the finest ones.
 _PERMISSIONS = {
     ("PATCH", ""): "edit the DAG (FAB: `can edit on DAGs`)",
     ("POST", "dagRuns"): "trigger the DAG (FAB: `can create on DAG Runs` and `can edit on DAGs`)",
@@ -25,21 +25,23 @@ _MAX_SHOWN = 3
 
 
 def request_error(login: AirflowLogin, method: str, path: str, *, status: int, detail: str) -> ConfigError:
-    """The error for a request that is not allowed, or otherwise refused."""
+    """Returns the error for a forbidden or otherwise rejected request."""
     response = f"Airflow at {login.url} answered {status} to {method} {path}: {detail}."
     if status != FORBIDDEN:
-        return ConfigError("AIRFLOW_REFUSED", response, hint="Mend what it names; the conf is that of the DAG's form.")
-    who = f"{login.username}, as {login.source} has it," if login.username else f"The token of {login.source}"
+        return ConfigError(
+            "AIRFLOW_REFUSED", response, hint=("Correct the value it names; the conf must match the DAG's params.")
+        )
+    who = f"{login.username} (from {login.source})" if login.username else f"The token of {login.source}"
     return ConfigError(
         "AIRFLOW_FORBIDDEN",
         f"{who} may not {required_permission(method, path)}. {response}",
-        hint="Have an administrator of that Airflow give the login the role User (of FAB: Op), or this permission on "
+        hint="Ask an administrator of that Airflow to give the login the role User (FAB: Op), or this permission on "
         "this DAG alone; docs/explanation/security.md has who may do what.",
     )
 
 
 def required_permission(method: str, path: str) -> str:
-    """What a login may not do that is refused this request."""
+    """Returns the permission that a rejected request requires, as a phrase."""
     match = _DAG.match(path)
     rest = ((match["rest"] or "") if match else path).strip("/").split("/")
     word = "dagRuns" if method == "PATCH" and rest[0] == "dagRuns" else rest[-1]
@@ -47,7 +49,7 @@ def required_permission(method: str, path: str) -> str:
 
 
 def dag_id_in_path(path: str) -> str:
-    """The DAG that a request is about; empty where it is about none."""
+    """Returns the DAG id in a request path; empty without one."""
     match = _DAG.match(path)
     return unquote(match["dag"]) if match else ""
 
@@ -55,10 +57,10 @@ def dag_id_in_path(path: str) -> str:
 def dag_unknown_error(
     login: AirflowLogin, dag_id: str, dags: Sequence[Dag], problems: Sequence[DagImportError]
 ) -> ConfigError:
-    """The error for a DAG that Airflow does not have, with what keeps it out where Airflow says so.
+    """Returns the error for a DAG that Airflow does not have, with import errors that may be the cause.
 
     Args:
-        problems: the import errors there are; those of the file that has DAGs of its kind are shown, or else the first.
+        problems: all import errors; shown are those of the file with DAGs of the same kind, or else the first.
     """
     kind = dag_id.partition("__")[0]
     files = {dag.file for dag in dags if dag.file and dag.dag_id.partition("__")[0] == kind}
@@ -71,11 +73,11 @@ def dag_unknown_error(
         return ConfigError(
             "AIRFLOW_DAG_UNKNOWN",
             f"{message} It cannot import {listed}.",
-            hint="Mend what the import error names: Airflow shows its whole trace above its list of DAGs.",
+            hint="Correct the import error: Airflow shows the full trace above its list of DAGs.",
         )
     return ConfigError(
         "AIRFLOW_DAG_UNKNOWN",
         message,
-        hint="Airflow reads new declarations within a minute or so. Where it stays: compare the checkout and "
-        "DELTAWORKS_PIPELINES of that Airflow with those here, and its address.",
+        hint="Airflow reads new declarations within about a minute. If it is still missing, compare the checkout and "
+        "DELTAWORKS_PIPELINES of that Airflow with the local ones, and check its address.",
     )

@@ -1,4 +1,4 @@
-"""Which Airflow is addressed, and by which login: by a variable, the environment's declaration, or a connection."""
+"""Resolves the address and login of Airflow's API from a variable, the environment's declaration, or a connection."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ from deltaworks.errors import ConfigError
 from deltaworks.specs.base import resolve_text
 from deltaworks.specs.environment import AirflowSpec, EnvironmentSpec, airflow_address
 
-#: Airflow's own way to declare a connection; tasks and commands read the same one.
+#: Airflow's variable for the connection; tasks and commands read the same one.
 CONNECTION_VARIABLE = "AIRFLOW_CONN_DELTAWORKS_AIRFLOW"
-#: What of a connection says where Airflow is, by the names Airflow has for it.
+#: The connection fields, by Airflow's names, that locate Airflow and log in.
 CONNECTION_FIELDS = ("conn_type", "host", "port", "schema", "login", "password")
 _EXAMPLE = '{"conn_type": "http", "host": "http://airflow:8080", "login": "...", "password": "..."}'
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AirflowLogin:
-    """An address with what logs in there: a name and a password, or a token.
+    """An address with a user name and password, or a token.
 
     Args:
-        source: the place that says so, for errors.
-        ca: the PEM file that certificates are checked with; the system's where it is empty.
-        public_url: the address in links for people; `url` where it is empty.
+        source: where it is configured, for error messages.
+        ca: a PEM file of certificate authorities; empty for the system's.
+        public_url: the address in links for people; `url` if empty.
     """
 
     url: str
@@ -42,17 +42,17 @@ class AirflowLogin:
 
     @property
     def link_base(self) -> str:
-        """What links for people begin with."""
+        """The prefix of links for people."""
         return self.public_url or self.url
 
     def tls_verification(self) -> ssl.SSLContext | bool:
-        """What httpx checks certificates with.
+        """Returns the `verify` argument of httpx.
 
         Raises:
-            ConfigError: AIRFLOW_CONNECTION_INVALID, the file of the authority cannot be read.
+            ConfigError: AIRFLOW_CONNECTION_INVALID, the certificate file cannot be read.
         """
         if self.url.startswith("http://") or not self.verify:
-            # Nothing is checked, and reading the system's certificates would take longer than a request.
+            # No certificate is verified, and loading the system's certificates would take longer than a request.
             return False
         if not self.ca:
             return True
@@ -63,10 +63,12 @@ class AirflowLogin:
 
 
 def airflow_login(environment: EnvironmentSpec, variables: Mapping[str, str] = os.environ) -> AirflowLogin:
-    """The login that a variable gives, which is what the embedded stack and containers set, or the environment's.
+    """Returns the login from the connection variable, which the embedded stack and containers set, or from the
+    environment.
 
     Raises:
-        ConfigError: AIRFLOW_CONNECTION_MISSING where neither does; AIRFLOW_CONNECTION_INVALID, REFERENCE_UNRESOLVED.
+        ConfigError: AIRFLOW_CONNECTION_MISSING if neither is configured; AIRFLOW_CONNECTION_INVALID,
+            REFERENCE_UNRESOLVED.
     """
     if variables.get(CONNECTION_VARIABLE):
         return login_from_variable(variables[CONNECTION_VARIABLE])
@@ -74,7 +76,7 @@ def airflow_login(environment: EnvironmentSpec, variables: Mapping[str, str] = o
         return declared_login(environment.airflow, environment.environment)
     raise ConfigError(
         "AIRFLOW_CONNECTION_MISSING",
-        f"It is not known where Airflow's API is: include/environments/{environment.environment}.yaml has no "
+        f"Airflow's API is not configured: include/environments/{environment.environment}.yaml has no "
         f"`airflow`, and {CONNECTION_VARIABLE} is not set.",
         hint="Declare `airflow: {url: https://..., username: ..., password: env:NAME}` there, or start the embedded "
         "stack with `deltaworks up`.",
@@ -82,10 +84,10 @@ def airflow_login(environment: EnvironmentSpec, variables: Mapping[str, str] = o
 
 
 def declared_login(spec: AirflowSpec, environment: str) -> AirflowLogin:
-    """The login that an environment declares, its references resolved.
+    """Returns the login that an environment declares, with references resolved.
 
     Raises:
-        ConfigError: REFERENCE_UNRESOLVED; AIRFLOW_CONNECTION_INVALID, a variable holds no address.
+        ConfigError: REFERENCE_UNRESOLVED; AIRFLOW_CONNECTION_INVALID, a variable contains no address.
     """
     source = f"airflow in include/environments/{environment}.yaml"
     return AirflowLogin(
@@ -101,7 +103,7 @@ def declared_login(spec: AirflowSpec, environment: str) -> AirflowLogin:
 
 
 def login_from_variable(value: str) -> AirflowLogin:
-    """The login of a connection as its variable has it: JSON, or Airflow's URI.
+    """Returns the login of a connection variable: JSON or Airflow's URI format.
 
     Raises:
         ConfigError: AIRFLOW_CONNECTION_INVALID.
@@ -117,11 +119,11 @@ def login_from_variable(value: str) -> AirflowLogin:
 
 
 def login_from_connection(fields: Mapping[str, Any], extra: Mapping[str, Any], *, source: str) -> AirflowLogin:
-    """The login of a connection of Airflow, of type `http`.
+    """Returns the login of an Airflow connection of type `http`.
 
     Args:
         fields: its `host`, `port`, `schema`, `login`, `password` and `conn_type`.
-        extra: beside what Airflow itself reads there: `token`, `verify`, `ca`, `public_url`.
+        extra: may contain `token`, `verify`, `ca` and `public_url`.
 
     Raises:
         ConfigError: AIRFLOW_CONNECTION_INVALID.
@@ -171,5 +173,5 @@ def _address(url: str, source: str, key: str) -> str:
 
 
 def _invalid(source: str, problem: str) -> ConfigError:
-    hint = f"Write it as JSON: {_EXAMPLE}." if source == CONNECTION_VARIABLE else "Mend it there."
+    hint = f"Write it as JSON: {_EXAMPLE}." if source == CONNECTION_VARIABLE else "Correct it there."
     return ConfigError("AIRFLOW_CONNECTION_INVALID", f"{source}: {problem}.", hint=hint)

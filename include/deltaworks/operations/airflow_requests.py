@@ -1,4 +1,4 @@
-"""Requests to Airflow's REST API: logged in, tried again while the server is away or busy, refused as errors."""
+"""Sends requests to Airflow's REST API with login, retries and error translation."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from deltaworks.operations.airflow_resources import Health
 
 _API = "/api/v2"
 _RETRY_SECONDS = 30.0
-#: A server that accepts requests and is too busy to answer gets more time than one that is down.
+#: A server that is reachable but too busy to answer is retried for longer than one that is down.
 _BUSY_RETRY_SECONDS = 120.0
 _HEALTH_SECONDS = 10.0
 _UNAUTHORIZED = 401
-#: What Airflow says, with the status of a lacking permission, of a token that another secret has signed.
+#: Airflow's detail for a token signed with another secret; the status is the one of a missing permission.
 _INVALID_SIGNATURE = "Invalid JWT token"
 _NOT_FOUND = 404
 _CONFLICT = 409
@@ -27,11 +27,11 @@ _SERVER_ERROR = 500
 
 
 class _Unavailable(Exception):
-    """No answer, or one that says the server has trouble."""
+    """No response, or a server error."""
 
 
 class _Busy(_Unavailable):
-    """The server is there, and did not answer in time."""
+    """The server is reachable but did not respond in time."""
 
 
 def _is_retry_time_over(tries: RetryCallState) -> bool:
@@ -42,11 +42,11 @@ def _is_retry_time_over(tries: RetryCallState) -> bool:
 
 
 class AirflowRequests:
-    """A client that logs itself in. Not thread-safe.
+    """A client that logs in itself. Not thread-safe.
 
-    Requests are tried again for half a minute, and for two minutes while the server is there but too busy to answer;
-    without `patient` they are tried once, for what may be left out. An address with https:// is asked through the proxy
-    that the environment's variables name, if any; one with http:// is near, and asked directly.
+    Requests are retried for 30 s, and for two minutes while the server is reachable but too busy to respond; without
+    `should_retry` they are sent once. Addresses with https:// use the proxy of the environment variables, if any; those
+    with http:// are local and contacted directly.
     """
 
     def __init__(self, login: AirflowLogin, *, timeout_seconds: float = 30.0, should_retry: bool = True) -> None:
@@ -71,11 +71,11 @@ class AirflowRequests:
         self.close()
 
     def close(self) -> None:
-        """Close the connections."""
+        """Closes the connections."""
         self._client.close()
 
     def health(self) -> Health:
-        """The health of Airflow's parts, by one request without login.
+        """Returns the health of Airflow's components, by one request without login.
 
         Raises:
             TransientError: AIRFLOW_UNREACHABLE.
@@ -92,7 +92,7 @@ class AirflowRequests:
     def _request(
         self, method: str, path: str, *, missing_ok: bool = False, conflict_ok: bool = False, **options: Any
     ) -> Any:
-        """What is answered; None where what is missing, or is there already, is no error.
+        """Returns the response as JSON; None for an accepted 404 or 409.
 
         Raises:
             TransientError: AIRFLOW_UNREACHABLE.
@@ -109,17 +109,17 @@ class AirflowRequests:
             raise self._error_for(method, path, response)
         try:
             if response.is_redirect:
-                raise ValueError(f"it leads on to {response.headers.get('location')}")
+                raise ValueError(f"it redirects to {response.headers.get('location')}")
             return response.json()
         except ValueError as error:
             raise ConfigError(
                 "AIRFLOW_REFUSED",
-                f"What answers {method} {path} at {self.login.url} is not Airflow's API: {error}.",
+                f"The response to {method} {path} at {self.login.url} is not from Airflow's API: {error}.",
                 hint=f"Check the address in {self.login.source}: it is that of Airflow's pages, without /api.",
             ) from error
 
     def _error_for(self, method: str, path: str, response: httpx.Response) -> DeltaworksError:
-        """The error for an answer that is one. A client that can look further says more."""
+        """Returns the error for an error response. Subclasses can add details."""
         return request_error(self.login, method, path, status=response.status_code, detail=_detail(response))
 
     @retry(
@@ -134,7 +134,7 @@ class AirflowRequests:
                 self._log_in()
             response = self._client.request(method, _API + path, **options)
             if _is_token_rejected(response):
-                # A login gets another one.
+                # A user name and password get a new token.
                 self._log_in()
                 response = self._client.request(method, _API + path, **options)
         except httpx.ReadTimeout as error:
@@ -143,20 +143,20 @@ class AirflowRequests:
             self._raise_if_untrusted(error)
             raise _Unavailable(str(error) or type(error).__name__) from error
         if _is_token_rejected(response):
-            raise self._login_error(f"the token it had just given: {_detail(response)}")
+            raise self._login_error(f"the token it had just issued: {_detail(response)}")
         if response.status_code >= _SERVER_ERROR:
             raise _Unavailable(f"{response.status_code} {response.text[:200]}")
         return response
 
     def _log_in(self) -> None:
         if self.login.token:
-            raise self._login_error("the token; its time may be over")
+            raise self._login_error("the token, which may have expired")
         credentials = {"username": self.login.username, "password": self.login.password}
         response = self._client.post("/auth/token", json=credentials)
         if response.status_code >= _SERVER_ERROR:
             raise _Unavailable(f"{response.status_code} {response.text[:200]}")
         if response.status_code == _NOT_FOUND:
-            raise self._login_error("every login: its auth manager gives no tokens at /auth/token")
+            raise self._login_error("the login: its auth manager issues no tokens at /auth/token")
         try:
             token = "" if response.is_error else response.json()["access_token"]
         except (ValueError, KeyError, TypeError):
@@ -188,20 +188,20 @@ class AirflowRequests:
     def _unreachable_error(self, error: Exception) -> TransientError:
         return TransientError(
             "AIRFLOW_UNREACHABLE",
-            f"Airflow at {self.login.url} gives no usable answer: {error}.",
+            f"Airflow at {self.login.url} gives no usable response: {error}.",
             hint=f"Check the address in {self.login.source} and the network; its API server may be restarting, which "
             "`deltaworks status` shows of the embedded stack.",
         )
 
 
 def _is_token_rejected(response: httpx.Response) -> bool:
-    """Whether Airflow does not take the token: its time is over, or it was signed by the secret before a restart."""
+    """Returns whether Airflow rejects the token: it has expired, or was signed with the secret before a restart."""
     unsigned = response.status_code == FORBIDDEN and _detail(response) == _INVALID_SIGNATURE
     return unsigned or response.status_code == _UNAUTHORIZED
 
 
 def _detail(response: httpx.Response) -> str:
-    """What Airflow says of a refusal, as text."""
+    """Returns the error detail of a response as text."""
     try:
         detail = response.json()["detail"]
     except (ValueError, KeyError, TypeError):

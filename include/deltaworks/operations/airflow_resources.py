@@ -1,4 +1,4 @@
-"""What Airflow's REST API answers, as values: its health, DAGs, runs, tasks, questions to people, and import errors."""
+"""Responses of Airflow's REST API as values: health, DAGs, runs, tasks and import errors."""
 
 from __future__ import annotations
 
@@ -12,26 +12,26 @@ FINISHED_STATES = frozenset({"success", "failed"})
 
 @dataclass(frozen=True, slots=True)
 class Component:
-    """One part of Airflow as it reports itself; a part that never ran has no heartbeat."""
+    """A component of Airflow with its status; one that never ran has no heartbeat."""
 
     status: str
     heartbeat: datetime | None
 
     @property
     def is_healthy(self) -> bool:
-        """Whether Airflow calls it healthy. It keeps doing so for 30 s after the process died."""
+        """Whether Airflow reports it as healthy, which it still does for 30 s after the process died."""
         return self.status == "healthy"
 
     @classmethod
     def from_api(cls, answer: Mapping[str, Any], name: str) -> Self:
-        """The part of that name in an answer about all."""
+        """Returns the component of that name in a health response."""
         part = answer.get(name) or {}
         return cls(part.get("status") or "unknown", _parse_time(part.get(f"latest_{name}_heartbeat")))
 
 
 @dataclass(frozen=True, slots=True)
 class Health:
-    """The health Airflow reports of its parts."""
+    """Health of Airflow's components."""
 
     metadatabase: Component
     scheduler: Component
@@ -40,18 +40,18 @@ class Health:
 
     @property
     def is_healthy(self) -> bool:
-        """Whether every part is."""
+        """Whether all components are healthy."""
         return all(getattr(self, item.name).healthy for item in fields(self))
 
     @classmethod
     def from_api(cls, answer: Mapping[str, Any]) -> Self:
-        """The health of an answer."""
+        """Parses a health response."""
         return cls(**{item.name: Component.from_api(answer, item.name) for item in fields(cls)})
 
 
 @dataclass(frozen=True, slots=True)
 class Dag:
-    """A DAG Airflow knows; `file` is that of its code, from the folder of DAGs on."""
+    """A DAG in Airflow; `file` is the path of its source below the DAG folder."""
 
     dag_id: str
     is_paused: bool
@@ -61,7 +61,7 @@ class Dag:
 
     @classmethod
     def from_api(cls, item: Mapping[str, Any]) -> Self:
-        """The DAG of an answer."""
+        """Parses a DAG of a response."""
         tags = tuple(tag["name"] for tag in item["tags"])
         return cls(
             item["dag_id"], item["is_paused"], tags, item["has_import_errors"], item.get("relative_fileloc") or ""
@@ -70,21 +70,21 @@ class Dag:
 
 @dataclass(frozen=True, slots=True)
 class DagImportError:
-    """A DAG file that does not import."""
+    """A DAG file that cannot be imported."""
 
     filename: str
     stack_trace: str
 
     @property
     def last_line(self) -> str:
-        """The error itself, which a trace ends with."""
+        """The error message, which is the last line of the stack trace."""
         lines = [line.strip() for line in self.stack_trace.splitlines() if line.strip()]
         return lines[-1] if lines else "no trace"
 
 
 @dataclass(frozen=True, slots=True)
 class DagRun:
-    """One run of a DAG."""
+    """A run of a DAG."""
 
     dag_id: str
     run_id: str
@@ -96,12 +96,12 @@ class DagRun:
 
     @property
     def is_finished(self) -> bool:
-        """Whether it ended, one way or the other."""
+        """Whether it has succeeded or failed."""
         return self.state in FINISHED_STATES
 
     @classmethod
     def from_api(cls, item: Mapping[str, Any]) -> Self:
-        """The run of an answer."""
+        """Parses a run of a response."""
         start, end = _parse_time(item["start_date"]), _parse_time(item["end_date"])
         conf, note = item["conf"] or {}, item.get("note") or ""
         return cls(item["dag_id"], item["dag_run_id"], item["state"], start, end, conf, note)
@@ -109,7 +109,7 @@ class DagRun:
 
 @dataclass(frozen=True, slots=True)
 class TaskInstance:
-    """One task of a run, as of its latest try. `state` is None before it is scheduled."""
+    """A task of a run, as of its latest try. `state` is None before it is scheduled."""
 
     task_id: str
     state: str | None
@@ -120,7 +120,7 @@ class TaskInstance:
 
     @classmethod
     def from_api(cls, item: Mapping[str, Any]) -> Self:
-        """The task of an answer."""
+        """Parses a task instance of a response."""
         return cls(
             task_id=item["task_id"],
             state=item["state"],

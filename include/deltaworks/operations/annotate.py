@@ -1,4 +1,4 @@
-"""Notes on a pipeline: what was changed and when, for those who wonder later why a figure did."""
+"""Adds notes to a pipeline: what was changed and when, to explain later changes of metrics."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ class AnnotateOptions(Options):
     """Options of a note."""
 
     text: Annotated[str, Positional()] = Field(description="What was changed.")
-    at: str | None = Field(None, description="A date or time in UTC; without it, now.")
-    by: str | None = Field(None, description="Who says so; without it, whoever runs the command.")
+    at: str | None = Field(None, description="A date or time in UTC; by default now.")
+    by: str | None = Field(None, description="Author; by default the user who runs the command.")
 
 
 def annotate(context: OperationContext, options: AnnotateOptions) -> Report:
-    """Keep a note on the pipeline. The same text at the same time is one note, however often it is written.
+    """Adds a note to the pipeline. Idempotent for the same text and time.
 
     Raises:
         ConfigError: ANNOTATION_INVALID.
@@ -35,7 +35,7 @@ def annotate(context: OperationContext, options: AnnotateOptions) -> Report:
     try:
         at = parse_iso(options.at)
     except ValueError:
-        raise _invalid(f"{options.at!r} is no date and no time.") from None
+        raise _invalid(f"{options.at!r} is not a date or time.") from None
     if not options.text.strip():
         raise _invalid("The note has no text.")
     by = options.by or ("" if context.run_id else getpass.getuser())

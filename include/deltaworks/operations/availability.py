@@ -1,7 +1,7 @@
-"""What a pipeline can never do, and why: from its declaration alone.
+"""Decides from a pipeline's declaration which operations it supports, and why not.
 
-An operation that can only fail has no DAG: a form that nobody can fill in rightly is worse than none. One that can do
-some of what it offers has one, whose page says what it cannot.
+An operation that can only fail has no DAG, since no form values would work. An operation that is partly supported has a
+DAG whose page names the restrictions.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from deltaworks.specs.sources.payload import RecordSourceSpec
 
 
 def unavailable_reason(declared: Operation, spec: PipelineSpec) -> str | None:
-    """Why the pipeline can never do it, as a sentence; None where it can."""
+    """Returns why the pipeline can never run the operation, as a sentence; None if it can."""
     needs = (
         (declared.needs_mutations, spec.mutations is not None, "mutations"),
         (declared.needs_gold, spec.gold.tables, "gold tables"),
@@ -24,14 +24,14 @@ def unavailable_reason(declared: Operation, spec: PipelineSpec) -> str | None:
         if is_needed and not is_declared:
             return f"It declares no {what}."
     if declared.name == "reprocess" and not isinstance(spec.source, FileSourceSpec | RecordSourceSpec):
-        return "It reads a Delta table, which keeps neither objects nor records: start the pipeline over."
+        return "It reads a Delta table, which has neither objects nor records to read again: start the pipeline over."
     if declared.name == "recover_files" and not isinstance(spec.source, FileSourceSpec):
-        return "Lost rows are read again from objects, and its source has none: put the table back to a batch."
+        return "Lost rows are read again from objects, and its source has none: restore the table to a batch."
     return None
 
 
 def restrictions(declared: Operation, spec: PipelineSpec) -> str:
-    """What of it the pipeline cannot do, for the page of its DAG; empty where it can do all."""
+    """Returns what the pipeline does not support of an operation, for the DAG's page; empty if it supports all."""
     announced = {table.announces.table for table in spec.tables if table.announces is not None}
     immutable_in_place = [
         table.name for table in spec.event_tables if table.mutable is not None or table.name in announced
@@ -47,7 +47,9 @@ def restrictions(declared: Operation, spec: PipelineSpec) -> str:
             f"Set *Shadow*{table_hint}."
         )
     if declared.name in ("restore", "recover_table", "recover_log"):
-        whole_pipeline_hint = "Leave *Table* empty: all tables go back together, and all requests are applied again."
+        whole_pipeline_hint = (
+            "Leave *Table* empty: all tables are restored together, and all requests are applied again."
+        )
         return f"{tables} and the tables of requests and notifications are not put back alone (`RESTORE_MUTABLE`). " + (
             whole_pipeline_hint if declared.name == "restore" else ""
         )

@@ -1,7 +1,7 @@
-"""What an operation is: one thing people and schedules do to a pipeline or a relay, declared once.
+"""The declaration of an operation, which people and schedules run on a pipeline, relay or namespace.
 
-The command, the entry in `spark_jobs/`, the Airflow task and its form derive from the declaration. Nothing here is
-heavier than the standard library: `deltaworks --help` and the scheduler read declarations and load nothing else.
+The command, the entry point in `spark_jobs/`, the Airflow task and its form derive from it. This module imports only
+the standard library: `deltaworks --help` and the scheduler load declarations and nothing else.
 """
 
 from __future__ import annotations
@@ -24,44 +24,45 @@ if TYPE_CHECKING:
     from deltaworks.specs.shares import JobClass
 
 Scope = Literal["pipeline", "relay", "namespace"]
-#: The jobs of a pipeline that an operation may run beside.
+#: The jobs of a pipeline that an operation may run at the same time as.
 PipelineJob = Literal["stream", "maintenance", "mutations", "gold"]
-#: The class of job by the family of an operation; of others it is `maintenance`.
+#: Job classes by family; `maintenance` for all others.
 _JOB_CLASSES: Mapping[str, JobClass] = {"gold": "gold", "mutations": "mutation", "recovery": "reprocess"}
 ALL_JOBS: tuple[PipelineJob, ...] = ("stream", "maintenance", "mutations", "gold")
-#: The tasks before one that needs an approval: it is counted, whether more is requested is seen, and a person asked.
+#: The tasks before an operation that needs approval: the count, the gate that stops dry runs, and the approval.
 COUNT_TASK, DRY_RUN_GATE_TASK, APPROVE_TASK = "count", "dry_run_gate", "approve"
-#: What a job did, record by record, as its task keeps it: for an approval, a report, the next task.
+#: The XCom with a job's results, one record each, for approvals, reports and the next task.
 RESULTS_KEY = "results"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Operation:
-    """One operation.
+    """An operation.
 
     Args:
-        name: its name everywhere: `spark_jobs/<name>.py`, the Spark application, the task and the DAG's id.
+        name: its name everywhere: `spark_jobs/<name>.py`, the Spark application, the task and the DAG id.
         command: the words of its command, such as `tables resume`.
-        summary: what it does, in one sentence; the help of the command and the description of the DAG.
-        run: `module:function` of what it does. The function takes an `OperationContext` and the options, whose model
-            is the annotation of its second parameter.
-        scope: what it works on, a namespace being one of personal data; its name is the first argument of the command.
-        needs_spark: its task is a spark-submit job; otherwise a plain process, which may still open a session where a
-            table asks for one.
-        destructive: it deletes or rewrites what cannot be had again without work. It counts unless `dry_run` is off.
-        approval: under Airflow it counts first, and a person approves the count before it is done.
-        bounds: of what needs approval, the options that bound it, with the field of its results that they bound.
-        unattended: the nightly upkeep runs it without an approval, on the first night of a lake that was there before
-            as a count, and then within `maintenance.max_removed_share`.
-        at_once: under Airflow it waits for no pool and gives way to nothing: an operator waits for it.
-        gold_follows: under Airflow gold tables are built after it, since they are of rows that went.
-        beside: the pipeline's jobs it may run beside; what is not named has to be stopped or is waited for.
-        family: the tag under which Airflow's list shows it.
-        for_mutable: only of pipelines that declare mutations.
-        for_gold: only of pipelines that declare gold tables.
-        for_feeds: only of pipelines that declare feeds.
-        for_models: only of pipelines that declare models.
-        dag: what the id of its DAG begins with, where a schedule runs it too: that DAG's form is its own.
+        summary: its effect in one sentence: the help of the command and the description of the DAG.
+        run: its function as `module:function`. The function takes an `OperationContext` and the options; their model is
+            the annotation of its second parameter.
+        scope: the kind of its subject, whose name is the first argument of the command.
+        needs_spark: its task is a spark-submit job; otherwise a process, which may still open a session for some
+            tables.
+        destructive: it deletes or rewrites data that cannot be restored without work. `dry_run` is on by default.
+        approval: in Airflow it counts first, and runs after a person has approved the count.
+        bounds: for approvals, the options that bound it and the result fields they limit.
+        unattended: nightly maintenance runs it without approval: on the first night of an existing lake as a dry run,
+            and then within `maintenance.max_removed_share`.
+        runs_immediately: in Airflow it bypasses pools and has top priority, because a person waits for it.
+        rebuilds_gold: in Airflow gold tables are rebuilt after it, because it removes rows they were built from.
+        concurrent_with: the pipeline's jobs it may run at the same time as; others have to be stopped or are waited
+            for.
+        family: its tag in Airflow's list of DAGs.
+        needs_mutations: only for pipelines that declare mutations.
+        needs_gold: only for pipelines that declare gold tables.
+        needs_feeds: only for pipelines that declare feeds.
+        needs_models: only for pipelines that declare models.
+        dag_prefix: the prefix of its DAG id if a scheduled DAG runs it too and has a form of its own.
     """
 
     name: str
@@ -85,26 +86,26 @@ class Operation:
     dag_prefix: str = ""
 
     def load(self) -> Callable[[OperationContext, Any], Report]:
-        """The function that does it. Imports its module, and so whatever that needs."""
+        """Imports and returns the function that runs it."""
         module, _, function = self.run.partition(":")
         loaded: Callable[[OperationContext, Any], Report] = getattr(importlib.import_module(module), function)
         return loaded
 
     def options_model(self) -> type[Options]:
-        """The model of its options. Its module imports engines inside functions only, so this is light."""
+        """Returns the model of its options. Its module imports engines inside functions only, so this is cheap."""
         return _options_model(self.load())
 
     def dag_id(self, subject: str) -> str:
-        """The DAG that runs it for a pipeline or a relay."""
+        """Returns the id of the DAG that runs it for a pipeline, relay or namespace."""
         return f"{self.dag_prefix or self.name}__{subject}"
 
     @property
     def waits_for_approval(self) -> bool:
-        """Whether its DAG counts first, and then asks a person."""
+        """Whether its DAG counts first and then waits for an approval."""
         return self.approval and self.scope == "pipeline"
 
     def task_ids(self, *, gold: bool) -> list[str]:
-        """The tasks of its DAG, in their order; the one of its name does it.
+        """Returns the tasks of its DAG in order; the one with its name runs it.
 
         Args:
             gold: whether its pipeline declares gold tables.
@@ -116,16 +117,16 @@ class Operation:
 
     @property
     def job_class(self) -> JobClass:
-        """By which class its jobs have their share of the cluster and their pool."""
+        """The job class that determines its pool and its share of the cluster."""
         return _JOB_CLASSES.get(self.family, "maintenance")
 
     def concurrency_note(self) -> str:
-        """What it may run beside, as a sentence."""
+        """Returns a sentence about the jobs it may run at the same time as."""
         if self.concurrent_with == ALL_JOBS:
-            return "It may run beside the stream and every other job."
+            return "It may run at the same time as the stream and all other jobs."
         if not self.concurrent_with:
-            return "The stream and all jobs of the pipeline have to be stopped."
-        return f"It may run beside: {', '.join(self.concurrent_with)}."
+            return "The stream and all jobs of the pipeline have to be stopped first."
+        return f"It may run at the same time as: {', '.join(self.concurrent_with)}."
 
 
 @functools.cache
@@ -137,12 +138,12 @@ def _options_model(function: Callable[..., Any]) -> type[Options]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
-    """What an operation did, or would do: for people, and the same as data.
+    """The outcome of an operation, as text for people and as records.
 
     Args:
-        parts: sentences and listings, in the order in which they are read; without any, the results are listed.
-        results: the same as records: what a task keeps as its result.
-        exit_code: of the command and the job; not 0 where the work was done and its outcome is bad.
+        parts: sentences and listings in display order; without any, the results are listed.
+        results: the outcome as records, which a task pushes as its result.
+        exit_code: of the command and the job; not 0 if the work was done with a bad outcome.
     """
 
     parts: Sequence[str | Listing] = ()
@@ -150,7 +151,7 @@ class Report:
     exit_code: int = 0
 
     def displayed_parts(self) -> list[str | Listing]:
-        """What people read of it."""
+        """Returns the parts that are displayed."""
         if self.parts or not self.results:
             return list(self.parts)
         return [listing_of(self.results)]
@@ -158,13 +159,13 @@ class Report:
 
 @dataclass(slots=True, kw_only=True)
 class OperationContext:
-    """What an operation runs with.
+    """The inputs of a running operation.
 
     Args:
-        subject: the pipeline or relay.
-        run_id: the Airflow run it belongs to, the same at every try of its task; empty outside of Airflow.
-        nightly: it is part of the nightly upkeep, with nobody watching.
-        say: prints a line while the operation is at work.
+        subject: the pipeline, relay or namespace.
+        run_id: the Airflow run, the same for all tries of its task; empty outside Airflow.
+        nightly: whether it is part of nightly maintenance, without a person present.
+        echo: prints a progress line.
     """
 
     operation: Operation
@@ -176,7 +177,7 @@ class OperationContext:
     _session: SparkSession | None = None
 
     def spark(self) -> SparkSession:
-        """The Spark session, opened at its first use."""
+        """Returns the Spark session, opened at the first call."""
         if self._session is None:
             from deltaworks.tables.spark.session import build_session
 

@@ -1,7 +1,7 @@
 """The entry point of the collector as an AWS Lambda: `deltaworks.operations.collector_lambda.handle`.
 
-COLLECTOR names the file in include/collectors. Keys come from the key service of the environment, opened before the
-first request is taken: an instance that has not got them takes nothing of anybody.
+COLLECTOR names the file in include/collectors. Keys come from the environment's key service and are opened before the
+first request: an instance without them accepts no event.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ log = logging.getLogger(__name__)
 
 
 def handle(event: Mapping[str, Any], context: object) -> dict[str, Any]:
-    """One request of API Gateway, of either form of event; its answer."""
+    """Handles an API Gateway request of either payload version."""
     return _gateway().handle(event)
 
 
@@ -38,13 +38,13 @@ def redacting_gateway(
     monotonic: Callable[[], float] = time.monotonic,
     **gateway_options: Any,
 ) -> Gateway:
-    """The gateway of a collector with what strips the sources that have personal data.
+    """Returns the gateway of a collector that redacts sources with personal data.
 
     Args:
-        more: for `Gateway`, beside what is opened here.
+        gateway_options: further arguments of `Gateway`.
 
     Raises:
-        DeltaworksError: as `open_ways` and `open_strips`.
+        DeltaworksError: see `open_ways` and `open_redaction`.
     """
     redaction = open_redaction(spec, catalog, lake)
     reload = _PeriodicReload(SuppressionReload(redaction, lake), monotonic)
@@ -55,7 +55,7 @@ def redacting_gateway(
 
 
 class _PeriodicReload:
-    """Reads the lists of erased subjects again with a request, once a minute: between requests nothing runs."""
+    """Reloads the lists of erased subjects once a minute, during a request, since nothing runs between requests."""
 
     def __init__(self, reload: SuppressionReload, monotonic: Callable[[], float]) -> None:
         self._reload = reload

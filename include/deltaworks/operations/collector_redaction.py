@@ -1,4 +1,5 @@
-"""What a collector strips by: the keys and lists of its sources' namespaces, opened before it takes an event."""
+"""Redaction of a collector: the keys and suppression lists of its sources' namespaces, opened before it accepts
+events."""
 
 from __future__ import annotations
 
@@ -28,7 +29,7 @@ RELOAD_SECONDS: Final = 60.0
 
 @dataclass(slots=True)
 class CollectorRedaction:
-    """What strips each source of a collector, and where what it seals belongs."""
+    """The redaction of each source of a collector, and the vault for its sealed values."""
 
     by_source: dict[str, SourceRedactor] = field(default_factory=dict)
     namespaces: dict[str, str] = field(default_factory=dict)
@@ -36,7 +37,8 @@ class CollectorRedaction:
 
 
 def open_redaction(spec: CollectorSpec, catalog: Catalog, lake: ObjectStore) -> CollectorRedaction:
-    """What strips the sources whose pipelines declare personal data. Their keys can be had when this returns.
+    """Opens the redaction of all sources whose pipelines declare personal data. Their keys are available when it
+    returns.
 
     Raises:
         ConfigError: KEY_SERVICE_UNDECLARED, KEYRING_UNUSABLE, KEY_SERVICE_REFUSED.
@@ -65,7 +67,7 @@ def open_redaction(spec: CollectorSpec, catalog: Catalog, lake: ObjectStore) -> 
 
 
 class SuppressionReload(BackgroundThread):
-    """Reads the lists of erased subjects again and again, in a thread: their events are dropped at the door."""
+    """Reloads the lists of erased subjects periodically in a thread, so that their events are dropped on arrival."""
 
     def __init__(self, redaction: CollectorRedaction, lake: ObjectStore, *, seconds: float = RELOAD_SECONDS) -> None:
         super().__init__(name="suppression")
@@ -75,7 +77,7 @@ class SuppressionReload(BackgroundThread):
         self._suppressions: dict[str, Suppression] = {}
 
     def reload(self) -> None:
-        """Read the lists now.
+        """Reloads the lists.
 
         Raises:
             DeltaworksError: SUPPRESSION_UNREADABLE, or the lake does not answer.

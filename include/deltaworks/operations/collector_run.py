@@ -1,7 +1,6 @@
-"""One process of a collector as it runs: its door and spool, the drain of the spool, and its records in the lake.
+"""Runs a collector process: request handling and spool, the drain of the spool, and its records in the lake.
 
-A folder of the spool that nobody holds is drained by whoever finds it: it is of a process that has gone and left
-something, or of a pod that there is no longer.
+A spool folder without a process that holds it belongs to a process or pod that has ended. Any other process drains it.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ _SCAN_SECONDS = 30.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CollectorRun:
-    """What a process of a collector works with."""
+    """The settings of a collector process."""
 
     spec: CollectorSpec
     ways: dict[str, Destination]
@@ -45,12 +44,12 @@ class CollectorRun:
     redaction: CollectorRedaction = field(default_factory=CollectorRedaction)
 
     def vault_sink(self, folder: SpoolFolder) -> VaultSink | None:
-        """Where what is sealed in a folder belongs; None where nothing is."""
+        """Returns the sink for a folder's sealed values; None if the collector seals nothing."""
         vault = self.redaction.vault
         return None if vault is None else VaultSink(vault, folder.collector_hex)
 
     def run(self) -> int:
-        """Take events until a signal; the exit code. Holds the first folder of the spool that nobody holds.
+        """Accepts events until a signal and returns the exit code. Holds the first spool folder that no process holds.
 
         Raises:
             DeltaworksError: SPOOL_FOLDER_DAMAGED, SPOOL_SEGMENT_UNKNOWN, SPOOL_PROGRESS_UNREADABLE.
@@ -67,7 +66,7 @@ class CollectorRun:
 
 
 class _FolderProcess(CollectorProcess):
-    """The process that holds one folder, and what runs beside its door."""
+    """The process that holds a spool folder, with its background threads."""
 
     def __init__(self, run: CollectorRun, folder: Path) -> None:
         super().__init__(run.spec, folder, open_background=self._start_background, redactions=run.redaction.by_source)
@@ -101,7 +100,7 @@ class _FolderProcess(CollectorProcess):
 
 
 class DrainedFolder:
-    """A folder that is drained, and its heartbeat."""
+    """Drains a folder and writes its heartbeat."""
 
     def __init__(
         self,
@@ -123,12 +122,14 @@ class DrainedFolder:
         )
 
     def start(self) -> None:
-        """Begin, in threads."""
+        """Starts its threads."""
         self._drain.start()
         self._heartbeats.start()
 
     def stop(self, *, timeout_seconds: float) -> bool:
-        """Deliver for so long what is there, then say that this ends; whether nothing is left."""
+        """Delivers waiting events within the time, writes the last heartbeat, and returns whether the folder is
+        drained.
+        """
         is_drained = self._drain.stop(timeout_seconds=timeout_seconds)
         self._has_ended = True
         self._heartbeats.stop(timeout_seconds=10)
@@ -136,7 +137,7 @@ class DrainedFolder:
 
     @property
     def is_empty(self) -> bool:
-        """Whether everything in it that anybody declares is where it belongs."""
+        """Whether all declared events in it are delivered."""
         return self._drain.delivered_up_to() >= self._next_seq() - 1
 
     def _heartbeat(self) -> CollectorHeartbeat:
@@ -170,8 +171,7 @@ class DrainedFolder:
 
 
 class OrphanedFolders(BackgroundThread):
-    """Looks for folders beside its own that nobody holds, and empties them. Where it is stopped, what is left in one
-    waits for whoever finds it next."""
+    """Finds spool folders that no process holds, and drains them. If it is stopped, the next process continues."""
 
     def __init__(self, run: CollectorRun, *, own_folder: Path, scan_seconds: float = _SCAN_SECONDS) -> None:
         super().__init__(name="leftovers")
@@ -188,22 +188,22 @@ class OrphanedFolders(BackgroundThread):
             self._stopping.wait(self._scan_seconds)
 
     def _drain_folder(self, path: Path) -> None:
-        """Drain one folder to its end, unless somebody holds it or nothing is in it."""
+        """Drains a folder unless a process holds it or it is empty."""
         try:
             folder = SpoolFolder.acquire(path)
         except ConcurrencyError:
             return
         except Exception:
-            log.exception("%s is left as it is", path)
+            log.exception("%s is skipped", path)
             return
         try:
             next_seq = recover(folder).next_seq
-            # Sources that have nothing in it are on record with less: only a look tells that it is empty.
+            # A source without events in it has fewer recorded deliveries, so only a scan shows that it is empty.
             if self._drained_contents.get(path) == _segment_sizes(folder):
                 return
             drain = Drain(folder, self._run_settings.ways, vault=self._run_settings.vault_sink(folder))
             drained_folder = DrainedFolder(self._run_settings, folder, drain, next_seq=lambda: next_seq)
-            log.warning("%s is held by nobody: what is in it is delivered from here", path)
+            log.warning("%s is held by no process; its events are delivered by this one", path)
             drained_folder.start()
             while not drained_folder.is_empty and not self._stopping.wait(1.0):
                 pass
@@ -211,13 +211,13 @@ class OrphanedFolders(BackgroundThread):
             if drained_folder.is_empty:
                 self._drained_contents[path] = _segment_sizes(folder)
         except Exception:
-            log.exception("%s is left as it is", path)
+            log.exception("%s is skipped", path)
         finally:
             folder.close()
 
 
 def _segment_sizes(folder: SpoolFolder) -> list[tuple[str, int]]:
-    """The segments of a folder, by name and size."""
+    """Returns the segments of a folder by name and size."""
     return [(path.name, file_size(path)) for path in folder.segments()]
 
 

@@ -1,9 +1,8 @@
-"""Stopping, starting and restarting what runs without end: a stream, a relay, a group of streams, a light process.
+"""Stops, starts and restarts continuous jobs: streams, relays, groups of streams, feeds, rules and remediations.
 
-Two things keep a job stopped. Its stop flag, an object in the lake, ends it between two batches and needs nothing but
-the lake; its DAG, paused by Airflow's API, keeps `@continuous` from starting the next run. The flag comes first: where
-Airflow is away or refuses, the job ends all the same, and runs that are started meanwhile end at once. The DAG of a
-group is paused for the whole group alone: a member that is stopped is left alone by its driver.
+A stopped job has a stop flag, an object in the lake that ends it between two batches, and a paused DAG, so that
+`@continuous` starts no next run. The flag is set first: if Airflow is unreachable or refuses, the job still ends, and
+later runs end immediately. The DAG of a group is paused only for the complete group: the driver skips a stopped member.
 """
 
 from __future__ import annotations
@@ -36,25 +35,25 @@ _POLL_SECONDS = 1.0
 
 
 class Airflow(RunsApi, Protocol):
-    """What is asked of Airflow here."""
+    """The requests to Airflow that this module needs."""
 
     def pause(self, dag_id: str) -> None: ...
 
     def unpause(self, dag_id: str) -> None: ...
 
 
-#: Opens a client; an Airflow that is declared nowhere is an error of it.
+#: Opens a client; raises if no Airflow is configured.
 Connect = Callable[[], AbstractContextManager[Airflow]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ContinuousJob:
-    """A stream, a relay or a group: its DAG, its stop flag, its back-offs and where its heartbeats are.
+    """A stream, relay, group or other continuous process with its DAG, stop flag, backoffs and heartbeats.
 
     Args:
-        name: as sentences name it; `argument` as commands do.
-        dag_id: empty where Kubernetes runs it, as it does relays: its pod then waits while it is stopped.
-        group: the group that a pipeline is a member of: its DAG is not paused for one.
+        display_name: its name in messages; `cli_argument` is its argument in commands.
+        dag_id: empty if Kubernetes runs it, as it does relays; a stopped relay's pod waits.
+        group: the group of a member pipeline, whose DAG is not paused for one member.
     """
 
     display_name: str
@@ -69,8 +68,10 @@ class ContinuousJob:
 
     @property
     def is_stalled(self) -> bool:
-        """Whether its process has long said nothing and has not said that it ended: no stop flag reaches it. One of a
-        group does not count, whose driver has others to run, nor one in a pod, which its probe ends."""
+        """Whether its heartbeat is stale without an end state, so that no stop flag reaches it.
+
+        False for members of a group, whose driver runs others, and for pods, which their liveness probe ends.
+        """
         if self.group or not self.dag_id or len(self.heartbeats) != 1:
             return False
         beat = read_heartbeat(self.objects, self.heartbeats[0])
@@ -79,23 +80,25 @@ class ContinuousJob:
         return age_seconds(beat.written_at, utc_now()) > self.limits.stale_seconds(beat.trigger_seconds)
 
     def has_heartbeat_of(self, run: str) -> bool:
-        """Whether the last heartbeat is of a try of its task, as `deltaworks.control.provenance.current_run` has it."""
+        """Returns whether the last heartbeat is from a try of its task, given as by
+        `deltaworks.control.provenance.current_run`.
+        """
         beat = read_heartbeat(self.objects, self.heartbeats[0])
         return beat is not None and beat.run == run
 
     @property
     def is_group_stopped(self) -> bool:
-        """Whether the group it is a member of is stopped as a whole."""
+        """Whether the complete group of this member is stopped."""
         return bool(self.group) and group_stop_flag(self.objects, self.group).read() is not None
 
     def clear_stop(self) -> None:
-        """Withdraw the stop, and the wait after failures. Idempotent."""
+        """Clears the stop flag and the backoff after failures. Idempotent."""
         self.flag.clear()
         for backoff in self.backoffs:
             backoff.reset()
 
     def wait_until_ended(self, *, wait_seconds: float) -> None:
-        """Wait until no process of it is alive, by its heartbeats.
+        """Waits until the heartbeats show that no process of it is alive.
 
         Raises:
             TransientError: STREAM_STILL_RUNNING.
@@ -108,8 +111,8 @@ class ContinuousJob:
                         "STREAM_STILL_RUNNING",
                         f"{beat.pipeline} is still {beat.state} after {wait_seconds:.0f} s "
                         f"(process {beat.pid} on {beat.host}). Its stop flag stays set.",
-                        hint="A long batch ends first; look at its driver log, or mark the task failed in Airflow. "
-                        f"`deltaworks start {self.cli_argument}` withdraws the stop.",
+                        hint="A long batch ends first. Check its driver log, or mark the task failed in Airflow. "
+                        f"`deltaworks start {self.cli_argument}` clears the stop.",
                     )
                 time.sleep(_POLL_SECONDS)
 
@@ -117,42 +120,40 @@ class ContinuousJob:
 def stop_job(
     job: ContinuousJob, *, by: str, reason: str, wait_seconds: float, connect: Connect, echo: Callable[[str], None]
 ) -> None:
-    """Set its stop flag, have Airflow pause its DAG, and wait until it has ended. Idempotent.
+    """Sets its stop flag, pauses its DAG, and waits until it has ended. Idempotent.
 
     Raises:
-        DeltaworksError: it has ended, but its DAG is not paused, by the condition of what Airflow said or did not say;
+        DeltaworksError: it has ended, but its DAG is not paused; the condition is the one of Airflow's error.
             TransientError: STREAM_STILL_RUNNING.
     """
     job.flag.set(by=by, reason=reason)
-    echo(f"Asked {job.display_name} to stop: its stop flag is set.")
+    echo(f"Stop flag of {job.display_name} is set.")
     airflow_error = (
         None if job.group or not job.dag_id else _call_airflow(connect, lambda airflow: airflow.pause(job.dag_id))
     )
     if airflow_error is not None:
-        echo(
-            f"{job.dag_id} is not paused ({airflow_error.condition}); {job.display_name} ends by its flag all the same."
-        )
-    echo("Waiting for its job to end.")
+        echo(f"{job.dag_id} is not paused ({airflow_error.condition}); {job.display_name} still ends by its flag.")
+    echo("Waiting for the job to end.")
     job.wait_until_ended(wait_seconds=wait_seconds)
     if airflow_error is not None:
         raise _partly_done_error(
             airflow_error,
-            f"{job.display_name} has ended and stays stopped by its flag, but its DAG {job.dag_id} is not paused: unless it is "
-            "already, Airflow starts runs of it that end at once.",
-            f"Then `deltaworks stop {job.cli_argument}` again, or pause {job.dag_id} in Airflow by hand.",
+            f"{job.display_name} has ended and its stop flag is set, but its DAG {job.dag_id} could not be paused: unless "
+            "it was paused before, Airflow keeps starting runs, which end immediately.",
+            f"Then `deltaworks stop {job.cli_argument}` again, or pause {job.dag_id} in Airflow.",
         )
-    echo(f"{job.display_name} is stopped. `deltaworks start {job.cli_argument}` lets it continue where it ended.")
+    echo(f"{job.display_name} is stopped. `deltaworks start {job.cli_argument}` resumes it.")
 
 
 def start_job(job: ContinuousJob, *, connect: Connect, echo: Callable[[str], None]) -> None:
-    """Withdraw its stop flag and its wait after failures, and have Airflow unpause its DAG. Idempotent.
+    """Clears its stop flag and backoff, and unpauses its DAG. Idempotent.
 
     Raises:
-        DeltaworksError: the flag is withdrawn, but the DAG is not unpaused, by the condition of what Airflow said.
+        DeltaworksError: the flag is cleared, but the DAG is not unpaused; the condition is the one of Airflow's error.
     """
     job.clear_stop()
     if job.is_group_stopped:
-        echo(f"{job.display_name} may run again once its group does: `deltaworks start --group {job.group}`.")
+        echo(f"{job.display_name} runs again once its group does: `deltaworks start --group {job.group}`.")
         return
     airflow_error = (
         _call_airflow(connect, lambda airflow: _unpause_and_retry(airflow, job, echo)) if job.dag_id else None
@@ -160,33 +161,33 @@ def start_job(job: ContinuousJob, *, connect: Connect, echo: Callable[[str], Non
     if airflow_error is not None:
         raise _partly_done_error(
             airflow_error,
-            f"The stop of {job.display_name} is withdrawn, but its DAG {job.dag_id} is not unpaused: where it is paused, "
-            "nothing starts it.",
-            f"Then `deltaworks start {job.cli_argument}` again, or unpause {job.dag_id} in Airflow by hand.",
+            f"The stop of {job.display_name} is cleared, but its DAG {job.dag_id} could not be unpaused. "
+            "While it is paused, no run starts.",
+            f"Then `deltaworks start {job.cli_argument}` again, or unpause {job.dag_id} in Airflow.",
         )
     starter = f"the driver of its group {job.group}" if job.group else "Airflow" if job.dag_id else "its pod"
-    echo(f"{job.display_name} may run again; {starter} starts it within seconds.")
+    echo(f"{job.display_name} is released; {starter} starts it within seconds.")
 
 
 def _unpause_and_retry(airflow: Airflow, job: ContinuousJob, echo: Callable[[str], None]) -> None:
-    """Unpause its DAG, and call off the wait for its next try, which Airflow keeps for minutes. That of a group is for
-    all of its members, and is left."""
+    """Unpauses its DAG, and clears a task that waits for its next try, which may take minutes. Skipped for a group
+    member, since the task runs all members.
+    """
     airflow.unpause(job.dag_id)
     waiting = None if job.group else running_task(airflow, job.dag_id, state="up_for_retry")
     if waiting is not None:
         run, task = waiting
         airflow.clear_task(job.dag_id, run.run_id, task.task_id)
-        echo(f"{job.display_name} waited for its next try: its task was cleared, which begins it now.")
+        echo(f"{job.display_name} waited for its next try; its task was cleared to start it now.")
 
 
 def restart_job(
     job: ContinuousJob, *, by: str, reason: str, wait_seconds: float, connect: Connect, echo: Callable[[str], None]
 ) -> None:
-    """End it between two batches and let it run again, with what is declared by then.
+    """Ends it between two batches and lets it start again with its current declaration.
 
-    Its DAG is not paused in between: a run that starts before the flag is withdrawn ends by it, and the next one stays.
-    So Airflow has to be reached only for a DAG that was paused before, and for one that hangs: its task is cleared,
-    which kills it.
+    Its DAG is not paused in between: a run that starts before the flag is cleared ends, and the next one stays. So
+    Airflow is needed only to unpause a DAG, and to clear the task of a stalled job.
 
     Raises:
         DeltaworksError: as `start_job`; TransientError: STREAM_STILL_RUNNING.
@@ -195,36 +196,35 @@ def restart_job(
         _kill_stalled(job, connect=connect, echo=echo)
     else:
         job.flag.set(by=by, reason=reason)
-        echo(f"Asked {job.display_name} to end; waiting for its job.")
+        echo(f"Stop flag of {job.display_name} is set; waiting for its job to end.")
         job.wait_until_ended(wait_seconds=wait_seconds)
     start_job(job, connect=connect, echo=echo)
 
 
 def _kill_stalled(job: ContinuousJob, *, connect: Connect, echo: Callable[[str], None]) -> None:
-    """Clear the task of a job that hangs. One that has only just started and has said nothing yet is the successor of
-    what hung, and is left alone."""
+    """Clears the task of a stalled job, unless a new try is starting and has not written a heartbeat yet."""
     with connect() as airflow:
         running = running_task(airflow, job.dag_id)
         if running is None:
-            echo(f"{job.display_name} has said nothing for long, and no task of it runs.")
+            echo(f"{job.display_name} has a stale heartbeat, and none of its tasks is running.")
             return
         run, task = running
         is_starting = task.start is None or (utc_now() - task.start).total_seconds() < job.limits.grace_seconds
         if is_starting and not job.has_heartbeat_of(f"{job.dag_id}/{run.run_id}/{task.task_id}/{task.try_number}"):
-            echo(
-                f"A task of {job.display_name} has only just started ({task.start}) in place of what hung; it is left alone."
-            )
+            echo(f"A new task of {job.display_name} is starting ({task.start}); it is not cleared.")
             return
         airflow.clear_task(job.dag_id, run.run_id, task.task_id)
-    echo(f"{job.display_name} hangs: its task was cleared, which ends it, and its next try continues where it was.")
+    echo(f"{job.display_name} is stalled: its task was cleared, and its next try resumes.")
 
 
 def continuous_job(catalog: Catalog, name: str, *, is_start: bool) -> ContinuousJob:
-    """What runs without end under a name: that of its DAG, `feeds__games` or `rules`; a stream and a relay
-    also under their own. One whose declaration is wrong can be stopped, but not started.
+    """Returns the continuous job of a name: a DAG id such as `feeds__games` or `rules`, or the name of a pipeline or
+    relay.
+
+    A job with an invalid declaration can be stopped but not started.
 
     Raises:
-        ConfigError: PIPELINE_UNKNOWN, RELAY_UNKNOWN, REMEDIATION_UNKNOWN, or what is wrong with a declaration.
+        ConfigError: PIPELINE_UNKNOWN, RELAY_UNKNOWN, REMEDIATION_UNKNOWN, or the error of its declaration.
     """
     objects = open_objects(catalog.environment.lake)
     kind, subject = _parse_job_name(catalog, name)
@@ -246,7 +246,7 @@ def continuous_job(catalog: Catalog, name: str, *, is_start: bool) -> Continuous
 
 
 def _parse_job_name(catalog: Catalog, name: str) -> tuple[str, str]:
-    """The kind of what runs under a name, and its own name. What is declared nowhere is taken for a pipeline."""
+    """Returns kind and name of a job. An unknown name is taken for a pipeline."""
     if catalog.declares("pipeline", name):
         return "stream", name
     if catalog.declares("relay", name):
@@ -259,7 +259,7 @@ def _parse_job_name(catalog: Catalog, name: str) -> tuple[str, str]:
 
 @dataclass(frozen=True, slots=True)
 class _JobLocation:
-    """The control folder of what runs, its DAG, empty where a pod runs it, and the group of streams it is in."""
+    """The control folder of a job, its DAG (empty for a pod) and its group of streams."""
 
     folder: str
     dag_id: str
@@ -308,7 +308,7 @@ _LOCATORS: Final[dict[str, Callable[[Catalog, str, bool], _JobLocation]]] = {
 
 
 def group_job(catalog: Catalog, name: str) -> ContinuousJob:
-    """A group of streams as a whole: its driver with all of its pipelines.
+    """Returns the job of a complete group of streams: its driver with all pipelines.
 
     Raises:
         ConfigError: GROUP_UNKNOWN.
@@ -332,7 +332,7 @@ def _backoff(objects: ObjectStore, folder: str) -> RestartBackoff:
 
 
 def _call_airflow(connect: Connect, request: Callable[[Airflow], None]) -> DeltaworksError | None:
-    """What Airflow answered instead of doing it; None where it did it."""
+    """Sends a request to Airflow and returns its error, or None on success."""
     try:
         with connect() as airflow:
             request(airflow)
@@ -342,7 +342,7 @@ def _call_airflow(connect: Connect, request: Callable[[Airflow], None]) -> Delta
 
 
 def _partly_done_error(error: DeltaworksError, what_is_done: str, retry_hint: str) -> DeltaworksError:
-    """The refusal as the error of a command, which says first what is done and what is not."""
+    """Returns Airflow's error with a message about the completed part and a hint to repeat."""
     return type(error)(
         error.condition, f"{what_is_done} {error.message}", hint=f"{error.hint} {retry_hint}", retryable=error.retryable
     )

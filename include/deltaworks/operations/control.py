@@ -1,7 +1,7 @@
-"""Stopping, starting and resuming by one form: what an operator presses, recorded with who pressed it.
+"""Stops, starts and resumes processes from one form, and records the person who triggered it.
 
-The same as `deltaworks stop`, `start`, `restart`, `tables resume` and `tables unpin`, which need the keys of the lake
-where they run. As a DAG it needs a login of Airflow alone, and Airflow's audit log has the person.
+The commands `deltaworks stop`, `start`, `restart`, `tables resume` and `tables unpin` do the same and need the keys of
+the lake. As a DAG it needs only a login of Airflow, whose audit log has the person.
 """
 
 from __future__ import annotations
@@ -20,19 +20,21 @@ from deltaworks.operations.options import Options, Positional
 
 RunVerb = Literal["stop", "start", "restart"]
 ControlVerb = Literal["stop", "start", "restart", "resume", "unpin"]
-_WAIT = Field(180.0, ge=0, le=3000, description="How long to wait for the job to end, or for a table to catch up.")
-_REASON = Field(None, description="Why; kept with what is recorded, for whoever finds it.")
+_WAIT = Field(180.0, ge=0, le=3000, description="Seconds to wait for the job to end or the table to catch up.")
+_REASON = Field(None, description="The reason; stored with the request.")
 
 
 class ControlOptions(Options):
-    """What is to be done in a pipeline."""
+    """Options of a control action on a pipeline."""
 
     verb: Annotated[ControlVerb, Positional()] = Field(
-        description="Stop, start or restart the stream; resume a suspended table; release what a reader keeps."
+        description=(
+            "Stop, start or restart the stream; resume a suspended table; unpin versions that a reader claims."
+        )
     )
     target: str | None = Field(
         None,
-        description="Of resume: the table. Of release: TABLE/READER. Otherwise nothing for the stream, or feeds for "
+        description="For resume: the table. For unpin: TABLE/READER. Otherwise empty for the stream, or feeds for "
         "the pipeline's feeds.",
     )
     reason: str | None = _REASON
@@ -40,7 +42,7 @@ class ControlOptions(Options):
 
 
 class RelayControlOptions(Options):
-    """What is to be done to a relay."""
+    """Options of a control action on a relay."""
 
     verb: Annotated[RunVerb, Positional()] = Field(description="Stop, start or restart the relay.")
     reason: str | None = _REASON
@@ -49,7 +51,7 @@ class RelayControlOptions(Options):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ControlResult:
-    """What was done, to what, by whom and why."""
+    """The executed action with its target, person and reason."""
 
     verb: str
     target: str
@@ -58,21 +60,21 @@ class ControlResult:
 
 
 def control(context: OperationContext, options: ControlOptions) -> Report:
-    """Do what the verb says. Each verb is idempotent, and may run beside everything.
+    """Runs a control action. All actions are idempotent and safe to run at any time.
 
     Raises:
         ConfigError: CONTROL_TARGET_INVALID; TABLE_NOT_SUSPENDED.
-        TransientError: STREAM_STILL_RUNNING, or what Airflow said to a pause; the stop flag stays.
-        ContractError: what a resumed table failed with again.
+        TransientError: STREAM_STILL_RUNNING, or Airflow's error for a pause; the stop flag stays set.
+        ContractError: the error of the resumed table.
     """
     return _HANDLERS[options.verb](context, options)
 
 
 def control_relay(context: OperationContext, options: RelayControlOptions) -> Report:
-    """Stop, start or restart a relay. Idempotent.
+    """Stops, starts or restarts a relay. Idempotent.
 
     Raises:
-        TransientError: STREAM_STILL_RUNNING, or what Airflow said to a pause; the stop flag stays.
+        TransientError: STREAM_STILL_RUNNING, or Airflow's error for a pause; the stop flag stays set.
     """
     return _run_verb(
         context, context.subject, options.verb, reason=options.reason or "", wait_seconds=options.wait_seconds
@@ -107,17 +109,17 @@ def _run_verb(context: OperationContext, name: str, verb: str, *, reason: str, w
         start_job(job, connect=connect, echo=context.echo)
     else:
         end_job = stop_job if verb == "stop" else restart_job
-        stop_reason = reason or f"{verb} by hand"
+        stop_reason = reason or f"manual {verb}"
         end_job(job, by=by, reason=stop_reason, wait_seconds=wait_seconds, connect=connect, echo=context.echo)
     result = ControlResult(verb=verb, target=name, by=by, reason=reason)
-    return Report(parts=[f"{name}: {verb} is done, for {by}."], results=[result])
+    return Report(parts=[f"{name}: {verb} is complete (by {by})."], results=[result])
 
 
 def _resume(context: OperationContext, options: ControlOptions) -> Report:
     from deltaworks.operations.recover import ResumeOptions, resume
 
     if not options.target:
-        raise _target_invalid(context, options, "name the suspended table")
+        raise _target_invalid(context, options, "give the suspended table")
     report = resume(context, ResumeOptions(table=options.target, wait_seconds=options.wait_seconds))
     return Report(parts=report.parts, results=[_result(context, options)])
 
@@ -129,9 +131,9 @@ def _unpin(context: OperationContext, options: ControlOptions) -> Report:
     claims = {f"{claim.table}/{claim.reader}": claim for claim in readers.read()}
     claim = claims.get(options.target or "")
     if claim is None:
-        raise _target_invalid(context, options, f"readers keep: {', '.join(sorted(claims)) or 'nothing'}")
+        raise _target_invalid(context, options, f"readers claim: {', '.join(sorted(claims)) or 'nothing'}")
     readers.unpin(claim.table, reader=claim.reader)
-    message = f"{claim.reader} keeps version {claim.version} of {context.subject}.{claim.table} no more."
+    message = f"{claim.reader} no longer claims version {claim.version} of {context.subject}.{claim.table}."
     return Report(parts=[message], results=[_result(context, options)])
 
 

@@ -1,6 +1,6 @@
-"""A dashboard as people see it: the answers of its panels, with what happened meanwhile marked on its charts.
+"""Loads a dashboard: the answers of its panels, with notes and rule episodes as marks on the charts.
 
-Notes and the episodes of rules are of `judging`, which dashboards know nothing of; here both come together.
+Notes and episodes belong to `rules`, which dashboards do not depend on; this module combines them.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ _MAX_LABEL_SETS = 3
 
 
 def load_dashboard(catalog: Catalog, pipeline: str, dashboard: DashboardSpec, span: Span) -> DashboardAnswer:
-    """Ask what the panels ask, and read what happened between the times of the span. Safe beside anything."""
+    """Runs the queries of the panels and reads the marks within the time span. Read-only."""
     marks = marks_between(open_objects(catalog.environment.lake), pipeline, span)
     return answer_dashboard(catalog, pipeline, dashboard, span, marks=marks)
 
 
 def marks_between(objects: ObjectStore, pipeline: str, span: Span) -> Marks:
-    """The notes of a pipeline and the episodes of its rules that touch a span.
+    """Returns a pipeline's notes and rule episodes within a time span.
 
-    Where they cannot be read the answer says so: figures are to be seen all the same.
+    If they cannot be read, the result has a problem text: panels are shown all the same.
     """
     try:
-        # One more than is drawn, so that the page says that there are more.
+        # One more than is drawn, so that the page can say that there are more.
         notes = annotations_between(objects, pipeline, since=span.since, until=span.until, max_count=MAX_MARKS + 1)
         marks = [
             Mark(kind="note", at=note.at, text=note.text + (f" ({note.author})" if note.author else ""))
@@ -49,7 +49,7 @@ def marks_between(objects: ObjectStore, pipeline: str, span: Span) -> Marks:
 
 
 def _episode_marks(state: RuleState) -> Iterator[Mark]:
-    """A rule's episodes; those of several label sets that overlap are one, as its alert in a storm is."""
+    """Yields a rule's episodes; overlapping ones of several label sets are merged, as in its grouped alert."""
     ordered = sorted(state.episodes, key=lambda episode: parse_minute(episode.began))
     overlapping: list[EpisodeRecord] = []
     end = -1.0
@@ -77,7 +77,7 @@ def _episode_mark(state: RuleState, episodes: Sequence[EpisodeRecord]) -> Mark:
 
 
 def _describe_labels(state: RuleState, episode: EpisodeRecord) -> str:
-    """A label set in words. Its names are those it was judged by; a rule may be declared otherwise by now."""
+    """Returns a label set as text, with the label names at the time of its evaluation."""
     pairs = zip(state.labels, episode.labels, strict=False)
     return ", ".join(f"{name} {'unknown' if value is None else value}" for name, value in pairs)
 

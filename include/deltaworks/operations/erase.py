@@ -1,4 +1,4 @@
-"""Erasures: open requests brought on, as the DAG of a namespace does it and as a person may have it done now."""
+"""Advances open erasure requests, on schedule in the namespace's DAG or triggered by a person."""
 
 from __future__ import annotations
 
@@ -13,24 +13,24 @@ from deltaworks.operations.options import Options
 if TYPE_CHECKING:
     from deltaworks.erasure.namespace import Namespace
 
-#: Hours, in UTC, in which tables are purged where nobody says otherwise.
+#: Default hours in UTC in which rows are deleted from tables.
 NIGHT_HOURS: Final = range(0, 6)
 
 
 class EraseOptions(Options):
-    """Options of a run over open requests."""
+    """Options of a run on open requests."""
 
     window: Literal["night", "now", "never"] = Field(
-        "night", description="When rows are taken out: from 0 to 6 UTC, at once, or not in this run."
+        "night", description="When rows are deleted: from 0 to 6 UTC, immediately, or not in this run."
     )
     dry_run: bool = Field(True, description="Only count: rows and dates by table of every open request.")
 
 
 def erase(context: OperationContext, options: EraseOptions) -> Report:
-    """Bring every open request as far as it can come. Idempotent; a run that died is continued.
+    """Advances every open request as far as possible. Idempotent; an interrupted run is continued.
 
     Raises:
-        ConfigError: KEY_SERVICE_UNDECLARED, VAULT_NOT_ISOLATED.
+        ConfigError: KEY_SERVICE_UNDECLARED, VAULT_NOT_APART.
         ConcurrencyError: ERASURE_RUNNING, TURN_NOT_GRANTED, COMMIT_CONTENDED.
     """
     from deltaworks.control.clock import utc_now
@@ -54,12 +54,12 @@ def _count_report(namespace: Namespace) -> Report:
     from deltaworks.erasure.row_counts import PersonRowCount, count_rows, current_person
     from deltaworks.erasure.token_search import TokenSearch
 
-    listing = Listing(("request", "state", "table", "rows", "from", "to", ""), title="what would go")
+    listing = Listing(("request", "state", "table", "rows", "from", "to", ""), title="rows to erase")
     results: list[PersonRowCount | LandingReport] = []
     searches = {}
     for request in namespace.erasures.open_requests():
         if request.has_reached("purged"):
-            listing.add(request.request_id, request.state, "", "", "", "", "rows are out; see --no-dry-run")
+            listing.add(request.request_id, request.state, "", "", "", "", ("rows are deleted; --no-dry-run continues"))
             continue
         person = current_person(namespace, request)
         searches[request.request_id] = TokenSearch(person.tokens)
@@ -70,6 +70,6 @@ def _count_report(namespace: Namespace) -> Report:
     if landing is not None and landing.objects:
         results.append(landing)
         for request_id, events in sorted(landing.events.items()):
-            listing.add(request_id, "", "landed objects", f"{events:,}", "", "", "events become marks")
+            listing.add(request_id, "", "landed objects", f"{events:,}", "", "", "events would become tombstones")
     parts = [] if landing is None else landing.describe()
-    return Report(parts=[listing, *parts, "Nothing was changed: --no-dry-run does it."], results=results)
+    return Report(parts=[listing, *parts, "Nothing was changed. Use --no-dry-run to apply it."], results=results)

@@ -1,4 +1,4 @@
-"""A bounded sample of events out of files, or out of what lies in a landing bucket, kept as the bytes it came in."""
+"""Reads a bounded sample of events from files or a landing bucket, as the original bytes."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ from deltaworks.specs.sources.objects import FileSourceSpec
 
 _PIECE_BYTES = 1 << 20
 _MIN_BYTES_PER_FILE = 256 << 10
-#: Files whose form is looked at.
+#: Number of files whose format is detected.
 _MAX_DETECTED_FILES = 50
 _WRAPPER_SAMPLE_SIZE = 1_000
 
 
 @dataclass(slots=True)
 class EventSample:
-    """The payloads of a sample, and what their events are wrapped in.
+    """The payloads of a sample, and the field their events are wrapped in.
 
-    `files` were looked at, in all or in part; `whole` says that nothing of them was left out.
+    `files` is the number of files read, completely or in part; `is_complete` is True if nothing of them was left out.
     """
 
     source: FileSourceSpec
@@ -43,31 +43,32 @@ class EventSample:
 
     @property
     def bytes(self) -> int:
-        """How large the payloads are, decompressed."""
+        """The decompressed size of the payloads."""
         return sum(map(len, self.payloads))
 
     def values(self) -> Iterator[Any]:
-        """Every value of the payloads that can be read, as they come."""
+        """Yields every readable value of the payloads."""
         events_of = create_framer(self.source)
         for payload in self.payloads:
             try:
                 for value, _ in events_of(payload):
                     if not isinstance(value, Malformed | OverBudget):
                         yield value
-            except ConversionError:  # nothing of this payload can be read
+            except ConversionError:  # this payload is unreadable
                 continue
 
     def events(self) -> Iterator[dict[str, Any]]:
-        """Every event, out of its wrapper; what is none is left out, as it will be in quarantine."""
+        """Yields every event without its wrapper; values that are not events are skipped, as they will be
+        quarantined."""
         for value in self.values():
             yield from _unwrap(value, self.unwrap)
 
 
 def sample_files(inputs: Sequence[Input], location: Mapping[str, str], *, max_bytes: int) -> EventSample:
-    """Look at the beginning of every file, at no more than about `max_bytes` together.
+    """Reads the beginning of every file, up to about `max_bytes` in total.
 
     Args:
-        place: `relay`, `bucket` and `prefix` of the source.
+        location: `relay`, `bucket` and `prefix` of the source.
 
     Raises:
         ContractError: FORMAT_UNKNOWN, INPUT_DAMAGED, INPUT_TOO_LARGE.
@@ -105,15 +106,15 @@ def _detect_format(inputs: Sequence[Input]) -> Mapping[str, Any]:
             raise ContractError(
                 "FORMAT_UNKNOWN",
                 f"{file}: {unknown}.",
-                hint="Give files of JSON, CSV, lines with #Fields, Parquet or Avro; or write pipeline.yaml by hand.",
+                hint=("Give files of JSON, CSV, lines with #Fields, Parquet or Avro; or write pipeline.yaml yourself."),
             ) from unknown
         forms.setdefault(repr(form), (form, file))
     if len(forms) > 1:
         named = "; ".join(f"{file} is {form['format']}" for form, file in forms.values())
         raise ContractError(
             "FORMAT_UNKNOWN",
-            f"A pipeline reads one form, and these files are of {len(forms)}: {named}.",
-            hint="Name the files that belong together, and make a pipeline for the others.",
+            f"A pipeline reads one format, and these files have {len(forms)}: {named}.",
+            hint="Give files of one format, and create another pipeline for the others.",
         )
     return next(iter(forms.values()))[0]
 
@@ -132,7 +133,7 @@ def _unwrap(value: Any, unwrap: str) -> Iterator[dict[str, Any]]:
 
 
 def _find_wrapper(sample: EventSample) -> str:
-    """The field that every value has its event or events in; empty where the values are the events."""
+    """Returns the field that contains the event or events of every value; empty if the values are the events."""
     first = [value for value in islice(sample.values(), _WRAPPER_SAMPLE_SIZE) if isinstance(value, dict)]
     if not first:
         return ""
@@ -141,7 +142,8 @@ def _find_wrapper(sample: EventSample) -> str:
         if not name or "." in name or not all(_is_wrapper(value.get(name)) for value in first):
             continue
         inner = [event for value in first for event in _unwrap(value, name)]
-        # What has a time of its own is an event, whatever it holds; but for requests, as gateways hand them on.
+        # A value with a time of its own is an event, whatever it contains, except for requests as API gateways pass
+        # them on.
         is_request = name == "body" and all(isinstance(value.get(name), str) for value in first)
         if (
             inner

@@ -1,4 +1,4 @@
-"""Deliveries of a feed, sent again."""
+"""Replays deliveries of a feed."""
 
 from __future__ import annotations
 
@@ -16,15 +16,16 @@ class ReplayFeedOptions(Options):
     """Options of a replay of deliveries."""
 
     feed: Annotated[str, Positional()] = Field(description="The feed.")
-    since: int | None = Field(None, ge=1, description="The first delivery to repeat; those after it follow.")
-    everything: bool = Field(False, description="Send every row there is now instead, as one new delivery.")
-    limit: int = Field(100_000, ge=1, description="At most so many changes; more are refused.")
-    dry_run: bool = Field(True, description="Only count them.")
+    since: int | None = Field(None, ge=1, description="The first delivery to repeat; later ones follow.")
+    everything: bool = Field(False, description="Send all current rows instead, as one new delivery.")
+    limit: int = Field(100_000, ge=1, description="Maximum number of changes; more are rejected.")
+    dry_run: bool = Field(True, description="Only count the changes.")
 
 
 def replay(context: OperationContext, options: ReplayFeedOptions) -> Report:
-    """Ask the feed's process to send deliveries again, under the ids they had, or every row. Safe beside that process,
-    which begins once it has ended what is under way; asking twice is refused.
+    """Requests that the feed's process sends deliveries again, with their original ids, or all rows.
+
+    Safe while that process runs: it starts the replay after the current delivery. A second request is rejected.
 
     Raises:
         ConfigError: FEED_UNKNOWN, OPTION_INVALID, FEED_DELIVERY_UNKNOWN, FEED_REPLAY_UNBOUNDED.
@@ -52,8 +53,10 @@ def replay(context: OperationContext, options: ReplayFeedOptions) -> Report:
             numbers = f"{deliveries[0].number} to {deliveries[-1].number}" if deliveries else "none"
             raise ConfigError(
                 "FEED_DELIVERY_UNKNOWN",
-                f"Delivery {options.since} of {name} is not on record; kept are {numbers}.",
-                hint=f"Of the last {feed.replay_hours} h they are kept (replay_hours). Else send --everything.",
+                f"Delivery {options.since} of {name} is not on record; available: {numbers}.",
+                hint=(
+                    f"Deliveries are kept for {feed.replay_hours} h (replay_hours). Use --everything to send all rows."
+                ),
             )
         changes = sum(delivery.sent_changes for delivery in selected)
         described_changes = f"{changes:,} changes of {len(selected):,} deliveries"
@@ -70,13 +73,16 @@ def replay(context: OperationContext, options: ReplayFeedOptions) -> Report:
         )
     if options.dry_run:
         return Report(
-            parts=[f"{described_changes} would be sent again.", "Nothing was asked for: --no-dry-run does it."]
+            parts=[
+                f"{described_changes} would be sent again.",
+                ("Nothing was requested. Use --no-dry-run to send them."),
+            ]
         )
     if not records.request_replay(ReplayRequest(since=options.since, by=current_person(), at=iso_now())):
         raise ConcurrencyError(
-            "FEED_REPLAY_PENDING", f"Another replay of {name} is asked for already.", hint=_LIST_HINT.format(name)
+            "FEED_REPLAY_PENDING", f"Another replay of {name} is pending.", hint=_LIST_HINT.format(name)
         )
-    return Report(parts=[f"Asked the process of {spec.pipeline}'s feeds to send {described_changes} again."])
+    return Report(parts=[f"Requested that the feeds process of {spec.pipeline} sends {described_changes} again."])
 
 
-_LIST_HINT = "`deltaworks feeds list` shows deliveries and what is asked for, of {} too."
+_LIST_HINT = "`deltaworks feeds list` shows deliveries and pending replays, including those of {}."

@@ -1,4 +1,4 @@
-"""Landed objects of a relay: compared with its log, taken in again, cleaned away."""
+"""Operations on a relay's landed objects: reconcile with the log, redrive messages, clean up."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ _MAX_SHOWN = 20
 class ReconcileOptions(Options):
     """Options of a comparison of buckets and log."""
 
-    prefix: str | None = Field(None, description="Only keys that begin so.")
+    prefix: str | None = Field(None, description="Only keys with this prefix.")
     dry_run: bool = Field(
-        True, description="Only compare; otherwise the relay lists its buckets and takes in the rest."
+        True, description="Only compare; otherwise the relay lists its buckets and logs the missing objects."
     )
 
 
 def reconcile(context: OperationContext, options: ReconcileOptions) -> Report:
-    """Compare buckets and log by one listing; ask the relay for what was never announced.
+    """Compares buckets and log with one listing, and requests that the relay logs objects that were never announced.
 
     Raises:
-        ConfigError: RELAY_LISTING_UNDECLARED.
+        ConfigError: RELAY_LISTS_NOTHING.
     """
     from deltaworks.control.objects import open_objects
     from deltaworks.engine.object_status import ObjectStatusReader
@@ -42,8 +42,8 @@ def reconcile(context: OperationContext, options: ReconcileOptions) -> Report:
     )
     parts: list[str | Listing] = [
         f"{result.listed:,} objects listed, {result.logged:,} file events in the log: {len(result.unannounced):,} that "
-        f"were never announced, {result.recent:,} that may still be announced, {len(result.missing):,} gone before they "
-        "were read."
+        f"were never announced, {result.recent:,} that may still be announced, {len(result.missing):,} deleted "
+        "before they were read."
     ]
     for title, names in (("not announced", result.unannounced), ("gone", result.missing)):
         parts += [f"  {title}: {name}" for name in names[:_MAX_SHOWN]]
@@ -53,23 +53,25 @@ def reconcile(context: OperationContext, options: ReconcileOptions) -> Report:
         if spec.listing is None:
             raise ConfigError(
                 "RELAY_LISTING_UNDECLARED",
-                f"Relay {relay!r} declares no `listing`, so it takes in nothing but messages.",
-                hint=f"Declare `listing: {{}}` in include/relays/{relay}.yaml, restart it, and ask again.",
+                f"Relay {relay!r} declares no `listing`, so it only reads messages.",
+                hint=(
+                    f"Declare `listing: {{}}` in include/relays/{relay}.yaml, restart the relay, and run this again."
+                ),
             )
         request_listing(open_objects(environment.lake), relay, by=current_person())
-        parts.append(f"Asked {relay} to list its buckets; `deltaworks status` shows whether it runs.")
+        parts.append(f"Requested that {relay} lists its buckets; `deltaworks status` shows whether it is running.")
     return Report(parts=parts)
 
 
 class RedriveOptions(Options):
     """Options of a redrive."""
 
-    limit: int = Field(10_000, ge=1, description="At most so many messages of each kind.")
-    dry_run: bool = Field(True, description="Only count them.")
+    limit: int = Field(10_000, ge=1, description="Maximum number of messages of each kind.")
+    dry_run: bool = Field(True, description="Only count the messages.")
 
 
 def redrive(context: OperationContext, options: RedriveOptions) -> Report:
-    """Put messages back into the queue; the log takes each object once, so repeating does no harm.
+    """Moves messages back to the queue. Idempotent: the log accepts each object once.
 
     Raises:
         ConfigError: RELAY_WITHOUT_QUEUE.
@@ -83,7 +85,9 @@ def redrive(context: OperationContext, options: RedriveOptions) -> Report:
     spec = context.catalog.relay(relay)
     if spec.queue_url is None:
         raise ConfigError(
-            "RELAY_WITHOUT_QUEUE", f"Relay {relay!r} reads no queue.", hint="Objects it missed: files reconcile."
+            "RELAY_WITHOUT_QUEUE",
+            f"Relay {relay!r} reads no queue.",
+            hint=("For missed objects use `deltaworks files reconcile`."),
         )
     queue = NotificationQueue(environment.messaging, resolve_text(spec.queue_url), wait_seconds=1)
     result = redriving.redrive(spec, Lake(environment.lake), queue, dry_run=options.dry_run, limit=options.limit)
@@ -95,22 +99,23 @@ def redrive(context: OperationContext, options: RedriveOptions) -> Report:
     if result.reasons:
         parts.append("  still: " + ", ".join(f"{name} {count:,}" for name, count in result.reasons.most_common()))
     if options.dry_run:
-        parts.append("Nothing was sent: --no-dry-run does it.")
+        parts.append("Nothing was sent. Use --no-dry-run to send them.")
     else:
-        parts.append(f"Put back: {result.dead_letters_moved:,} dead letters, {result.sent:,} quarantined messages.")
+        parts.append(f"Moved back: {result.dead_letters_moved:,} dead letters, {result.sent:,} quarantined messages.")
     return Report(parts=parts, results=[result])
 
 
 class CleanOptions(Options):
     """Options of the removal of landed objects."""
 
-    limit: int = Field(100_000, ge=1, description="At most so many objects.")
-    from_start: bool = Field(False, description="Look again at what earlier runs have left.")
-    dry_run: bool = Field(True, description="Only count them.")
+    limit: int = Field(100_000, ge=1, description="Maximum number of objects.")
+    from_start: bool = Field(False, description="Check objects again that earlier runs kept.")
+    dry_run: bool = Field(True, description="Only count the messages.")
 
 
 def clean(context: OperationContext, options: CleanOptions) -> Report:
-    """Delete or archive landed objects, for good. Idempotent; safe beside streams, which have read them."""
+    """Deletes or archives landed objects; final. Idempotent; safe while streams run, since they have read the
+    objects."""
     from deltaworks.recovery.clean import clean_source
 
     result = clean_source(
@@ -119,11 +124,11 @@ def clean(context: OperationContext, options: CleanOptions) -> Report:
     verb = {"delete": "deleted", "archive": "archived"}[result.mode]
     would = "would be " if options.dry_run else ""
     parts = [
-        f"{result.removed:,} objects ({format_bytes(result.bytes)}) {would}{verb}. Left: "
-        f"{result.pending:,} not landed everywhere, {result.within_retention:,} too young, {result.in_quarantine:,} that "
-        f"quarantine needs, {result.without_reader:,} that no pipeline reads, {result.changed:,} replaced since; "
-        f"{result.already_absent:,} gone."
+        f"{result.removed:,} objects ({format_bytes(result.bytes)}) {would}{verb}. Kept: "
+        f"{result.pending:,} not landed by all pipelines, {result.within_retention:,} within the retention, "
+        f"{result.in_quarantine:,} needed by quarantine, {result.without_reader:,} without a pipeline, "
+        f"{result.changed:,} replaced; {result.already_absent:,} were missing already."
     ]
     if options.dry_run and result.removed:
-        parts.append("Nothing was changed: --no-dry-run does it.")
+        parts.append("Nothing was changed. Use --no-dry-run to apply it.")
     return Report(parts=parts, results=[result])

@@ -1,4 +1,4 @@
-"""Building gold tables: what new data touched, or whole in a shadow."""
+"""Builds gold tables: partitions changed by new data, or complete tables in shadows."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ class BuildOptions(Options):
 
     tables: Annotated[tuple[str, ...], TableNames(("gold",))] = Field((), description="Only these gold tables.")
     dates: str | None = Field(
-        None, description="Only these dates: 2026-01-01..2026-01-07, or with commas; without it what has changed."
+        None, description=("Only these dates: 2026-01-01..2026-01-07, or separated by commas; by default changed ones.")
     )
-    full: bool = Field(False, description="Build every partition, touched or not.")
-    spark: bool = Field(True, description="Off: only say what is to be built, which needs no Spark.")
+    full: bool = Field(False, description="Build all partitions, changed or not.")
+    spark: bool = Field(True, description="Off: only list the partitions to build, without Spark.")
 
 
 def build(context: OperationContext, options: BuildOptions) -> Report:
-    """Bring gold tables up to date. Idempotent; safe beside appends to their inputs."""
+    """Updates gold tables. Idempotent; safe while inputs are appended."""
     from deltaworks.gold.build import rebuild_gold
     from deltaworks.gold.pending import pending_gold
     from deltaworks.gold.plan import parse_dates
@@ -52,11 +52,11 @@ class RefreshOptions(Options):
     tables: Annotated[tuple[str, ...], Positional(), TableNames(("gold",))] = Field(
         (), description="Only these gold tables."
     )
-    dry_run: bool = Field(True, description="Only say what would be swapped in.")
+    dry_run: bool = Field(True, description="Only list the tables that would be swapped.")
 
 
 def refresh(context: OperationContext, options: RefreshOptions) -> Report:
-    """Build gold tables whole in shadows and swap them in. Readers see the old table or the new one."""
+    """Builds complete gold tables in shadows and swaps them. Readers see the old table or the new one."""
     tables = list(options.tables) or None
     if not options.dry_run:
         from deltaworks.gold.refresh import refresh_gold
@@ -76,4 +76,4 @@ def refresh(context: OperationContext, options: RefreshOptions) -> Report:
         inputs = ", ".join(f"{name}@{version}" for name, version in table.built_from.items())
         size = f"{table.bytes_before / 1e6:,.1f}"
         listing.add(table.table, f"{table.rows_before:,}", size, inputs, table.shadow, table.reason)
-    return Report(parts=[listing, "Nothing was changed: --no-dry-run builds, checks and swaps."], results=planned)
+    return Report(parts=[listing, "Nothing was changed. Use --no-dry-run to build, check and swap."], results=planned)

@@ -1,8 +1,7 @@
-"""Runs an operation in Airflow instead of here: a run of its DAG with the options as its form, followed to its end.
+"""Runs an operation in Airflow: triggers its DAG with the options as params and follows the run.
 
-What the DAG is called, what its tasks are and what its form takes is the operation's declaration, from which the DAG
-itself is made. Every option goes into the form, so that a run does what the command says whatever the form's own
-defaults are.
+DAG id, tasks and params come from the operation's declaration, from which the DAG itself is built. All options are
+passed, so that a run does not depend on the form's defaults.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ if TYPE_CHECKING:
 
 #: The state of a task that waits for a person.
 _AWAITING_INPUT = "awaiting_input"
-#: States of a task that are said as they come.
+#: Task states that are reported.
 _REPORTED_STATES = frozenset({"running", "success", "failed", "skipped", "up_for_retry", "upstream_failed"})
 _ERROR_PREFIX = "DELTAWORKS_ERROR "
 _POLL_SECONDS = 2.0
@@ -43,19 +42,19 @@ def run_in_airflow(
     echo: Callable[[str], None] = print,
     connect: Callable[[], AirflowApi] | None = None,
 ) -> Report:
-    """Trigger the operation's DAG and follow the run.
+    """Triggers the operation's DAG and follows the run.
 
-    Repeated, it triggers another run. Nothing is asked of the lake, which need not be reached from here.
+    Each call triggers a new run. The lake need not be reachable.
 
     Args:
-        values: options; None takes the default.
-        wait_minutes: how long the run is followed; 0 returns once it is triggered.
+        values: options; None for the default.
+        wait_minutes: how long the run is followed; 0 returns after the trigger.
 
     Returns:
-        What the job left, as its own report would list it.
+        The results of the job, listed as in its own report.
 
     Raises:
-        ConfigError: OPTION_INVALID; OPERATION_UNAVAILABLE; AIRFLOW_DAG_PAUSED; what a request to Airflow raises.
+        ConfigError: OPTION_INVALID; OPERATION_UNAVAILABLE; AIRFLOW_DAG_PAUSED; errors of requests to Airflow.
         ContractError: APPROVAL_REJECTED.
         TransientError: DAG_RUN_FAILED, DAG_RUN_TIMEOUT, APPROVAL_PENDING.
     """
@@ -69,7 +68,7 @@ def run_in_airflow(
         if dag is not None and dag.is_paused:
             raise ConfigError(
                 "AIRFLOW_DAG_PAUSED",
-                f"{dag_id} is paused: a run of it would wait for as long as it is. None was triggered.",
+                f"{dag_id} is paused, so a run would not start. None was triggered.",
                 hint=f"Unpause it in Airflow ({airflow.dag_link(dag_id)}), or run the command without --in-airflow.",
             )
         run = airflow.trigger(dag_id, conf=form_values(options))
@@ -81,16 +80,18 @@ def run_in_airflow(
             else ""
         )
         if wait_minutes <= 0:
-            later = "It asks there before it does what it counted. " if _needs_approval(declared, options) else ""
+            later = "It waits there for approval of its count. " if _needs_approval(declared, options) else ""
             return Report(
-                parts=[f"It is not followed. {later}Its results will be the XCom `{RESULTS_KEY}` of its task."]
+                parts=[
+                    (f"The run is not followed. {later}Its results will be in the XCom `{RESULTS_KEY}` of its task.")
+                ]
             )
         follower = _RunFollower(airflow, declared, options, run, approvers=approvers, echo=echo)
         return follower.follow(time.monotonic() + 60 * wait_minutes)
 
 
 def form_values(options: Options) -> dict[str, Any]:
-    """All options as the form of the operation's DAG takes them: lists as lists, and null for what is not set."""
+    """Returns all options as params of the operation's DAG: lists as lists, null if not set."""
     return options.model_dump(mode="json")
 
 
@@ -107,7 +108,7 @@ def _check_available(declared: Operation, catalog: Catalog, subject: str) -> Non
         raise ConfigError(
             "OPERATION_UNAVAILABLE",
             f"{subject} has no DAG {declared.dag_id(subject)}. {reason}",
-            hint="Declare what is missing, and try again once Airflow has read it.",
+            hint="Declare the missing part, and retry once Airflow has read it.",
         )
 
 
@@ -117,7 +118,7 @@ def _needs_approval(declared: Operation, options: Options) -> bool:
 
 @dataclass(slots=True)
 class _RunFollower:
-    """One run, looked at again and again; each change of a task is said once."""
+    """Polls a run and reports each state change of a task once."""
 
     airflow: AirflowApi
     declared: Operation
@@ -128,7 +129,7 @@ class _RunFollower:
     _reported: dict[str, str] = field(default_factory=dict)
 
     def follow(self, deadline: float) -> Report:
-        """Follow it until it has ended, or the time is over. An Airflow that restarts meanwhile is waited for."""
+        """Polls until the run has ended or the deadline is over. Outages of Airflow are retried."""
         while True:
             try:
                 self.run = self.airflow.dag_run(self.run.dag_id, self.run.run_id)
@@ -136,7 +137,7 @@ class _RunFollower:
             except TransientError as error:
                 if time.monotonic() > deadline:
                     raise
-                self.echo(f"Airflow does not answer ({error.condition}); the run goes on, and is looked for again.")
+                self.echo(f"Airflow does not answer ({error.condition}). The run continues; retrying.")
             else:
                 self._report_changes(tasks)
                 if self.run.is_finished:
@@ -156,15 +157,15 @@ class _RunFollower:
     def _report_changes(self, tasks: Sequence[TaskInstance]) -> None:
         if self.run.state == "queued" and "" not in self._reported:
             self._reported[""] = "queued"
-            self.echo("It is queued; one run of a DAG goes at a time.")
+            self.echo("It is queued: one run of a DAG is active at a time.")
         for task in tasks:
             state = task.state or ""
             if self._reported.get(task.task_id, "") == state:
                 continue
             self._reported[task.task_id] = state
             if state == _AWAITING_INPUT:
-                who = f" of {self.approvers}" if self.approvers else ""
-                self.echo(f"{task.task_id} waits for the approval{who}: {self._approval_link}")
+                who = f" by {self.approvers}" if self.approvers else ""
+                self.echo(f"{task.task_id} waits for approval{who}: {self._approval_link}")
             elif state in _REPORTED_STATES:
                 took = f" after {task.duration_seconds:.0f} s" if task.duration_seconds and state != "running" else ""
                 self.echo(f"{task.task_id}: {state}{took}")
@@ -177,14 +178,14 @@ class _RunFollower:
         if needs_approval and states.get(self.declared.name) == "skipped":
             raise ContractError(
                 "APPROVAL_REJECTED",
-                f"{self.declared.command} was counted and not approved: nothing was done.",
-                hint=f"What was counted, and who answered, is in {self._link}.",
+                f"{self.declared.command} was not approved; nothing was done.",
+                hint=f"The count and the answer are in {self._link}.",
             )
         task_id = COUNT_TASK if self.declared.waits_for_approval and not needs_approval else self.declared.name
         records = self.airflow.xcom(self.run.dag_id, self.run.run_id, task_id, RESULTS_KEY) or []
         listing = listing_of_records([record for record in records if isinstance(record, dict)])
-        left = "" if records else " Its job left no records; its log says what it did."
-        return Report(parts=[f"{self.run.dag_id} has ended well.{left}", listing])
+        left = "" if records else " Its job returned no records; see its log."
+        return Report(parts=[f"{self.run.dag_id} has succeeded.{left}", listing])
 
     def _run_failed(self, tasks: Sequence[TaskInstance]) -> DeltaworksError:
         failed_task = next((task for task in tasks if task.state == "failed"), None)
@@ -200,7 +201,7 @@ class _RunFollower:
         )
 
     def _read_task_error(self, task: TaskInstance) -> DeltaworksError | None:
-        """What the job said last, from its log, where that can be read."""
+        """Returns the last error in a task's log, if the log can be read."""
         try:
             lines = self.airflow.task_log(self.run.dag_id, self.run.run_id, task.task_id, task.try_number)
         except DeltaworksError:
@@ -223,11 +224,11 @@ class _RunFollower:
         if any(task.state == _AWAITING_INPUT for task in tasks):
             return TransientError(
                 "APPROVAL_PENDING",
-                f"Run {self.run.run_id} of {self.run.dag_id} still waits for an approval, and goes on doing so.",
-                hint=f"Have another person approve it: {self._approval_link}.",
+                f"Run {self.run.run_id} of {self.run.dag_id} still waits for approval and keeps waiting.",
+                hint=f"Ask another person to approve it: {self._approval_link}.",
             )
         return TransientError(
             "DAG_RUN_TIMEOUT",
-            f"Run {self.run.run_id} of {self.run.dag_id} is still {self.run.state}, and goes on.",
-            hint=f"Look at it: {self._link}; --wait-minutes follows it for longer.",
+            f"Run {self.run.run_id} of {self.run.dag_id} is still {self.run.state} and continues.",
+            hint=f"Check it: {self._link}; --wait-minutes follows it for longer.",
         )

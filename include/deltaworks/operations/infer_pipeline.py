@@ -1,4 +1,4 @@
-"""From files of events to a declaration that lands all of them: inferred, written, and tried before it is kept."""
+"""Infers a pipeline declaration from event files, and checks that it lands all events of the sample."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from deltaworks.specs.relay import RelaySpec
 from deltaworks.specs.sources.payload import TEXT_FORMATS
 
 SAMPLE_BYTES = 64 << 20
-#: When the sample is read as a batch; only the age of events would depend on it, and none is declared.
+#: The batch of the sample. Only event ages would depend on it, and none is declared.
 _STAMP = BatchStamp(batch_id=0, ingested_at_us=0, fingerprint="")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InferredPipeline:
-    """A declaration as text, and what becomes of the sample's events by it: `quarantined` by reason and field."""
+    """A declaration as text, with the sample's quarantined events by reason and field."""
 
     name: str
     text: str
@@ -45,11 +45,11 @@ def infer_pipeline(
     overrides: Overrides = NO_OVERRIDES,
     sample_bytes: int = SAMPLE_BYTES,
 ) -> InferredPipeline:
-    """Infer a pipeline that reads such files from the landing bucket. Nothing is written.
+    """Infers a pipeline that reads such files from the landing bucket. Writes nothing.
 
     Args:
-        relay: which relay's bucket; left out where there is one only.
-        sample_bytes: about so much is looked at, decompressed.
+        relay: the relay whose bucket is read; optional if there is only one.
+        sample_bytes: approximate size of the sample, decompressed.
 
     Raises:
         ConfigError: INPUT_MISSING, RELAY_UNKNOWN.
@@ -62,7 +62,7 @@ def infer_pipeline(
 
 
 def infer_from_sample(sample: EventSample, *, name: str, overrides: Overrides = NO_OVERRIDES) -> InferredPipeline:
-    """The pipeline for the events of a sample.
+    """Infers the pipeline for the events of a sample.
 
     Raises:
         ContractError: EVENTS_WITHOUT_TIME.
@@ -76,7 +76,7 @@ def infer_from_sample(sample: EventSample, *, name: str, overrides: Overrides = 
 
 
 def write_pipeline(catalog: Catalog, pipeline: InferredPipeline) -> Path:
-    """Write `pipeline.yaml` into a new folder of the project.
+    """Writes `pipeline.yaml` into a new folder of the project.
 
     Raises:
         ConfigError: PIPELINE_EXISTS.
@@ -86,7 +86,7 @@ def write_pipeline(catalog: Catalog, pipeline: InferredPipeline) -> Path:
     if path.exists():
         raise ConfigError(
             "PIPELINE_EXISTS",
-            f"There is a pipeline {pipeline.name!r} already: {path}.",
+            f"Pipeline {pipeline.name!r} exists already: {path}.",
             hint="Give another name, or remove the file.",
         )
     folder.mkdir(parents=True, exist_ok=True)
@@ -103,12 +103,12 @@ def _resolve_relay(catalog: Catalog, name: str) -> RelaySpec:
     raise ConfigError(
         "RELAY_UNKNOWN",
         f"{len(with_queue) or 'No'} relays read a queue: it is not clear in which bucket the files are to land.",
-        hint=f"Name one: --relay NAME. Known: {', '.join(catalog.relays) or 'none'}.",
+        hint=f"Choose one with --relay NAME. Known: {', '.join(catalog.relays) or 'none'}.",
     )
 
 
 def _count_quarantined(spec: PipelineSpec, sample: EventSample) -> Counter[str]:
-    """What of the sample would be in quarantine, by reason."""
+    """Counts the events of the sample that would be quarantined, by reason."""
     reasons: Counter[str] = Counter()
     payloads = (Payload(seq, f"sample-{seq}", data) for seq, data in enumerate(sample.payloads))
     for table, rows in Parser(spec).parse(payloads, _STAMP):
@@ -126,5 +126,5 @@ def _reason_label(reasons: Sequence[dict[str, str]]) -> str:
 def _user_name() -> str:
     try:
         return getpass.getuser()
-    except (KeyError, OSError):  # a process of a user without a name
+    except (KeyError, OSError):  # the process user has no name
         return "data-platform"

@@ -1,4 +1,4 @@
-"""The job of an operation: `spark-submit spark_jobs/<name>.py --pipeline games …`, or the same file run by Python."""
+"""Runs an operation as a job: `spark-submit spark_jobs/<name>.py --pipeline games …`, or the same file with Python."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def main(name: str, argv: Sequence[str] | None = None) -> int:
-    """Run an operation as a job: print what it did, and its results as the last line; return the exit code."""
+    """Runs an operation as a job, prints its report and its results as the last line, and returns the exit code."""
     from deltaworks.specs.project import load_catalog
 
     declared = get_operation(name)
@@ -38,13 +38,14 @@ def main(name: str, argv: Sequence[str] | None = None) -> int:
 def run_operation(
     declared: Operation, catalog: Catalog, subject: str, values: dict[str, Any], *, echo: Callable[[str], None] = print
 ) -> Report:
-    """Run an operation with these values of its options; None takes the default.
+    """Runs an operation with these option values; None for the default.
 
-    What needs approval is held to it where Airflow runs it; in the nightly upkeep to the bounds of a night.
+    In Airflow an operation that needs approval stays within it; in nightly maintenance it stays within the nightly
+    limits.
 
     Raises:
         ConfigError: OPTION_INVALID; PIPELINE_UNKNOWN, RELAY_UNKNOWN or NAMESPACE_UNKNOWN for the subject.
-        ContractError: APPROVAL_MISSING, APPROVAL_EXPIRED, APPROVAL_REFUSED, APPROVAL_UNREADABLE.
+        ContractError: APPROVAL_MISSING, APPROVAL_OVER, APPROVAL_REFUSED, APPROVAL_UNREADABLE.
     """
     options = read_options(declared.options_model(), {key: value for key, value in values.items() if value is not None})
     {"pipeline": catalog.pipeline, "relay": catalog.relay, "namespace": catalog.namespace}[declared.scope](subject)
@@ -56,14 +57,14 @@ def run_operation(
     if not (declared.approval and run) or nightly or getattr(options, "dry_run", False):
         return declared.load()(context, options)
     options, approval = approved_options(declared, catalog, subject, options, run=run)
-    echo(f"Approved by {approval.approved_by} at {approval.approved_at}, asked for by {approval.requested_by}.")
+    echo(f"Approved by {approval.approved_by} at {approval.approved_at}, requested by {approval.requested_by}.")
     report = declared.load()(context, options)
     open_approvals(declared, catalog, subject).mark_used(approval)
     return report
 
 
 def build_parser(declared: Operation) -> argparse.ArgumentParser:
-    """A parser of the job's arguments. Values are texts; `read_options` says what is wrong with them."""
+    """Returns a parser of the job's arguments. Values are texts, which `read_options` validates."""
     parser = argparse.ArgumentParser(prog=f"spark_jobs/{declared.name}.py", description=declared.summary)
     parser.add_argument(f"--{declared.scope}", required=True)
     for field in option_fields(declared.options_model()):
@@ -82,7 +83,7 @@ def _add_option(parser: argparse.ArgumentParser, field: OptionField) -> None:
 
 
 def print_report(report: Report) -> None:
-    """The report as plain text, for a log; its results last, as one line of JSON."""
+    """Prints a report as plain text, with its results as one line of JSON at the end."""
     for part in report.displayed_parts():
         sys.stdout.write((escape_invisible(part) if isinstance(part, str) else plain_text(part)) + "\n")
     print_result_line(report.results)

@@ -1,4 +1,4 @@
-"""The operation that looks for events a collector acknowledged and that are nowhere."""
+"""Finds events that a collector acknowledged and that are not in the lake."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from deltaworks.operations.options import Options
 
 
 class LostEventsOptions(Options):
-    """Options of a look for lost events."""
+    """Options of the search for lost events."""
 
-    accept: bool = Field(default=False, description="Write off what is missing: it is not looked for again.")
+    accept: bool = Field(default=False, description="Write off the missing events; they are not reported again.")
 
 
 def find(context: OperationContext, options: LostEventsOptions) -> Report:
-    """Compare the numbers that every collector of a pipeline gave with those in the lake, an hour behind.
+    """Compares the event numbers that a pipeline's collectors issued with those in the lake, one hour behind.
 
-    What is missing is on record for the health check, which alerts (EVENTS_LOST). Idempotent; may run beside anything.
+    Missing numbers are recorded for the health check, which alerts (EVENTS_LOST). Idempotent; safe at any time.
     """
     from deltaworks.control.objects import open_objects
     from deltaworks.maintenance.lost_events import find_lost_events

@@ -1,4 +1,4 @@
-"""The upkeep of a night: OPTIMIZE, VACUUM, orphans, control tables, usual input, snapshots of health."""
+"""Nightly maintenance: OPTIMIZE, VACUUM, orphans, control tables, input rates, health snapshots."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ class OptimizeOptions(Options):
 
     tables: Annotated[tuple[str, ...], TableNames(("bronze", "keyed"))] = Field((), description="Only these tables.")
     round: Literal["daily", "weekly"] = Field(
-        "daily", description="weekly: with a second round over what the daily one leaves."
+        "daily", description="weekly: adds a second round for the remaining partitions."
     )
-    minutes: float | None = Field(None, ge=1, description="For each round; without it what the pipeline declares.")
-    spark: bool = Field(True, description="Off: only what needs no Spark, which is compacting small partitions.")
-    dry_run: bool = Field(True, description="Only say what would be rewritten, and why.")
+    minutes: float | None = Field(None, ge=1, description="Minutes of each round; by default as declared.")
+    spark: bool = Field(True, description="Off: only compact small partitions, which needs no Spark.")
+    dry_run: bool = Field(True, description="Only list the partitions that would be rewritten, and why.")
 
 
 def optimize(context: OperationContext, options: OptimizeOptions) -> Report:
-    """Rewrite partitions, best first, within the minutes. A repeated run continues where the last one ended."""
+    """Rewrites partitions, largest benefit first, within the time limit. A repeated run continues."""
     tables = list(options.tables) or None
     if options.dry_run:
         return _plan_report(context, options, tables)
@@ -54,7 +54,7 @@ def _plan_report(context: OperationContext, options: OptimizeOptions, tables: li
     policy, upkeep = read_policy(spec), spec.maintenance
     weekly = options.round == "weekly"
     if weekly:
-        # The second round takes all that the daily one would.
+        # The second round includes all partitions of the daily one.
         policy = policy.weekly()
     minutes = options.minutes or (upkeep.weekly_minutes if weekly else upkeep.optimize_minutes)
     choices = select_partitions(
@@ -80,12 +80,14 @@ class OrphanOptions(Options):
     """Options of the removal of orphans."""
 
     tables: Annotated[tuple[str, ...], TableNames(("bronze", "keyed"))] = Field((), description="Only these tables.")
-    age_hours: int = Field(168, ge=0, description="Leave younger files alone; a list may look at younger ones.")
+    age_hours: int = Field(168, ge=0, description="Minimum age in hours of removed files; a dry run may use less.")
     dry_run: bool = Field(True, description="Only list them.")
 
 
 def orphans(context: OperationContext, options: OrphanOptions) -> Report:
-    """List, or remove, files that no commit names. Idempotent; safe beside the stream for files of that age."""
+    """Lists or removes files that no commit references. Idempotent; safe while the stream runs, for files of the
+    minimum age.
+    """
     from deltaworks.maintenance.orphans import remove_orphans
 
     dry_run, bound = apply_nightly_limits(context, dry_run=options.dry_run)
@@ -100,7 +102,7 @@ def orphans(context: OperationContext, options: OrphanOptions) -> Report:
     listing = Listing(("what", "files", "size", "oldest", ""))
     for result in results:
         listing.add(result.target, f"{result.files:,}", format_bytes(result.bytes), result.oldest, result.reason)
-    end = ["Nothing was removed: --no-dry-run does it."] if dry_run else []
+    end = ["Nothing was removed. Use --no-dry-run to apply it."] if dry_run else []
     return Report(parts=[listing, *end], results=results)
 
 
@@ -111,7 +113,7 @@ class ControlTableOptions(Options):
 
 
 def compact_control_tables(context: OperationContext, options: ControlTableOptions) -> Report:
-    """Merge small files of control tables and delete old ones. Idempotent; safe beside the stream."""
+    """Merges small files of control tables and deletes old ones. Idempotent; safe while the stream runs."""
     from deltaworks.maintenance.control_tables import compact_control_tables
 
     dry_run, _ = apply_nightly_limits(context, dry_run=options.dry_run)
@@ -125,23 +127,23 @@ class ExpiryOptions(Options):
 
 
 def expire(context: OperationContext, options: ExpiryOptions) -> Report:
-    """Remove rows in quarantine and payloads in the archive that are older than declared. Idempotent."""
+    """Removes quarantined rows and archived payloads that are older than declared. Idempotent."""
     from deltaworks.recovery.quarantine.expire import expire_quarantine
     from deltaworks.recovery.quarantine.summary import recount_quarantine
 
     dry_run, bound = apply_nightly_limits(context, dry_run=options.dry_run)
     results = expire_quarantine(context.catalog, context.subject, dry_run=dry_run, limit=bound)
-    # Every night, so that a summary which was lost is there again.
+    # Every night, so that a lost summary is restored.
     recount_quarantine(context.catalog.environment.lake, context.subject)
     return Report(results=results)
 
 
 class LearnOptions(Options):
-    """Learning the usual input takes no options."""
+    """Learning the input rate has no options."""
 
 
 def learn_input_rate(context: OperationContext, options: LearnOptions) -> Report:
-    """Keep how much input each hour of the day usually has. Idempotent."""
+    """Stores the usual input of each hour of the day. Idempotent."""
     from deltaworks.maintenance.learn_input_rate import learn_input_rate as learn
 
     return Report(results=[learn(context.catalog, context.subject)])
@@ -150,11 +152,11 @@ def learn_input_rate(context: OperationContext, options: LearnOptions) -> Report
 class SnapshotOptions(Options):
     """Options of a snapshot."""
 
-    list_folders: bool = Field(False, description="Also look for files that nothing needs, by listing the folders.")
+    list_folders: bool = Field(False, description="Also find unreferenced files, by listing the folders.")
 
 
 def snapshot_health(context: OperationContext, options: SnapshotOptions) -> Report:
-    """Append the health of every table as it is now. Two snapshots at once are both kept."""
+    """Appends the current health of every table. Concurrent snapshots are both stored."""
     from deltaworks.maintenance.table_health.snapshots import snapshot_tables
     from deltaworks.maintenance.table_health.summary import write_tables_summary
 
@@ -178,20 +180,20 @@ class VacuumOptions(Options):
 
     tables: Annotated[tuple[str, ...], TableNames(("bronze", "keyed"))] = Field((), description="Only these tables.")
     mode: Literal["lite", "full"] | None = Field(
-        None, description="lite: by the log alone; full: by listing the folder; without it by turns."
+        None, description="lite: by the log alone; full: by listing the folder; by default alternating."
     )
     retention_hours: Annotated[int | None, _SHORT_RETENTION] = Field(
-        None, ge=24, description="Hours that files out of use are kept; without it what the pipeline declares."
+        None, ge=24, description="Retention of unreferenced files in hours; by default as declared."
     )
     allow_below_minimum: Annotated[str | None, _SHORT_RETENTION] = Field(
-        None, description="Why less than 168 h is to be kept; it is written into the tables' logs."
+        None, description="The reason for less than 168 h; written to the tables' logs."
     )
     max_files: int | None = Field(None, ge=0, description="Refuse to delete more files than this.")
     dry_run: bool = Field(True, description="Only list what would be deleted.")
 
 
 def vacuum(context: OperationContext, options: VacuumOptions) -> Report:
-    """Delete files that no retained version and no reader needs. Idempotent; final for versions that do."""
+    """Deletes files that no retained version and no reader needs. Idempotent; final for older versions."""
     from deltaworks.maintenance.vacuum import vacuum_tables
 
     dry_run, bound = apply_nightly_limits(context, dry_run=options.dry_run)

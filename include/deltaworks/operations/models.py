@@ -1,4 +1,4 @@
-"""Training models, and doing a training again."""
+"""Trains models and repeats trainings."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ class TrainOptions(Options):
         (), description="Only these models."
     )
     until: str | None = Field(
-        None, description="As of this time in UTC: what was later is left out, and the model holds from there on."
+        None, description=("Train as of this time in UTC: later data is left out, and the model is valid from then on.")
     )
     repeat: int | None = Field(
-        None, ge=1, description="Do the training of this number again, from the versions it read; writes nothing."
+        None, ge=1, description="Repeat the training with this number on the versions it read; writes nothing."
     )
 
 
 @dataclass(frozen=True, slots=True)
 class TrainingResult:
-    """What one training came to."""
+    """The outcome of a training. `is_reproduced` is set for repetitions."""
 
     model: str
     number: int
@@ -44,9 +44,9 @@ class TrainingResult:
 
 
 def train(context: OperationContext, options: TrainOptions) -> Report:
-    """Train models and record what came of each. It reads fixed versions and may run beside everything.
+    """Trains models and records the outcome of each. It reads fixed versions and may run at any time.
 
-    A training that publishes nothing is a success that says why; a repetition that comes to other figures is none.
+    A training that publishes nothing succeeds and states the reason; a repetition with other metrics fails.
     """
     from deltaworks.models.training import declared_model
 
@@ -70,18 +70,18 @@ def _repeat(context: OperationContext, names: list[str], number: int) -> Report:
 
     if len(names) != 1:
         raise ConfigError(
-            "OPTION_INVALID", "A number is of one model.", hint="Name the model: models train PIPELINE NAME."
+            "OPTION_INVALID", "A training number needs one model.", hint=("Give the model: models train PIPELINE NAME.")
         )
     repetition = repeat_training(context.spark(), context.catalog, context.subject, names[0], number)
     run = repetition.run
     outcome = (
-        "the same figures" if not repetition.differences else f"other figures: {'; '.join(repetition.differences)}"
+        "the same metrics" if not repetition.differences else f"other metrics: {'; '.join(repetition.differences)}"
     )
     if repetition.differences and repetition.has_other_code:
-        outcome += ". The code that trains is another one since"
+        outcome += ". The training code has changed since"
     result = TrainingResult(run.name, number, run.outcome.upper(), outcome, is_reproduced=not repetition.differences)
     return Report(
-        parts=[f"{run.label} done again: {outcome}.", fold_listing(repetition.folds)],
+        parts=[f"{run.label} repeated: {outcome}.", fold_listing(repetition.folds)],
         results=[result],
         exit_code=int(bool(repetition.differences)),
     )
@@ -94,7 +94,7 @@ def _parse_until(text: str | None) -> dt.datetime | None:
         return parse_iso(text)
     except ValueError as error:
         raise ConfigError(
-            "OPTION_INVALID", f"--until {text}: this is no time.", hint="Write 2026-01-31T04:00 or 2026-01-31."
+            "OPTION_INVALID", f"--until {text} is not a time.", hint="Write 2026-01-31T04:00 or 2026-01-31."
         ) from error
 
 
@@ -103,7 +103,7 @@ def _describe_run(run: ModelRun) -> str:
 
 
 def fold_listing(folds: tuple[FoldReport, ...]) -> Listing:
-    """The folds of a training: a row for each of their scores."""
+    """Returns the folds of a training, one row per score."""
     listing = Listing(
         ("test from", "scores", "PR-AUC", "Brier", "alarms", "right", "lead minutes", "gain", "95 % from", "to")
     )
@@ -126,7 +126,7 @@ def fold_listing(folds: tuple[FoldReport, ...]) -> Listing:
         for group, gain in fold.group_gains.items():
             listing.add(
                 fold.test_from[:16],
-                f"what {group} adds",
+                f"gain of {group}",
                 "",
                 "",
                 "",

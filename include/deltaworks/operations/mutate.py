@@ -1,4 +1,4 @@
-"""Mutations of landed rows: applying the requests that wait, and purging what was deleted long ago."""
+"""Mutations of landed rows: applies waiting requests, and purges rows deleted long ago."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ if TYPE_CHECKING:
     from deltaworks.control.records.mutation import MutationCompletion
     from deltaworks.mutations.forecast import Forecast
 
-_NO_REQUESTS = "Nothing came since the last batch."
+_NO_REQUESTS = "No requests since the last batch."
 
 
 class MutateOptions(Options):
     """Options of a run of mutations."""
 
-    org: str | None = Field(None, description="Requests of this organisation alone, ahead of all others.")
-    everything: bool = Field(False, description="Compare all rows with all requests, whatever was applied before.")
-    dry_run: bool = Field(True, description="Only say what would be touched.")
+    org: str | None = Field(None, description="Only requests of this organisation, ahead of all others.")
+    everything: bool = Field(False, description="Compare all rows with all requests, including applied ones.")
+    dry_run: bool = Field(True, description="Only list the rows that would change.")
 
 
 def mutate(context: OperationContext, options: MutateOptions) -> Report:
-    """Apply requests batch by batch. A repeated run first completes the batch that a killed one left half done."""
+    """Applies requests batch by batch. A repeated run first completes an interrupted batch."""
     if options.dry_run:
         from deltaworks.mutations.forecast import forecast
 
@@ -60,7 +60,7 @@ def mutate(context: OperationContext, options: MutateOptions) -> Report:
 
 
 def batch_listing(ends: Sequence[MutationCompletion]) -> Listing:
-    """Mutation batches that have ended, one a row."""
+    """Returns mutation batches that have ended, one per row."""
     listing = Listing(("batch", "outcome", "ended", "requests", "rows", "files", "pause s", "seconds"))
     for end in ends:
         requests = ", ".join(f"{count:,} {kind}" for kind, count in sorted(end.requests.items()))
@@ -89,7 +89,7 @@ def _forecast_report(forecast: Forecast) -> Report:
             f"{forecast.chains:,} chains, the longest of {forecast.longest_chain:,} moves; "
             f"{forecast.components:,} components, the largest of {forecast.largest_component:,} ids.",
             touched,
-            "Nothing was changed; --no-dry-run does it.",
+            "Nothing was changed. Use --no-dry-run to apply it.",
         ],
         results=[forecast],
     )
@@ -102,7 +102,7 @@ class PurgeOptions(Options):
 
 
 def purge(context: OperationContext, options: PurgeOptions) -> Report:
-    """Remove rows for good that were deleted longer ago than the pipeline declares. Idempotent."""
+    """Deletes rows that were marked as deleted longer ago than declared; final. Idempotent."""
     from deltaworks.mutations.purge import purge_deleted
 
     dry_run, bound = apply_nightly_limits(context, dry_run=options.dry_run)

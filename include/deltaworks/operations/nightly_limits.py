@@ -1,4 +1,4 @@
-"""What the nightly upkeep may do with nobody watching: whether it only counts, and the share it may remove."""
+"""Applies the limits of unattended nightly maintenance: a forced dry run, or the share it may delete."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 def apply_nightly_limits(context: OperationContext, *, dry_run: bool) -> tuple[bool, DeletionLimit | None]:
-    """Whether an operation only counts, and the bound it is held to; as its options say where a person runs it."""
+    """Returns whether an operation is a dry run, and its deletion limit; the given options if a person runs it."""
     if not context.nightly:
         return dry_run, None
     from deltaworks.control.home import PipelineHome

@@ -20,15 +20,15 @@ from deltaworks.errors import ConfigError
 
 @dataclass(frozen=True, slots=True)
 class Positional:
-    """Marks an option that a command takes as an argument, by its place."""
+    """Marks an option that a command takes as a positional argument."""
 
 
 @dataclass(frozen=True, slots=True)
 class TableNames:
-    """Marks an option that names tables of the pipeline, or its models: a form offers them.
+    """Marks an option that names the pipeline's tables or models, which a form offers as choices.
 
     Args:
-        kinds: which tables.
+        kinds: the kinds of tables.
     """
 
     kinds: tuple[Literal["bronze", "keyed", "quarantine", "gold", "model"], ...] = ("bronze",)
@@ -42,14 +42,14 @@ class Section:
 
 
 class Options(BaseModel):
-    """The options of one operation."""
+    """The options of an operation."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     @field_validator("*", mode="before")
     @classmethod
     def _empty_is_default(cls, value: Any, info: Any) -> Any:
-        """Empty texts of forms and templates mean the default; lists may be given as one text with commas."""
+        """Replaces empty texts of forms and templates by the default; splits a comma-separated text into a list."""
         declared = cls.model_fields[info.field_name]
         if value in ("", None, "None") and not declared.is_required():
             return declared.get_default()
@@ -60,7 +60,7 @@ class Options(BaseModel):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OptionField:
-    """One option as commands, jobs and forms see it."""
+    """An option as commands, jobs and forms use it."""
 
     name: str
     kind: Literal["text", "integer", "number", "switch", "names"]
@@ -76,7 +76,7 @@ class OptionField:
 
     @property
     def flag(self) -> str:
-        """The flag that sets it; of a switch, the one that turns it on."""
+        """The flag that sets it, or turns a switch on."""
         return f"--{self.name.replace('_', '-')}"
 
     @property
@@ -87,7 +87,7 @@ class OptionField:
 
 @functools.cache
 def option_fields(model: type[Options]) -> tuple[OptionField, ...]:
-    """The options of a model, in the order in which it declares them, `dry_run` last."""
+    """Returns the options of a model in declaration order, with `dry_run` last."""
     names = sorted(model.model_fields, key=lambda name: name == "dry_run")
     return tuple(_option_field(name, model.model_fields[name]) for name in names)
 
@@ -131,10 +131,10 @@ def _option_kind(
 
 
 def read_options(model: type[Options], values: Mapping[str, Any]) -> Options:
-    """The options of these values.
+    """Validates option values.
 
     Raises:
-        ConfigError: OPTION_INVALID, with the flag and what is wrong with its value.
+        ConfigError: OPTION_INVALID, with the flag and the problem.
     """
     try:
         return model.model_validate(dict(values))
@@ -147,12 +147,12 @@ def read_options(model: type[Options], values: Mapping[str, Any]) -> Options:
         raise ConfigError(
             "OPTION_INVALID",
             f"{option}: {first['msg'].removeprefix('Value error, ')}.",
-            hint=f"{flag}: {field.help}" if field is not None else "Read the operation's --help.",
+            hint=f"{flag}: {field.help}" if field is not None else "See the operation's --help.",
         ) from error
 
 
 def to_arguments(options: Options) -> list[str]:
-    """The options as arguments of a job: those that differ from their defaults."""
+    """Returns the options that differ from their defaults, as arguments of a job."""
     arguments: list[str] = []
     for field in option_fields(type(options)):
         value = getattr(options, field.name)
@@ -168,7 +168,7 @@ def to_arguments(options: Options) -> list[str]:
 
 
 def split_names(value: str | Iterable[str]) -> list[str]:
-    """Names of one text with commas between them, or of several such texts; commas in braces are part of a name."""
+    """Splits comma-separated names; commas in braces are part of a name."""
     names: list[str] = []
     for text in [value] if isinstance(value, str) else value:
         names += _split_on_commas(text)

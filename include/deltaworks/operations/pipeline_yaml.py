@@ -1,4 +1,4 @@
-"""Writes a proposed pipeline as `pipeline.yaml`, with a comment wherever a choice was made."""
+"""Writes a proposed pipeline as `pipeline.yaml`, with a comment on each inferred choice."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from deltaworks.operations.event_sample import EventSample
 from deltaworks.specs.sources.objects import FileSourceSpec
 from deltaworks.specs.times import ISO_8601, TimeFormat
 
-#: What YAML reads as the text it is, unquoted and in brackets.
+#: Text that needs no quotes in YAML, also in brackets.
 _PLAIN_SCALAR = re.compile(r"[A-Za-z_][A-Za-z0-9_./-]*")
-#: Words that YAML, old or new, reads as something else.
+#: Words that YAML 1.1 or 1.2 parses as another type.
 _RESERVED_WORDS = frozenset({"true", "false", "yes", "no", "on", "off", "null", "y", "n"})
 _MAX_LISTED = 8
 _MAX_COMMENT_CHARACTERS = 110
 
 
 def pipeline_yaml(proposal: PipelineProposal, sample: EventSample, *, name: str, owner: str) -> str:
-    """The text of `pipeline.yaml`; whatever the events are called it is YAML, and says no more than it should."""
+    """Returns the text of `pipeline.yaml`, valid YAML for any event and field names."""
     lines = [
         *_header(proposal, sample),
         f"pipeline: {yaml_scalar(name)}",
@@ -43,14 +43,14 @@ def pipeline_yaml(proposal: PipelineProposal, sample: EventSample, *, name: str,
 
 
 def yaml_scalar(text: str) -> str:
-    """A text as a YAML scalar: plain where that is safe, in quotes otherwise."""
+    """Returns a text as a YAML scalar: plain if that is safe, quoted otherwise."""
     if _PLAIN_SCALAR.fullmatch(text) and text.lower() not in _RESERVED_WORDS:
         return text
     return '"' + escape_invisible(text.replace("\\", "\\\\").replace('"', '\\"')) + '"'
 
 
 def _comment(text: str, *, indent: int = 0) -> Iterator[str]:
-    """A comment of as many lines as it needs. What producers have called things stays on them."""
+    """Yields a wrapped comment. Line breaks in producers' names are escaped."""
     line = ""
     for word in escape_invisible(text).split(" "):
         if line and len(line) + len(word) >= _MAX_COMMENT_CHARACTERS - indent:
@@ -81,7 +81,7 @@ def _source(proposal: PipelineProposal, source: FileSourceSpec) -> Iterator[str]
         defaults = type(source.csv)() if source.format == "csv" else type(source.tsv)()
         if null_words:
             declared["null_values"] = (*declared["null_values"], *null_words)
-            yield from _comment("null_values: as columns of numbers or times had them.", indent=2)
+            yield from _comment("null_values: found in columns of numbers or times.", indent=2)
         changed = {key: value for key, value in declared.items() if value != getattr(defaults, key)}
         if changed:
             yield f"  {source.format}: {_flow_mapping(changed)}"
@@ -100,13 +100,13 @@ def _flow_value(value: Any) -> str:
 def _event(proposal: PipelineProposal, sample: EventSample) -> Iterator[str]:
     if sample.unwrap:
         yield from _comment(
-            f"Every value has its events in {yaml_scalar(sample.unwrap)}; `keep` names what of the rest stays."
+            f"Every value has its events in {yaml_scalar(sample.unwrap)}; `keep` lists other fields to keep."
         )
         yield f"unwrap: {{path: {yaml_scalar(sample.unwrap)}}}"
         yield ""
     yield "event:"
     if proposal.type is None:
-        yield from _comment("No text in every event looks like a type: all events are called the same.", indent=2)
+        yield from _comment("No text field in every event looks like a type: all events have the same name.", indent=2)
         yield f"  name: {{constant: {yaml_scalar(proposal.tables[0].name)}}}"
     else:
         yield from _comment(f"The type: {proposal.type.reason}.", indent=2)
@@ -117,7 +117,9 @@ def _event(proposal: PipelineProposal, sample: EventSample) -> Iterator[str]:
         yield from _comment(_format_note(form.format), indent=2)
     yield f"  time: {{path: {yaml_scalar(proposal.time.path_text)}, {_time_format(form)}}}"
     if proposal.id is None:
-        reason = "The id: no field is in every event and different in each. Without one copies are not recognised."
+        reason = (
+            "The id: no field is in every event with a different value. Without an id, duplicates are not detected."
+        )
         yield from _comment(reason, indent=2)
     else:
         yield from _comment(f"The id: {proposal.id.reason}.", indent=2)
@@ -142,7 +144,9 @@ def _table(table: ProposedTable, proposal: PipelineProposal) -> Iterator[str]:
         yield from _omitted_fields(table)
         yield "    evolve: rescue"
     if not proposal.partition_by_date:
-        yield from _comment("Not by date: the events are of so many days that each would have a few rows.", indent=4)
+        yield from _comment(
+            "Not partitioned by date: the events span so many days that each would have few rows.", indent=4
+        )
         yield "    partition_by: []"
 
 
@@ -179,7 +183,7 @@ def _time_format(form: TimeFormat) -> str:
 
 
 def _format_comment(column: ProposedColumn) -> Iterator[str]:
-    """Why a column of times that are not ISO 8601 is one, or is none."""
+    """Yields a comment on a time column that is not ISO 8601, or on a text column that may be one."""
     form, several = column.inferred.form, column.inferred.formats
     if form.format is not None:
         yield from _comment(_format_note(form.format), indent=6)
@@ -193,7 +197,7 @@ def _format_comment(column: ProposedColumn) -> Iterator[str]:
 
 
 def _format_note(pattern: str) -> str:
-    """What is said of a format that was chosen."""
+    """Returns the comment on a chosen time format."""
     text = f"All values fit the format {yaml_scalar(pattern)}, and no other that was tried."
     if has_utc_offset(pattern) or is_date_only(pattern):
         return text
@@ -211,7 +215,7 @@ def _omitted_fields(table: ProposedTable) -> Iterator[str]:
 
 def _gold_example(proposal: PipelineProposal) -> Iterator[str]:
     table = proposal.tables[0].name
-    yield "# An answer that is kept up to date: put this SQL into gold/events_per_day.sql,"
+    yield "# A gold table, updated as data arrives: put this SQL into gold/events_per_day.sql,"
     yield f"#   SELECT event_date, event_name, count(*) AS events FROM {table} GROUP BY event_date, event_name"
     yield "# and declare it:"
     yield "#   gold:"

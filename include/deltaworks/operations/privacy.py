@@ -1,4 +1,4 @@
-"""The vault of personal data: filled, kept, and opened for a reason."""
+"""Operations on the vault of personal data: ingest, maintenance, and reveals."""
 
 from __future__ import annotations
 
@@ -19,14 +19,16 @@ if TYPE_CHECKING:
 
 
 class IngestVaultOptions(Options):
-    """Options of a run of the vault's job."""
+    """Options of a vault ingest."""
 
-    minutes: float = Field(30, ge=1, le=720, description="Begin nothing more after so long; the next run continues.")
-    dry_run: bool = Field(True, description="Only open and count.")
+    minutes: float = Field(
+        30, ge=1, le=720, description=("Start no further file after this time; the next run continues.")
+    )
+    dry_run: bool = Field(True, description="Only decrypt and count.")
 
 
 def ingest(context: OperationContext, options: IngestVaultOptions) -> Report:
-    """Take in what waits in the vault. Idempotent; what cannot be opened stays, and is named."""
+    """Ingests sealed files into the vault. Idempotent; files that cannot be decrypted remain and are listed."""
     from deltaworks.vault.job import run_ingest
 
     namespace_pipelines = {spec.pipeline for spec in context.catalog.namespace(context.subject)}
@@ -44,26 +46,28 @@ def ingest(context: OperationContext, options: IngestVaultOptions) -> Report:
     ]
     parts += [f"  cannot be opened: {name}" for name in result.damaged[:20]]
     if options.dry_run:
-        parts.append("Nothing was changed: --no-dry-run does it.")
+        parts.append("Nothing was changed. Use --no-dry-run to apply it.")
     return Report(parts=parts, results=[result])
 
 
 class MaintainVaultOptions(Options):
-    """Options of the upkeep of the vault."""
+    """Options of vault maintenance."""
 
-    rotate: bool = Field(False, description="Rotate the keys whatever their age, as after a copy of them was lost.")
-    dry_run: bool = Field(True, description="Only say what is due.")
+    rotate: bool = Field(
+        False, description=("Rotate the keys regardless of their age, for example after a copy was lost.")
+    )
+    dry_run: bool = Field(True, description="Only list what is due.")
 
 
 def maintain(context: OperationContext, options: MaintainVaultOptions) -> Report:
-    """Rotate, destroy and compact what is due. Idempotent; final for keys that are destroyed."""
+    """Rotates keys, destroys expired ones and compacts tables. Idempotent; the destruction of keys is final."""
     from deltaworks.vault import job
 
     privacies = [spec.privacy for spec in context.catalog.namespace(context.subject) if spec.privacy is not None]
     rotation, days, upkeep = job.maintain(
         context.catalog.environment,
         context.subject,
-        # The shortest that any of its pipelines declares holds for all: a day has one key.
+        # The shortest period of all pipelines applies, because a day has one key.
         unreadable_retention_days=min(privacy.erase.unreadable_days for privacy in privacies),
         rotate_now=options.rotate,
         dry_run=options.dry_run,
@@ -77,13 +81,13 @@ def maintain(context: OperationContext, options: MaintainVaultOptions) -> Report
         *(f"{table.table}: {table.merged:,} files into {table.files:,}, {table.deleted:,} deleted" for table in upkeep),
     ]
     if options.dry_run:
-        parts.append("Nothing was changed: --no-dry-run does it.")
+        parts.append("Nothing was changed. Use --no-dry-run to apply it.")
     return Report(parts=parts, results=[rotation, days, *upkeep])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RevealRequest:
-    """What an approval is asked for: of how many subjects values of which kinds are opened, and why."""
+    """The request that an approval shows: number of subjects, kinds of values, and reason."""
 
     subjects: int
     kinds: str
@@ -94,22 +98,22 @@ class RevealOptions(Options):
     """Options of a reveal."""
 
     subjects: Annotated[str, Positional()] = Field(
-        description="Tokens of the subjects, with commas between; they begin with p1_."
+        description="Tokens of the subjects, separated by commas; they begin with p1_."
     )
     kind: tuple[str, ...] = Field((), description="Only values of these kinds, such as email; all by default.")
-    reason: str = Field(description="Why, such as the number of a ticket; it is on record for ever.")
+    reason: str = Field(description="The reason, such as a ticket number; recorded permanently.")
     approval: str | None = Field(
-        None, description="The run of the DAG of reveals in which it was approved; needed above ten subjects."
+        None, description="The run of the reveal DAG in which it was approved; required above ten subjects."
     )
-    dry_run: bool = Field(False, description="Only count what would be opened.")
+    dry_run: bool = Field(False, description="Only count the values that would be revealed.")
 
 
 def reveal(context: OperationContext, options: RevealOptions) -> Report:
-    """Put a reveal on record, then open the values. Repeated, it is on record twice.
+    """Records a reveal, then decrypts the values. Each call is recorded.
 
     Raises:
-        ConfigError: REVEAL_REFUSED, no token, no reason, or within Airflow, whose logs are no place for values.
-        ContractError: APPROVAL_MISSING, APPROVAL_EXPIRED, APPROVAL_REFUSED, APPROVAL_UNREADABLE.
+        ConfigError: REVEAL_REFUSED, no token, no reason, or called in Airflow, whose logs must not contain values.
+        ContractError: APPROVAL_MISSING, APPROVAL_OVER, APPROVAL_REFUSED, APPROVAL_UNREADABLE.
     """
     from deltaworks.operations.approval_checks import find_approval, open_approvals
     from deltaworks.vault import reveal as revealing
@@ -118,7 +122,7 @@ def reveal(context: OperationContext, options: RevealOptions) -> Report:
     subjects = sorted(set(split_names(options.subjects)))
     _check_reveal(context, subjects, options)
     if context.run_id:
-        # Its tasks have no rights on the vault: what people approve is who is opened, for what and why.
+        # The DAG's tasks have no permission on the vault: people approve subjects, kinds and reason.
         kinds = ", ".join(options.kind) or "all"
         return Report(results=[RevealRequest(subjects=len(subjects), kinds=kinds, reason=options.reason)])
     home = NamespaceVault.open(context.catalog.environment, context.subject)
@@ -128,7 +132,7 @@ def reveal(context: OperationContext, options: RevealOptions) -> Report:
     approval = None
     if len(subjects) > revealing.MAX_WITHOUT_APPROVAL or options.approval:
         without_approval = options.model_copy(update={"approval": None})
-        run = options.approval or "(none is named)"
+        run = options.approval or "(not given)"
         approval = find_approval(context.operation, context.catalog, context.subject, without_approval, run=run)
     values = revealing.reveal(
         home, subjects, options.kind, reason=options.reason, by=getpass.getuser(), approval=options.approval or ""
@@ -143,17 +147,17 @@ def _check_reveal(context: OperationContext, subjects: Sequence[str], options: R
 
     problem = ""
     if not subjects:
-        problem = "No subject is named"
+        problem = "No subject is given"
     elif wrong := [subject for subject in subjects if not is_token(subject)]:
         problem = f"{wrong[0]!r} is no token"
     elif not options.reason.strip():
         problem = "No reason is given"
     elif context.run_id and not options.dry_run:
-        problem = "Values are shown where a person is, and not in the logs of Airflow"
+        problem = "Values are not written to the logs of Airflow"
     if problem:
         raise ConfigError(
             "REVEAL_REFUSED",
-            f"{problem}: nothing was opened.",
+            f"{problem}; nothing was decrypted.",
             hint='deltaworks privacy reveal NAMESPACE p1_… --kind email --reason "ticket 4711"',
         )
 
@@ -163,5 +167,5 @@ def _reveal_report(values: list[RevealedValue], subjects: int) -> Report:
     for value in values:
         listing.add(value.subject, value.kind, value.value, value.first_seen, value.last_seen, value.problem)
     closed = sum(bool(value.problem) for value in values)
-    end = [f"{closed:,} values do not open."] if closed else []
+    end = [f"{closed:,} values cannot be decrypted."] if closed else []
     return Report(parts=[f"{len(values):,} values of {subjects:,} subjects.", listing, *end], results=values)

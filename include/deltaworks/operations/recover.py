@@ -1,4 +1,4 @@
-"""Recovery of what is damaged or held back: tables that lost commits, files or themselves, checkpoints, suspensions."""
+"""Recovers tables that lost commits, data files or themselves, damaged checkpoints, and suspended tables."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ if TYPE_CHECKING:
 
 _MAX_SHOWN = 20
 _TABLE = TableNames(("bronze", "quarantine"))
-_DRY_RUN = "Only say what is wrong and what would be done."
-_ALLOW_MISSING = "Leave out rows whose objects are gone too: they are lost."
+_DRY_RUN = "Only report the damage and the planned repair."
+_ALLOW_MISSING = "Accept that rows whose objects no longer exist are lost."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecoverySummary:
-    """The damage and its repair: `rows_out` bounds how many rows a repair may remove."""
+    """The damage and its repair; `rows_out` limits the number of rows that a repair may remove."""
 
     pipeline: str
     table: str
@@ -37,17 +37,17 @@ class RecoverySummary:
 
 
 class LogOptions(Options):
-    """Options of the recovery of a log."""
+    """Options of a log recovery."""
 
-    table: Annotated[str, Positional(), _TABLE] = Field(description="The table whose log has lost commits.")
+    table: Annotated[str, Positional(), _TABLE] = Field(description="The table whose log lost commits.")
     max_rows: int | None = Field(
-        None, ge=0, description="Refuse to take out more rows than this, where the table has to go back."
+        None, ge=0, description="Refuse to remove more rows than this if the table has to be restored."
     )
     dry_run: bool = Field(True, description=_DRY_RUN)
 
 
 def recover_log(context: OperationContext, options: LogOptions) -> Report:
-    """Recreate lost commits from prepared batches; where that is impossible, go back to before them. Idempotent."""
+    """Recreates lost commits from prepared batches, or restores the table to the version before them. Idempotent."""
     from deltaworks.recovery.repair.log_gap import repair_log
 
     pipeline, table = context.subject, options.table
@@ -56,22 +56,24 @@ def recover_log(context: OperationContext, options: LogOptions) -> Report:
     parts: list[str | Listing] = [
         f"Version {version} {verb} recreated from batch {batch}." for version, batch in result.recreated.items()
     ]
-    parts += [f"Version {version}, of which nothing is on record, {verb} filled in." for version in result.filled]
+    parts += [f"Version {version}, which is not on record, {verb} filled in." for version in result.filled]
     broken = bool(result.recreated or result.filled or result.restore)
     return _report(context, options, parts, result.restore, is_damaged=broken, subject=f"the log of {pipeline}.{table}")
 
 
 class FilesOptions(Options):
-    """Options of the recovery of data files."""
+    """Options of a recovery of data files."""
 
-    table: Annotated[str, Positional(), _TABLE] = Field(description="The table whose data files are gone.")
-    max_rows: int | None = Field(None, ge=0, description="Refuse where more rows than this are gone; needed to do it.")
+    table: Annotated[str, Positional(), _TABLE] = Field(description="The table whose data files are missing.")
+    max_rows: int | None = Field(
+        None, ge=0, description=("Refuse if more rows than this are missing; required to apply it.")
+    )
     allow_missing: bool = Field(False, description=_ALLOW_MISSING)
     dry_run: bool = Field(True, description=_DRY_RUN)
 
 
 def recover_files(context: OperationContext, options: FilesOptions) -> Report:
-    """Take lost files out of the log, and bring their rows back from the objects they came from. Idempotent."""
+    """Removes lost files from the log and restores their rows from the source objects. Idempotent."""
     from deltaworks.recovery.repair.lost_files import repair_files
 
     pipeline, table = context.subject, options.table
@@ -83,12 +85,12 @@ def recover_files(context: OperationContext, options: FilesOptions) -> Report:
         max_rows=options.max_rows,
         allow_missing=options.allow_missing,
     )
-    parts: list[str | Listing] = [f"gone: {path}" for path in result.files[:_MAX_SHOWN]]
+    parts: list[str | Listing] = [f"missing: {path}" for path in result.files[:_MAX_SHOWN]]
     if result.files:
         span = f", {result.batches[0]} to {result.batches[-1]}" if result.batches else ""
         parts.append(f"{len(result.files)} files had {result.rows:,} rows, of {len(result.batches)} batches{span}.")
     if result.restore is None and options.dry_run and result.files:
-        parts.append(f"To do it add: --max-rows {result.rows} --no-dry-run")
+        parts.append(f"To apply it add: --max-rows {result.rows} --no-dry-run")
     broken = bool(result.files or result.restore)
     return _report(
         context,
@@ -102,7 +104,7 @@ def recover_files(context: OperationContext, options: FilesOptions) -> Report:
 
 
 class TableOptions(Options):
-    """Options of the recovery of a dropped table."""
+    """Options of a recovery of a dropped table."""
 
     table: Annotated[str, Positional(), _TABLE] = Field(description="The table that was dropped.")
     allow_missing: bool = Field(False, description=_ALLOW_MISSING)
@@ -110,14 +112,16 @@ class TableOptions(Options):
 
 
 def recover_table(context: OperationContext, options: TableOptions) -> Report:
-    """Recreate a dropped table and bring back every batch that had landed in it. Continues where it was interrupted."""
+    """Recreates a dropped table with all landed batches. An interrupted recovery is continued."""
     from deltaworks.recovery.repair.lost_files import repair_table
 
     pipeline, name = context.subject, options.table
     result = repair_table(context.catalog, pipeline, name, dry_run=options.dry_run, allow_missing=options.allow_missing)
-    origin = "the files of their batches" if result.repair == "prepared" else "the objects they came from"
+    origin = "the files of their batches" if result.repair == "prepared" else "their source objects"
     last = max(result.last_batches.values(), default=None)
-    parts: list[str | Listing] = [f"The ledger knows {result.rows:,} rows up to batch {last}; they come from {origin}."]
+    parts: list[str | Listing] = [
+        (f"The ledger has {result.rows:,} rows up to batch {last}; they are restored from {origin}.")
+    ]
     return _report(context, options, parts, result.restore, is_damaged=True, subject=f"{pipeline}.{name}")
 
 
@@ -133,9 +137,9 @@ def _report(
 ) -> Report:
     parts = [*parts, *(describe_restore(restore) if restore is not None else [])]
     if not is_damaged:
-        parts.append(f"Nothing is wrong with {subject}.")
+        parts.append(f"No damage found in {subject}.")
     elif options.dry_run:
-        parts.append("Nothing was changed: --no-dry-run does it.")
+        parts.append("Nothing was changed. Use --no-dry-run to apply it.")
     if restore is not None and restore.difference is not None:
         rows_out = restore.difference.rows_removed
     summary = RecoverySummary(
@@ -149,14 +153,14 @@ def _report(
 
 
 class RepairOptions(Options):
-    """Options of a repair."""
+    """Options of a checkpoint repair."""
 
-    retire: bool = Field(False, description="Retire the checkpoint also where nothing is wrong with it.")
-    dry_run: bool = Field(True, description="Only say what is wrong and what would be done.")
+    retire: bool = Field(False, description="Retire the checkpoint even without damage.")
+    dry_run: bool = Field(True, description="Only report the damage and the planned repair.")
 
 
 def repair(context: OperationContext, options: RepairOptions) -> Report:
-    """Retire a damaged checkpoint and complete the ledger. The stream has to be stopped. Idempotent."""
+    """Retires a damaged checkpoint and completes the ledger. The stream has to be stopped. Idempotent."""
     from deltaworks.recovery.repair.checkpoint import repair_checkpoint
 
     pipeline, dry_run = context.subject, options.dry_run
@@ -165,7 +169,7 @@ def repair(context: OperationContext, options: RepairOptions) -> Report:
     if result.ledger:
         parts.append(f"the ledger is behind: {result.ledger}")
     if not (result.damaged or result.ledger or options.retire):
-        return Report(parts=[f"Nothing is wrong with the checkpoint of {pipeline}."], results=[result])
+        return Report(parts=[f"No damage found in the checkpoint of {pipeline}."], results=[result])
     if result.ledger:
         done = "would be recorded" if dry_run else "were recorded"
         parts.append(f"{result.ledger_batches} prepared batches {done} in the ledger again.")
@@ -173,7 +177,7 @@ def repair(context: OperationContext, options: RepairOptions) -> Report:
         done = "would be retired" if dry_run else "is retired"
         parts.append(f"The checkpoint {done}; the next start continues from the ledger with a new one.")
     if dry_run:
-        parts.append("Nothing was changed: --no-dry-run does it.")
+        parts.append("Nothing was changed. Use --no-dry-run to apply it.")
     return Report(parts=parts, results=[result])
 
 
@@ -183,15 +187,15 @@ class ResumeOptions(Options):
     table: Annotated[str, Positional(), TableNames(("bronze", "keyed", "quarantine"))] = Field(
         description="The suspended table."
     )
-    wait_seconds: float = Field(120.0, ge=0, description="How long to wait for the stream to answer; 0 only asks.")
+    wait_seconds: float = Field(120.0, ge=0, description="Seconds to wait for the stream; 0 only sends the request.")
 
 
 def resume(context: OperationContext, options: ResumeOptions) -> Report:
-    """Ask the stream to catch a table up, in the order of its batches. Asking twice is asking once.
+    """Requests that the stream catches up a suspended table, in batch order. Idempotent.
 
     Raises:
         ConfigError: TABLE_NOT_SUSPENDED.
-        ContractError: what the table failed with again.
+        ContractError: the error that occurred again.
     """
     from deltaworks.control import paths
     from deltaworks.control.home import PipelineHome
@@ -204,12 +208,14 @@ def resume(context: OperationContext, options: ResumeOptions) -> Report:
         raise ConfigError(
             "TABLE_NOT_SUSPENDED",
             f"{pipeline}.{table} is not suspended.",
-            hint="`deltaworks tables` lists what is held, and why.",
+            hint="`deltaworks tables` lists held tables and the reasons.",
         )
     home.held.request_resume(table, by=current_person())
     lease = LeaseWatch(home.objects, paths.stream_lease(pipeline), silent_seconds=60)
     if not lease.is_held():
-        return Report(parts=[f"Asked. The stream of {pipeline} does not run; its next start catches {table} up."])
+        return Report(
+            parts=[(f"Requested. The stream of {pipeline} is not running; it catches up {table} at its next start.")]
+        )
     deadline = time.monotonic() + options.wait_seconds
     while time.monotonic() < deadline:
         held = home.held.read().get(table)
@@ -219,5 +225,5 @@ def resume(context: OperationContext, options: ResumeOptions) -> Report:
             raise ContractError(held.condition or "TABLE_SUSPENDED", held.message, hint=held.hint)
         time.sleep(1)
     return Report(
-        parts=[f"Asked. The stream has not finished yet; `deltaworks tables {pipeline}` shows how far it is."]
+        parts=[f"Requested. The stream has not finished yet; `deltaworks tables {pipeline}` shows its progress."]
     )

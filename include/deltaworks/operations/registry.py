@@ -1,4 +1,4 @@
-"""Every operation: a module that does it, and an entry here."""
+"""The registry of operations. An operation is a module with its function, and an entry here."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _OPERATIONS = (
     Operation(
         name="rebuild_gold",
         command="gold build",
-        summary="Bring gold tables up to date: only the partitions that new data touched, or the dates named.",
+        summary="Update gold tables: only the partitions changed by new data, or the given dates.",
         run="deltaworks.operations.gold:build",
         needs_spark=True,
         family="gold",
@@ -21,7 +21,7 @@ _OPERATIONS = (
     Operation(
         name="refresh_gold",
         command="gold refresh",
-        summary="Build gold tables whole in shadows, check these, and swap them in by one commit each.",
+        summary="Build complete gold tables in shadows, check them, and swap each with one commit.",
         run="deltaworks.operations.gold:refresh",
         needs_spark=True,
         destructive=True,
@@ -31,7 +31,7 @@ _OPERATIONS = (
     Operation(
         name="train_model",
         command="models train",
-        summary="Train models anew, judge them on later days, and publish those that add to the better baseline.",
+        summary="Train models, evaluate them on later days, and publish those that improve on the better baseline.",
         run="deltaworks.operations.models:train",
         needs_spark=True,
         family="models",
@@ -41,7 +41,7 @@ _OPERATIONS = (
     Operation(
         name="optimize_tables",
         command="optimize",
-        summary="Rewrite the partitions whose health says that it is worth it, best first, within some minutes.",
+        summary="Compact and order the partitions that benefit most, within a time limit.",
         run="deltaworks.operations.maintenance:optimize",
         needs_spark=True,
         concurrent_with=("stream", "mutations", "gold"),
@@ -50,7 +50,7 @@ _OPERATIONS = (
     Operation(
         name="vacuum_tables",
         command="vacuum",
-        summary="Delete files that no version within the retention needs any more.",
+        summary="Delete files that no version within the retention needs.",
         run="deltaworks.operations.maintenance:vacuum",
         destructive=True,
         unattended=True,
@@ -62,7 +62,7 @@ _OPERATIONS = (
     Operation(
         name="remove_orphans",
         command="tables orphans",
-        summary="Remove files that died batches left in table folders and in staging, and old prepared batches.",
+        summary="Remove files of failed batches from table folders and staging, and old prepared batches.",
         run="deltaworks.operations.maintenance:orphans",
         destructive=True,
         unattended=True,
@@ -82,7 +82,7 @@ _OPERATIONS = (
     Operation(
         name="expire_quarantine",
         command="quarantine expire",
-        summary="Remove what is older than declared: rows in quarantine, messages, archived payloads, rows of tables.",
+        summary=("Remove rows in quarantine, messages, archived payloads and table rows that are older than declared."),
         run="deltaworks.operations.maintenance:expire",
         destructive=True,
         unattended=True,
@@ -92,26 +92,26 @@ _OPERATIONS = (
     Operation(
         name="learn_input_rate",
         command="pipelines learn-input",
-        summary="Learn from the progress table how much input is usual at each hour, for the health check.",
+        summary="Learn the usual input of each hour from the progress table, for the health check.",
         run="deltaworks.operations.maintenance:learn_input_rate",
         family="maintenance",
     ),
     Operation(
         name="annotate",
         command="annotate",
-        summary="Note what was changed, such as a price or a version: rules show what came before they fired.",
+        summary="Add a note about a change, such as a price or a version; rules show it when they fire.",
         run="deltaworks.operations.annotate:annotate",
     ),
     Operation(
         name="silence_alert",
         command="alerts silence",
-        summary="Hold notifications of an alert of this pipeline back for a while; the alert goes on, and the end is loud.",
+        summary="Silence an alert of this pipeline until a given time; you are notified when it resolves.",
         run="deltaworks.operations.silence:silence",
     ),
     Operation(
         name="find_lost_events",
         command="pipelines lost-events",
-        summary="Look for events that a collector acknowledged and that are in no table and not in quarantine.",
+        summary="Find events that a collector acknowledged and that are neither in a table nor in quarantine.",
         run="deltaworks.operations.lost_events:find",
         family="maintenance",
         dag_prefix="find_lost_events",
@@ -119,14 +119,14 @@ _OPERATIONS = (
     Operation(
         name="snapshot_health",
         command="tables snapshot",
-        summary="Measure the health of every table of a pipeline and keep it, for trends.",
+        summary="Measure the health of every table of a pipeline and store it for trends.",
         run="deltaworks.operations.maintenance:snapshot_health",
         family="maintenance",
     ),
     Operation(
         name="mutate_tables",
         command="mutations run",
-        summary="Apply the mutation requests that wait.",
+        summary="Apply waiting mutation requests.",
         run="deltaworks.operations.mutate:mutate",
         needs_spark=True,
         destructive=True,
@@ -138,7 +138,7 @@ _OPERATIONS = (
     Operation(
         name="purge_deleted",
         command="mutations purge",
-        summary="Remove rows that a mutation deleted so long ago that no late request can bring them back.",
+        summary="Delete rows for good that a mutation deleted so long ago that no late request can restore them.",
         run="deltaworks.operations.mutate:purge",
         needs_spark=True,
         destructive=True,
@@ -150,7 +150,7 @@ _OPERATIONS = (
     Operation(
         name="reprocess",
         command="reprocess",
-        summary="Read landed objects or records again with the declaration as it is now, and replace their rows.",
+        summary="Read landed objects or records again with the current declaration, and replace their rows.",
         run="deltaworks.operations.reprocess:reprocess",
         needs_spark=True,
         destructive=True,
@@ -160,7 +160,7 @@ _OPERATIONS = (
     Operation(
         name="restore",
         command="restore",
-        summary="Put one table back to a batch, a time or a version; or all tables of a pipeline to one batch.",
+        summary="Restore one table to a batch, a time or a version, or all tables of a pipeline to one batch.",
         run="deltaworks.operations.restore:restore",
         destructive=True,
         approval=True,
@@ -183,7 +183,7 @@ _OPERATIONS = (
     Operation(
         name="replay_quarantine",
         command="quarantine replay",
-        summary="Read quarantined rows again with the declaration as it is now, and land those that fit, each once.",
+        summary="Read quarantined rows again with the current declaration, and land those that fit, each once.",
         run="deltaworks.operations.replay:replay",
         destructive=True,
         concurrent_with=("stream", "maintenance", "gold"),
@@ -192,7 +192,7 @@ _OPERATIONS = (
     Operation(
         name="replay_feed",
         command="feeds replay",
-        summary="Send deliveries of a feed again under the ids they had, or every row, within a bound.",
+        summary="Send deliveries of a feed again with their original ids, or all rows, within a limit.",
         run="deltaworks.operations.feeds:replay",
         destructive=True,
         needs_feeds=True,
@@ -201,7 +201,7 @@ _OPERATIONS = (
     Operation(
         name="ingest_vault",
         command="privacy ingest",
-        summary="Open what was sealed, merge it into the vault under the keys of its subjects, and delete it.",
+        summary="Decrypt sealed files, merge them into the vault under the keys of their subjects, and delete them.",
         run="deltaworks.operations.privacy:ingest",
         scope="namespace",
         destructive=True,
@@ -211,7 +211,7 @@ _OPERATIONS = (
     Operation(
         name="maintain_vault",
         command="privacy maintain",
-        summary="Rotate the vault's keys where that is due, destroy the keys of days that are over, compact tables.",
+        summary="Rotate the vault's keys when due, destroy expired day keys, and compact its tables.",
         run="deltaworks.operations.privacy:maintain",
         scope="namespace",
         destructive=True,
@@ -221,7 +221,7 @@ _OPERATIONS = (
     Operation(
         name="reveal",
         command="privacy reveal",
-        summary="Open what stands behind the tokens of subjects, once who does it and why is on record.",
+        summary="Reveal the values of subjects' tokens, after recording the person and the reason.",
         run="deltaworks.operations.privacy:reveal",
         scope="namespace",
         family="privacy",
@@ -230,7 +230,7 @@ _OPERATIONS = (
     Operation(
         name="erase",
         command="privacy advance",
-        summary="Bring requests to be erased on: suppress, shred, take rows out at night, vacuum, verify, certify.",
+        summary="Advance erasure requests: suppress, destroy keys, delete rows (at night), VACUUM, verify, certify.",
         run="deltaworks.operations.erase:erase",
         scope="namespace",
         destructive=True,
@@ -240,14 +240,14 @@ _OPERATIONS = (
     Operation(
         name="resume_table",
         command="tables resume",
-        summary="Ask the stream to catch up a suspended table from its prepared batches.",
+        summary="Resume a suspended table: the stream catches it up from its prepared batches.",
         run="deltaworks.operations.recover:resume",
         family="recovery",
     ),
     Operation(
         name="control",
         command="control",
-        summary="Stop, start or restart a stream, resume a suspended table, or release what a reader keeps.",
+        summary="Stop, start or restart a stream, resume a suspended table, or unpin versions of a reader.",
         run="deltaworks.operations.control:control",
         runs_immediately=True,
         family="control",
@@ -264,7 +264,9 @@ _OPERATIONS = (
     Operation(
         name="recover_log",
         command="recover log",
-        summary="Recreate lost commits of a table's Delta log from prepared batches, or go back to before them.",
+        summary=(
+            "Recreate lost commits of a table's Delta log from prepared batches, or restore the version before them."
+        ),
         run="deltaworks.operations.recover:recover_log",
         destructive=True,
         approval=True,
@@ -275,7 +277,7 @@ _OPERATIONS = (
     Operation(
         name="recover_files",
         command="recover files",
-        summary="Take lost data files out of a table's log, and bring their rows back from the objects they came from.",
+        summary="Remove lost data files from a table's log, and restore their rows from the source objects.",
         run="deltaworks.operations.recover:recover_files",
         destructive=True,
         approval=True,
@@ -286,7 +288,7 @@ _OPERATIONS = (
     Operation(
         name="recover_table",
         command="recover table",
-        summary="Recreate a dropped table as it is declared, with the rows of every batch that had landed in it.",
+        summary="Recreate a dropped table as declared, with the rows of all landed batches.",
         run="deltaworks.operations.recover:recover_table",
         destructive=True,
         approval=True,
@@ -305,7 +307,10 @@ _OPERATIONS = (
     Operation(
         name="reconcile",
         command="files reconcile",
-        summary="Compare a relay's buckets with its log: objects never announced, and objects gone unread.",
+        summary=(
+            "Compare a relay's buckets with its log: objects never announced, and objects deleted before they "
+            "were read."
+        ),
         run="deltaworks.operations.files:reconcile",
         scope="relay",
         destructive=True,
@@ -314,7 +319,7 @@ _OPERATIONS = (
     Operation(
         name="redrive",
         command="files redrive",
-        summary="Put dead letters, and quarantined messages that can be used now, back into the relay's queue.",
+        summary="Move dead letters, and quarantined messages that are valid now, back to the relay's queue.",
         run="deltaworks.operations.files:redrive",
         scope="relay",
         destructive=True,
@@ -323,7 +328,7 @@ _OPERATIONS = (
     Operation(
         name="clean_source",
         command="files clean",
-        summary="Delete or archive objects that every pipeline which reads them has landed, as the relay declares.",
+        summary="Delete or archive objects that all their pipelines have landed, as the relay declares.",
         run="deltaworks.operations.files:clean",
         scope="relay",
         destructive=True,
@@ -332,19 +337,17 @@ _OPERATIONS = (
         dag_prefix="clean",
     ),
 )
-#: By name.
+#: Operations by name.
 OPERATIONS = {declared.name: declared for declared in _OPERATIONS}
 
 
 def get_operation(name: str) -> Operation:
-    """One operation by its name.
+    """Returns an operation by name.
 
     Raises:
         ConfigError: OPERATION_UNKNOWN.
     """
     if name not in OPERATIONS:
         nearest = difflib.get_close_matches(name, OPERATIONS, n=1, cutoff=0.0)
-        raise ConfigError(
-            "OPERATION_UNKNOWN", f"No operation is called {name!r}.", hint=f"The nearest is {nearest[0]}."
-        )
+        raise ConfigError("OPERATION_UNKNOWN", f"There is no operation {name!r}.", hint=f"Did you mean {nearest[0]}?")
     return OPERATIONS[name]

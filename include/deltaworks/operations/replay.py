@@ -1,4 +1,4 @@
-"""Quarantined rows: counted, shown, and landed once the declaration fits them."""
+"""Counts, shows and replays quarantined rows."""
 
 from __future__ import annotations
 
@@ -17,44 +17,44 @@ from deltaworks.operations.options import Options
 if TYPE_CHECKING:
     from deltaworks.recovery.quarantine.open_rows import Quarantine, QuarantineFilter
 
-#: Characters of a raw value that are shown where not all is.
+#: Characters of a raw value that are shown by default.
 _SHOWN_CHARACTERS = 500
 
 
 class FilterOptions(Options):
-    """Which rows of quarantine: those that meet every condition."""
+    """Options that select quarantined rows; all conditions apply."""
 
-    reason: tuple[str, ...] = Field((), description="Only rows with this reason; may be given several times.")
-    event: tuple[str, ...] = Field((), description="Only events of this name; may be given several times.")
+    reason: tuple[str, ...] = Field((), description="Only rows with this reason; repeatable.")
+    event: tuple[str, ...] = Field((), description="Only events of this name; repeatable.")
     from_date: str | None = Field(None, description="Only rows quarantined on this date or later, YYYY-MM-DD.")
     to_date: str | None = Field(None, description="Only rows quarantined on this date or earlier.")
     from_batch: int | None = Field(None, ge=0, description="Only rows of this batch or later ones.")
     to_batch: int | None = Field(None, ge=0, description="Only rows of this batch or earlier ones.")
-    fingerprint: str | None = Field(None, description="Only rows that did not fit the declaration of this fingerprint.")
+    fingerprint: str | None = Field(None, description="Only rows rejected by the declaration with this fingerprint.")
 
 
 class ListOptions(FilterOptions):
     """Options of the list of quarantined rows."""
 
-    all: bool = Field(False, description="Rows that a replay has landed too.")
+    all: bool = Field(False, description="Include rows that a replay has landed.")
 
 
 class ShowOptions(ListOptions):
     """Options of the view of quarantined rows."""
 
-    limit: int = Field(10, ge=1, le=1000, description="At most so many rows, the newest first.")
-    full: bool = Field(False, description="Raw values whole; otherwise their first 500 characters.")
+    limit: int = Field(10, ge=1, le=1000, description="Maximum number of rows, newest first.")
+    full: bool = Field(False, description="Show complete raw values instead of their first 500 characters.")
 
 
 class ReplayOptions(FilterOptions):
     """Options of a replay."""
 
-    limit: int | None = Field(None, ge=1, description="At most so many rows, the oldest first.")
-    dry_run: bool = Field(True, description="Only count what would land.")
+    limit: int | None = Field(None, ge=1, description="Maximum number of rows, oldest first.")
+    dry_run: bool = Field(True, description="Only count the rows that would land.")
 
 
 def list_rows(context: OperationContext, options: ListOptions) -> Report:
-    """Count open rows by date, reason, event and the declaration they did not fit."""
+    """Counts open rows by date, reason, event and declaration."""
     counts = _quarantine(context).counts(build_filter(options), all_rows=options.all)
     listing = Listing(("date", "reason", "event", "spec", "rows"))
     for row in counts:
@@ -64,7 +64,7 @@ def list_rows(context: OperationContext, options: ListOptions) -> Report:
 
 
 def show_rows(context: OperationContext, options: ShowOptions) -> Report:
-    """Print open rows with their reasons and their raw values."""
+    """Prints open rows with their reasons and raw values."""
     listing = Listing(("event", "object", "batch", "seq", "position", "at", "reasons", "raw"), layout="blocks")
     for row in _quarantine(context).rows(build_filter(options), limit=options.limit, all_rows=options.all):
         reasons = "; ".join(f"{reason['code']} {reason['path']}: {reason['detail']}" for reason in row["reasons"])
@@ -81,15 +81,17 @@ def show_rows(context: OperationContext, options: ShowOptions) -> Report:
 
 
 def _raw_text(row: Mapping[str, Any], *, full: bool) -> str:
-    """The raw value as people read it: its beginning where it is long, and how much there is of it."""
+    """Returns the raw value for display: truncated if it is long, with its size."""
     raw = row["raw"] or ""
     if len(raw) > _SHOWN_CHARACTERS and not full:
-        return f"{raw[:_SHOWN_CHARACTERS]}… (of {row['raw_bytes']:,} bytes; --full shows what is kept)"
+        return f"{raw[:_SHOWN_CHARACTERS]}… (of {row['raw_bytes']:,} bytes; --full shows the stored part)"
     return raw if row["raw_complete"] else f"{raw} (of {row['raw_bytes']:,} bytes)"
 
 
 def replay(context: OperationContext, options: ReplayOptions) -> Report:
-    """Land rows that fit by now, each exactly once, however often repeated; first completes an interrupted replay."""
+    """Lands rows that fit the current declaration, each exactly once. First completes an interrupted replay.
+    Idempotent.
+    """
     from deltaworks.recovery.quarantine.replay import replay_quarantine
 
     result = replay_quarantine(
@@ -102,7 +104,7 @@ def replay(context: OperationContext, options: ReplayOptions) -> Report:
     will = "would land" if result.dry_run else "landed"
     parts: list[str | Listing] = []
     if result.resumed_replays:
-        parts.append("A replay that had been interrupted was completed first.")
+        parts.append("An interrupted replay was completed first.")
     parts.append(
         f"{result.selected:,} open rows selected: {result.landed:,} {will}, "
         f"{result.still_rejected:,} still do not fit, {result.not_replayable:,} cannot be read again; "
@@ -115,12 +117,12 @@ def replay(context: OperationContext, options: ReplayOptions) -> Report:
     ):
         parts += _counts_line(title, counts)
     if result.dry_run and result.landed:
-        parts.append("Nothing was written: --no-dry-run lands them.")
+        parts.append("Nothing was written. Use --no-dry-run to land them.")
     return Report(parts=parts, results=[result])
 
 
 def build_filter(options: FilterOptions) -> QuarantineFilter:
-    """The condition that the options describe.
+    """Returns the filter of the options.
 
     Raises:
         ConfigError: QUARANTINE_REASON_UNKNOWN, DATE_INVALID.
@@ -132,7 +134,7 @@ def build_filter(options: FilterOptions) -> QuarantineFilter:
     if unknown:
         codes = ", ".join(ReasonCode)
         raise ConfigError(
-            "QUARANTINE_REASON_UNKNOWN", f"No reason is called {', '.join(unknown)}.", hint=f"Known: {codes}."
+            "QUARANTINE_REASON_UNKNOWN", f"Unknown reasons: {', '.join(unknown)}.", hint=f"Known: {codes}."
         )
     return QuarantineFilter(
         reasons=options.reason,
@@ -149,7 +151,7 @@ def _date(text: str | None) -> dt.date | None:
     try:
         return dt.date.fromisoformat(text) if text else None
     except ValueError:
-        raise ConfigError("DATE_INVALID", f"{text!r} is no date.", hint="Write it as YYYY-MM-DD.") from None
+        raise ConfigError("DATE_INVALID", f"{text!r} is not a date.", hint="Write it as YYYY-MM-DD.") from None
 
 
 def _counts_line(title: str, counts: Counter[str]) -> list[str]:

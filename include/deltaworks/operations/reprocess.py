@@ -1,4 +1,4 @@
-"""Reading landed objects, or records of streams, again, in place or into shadow tables."""
+"""Reads landed objects, or records of streams, again, in place or into shadow tables."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 _MAX_KEYS_SHOWN = 10
 SPARK_UNAVAILABLE = "SPARK_UNAVAILABLE"
-_ROWS_SECTION = Section("What becomes of the rows")
+_ROWS_SECTION = Section("Target tables and rows")
 
 
 class ReprocessOptions(Options):
@@ -33,43 +33,49 @@ class ReprocessOptions(Options):
         None, description="The first and the last batch, such as 10-20; `deltaworks batches` lists them."
     )
     files: tuple[str, ...] = Field((), description="Keys of objects, or patterns such as games/2026/01/02/*.")
-    file_list: str | None = Field(None, description="A file with one key or pattern on each line, where the job runs.")
+    file_list: str | None = Field(None, description="A file on the job's host with one key or pattern on each line.")
     offsets: tuple[str, ...] = Field(
-        (), description="Of Kafka and Kinesis: records such as topic/0/100-200 or stream/shard/first-last."
+        (), description="For Kafka and Kinesis: records such as topic/0/100-200 or stream/shard/first-last."
     )
     events: str | None = Field(
-        None, description="Objects or batches with events of a time, such as 2026-01-01..2026-01-02 (excluded)."
+        None,
+        description=("Objects or batches with events in a time range, such as 2026-01-01..2026-01-02 (end excluded)."),
     )
     arrived: str | None = Field(
-        None, description="Objects or batches that arrived in a time, such as 2026-01-01T10:00..2026-01-01T12:00."
+        None,
+        description=("Objects or batches that arrived in a time range, such as 2026-01-01T10:00..2026-01-01T12:00."),
     )
-    from_start: bool = Field(False, description="Everything that has landed.")
+    from_start: bool = Field(False, description="All landed objects or records.")
     tables: Annotated[tuple[str, ...], _ROWS_SECTION, TableNames(("bronze",))] = Field(
-        (), description="Only these tables; without any all, and quarantine."
+        (), description="Only these tables; by default all, and quarantine."
     )
     shadow: Annotated[bool, _ROWS_SECTION] = Field(
-        False, description="Into new tables <table>__<id> beside the present ones, which stay as they are."
+        False, description="Write to new tables <table>__<id> and keep the existing ones unchanged."
     )
     allow_missing: Annotated[bool, _ROWS_SECTION] = Field(
-        False, description="Leave the rows of objects and records that are gone as they are."
+        False, description="Keep the rows of objects and records that no longer exist."
     )
-    exact: Annotated[bool, _ROWS_SECTION] = Field(False, description="Count by reading everything, not a sample.")
+    exact: Annotated[bool, _ROWS_SECTION] = Field(
+        False, description=("Count by reading all objects instead of a sample.")
+    )
     id: Annotated[str | None, _ROWS_SECTION] = Field(
-        None, description="Go on with the reprocess of this id, or begin it under it."
+        None, description="Continue the reprocess with this id, or start it with this id."
     )
     spark: Annotated[bool, _ROWS_SECTION] = Field(
-        True, description="Off: do only what is small enough to need no Spark, and say whether that was all."
+        True, description="Off: process only what is small enough without Spark, and report whether work remains."
     )
-    dry_run: bool = Field(True, description="Only count what would be replaced; the stream continues in either case.")
+    dry_run: bool = Field(
+        True, description=("Only count the rows that would be replaced; the stream continues in either case.")
+    )
 
 
 def reprocess(context: OperationContext, options: ReprocessOptions) -> Report:
-    """Replace the rows of landed objects, one commit a table. Idempotent under one id, which resumes what was begun."""
+    """Replaces the rows of landed objects, one commit per table. Idempotent per id; the same id resumes it."""
     request = build_request(options)
     if options.dry_run:
         if request is None:
             raise _invalid(
-                "Nothing is selected.",
+                "The selection is empty.",
                 "Give --batches, --files, --file-list, --offsets, --events, --arrived or --from-start.",
             )
         return _count(context, request, exact=options.exact, spark=options.spark)
@@ -77,7 +83,7 @@ def reprocess(context: OperationContext, options: ReprocessOptions) -> Report:
     from deltaworks.recovery.quarantine.summary import recount_quarantine
     from deltaworks.recovery.reprocess.run import Reprocess
 
-    # Every try of an Airflow task continues what the one before it began.
+    # Every try of an Airflow task continues the previous one.
     name = options.id or (reprocess_id_for_run(context.run_id) if context.run_id else new_reprocess_id())
     context.echo(
         f"Reprocess {name}; if it is interrupted: deltaworks reprocess {context.subject} --id {name} --no-dry-run"
@@ -88,7 +94,7 @@ def reprocess(context: OperationContext, options: ReprocessOptions) -> Report:
     except TransientError as error:
         if error.condition != SPARK_UNAVAILABLE or options.spark:
             raise
-        return Report(parts=[f"The rest of {name} is for Spark."], results=[ReprocessRemainder(id=name)])
+        return Report(parts=[f"The rest of {name} needs Spark."], results=[ReprocessRemainder(id=name)])
     recount_quarantine(context.catalog.environment.lake, context.subject)
     listing = Listing(("table", "written to", "outcome", "rows out", "rows in", "dates", "version", "seconds"))
     for table in result.tables:
@@ -101,21 +107,21 @@ def reprocess(context: OperationContext, options: ReprocessOptions) -> Report:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReprocessRemainder:
-    """A reprocess of which something is left that needs Spark; it is gone on with under its id."""
+    """A reprocess with remaining work for Spark, which continues it by its id."""
 
     id: str
     spark_required: int = 1
 
 
 def _refuse_spark() -> SparkSession:
-    raise TransientError(SPARK_UNAVAILABLE, "What is to be read again or replaced is too much to do without Spark.")
+    raise TransientError(SPARK_UNAVAILABLE, "The amount of data to read or replace needs Spark.")
 
 
 def build_request(options: ReprocessOptions) -> ReprocessRequest | None:
-    """The selection of the options; None where they select nothing, which continues what was planned.
+    """Returns the request of the options; None without a selection, which continues the planned reprocess.
 
     Raises:
-        ConfigError: REPROCESS_SELECTION_INVALID.
+        ConfigError: REPROCESS_SELECTION.
     """
     selected = (options.batches, options.files, options.file_list, options.offsets, options.events, options.arrived)
     if not any(selected) and not options.from_start:
@@ -141,7 +147,7 @@ def build_request(options: ReprocessOptions) -> ReprocessRequest | None:
 def _parse_batch_range(text: str) -> tuple[int, int]:
     numbers = re.fullmatch(r"(\d+)(?:-(\d+))?", text)
     if numbers is None:
-        raise _invalid(f"{text!r} names no batches.", "Write the first and the last, such as 10-20.")
+        raise _invalid(f"{text!r} is not a batch range.", "Write the first and the last, such as 10-20.")
     first = int(numbers[1])
     return first, int(numbers[2]) if numbers[2] else first
 
@@ -150,16 +156,14 @@ def _read_key_file(path: str) -> tuple[str, ...]:
     try:
         lines = Path(path).read_text(encoding="utf-8").splitlines()
     except OSError as error:
-        raise _invalid(f"Cannot read {path}: {error.strerror}.", "Name a file with one key on each line.") from error
+        raise _invalid(f"Cannot read {path}: {error.strerror}.", "Give a file with one key on each line.") from error
     return tuple(line.strip() for line in lines if line.strip())
 
 
 def _parse_time_range(text: str) -> tuple[str, str]:
     start, separator, end = text.partition("..")
     if not separator or not start or not end:
-        raise _invalid(
-            f"{text!r} is no time from and to.", "Write its start and its end, such as 2026-01-01..2026-01-02."
-        )
+        raise _invalid(f"{text!r} is not a time range.", "Write its start and its end, such as 2026-01-01..2026-01-02.")
     return start, end
 
 
@@ -179,7 +183,7 @@ def _count(context: OperationContext, request: ReprocessRequest, *, exact: bool,
     records = open_record_resolver(context.catalog, spec, lake, home)
     counter = ReprocessCounter(ReprocessPlanner(lake, home.objects, spec, records=records), lake, home.objects, spec)
     if records is not None and not spark:
-        return Report(parts=["Records of a stream are read by Spark."], results=[ReprocessRemainder(id="")])
+        return Report(parts=["Reading records of a stream needs Spark."], results=[ReprocessRemainder(id="")])
     if records is not None:
         count = counter.count_records(context.spark(), request, exact=exact)
     else:
@@ -190,7 +194,7 @@ def _count(context: OperationContext, request: ReprocessRequest, *, exact: bool,
 def _count_parts(count: ReprocessCount) -> list[str | Listing]:
     how = "all read" if count.exact else f"estimated from {count.sampled} of them"
     if count.origins and not count.exact:
-        how = "not counted, --exact reads them"
+        how = "not counted; use --exact"
     listing = Listing(("table", "rows out", "rows in"))
     for table in count.tables:
         listing.add(
@@ -199,16 +203,17 @@ def _count_parts(count: ReprocessCount) -> list[str | Listing]:
             "?" if table.rows_in is None else f"{table.rows_in:,}",
         )
     return [
-        f"{_describe_input(count.objects, count.bytes, count.origins)}, up to batch {count.through_batch}; rows in: {how}.",
+        f"{_describe_input(count.objects, count.bytes, count.origins)}, up to batch {count.through_batch}; "
+        f"rows in: {how}.",
         listing,
         *_list_keys("from the archive", count.archive_frame),
         *_skipped_lines(count.missing_keys, count.unmatched, 0),
-        "Nothing was changed; --no-dry-run does it.",
+        "Nothing was changed. Use --no-dry-run to apply it.",
     ]
 
 
 def _describe_input(objects: int, size: int, origins: Mapping[str, int]) -> str:
-    """How much is read again: objects, or of a stream batches and where their ranges come from."""
+    """Returns the amount of input: objects, or for a stream batches and the origins of their ranges."""
     if not origins:
         return f"{objects} objects, {format_bytes(size)}"
     parts = ", ".join(f"{ranges} {origin}" for origin, ranges in origins.items())
@@ -223,9 +228,9 @@ def _list_keys(what: str, keys: tuple[str, ...]) -> list[str]:
 def _skipped_lines(gone: tuple[str, ...], unmatched: int, still_quarantined: int) -> list[str]:
     lines = []
     if gone:
-        lines += _list_keys("cannot be read any more", gone)
+        lines += _list_keys("can no longer be read", gone)
     if unmatched:
-        lines.append(f"{unmatched} events have no place in the tables asked for.")
+        lines.append(f"{unmatched} events do not belong to the selected tables.")
     if still_quarantined:
         lines.append(
             f"{still_quarantined} rows stay in quarantine, since they belong to tables not asked for too: "

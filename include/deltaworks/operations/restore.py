@@ -1,4 +1,4 @@
-"""Putting tables back: one table or a whole pipeline as it was, or a pipeline to its beginning."""
+"""Restores one table or a complete pipeline to an earlier state, or starts a pipeline over."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 _MAX_SHOWN = 20
-_LATER_ROWS_SECTION = Section("What has landed since")
+_LATER_ROWS_SECTION = Section("Later rows")
 _LATER_ROWS_OUTCOME = {"prepared": "come back", "source": "are read again", "none": "stay out"}
 
 
@@ -28,28 +28,32 @@ class RestoreOptions(Options):
     """Options of a restore."""
 
     table: Annotated[str | None, Positional(), TableNames(("bronze", "quarantine"))] = Field(
-        None, description="One table; without it all tables go to one batch, and the stream has to be stopped."
+        None,
+        description=("The table; without it all tables are restored to one batch, and the stream has to be stopped."),
     )
-    to_batch: int | None = Field(None, ge=0, description="As it was when this batch was complete.")
+    to_batch: int | None = Field(None, ge=0, description="Restore the state after this batch.")
     to_time: str | None = Field(
-        None, description="The newest version, or the last complete batch, up to this instant: 2026-01-31T12:00:00Z."
+        None,
+        description=("Restore the newest version, or the last complete batch, at this time: 2026-01-31T12:00:00Z."),
     )
-    to_version: int | None = Field(None, ge=0, description="A version of the one table.")
+    to_version: int | None = Field(None, ge=0, description="Restore this version of the table.")
     repair: Annotated[Literal["prepared", "source", "none"], _LATER_ROWS_SECTION] = Field(
         "prepared",
-        description="Rows landed since: their files come back, their objects are read again, or they stay out.",
+        description="Rows that landed later: add their files again, read their objects again, or leave them out.",
     )
     allow_missing: Annotated[bool, _LATER_ROWS_SECTION] = Field(
-        False, description="With repair source: leave out rows of objects that are gone."
+        False, description="With repair source: leave out rows of objects that no longer exist."
     )
-    max_rows: int | None = Field(None, ge=0, description="Refuse to take out more rows than this; needed to do it.")
-    reason: str | None = Field(None, description="Kept on record.")
-    dry_run: bool = Field(True, description="Only say what would go and come back.")
+    max_rows: int | None = Field(
+        None, ge=0, description=("Refuse to remove more rows than this; required to apply it.")
+    )
+    reason: str | None = Field(None, description="The reason; recorded.")
+    dry_run: bool = Field(True, description="Only report which rows would be removed and added.")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RestoreSummary:
-    """The rows that went, or would go: `rows_out` bounds how many a restore may remove."""
+    """The removed rows; `rows_out` limits the number of rows that a restore may remove."""
 
     pipeline: str
     table: str
@@ -59,16 +63,16 @@ class RestoreSummary:
 
 
 def restore(context: OperationContext, options: RestoreOptions) -> Report:
-    """Put one table or a pipeline back. An interrupted restore is continued as it was begun."""
+    """Restores one table or a pipeline. An interrupted restore is continued as planned."""
     point = restore_point(options)
     return _restore_table(context, options, point) if options.table else _restore_pipeline(context, options, point)
 
 
 def restore_point(options: RestoreOptions) -> RestorePoint | None:
-    """The point to go back to; None where the options name none, which continues what was begun.
+    """Returns the point to restore; None if the options have none, which continues an interrupted restore.
 
     Raises:
-        ConfigError: RESTORE_POINT_INVALID.
+        ConfigError: RESTORE_POINT.
     """
     if options.to_version is None and options.to_batch is None and options.to_time is None:
         return None
@@ -79,7 +83,7 @@ def restore_point(options: RestoreOptions) -> RestorePoint | None:
     except ValueError as error:
         raise ConfigError(
             "RESTORE_POINT_INVALID",
-            f"{options.to_time!r} is no time in ISO 8601.",
+            f"{options.to_time!r} is not an ISO 8601 time.",
             hint="Write it as 2026-01-31T12:00:00Z.",
         ) from error
     return RestorePoint(
@@ -111,8 +115,8 @@ def _restore_table(context: OperationContext, options: RestoreOptions, point: Re
 def _point_missing() -> ConfigError:
     return ConfigError(
         "RESTORE_POINT_INVALID",
-        "It is not said what to go back to.",
-        hint="Give --to-batch, --to-time or, of one table, --to-version.",
+        "No restore point is given.",
+        hint="Give --to-batch, --to-time or, for one table, --to-version.",
     )
 
 
@@ -135,7 +139,7 @@ def _table_summary(result: TableRestoreResult) -> RestoreSummary:
 
 
 def _restore_pipeline(context: OperationContext, options: RestoreOptions, point: RestorePoint | None) -> Report:
-    """All tables to one batch; the stream has to be stopped, and reads its source on from there."""
+    """Restores all tables to one batch. The stream has to be stopped and then reads its source from there."""
     from deltaworks.recovery.restore.dependents import downstream_pipelines
     from deltaworks.recovery.start_over import start_over
 
@@ -162,14 +166,14 @@ def _restore_pipeline(context: OperationContext, options: RestoreOptions, point:
     if result.strategy is not None:
         parts.append(f"The way: {result.strategy.describe(context.subject)}.")
     if context.catalog.pipeline(context.subject).mutations is not None:
-        parts.append("All requests are applied again by the mutation batch after the next start, to all rows.")
+        parts.append("After the next start, the mutation batch applies all requests to all rows again.")
     if result.resumed:
-        parts.append("It had been started before, and is continued as it was planned then.")
+        parts.append("An interrupted restore is continued as planned.")
     parts.append(f"Generation {result.generation} begins with batch {result.first_batch}, after {result.start}.")
     if options.dry_run:
-        parts.append(f"Nothing was changed. To do it add: --max-rows {result.rows} --no-dry-run")
+        parts.append(f"Nothing was changed. To apply it add: --max-rows {result.rows} --no-dry-run")
     else:
-        parts.append(f"The next start reads the source on from there: deltaworks start {context.subject}")
+        parts.append(f"The next start reads the source from there: deltaworks start {context.subject}")
     lines = [
         *(
             f"{table.table}: {table.rows} rows, version {table.version} to {table.restore_to}"
@@ -185,12 +189,12 @@ def _restore_pipeline(context: OperationContext, options: RestoreOptions, point:
 
 
 def describe_restore(result: TableRestoreResult) -> list[str | Listing]:
-    """What was or would be done to one table, as text."""
+    """Returns the restore of one table as text, for a dry run or a completed restore."""
     parts: list[str | Listing] = []
     if result.resumed:
-        parts.append("It had been started before, and was continued as it was planned then.")
+        parts.append("An interrupted restore was continued as planned.")
     verb = "would go" if result.dry_run else "went"
-    became = "" if result.version is None else f", and is version {result.version} now"
+    became = "" if result.version is None else f", as version {result.version}"
     name = f"{result.pipeline}.{result.table}"
     parts.append(f"{name} {verb} from version {result.from_version} to {result.to_version}{became}.")
     parts.append(_difference(result))
@@ -203,13 +207,13 @@ def describe_restore(result: TableRestoreResult) -> list[str | Listing]:
         parts.append(f"without files: batches {batches}; --repair source reads them again.")
     parts += [f"followed by {item.pipeline} ({item.read_mode}): {item.effect}" for item in result.downstream]
     if result.dry_run and result.difference is not None:
-        parts.append(f"Nothing was changed. To do it add: --max-rows {result.difference.rows_removed} --no-dry-run")
+        parts.append(f"Nothing was changed. To apply it add: --max-rows {result.difference.rows_removed} --no-dry-run")
     return parts
 
 
 def _difference(result: TableRestoreResult) -> str | Listing:
     if result.difference is None:
-        return "Its files had been put back before."
+        return "Its files had been restored before."
     counts = result.difference
     listing = Listing(("", "files", "rows", "size"))
     listing.add("out", f"{counts.files_removed:,}", f"{counts.rows_removed:,}", format_bytes(counts.bytes_removed))
@@ -218,7 +222,7 @@ def _difference(result: TableRestoreResult) -> str | Listing:
 
 
 def describe_lost(lost: tuple[LostCommit, ...]) -> str:
-    """A short text of batches and replays with their rows."""
+    """Returns batches and replays with their rows as a short text."""
     parts = []
     for kind in ("batch", "replay"):
         numbers = [share.number for share in lost if share.kind == kind]
@@ -234,14 +238,14 @@ def describe_lost(lost: tuple[LostCommit, ...]) -> str:
 class StartOverOptions(Options):
     """Options of a start over."""
 
-    max_rows: int | None = Field(None, ge=0, description="Refuse to give up more rows than this; needed to do it.")
-    reason: str | None = Field(None, description="Kept on record.")
-    dry_run: bool = Field(True, description="Only count what would be given up.")
+    max_rows: int | None = Field(None, ge=0, description="Refuse to drop more rows than this; required to apply it.")
+    reason: str | None = Field(None, description="The reason; recorded.")
+    dry_run: bool = Field(True, description="Only count the rows that would be dropped.")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StartOverSummary:
-    """The rows that are lost: `rows_out` bounds how many a start over may remove."""
+    """The dropped rows; `rows_out` limits the number of rows that a start over may drop."""
 
     pipeline: str
     dry_run: bool
@@ -250,7 +254,7 @@ class StartOverSummary:
 
 
 def start_over(context: OperationContext, options: StartOverOptions) -> Report:
-    """Begin a new generation. The stream has to be stopped. A repeated run continues where a killed one ended."""
+    """Starts a new generation. The stream has to be stopped. An interrupted start over is continued."""
     from deltaworks.recovery.start_over import start_over as perform
 
     pipeline = context.subject
@@ -268,13 +272,13 @@ def start_over(context: OperationContext, options: StartOverOptions) -> Report:
         listing.add(table.table, *counts, table.version)
     parts: list[str | Listing] = [listing]
     if result.resumed:
-        parts.append("It had been started before, and is continued as it was planned then.")
+        parts.append("An interrupted restore is continued as planned.")
     parts.append(f"Generation {result.generation} begins with batch {result.first_batch}.")
     if options.dry_run:
         parts.append(
             f"Nothing was changed. Objects that are gone: `deltaworks reprocess {pipeline} --from-start --exact`."
         )
-        parts.append(f"To do it: deltaworks pipelines start-over {pipeline} --max-rows {result.rows} --no-dry-run")
+        parts.append(f"To apply it: deltaworks pipelines start-over {pipeline} --max-rows {result.rows} --no-dry-run")
     else:
         hours = context.catalog.pipeline(pipeline).maintenance.vacuum_retention_hours
         parts.append(

@@ -1,6 +1,6 @@
-"""The task that runs now of a DAG whose one task runs without end, and its end by force where its process hangs.
+"""Finds the running task of a continuous DAG, which is cleared to end a hung process.
 
-Clearing a task kills its process, which is safe at any moment: the next try continues where it was.
+Clearing a task kills its process, which is safe at any time: the next try resumes.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ _RECENT_RUNS = 5
 
 
 class RunsApi(Protocol):
-    """The requests to Airflow that this needs."""
+    """The requests to Airflow that this module needs."""
 
     def dag_runs(self, dag_id: str, *, limit: int = 10) -> tuple[DagRun, ...]: ...
 
@@ -23,10 +23,10 @@ class RunsApi(Protocol):
 
 
 def running_task(api: RunsApi, dag_id: str, *, state: str = "running") -> tuple[DagRun, TaskInstance] | None:
-    """The newest run of a DAG that has a running task, or one in another state, and that task; None where none has.
+    """Returns the newest run with a task in the state, and that task; None without one.
 
     Raises:
-        DeltaworksError: what Airflow said, or that it did not answer.
+        DeltaworksError: Airflow refuses or does not answer.
     """
     for run in api.dag_runs(dag_id, limit=_RECENT_RUNS):
         if run.is_finished:

@@ -1,4 +1,4 @@
-"""Silences of alerts: somebody knows, and nobody needs to be notified again for a while."""
+"""Silences alerts whose cause is known for a limited time."""
 
 from __future__ import annotations
 
@@ -14,15 +14,16 @@ class SilenceOptions(Options):
     """Options of a silence."""
 
     cause: Annotated[str, Positional()] = Field(description="The alert, such as GOLD_STALE.")
-    subject: str = Field("*", description="Only subjects of this glob, such as games.daily; by default all.")
-    hours: float = Field(1.0, gt=0, le=168, description="For how long, seven days at most.")
-    reason: str | None = Field(None, description="Why: everybody reads it beside the alert.")
-    by: str | None = Field(None, description="Who says so; without it, whoever runs the command.")
-    end: bool = Field(False, description="End such silences now instead; people are notified of what is open.")
+    subject: str = Field("*", description="Only subjects that match this glob, such as games.daily; by default all.")
+    hours: float = Field(1.0, gt=0, le=168, description="Duration in hours, at most seven days.")
+    reason: str | None = Field(None, description="The reason, shown with the alert.")
+    by: str | None = Field(None, description="Author; by default the user who runs the command.")
+    end: bool = Field(False, description="End matching silences now; notifications of open alerts are sent.")
 
 
 def silence(context: OperationContext, options: SilenceOptions) -> Report:
-    """Begin a silence, or end those of the same cause and subject. Each call begins one more; ending is idempotent.
+    """Starts a silence, or ends those of the same cause and subject. Each call starts another one; ending is
+    idempotent.
 
     Raises:
         ConfigError: SILENCE_INVALID.
@@ -35,7 +36,7 @@ def silence(context: OperationContext, options: SilenceOptions) -> Report:
     objects = open_objects(context.catalog.environment.lake)
     if options.end:
         ended = end_silences(objects, pipeline=context.subject, cause=options.cause, subject=options.subject)
-        return Report(parts=[f"{len(ended)} silences of {options.cause} end now."])
+        return Report(parts=[f"{len(ended)} silences of {options.cause} were ended."])
     begun = create_silence(
         objects,
         pipeline=context.subject,

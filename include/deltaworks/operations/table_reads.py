@@ -1,8 +1,8 @@
-"""`python -m deltaworks.operations.table_reads JSON`: what a page has to read from tables, in a process of its own.
+"""Reads tables for a console page in a process of its own: `python -m deltaworks.operations.table_reads JSON`.
 
-A page asks for one thing and waits for a few seconds: the last commits of a table, the newest rows of quarantine, what
-has become of an entity, whether certificates are a chain. The answer is one line of JSON, of bounded size; an error is
-an answer too. Reads only.
+A page sends one query and waits a few seconds: the last commits of a table, the newest quarantined rows, the history of
+an entity, or the check of a certificate chain. The answer is one line of JSON of bounded size; errors are answers too.
+Read-only.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from typing import Any, Final
 from deltaworks.control.error_redaction import redact_values
 from deltaworks.errors import ConfigError, DeltaworksError
 
-#: Commits of a table, rows of quarantine, and moves of an entity that a page shows.
+#: Limits of commits, quarantined rows and intervals of an entity on a page.
 MAX_COMMITS, MAX_SAMPLES, MAX_INTERVALS = 50, 5, 200
 _MAX_TEXT_CHARACTERS = 300
 Rows = Sequence[Mapping[str, Any]]
 
 
 def history(*, pipeline: str, table: str) -> Rows:
-    """The last commits of a table of a pipeline, the newest first.
+    """Returns the last commits of a pipeline's table, newest first.
 
     Raises:
         ConfigError: TABLE_UNKNOWN.
@@ -36,7 +36,9 @@ def history(*, pipeline: str, table: str) -> Rows:
     catalog = load_catalog(skip_invalid=True)
     key = next((one.key for one in declared_tables(catalog, pipeline=pipeline) if one.name == table), None)
     if key is None:
-        raise ConfigError("TABLE_UNKNOWN", f"{pipeline} declares no table {table!r}.", hint="See the list of tables.")
+        raise ConfigError(
+            "TABLE_UNKNOWN", f"{pipeline} declares no table {table!r}.", hint=("See the page with all tables.")
+        )
     lake = Lake(catalog.environment.lake)
     delta_table = lake.open(key)
     if delta_table is None:
@@ -57,7 +59,7 @@ def history(*, pipeline: str, table: str) -> Rows:
 
 
 def samples(*, pipeline: str) -> Rows:
-    """The newest open rows of a pipeline's quarantine, each with its reasons and the beginning of its raw value."""
+    """Returns the newest open quarantined rows of a pipeline with their reasons and the beginning of the raw value."""
     from deltaworks.recovery.quarantine.open_rows import Quarantine, QuarantineFilter
     from deltaworks.specs.project import load_catalog
     from deltaworks.tables.lake import Lake
@@ -80,10 +82,10 @@ def samples(*, pipeline: str) -> Rows:
 
 
 def cascade(*, pipeline: str, organisation: str, entity: str) -> Rows:
-    """Where rows of an id have ended, and every other id that ended with it: stretches of time in their order.
+    """Returns the intervals of an entity's id and of all ids with the same final id, ordered by final id and time.
 
-    An id can be used again by another entity: its stretches then end in different places, and only those ids come
-    along that ended where one of them did. Never joined further, which would merge strangers.
+    Different entities may use an id one after the other. Their intervals then have different final ids, and only ids
+    with one of these final ids are included. Following further ids would merge unrelated entities.
 
     Raises:
         ConfigError: MUTATIONS_UNDECLARED.
@@ -97,7 +99,9 @@ def cascade(*, pipeline: str, organisation: str, entity: str) -> Rows:
     catalog = load_catalog(skip_invalid=True)
     declared = catalog.pipeline(pipeline).mutations
     if declared is None:
-        raise ConfigError("MUTATIONS_UNDECLARED", f"{pipeline} declares no mutations.", hint="Look at one that does.")
+        raise ConfigError(
+            "MUTATIONS_UNDECLARED", f"{pipeline} declares no mutations.", hint=("Choose a pipeline that does.")
+        )
     lake, key = Lake(catalog.environment.lake), paths.table(pipeline, declared.intervals)
     columns = ["id", "valid_from", "valid_to", "final_id", "deleted", "hops", "last_time"]
     in_organisation = ds.field("org_id") == organisation
@@ -113,7 +117,7 @@ def cascade(*, pipeline: str, organisation: str, entity: str) -> Rows:
 
 
 def certificates(*, namespace: str) -> Rows:
-    """How many certificates of erasures a namespace has, each compared with the one before.
+    """Returns the number of erasure certificates of a namespace after checking that they form a chain.
 
     Raises:
         ConfigError: NAMESPACE_UNKNOWN; ContractError: CERTIFICATES_BROKEN, ERASURE_UNREADABLE.
@@ -136,21 +140,21 @@ QUERIES: Final[Mapping[str, Callable[..., Rows]]] = {
 
 
 def run_query(query: Mapping[str, Any]) -> dict[str, Any]:
-    """The rows of the question, or the error that kept them from being read."""
+    """Returns the rows of a query, or the error that prevented it."""
     values = dict(query)
     try:
         rows = QUERIES[values.pop("read")](**values)
         return {"rows": [_truncate(row) for row in rows]}
     except DeltaworksError as error:
         return {"error": redact_values(str(error))[:_MAX_TEXT_CHARACTERS]}
-    except Exception as error:  # whatever a damaged table leads to is the answer
+    except Exception as error:  # any error of a damaged table is the answer
         return {
             "error": redact_values(f"{type(error).__name__}: {' '.join(str(error).split())}")[:_MAX_TEXT_CHARACTERS]
         }
 
 
 def _truncate(value: Any) -> Any:
-    """The value as JSON takes it, long texts cut."""
+    """Returns a value that JSON can encode, with long texts truncated."""
     if isinstance(value, Mapping):
         return {str(name): _truncate(item) for name, item in value.items()}
     if isinstance(value, (list, tuple)):
@@ -163,7 +167,7 @@ def _truncate(value: Any) -> Any:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Answer one question."""
+    """Runs one query."""
     (query,) = sys.argv[1:] if argv is None else argv
     sys.stdout.write(json.dumps(run_query(json.loads(query))) + "\n")
     return 0

@@ -81,7 +81,7 @@ def remediation_runbook(spec: RemediationSpec) -> str:
         targets=", ".join(f"`{target}`" for target in spec.targets),
         step=f"{spec.step:g}",
         floor=f"{spec.floor:g}",
-        most_per_day=spec.max_per_day,
+        max_per_day=spec.max_per_day,
         dry_run=" **It is a dry run**: it logs what it would do and calls no endpoint." if spec.dry_run else "",
         owner=spec.owner,
     )
