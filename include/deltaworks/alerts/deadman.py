@@ -51,10 +51,10 @@ def write_health_heartbeat(
     objects: ObjectStore, *, run: str, checked: int, unhealthy: int, now: datetime | None = None
 ) -> None:
     """Writes the heartbeat of the health check."""
-    beat = HealthCheckHeartbeat(
+    heartbeat = HealthCheckHeartbeat(
         written_at=(now or utc_now()).isoformat(), run=run, checked=checked, unhealthy=unhealthy
     )
-    objects.put(paths.alerts(_HEALTH), json.dumps(asdict(beat)).encode())
+    objects.put(paths.alerts(_HEALTH), json.dumps(asdict(heartbeat)).encode())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,12 +116,12 @@ class Deadman:
             )
             return
         is_known = math.isfinite(silent)
-        lasting = f"{silent / 60:.0f} min" if is_known else "an unknown time"
+        silence_text = f"{silent / 60:.0f} min" if is_known else "an unknown time"
         raise_alert(
             self._objects,
             cause="HEALTH_SILENT",
             subject=SUBJECT,
-            summary=f"The health check has not run for {lasting}. Streams may continue; nobody watches them.",
+            summary=f"The health check has not run for {silence_text}. Streams may continue; nobody watches them.",
             detail={"silent_seconds": round(silent) if is_known else None, "after_seconds": self._after_seconds},
             now=now,
         )

@@ -45,23 +45,23 @@ def check_erasure(request: ErasureRequest, *, retention: timedelta, now: datetim
     if not request.is_open:
         return None
     purged = request.has_reached("purged")
-    terms = {"purge_by": request.purge_by, "deadline_at": request.deadline_at}
-    return check_deadline(request.state, is_purged=purged, retention=retention, now=now, **terms)
+    deadlines = {"purge_by": request.purge_by, "deadline_at": request.deadline_at}
+    return check_deadline(request.state, is_purged=purged, retention=retention, now=now, **deadlines)
 
 
 def check_deadline(
     state: str, *, is_purged: bool, purge_by: datetime, deadline_at: datetime, retention: timedelta, now: datetime
 ) -> ErasureFinding | None:
     """Checks the deadlines of an open request; None if it has time left. Pure."""
-    left = deadline_at - now
+    time_left = deadline_at - now
     where = f"It is {state} and due by {deadline_at:%Y-%m-%d %H:%M} UTC"
-    if left <= timedelta():
+    if time_left <= timedelta():
         return ErasureFinding(cause=OVERDUE, severity="critical", summary=f"{where}, which has passed.")
-    if left < _CRITICAL:
+    if time_left < _CRITICAL:
         return ErasureFinding(
-            cause=DUE, severity="critical", summary=f"{where}, in {left.total_seconds() / 3600:.0f} h."
+            cause=DUE, severity="critical", summary=f"{where}, in {time_left.total_seconds() / 3600:.0f} h."
         )
-    if not is_purged and (left < retention + _WARN or now > purge_by):
+    if not is_purged and (time_left < retention + _WARN or now > purge_by):
         hours = retention.total_seconds() / 3600
         text = f"{where}; its rows are still in the tables, and their files stay for {hours:.0f} h behind that."
         return ErasureFinding(cause=DUE, severity="warning", summary=text)

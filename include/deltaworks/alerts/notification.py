@@ -139,8 +139,8 @@ class Notification:
     @property
     def title(self) -> str:
         """One line, such as a mail subject."""
-        word = {"raised": self.severity, "escalated": self.severity, "reminder": f"still {self.severity}"}
-        text = f"[{word.get(self.kind, 'resolved')}] {self.cause} {self.subject}"
+        severity_text = {"raised": self.severity, "escalated": self.severity, "reminder": f"still {self.severity}"}
+        text = f"[{severity_text.get(self.kind, 'resolved')}] {self.cause} {self.subject}"
         return " ".join(text.encode("ascii", "replace").decode().split())[:MAX_SUBJECT_LENGTH]
 
     @property

@@ -106,7 +106,7 @@ def raise_alert(
     """
     kind = get_alert_cause(cause)
     now = now or utc_now()
-    raised_at, fits = now.isoformat(timespec="milliseconds"), truncate_detail(detail or {})
+    raised_at, truncated = now.isoformat(timespec="milliseconds"), truncate_detail(detail or {})
     return _update_alert(
         objects,
         kind,
@@ -114,7 +114,7 @@ def raise_alert(
         severity=severity or kind.severity,
         now=now,
         update=lambda alert: replace(
-            alert, last_raised_at=raised_at, summary=summary, detail=fits, runbook=runbook or kind.runbook
+            alert, last_raised_at=raised_at, summary=summary, detail=truncated, runbook=runbook or kind.runbook
         ),
     )
 
@@ -162,7 +162,7 @@ def flush_alerts(objects: ObjectStore, *, now: datetime | None = None, keep_days
             severity=severity,
             now=now,
             update=_unchanged,
-            before=update,
+            prepare=update,
             silences_now=lambda: stored,
         )
         if notification is not None:
@@ -221,7 +221,7 @@ def _update_alert(
     severity: Severity | None,
     now: datetime,
     update: Callable[[Alert], Alert],
-    before: Callable[[Alert], Alert] = lambda alert: alert,
+    prepare: Callable[[Alert], Alert] = lambda alert: alert,
     silences_now: Callable[[], Iterable[Silence]] | None = None,
 ) -> Notification | None:
     """Updates the state of an alert; returns its notification, if one is sent.
@@ -236,25 +236,25 @@ def _update_alert(
         stored = _decode_or_none(item.data) if item else None
         if severity is None and (stored is None or _is_finished(stored)):
             return None
-        alert = before(stored or Alert(cause=cause.name, subject=subject))
+        alert = prepare(stored or Alert(cause=cause.name, subject=subject))
         state, kind = update_state(alert.state, cause, severity=severity, now=now)
         if kind is not None:
-            stored_silences = silences(objects) if silences_now is None else silences_now()
-            if active_silence(stored_silences, cause=cause.name, subject=subject, now=now) is not None:
+            all_silences = silences(objects) if silences_now is None else silences_now()
+            if active_silence(all_silences, cause=cause.name, subject=subject, now=now) is not None:
                 state, kind = update_state(alert.state, cause, severity=severity, now=now, is_silenced=True)
-        after = replace(update(alert), state=state)
-        notification = _notice(after, alert.state, kind, now) if kind else None
+        updated = replace(update(alert), state=state)
+        notification = _build_notification(updated, alert.state, kind, now) if kind else None
         if notification is not None:
-            after = replace(after, outbox=(*after.outbox, notification))
-        if after == stored and not after.outbox:
+            updated = replace(updated, outbox=(*updated.outbox, notification))
+        if updated == stored and not updated.outbox:
             return None
-        data = after.encode()
+        data = updated.encode()
         if item is None:
             written = objects.put_if_absent(key, data)
         else:
             written = objects.put_if_match(key, data, item.etag) is not None
         if written:
-            _empty_outbox(objects, key, after, data)
+            _empty_outbox(objects, key, updated, data)
             return notification
     raise ConcurrencyError(
         "ALERT_CONTENDED",
@@ -268,9 +268,9 @@ def _is_finished(alert: Alert) -> bool:
     return not alert.state.is_open and alert.state.notified_severity is None and not alert.outbox
 
 
-def _notice(alert: Alert, before: AlertState, kind: NotificationKind, now: datetime) -> Notification:
-    since = before.since if kind == "resolved" and before.is_open else alert.state.since
-    severity = before.notified_severity if kind == "resolved" else None
+def _build_notification(alert: Alert, previous: AlertState, kind: NotificationKind, now: datetime) -> Notification:
+    since = previous.since if kind == "resolved" and previous.is_open else alert.state.since
+    severity = previous.notified_severity if kind == "resolved" else None
     return Notification(
         id=notification_id(now),
         kind=kind,
@@ -282,7 +282,7 @@ def _notice(alert: Alert, before: AlertState, kind: NotificationKind, now: datet
         runbook=alert.runbook,
         since=(since or now).isoformat(timespec="seconds"),
         at=now.isoformat(timespec="milliseconds"),
-        changes=before.changes + (before.is_open != alert.state.is_open),
+        changes=previous.changes + (previous.is_open != alert.state.is_open),
     )
 
 

@@ -69,7 +69,7 @@ class SendResult:
     sent: int
     waiting: int
     abandoned: int
-    failing: tuple[str, ...]
+    failing_channels: tuple[str, ...]
 
 
 def send_notifications(objects: ObjectStore, channels: Sequence[Channel], *, now: datetime | None = None) -> SendResult:
@@ -105,12 +105,12 @@ def send_notifications(objects: ObjectStore, channels: Sequence[Channel], *, now
             objects.delete(key)
         else:
             waiting += 1
-    failing = tuple(sorted(name for name, error in blocked.items() if error))
+    failing_channels = tuple(sorted(name for name, error in blocked.items() if error))
     _alert_on_channels(objects, blocked, succeeded - set(blocked), now)
     if sent:
         # Only sending creates records, so they are cleaned up here.
         delete_old_deliveries(objects, now=now)
-    return SendResult(sent=sent, waiting=waiting, abandoned=abandoned, failing=failing)
+    return SendResult(sent=sent, waiting=waiting, abandoned=abandoned, failing_channels=failing_channels)
 
 
 def retry_now(objects: ObjectStore, channel: str) -> int:
@@ -122,20 +122,20 @@ def retry_now(objects: ObjectStore, channel: str) -> int:
     for key in objects.list(paths.alerts("spool/")):
         delivery = paths.alert_delivery(key.rpartition("/")[2].removesuffix(".json"), channel)
         item = objects.get(delivery)
-        before = Delivery.decode(item.data) if item else None
-        if item is None or before is None or before.state != "failed":
+        stored = Delivery.decode(item.data) if item else None
+        if item is None or stored is None or stored.state != "failed":
             continue
-        again = dataclasses.replace(before, at="", attempts=0)
-        due += objects.put_if_match(delivery, again.encode(), item.etag) is not None
+        reset = dataclasses.replace(stored, at="", attempts=0)
+        due += objects.put_if_match(delivery, reset.encode(), item.etag) is not None
     return due
 
 
 def delete_old_deliveries(objects: ObjectStore, *, now: datetime | None = None) -> int:
     """Deletes delivery records of notifications that are over a week old and not in the spool; returns their number."""
-    before = (now or utc_now()) - timedelta(days=KEEP_DAYS)
+    cutoff = (now or utc_now()) - timedelta(days=KEEP_DAYS)
     # A record's name begins with the notification id, which begins with its time.
     names = {key: key.rpartition("/")[2] for key in objects.list(paths.alerts("deliveries/"))}
-    old = {key: name for key, name in names.items() if name < f"{before:%Y%m%dT%H%M%S}"}
+    old = {key: name for key, name in names.items() if name < f"{cutoff:%Y%m%dT%H%M%S}"}
     if not old:
         return 0
     # Without its record, a notification still pending on another channel would be sent again on this one.
@@ -158,16 +158,16 @@ def _deliver(
     """Sends one notification on one channel if it is due and no other process is sending it."""
     key = paths.alert_delivery(notification.id, channel.name)
     item = objects.get(key)
-    before = Delivery.decode(item.data) if item else None
-    if before is not None and before.state in ("sent", "abandoned"):
+    stored = Delivery.decode(item.data) if item else None
+    if stored is not None and stored.state in ("sent", "abandoned"):
         return "sent"
     if channel.name in blocked:
         return "waiting"
-    if before is not None and not _is_due(before, now):
+    if stored is not None and not _is_due(stored, now):
         # Later ones wait too, otherwise the end of an alert could arrive before its beginning.
-        blocked[channel.name] = before.error
+        blocked[channel.name] = stored.error
         return "waiting"
-    attempts = before.attempts + 1 if before else 1
+    attempts = stored.attempts + 1 if stored else 1
     # Equal bytes count as our own write, so each attempt needs unique content.
     claim = Delivery(state="sending", at=now.isoformat(), by=_sender_id(), claim=uuid.uuid4().hex, attempts=attempts)
     if item is None:
@@ -182,8 +182,8 @@ def _deliver(
     except Exception as error:  # a failing channel must not stop the others
         why = error.message if isinstance(error, DeltaworksError) else f"{type(error).__name__}: {error}"
         blocked[channel.name] = why
-        made = parse_iso(notification.at)
-        over = made is not None and now - made > timedelta(days=GIVE_UP_DAYS)
+        created_at = parse_iso(notification.at)
+        over = created_at is not None and now - created_at > timedelta(days=GIVE_UP_DAYS)
         state: DeliveryState = "abandoned" if over else "failed"
         objects.put(key, dataclasses.replace(claim, state=state, error=why).encode())
         log.warning("notification %s is not sent on %s (%s): %s", notification.id, channel.name, state, why)
@@ -192,12 +192,12 @@ def _deliver(
     return "sent now"
 
 
-def _is_due(before: Delivery, now: datetime) -> bool:
+def _is_due(delivery: Delivery, now: datetime) -> bool:
     """Whether the delivery may be attempted: the claim has expired, or the retry delay is over."""
     wait: float = CLAIM_SECONDS
-    if before.state == "failed":
-        wait = min(FIRST_RETRY_SECONDS * 2.0 ** (before.attempts - 1), MAX_RETRY_SECONDS)
-    at = parse_iso(before.at)
+    if delivery.state == "failed":
+        wait = min(FIRST_RETRY_SECONDS * 2.0 ** (delivery.attempts - 1), MAX_RETRY_SECONDS)
+    at = parse_iso(delivery.at)
     return at is None or abs((now - at).total_seconds()) >= wait
 
 

@@ -75,10 +75,10 @@ def send() -> None:
     flush_alerts(objects)
     result = send_notifications(objects, open_channels(environment.alerts, environment.messaging))
     print_line(f"Sent {result.sent}, waiting {result.waiting}, given up {result.abandoned}.")
-    if result.failing:
+    if result.failing_channels:
         raise TransientError(
             "CHANNEL_FAILED",
-            f"These channels accept no notifications: {', '.join(result.failing)}.",
+            f"These channels accept no notifications: {', '.join(result.failing_channels)}.",
             hint="Run `deltaworks alerts check` for details.",
         )
 

@@ -36,8 +36,8 @@ def backtest_page(pipeline: str, result: Backtest, start: dt.datetime, end: dt.d
         _panel("Firing", "area", "label_sets", None, _firing(result), "Label sets firing at the same time."),
     ]
     if rule.baseline is not None and rule.baseline.kind != "fixed":
-        usual = _lines(result, label_sets, "baseline")
-        panels.insert(1, _panel("Baseline", "line", "baseline", "labels", usual, "The baseline of the values."))
+        baseline_rows = _lines(result, label_sets, "baseline")
+        panels.insert(1, _panel("Baseline", "line", "baseline", "labels", baseline_rows, "The baseline of the values."))
     dashboard = DashboardSpec(
         name="backtest",
         title=f"{pipeline}.{rule.name}",
@@ -54,8 +54,8 @@ def backtest_page(pipeline: str, result: Backtest, start: dt.datetime, end: dt.d
 def _panel(
     title: str, chart: str, y: str, by: str | None, rows: list[tuple[object, ...]], description: str
 ) -> PanelAnswer:
-    declared = {"title": title, "chart": chart, "sql": "backtest", "x": "minute", "y": y, "by": by, "wide": True}
-    panel = PanelSpec.model_validate(declared | {"description": description})
+    spec = {"title": title, "chart": chart, "sql": "backtest", "x": "minute", "y": y, "by": by, "wide": True}
+    panel = PanelSpec.model_validate(spec | {"description": description})
     columns = ("minute", *([by] if by else []), y)
     return PanelAnswer(panel=panel, columns=columns, rows=tuple(rows))
 

@@ -45,7 +45,7 @@ def collect(
     spec = spec.model_copy(update={"listen": listen, "limits": limits, "sources": enabled})
     print_line(f"Collector {name} accepts events of {', '.join(enabled)}; its spool is {spool.absolute()}.")
     objects = open_objects(project.environment.lake)
-    collecting = CollectorRun(
+    process = CollectorRun(
         spec=spec,
         ways=open_destinations(spec, project, close_seconds=close_seconds or None),
         objects=objects,
@@ -53,4 +53,4 @@ def collect(
         root=spool.absolute(),
         beat_seconds=heartbeat_seconds,
     )
-    raise typer.Exit(collecting.run())
+    raise typer.Exit(process.run())

@@ -128,11 +128,11 @@ def command_entries() -> Mapping[str, Entry]:
     for package in EXTENSIONS:
         if importlib.util.find_spec(package) is not None:
             commands |= importlib.import_module(f"{package}.cli").COMMANDS
-    listed = {name: _entry(name, command) for name, command in commands.items()}
-    for declared in OPERATIONS.values():
-        if " " not in declared.command:
-            listed[declared.command] = Entry(help=declared.summary, load=functools.partial(_operation, declared))
-    return listed
+    entries = {name: _entry(name, command) for name, command in commands.items()}
+    for operation in OPERATIONS.values():
+        if " " not in operation.command:
+            entries[operation.command] = Entry(help=operation.summary, load=functools.partial(_operation, operation))
+    return entries
 
 
 def _entry(name: str, command: Command) -> Entry:
@@ -148,14 +148,14 @@ def _group(command: Command, operations: tuple[Operation, ...]) -> LoadedCommand
     group = (
         load_command(command.location)() if command.location else to_click_command(typer.Typer(no_args_is_help=True))
     )
-    for declared in operations:
-        word = declared.command.split()[-1]
-        entry = Entry(help=declared.summary, load=functools.partial(_operation, declared))
-        group.commands[word] = LazyCommand(word, entry)
+    for operation in operations:
+        name = operation.command.split()[-1]
+        entry = Entry(help=operation.summary, load=functools.partial(_operation, operation))
+        group.commands[name] = LazyCommand(name, entry)
     return group
 
 
-def _operation(declared: Operation) -> LoadedCommand:
+def _operation(operation: Operation) -> LoadedCommand:
     from deltaworks.cli.operations import operation_command
 
-    return to_click_command(operation_command(declared))
+    return to_click_command(operation_command(operation))

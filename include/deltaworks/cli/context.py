@@ -42,8 +42,8 @@ def catalog(*, required_service: Service | None = "lake") -> Catalog:
     if project.broken:
         from deltaworks.cli.output import print_line
 
-        named = ", ".join(f"{kind} {name}" for kind, name in project.broken)
-        print_line(f"Invalid and skipped: {named}. Run `deltaworks pipelines check` for details.", error=True)
+        invalid_names = ", ".join(f"{kind} {name}" for kind, name in project.broken)
+        print_line(f"Invalid and skipped: {invalid_names}. Run `deltaworks pipelines check` for details.", error=True)
     if required_service is not None:
         require_reachable(project.environment, required_service)
     return project

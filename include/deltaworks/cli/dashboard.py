@@ -32,12 +32,12 @@ def dashboard(
     spec = project.pipeline(pipeline)
     if not name:
         return _dashboard_listing(spec)
-    declared = find_by_name(name, {item.name: item for item in spec.dashboards}, "dashboard")
-    span = parse_span(declared, since=since, until=until)
+    dashboard_spec = find_by_name(name, {item.name: item for item in spec.dashboards}, "dashboard")
+    span = parse_span(dashboard_spec, since=since, until=until)
     # Imported here: it loads DuckDB and Arrow.
     from deltaworks.operations.dashboard_data import load_dashboard
 
-    answer = load_dashboard(project, pipeline, declared, span)
+    answer = load_dashboard(project, pipeline, dashboard_spec, span)
     parts: list[OutputPart] = [_panel_listing(answer)]
     if html is not None:
         from deltaworks.dashboards.page import dashboard_page
@@ -62,7 +62,7 @@ def _panel_listing(answer: DashboardAnswer) -> Listing:
             item.panel.title,
             item.panel.chart,
             count_cell(len(item.rows)),
-            timestamp_cell(item.newest_at, absent="?"),
+            timestamp_cell(item.newest_at, default="?"),
             f"{item.seconds:.2f}",
             _panel_state(item),
         )

@@ -41,9 +41,9 @@ def list_feeds(pipeline: str = _PIPELINE) -> Listing:
     """List feeds: delivered position, age of the oldest undelivered change, and current delivery."""
     project = catalog()
     objects = open_objects(project.environment.lake)
-    chosen = [project.pipeline(pipeline)] if pipeline else list(project.pipelines.values())
+    pipelines = [project.pipeline(pipeline)] if pipeline else list(project.pipelines.values())
     listing = Listing(_COLUMNS, title="feeds")
-    for spec in chosen:
+    for spec in pipelines:
         for feed in spec.feeds:
             _add(listing, spec.pipeline, feed, FeedRecords(objects, spec.pipeline, feed.name))
     return listing
@@ -111,6 +111,6 @@ def dead_letters(
 
 def _records(project: Catalog, pipeline: str, feed: str) -> tuple[FeedRecords, ObjectStore]:
     spec = project.pipeline(pipeline)
-    declared = find_by_name(feed, {item.name: item for item in spec.feeds}, "feed")
+    feed_spec = find_by_name(feed, {item.name: item for item in spec.feeds}, "feed")
     objects = open_objects(project.environment.lake)
-    return FeedRecords(objects, pipeline, declared.name), objects
+    return FeedRecords(objects, pipeline, feed_spec.name), objects

@@ -30,7 +30,7 @@ def list_files(
             f"{event['bucket']}/{event['key']}",
             byte_count_cell(event["size"] or 0),
             event["origin"] or "-",
-            timestamp_cell(event["received_at"], absent="-"),
+            timestamp_cell(event["received_at"], default="-"),
             Cell(
                 {reading.pipeline: reading.batch_id for reading in answer.outcomes},
                 ", ".join(map(_reader_text, answer.outcomes)) or "no pipeline",
@@ -47,14 +47,14 @@ def show(
     """Show the state of one object, or why it was not read."""
     project = catalog()
     answers = ObjectStatusReader(project, project.relay(relay).relay)
-    object_answers = answers.by_key(key, bucket=bucket or None)
-    parts: list[str | Listing] = [_object_facts(answer) for answer in object_answers]
+    statuses = answers.by_key(key, bucket=bucket or None)
+    parts: list[str | Listing] = [_object_facts(answer) for answer in statuses]
     for message in answers.quarantined_messages(key):
         parts.append(
             f"A message that names it is in the message quarantine ({message['reason']}) since "
             f"{message['received_at']}: deltaworks files redrive {relay}."
         )
-    if not object_answers:
+    if not statuses:
         parts.append(
             f"{key} is in no file event of {relay}: no notification announced it, or the key is spelled differently."
         )

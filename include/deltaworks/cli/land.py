@@ -40,12 +40,12 @@ def land(
     inputs = find_inputs(files, standard_input=sys.stdin.buffer)
     store = landing_store(project.environment.landing.with_bucket(source.bucket))
     with progress_bar(_total(inputs)) as report:
-        before: dict[str, int] = {}
+        read_bytes_by_file: dict[str, int] = {}
 
         def report_progress(file: Input, landed: LandedFile) -> None:
-            before[str(file)] = landed.read_bytes
+            read_bytes_by_file[str(file)] = landed.read_bytes
             objects = landed.objects + landed.existing
-            report(sum(before.values()), f"{file}: {objects:,} objects, {format_bytes(landed.read_bytes)}")
+            report(sum(read_bytes_by_file.values()), f"{file}: {objects:,} objects, {format_bytes(landed.read_bytes)}")
 
         results = land_files(
             inputs,

@@ -22,8 +22,8 @@ app = typer.Typer(no_args_is_help=True)
 def list_models(pipeline: PipelineArgument, name: str = typer.Argument("", help="Only this model.")) -> Listing:
     """List the models of a pipeline with every training run: time, outcome and gain."""
     spec = catalog().pipeline(pipeline)
-    declared = {model.name: model for model in spec.models}
-    models = [find_by_name(name, declared, "model")] if name else list(spec.models)
+    models_by_name = {model.name: model for model in spec.models}
+    models = [find_by_name(name, models_by_name, "model")] if name else list(spec.models)
     listing = Listing(("model", "as of", "outcome", "algorithm", "PR-AUC", "gains", "trained", "why"))
     for model in models:
         runs = _runs(pipeline).all(model.name)
@@ -80,8 +80,8 @@ def _runs(pipeline: str) -> ModelRuns:
 
 
 def _pr_aucs(run: ModelRun) -> str:
-    areas = [fold.scores["model"].pr_auc for fold in run.folds if "model" in fold.scores]
-    return ", ".join(f"{area:.3f}" for area in areas if area is not None)
+    values = [fold.scores["model"].pr_auc for fold in run.folds if "model" in fold.scores]
+    return ", ".join(f"{area:.3f}" for area in values if area is not None)
 
 
 def _calibration(run: ModelRun) -> list[OutputPart]:

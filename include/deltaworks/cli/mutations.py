@@ -151,8 +151,12 @@ def _session() -> SparkSession:
     from deltaworks.specs.storage import AwsSpec, StorageSpec
     from deltaworks.tables.spark.session import build_session
 
-    nowhere = StorageSpec(root=f"file://{tempfile.gettempdir()}")
+    temporary_storage = StorageSpec(root=f"file://{tempfile.gettempdir()}")
     environment = EnvironmentSpec(
-        environment="file", lake=nowhere, landing=nowhere, messaging=AwsSpec(), spark=SparkSpec(driver_memory="2g")
+        environment="file",
+        lake=temporary_storage,
+        landing=temporary_storage,
+        messaging=AwsSpec(),
+        spark=SparkSpec(driver_memory="2g"),
     )
     return build_session(environment, app_name="mutations.resolve")

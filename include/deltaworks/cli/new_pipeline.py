@@ -121,9 +121,9 @@ def _print_summary(inferred: InferredPipeline, *, error: bool = False) -> None:
     name = "one name for all" if proposal.type is None else f"type {proposal.type.path_text}"
     ident = "no id" if proposal.id is None else f"id {proposal.id.path_text}"
     tables = len(proposal.tables)
-    declared = f"{tables} table{'s' * (tables != 1)}"
+    tables_text = f"{tables} table{'s' * (tables != 1)}"
     time = f"time {proposal.time.path_text} ({proposal.time.form.format or proposal.time.form.unit})"
-    print_line(f"{name}, {time}, {ident}; {declared}.", error=error)
+    print_line(f"{name}, {time}, {ident}; {tables_text}.", error=error)
     print_line(f"{inferred.quarantined.total():,} of them would be quarantined.", error=error)
     for reason, count in inferred.quarantined.most_common(5):
         print_line(f"  {count:,} {reason}", error=error)

@@ -23,11 +23,11 @@ _WAIT = f"Minutes to follow the run, {_WAIT_MINUTES:.0f} by default; 0: not at a
 _PYTHON_TYPES: dict[str, Any] = {"text": str, "integer": int, "number": float, "switch": bool, "names": list[str]}
 
 
-def operation_command(declared: Operation) -> Callable[..., None]:
+def operation_command(operation: Operation) -> Callable[..., None]:
     """Builds the command of an operation: the subject, then an argument or option for each of its options."""
 
     def command(**values: Any) -> None:
-        subject = values.pop(declared.scope)
+        subject = values.pop(operation.scope)
         form = chosen_format(as_json=values.pop("as_json"), as_csv=values.pop("as_csv"))
         in_airflow, wait_minutes = values.pop("in_airflow", False), values.pop("wait_minutes", None)
         # Progress messages are separate from the listing.
@@ -35,43 +35,45 @@ def operation_command(declared: Operation) -> Callable[..., None]:
         if not in_airflow:
             if wait_minutes is not None:
                 raise typer.BadParameter("--wait-minutes needs --in-airflow")
-            show_report(run_operation(declared, catalog(), subject, values, echo=say), form=form)
+            show_report(run_operation(operation, catalog(), subject, values, echo=say), form=form)
             return
         # Imported only if needed.
         from deltaworks.operations.in_airflow import run_in_airflow
 
         minutes = _WAIT_MINUTES if wait_minutes is None else wait_minutes
         report = run_in_airflow(
-            declared, catalog(required_service=None), subject, values, wait_minutes=minutes, echo=say
+            operation, catalog(required_service=None), subject, values, wait_minutes=minutes, echo=say
         )
         show_report(report, form=form)
 
-    return _add_options(command, declared)
+    return _add_options(command, operation)
 
 
 def query_command(run: Callable[[OperationContext, Any], Report]) -> Callable[..., None]:
     """Builds the command of a read-only function, declared like an operation but available only as a command."""
     summary = (run.__doc__ or "").splitlines()[0]
-    declared = Operation(name=run.__name__, command="", summary=summary, run=f"{run.__module__}:{run.__name__}")
-    return operation_command(declared)
+    operation = Operation(name=run.__name__, command="", summary=summary, run=f"{run.__module__}:{run.__name__}")
+    return operation_command(operation)
 
 
-def _add_options(command: Callable[..., None], declared: Operation) -> Callable[..., None]:
-    fields = option_fields(declared.options_model())
-    complete = pipeline_names if declared.scope == "pipeline" else None
+def _add_options(command: Callable[..., None], operation: Operation) -> Callable[..., None]:
+    fields = option_fields(operation.options_model())
+    complete = pipeline_names if operation.scope == "pipeline" else None
     subject = inspect.Parameter(
-        declared.scope,
+        operation.scope,
         inspect.Parameter.KEYWORD_ONLY,
         annotation=Annotated[
-            str, typer.Argument(help=f"The {declared.scope}.", show_default=False, autocompletion=complete)
+            str, typer.Argument(help=f"The {operation.scope}.", show_default=False, autocompletion=complete)
         ],
     )
     parameters = [subject, *(_parameter(field) for field in sorted(fields, key=lambda field: not field.positional))]
-    parameters += _airflow_parameters() if declared.command else []
+    parameters += _airflow_parameters() if operation.command else []
     parameters += format_parameters()
     command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     command.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
-    command.__doc__ = f"{declared.summary}\n\n{declared.concurrency_note()}" if declared.command else declared.summary
+    command.__doc__ = (
+        f"{operation.summary}\n\n{operation.concurrency_note()}" if operation.command else operation.summary
+    )
     return command
 
 
@@ -82,9 +84,9 @@ def _airflow_parameters() -> list[inspect.Parameter]:
             name,
             inspect.Parameter.KEYWORD_ONLY,
             default=default,
-            annotation=Annotated[kind, typer.Option(flag, **more)],
+            annotation=Annotated[kind, typer.Option(flag, **settings)],
         )
-        for name, kind, default, flag, more in (
+        for name, kind, default, flag, settings in (
             ("in_airflow", bool, False, "--in-airflow", {"help": _IN_AIRFLOW}),
             ("wait_minutes", float | None, None, "--wait-minutes", {"help": _WAIT, "min": 0.0}),
         )
@@ -102,16 +104,16 @@ def _parameter(field: OptionField) -> inspect.Parameter:
     if field.kind == "names":
         default = None
     if field.positional:
-        mark: Any = typer.Argument(show_default=False, **settings)
+        parameter: Any = typer.Argument(show_default=False, **settings)
     else:
         flags = f"{field.flag}/{field.off_flag}" if field.kind == "switch" else field.flag
-        mark = typer.Option(flags, **settings)
+        parameter = typer.Option(flags, **settings)
     if field.required:
-        return inspect.Parameter(field.name, inspect.Parameter.KEYWORD_ONLY, annotation=Annotated[kind, mark])
+        return inspect.Parameter(field.name, inspect.Parameter.KEYWORD_ONLY, annotation=Annotated[kind, parameter])
     if default is None:
         kind = kind | None
     return inspect.Parameter(
-        field.name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[kind, mark]
+        field.name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[kind, parameter]
     )
 
 

@@ -33,8 +33,8 @@ def check() -> CommandOutput:
     for facts in project.pipelines:
         counts = (facts.tables, facts.live, facts.gold)
         pipelines.add(facts.name, facts.owner, facts.source, *counts, facts.fingerprint)
-    counted = f"{_pluralize(len(project.pipelines), 'pipeline')} and {_pluralize(project.relays, 'relay')}"
-    summary = f"{counted} are valid."
+    counts_text = f"{_pluralize(len(project.pipelines), 'pipeline')} and {_pluralize(project.relays, 'relay')}"
+    summary = f"{counts_text} are valid."
     parts: list[str | Listing] = [
         _error_listing("errors", project.errors),
         _error_listing("warnings", project.warnings),
@@ -50,8 +50,8 @@ def check() -> CommandOutput:
     return CommandOutput(parts, exit_code=ConfigError.exit_code)
 
 
-def _pluralize(count: int, thing: str) -> str:
-    return f"{count} {thing}{'s' * (count != 1)}"
+def _pluralize(count: int, noun: str) -> str:
+    return f"{count} {noun}{'s' * (count != 1)}"
 
 
 def _error_listing(title: str, errors: list[SpecError]) -> Listing:
@@ -127,11 +127,11 @@ def diff(
     if accept:
         accepted = records.accept(spec, by=getpass.getuser(), reason=reason)
         parts.append(f"Accepted: {', '.join(change.field for change in accepted) or 'nothing needed it'}.")
-    refused = unsafe_changes(changes)
+    rejected = unsafe_changes(changes)
     try:
         records.check(spec)
     except ContractError as error:
-        parts.append(f"The stream will not start on this: {', '.join(edit.field for edit in refused)}.")
+        parts.append(f"The stream will not start on this: {', '.join(edit.field for edit in rejected)}.")
         return CommandOutput(parts, exit_code=error.exit_code)
     return CommandOutput([*parts, "The stream will start on this."])
 

@@ -38,10 +38,10 @@ def check_reachable(service: AwsSpec, *, section: str, environment: str) -> None
         address = (parts.hostname, parts.port or _PORTS.get(parts.scheme, 443))
         socket.create_connection(address, timeout=TIMEOUT_SECONDS).close()
     except OSError as error:
-        declared = f"{section}.endpoint in include/environments/{environment}.yaml"
-        hint = f"Check {declared}, and the network."
+        setting = f"{section}.endpoint in include/environments/{environment}.yaml"
+        hint = f"Check {setting}, and the network."
         if _is_loopback(parts.hostname):
-            hint = f"`deltaworks up` starts the embedded stack. Where this is another one, check {declared}."
+            hint = f"`deltaworks up` starts the embedded stack. Where this is another one, check {setting}."
         raise TransientError(
             "STORAGE_UNREACHABLE", f"Nothing answers at {endpoint} (the {section}).", hint=hint
         ) from error

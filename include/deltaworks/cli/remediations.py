@@ -24,17 +24,17 @@ def list_remediations(
     """List remediations, their holds, and their last actions."""
     project = catalog()
     records = RemediationRecords(open_objects(project.environment.lake))
-    declared = Listing(("remediation", "on", "targets", "step", "floor", "dry_run", "held"), title="remediations")
-    done = Listing(("at", "remediation", "state", "from", "to", "reason", "notification"), title="what they did")
+    remediations = Listing(("remediation", "on", "targets", "step", "floor", "dry_run", "held"), title="remediations")
+    actions = Listing(("at", "remediation", "state", "from", "to", "reason", "notification"), title="what they did")
     for spec in project.environment.remediations:
         held = records.hold_reason(spec.name) or ""
-        declared.add(spec.name, spec.rule, ", ".join(spec.targets), spec.step, spec.floor, spec.dry_run, held)
+        remediations.add(spec.name, spec.rule, ", ".join(spec.targets), spec.step, spec.floor, spec.dry_run, held)
         for record in list(records.all(spec.name))[: -limit - 1 : -1]:
             at = Cell(record.at, record.at[:16].replace("T", " "))
-            done.add(
+            actions.add(
                 at, record.remediation, record.state, record.source, record.target, record.reason, record.notification
             )
-    return [declared, done]
+    return [remediations, actions]
 
 
 @app.command()

@@ -105,27 +105,27 @@ def backtest(
     """Evaluate a rule on past data: episodes, notifications, detection delay and false positives."""
     project = catalog()
     spec = project.pipeline(pipeline)
-    declared = find_by_name(rule, {item.name: item for item in spec.rules}, "rule")
+    rule_spec = find_by_name(rule, {item.name: item for item in spec.rules}, "rule")
     start, end = _parse_span(since, until)
     from deltaworks.rules.backtest import backtest as run
     from deltaworks.rules.incidents import read_incidents
     from deltaworks.rules.overrides import with_overrides
 
-    candidate = with_overrides(declared, settings or ())
-    incidents_recorded = read_incidents(incidents) if incidents is not None else None
+    candidate = with_overrides(rule_spec, settings or ())
+    recorded_incidents = read_incidents(incidents) if incidents is not None else None
     started_at = time.monotonic()
     result = run(
         project, pipeline, candidate, since=start, until=end, point_in_time=point_in_time, keep_points=html is not None
     )
     seconds = time.monotonic() - started_at
     parts: list[OutputPart] = [_episode_listing(result), _notification_listing(result)]
-    if incidents_recorded is not None:
+    if recorded_incidents is not None:
         from deltaworks.rules.incidents import detections
 
-        detected, false = detections(result, incidents_recorded)
+        detected, false_positives = detections(result, recorded_incidents)
         parts += [
             _detection_listing(detected),
-            f"{len(false)} episodes of no incident: {len(false) / result.days:.2f} a day.",
+            f"{len(false_positives)} episodes of no incident: {len(false_positives) / result.days:.2f} a day.",
         ]
     parts += _summary_lines(result, point_in_time=point_in_time, seconds=seconds)
     if html is not None:

@@ -41,9 +41,9 @@ def sql(
 def _run_query(query: str, project: Catalog, *, limit: int) -> tuple[list[str], list[tuple[Any, ...]]]:
     """Returns the columns and up to `limit` + 1 rows, so the caller can tell whether there are more."""
     connection, names = connect(project, statement=query)
-    travel = _time_travel(query, connection, project)
+    time_travel = _time_travel(query, connection, project)
     try:
-        return _rows(connection, query if travel is None else travel.rewrite(query), limit)
+        return _rows(connection, query if time_travel is None else time_travel.rewrite(query), limit)
     except duckdb.CatalogException as error:
         # Either an unknown name, for which DuckDB suggests the closest of all tables; or a name defined in the query
         # itself.
@@ -51,9 +51,9 @@ def _run_query(query: str, project: Catalog, *, limit: int) -> tuple[list[str], 
         try:
             return _rows(connection, query, limit)
         except duckdb.Error as again:
-            raise _query_error(error if travel is not None else again, query, project, names) from error
+            raise _query_error(error if time_travel is not None else again, query, project, names) from error
     except duckdb.Error as error:
-        missing = travel.missing_files_error() if travel is not None else None
+        missing = time_travel.missing_files_error() if time_travel is not None else None
         raise missing or _query_error(error, query, project, names) from error
 
 
@@ -96,8 +96,8 @@ def _sql_rejected(error: duckdb.Error, query: str, project: Catalog, names: Sequ
                         f"{name}."
                     ),
                 )
-    text, _, place = str(error).partition("\n\n")
-    line = f" ({place.partition(':')[0].lower()})" if place.startswith("LINE ") else ""
+    text, _, location = str(error).partition("\n\n")
+    line = f" ({location.partition(':')[0].lower()})" if location.startswith("LINE ") else ""
     return ConfigError(
         "SQL_REFUSED",
         " ".join(text.split()) + line,

@@ -90,9 +90,9 @@ def register(
     if settings:
         print_document("\n".join(f"{name} {value}" for name, value in external_session_settings(project)))
         return
-    statements, absent = registration_statements(project, [pipeline] if pipeline else (), into=into, scheme=scheme)
-    if absent:
-        print_line(f"Not created yet; run this again later for: {', '.join(absent)}.", error=True)
+    statements, missing = registration_statements(project, [pipeline] if pipeline else (), into=into, scheme=scheme)
+    if missing:
+        print_line(f"Not created yet; run this again later for: {', '.join(missing)}.", error=True)
     if statements:
         print_document("\n".join(f"{statement};" for statement in statements))
 
@@ -108,8 +108,8 @@ def pin(
     project = catalog()
     pipeline, name = _split_table(project, table)
     if version < 0:
-        opened = Lake(project.environment.lake).open(paths.table(pipeline, name))
-        version = opened.version() if opened is not None else 0
+        delta_table = Lake(project.environment.lake).open(paths.table(pipeline, name))
+        version = delta_table.version() if delta_table is not None else 0
     home = PipelineHome.open(project.environment.lake, pipeline)
     claim = home.readers.pin(name, reader=reader, version=version, hours=hours)
     print_line(f"{table} is pinned from version {version} on for {reader}, until {claim.until[:16]}.")

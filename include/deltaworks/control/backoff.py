@@ -108,8 +108,8 @@ class RestartBackoff:
             The seconds waited.
         """
         waited_seconds = 0.0
-        while (left_seconds := self.remaining_seconds()) > 0:
-            step_seconds = min(left_seconds, POLL_SECONDS)
+        while (remaining := self.remaining_seconds()) > 0:
+            step_seconds = min(remaining, POLL_SECONDS)
             self._sleep(step_seconds)
             waited_seconds += step_seconds
         self._started = self._clock()
@@ -134,9 +134,9 @@ class RestartBackoff:
         """
         now = self._clock()
         early = (now - self._started).total_seconds() < STABLE_RUN_SECONDS
-        before = self.read()
-        failures = before.failures + 1 if early else 1
-        non_outage_failures = (before.non_outage_failures if early else 0) + (0 if is_outage else 1)
+        previous = self.read()
+        failures = previous.failures + 1 if early else 1
+        non_outage_failures = (previous.non_outage_failures if early else 0) + (0 if is_outage else 1)
         # Random extra time, so that streams that failed together do not restart together.
         seconds = min(wait_seconds(failures, retryable=retryable) * random.uniform(1.0, 1.2), MAX_WAIT_SECONDS)
         record = FailureRecord(
@@ -159,16 +159,16 @@ class RestartBackoff:
 
         A fenced run counts neither as a failure nor as a success: its successor owns the record.
         """
-        if (left_seconds := self.remaining_seconds()) > 0:
+        if (remaining := self.remaining_seconds()) > 0:
             failures = self.read().failures
-            log.warning("waiting %.0f s before this run, after %d failures in a row", left_seconds, failures)
+            log.warning("waiting %.0f s before this run, after %d failures in a row", remaining, failures)
             self.wait()
         try:
             yield
         except FencedError:
             raise
         except Exception as error:
-            own = as_deltaworks_error(error)
-            self.record_failure(retryable=own.retryable, is_outage=own.condition in OUTAGE_CONDITIONS)
+            converted = as_deltaworks_error(error)
+            self.record_failure(retryable=converted.retryable, is_outage=converted.condition in OUTAGE_CONDITIONS)
             raise
         self.reset()

@@ -51,7 +51,7 @@ def redacted_traceback(error: BaseException) -> str:
     for link in links:
         links += [other for other in (link.__cause__, link.__context__) if other is not None and other not in links]
     for link in links:
-        own = str(link)
-        if (redacted := redact_values(own)) != own:
-            text = text.replace(own, redacted)
+        message = str(link)
+        if (redacted := redact_values(message)) != message:
+            text = text.replace(message, redacted)
     return text

@@ -80,11 +80,11 @@ def run_job(main: Callable[[], int | None], *, watch_parent: bool = True) -> int
     try:
         code = main()
     except Exception as error:
-        own = as_deltaworks_error(error)
+        converted = as_deltaworks_error(error)
         sys.stderr.write(redacted_traceback(error))
         sys.stderr.flush()
-        print(own.as_line(), flush=True)  # noqa: T201 - the line a launcher reads
-        return own.exit_code
+        print(converted.as_line(), flush=True)  # noqa: T201 - the line a launcher reads
+        return converted.exit_code
     return code or 0
 
 
@@ -107,11 +107,11 @@ def as_deltaworks_error(error: BaseException) -> DeltaworksError:
     """
     chain = list(_cause_chain(error))
     text = "\n".join(_text_of(link) for link in chain)
-    own = next((link for link in chain if isinstance(link, DeltaworksError)), None) or last_error_in(text)
-    if own is not None:
-        return own
-    if (named := _spark_error(text, error) or _source_error(text)) is not None:
-        return named
+    wrapped = next((link for link in chain if isinstance(link, DeltaworksError)), None) or last_error_in(text)
+    if wrapped is not None:
+        return wrapped
+    if (known := _spark_error(text, error) or _source_error(text)) is not None:
+        return known
     if _OUTAGE.search(text) or any(_is_outage(link) for link in chain):
         return TransientError(
             "STORAGE_UNREACHABLE",

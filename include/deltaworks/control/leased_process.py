@@ -162,5 +162,5 @@ class LeasedProcess:
 
 
 def _error_record(error: Exception) -> dict[str, Any]:
-    unforeseen = {"condition": type(error).__name__, "message": str(error)}
-    return error.as_record() if isinstance(error, DeltaworksError) else unforeseen
+    generic = {"condition": type(error).__name__, "message": str(error)}
+    return error.as_record() if isinstance(error, DeltaworksError) else generic

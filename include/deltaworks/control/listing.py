@@ -49,9 +49,9 @@ def byte_count_cell(number: int) -> Cell:
     return Cell(number, format_bytes(number))
 
 
-def timestamp_cell(at: dt.datetime | None, *, absent: str = "") -> Cell:
+def timestamp_cell(at: dt.datetime | None, *, default: str = "") -> Cell:
     """A time, to the second for people."""
-    return Cell(None if at is None else at.isoformat(), absent if at is None else f"{at:%Y-%m-%d %H:%M:%S}")
+    return Cell(None if at is None else at.isoformat(), default if at is None else f"{at:%Y-%m-%d %H:%M:%S}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,7 +158,8 @@ def escape_invisible(text: str) -> str:
     if text.isascii() and text.isprintable():
         return text
     return "".join(
-        _escape_character(sign) if unicodedata.category(sign) in _INVISIBLE_CATEGORIES else sign for sign in text
+        _escape_character(character) if unicodedata.category(character) in _INVISIBLE_CATEGORIES else character
+        for character in text
     )
 
 

@@ -56,9 +56,9 @@ def process_ancestry(*, levels: int = 3) -> tuple[ProcessParent, ...]:
 
 def find_orphan(chain: tuple[ProcessParent, ...]) -> ProcessParent | None:
     """Returns the first process of the chain whose parent has changed, or None."""
-    for watched in chain:
-        if parent_of(watched.pid) != watched.parent:
-            return watched
+    for process in chain:
+        if parent_of(process.pid) != process.parent:
+            return process
     return None
 
 

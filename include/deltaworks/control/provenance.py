@@ -36,8 +36,8 @@ def airflow_run_id() -> str:
 
 def airflow_run_of(run: str) -> tuple[str, str]:
     """Extracts DAG id and run id from a value of `current_run`; both are empty outside Airflow."""
-    dag_id, *rest = run.split("/")
-    return (dag_id, "/".join(rest[:-2])) if len(rest) > 2 else ("", "")
+    dag_id, *parts = run.split("/")
+    return (dag_id, "/".join(parts[:-2])) if len(parts) > 2 else ("", "")
 
 
 def is_maintenance_run(pipeline: str) -> bool:

@@ -63,7 +63,7 @@ def test_every_subscribed_queue_gets_the_notification_once(aws: Aws, objects: Lo
     first = send_notifications(objects, opened, now=clock.now)
     again = send_notifications(objects, opened, now=clock.advance(60))
 
-    assert first == SendResult(sent=1, waiting=0, abandoned=0, failing=())
+    assert first == SendResult(sent=1, waiting=0, abandoned=0, failing_channels=())
     assert again.sent == 0
     for queue in queues:
         (got,) = aws.received(queue)
@@ -111,7 +111,7 @@ def test_notifications_survive_an_sns_outage_and_are_sent_once_in_order(
 
     for _ in range(3):
         result = send_notifications(objects, [*down, log], now=clock.advance(600))
-    assert result.failing == ("people",)
+    assert result.failing_channels == ("people",)
     assert [notification.kind for notification in said.notifications[:2]] == ["raised", "resolved"]
     assert [notification.cause for notification in said.notifications[2:]] == ["CHANNEL_FAILING"], (
         "told on the channel that works"
@@ -230,7 +230,7 @@ def test_a_dead_subscriber_does_not_affect_others_and_its_dead_letters_have_the_
 
     result = send_notifications(objects, open_channels(spec_of(topic), aws.messaging), now=clock.now)
 
-    assert result.failing == ()
+    assert result.failing_channels == ()
     assert [got["id"] for got in aws.received(alive)] == [notification.id]
     assert [got["id"] for got in aws.received(letters)] == ([notification.id] if redrive else [])
 
@@ -243,7 +243,7 @@ def test_a_notification_is_abandoned_after_days_of_failures(objects: LocalObject
         result = send_notifications(objects, [channel_of(said)], now=clock.advance(4 * 3600))
         flush_alerts(objects, now=clock.now)
 
-    assert result.failing == ("log",)
+    assert result.failing_channels == ("log",)
     states = [
         found.state
         for key in objects.list(paths.alerts("deliveries/"))
@@ -260,13 +260,15 @@ def test_a_recovered_channel_is_retried_without_delay(objects: LocalObjects, clo
         send_notifications(objects, [channel_of(said, "people"), channel_of(other, "log")], now=clock.advance(601))
     said.fails = False
     both = [channel_of(said, "people"), channel_of(other, "log")]
-    assert send_notifications(objects, both, now=clock.advance(1)).failing == ("people",), "it waits for its next try"
+    assert send_notifications(objects, both, now=clock.advance(1)).failing_channels == ("people",), (
+        "it waits for its next try"
+    )
 
     due = retry_now(objects, "people"), retry_now(objects, "log")
     result = send_notifications(objects, both, now=clock.advance(1))
 
     assert due == (1, 0), "of those in order, the first alone has been tried"
-    assert result.failing == ()
+    assert result.failing_channels == ()
     assert [notification.cause for notification in said.notifications] == ["STREAM_HUNG", "CHANNEL_FAILING"]
     assert [alert.subject for alert in alerts(objects) if alert.state.is_open] == ["stream games"]
 
@@ -294,7 +296,7 @@ def test_a_failing_sender_does_not_block_other_channels(objects: LocalObjects, c
 
     result = send_notifications(objects, [channel_of(broken, "a"), channel_of(well, "b")], now=clock.now)
 
-    assert result.failing == ("a",)
+    assert result.failing_channels == ("a",)
     assert [notification.cause for notification in well.notifications] == ["STREAM_HUNG"]
 
 
@@ -379,7 +381,7 @@ def test_a_webhook_gets_json_and_a_rejection_is_retried(
     notification = raise_and_read(objects, clock)
     try:
         hook.status = 503
-        assert send_notifications(objects, opened, now=clock.now).failing == ("chat",)
+        assert send_notifications(objects, opened, now=clock.now).failing_channels == ("chat",)
         assert send_notifications(objects, opened, now=clock.advance(5)).sent == 0, "not tried again at once"
         hook.status = 204
         send_notifications(objects, opened, now=clock.advance(60))

@@ -36,14 +36,16 @@ def sns_message(topic: str, notification: Notification) -> SnsMessage:
     On a FIFO topic SNS drops a second notification of the same id within five minutes.
     """
     fifo = topic.endswith(".fifo")
-    named = {name: notification.detail.get(name) for name in _RULE_ATTRIBUTES if notification.cause.startswith("RULE_")}
+    rule_attributes = {
+        name: notification.detail.get(name) for name in _RULE_ATTRIBUTES if notification.cause.startswith("RULE_")
+    }
     group = hashlib.sha256(f"{notification.cause} {notification.subject}".encode()).hexdigest()[:32]
     return SnsMessage(
         topic=topic,
         subject=notification.title,
         body=json.dumps(notification.record(), indent=2, ensure_ascii=False),
         attributes={"severity": notification.severity, "cause": notification.cause, "kind": notification.kind}
-        | {name: value for name, value in named.items() if isinstance(value, str) and value},
+        | {name: value for name, value in rule_attributes.items() if isinstance(value, str) and value},
         group=group if fifo else None,
         deduplication_id=notification.id if fifo else None,
     )

@@ -81,9 +81,9 @@ def _alerts_table() -> str:
             row.code for row in HEALTH_CAUSES.values() if row.alert and alert_for_verdict(row.code) == alert.name
         ]
         failures = [code for code in CONDITIONS if alert.name == alert_for_failure(code) != "JOB_FAILED"]
-        raised_for = ", ".join(f"`{code}`" for code in (*verdicts, *failures))
+        codes_text = ", ".join(f"`{code}`" for code in (*verdicts, *failures))
         name = f"[`{alert.name}`]({alert.runbook})"
-        rows.append((name, alert.severity, alert.meaning, raised_for))
+        rows.append((name, alert.severity, alert.meaning, codes_text))
     return _markdown(("cause", "severity", "meaning", "raised for"), rows)
 
 

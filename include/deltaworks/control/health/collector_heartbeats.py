@@ -43,7 +43,7 @@ class CollectorHeartbeatWriter(BackgroundThread):
         self._objects = objects
         self._heartbeat = heartbeat
         self._event_counts = event_counts
-        self._beat_seconds = interval_seconds
+        self._interval_seconds = interval_seconds
         self._clock = clock
         self._counts: HourCounts | None = None
         self._last_event_counts: EventCounts = {}
@@ -91,21 +91,21 @@ class CollectorHeartbeatWriter(BackgroundThread):
                 silent = True
             if ended:
                 return
-            self._stopping.wait(self._beat_seconds)
+            self._stopping.wait(self._interval_seconds)
 
 
-def _difference(now: EventCounts, before: EventCounts) -> EventCounts:
+def _difference(current: EventCounts, previous: EventCounts) -> EventCounts:
     return {
-        source: {verdict: count - before.get(source, {}).get(verdict, 0) for verdict, count in verdicts.items()}
-        for source, verdicts in now.items()
+        source: {verdict: count - previous.get(source, {}).get(verdict, 0) for verdict, count in verdicts.items()}
+        for source, verdicts in current.items()
     }
 
 
-def _sum(one: EventCounts, other: EventCounts) -> dict[str, dict[str, int]]:
-    total = {source: dict(verdicts) for source, verdicts in one.items()}
-    for source, verdicts in other.items():
-        of_source = total.setdefault(source, {})
+def _sum(left_counts: EventCounts, right_counts: EventCounts) -> dict[str, dict[str, int]]:
+    total = {source: dict(verdicts) for source, verdicts in left_counts.items()}
+    for source, verdicts in right_counts.items():
+        source_counts = total.setdefault(source, {})
         for verdict, count in verdicts.items():
             if count:
-                of_source[verdict] = of_source.get(verdict, 0) + count
+                source_counts[verdict] = source_counts.get(verdict, 0) + count
     return {source: verdicts for source, verdicts in total.items() if verdicts}

@@ -47,8 +47,8 @@ def read_collectors(catalog: Catalog, objects: ObjectStore) -> list[CollectorFac
     facts = []
     for name in catalog.collectors:
         try:
-            losses = RecordStore(objects, LostEvents).read(lost_events_key(name))
-            facts.append(CollectorFacts(name, read_collector_heartbeats(objects, name), losses))
+            lost_events = RecordStore(objects, LostEvents).read(lost_events_key(name))
+            facts.append(CollectorFacts(name, read_collector_heartbeats(objects, name), lost_events))
         except Exception as error:
             facts.append(CollectorFacts(name, error=error))
     return facts
@@ -61,12 +61,16 @@ def collector_reports(
     reports = []
     for facts in collectors:
         subject = Subject("collector", facts.name, collector_control(facts.name), HealthLimits())
-        before = (previous or {}).get(subject.key)
+        previous_verdict = (previous or {}).get(subject.key)
         if facts.error is not None:
-            wrong = unreadable_verdict(facts.error, kind="collector", name=facts.name, now=now, previous=before)
-            reports.append(Report(subject, wrong, None))
+            verdict_on_error = unreadable_verdict(
+                facts.error, kind="collector", name=facts.name, now=now, previous=previous_verdict
+            )
+            reports.append(Report(subject, verdict_on_error, None))
         elif facts.heartbeats:
-            verdict = evaluate_collector(facts.name, facts.heartbeats, facts.lost_events, now=now, previous=before)
+            verdict = evaluate_collector(
+                facts.name, facts.heartbeats, facts.lost_events, now=now, previous=previous_verdict
+            )
             reports.append(Report(subject, verdict, None))
     return reports
 
@@ -135,13 +139,15 @@ def _backlog_next_step(heartbeat: CollectorHeartbeat) -> str:
 
 def _lost_events_finding(lost_events: LostEvents) -> Finding:
     events = sum(missing.events for missing in lost_events.missing)
-    named = [f"{missing.id[:8]}: {missing.first}-{missing.last}" for missing in lost_events.missing[:_MAX_RANGES_SHOWN]]
-    more = (
+    ranges = [
+        f"{missing.id[:8]}: {missing.first}-{missing.last}" for missing in lost_events.missing[:_MAX_RANGES_SHOWN]
+    ]
+    omitted_text = (
         f" and {len(lost_events.missing) - _MAX_RANGES_SHOWN} more ranges"
         if len(lost_events.missing) > _MAX_RANGES_SHOWN
         else ""
     )
-    text = f"{events} acknowledged events are neither in a table nor in quarantine: {', '.join(named)}{more}."
+    text = f"{events} acknowledged events are neither in a table nor in quarantine: {', '.join(ranges)}{omitted_text}."
     return Finding("unhealthy", "EVENTS_LOST", text, "See how-to/collect-over-http.md#events-are-lost.")
 
 

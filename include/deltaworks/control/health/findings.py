@@ -192,11 +192,11 @@ def _gold_failing(heartbeat: Heartbeat, now: datetime) -> Finding | None:
 
 
 def _backlog(heartbeat: Heartbeat, now: datetime, limits: HealthLimits) -> Finding:
-    what = describe_backlog(heartbeat)
+    backlog = describe_backlog(heartbeat)
     if heartbeat.oldest_pending_at is not None:
         waited = age_seconds(heartbeat.oldest_pending_at, now)
-        after = "" if heartbeat.batch_id is None else f"; batch {heartbeat.batch_id}"
-        detail = f"{what}, the oldest for {format_duration(waited)}{after}."
+        suffix = "" if heartbeat.batch_id is None else f"; batch {heartbeat.batch_id}"
+        detail = f"{backlog}, the oldest for {format_duration(waited)}{suffix}."
         if waited > limits.backlog_seconds_max:
             return Finding(
                 "unhealthy",
@@ -207,8 +207,8 @@ def _backlog(heartbeat: Heartbeat, now: datetime, limits: HealthLimits) -> Findi
             )
         if waited > limits.lag_seconds:
             return Finding("lagging", "BACKLOG", detail)
-    done = "No batch in this run yet" if heartbeat.batch_id is None else f"Batch {heartbeat.batch_id}"
-    return Finding("healthy", "OK", f"{done}; {what}.")
+    last_batch = "No batch in this run yet" if heartbeat.batch_id is None else f"Batch {heartbeat.batch_id}"
+    return Finding("healthy", "OK", f"{last_batch}; {backlog}.")
 
 
 def describe_backlog(heartbeat: Heartbeat) -> str:
@@ -237,8 +237,10 @@ def _missing_input(
     hour = silent_hour(input_rate, last_input, now)
     if hour is None or input_rate is None:
         return None
-    usual = f"the hour from {hour:%H:%M} usually has {input_rate.rows_by_hour[hour.hour]:.0f} rows"
-    return Finding("unhealthy", "INPUT_SILENT", f"No input for {format_duration(silent_seconds)}; {usual}.", next_step)
+    usual_input = f"the hour from {hour:%H:%M} usually has {input_rate.rows_by_hour[hour.hour]:.0f} rows"
+    return Finding(
+        "unhealthy", "INPUT_SILENT", f"No input for {format_duration(silent_seconds)}; {usual_input}.", next_step
+    )
 
 
 def _error_suffix(heartbeat: Heartbeat) -> str:

@@ -111,7 +111,7 @@ class HeartbeatWriter:
     ) -> None:
         self._objects = objects
         self._key = key
-        self._beat_seconds = interval_seconds
+        self._interval_seconds = interval_seconds
         self._is_progressing = is_progressing
         self._lock = threading.Lock()
         self._wake = threading.Event()
@@ -156,7 +156,7 @@ class HeartbeatWriter:
 
     def _loop(self) -> None:
         while True:
-            self._wake.wait(self._beat_seconds)
+            self._wake.wait(self._interval_seconds)
             self._wake.clear()
             closing = self._closed
             if closing or self._is_progressing():

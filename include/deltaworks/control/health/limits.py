@@ -94,8 +94,8 @@ def is_loss_near(left_seconds: float | None, heartbeat: Heartbeat, limits: Healt
     retention = heartbeat.retention_seconds or limits.retention_seconds
     if left_seconds is None or retention is None:
         return False
-    least = limits.time_left_seconds_min
-    return left_seconds < (least if least is not None else retention / 4)
+    minimum_seconds = limits.time_left_seconds_min
+    return left_seconds < (minimum_seconds if minimum_seconds is not None else retention / 4)
 
 
 FORMAT = 1
@@ -124,7 +124,7 @@ def median_input_rate(rows_by_hour: Mapping[datetime, int], *, first_input_at: d
     """
     today = now.replace(hour=0, minute=0, second=0, microsecond=0)
     begin = max(today - timedelta(days=MAX_DAYS), first_input_at)
-    days = [day for back in range(1, MAX_DAYS + 1) if (day := today - timedelta(days=back)) >= begin]
+    days = [day for days_ago in range(1, MAX_DAYS + 1) if (day := today - timedelta(days=days_ago)) >= begin]
     medians = (
         statistics.median([rows_by_hour.get(day + timedelta(hours=hour), 0) for day in days]) if days else 0.0
         for hour in range(HOURS)

@@ -192,10 +192,10 @@ def _read(subject: Subject, objects: ObjectStore, now: datetime) -> _SubjectFact
 def _evaluate_facts(
     facts: _SubjectFacts, *, paused: PausedLookup, previous: Mapping[str, Verdict] | None, now: datetime
 ) -> Report:
-    subject, before = facts.subject, (previous or {}).get(facts.subject.key)
+    subject, previous_verdict = facts.subject, (previous or {}).get(facts.subject.key)
     if facts.error is not None:
         verdict_on_error = unreadable_verdict(
-            facts.error, kind=subject.kind, name=subject.name, now=now, previous=before
+            facts.error, kind=subject.kind, name=subject.name, now=now, previous=previous_verdict
         )
         return Report(subject, verdict_on_error, None)
     is_running = facts.heartbeat is not None and is_live(facts.heartbeat, subject.limits, now)
@@ -207,7 +207,7 @@ def _evaluate_facts(
         now=now,
         # Each lookup is a request to Airflow, and it is irrelevant for a running process.
         paused=None if is_running else paused(subject.dag_id),
-        previous=before,
+        previous=previous_verdict,
         limits=subject.limits,
         input_rate=facts.input_rate,
         throughput=facts.throughput,
@@ -245,10 +245,10 @@ def invalid_spec_reports(
 def subjects_with_invalid_spec(catalog: Catalog) -> list[tuple[Subject, DeltaworksError]]:
     """Returns every relay and stream with an invalid spec, with its error."""
     invalid: list[tuple[Subject, DeltaworksError]] = []
-    for (declared, name), error in catalog.broken.items():
-        if declared == "relay":
+    for (spec_kind, name), error in catalog.broken.items():
+        if spec_kind == "relay":
             invalid.append((Subject("relay", name, paths.relay_control(name), HealthLimits()), error))
-        elif declared == "pipeline":
+        elif spec_kind == "pipeline":
             group = group_of(catalog, name) or ""
             invalid.append((Subject("stream", name, paths.pipeline_control(name), HealthLimits(), group=group), error))
     return invalid
@@ -278,9 +278,9 @@ def format_reports(reports: Iterable[Report]) -> str:
     for item in ordered:
         verdict = item.verdict
         since = verdict.since.strftime("%m-%d %H:%M")
-        mark = "!" if verdict.is_unhealthy else ""
-        left = "" if verdict.time_left_seconds is None else format_duration(max(0.0, verdict.time_left_seconds))
-        rows.append((mark, item.subject.key, verdict.state, verdict.cause, since, left, verdict.detail))
+        marker = "!" if verdict.is_unhealthy else ""
+        time_left = "" if verdict.time_left_seconds is None else format_duration(max(0.0, verdict.time_left_seconds))
+        rows.append((marker, item.subject.key, verdict.state, verdict.cause, since, time_left, verdict.detail))
         if verdict.is_unhealthy:
             rows.append(("", "", "", "", "next", "", verdict.next_step))
     widths = [max(len(row[column]) for row in rows) for column in range(6)]

@@ -71,13 +71,13 @@ class EventTotals:
 
     def describe_reasons(self) -> str:
         """Formats the most frequent reasons: `9,998 type_mismatch at level, 2 malformed`."""
-        listed = list(self.reasons.items())
-        shown = [
+        reasons = list(self.reasons.items())
+        texts = [
             f"{number:,} {code}" + (f" at {path[:_MAX_PATH_LENGTH]}" if path else "")
-            for (code, path), number in listed[:_MAX_REASONS_SHOWN]
+            for (code, path), number in reasons[:_MAX_REASONS_SHOWN]
         ]
-        more = len(listed) - len(shown)
-        return ", ".join(shown) + (f" and {more} more" if more else "")
+        omitted = len(reasons) - len(texts)
+        return ", ".join(texts) + (f" and {omitted} more" if omitted else "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,8 +106,10 @@ class Throughput:
         return self._since(now - HOUR - _FINE_SPAN)
 
     def _since(self, first: datetime) -> EventTotals:
-        total, landed = (_sum(one for at, one in spans.items() if at > first) for spans in (self.spans, self.replayed))
-        return total.minus(landed)
+        total, replayed = (
+            _sum(one for at, one in spans.items() if at > first) for spans in (self.spans, self.replayed)
+        )
+        return total.minus(replayed)
 
     def recent_totals(self, now: datetime, *, events: int) -> tuple[EventTotals, timedelta]:
         """Returns the totals of the last hour or, if they have fewer than `events` events, of as many hours as needed
@@ -153,10 +155,10 @@ def read_throughput(objects: ObjectStore, key: str) -> Throughput:
 
 def read_with_replays(objects: ObjectStore, control: str, limits: HealthLimits, now: datetime) -> Throughput:
     """Reads the record of a control folder. Reads the replayed events only if they may change a verdict."""
-    read = read_throughput(objects, paths.throughput(control))
-    if not describe_quarantine_excess(read, limits, now):
-        return read
-    return replace(read, replayed=read_throughput(objects, summary_paths.replayed_throughput(control)).spans)
+    throughput = read_throughput(objects, paths.throughput(control))
+    if not describe_quarantine_excess(throughput, limits, now):
+        return throughput
+    return replace(throughput, replayed=read_throughput(objects, summary_paths.replayed_throughput(control)).spans)
 
 
 def record_replayed(objects: ObjectStore, control: str, replayed: Throughput, *, now: datetime) -> None:
@@ -186,8 +188,8 @@ class ThroughputWriter:
         """Writes the batches added since the last write, if any."""
         if not self._pending.spans:
             return
-        before = self._stored if self._stored is not None else read_throughput(self._objects, self._key)
-        merged = before.merged(self._pending, now=now)
+        stored = self._stored if self._stored is not None else read_throughput(self._objects, self._key)
+        merged = stored.merged(self._pending, now=now)
         self._objects.put(self._key, merged.encode())
         self._stored, self._pending = merged, Throughput()
 

@@ -42,11 +42,11 @@ def vault_reports(
     reports = []
     for name in catalog.namespaces:
         subject = Subject("vault", name, privacy_control(name), HealthLimits())
-        before = (previous or {}).get(subject.key)
+        previous_verdict = (previous or {}).get(subject.key)
         try:
-            verdict = evaluate_vault(name, read_vault_heartbeat(objects, name), now=now, previous=before)
+            verdict = evaluate_vault(name, read_vault_heartbeat(objects, name), now=now, previous=previous_verdict)
         except Exception as error:
-            verdict = unreadable_verdict(error, kind="vault", name=name, now=now, previous=before)
+            verdict = unreadable_verdict(error, kind="vault", name=name, now=now, previous=previous_verdict)
         reports.append(Report(subject, verdict, None))
     return reports
 

@@ -176,10 +176,12 @@ def _last_input(heartbeat: Heartbeat, previous: Verdict | None, kind: SubjectKin
     if kind != "stream":
         return None
     # A stopped or paused stream expects no input.
-    before = previous if previous is not None and previous.state not in ("stopped", "stopping", "paused") else None
+    active_previous = (
+        previous if previous is not None and previous.state not in ("stopped", "stopping", "paused") else None
+    )
     instants = [
         at
-        for text in (heartbeat.last_batch_at, before.last_input_at if before else None)
+        for text in (heartbeat.last_batch_at, active_previous.last_input_at if active_previous else None)
         if (at := parse_iso(text)) is not None
     ]
     return max(instants, default=parse_iso(heartbeat.started_at))
@@ -260,8 +262,8 @@ def invalid_spec_verdict(
     """Builds the verdict for an invalid spec: a running process continues, but no new one starts."""
     limits = limits or HealthLimits()
     is_running = heartbeat is not None and is_live(heartbeat, limits, now)
-    under_way = " The current run continues with the previous spec." if is_running else " It is not running."
-    finding = Finding("unhealthy", "INVALID_DECLARATION", error.message + under_way, error.hint)
+    run_text = " The current run continues with the previous spec." if is_running else " It is not running."
+    finding = Finding("unhealthy", "INVALID_DECLARATION", error.message + run_text, error.hint)
     return _verdict(finding, kind, name, now, previous)
 
 

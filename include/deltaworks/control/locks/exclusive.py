@@ -35,9 +35,9 @@ R = TypeVar("R")
 class ExclusiveLock:
     """A lock that is held. The context managers of this module acquire and release it."""
 
-    def __init__(self, lease: Lease, lost: Callable[[], ConcurrencyError]) -> None:
+    def __init__(self, lease: Lease, lost_error: Callable[[], ConcurrencyError]) -> None:
         self._lease = lease
-        self._lost = lost
+        self._lost_error = lost_error
 
     def check(self) -> None:
         """Raises if the lock was lost. Call it before each commit.
@@ -46,7 +46,7 @@ class ExclusiveLock:
             ConcurrencyError: with the condition of the lock's kind, if another run took over or renewal failed.
         """
         if self._lease.is_lost:
-            raise self._lost()
+            raise self._lost_error()
 
 
 @contextlib.contextmanager
@@ -80,10 +80,10 @@ def exclusive_lock(
                 )
             )
         except ConcurrencyError as error:
-            mapped = held_error(error)
-            if mapped is error:
+            converted = held_error(error)
+            if converted is error:
                 raise
-            raise mapped from error
+            raise converted from error
         yield ExclusiveLock(lease, lost_error)
 
 
@@ -188,10 +188,10 @@ def table_files_lock(
     """
     name = f"{pipeline}.{table}"
 
-    def refusal(what: str) -> ConcurrencyError:
+    def rejection(outcome: str) -> ConcurrencyError:
         return ConcurrencyError(
             FILES_HELD,
-            f"{work} of {name} {what}",
+            f"{work} of {name} {outcome}",
             hint="Another job deletes or restores files of the table. Wait until it ends, then run this again.",
         )
 
@@ -200,8 +200,8 @@ def table_files_lock(
         paths.pipeline_control(pipeline, f"maintenance/files-{table}.json"),
         name=name,
         wait_seconds=wait_seconds,
-        lost_error=lambda: refusal("was aborted: another job took over, or the storage did not answer."),
-        held_error=lambda error: refusal(f"did not start within {wait_seconds:.0f} s. {error.message}"),
+        lost_error=lambda: rejection("was aborted: another job took over, or the storage did not answer."),
+        held_error=lambda error: rejection(f"did not start within {wait_seconds:.0f} s. {error.message}"),
         ttl_seconds=ttl_seconds,
     ) as lock:
         yield lock

@@ -159,12 +159,12 @@ class Lease:
         return record is not None and record.released
 
     def _claim(self, current: StoredObject | None) -> bool:
-        before = LeaseRecord.decode(current.data) if current else None
-        epoch = (before.epoch if before else self._known_epoch()) + 1
-        record = self._build_record(epoch=epoch, beat=0)
+        previous = LeaseRecord.decode(current.data) if current else None
+        epoch = (previous.epoch if previous else self._known_epoch()) + 1
+        record = self._build_record(epoch=epoch, renewal=0)
         if current is None:
-            won = self._objects.put_if_absent(self._key, record.encode())
-            written = self._objects.get(self._key) if won else None
+            created = self._objects.put_if_absent(self._key, record.encode())
+            written = self._objects.get(self._key) if created else None
             etag = written.etag if written and written.data == record.encode() else None
         else:
             etag = self._objects.put_if_match(self._key, record.encode(), current.etag)
@@ -175,11 +175,11 @@ class Lease:
         self._thread.start()
         return True
 
-    def _build_record(self, *, epoch: int, beat: int, released: bool = False) -> LeaseRecord:
+    def _build_record(self, *, epoch: int, renewal: int, released: bool = False) -> LeaseRecord:
         return LeaseRecord(
             owner=self._owner,
             epoch=epoch,
-            renewal=beat,
+            renewal=renewal,
             released=released,
             host=socket.gethostname(),
             pid=os.getpid(),
@@ -208,7 +208,7 @@ class Lease:
         record = self._record
         if record is None:
             return False
-        successor = self._build_record(epoch=record.epoch, beat=record.renewal + 1)
+        successor = self._build_record(epoch=record.epoch, renewal=record.renewal + 1)
         try:
             etag = self._objects.put_if_match(self._key, successor.encode(), self._etag)
         except Exception:  # any storage failure is tolerated until the time to live is over
@@ -237,7 +237,7 @@ class Lease:
             self._thread.join(timeout=self._ttl_seconds)
         if self._record is None or self.is_lost:
             return
-        record = self._build_record(epoch=self._record.epoch, beat=self._record.renewal + 1, released=True)
+        record = self._build_record(epoch=self._record.epoch, renewal=self._record.renewal + 1, released=True)
         try:
             self._objects.put_if_match(self._key, record.encode(), self._etag)
         except DeltaworksError:

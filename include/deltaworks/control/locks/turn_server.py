@@ -108,8 +108,8 @@ class WriteTurnServer:
         record = TurnRecord.decode(current.data) if current else None
         if current is None or record is None or (record.turn, record.state) != (request.turn, "requested"):
             return False
-        answered = replace(record, **changes)  # type: ignore[arg-type]
-        return self._objects.put_if_match(key, answered.encode(), current.etag) is not None
+        answer = replace(record, **changes)  # type: ignore[arg-type]
+        return self._objects.put_if_match(key, answer.encode(), current.etag) is not None
 
     def remove_resume_request(self, table: str) -> None:
         """Removes a completed request to resume a table."""

@@ -179,8 +179,8 @@ class WriteTurn:
             # Read back for its ETag; another job's object means that this job was not first.
             self._objects.put_if_absent(self._key, self._record.encode())
             return self._adopt_stored(self._objects.get(self._key))
-        other = TurnRecord.decode(current.data)
-        if other is None or other.is_over or self._unchanged.seconds(current.etag) >= other.ttl_seconds:
+        stored = TurnRecord.decode(current.data)
+        if stored is None or stored.is_over or self._unchanged.seconds(current.etag) >= stored.ttl_seconds:
             etag = self._objects.put_if_match(self._key, self._record.encode(), current.etag)
             if etag is not None:
                 self._etag, self._renewed_at = etag, time.monotonic()

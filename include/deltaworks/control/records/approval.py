@@ -74,11 +74,11 @@ class Approvals:
         Raises:
             ContractError: APPROVAL_MISSING if there is no question; APPROVAL_UNREADABLE.
         """
-        answered = self._read(operation, run).replace(
+        approval = self._read(operation, run).replace(
             approver_id=approver_id, approved_by=approved_by, approved_at=iso_now()
         )
-        self._put(answered)
-        return answered
+        self._put(approval)
+        return approval
 
     def valid_approval(self, operation: str, run: str) -> Approval:
         """Returns the approval of a run if it is given, unused and not expired.

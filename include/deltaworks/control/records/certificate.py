@@ -46,8 +46,10 @@ class CertifiedTable(RecordPart):
     def is_consistent(self) -> bool:
         """Whether no other row was lost and no row of the person remains."""
         erased_rows = self.erased_before if self.rows_after != self.rows_before else 0
-        counted = self.rows_after == self.rows_before - erased_rows and self.other_rows_after == self.other_rows_before
-        return bool(self.retention_reason) or (counted and self.erased_after == 0)
+        is_count_correct = (
+            self.rows_after == self.rows_before - erased_rows and self.other_rows_after == self.other_rows_before
+        )
+        return bool(self.retention_reason) or (is_count_correct and self.erased_after == 0)
 
 
 class CertifiedScan(RecordPart):

@@ -130,12 +130,12 @@ class ErasureWindows:
             for purged in self.tables(number):
                 if purged.collector_numbers:
                     yield purged.collector_numbers
-            begun = None if window is None else parse_iso(window.at)
-            if begun is not None and begun < at:
+            started_at = None if window is None else parse_iso(window.at)
+            if started_at is not None and started_at < at:
                 return
 
     def tables(self, number: int) -> list[PurgedTable]:
         """Returns the results of a window so far. One listing, and a read per table."""
         folder = erasure_paths.erasure_window(self._namespace, number).removesuffix(".json") + "/"
-        read = (self._tables.read(key) for key in self._objects.list(folder))
-        return [purged for purged in read if purged is not None]
+        results = (self._tables.read(key) for key in self._objects.list(folder))
+        return [purged for purged in results if purged is not None]

@@ -93,8 +93,8 @@ class GenerationStore:
         Raises:
             ConcurrencyError: GENERATION_CONTENDED.
         """
-        before, etag = self._read()
-        if before is None or before.generation < start_over.generation:
+        recorded, etag = self._read()
+        if recorded is None or recorded.generation < start_over.generation:
             self._write(Generations.from_start_over(start_over), etag)
 
     def current_checkpoint(self, *, last_completed: int | None, end_offset: dict[str, Any] | None) -> Generations:
@@ -117,8 +117,8 @@ class GenerationStore:
             return self._write(self._recreate(last_completed, end_offset), etag)
         if not recorded.current.retired and not self._is_lost(recorded, last_completed):
             return recorded
-        following = self._next_checkpoint(recorded.current, last_completed, end_offset)
-        return self._write(recorded.replace(checkpoints=(*recorded.checkpoints, following)), etag)
+        next_checkpoint = self._next_checkpoint(recorded.current, last_completed, end_offset)
+        return self._write(recorded.replace(checkpoints=(*recorded.checkpoints, next_checkpoint)), etag)
 
     def retire_checkpoint(self) -> Generations:
         """Makes the next start replace the current checkpoint and continue from the ledger. Idempotent.
@@ -182,8 +182,8 @@ class GenerationStore:
         """Returns the initial value of the newest generation whose start-over is complete."""
         start_overs = StartOvers(self._objects, self._pipeline)
         newest, ended = start_overs.newest()
-        begun = start_overs.read(newest if ended else newest - 1)
-        return Generations.from_start_over(begun) if begun else Generations.first()
+        start_over = start_overs.read(newest if ended else newest - 1)
+        return Generations.from_start_over(start_over) if start_over else Generations.first()
 
     def _recreate(self, last_completed: int | None, end_offset: dict[str, Any] | None) -> Generations:
         first = self._initial_generations()
@@ -192,16 +192,18 @@ class GenerationStore:
         folder = paths.checkpoint(self._pipeline, first.generation, 1).rpartition("/")[0] + "/"
         used = [key.removeprefix(folder).partition("/")[0] for key in self._objects.list(folder)]
         newest = max((int(name[1:]) for name in used if name[1:].isdigit()), default=0)
-        before = first.current.replace(ordinal=max(newest, 1))
-        return first.replace(checkpoints=(self._next_checkpoint(before, last_completed, end_offset),))
+        last_used = first.current.replace(ordinal=max(newest, 1))
+        return first.replace(checkpoints=(self._next_checkpoint(last_used, last_completed, end_offset),))
 
     def _next_checkpoint(
-        self, before: CheckpointRecord, last_completed: int | None, end_offset: dict[str, Any] | None
+        self, previous: CheckpointRecord, last_completed: int | None, end_offset: dict[str, Any] | None
     ) -> CheckpointRecord:
         """Returns the next checkpoint: after the ledger's last batch, or at the start of one that completed no
         batch."""
-        if last_completed is None or last_completed < before.first_batch:
-            return CheckpointRecord(ordinal=before.ordinal + 1, first_batch=before.first_batch, start=before.start)
+        if last_completed is None or last_completed < previous.first_batch:
+            return CheckpointRecord(
+                ordinal=previous.ordinal + 1, first_batch=previous.first_batch, start=previous.start
+            )
         if end_offset is None:
             raise ContractError(
                 "LEDGER_WITHOUT_OFFSET",
@@ -209,7 +211,7 @@ class GenerationStore:
                 "checkpoint is missing.",
                 hint="Restore the checkpoint's folder, or the row of that batch in checkpoint_store.",
             )
-        return CheckpointRecord(ordinal=before.ordinal + 1, first_batch=last_completed + 1, start=end_offset)
+        return CheckpointRecord(ordinal=previous.ordinal + 1, first_batch=last_completed + 1, start=end_offset)
 
     def _is_lost(self, recorded: Generations, last_completed: int | None) -> bool:
         """Whether the ledger has batches of the checkpoint but its folder has no metadata."""

@@ -127,9 +127,9 @@ class HeldTables:
 
     def hold(self, record: HeldTable) -> HeldTable:
         """Holds a table; durable when this returns. A table that is already held keeps its first batch."""
-        before = self._held.get(record.table)
-        if before is not None:
-            record = record.replace(since_batch=min(before.since_batch, record.since_batch))
+        existing = self._held.get(record.table)
+        if existing is not None:
+            record = record.replace(since_batch=min(existing.since_batch, record.since_batch))
         self._objects.put(paths.held_table(self._pipeline, record.table), record.encode())
         self._held[record.table] = record
         return record

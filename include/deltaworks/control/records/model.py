@@ -152,7 +152,7 @@ class ModelRuns:
         """Stores the run under the next free number; returns it with that number."""
         number = max(self.numbers(run.name), default=0) + 1
         while True:
-            numbered = run.replace(number=number)
-            if self._records.create(paths.model_runs(self._pipeline, run.name, number), numbered):
-                return numbered
+            candidate = run.replace(number=number)
+            if self._records.create(paths.model_runs(self._pipeline, run.name, number), candidate):
+                return candidate
             number += 1

@@ -126,12 +126,12 @@ class MutationBatches:
         fixed = ended = 0
         folder = paths.mutations(self._pipeline) + "/"
         for key in self._objects.list(folder):
-            number, _, rest = key.removeprefix(folder).partition(".")
+            number, _, extension = key.removeprefix(folder).partition(".")
             if not number.isdigit():
                 continue
-            if rest == "json":
+            if extension == "json":
                 fixed = max(fixed, int(number))
-            elif rest == "done.json":
+            elif extension == "done.json":
                 ended = max(ended, int(number))
         return fixed, ended
 

@@ -73,22 +73,22 @@ class RemediationRecords:
         """Creates a record; returns False if another process created one for the notification."""
         return self._objects.put_if_absent(outbound_paths.remediation(record.notification), record.encode())
 
-    def replace(self, before: RemediationRecord, after: RemediationRecord) -> RemediationRecord:
+    def replace(self, expected: RemediationRecord, updated: RemediationRecord) -> RemediationRecord:
         """Replaces a record.
 
         Raises:
             FencedError: REMEDIATION_TAKEN_OVER, another process has written since.
         """
-        key = outbound_paths.remediation(before.notification)
+        key = outbound_paths.remediation(expected.notification)
         stored = self._objects.get(key)
-        same = stored is not None and stored.data == before.encode()
-        if stored is None or not same or self._objects.put_if_match(key, after.encode(), stored.etag) is None:
+        same = stored is not None and stored.data == expected.encode()
+        if stored is None or not same or self._objects.put_if_match(key, updated.encode(), stored.etag) is None:
             raise FencedError(
                 "REMEDIATION_TAKEN_OVER",
-                f"Another process works on what notification {before.notification} set off.",
+                f"Another process works on what notification {expected.notification} set off.",
                 hint="None: the other process continues.",
             )
-        return after
+        return updated
 
     def all(self, remediation: str | None = None, *, since: datetime | None = None) -> Iterator[RemediationRecord]:
         """Yields all records, or those of one remediation, oldest first.

@@ -106,8 +106,8 @@ class Replacements:
         self._ends = RecordStore(objects, ReplacementCompletion)
         self._number = 0
         self._open: dict[int, ReplacementPlan] = {}
-        self._before: dict[_ObjectTag, ReplacedObject] = {}
-        self._after: dict[_ObjectTag, list[str]] = {}
+        self._originals: dict[_ObjectTag, ReplacedObject] = {}
+        self._successor_etags: dict[_ObjectTag, list[str]] = {}
 
     def refresh(self) -> Replacements:
         """Reads new records: one request if there are none.
@@ -129,10 +129,10 @@ class Replacements:
     def original(self, bucket: str, key: str, etag: str) -> ReplacedObject | None:
         """Returns the object as it landed, given the ETag of a rewritten version; None for other objects."""
         first: ReplacedObject | None = None
-        seen = {etag}
-        while (before := self._before.get((bucket, key, etag))) is not None and before.etag not in seen:
-            first, etag = before, before.etag
-            seen.add(etag)
+        visited = {etag}
+        while (previous := self._originals.get((bucket, key, etag))) is not None and previous.etag not in visited:
+            first, etag = previous, previous.etag
+            visited.add(etag)
         return first
 
     def successors(self, bucket: str, key: str, etag: str) -> list[str]:
@@ -140,16 +140,16 @@ class Replacements:
         tags: list[str] = []
         waiting = [etag]
         while waiting:
-            following = self._after.get((bucket, key, waiting.pop(0)), [])
-            new = [tag for tag in following if tag not in tags and tag != etag]
+            next_etags = self._successor_etags.get((bucket, key, waiting.pop(0)), [])
+            new = [tag for tag in next_etags if tag not in tags and tag != etag]
             tags += new
             waiting += new
         return tags[::-1]
 
     def may_be_replacement(self, bucket: str, key: str, etag: str) -> bool:
         """Whether an object of this key may be a rewritten version whose ETag is not recorded yet."""
-        on_record = (bucket, key, etag) in self._before or (bucket, key, etag) in self._after
-        return not on_record and any(
+        is_recorded = (bucket, key, etag) in self._originals or (bucket, key, etag) in self._successor_etags
+        return not is_recorded and any(
             (one.bucket, one.key) == (bucket, key) for plan in self._open.values() for one in plan.objects
         )
 
@@ -182,7 +182,7 @@ class Replacements:
     def _index(self, replaced: ReplacedObject, etag: str) -> None:
         if etag == replaced.etag:
             return
-        after = self._after.setdefault((replaced.bucket, replaced.key, replaced.etag), [])
-        if etag not in after:
-            after.append(etag)
-        self._before[(replaced.bucket, replaced.key, etag)] = replaced
+        etags = self._successor_etags.setdefault((replaced.bucket, replaced.key, replaced.etag), [])
+        if etag not in etags:
+            etags.append(etag)
+        self._originals[(replaced.bucket, replaced.key, etag)] = replaced

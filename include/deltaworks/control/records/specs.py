@@ -131,12 +131,14 @@ class SpecRecords:
         if current is None:
             return []
         changes = classify_changes(current, spec)
-        refused = unsafe_changes(changes)
+        rejected = unsafe_changes(changes)
         accepted = self._objects.get(self._acceptance_key(current, spec)) is not None
         if accepted:
-            refused = [change for change in refused if change.effect is not Effect.MIXED_ROWS]
-        if refused:
-            raise ContractError("SPEC_CHANGE_UNSAFE", _rejection_text(self._pipeline, refused), hint=refused[0].advice)
+            rejected = [change for change in rejected if change.effect is not Effect.MIXED_ROWS]
+        if rejected:
+            raise ContractError(
+                "SPEC_CHANGE_UNSAFE", _rejection_text(self._pipeline, rejected), hint=rejected[0].advice
+            )
         return changes
 
     def accept(self, spec: PipelineSpec, *, by: str, reason: str) -> list[SpecChange]:
@@ -147,9 +149,11 @@ class SpecRecords:
         """
         current = self.current()
         changes = [] if current is None else unsafe_changes(classify_changes(current, spec))
-        final = [change for change in changes if change.effect is not Effect.MIXED_ROWS]
-        if final:
-            raise ContractError("SPEC_CHANGE_UNSAFE", _rejection_text(self._pipeline, final), hint=final[0].advice)
+        unacceptable = [change for change in changes if change.effect is not Effect.MIXED_ROWS]
+        if unacceptable:
+            raise ContractError(
+                "SPEC_CHANGE_UNSAFE", _rejection_text(self._pipeline, unacceptable), hint=unacceptable[0].advice
+            )
         if current is not None and changes:
             accepted = AcceptedChange(
                 from_fingerprint=current.fingerprint(),
@@ -185,13 +189,13 @@ class SpecRecords:
         fingerprint = self.save(spec)
         key = paths.current_spec(self._pipeline)
         current = CurrentSpec(fingerprint=fingerprint, owner_epoch=owner_epoch, run=current_run(), at=iso_now())
-        before = self._objects.get(key)
-        if before is None:
+        stored = self._objects.get(key)
+        if stored is None:
             written = self._objects.put_if_absent(key, current.encode())
-        elif CurrentSpec.decode(before.data, key=key).owner_epoch > owner_epoch:
+        elif CurrentSpec.decode(stored.data, key=key).owner_epoch > owner_epoch:
             written = False
         else:
-            written = self._objects.put_if_match(key, current.encode(), before.etag) is not None
+            written = self._objects.put_if_match(key, current.encode(), stored.etag) is not None
         if not written:
             raise ConcurrencyError(
                 "SPEC_RECORD_CONTENDED",
@@ -204,8 +208,8 @@ class SpecRecords:
 
 
 def _rejection_text(pipeline: str, changes: Sequence[SpecChange]) -> str:
-    listed = "; ".join(f"{change.field} from {change.old!r} to {change.new!r}" for change in changes)
-    return f"The stream of {pipeline!r} does not start on this edit of pipeline.yaml: {listed}."
+    fields_text = "; ".join(f"{change.field} from {change.old!r} to {change.new!r}" for change in changes)
+    return f"The stream of {pipeline!r} does not start on this edit of pipeline.yaml: {fields_text}."
 
 
 def _parse_known_keys(declared: dict[str, Any], key: str) -> PipelineSpec:

@@ -115,9 +115,9 @@ class StartOvers:
             current: the pipeline's current generation.
         """
         bounds = []
-        for later in range(generation + 1, current + 1):
-            begun = self.read(later)
-            bounds.append(-1 if begun is None or begun.to_batch is None else begun.to_batch)
+        for later_generation in range(generation + 1, current + 1):
+            start_over = self.read(later_generation)
+            bounds.append(-1 if start_over is None or start_over.to_batch is None else start_over.to_batch)
         return min(bounds, default=None)
 
     def newest(self) -> tuple[int, bool]:

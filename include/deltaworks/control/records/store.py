@@ -94,34 +94,34 @@ class Record(UnversionedRecord):
         Raises:
             DeltaworksError: of the kind's class and condition; also for another format.
         """
-        expected = cls.model_fields["format"].default
+        expected_format = cls.model_fields["format"].default
         try:
             record = cls.model_validate_json(data)
         except ValidationError as error:
             raise cls.unreadable_error(
-                key, _describe_format_mismatch(data, expected) or _describe_problems(error)
+                key, _describe_format_mismatch(data, expected_format) or _describe_problems(error)
             ) from error
-        if "format" not in record.model_fields_set or record.format != expected:
-            raise cls.unreadable_error(key, _describe_format_mismatch(data, expected))
+        if "format" not in record.model_fields_set or record.format != expected_format:
+            raise cls.unreadable_error(key, _describe_format_mismatch(data, expected_format))
         return record
 
 
-def _describe_format_mismatch(data: bytes, expected: int) -> str:
+def _describe_format_mismatch(data: bytes, expected_format: int) -> str:
     """Describes how the format differs; empty if it does not, or cannot be read."""
     try:
         record = json.loads(data)
     except ValueError:
         return ""
-    if not isinstance(record, dict) or record.get("format") == expected:
+    if not isinstance(record, dict) or record.get("format") == expected_format:
         return ""
-    return f"format {record['format']} is not {expected}" if "format" in record else "it has no format"
+    return f"format {record['format']} is not {expected_format}" if "format" in record else "it has no format"
 
 
 def _describe_problems(error: ValidationError) -> str:
     """Formats the first validation problems, each with its field."""
     problems = error.errors(include_url=False, include_context=False, include_input=False)
-    places = [(".".join(map(str, problem["loc"])), problem["msg"]) for problem in problems[:_MAX_PROBLEMS]]
-    return "; ".join(f"{place}: {text}" if place else text for place, text in places)
+    located = [(".".join(map(str, problem["loc"])), problem["msg"]) for problem in problems[:_MAX_PROBLEMS]]
+    return "; ".join(f"{field}: {text}" if field else text for field, text in located)
 
 
 R = TypeVar("R", bound=UnversionedRecord)

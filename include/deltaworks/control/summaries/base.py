@@ -75,17 +75,17 @@ def update_summary(objects: ObjectStore, key: str, summary: type[S], update: Cal
         False if other writers won each attempt.
     """
     for _ in range(_MAX_ATTEMPTS):
-        before, etag = read_summary(summary, objects, key)
-        after = update(before)
-        if after == before or write_summary(objects, key, after, etag=etag):
+        stored, etag = read_summary(summary, objects, key)
+        updated = update(stored)
+        if updated == stored or write_summary(objects, key, updated, etag=etag):
             return True
     return False
 
 
 @contextlib.contextmanager
-def log_failures(what: str) -> Iterator[None]:
+def log_failures(description: str) -> Iterator[None]:
     """Logs exceptions of the block instead of raising them."""
     try:
         yield
     except Exception as error:  # derived data: the next writer makes up for it
-        log.warning("%s was not written: %s", what, error)
+        log.warning("%s was not written: %s", description, error)

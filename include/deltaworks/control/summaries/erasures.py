@@ -67,10 +67,10 @@ class ErasuresSummary(Record):
 
     def with_request(self, row: ErasureRow) -> ErasuresSummary:
         """Adds or updates a request; a row with more steps is kept."""
-        others = [one for one in self.requests if one.request_id != row.request_id]
-        before = next((one for one in self.requests if one.request_id == row.request_id), None)
-        newest = before if before is not None and before.steps > row.steps else row
-        return build_summary(self.namespace, [*others, newest], omitted=self.omitted)
+        other_rows = [one for one in self.requests if one.request_id != row.request_id]
+        existing = next((one for one in self.requests if one.request_id == row.request_id), None)
+        newest = existing if existing is not None and existing.steps > row.steps else row
+        return build_summary(self.namespace, [*other_rows, newest], omitted=self.omitted)
 
 
 def build_summary(namespace: str, rows: Iterable[ErasureRow], *, omitted: int = 0) -> ErasuresSummary:
@@ -100,7 +100,7 @@ def to_row(request: ErasureRequest) -> ErasureRow:
 
 def publish_request(objects: ObjectStore, request: ErasureRequest) -> bool:
     """Updates the row of a request; returns False if other writers won each attempt. Idempotent."""
-    return _change(objects, request.namespace, lambda summary: summary.with_request(to_row(request)))
+    return _update(objects, request.namespace, lambda summary: summary.with_request(to_row(request)))
 
 
 def publish_requests(objects: ObjectStore, namespace: str, requests: Iterable[ErasureRequest]) -> bool:
@@ -115,10 +115,10 @@ def publish_requests(objects: ObjectStore, namespace: str, requests: Iterable[Er
         newest = (max(row, stored_rows.get(row.request_id, row), key=lambda one: one.steps) for row in rows)
         return build_summary(namespace, newest)
 
-    return _change(objects, namespace, change)
+    return _update(objects, namespace, change)
 
 
-def _change(objects: ObjectStore, namespace: str, change: Callable[[ErasuresSummary], ErasuresSummary]) -> bool:
+def _update(objects: ObjectStore, namespace: str, change: Callable[[ErasuresSummary], ErasuresSummary]) -> bool:
     key = erasures_summary(namespace)
     for _ in range(_MAX_ATTEMPTS):
         stored, etag = read_summary(ErasuresSummary, objects, key)

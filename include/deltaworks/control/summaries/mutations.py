@@ -66,7 +66,7 @@ def _to_summary(end: MutationCompletion) -> BatchSummary:
 def record_batches(objects: ObjectStore, pipeline: str, ends: Iterable[MutationCompletion]) -> bool:
     """Adds completed batches; returns False if other writers won each attempt. Idempotent by batch number."""
     every = tuple(ends)
-    return not every or _change(objects, pipeline, lambda summary: summary.with_batches(every))
+    return not every or _update(objects, pipeline, lambda summary: summary.with_batches(every))
 
 
 def record_waiting_requests(
@@ -79,9 +79,11 @@ def record_waiting_requests(
             return summary
         return summary.replace(waiting_requests=requests, oldest_at=oldest_at, checked_at=checked_at)
 
-    return _change(objects, pipeline, change)
+    return _update(objects, pipeline, change)
 
 
-def _change(objects: ObjectStore, pipeline: str, change: Callable[[MutationsSummary], MutationsSummary]) -> bool:
-    none = MutationsSummary(pipeline=pipeline, at="")
-    return update_summary(objects, mutations_summary(pipeline), MutationsSummary, lambda before: change(before or none))
+def _update(objects: ObjectStore, pipeline: str, change: Callable[[MutationsSummary], MutationsSummary]) -> bool:
+    empty = MutationsSummary(pipeline=pipeline, at="")
+    return update_summary(
+        objects, mutations_summary(pipeline), MutationsSummary, lambda before: change(before or empty)
+    )

@@ -76,14 +76,14 @@ class NightsSummary(Summary):
 
     def with_night(self, night: Night) -> NightsSummary:
         """Adds or replaces a run; keeps at most MAX_NIGHTS."""
-        others = [other for other in self.nights if other.run != night.run]
-        newest = sorted([night, *others], key=lambda one: one.started_at, reverse=True)
+        other_nights = [other for other in self.nights if other.run != night.run]
+        newest = sorted([night, *other_nights], key=lambda one: one.started_at, reverse=True)
         return self.replace(at=max(self.at, night.ended_at), nights=tuple(newest[:MAX_NIGHTS]))
 
 
 def record_night(objects: ObjectStore, pipeline: str, night: Night) -> bool:
     """Records a run; returns False if other writers won each attempt. Idempotent by run id."""
-    none = NightsSummary(pipeline=pipeline, at=night.ended_at)
+    empty = NightsSummary(pipeline=pipeline, at=night.ended_at)
     return update_summary(
-        objects, nights_summary(pipeline), NightsSummary, lambda before: (before or none).with_night(night)
+        objects, nights_summary(pipeline), NightsSummary, lambda before: (before or empty).with_night(night)
     )

@@ -56,15 +56,15 @@ class QuarantineSummary(Summary):
 
     def with_rows(self, rows: Iterable[OpenRowCount], *, through_batch: int, at: str) -> QuarantineSummary:
         """Adds rows, truncated."""
-        counted: Counter[tuple[str, str, str, str]] = Counter()
+        rows_by_key: Counter[tuple[str, str, str, str]] = Counter()
         for one in (*self.open_rows, *rows):
-            counted[one.key] += one.rows
-        kept, other = _truncate_kinds(counted)
+            rows_by_key[one.key] += one.rows
+        listed, omitted_rows = _truncate_kinds(rows_by_key)
         return self.replace(
             at=at,
             through_batch=max(self.through_batch, through_batch),
-            open_rows=kept,
-            other_rows=self.other_rows + other,
+            open_rows=listed,
+            other_rows=self.other_rows + omitted_rows,
         )
 
 
@@ -86,17 +86,17 @@ def recount(
         )
         for row in counts
     )
-    begun = QuarantineSummary(pipeline=pipeline, at="", generation=generation)
-    return begun.with_rows(rows, through_batch=through_batch, at=at.isoformat(timespec="milliseconds"))
+    empty = QuarantineSummary(pipeline=pipeline, at="", generation=generation)
+    return empty.with_rows(rows, through_batch=through_batch, at=at.isoformat(timespec="milliseconds"))
 
 
-def _truncate_kinds(counted: Counter[tuple[str, str, str, str]]) -> tuple[tuple[OpenRowCount, ...], int]:
-    ranked = sorted(counted.items(), key=lambda item: (-item[1], item[0]))
-    kept = tuple(
+def _truncate_kinds(rows_by_key: Counter[tuple[str, str, str, str]]) -> tuple[tuple[OpenRowCount, ...], int]:
+    ranked = sorted(rows_by_key.items(), key=lambda item: (-item[1], item[0]))
+    listed = tuple(
         OpenRowCount(date=date, reason=reason, event=event, spec=spec, rows=rows)
         for (date, reason, event, spec), rows in ranked[:MAX_KINDS]
     )
-    return kept, sum(rows for _, rows in ranked[MAX_KINDS:])
+    return listed, sum(rows for _, rows in ranked[MAX_KINDS:])
 
 
 class QuarantineCounter:
@@ -145,15 +145,15 @@ class QuarantineCounter:
             return
         self._written_at = now
         key = quarantine_summary(self._pipeline)
-        before, etag = read_summary(QuarantineSummary, self._objects, key)
-        if before is None or before.generation != self._generation:
-            before = QuarantineSummary(pipeline=self._pipeline, at="", generation=self._generation)
-        fresh = {batch: rows for batch, rows in self._pending.items() if batch > before.through_batch}
-        if fresh:
-            rows = (one for of_batch in fresh.values() for one in of_batch)
+        stored, etag = read_summary(QuarantineSummary, self._objects, key)
+        if stored is None or stored.generation != self._generation:
+            stored = QuarantineSummary(pipeline=self._pipeline, at="", generation=self._generation)
+        new_batches = {batch: rows for batch, rows in self._pending.items() if batch > stored.through_batch}
+        if new_batches:
+            rows = (one for batch_rows in new_batches.values() for one in batch_rows)
             at = now.isoformat(timespec="milliseconds")
-            after = before.with_rows(rows, through_batch=max(fresh), at=at)
-            if not write_summary(self._objects, key, after, etag=etag):
+            updated = stored.with_rows(rows, through_batch=max(new_batches), at=at)
+            if not write_summary(self._objects, key, updated, etag=etag):
                 return  # another process recounted meanwhile: the next write adds to that
         self._pending.clear()
 

@@ -134,18 +134,18 @@ def age_quantiles(batches: Iterable[BatchSummary]) -> tuple[float, float] | None
                 by_age[age] = by_age.get(age, 0.0) + weight
     if not by_age:
         return None
-    weighed = sorted(by_age.items())
+    weights_by_age = sorted(by_age.items())
     total_weight = sum(by_age.values())
-    return _quantile(weighed, 0.5 * total_weight), _quantile(weighed, 0.95 * total_weight)
+    return _quantile(weights_by_age, 0.5 * total_weight), _quantile(weights_by_age, 0.95 * total_weight)
 
 
-def _quantile(weighed: Sequence[tuple[float, float]], share: float) -> float:
-    passed = 0.0
-    for age, weight in weighed:
-        passed += weight
-        if passed >= share - 1e-9:
+def _quantile(weights_by_age: Sequence[tuple[float, float]], share: float) -> float:
+    cumulative_weight = 0.0
+    for age, weight in weights_by_age:
+        cumulative_weight += weight
+        if cumulative_weight >= share - 1e-9:
             return age
-    return weighed[-1][0]
+    return weights_by_age[-1][0]
 
 
 def sample_by_rank(ages: Sequence[float], max_samples: int = 20) -> tuple[float, ...]:

@@ -105,15 +105,15 @@ class TablesSummary(Summary):
         return {table.name: table.nights for table in self.tables}
 
 
-def with_nights(
-    tables: Iterable[TableSummary], earlier: Mapping[str, Iterable[HealthPoint]], *, date: str
+def add_night(
+    tables: Iterable[TableSummary], history: Mapping[str, Iterable[HealthPoint]], *, date: str
 ) -> tuple[TableSummary, ...]:
     """Adds tonight to the history of each table, at most MAX_NIGHTS; a second snapshot of a date replaces the first."""
-    return tuple(_with_nights(table, earlier.get(table.name, ()), date) for table in tables)
+    return tuple(_add_night(table, history.get(table.name, ()), date) for table in tables)
 
 
-def _with_nights(table: TableSummary, earlier: Iterable[HealthPoint], date: str) -> TableSummary:
-    by_date = {point.date: point for point in earlier}
+def _add_night(table: TableSummary, history: Iterable[HealthPoint], date: str) -> TableSummary:
+    by_date = {point.date: point for point in history}
     if not table.error:
         by_date[date] = HealthPoint(date=date, score=table.score, bytes=table.bytes)
     nights = tuple(by_date[day] for day in sorted(by_date))[-MAX_NIGHTS:]

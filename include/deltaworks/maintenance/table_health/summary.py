@@ -1,7 +1,7 @@
-"""Writes what pages show of a pipeline's tables from the reports that a snapshot of health has made already.
+"""Writes the table summary shown by the console, from the reports of a health snapshot.
 
-The nights before come from the summary itself or, where that is lost, from the table of snapshots. What the next night
-would do is planned as the night plans it, by what each table needs and the minutes there are.
+Earlier nights come from the previous summary or, if it is lost, from the snapshots. The next night is planned like the
+night itself.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from deltaworks.control.summaries.tables import (
     ScorePenalty,
     TablesSummary,
     TableSummary,
-    with_nights,
+    add_night,
 )
 from deltaworks.control.summary_paths import tables_summary
 from deltaworks.maintenance.night_plan import NightPlan, plan_night
@@ -34,7 +34,7 @@ from deltaworks.maintenance.vacuum_holds import holds_on
 from deltaworks.specs.catalog import Catalog
 from deltaworks.tables.lake import Lake
 
-#: Kinds of tables that others read by version, so that their files may be kept for them.
+#: Kinds of tables that readers may hold by version.
 _READ_BY_VERSION = ("bronze", "keyed", "gold", "live")
 _TIMES = ("last_write_at", "last_optimize_at", "last_vacuum_at")
 _MAX_HOLDS = 20
@@ -43,11 +43,11 @@ _MAX_HOLDS = 20
 def write_tables_summary(
     catalog: Catalog, pipeline: str, reports: Sequence[TableReport], *, taken_at: dt.datetime
 ) -> None:
-    """Write the summary of a pipeline's tables. What fails is logged, and nothing else. Last writer wins.
+    """Writes the summary of a pipeline's tables. Errors are only logged. Last writer wins.
 
     Args:
-        reports: of tables that exist or cannot be read; those of others are passed over.
-        taken_at: when they were made, with its time zone.
+        reports: of tables that exist or cannot be read; other pipelines are ignored.
+        taken_at: timezone-aware.
     """
     with log_failures(f"The summary of the tables of {pipeline}"):
         lake = Lake(catalog.environment.lake)
@@ -69,7 +69,7 @@ def write_tables_summary(
 
 
 def plan_next_night(catalog: Catalog, pipeline: str, reports: Sequence[TableReport]) -> NightPlan:
-    """What the next night takes of what the tables need. Pure."""
+    """Plans the next night. Pure."""
     minutes = catalog.pipeline(pipeline).maintenance.optimize_minutes
     choices = [report.choice for report in reports if report.choice is not None]
     return plan_night(choices, budget_seconds=minutes * 60)
@@ -84,11 +84,11 @@ def build_summary(
     nights: Mapping[str, Sequence[HealthPoint]],
     taken_at: dt.datetime,
 ) -> TablesSummary:
-    """The summary of these reports. Pure.
+    """Builds the summary. Pure.
 
     Args:
-        holds: who keeps files of a table, by its name.
-        nights: the nights before, by table.
+        holds: holds by table.
+        nights: earlier nights by table.
     """
     tables = [
         _summarize_report(report, plan).replace(holds=holds.get(report.name, ())) for report in reports[:MAX_TABLES]
@@ -97,7 +97,7 @@ def build_summary(
     return TablesSummary(
         pipeline=pipeline,
         at=taken_at.isoformat(timespec="seconds"),
-        tables=with_nights(tables, nights, date=date),
+        tables=add_night(tables, nights, date=date),
         size_bounds=SIZE_BOUNDS,
         omitted=max(0, len(reports) - MAX_TABLES),
     )
@@ -159,7 +159,7 @@ def _table_plan(choice: TableChoice, plan: NightPlan) -> MaintenancePlan:
 def _table_holds(
     catalog: Catalog, objects: ObjectStore, pipeline: str, reports: Sequence[TableReport]
 ) -> dict[str, tuple[HoldSummary, ...]]:
-    """Who keeps files of each table; one whose holds cannot be read says so."""
+    """Returns the holds of each table, or the error of reading them."""
     home = PipelineHome(objects, pipeline)
     names = [report.name for report in reports if report.health is not None and report.kind in _READ_BY_VERSION]
 
@@ -167,7 +167,7 @@ def _table_holds(
         try:
             holds = holds_on(catalog, lake, home, name)
         except Exception as error:  # of one table
-            return name, (HoldSummary(by=truncate(f"not known: {error}")),)
+            return name, (HoldSummary(by=truncate(f"unknown: {error}")),)
         return name, tuple(
             HoldSummary(by=truncate(hold.holder), since=_iso_or_empty(hold.since)) for hold in holds[:_MAX_HOLDS]
         )

@@ -10,7 +10,7 @@ import pytest
 from deltaworks.control.objects import LocalObjects
 from deltaworks.control.summaries.nights import MAX_NIGHTS, Night, NightsSummary, record_night
 from deltaworks.control.summaries.tables import MAX_NIGHTS as TABLE_NIGHTS
-from deltaworks.control.summaries.tables import HealthPoint, TableSummary, with_nights
+from deltaworks.control.summaries.tables import HealthPoint, TableSummary, add_night
 from deltaworks.control.summary_paths import nights_summary
 
 STARTED_AT = dt.datetime(2026, 1, 1, 2, tzinfo=dt.UTC)
@@ -78,14 +78,14 @@ def test_a_table_keeps_one_point_per_date() -> None:
     ]
     table = TableSummary(name="events", kind="bronze", score=99, bytes=7)
 
-    (once,) = with_nights([table], {"events": earlier}, date="2026-02-10")
-    (twice,) = with_nights([table.replace(score=50)], {"events": once.nights}, date="2026-02-10")
+    (once,) = add_night([table], {"events": earlier}, date="2026-02-10")
+    (twice,) = add_night([table.replace(score=50)], {"events": once.nights}, date="2026-02-10")
 
     assert len(twice.nights) == TABLE_NIGHTS
     assert twice.nights[-2:] == (earlier[-1], HealthPoint(date="2026-02-10", score=50, bytes=7))
 
 
 def test_an_unreadable_table_gets_no_point() -> None:
-    (table,) = with_nights([TableSummary(name="events", kind="bronze", error="torn")], {}, date="2026-02-10")
+    (table,) = add_night([TableSummary(name="events", kind="bronze", error="torn")], {}, date="2026-02-10")
 
     assert table.nights == ()
