@@ -1,1 +1,1 @@
-"""Jobs that keep tables healthy: OPTIMIZE with Z-order, VACUUM."""
+"""Table maintenance: OPTIMIZE with Z-order, VACUUM, orphan removal, table health."""

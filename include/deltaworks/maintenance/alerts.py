@@ -1,6 +1,6 @@
-"""The alerts of maintenance: a run that meets another one, and a table that VACUUM skips.
+"""Alerts of maintenance: overlapping runs, and tables that VACUUM skips.
 
-A failure to raise or resolve an alert never changes what maintenance does.
+A failure to raise or resolve an alert does not affect maintenance.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ NOT_VACUUMED = "TABLE_NOT_VACUUMED"
 
 @contextlib.contextmanager
 def exclusive_maintenance(home: PipelineHome, *, work: str) -> Iterator[ExclusiveLock]:
-    """`maintenance_lock` of a pipeline. A refusal raises an alert, which the next run that gets the lock resolves.
+    """Holds the maintenance lock of a pipeline. If the lock is taken, raises an alert that the next successful run
+    resolves.
 
     Raises:
         ConcurrencyError: MAINTENANCE_RUNNING.
@@ -39,17 +40,17 @@ def exclusive_maintenance(home: PipelineHome, *, work: str) -> Iterator[Exclusiv
 
 
 def alert_not_vacuumed(home: PipelineHome, table: str, *, reason: str) -> None:
-    """Raise the alert of a table that VACUUM skips: its files pile up until the reason is gone."""
+    """Raises the alert for a table that VACUUM skips; its files accumulate meanwhile."""
     subject = f"{home.pipeline}.{table}"
     with _log_alert_failures(subject):
         raise_alert(home.objects, cause=NOT_VACUUMED, subject=subject, summary=f"VACUUM skips {subject}: {reason}")
 
 
 def resolve_not_vacuumed(home: PipelineHome, table: str) -> None:
-    """Resolve the alert of a table that was vacuumed. Without an open alert nothing happens."""
+    """Resolves the alert for a table that was vacuumed."""
     subject = f"{home.pipeline}.{table}"
     with _log_alert_failures(subject):
-        resolve_alert(home.objects, cause=NOT_VACUUMED, subject=subject, summary="it is vacuumed again")
+        resolve_alert(home.objects, cause=NOT_VACUUMED, subject=subject, summary="the table was vacuumed")
 
 
 @contextlib.contextmanager

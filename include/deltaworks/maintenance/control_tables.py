@@ -1,7 +1,7 @@
-"""Maintains the engine's own tables of a pipeline: merges small files and deletes old ones.
+"""Compacts the control tables of a pipeline and deletes their old files.
 
-The ledger and the progress table get a file for each batch, 40,000 a month, which slows every reader except those of
-statistics. Merging changes no row, and streams continue: their commits are retried on top. Needs no JVM.
+The ledger and the progress table get a file per batch, 40,000 per month, which slows readers down. Compaction changes
+no row, and streams retry their commits on top of it. Needs no JVM.
 
 As a job: `python -m deltaworks.maintenance.control_tables --pipeline games`, by default a dry run.
 """
@@ -25,17 +25,17 @@ from deltaworks.specs.catalog import Catalog
 from deltaworks.tables.lake import Lake
 
 OPERATION = "compact_control_table"
-#: Fewer files than this are not merged.
+#: Tables with fewer files are not compacted.
 MIN_FILES = 200
 TARGET_BYTES = 64 << 20
 RETENTION_HOURS = 168
-#: The table that all pipelines write to.
+#: The table shared by all pipelines.
 SNAPSHOT_TABLE = "table_health"
 
 
 @dataclass(frozen=True, slots=True)
 class ControlTableResult:
-    """The counts of one table (in a dry run: expected): files merged, files written instead, old files deleted."""
+    """The counts of one table (expected counts in a dry run)."""
 
     table: str
     dry_run: bool
@@ -49,10 +49,10 @@ class ControlTableResult:
 def compact_control_tables(
     catalog: Catalog, pipeline: str, *, dry_run: bool = True, min_files: int = MIN_FILES
 ) -> list[ControlTableResult]:
-    """Merge the small files of a pipeline's control tables, and delete those merged a week ago.
+    """Compacts the control tables of a pipeline, and deletes files that were compacted a week ago.
 
-    These are its ledger and progress table, and the snapshots of health that all pipelines share. Idempotent; safe
-    beside the stream.
+    Includes the ledger, the progress table, and the health snapshots shared by all pipelines. Idempotent; safe while
+    the stream runs.
 
     Args:
         min_files: skip tables with fewer files.
@@ -78,7 +78,9 @@ def compact_control_tables(
     except ConcurrencyError as error:
         if error.condition != "MAINTENANCE_RUNNING":
             raise
-        results.append(ControlTableResult(SNAPSHOT_TABLE, dry_run, 0, 0, 0, 0.0, "another pipeline's run keeps it"))
+        results.append(
+            ControlTableResult(SNAPSHOT_TABLE, dry_run, 0, 0, 0, 0.0, ("another pipeline's run compacts it"))
+        )
     return results
 
 

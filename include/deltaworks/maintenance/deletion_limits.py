@@ -1,12 +1,10 @@
-"""What a night may delete with nobody watching.
+"""Limits on what nightly maintenance may delete unattended.
 
-The first night on a lake that was there before only counts: whoever sets up a new release sees what it would delete
-before anything goes. A record in the lake says when that was, so that a restart, another task of the same run and a
-retry see the same. On a lake whose tables are all young nothing can be missed, and it deletes from the beginning.
+The first night on an existing lake is a dry run, so an operator can review what would be deleted. Its time is recorded
+in the lake, so restarts, retries and other tasks agree. A lake whose tables are all young starts deleting at once.
 
-From then on a night removes no more than a share of what a table holds (`maintenance.max_removed_share`): what needs
-more stops there and raises an alert, and a person looks. Small amounts are not bounded: a bound that holds back trifles
-is one that people switch off.
+Later nights delete at most a share of a table (`maintenance.max_removed_share`); a larger deletion is skipped and
+raises an alert. Small amounts are always allowed.
 """
 
 from __future__ import annotations
@@ -26,33 +24,33 @@ from deltaworks.tables.lake import Lake
 
 log = logging.getLogger(__name__)
 FIRST_NIGHT_DRY_RUN, LIMIT_EXCEEDED = "MAINTENANCE_DRY_RUN", "MAINTENANCE_LIMIT_EXCEEDED"
-#: A night takes less, and the next one begins later.
+#: Longer than a night, shorter than the time to the next one.
 FIRST_NIGHT_HOURS = 18
-#: A lake whose oldest table is younger has nothing that a night would delete.
+#: A lake with only younger tables has nothing old to delete.
 NEW_LAKE_AGE = dt.timedelta(days=7)
-#: Up to so much is removed whatever its share is.
+#: Always allowed, whatever their share.
 UNLIMITED_BYTES = 256 << 20
 UNLIMITED_ROWS = 10_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeletionLimit:
-    """The largest share (0 to 1) of a table that a night may remove; 1 is no bound."""
+    """The largest share (0 to 1) of a table that a night may remove; 1 is no limit."""
 
     share: float
 
     def max_rows(self, total: int) -> int:
-        """The most rows of so many."""
+        """Returns the most rows that may be removed of a total."""
         return max(UNLIMITED_ROWS, int(total * self.share)) if self.share < 1 else total
 
     def max_bytes(self, total: int) -> int:
-        """The most bytes of so many."""
+        """Returns the most bytes that may be removed of a total."""
         return max(UNLIMITED_BYTES, int(total * self.share)) if self.share < 1 else total
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _FirstRun:
-    """When maintenance first came by, and whether the tables were new then."""
+    """The time of the first maintenance run, and whether the lake was new then."""
 
     at: dt.datetime
     is_new_lake: bool
@@ -62,7 +60,7 @@ class _FirstRun:
 
     @classmethod
     def decode(cls, data: bytes) -> _FirstRun | None:
-        """The record; None where it is torn."""
+        """Decodes the record; None if it is damaged."""
         try:
             record = json.loads(data)
             at, new = parse_iso(record["at"]), record["new"]
@@ -74,14 +72,13 @@ class _FirstRun:
 def first_night_reason(
     lake: Lake, home: PipelineHome, tables: Sequence[str], *, alert: bool = True, now: dt.datetime | None = None
 ) -> str:
-    """Why a night only counts, as a sentence; empty where it may delete. Idempotent, and safe from several processes.
+    """Returns why this night is a dry run; empty if it may delete. Idempotent; safe for several processes.
 
-    The first call decides by the age of the pipeline's tables, and keeps that. A night that only counts by declaration
-    is one that people could see.
+    The first call decides by the age of the pipeline's tables and records the decision.
 
     Args:
-        tables: every table of the pipeline.
-        alert: people are told by an alert, which the first night that deletes resolves.
+        tables: all tables of the pipeline.
+        alert: raise an alert, which the first deleting night resolves.
     """
     now = now or utc_now()
     key = paths.first_maintenance(home.pipeline)
@@ -92,7 +89,7 @@ def first_night_reason(
         stored = home.objects.get(key)
     first_run = _FirstRun.decode(stored.data if stored is not None else b"")
     if first_run is None:
-        # Nobody knows whether anybody has seen what would go: it is as if this were the first night.
+        # The record is damaged: treat this as the first night.
         first_run = _FirstRun(at=now, is_new_lake=False)
         home.objects.put(key, first_run.encode())
     deletes_from = first_run.at + dt.timedelta(hours=FIRST_NIGHT_HOURS)
@@ -100,8 +97,8 @@ def first_night_reason(
         _log_failures(lambda: resolve_alert(home.objects, cause=FIRST_NIGHT_DRY_RUN, subject=home.pipeline))
         return ""
     reason = (
-        "the first night on a lake that was there before only counts; "
-        f"nights from {deletes_from:%Y-%m-%d %H:%M} UTC on delete"
+        f"the first night on an existing lake is a dry run; nights from {deletes_from:%Y-%m-%d %H:%M} UTC on "
+        "delete files"
     )
     if not alert:
         return reason
@@ -110,7 +107,7 @@ def first_night_reason(
             home.objects,
             cause=FIRST_NIGHT_DRY_RUN,
             subject=home.pipeline,
-            summary=f"{home.pipeline}: {reason}. The results of the run's tasks say what. To go on counting, declare "
+            summary=f"{home.pipeline}: {reason}. Review the results of the run's tasks. To keep dry runs, declare "
             "maintenance: {vacuum_dry_run: true}.",
             now=now,
         )
@@ -119,23 +116,25 @@ def first_night_reason(
 
 
 def alert_limit_exceeded(home: PipelineHome, target: str, *, summary: str, command: str) -> None:
-    """Raise the alert of what a night leaves to a person. It never keeps the night from going on."""
+    """Raises the alert for a deletion beyond the limit. Does not stop maintenance."""
     subject = f"{home.pipeline}.{target}"
     _log_failures(
         lambda: raise_alert(
             home.objects,
             cause=LIMIT_EXCEEDED,
             subject=subject,
-            summary=f"{subject}: {summary} Look at it, then: {command}",
+            summary=f"{subject}: {summary} Review it, then run: {command}",
         )
     )
 
 
 def resolve_limit_exceeded(home: PipelineHome, target: str) -> None:
-    """Resolve it. Without an open alert nothing happens."""
+    """Resolves the alert."""
     subject = f"{home.pipeline}.{target}"
     _log_failures(
-        lambda: resolve_alert(home.objects, cause=LIMIT_EXCEEDED, subject=subject, summary="it is within the bound")
+        lambda: resolve_alert(
+            home.objects, cause=LIMIT_EXCEEDED, subject=subject, summary=("the deletion is within the limit")
+        )
     )
 
 
@@ -149,7 +148,7 @@ def _is_new_lake(lake: Lake, home: PipelineHome, tables: Sequence[str], *, now: 
 
 
 def _log_failures(change: Callable[[], object]) -> None:
-    """An alert that cannot be raised or resolved never changes what maintenance does."""
+    """Logs alert failures, which never affect maintenance."""
     try:
         change()
     except DeltaworksError as error:

@@ -1,7 +1,7 @@
-"""The numbers of events that are in no table on purpose, from the records of those who dropped them.
+"""Collects the sequence numbers of events that were dropped on purpose.
 
-Parsers note them in the batch that dropped them: who has refused, and who was erased. Erasures note them of rows that
-they take out of tables, and of events that they take out of landed objects before a stream has read them.
+Parsers record events dropped by opt-out or erasure in their batch. Erasures record rows removed from tables and events
+removed from landed objects before a stream read them.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from deltaworks.tables.steps import CHECKPOINT_STORE
 def dropped_sequence_numbers(
     catalog: Catalog, objects: ObjectStore, pipelines: Sequence[str], since: datetime
 ) -> CollectorSequenceNumbers:
-    """The numbers of events of these pipelines that were dropped at that time or later.
+    """Returns the sequence numbers of events of these pipelines dropped since a time.
 
     Raises:
         ContractError: COLLECTOR_RECORD_UNREADABLE, ERASURE_UNREADABLE.

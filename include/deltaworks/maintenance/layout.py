@@ -1,9 +1,8 @@
-"""The layout of tables (partition folders, order of rows within one), and the tables that OPTIMIZE maintains.
+"""The layout of tables (partitioning and row order), and the tables that OPTIMIZE maintains.
 
-Bronze tables have the layout they declare. Live and gold tables and quarantine declare none: theirs is read from disk,
-and their small files are merged. A query that merges live counts, and a build that rewrites a part of a gold table,
-would fail beside an OPTIMIZE of the same partition, so only closed partitions of these are rewritten. A live table of
-newest rows has no partitions, and is rewritten under its write turn.
+Bronze tables use their declared layout. Live, gold and quarantine tables declare none; their small files are merged. A
+live query or gold build would conflict with an OPTIMIZE of the same partition, so only their closed partitions are
+rewritten. A live table of latest rows has no partitions and is rewritten under its write turn.
 """
 
 from __future__ import annotations
@@ -24,10 +23,10 @@ from deltaworks.tables.lake import Lake
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layout:
-    """The layout of a table: its partition columns, what rows are ordered by within a partition, and column types.
+    """The layout of a table: partition columns, order of rows, and column types.
 
-    `rewritten` means that rows change after they have landed, so that files lose their order. With `only_closed` no
-    partition is rewritten that may still be written to, at the earliest `settles_after` the end of its day.
+    With `has_mutable_rows` rows change after landing, so files lose their order. With `only_closed` no open partition
+    is rewritten, at the earliest `final_after` the end of its day.
     """
 
     name: str
@@ -41,7 +40,7 @@ class Layout:
 
     @classmethod
     def from_spec(cls, table: TableSpec) -> Layout:
-        """The layout a bronze table declares."""
+        """Returns the declared layout of a bronze table."""
         return cls(
             name=table.name,
             partition_by=table.partition_by,
@@ -53,7 +52,7 @@ class Layout:
 
     @property
     def ordered_by(self) -> tuple[str, ...]:
-        """The columns that rows are ordered by: passed to each Z-order, or the clustering columns of the table."""
+        """The Z-order columns, or the clustering columns."""
         return self.cluster_by or self.zorder_by
 
     @property
@@ -66,10 +65,9 @@ class Layout:
 class OptimizedTable:
     """A table that OPTIMIZE maintains. `declared` is the spec of a bronze table.
 
-    A table that is `merged`, by mutations or by its stream, is rewritten under its write turn.
+    With `needs_write_turn` (merged by mutations or its stream) it is rewritten under its write turn.
 
-    With `only_closed` a partition is skipped, whatever its shape, until its day has been over for `settles_after`, when
-    its writer has finished with it.
+    With `only_closed` a partition is skipped until its day has been over for `final_after`, when its writer is done.
     """
 
     name: str
@@ -80,7 +78,7 @@ class OptimizedTable:
 
 
 def optimized_tables(spec: PipelineSpec) -> dict[str, OptimizedTable]:
-    """All such tables of a pipeline, by name: bronze tables first."""
+    """Returns all such tables of a pipeline by name, bronze tables first."""
     tables = [
         OptimizedTable(name=table.name, declared=table, needs_write_turn=table.mutable is not None)
         for table in spec.tables
@@ -98,12 +96,12 @@ def optimized_tables(spec: PipelineSpec) -> dict[str, OptimizedTable]:
 
 
 def _window_final_after(live: LiveTableSpec) -> dt.timedelta:
-    """How long after its end a window may still change: only later events move the watermark past it."""
+    """Returns how long after its end a window may still change: until later events move the watermark past it."""
     return dt.timedelta(minutes=live.window_minutes + live.watermark_minutes)
 
 
 def select_tables(spec: PipelineSpec, names: Sequence[str] | None) -> dict[str, OptimizedTable]:
-    """The tables called `names`, or all.
+    """Returns the named tables, or all.
 
     Raises:
         ConfigError: TABLE_UNKNOWN.
@@ -113,14 +111,14 @@ def select_tables(spec: PipelineSpec, names: Sequence[str] | None) -> dict[str, 
     if unknown:
         raise ConfigError(
             "TABLE_UNKNOWN",
-            f"Pipeline {spec.pipeline!r} has no table {', '.join(unknown)} that OPTIMIZE looks after.",
-            hint=f"It looks after {', '.join(tables)}.",
+            f"Pipeline {spec.pipeline!r} has no table {', '.join(unknown)} that OPTIMIZE maintains.",
+            hint=f"OPTIMIZE maintains {', '.join(tables)}.",
         )
     return {name: table for name, table in tables.items() if not names or name in names}
 
 
 def read_layout(lake: Lake, pipeline: str, table: OptimizedTable) -> Layout:
-    """The layout of a table, as declared or as on disk; without partitions before the table exists."""
+    """Returns the layout of a table, declared or from disk; empty if the table does not exist."""
     if table.declared is not None:
         return Layout.from_spec(table.declared)
     opened = lake.open(paths.table(pipeline, table.name))

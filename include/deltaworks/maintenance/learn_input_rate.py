@@ -1,7 +1,6 @@
 """Learns the usual input of each hour of the day from a pipeline's progress table, for the health check.
 
-Once a day. It reads two columns of the last four weeks
-and writes one object. Needs no JVM.
+Runs once a day; reads two columns of the last four weeks and writes one object. Needs no JVM.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from deltaworks.tables.lake import Lake
 
 
 def learn_input_rate(catalog: Catalog, pipeline: str, *, now: datetime | None = None) -> InputRate:
-    """Compute and store the norm of a pipeline's input. Idempotent; safe beside the stream."""
+    """Computes and stores the usual input of a pipeline. Idempotent; safe while the stream runs."""
     catalog.pipeline(pipeline)
     now = now or utc_now()
     since = now - timedelta(days=MAX_DAYS + 1)

@@ -1,8 +1,8 @@
-"""Looks for events that a collector acknowledged and that are nowhere: gaps in the numbers it gave them.
+"""Finds events that a collector acknowledged but that never arrived, by gaps in their sequence numbers.
 
-Numbers have no gaps within a process. So the numbers in the catch-all tables and the quarantine of all pipelines that a
-collector feeds are, together, all of them but for those whose events were dropped by rule (refused, of erased people,
-purged), which is on record: what is missing an hour after it was taken is lost, or on its way for too long.
+A collector process numbers its events without gaps. The numbers in the catch-all tables and the quarantine of its
+pipelines are therefore complete, except for events dropped on purpose (opt-out, erasure), which are recorded. A number
+missing an hour after it was assigned is lost or late.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from deltaworks.specs.catalog import Catalog
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.tables.query import QUARANTINE, connect
 
-#: What was taken within the last hour may still be on its way.
+#: Younger events may still be in transit.
 MAX_TRANSIT_TIME = timedelta(hours=1)
 _COLLECTOR_PATH, _SEQ_PATH = "_collector.collector", "_collector.seq"
 _MAX_RANGES = 200
@@ -36,7 +36,7 @@ _MAX_RANGES = 200
 
 @dataclass(frozen=True, slots=True)
 class CollectedTable:
-    """The catch-all table of a pipeline that has a collector's numbers, by its columns."""
+    """A pipeline's catch-all table with collector sequence numbers, and its columns."""
 
     pipeline: str
     table: str
@@ -46,7 +46,7 @@ class CollectedTable:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LossReport:
-    """What a look has found of one collector. `unprovable` names pipelines whose tables keep no numbers."""
+    """The result for one collector. `unverifiable_pipelines` keep no sequence numbers."""
 
     collector: str
     events: int
@@ -55,7 +55,7 @@ class LossReport:
 
 
 def find_collected_table(spec: PipelineSpec) -> CollectedTable | None:
-    """The catch-all table that keeps `_collector.collector` and `_collector.seq`; None where none does."""
+    """Returns the catch-all table with `_collector.collector` and `_collector.seq`, or None."""
     for table in spec.tables:
         columns = {column.path: column.name for column in table.columns}
         if table.catch_all is True and _COLLECTOR_PATH in columns and _SEQ_PATH in columns:
@@ -66,12 +66,12 @@ def find_collected_table(spec: PipelineSpec) -> CollectedTable | None:
 def find_lost_events(
     catalog: Catalog, objects: ObjectStore, collector: str, *, accept_losses: bool = False, now: datetime | None = None
 ) -> LossReport:
-    """Look for numbers of a collector that are nowhere, and put on record what was found.
+    """Finds missing sequence numbers of a collector and records them.
 
-    Idempotent. May run beside anything; of two at once one record stands, and both are true.
+    Idempotent and safe at any time. Of two concurrent runs one record remains; both are correct.
 
     Args:
-        accept: write off what is missing, so that it is not looked for again.
+        accept_losses: write off the missing numbers, so they are not checked again.
     """
     now = now or utc_now()
     pipelines = sorted({source.pipeline for source in catalog.collector(collector).sources.values()})
@@ -89,7 +89,7 @@ def find_lost_events(
     if ranges:
         connection = _connect_tables(catalog, [table for table in tables if table is not None])
         missing = _gaps(connection, ranges)
-        if missing:  # what is nowhere on purpose is rare, and costs a look at the records of batches
+        if missing:  # drops are rare, and reading their records is expensive
             since = _earliest_hour(counts, missing)
             _load_dropped(connection, dropped_sequence_numbers(catalog, objects, pipelines, since))
             missing = _gaps(connection, ranges)
@@ -106,7 +106,8 @@ def find_lost_events(
 def assigned_ranges(
     counts: Iterable[HourCounts], counted_up_to: dict[str, int], *, now: datetime
 ) -> dict[str, tuple[int, int]]:
-    """Of each process the numbers to look for: behind those counted before, up to those given an hour ago or more."""
+    """Returns the range to check for each process: after the numbers checked before, up to those assigned an
+    hour ago."""
     bounds: dict[str, tuple[int, int]] = {}
     for record in counts:
         hour = parse_iso(f"{record.hour}:00:00+00:00")
@@ -121,7 +122,7 @@ def assigned_ranges(
 
 
 def _connect_tables(catalog: Catalog, tables: Sequence[CollectedTable]) -> duckdb.DuckDBPyConnection:
-    """A connection with `given(collector, seq)`: every number that is somewhere."""
+    """Opens a connection with the view `given(collector, seq)` of all numbers that arrived."""
     words = " ".join(f"{table.pipeline}.{table.table} {table.pipeline}.{QUARANTINE}" for table in tables)
     connection, tables_read = connect(catalog, statement=words)
     parts = ["SELECT NULL::VARCHAR AS collector, NULL::BIGINT AS seq WHERE false"]
@@ -143,7 +144,7 @@ def _connect_tables(catalog: Catalog, tables: Sequence[CollectedTable]) -> duckd
 
 
 def _load_dropped(connection: duckdb.DuckDBPyConnection, dropped: CollectorSequenceNumbers) -> None:
-    """Let `explained` have the numbers of events that are nowhere on purpose."""
+    """Loads the numbers of events dropped on purpose into `explained`."""
     connection.execute("DELETE FROM explained")
     for process, ranges in dropped.ranges().items():
         rows = pa.table({"low": ranges[:, 0], "high": ranges[:, 1]})
@@ -153,7 +154,7 @@ def _load_dropped(connection: duckdb.DuckDBPyConnection, dropped: CollectorSeque
 
 
 def _gaps(connection: duckdb.DuckDBPyConnection, ranges: Sequence[MissingRange]) -> list[MissingRange]:
-    """The numbers of these ranges that are nowhere, as ranges in order, the first `_MOST_RANGES` of each process."""
+    """Returns the missing numbers as ordered ranges, at most `_MAX_RANGES` per process."""
     if not ranges:
         return []
     connection.execute("CREATE OR REPLACE TABLE wanted (process VARCHAR, first BIGINT, last BIGINT)")
@@ -184,7 +185,7 @@ def _gaps(connection: duckdb.DuckDBPyConnection, ranges: Sequence[MissingRange])
 
 
 def _truncated_at(missing: Sequence[MissingRange], counted: Mapping[str, int]) -> dict[str, int]:
-    """Of processes with more ranges than are kept, how far those that are kept go."""
+    """Returns, for processes with too many ranges, the last number covered."""
     by_process: dict[str, list[MissingRange]] = {}
     for one in missing:
         by_process.setdefault(one.id, []).append(one)
@@ -196,7 +197,7 @@ def _truncated_at(missing: Sequence[MissingRange], counted: Mapping[str, int]) -
 
 
 def _earliest_hour(counts: Sequence[HourCounts], missing: Sequence[MissingRange]) -> datetime:
-    """Since when numbers that are missing may have been given, and so dropped."""
+    """Returns the earliest hour in which missing numbers may have been assigned."""
     hours = [
         parse_iso(f"{record.hour}:00:00+00:00")
         for record in counts

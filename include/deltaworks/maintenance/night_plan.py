@@ -1,9 +1,8 @@
-"""Plans a night: which of the partitions that need rewriting fit into its minutes, and in which order.
+"""Plans a maintenance night: which partitions to rewrite within the time budget, and in which order. Pure.
 
-They are ranked by benefit for cost. What no longer fits is postponed, and cheaper ones behind it may still be taken.
-The selection has at least half the benefit of the best possible one: where a single partition has more benefit than all
-that fit by rank, it is taken instead. What costs more than a whole night is reported, since it would be postponed for
-ever. Pure.
+Partitions are ranked by benefit per cost; a partition that does not fit is deferred, and cheaper ones are still
+selected. The benefit is at least half of the optimum: if a single partition has more benefit than the selection, it is
+selected instead. Partitions that exceed a full night are reported, since they would be deferred forever.
 """
 
 from __future__ import annotations
@@ -16,20 +15,20 @@ from deltaworks.maintenance.partition_choice import PartitionChoice, TableChoice
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A partition of a table that needs rewriting."""
+    """A partition that needs rewriting."""
 
     table: str
     choice: PartitionChoice
 
     @property
     def benefit_per_second(self) -> float:
-        """Benefit for cost: bytes that reads save for each second of rewriting."""
+        """Bytes that reads save per second of rewriting."""
         return self.choice.benefit / max(self.choice.cost_seconds, 1e-6)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NightPlan:
-    """The selection: `taken`, best first, and `put_off`, of which `too_large` exceed a whole night."""
+    """The plan: `selected` partitions, best first, and `deferred` ones, of which `too_large` exceed a full night."""
 
     budget_seconds: float
     selected: tuple[Candidate, ...]
@@ -38,29 +37,29 @@ class NightPlan:
 
     @property
     def cost_seconds(self) -> float:
-        """Estimated seconds of what is taken."""
+        """Estimated seconds of the selected partitions."""
         return sum(candidate.choice.cost_seconds for candidate in self.selected)
 
     def tables(self) -> list[str]:
-        """The tables with partitions taken, in the order of their best partition."""
+        """Returns the tables with selected partitions, best first."""
         return list(dict.fromkeys(candidate.table for candidate in self.selected))
 
     def selected_partitions(self, table: str) -> list[PartitionChoice]:
-        """The partitions taken of a table, best first."""
+        """Returns the selected partitions of a table, best first."""
         return [candidate.choice for candidate in self.selected if candidate.table == table]
 
     def deferred_partitions(self, table: str) -> list[PartitionChoice]:
-        """The partitions of a table that are put off."""
+        """Returns the deferred partitions of a table."""
         return [candidate.choice for candidate in self.deferred if candidate.table == table]
 
 
 def plan_night(
     choices: Sequence[TableChoice], *, budget_seconds: float, night_seconds: float | None = None
 ) -> NightPlan:
-    """Select within a budget.
+    """Plans within a budget.
 
     Args:
-        night_seconds: the length of a whole night, where the budget is the remainder of one.
+        night_seconds: the length of a full night, if the budget is its remainder.
     """
     candidates = [Candidate(choice.table, partition) for choice in choices for partition in choice.partitions]
     ranked = sorted(

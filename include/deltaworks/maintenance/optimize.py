@@ -1,9 +1,8 @@
-"""Rewrites chosen partitions of one table, group by group, and records each group in the Z-order ledger.
+"""Rewrites chosen partitions of one table in groups, and records each group in the Z-order ledger.
 
-So a second run has nothing to do, and a run after a crash continues. Small partitions are compacted in this process
-(`tables.compaction`), the others by Spark's OPTIMIZE; the session is opened for the first partition that needs it.
-Appends continue meanwhile: neither side waits for the other. A table that mutations merge is optimised under its write
-turn, in groups small enough that its stream does not wait for long.
+A second run has nothing to do, and a run after a crash continues. Small partitions are compacted in this process
+(`tables.compaction`), others by Spark's OPTIMIZE; the Spark session is opened on first use. Appends may continue. A
+table that mutations merge is optimized under its write turn, in small groups, so its stream is not blocked for long.
 """
 
 from __future__ import annotations
@@ -39,27 +38,28 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-#: The approximate bytes of a group, which one command rewrites, so that a job that dies loses little.
+#: Approximate bytes per command, so that a failed job loses little.
 BYTES_PER_GROUP = 16 << 30
-#: The same under a write turn: the stream waits for a group to end.
+#: Under a write turn: the stream waits for a group to end.
 BYTES_PER_WRITE_TURN = 1 << 30
-#: The same of what is compacted in this process, and the bytes that one of its commits rewrites.
+#: For compaction in this process; each of its commits rewrites this much.
 BYTES_PER_SMALL_GROUP = 256 << 20
-#: The most partitions that one command lists.
+#: Most partitions per command.
 PARTITIONS_PER_GROUP = 1_000
-#: A command commits after this many bytes; what it has committed stays when it dies.
+#: A command commits after this many bytes; its commits survive a failure.
 BYTES_PER_COMMIT = 4 << 30
-#: Opens the session, or gives the open one.
+#: Returns the Spark session, opening it on first use.
 SessionFactory = Callable[[], "SparkSession"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OptimizeResult:
-    """The result of one table in one round. Counts are of the partitions that were rewritten.
+    """The result of one table in one round. Counts cover rewritten partitions.
 
-    `compacted` counts all that were merged, `without_spark` those of them that needed no Spark. `put_off` partitions
-    did not fit into the night, or another writer has overtaken them; `spark_required` are left by a run that has none.
-    `error` is the failure that ended the table's work.
+    `compacted` counts merged partitions, `without_spark` those compacted in this process. `deferred` partitions did not
+        fit
+    into the night or met a conflicting commit; `for_spark` need Spark, which this run does not have. `error` is the
+    failure that ended the table.
     """
 
     table: str
@@ -85,13 +85,13 @@ class OptimizeResult:
 
 
 class TableOptimizer:
-    """Rewrites chosen partitions of one table, group by group, and keeps the ledger.
+    """Rewrites chosen partitions of one table in groups, and updates the ledger.
 
     Args:
-        spark: None leaves what needs Spark to another run.
-        turn_of: gives the right to commit; a new turn is taken for each group.
-        check: called before each group; what it raises ends the table's work.
-        until: the time by `time.monotonic` after which no further group is begun.
+        spark: None leaves partitions that need Spark to another run.
+        acquire_turn: acquires the write turn for each group.
+        check: called before each group; raises to stop.
+        deadline: `time.monotonic` time after which no group starts.
     """
 
     def __init__(
@@ -120,7 +120,8 @@ class TableOptimizer:
         self._objects = open_objects(lake.storage)
 
     def run(self, chosen: Sequence[PartitionChoice], result: OptimizeResult) -> OptimizeResult:
-        """Rewrite the partitions. Returns `result` with the counts added; groups without time left count as put off."""
+        """Rewrites the partitions. Returns `result` with updated counts; groups after the deadline count as
+        deferred."""
         for group in _group_partitions(
             chosen, BYTES_PER_WRITE_TURN if self._layout.has_mutable_rows else BYTES_PER_GROUP
         ):
@@ -135,7 +136,7 @@ class TableOptimizer:
     def _rewrite_group(self, chosen: Sequence[PartitionChoice], result: OptimizeResult) -> OptimizeResult:
         action, partitions = chosen[0].action, [choice.partition for choice in chosen]
         if action in SPARK_ACTIONS and self._spark is not None:
-            # Opened before the turn is taken: a stream would wait for it.
+            # Opened before the write turn, because the stream waits during the turn.
             self._spark()
         with self._acquire_turn(self._layout.name) as turn:
             self._check()
@@ -171,7 +172,7 @@ class TableOptimizer:
         return total
 
     def _compact(self, group: RewriteGroup, partitions: Sequence[Partition], turn: Turn) -> tuple[list[Partition], int]:
-        """Compact in this process. Returns what is left to Spark, and how many another writer has overtaken."""
+        """Compacts in this process. Returns the partitions left to Spark, and the number with conflicts."""
         outcome = compact_partitions(
             self._lake,
             self._objects,
@@ -185,13 +186,13 @@ class TableOptimizer:
             log.info("table=%s partition=%s is left to Spark: %s", group.table, describe_partition(partition), reason)
         if outcome.conflicting:
             names = ", ".join(map(describe_partition, outcome.conflicting))
-            log.info("table=%s another writer was first, the next night continues: %s", group.table, names)
+            log.info("table=%s a concurrent commit was first, retried the next night: %s", group.table, names)
         return list(outcome.unsupported), len(outcome.conflicting)
 
     def _optimize_with_retries(
         self, spark: SessionFactory, group: RewriteGroup, partitions: Sequence[Partition], turn: Turn
     ) -> None:
-        """Rewrite the partitions; after a conflict with another writer, those that no earlier attempt has committed."""
+        """Rewrites the partitions; after a conflict only those not committed yet."""
         from deltaworks.tables.spark.session import retry_conflicts
 
         session = spark()
@@ -216,7 +217,7 @@ class TableOptimizer:
         )
 
     def _run_optimize(self, session: SparkSession, group: RewriteGroup, partitions: Sequence[Partition]) -> None:
-        """Run one OPTIMIZE command."""
+        """Runs one OPTIMIZE command."""
         from deltaworks.tables.spark.session import override_settings
 
         where = f" WHERE {partition_predicate(partitions, self._layout.types)}" if self._layout.partition_by else ""
@@ -241,12 +242,12 @@ class TableOptimizer:
         return user_metadata(pipeline=self._pipeline, batch=group.after_version, operation=OPTIMIZE, group=group.name)
 
     def _small_file_bytes(self) -> int:
-        """The bytes below which files are merged. Merging larger ones would rewrite them, and destroy their order."""
+        """Returns the size below which files are merged; larger files are in order and must not be rewritten."""
         return min(SMALL_FILE_BYTES, self._policy.target_file_bytes // 2)
 
 
 def _group_partitions(chosen: Sequence[PartitionChoice], max_bytes: int) -> Iterator[list[PartitionChoice]]:
-    """The partitions in order, by action, in groups of at most `max_bytes` or of one larger partition."""
+    """Groups partitions by action, with at most `max_bytes` per group or one larger partition."""
     for action in dict.fromkeys(choice.action for choice in chosen):
         bound = max_bytes if action in SPARK_ACTIONS else min(max_bytes, BYTES_PER_SMALL_GROUP)
         group: list[PartitionChoice] = []
@@ -264,10 +265,10 @@ def _group_partitions(chosen: Sequence[PartitionChoice], max_bytes: int) -> Iter
 def optimize_table(
     spark: SessionFactory, lake: Lake, pipeline: str, layout: Layout, *, acquire_turn: TurnFactory = uncontested_turn
 ) -> OptimizeResult:
-    """OPTIMIZE every partition of one table that needs it, for a job that holds the table exclusively. Idempotent.
+    """Runs OPTIMIZE on all partitions of a table that need it, for a job that holds the table exclusively. Idempotent.
 
     Args:
-        turn_of: gives the right to commit; a new turn is taken for each group.
+        acquire_turn: acquires the write turn for each group.
     """
     policy = OptimizePolicy().inline()
     ledger = ZOrderLedger(lake, PipelineHome.open(lake.storage, pipeline), writer="mutations")

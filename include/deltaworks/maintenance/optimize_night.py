@@ -1,6 +1,6 @@
-"""The nightly OPTIMIZE of a pipeline: the partitions that need it most, best first, within its minutes.
+"""The nightly OPTIMIZE of a pipeline: the most beneficial partitions within the time budget.
 
-One run of a pipeline at a time. A table that fails does not stop the others.
+One run per pipeline at a time. A failing table does not stop the others.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ log = logging.getLogger(__name__)
 
 
 class OptimizeRun:
-    """One run of a pipeline's rounds, under the maintenance lock: a second one is refused."""
+    """One run of a pipeline's rounds under the maintenance lock."""
 
     def __init__(self, spark: SessionFactory | None, catalog: Catalog, pipeline: str) -> None:
         self._spark = spark
@@ -50,7 +50,7 @@ class OptimizeRun:
         now: dt.datetime | None,
         policy: OptimizePolicy | None = None,
     ) -> tuple[list[OptimizeResult], Exception | None]:
-        """Run the daily round and, on a weekly night, the second one over the rest.
+        """Runs the daily round and, in a weekly night, the weekly round.
 
         Returns the results, and the first error of any table.
         """
@@ -58,7 +58,7 @@ class OptimizeRun:
         rounds = [(daily, settings.optimize_minutes if minutes is None else minutes)]
         if weekly:
             rounds.append((daily.weekly(), settings.weekly_minutes if minutes is None else minutes))
-        select_tables(self._spec, tables)  # refused before anything is begun
+        select_tables(self._spec, tables)  # raises before any work
         results: list[OptimizeResult] = []
         with exclusive_maintenance(self._home, work="OPTIMIZE") as lock:
             self._ledger.record_interrupted()
@@ -74,7 +74,7 @@ class OptimizeRun:
         now: dt.datetime,
         lock: ExclusiveLock,
     ) -> list[OptimizeResult]:
-        # A retry has the minutes that the earlier tries left.
+        # A retry continues with the remaining minutes.
         remaining_seconds = max(0.0, seconds - self._ledger.seconds_of_run(current_run(), policy.round))
         all_choices = select_partitions(self._lake, self._spec, policy=policy, now=now, tables=tables)
         choices = {choice.table: choice for choice in all_choices}
@@ -102,9 +102,9 @@ class OptimizeRun:
             )
             try:
                 results[name] = optimizer.run(night.selected_partitions(name), results[name])
-            except Exception as error:  # the other tables are still optimised; the run ends with the first error
+            except Exception as error:  # the other tables are still optimized; the run ends with the first error
                 lock.check()
-                log.warning("table=%s is left: %s", name, error)
+                log.warning("table=%s failed: %s", name, error)
                 self._errors.append(error)
                 results[name] = replace(results[name], error=str(error).splitlines()[0][:300])
         return list(results.values())
@@ -116,14 +116,14 @@ class OptimizeRun:
 
 
 def _initial_result(choice: TableChoice, night: NightPlan, policy: OptimizePolicy) -> OptimizeResult:
-    """The result of a table before any partition is rewritten."""
+    """Returns the result of a table before rewriting."""
     deferred, reason = night.deferred_partitions(choice.table), choice.reason
     if deferred:
         reason += f"; {len(deferred)} put off for lack of time"
     too_large = [candidate for candidate in night.too_large if candidate.table == choice.table]
     if too_large:
         longest = max(candidate.choice.cost_seconds for candidate in too_large) / 60
-        reason += f"; one needs {longest:.0f} minutes alone: give the night more"
+        reason += f"; one partition needs {longest:.0f} minutes: increase optimize_minutes"
     return OptimizeResult(table=choice.table, round=policy.round, deferred=len(deferred), reason=reason)
 
 
@@ -139,24 +139,23 @@ def optimize_tables(
     policy: OptimizePolicy | None = None,
     report: Callable[[list[OptimizeResult]], None] = lambda results: None,
 ) -> list[OptimizeResult]:
-    """Run the nightly OPTIMIZE on the tables of a pipeline; returns a result with a reason for every table and round.
+    """Runs the nightly OPTIMIZE of a pipeline; returns a result with a reason for every table and round.
 
-    Idempotent, and safe beside the stream. Beside deletes, updates and merges of the same partitions either side may
-    meet a conflict; OPTIMIZE retries its partitions a few times.
+    Idempotent, and safe while the stream runs. Conflicts with deletes, updates and merges of the same partitions are
+    retried a few times.
 
     Args:
-        spark: opens the session, for the first partition that needs it. None leaves these to another run, and the
-            results count them (`spark_required`).
-        weekly: run a second round after the daily one, over the rest.
-        minutes: for each round; by default what the pipeline declares.
+        spark: opens the session on first use. None leaves partitions that need Spark to another run (`for_spark`).
+        weekly: run the weekly round after the daily one.
+        minutes: per round; by default as declared.
         tables: names of tables; by default all that OPTIMIZE maintains.
-        policy: of the daily round; by default what the pipeline declares.
-        report: called with the results, also where a table failed.
+        policy: of the daily round; by default as declared.
+        report: called with the results, also after failures.
 
     Raises:
         ConfigError: TABLE_UNKNOWN.
         ConcurrencyError: MAINTENANCE_RUNNING or MAINTENANCE_LOCK_LOST; TURN_NOT_GRANTED, TURN_LOST or a conflict of a
-            table, after the others were done.
+            table, after the other tables are done.
     """
     run = OptimizeRun(spark, catalog, pipeline)
     results, error = run.run(weekly=weekly, minutes=minutes, tables=tables, now=now, policy=policy)

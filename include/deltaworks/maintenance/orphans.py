@@ -1,11 +1,10 @@
-"""Removes orphans: files a batch wrote that no commit names, since its driver died before the batch was fixed.
+"""Removes orphans: files written by a batch that no commit references, because its driver died.
 
-They only cost space. They are listed by table and removed on request: never a file that a prepared batch, a replay or a
-reprocess still names, never one that is or was in the table's log (VACUUM removes those), never a young one, which a
-task may just have written. Orphans among the files staged for the Spark writer are removed too.
+Never removes a file that a prepared batch, replay or reprocess references, that is or was in the table's log (VACUUM
+removes those), or that is young. Orphaned files staged for the Spark writer are removed too.
 
-Prepared batches that are complete and old are removed with them, since they add up to one object for each batch. The
-ledger has what a batch did; its prepared object serves to rebuild a ledger and to look into a batch. Needs no JVM.
+Old prepared batches that are complete are removed as well, since there is one object per batch. The ledger records what
+a batch did; its prepared object is only needed to rebuild a ledger or inspect the batch. Needs no JVM.
 """
 
 from __future__ import annotations
@@ -37,21 +36,21 @@ from deltaworks.tables.steps import read_last_completed
 from deltaworks.tables.table_swap import table_content
 from deltaworks.tables.vacuum_candidates import SparkRequired, candidates_by_listing
 
-#: No live driver takes this long from writing a file to fixing its batch, and tables keep removed files for as long.
+#: Longer than any live driver takes to prepare a batch, and than tables keep removed files.
 MINIMUM_AGE_HOURS = 168
-#: The most files one run removes of one table, to bound the damage of a mistake.
+#: Most files removed per table and run, to limit the damage of an error.
 MAX_FILES = 100_000
-#: Prepared batches that stay: those younger than this, and as many complete ones, however old.
+#: Prepared batches to keep: younger ones, and a number of complete ones.
 PREPARED_RETENTION_DAYS = 30
 MIN_KEPT_BATCHES = 1_000
-#: The most prepared batches one run removes.
+#: Most prepared batches removed per run.
 MAX_PREPARED = 50_000
 _MANUAL_COMMAND = "deltaworks tables orphans {} --tables {} --no-dry-run"
 
 
 @dataclass(frozen=True, slots=True)
 class OrphanResult:
-    """Orphans of one table, staged files of it, or prepared batches that were removed (in a dry run: would be)."""
+    """Orphans of one table, its staged files, or prepared batches that were removed (dry run: would be)."""
 
     target: str
     dry_run: bool
@@ -64,7 +63,7 @@ class OrphanResult:
 
 @dataclass(frozen=True, slots=True)
 class PreparedCleanup:
-    """The number of prepared batches that were removed (in a dry run: would be)."""
+    """The number of prepared batches removed (dry run: would be)."""
 
     removed: int
     reason: str = ""
@@ -86,12 +85,13 @@ def remove_orphans(
     tables: Sequence[str] | None = None,
     limit: DeletionLimit | None = None,
 ) -> list[OrphanResult]:
-    """List, or remove, the orphans of a pipeline's bronze tables and quarantine. Idempotent; safe beside the stream.
+    """Lists or removes the orphans of a pipeline's bronze tables and quarantine. Idempotent; safe while the stream
+    runs.
 
     Args:
-        age_hours: skip files younger than this. A dry run may list younger ones.
+        age_hours: skip younger files. A dry run may list younger ones.
         tables: names of tables; by default all.
-        bound: remove none of a table whose orphans are more of its bytes, and raise an alert.
+        limit: skip a table whose orphans exceed this share of its bytes, and raise an alert.
 
     Raises:
         ConfigError: ORPHAN_AGE_TOO_SHORT or TABLE_UNKNOWN.
@@ -101,7 +101,7 @@ def remove_orphans(
     if age_hours < MINIMUM_AGE_HOURS and not dry_run:
         raise ConfigError(
             "ORPHAN_AGE_TOO_SHORT",
-            f"Files younger than {MINIMUM_AGE_HOURS} h may belong to a batch or a version that is still needed.",
+            f"Files younger than {MINIMUM_AGE_HOURS} h may belong to a batch or version that is still needed.",
             hint=f"Use {MINIMUM_AGE_HOURS} h or more.",
         )
     removable = [table.name for table in spec.tables]
@@ -136,7 +136,7 @@ def _remove_all(
 ) -> list[OrphanResult]:
     before = datetime.now(tz=UTC) - timedelta(hours=age_hours)
     lake, home = Lake(catalog.environment.lake), PipelineHome.open(catalog.environment.lake, pipeline)
-    # First what is protected, then what lies there: what is committed in between was protected when it was asked about.
+    # Protected files are read before listing, so files committed in between are protected.
     held = uncommitted_files(lake, home)
     recovery_files = files_in_recovery_records(home)
     results = []
@@ -185,7 +185,7 @@ def _remove_of_table(
         removable = candidates_by_listing(lake, key, table, before_ms=int(before.timestamp() * 1000))
     except SparkRequired as problem:
         return OrphanResult(name, dry_run, 0, 0, "", 0.0, f"left to VACUUM: {problem}")
-    # Files that no version within the retention needs, less those the log has named: the rest was never in it.
+    # Files that no retained version needs, minus those the log has named: these were never committed.
     unreferenced = removable.files.keys() - removable.removed_paths - protected
     candidates = sorted(path for path in unreferenced if not path.startswith("_"))
     root = arrow_path(lake.storage, key)
@@ -193,9 +193,9 @@ def _remove_of_table(
     size = sum(file.size for file in orphans)
     if limit is not None and not dry_run:
         if size > limit.max_bytes(size + table_content(table).bytes):
-            reason = f"{len(orphans):,} files that no commit names are {size / 1e9:,.1f} GB, more than a night removes."
+            reason = f"{len(orphans):,} orphaned files ({size / 1e9:,.1f} GB) exceed the nightly deletion limit."
             alert_limit_exceeded(home, name, summary=reason, command=f"`{_MANUAL_COMMAND.format(home.pipeline, name)}`")
-            return OrphanResult(name, dry_run, 0, 0, "", 0.0, f"left to a person: {reason}")
+            return OrphanResult(name, dry_run, 0, 0, "", 0.0, f"skipped: {reason}")
         resolve_limit_exceeded(home, name)
     return _remove_files(lake, name, orphans[:MAX_FILES], dry_run=dry_run)
 
@@ -207,7 +207,7 @@ def _stat_files(lake: Lake, root: str, candidates: Sequence[str]) -> Iterator[_F
 
 
 def _staged_orphans(lake: Lake, home: PipelineHome, name: str, before: datetime, protected: set[str]) -> list[_File]:
-    """Files staged for the Spark writer that no uncommitted batch names."""
+    """Returns staged files that no uncommitted batch references."""
     root = arrow_path(lake.storage, paths.staging(home.pipeline, name))
     selector = fs.FileSelector(root, recursive=True, allow_not_found=True)
     return [
@@ -254,18 +254,18 @@ def remove_old_prepared(
     retention_days: int = PREPARED_RETENTION_DAYS,
     min_batches: int = MIN_KEPT_BATCHES,
 ) -> PreparedCleanup:
-    """Remove the prepared batches older than `keep_days`, the oldest first and without a gap.
+    """Removes prepared batches older than `retention_days`, oldest first and without gaps.
 
-    The last `keep_batches` complete ones stay, however old. Idempotent.
+    The last `min_batches` complete ones are kept. Idempotent.
 
     Args:
-        keep_all: remove none, because a table is held back and may need any of them.
+        keep_all: remove none, because a held table may need any of them.
     """
     if keep_all:
-        return PreparedCleanup(0, "kept: a table is held")
+        return PreparedCleanup(0, "none removed: a table is held")
     current = home.generations.current()
     last = read_last_completed(lake, home.pipeline, current)
-    # Nothing of an ended generation is ever read again, not even its last batches.
+    # Batches of an ended generation are never read again.
     old = [
         paths.prepared_batch(home.pipeline, generation, batch)
         for generation in range(1, current + 1)

@@ -1,20 +1,21 @@
-"""Chooses what OPTIMIZE does with a table: which partitions, the action and cost of each, and why not the others.
+"""Chooses the partitions of a table to OPTIMIZE, with action and cost, and reasons for skipping the others.
 
-The choice is made from the health of the partitions and the ledger of ordered ones, and reads nothing itself:
+Pure: decides from partition health and the Z-order ledger.
 
-- A partition of one file needs nothing, and one in the state that Z-order left is not rewritten.
-- One that is still written to is skipped, since it would be rewritten again tomorrow; in bad shape (`open_small_files`)
-  its small files are merged, without an order. A partition is *closed* `closed_after` after the end of the day in its
-  date column; without such a column, when no file has arrived for as long. Where its writer would fail beside OPTIMIZE
-  (`only_closed`) it is skipped until then.
-- A partition that ends as one file of one row group (`row_group_bytes`) is never put in order: a reader opens the file
-  and reads the group whatever their order is. Its small files are merged, without Spark.
-- A larger closed partition whose rows are not in order is Z-ordered, which rewrites it whole. Where only a small share
-  is out of order (`unordered_share`: late arrivals), only small files are merged until the share is large enough.
-- A clustered table is one partition that is never closed: it is clustered, by the same shares as Z-order.
-- Without Z-order columns, small files are merged where there are `fewest_small_files`; without Spark where they have
-  few bytes and nothing about the table needs it.
-- A partition with a larger share of deleted rows than `deleted_share` is rewritten without them.
+- A partition with one file, or in the state Z-order left, is skipped.
+- An open partition is skipped, since it would be rewritten again; with `open_small_files` its small files are merged. A
+  partition is closed `closed_after` after the end of the day in its date column, or after its newest file if it has no
+  such column. If its writer would conflict with OPTIMIZE (`only_closed`), it is skipped until then.
+- A partition that becomes one file with one row group (`row_group_bytes`) is never ordered: readers read the complete
+  row
+  group. Its small files are merged without Spark.
+- A larger closed partition that is not in order is Z-ordered, which rewrites it completely. If only a small share is
+  unordered (`unordered_share`, late arrivals), small files are merged until the share is large enough.
+- A clustered table counts as one partition that never closes; it is clustered by the same shares.
+- Without Z-order columns, small files are merged from `min_small_files` on; without Spark if they have few bytes and
+  the
+  table has no features that need it.
+- A partition with more deleted rows than `deleted_share` is rewritten without them.
 
 Needs no JVM.
 """
@@ -34,16 +35,16 @@ from deltaworks.tables.changes import Partition
 from deltaworks.tables.compaction import MAX_BYTES_PER_PARTITION
 
 OptimizeRound = Literal["daily", "weekly", "inline"]
-#: The cost of opening a file, in bytes a reader could have read instead: Spark's own figure.
+#: The cost of opening a file, in bytes read in the same time; Spark's default.
 OPEN_COST_BYTES = 4 << 20
-#: A row group of a table's files has about so many bytes on disk: Spark ends one at 128 MiB before compression.
+#: Approximate size of a row group on disk: Spark closes one at 128 MiB before compression.
 ROW_GROUP_BYTES = 32 << 20
 _MAX_LISTED_REASONS = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OptimizePolicy:
-    """The thresholds from which a partition is rewritten, as the module describes them.
+    """The thresholds for rewriting a partition, described in the module.
 
     With `closed_after` None every partition counts as closed, for a job that holds the table exclusively.
     """
@@ -58,17 +59,17 @@ class OptimizePolicy:
     open_small_files: int = 100
 
     def weekly(self) -> OptimizePolicy:
-        """The second round, over what the daily one skipped: late arrivals are put in order, and pairs merged."""
+        """Returns the policy of the weekly round, which orders late arrivals and merges pairs of files."""
         return replace(self, round="weekly", min_small_files=2, unordered_share=0.01, open_small_files=20)
 
     def inline(self) -> OptimizePolicy:
-        """For a job that merges a table and holds its write turn, so that nobody else writes to it meanwhile."""
+        """Returns the policy for a job that merges a table under its write turn, without concurrent writers."""
         return replace(self, round="inline", min_small_files=2, unordered_share=0.0, closed_after=None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionChoice:
-    """The action for one partition. `benefit` is the bytes that a read of the whole partition saves."""
+    """The action for one partition. `benefit` is the bytes saved by a full read of the partition."""
 
     partition: Partition
     action: Action
@@ -83,7 +84,7 @@ class PartitionChoice:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableChoice:
-    """The actions for a table, and a sentence with the reason, also where there is nothing to do."""
+    """The actions for a table, and the reason, also if there is nothing to do."""
 
     table: str
     partitions: tuple[PartitionChoice, ...]
@@ -91,43 +92,43 @@ class TableChoice:
     skipped_count: int = 0
 
     def without_spark(self) -> TableChoice:
-        """The same with those partitions only that are rewritten without Spark."""
+        """Returns only the partitions that are rewritten without Spark."""
         return replace(self, partitions=tuple(one for one in self.partitions if one.action not in SPARK_ACTIONS))
 
     @property
     def spark_required(self) -> int:
-        """The number of partitions that only Spark rewrites."""
+        """The number of partitions that need Spark."""
         return sum(one.action in SPARK_ACTIONS for one in self.partitions)
 
     @property
     def files_saved(self) -> int:
-        """The number of files that a reader no longer has to open."""
+        """The number of files that readers no longer open."""
         return sum(choice.files_saved for choice in self.partitions)
 
     @property
     def bytes_rewritten(self) -> int:
-        """The bytes that are rewritten."""
+        """The number of bytes rewritten."""
         return sum(choice.bytes_rewritten for choice in self.partitions)
 
     @property
     def benefit(self) -> float:
-        """The bytes that a read of all chosen partitions saves, opening files included."""
+        """The bytes saved by a full read of the chosen partitions, including file opens."""
         return sum(choice.benefit for choice in self.partitions)
 
     @property
     def cost_seconds(self) -> float:
-        """Seconds the rewriting takes, estimated from earlier runs."""
+        """Estimated seconds of rewriting."""
         return sum(choice.cost_seconds for choice in self.partitions)
 
 
 def choose_partitions(
     health: TableHealth | None, layout: Layout, *, ledger: ZOrderState, now: dt.datetime, policy: OptimizePolicy
 ) -> TableChoice:
-    """Choose what OPTIMIZE should do with a table now. Pure.
+    """Chooses what OPTIMIZE does with a table. Pure.
 
     Args:
-        health: with its `partition_health`; None for a table that does not exist yet.
-        now: with its time zone.
+        health: with `partition_health`; None if the table does not exist.
+        now: timezone-aware.
     """
     if health is None:
         return TableChoice(table=layout.name, partitions=(), reason="it does not exist yet")
@@ -154,7 +155,7 @@ def choose_partitions(
 
 
 class _PartitionChooser:
-    """Judges the partitions of one table."""
+    """Chooses the action for each partition of a table."""
 
     def __init__(
         self, layout: Layout, ledger: ZOrderState, now: dt.datetime, policy: OptimizePolicy, *, needs_spark: bool
@@ -163,16 +164,16 @@ class _PartitionChooser:
         self._ledger = ledger
         self._now = now
         self._policy = policy
-        self._only_spark = needs_spark
+        self._needs_spark = needs_spark
 
     def choose(self, health: PartitionHealth) -> PartitionChoice | str:
-        """The action for a partition, or the reason why it is skipped."""
+        """Returns the action for a partition, or the reason for skipping it."""
         layout, policy = self._layout, self._policy
         purge = _deleted_share(health) > policy.deleted_share
         ordered = _benefits_from_order(health, layout, policy)
         share = _unordered_share(health, layout, self._ledger) if ordered else 0.0
         if any(value is None for _, value in health.partition):
-            # Rows without a partition value are mostly errors; ordering them helps nobody.
+            # Rows without a partition value are mostly errors; ordering them is useless.
             return "without a value"
         if health.files == 1 and not purge:
             return "of one file"
@@ -200,9 +201,9 @@ class _PartitionChooser:
         return "with few late rows" if ordered else "with few small files"
 
     def _compaction(self, health: PartitionHealth, *, why: str) -> PartitionChoice:
-        # With a bound of 0 everything is put in order, and everything goes through Spark.
+        # With a bound of 0 every partition is ordered, by Spark.
         small = health.small_bytes <= min(MAX_BYTES_PER_PARTITION, self._policy.row_group_bytes)
-        action: Action = "compact_small" if small and not self._only_spark else "compact"
+        action: Action = "compact_small" if small and not self._needs_spark else "compact"
         after = health.files - health.small_files + max(1, -(-health.small_bytes // self._policy.target_file_bytes))
         return _partition_choice(
             health, action, self._ledger, why=why, after=after, rewritten=health.small_bytes, skipped=0.0
@@ -210,7 +211,7 @@ class _PartitionChooser:
 
 
 def _benefits_from_order(health: PartitionHealth, layout: Layout, policy: OptimizePolicy) -> bool:
-    """Whether an order lets readers skip anything. A clustered table is one partition, and rewritten in one way."""
+    """Whether an order lets readers skip data. A clustered table always does."""
     return bool(layout.cluster_by) or (bool(layout.zorder_by) and health.bytes > policy.row_group_bytes)
 
 
@@ -225,7 +226,7 @@ def _unordered_share(health: PartitionHealth, layout: Layout, ledger: ZOrderStat
     if entry is None or entry.columns != layout.ordered_by:
         return 1.0
     share = entry.unordered_share(health)
-    # A merge replaces files, and the share of bytes does not show how many.
+    # A merge replaces files, and bytes alone do not show how many.
     return 1.0 if layout.has_mutable_rows and share > 0 else share
 
 
@@ -255,13 +256,13 @@ def _zorder(
 ) -> PartitionChoice:
     after = max(1, -(-health.bytes // policy.target_file_bytes))
     groups = max(1, -(-health.bytes // max(1, policy.row_group_bytes)))
-    # Out of order, a read by an ordered column reads every row group; in order, about one of them.
+    # Unordered, a filtered read reads every row group; ordered, about one.
     skipped = health.bytes * share * (1 - 1 / groups)
     return _partition_choice(health, "zorder", ledger, why=why, after=after, rewritten=health.bytes, skipped=skipped)
 
 
 def _purge(health: PartitionHealth, ledger: ZOrderState, *, why: str) -> PartitionChoice:
-    """Delta rewrites the files with deleted rows; the health of a partition does not show which these are."""
+    """Delta rewrites the files with deleted rows; partition health does not show which."""
     return _partition_choice(
         health, "compact", ledger, why=why, after=health.files, rewritten=health.bytes, skipped=0.0
     )
@@ -292,7 +293,7 @@ def _partition_choice(
 
 
 def describe_partition(partition: Partition) -> str:
-    """The name of a partition in messages."""
+    """Returns the name of a partition in messages."""
     return "/".join("null" if value is None else value for _, value in partition) or "the table"
 
 

@@ -1,4 +1,4 @@
-"""Surveys the tables of a pipeline by their logs, and chooses what OPTIMIZE should do with each. Needs no JVM."""
+"""Selects what OPTIMIZE should do with each table of a pipeline, from logs and the Z-order ledger. Needs no JVM."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from deltaworks.tables.lake import Lake
 
 
 def read_policy(spec: PipelineSpec) -> OptimizePolicy:
-    """The policy of a pipeline's daily round."""
+    """Returns the policy of a pipeline's daily round."""
     upkeep = spec.maintenance
     closed_after = dt.timedelta(hours=upkeep.closed_after_hours)
     return OptimizePolicy(target_file_bytes=upkeep.target_file_bytes, closed_after=closed_after)
@@ -30,11 +30,11 @@ def select_partitions(
     tables: Sequence[str] | None = None,
     ledger_state: LedgerState | None = None,
 ) -> list[TableChoice]:
-    """What OPTIMIZE should do now with each table it maintains in a pipeline, with a reason for every one.
+    """Returns the choice for each table that OPTIMIZE maintains, with a reason.
 
     Args:
         tables: names of tables; by default all.
-        order: the contents of the Z-order ledger, where it has been read already.
+        ledger_state: the Z-order ledger, if already read.
 
     Raises:
         ConfigError: TABLE_UNKNOWN.

@@ -1,12 +1,11 @@
-"""VACUUM of all tables of a pipeline: deletes files that no version within the retention needs any more.
+"""VACUUM of a pipeline's tables: deletes files that no version within the retention needs.
 
-By default it is a dry run that counts. A table's files are kept for the longest time that the pipeline's retention, its
-promised time travel, and every known reader and writer need (`vacuum_holds`); less than seven days
-only with a reason, which the commits then carry.
+By default a dry run. The retention of a table is the longest of the configured one, the declared time travel, and the
+needs of known readers and writers (`vacuum_holds`). Less than seven days needs a reason, which is recorded in the
+commits.
 
-A table is vacuumed by its log alone where that is possible (LITE), without listing its folder. That covers the files
-that commits removed, but not those that no commit ever named, so once a week the folder is listed (FULL). Both are done
-in this process (`vacuum_files`); only a table that asks for more than this project understands is left to Spark.
+VACUUM LITE uses the log only; it misses files that no commit references, so a FULL one lists the folder weekly. Both
+run in this process (`vacuum_files`); only tables with unsupported features need Spark.
 """
 
 from __future__ import annotations
@@ -47,19 +46,19 @@ from deltaworks.tables.vacuum_candidates import LogTooShort, SparkRequired
 
 OPERATION = "vacuum"
 VacuumMode = Literal["lite", "full"]
-#: The time after which a folder is listed again.
+#: Interval of FULL runs.
 FULL_INTERVAL = timedelta(days=7)
-#: VACUUM of a table may take hours after the files that wait to be committed were read.
+#: VACUUM may run for hours after the uncommitted files were read.
 _COMMIT_MARGIN_HOURS = 24
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VacuumResult:
-    """Files and bytes of one table that were deleted, or would be in a dry run.
+    """The files and bytes deleted of one table (dry run: would be).
 
-    `retention_hours` is the retention in force, 0 for a table that was not vacuumed; `reason` says why it differs from
-    the configured one, why the folder was listed, or why nothing was done. `skipped` where the
-    table must not be vacuumed.
+    `retention_hours` is the effective retention, 0 if the table was not vacuumed. `reason` explains a different
+        retention, a
+    FULL run, or why nothing was done. `skipped` is set if the table must not be vacuumed.
     """
 
     table: str
@@ -86,21 +85,20 @@ def vacuum_tables(
     max_files: int | None = None,
     limit: DeletionLimit | None = None,
 ) -> list[VacuumResult]:
-    """Delete the files that a pipeline's tables no longer need, those of mutations and quarantine included.
+    """Deletes unneeded files of a pipeline's tables, including mutation tables and quarantine.
 
-    Idempotent; safe beside writers whose commits take less than the retention, and beside every known reader. A table
-    is skipped while files that wait to be committed to it are about as old as the retention, and while somebody needs
-    more than its log remembers; except in a dry run that raises an alert. A table that is being restored is skipped.
+    Idempotent; safe with writers whose commits take less than the retention, and with all known readers. A table is
+    skipped while uncommitted files are almost as old as the retention, or a reader needs more than the log retains;
+    outside a dry run that raises an alert. A table that is being restored is skipped.
 
     Args:
-        spark: opens the session, for the first table that needs it. None leaves such tables out.
-        retention_hours: by default `maintenance.vacuum_retention_hours` of the pipeline.
-        below_minimum: the reason for a retention of less than seven days, which is refused without one. Holds and
-            promised time travel count all the same.
-        mode: by default `lite`, and `full` once a week and where the log does not suffice.
+        spark: opens the session on first use. None skips tables that need it.
+        retention_hours: by default `maintenance.vacuum_retention_hours`.
+        below_minimum: the reason for a retention below seven days, required for it. Holds and time travel still apply.
+        mode: by default `lite`, and `full` once a week or if the log does not suffice.
         tables: names of tables; by default all.
-        max_files: count first, and delete nothing where the tables together would lose more files.
-        bound: count first, and skip a table of rows that only come which would lose more; others have none.
+        max_files: count first, and delete nothing if more files would be deleted in total.
+        limit: count first, and skip an append-only table that would lose more.
 
     Raises:
         ConfigError: VACUUM_RETENTION_TOO_SHORT, VACUUM_TOO_LARGE, TABLE_UNKNOWN, READER_UNREADABLE.
@@ -141,23 +139,23 @@ def _reject_too_large(counted: Sequence[VacuumResult], max_files: int) -> None:
         raise ConfigError(
             "VACUUM_TOO_LARGE",
             f"VACUUM would delete {files:,} files ({tables}), more than {max_files:,}. Nothing was deleted.",
-            hint="Files have come out of use since they were counted: count again, then give a higher bound.",
+            hint="More files became obsolete since the count: count again, then allow more.",
         )
 
 
 def limit_exceeded(counted: VacuumResult, limit: DeletionLimit, *, live_bytes: int) -> VacuumResult | None:
-    """The result of a table that a night leaves alone, since it would lose too much; None of any other. Pure.
+    """Returns the result of a table that would lose more than the limit; None otherwise. Pure.
 
     Args:
-        live_bytes: of the files that the table is made of.
+        live_bytes: bytes of the table's current files.
     """
     total = counted.bytes + live_bytes
     if counted.bytes <= limit.max_bytes(total):
         return None
     share = f"{counted.bytes / total:.0%} of its {total / 1e9:,.1f} GB on storage"
     reason = (
-        f"skipped: {counted.files:,} files, {share}, would go, more than a night removes (max_removed_share): "
-        "see what replaced them, then run vacuum_tables"
+        f"skipped: deleting {counted.files:,} files, {share}, exceeds max_removed_share: review what replaced "
+        "them, then run vacuum_tables"
     )
     return replace(counted, dry_run=False, files=0, bytes=0, mode="", skipped=True, reason=reason)
 
@@ -188,7 +186,7 @@ class _VacuumRun:
         self._uncommitted = uncommitted_files(self._lake, self._home)
 
     def vacuum_table(self, name: str) -> VacuumResult:
-        """Vacuum one table, or return the reason why not."""
+        """Vacuums one table, or returns why not."""
         return run_unless_files_held(
             self._home.objects,
             self._spec.pipeline,
@@ -200,7 +198,7 @@ class _VacuumRun:
         )
 
     def live_bytes(self, name: str) -> int:
-        """The bytes of the files that the table is made of."""
+        """Returns the bytes of the table's current files."""
         opened = self._lake.open(paths.table(self._spec.pipeline, name))
         return 0 if opened is None else table_content(opened).bytes
 
@@ -216,7 +214,7 @@ class _VacuumRun:
             self._hours,
             promised_hours=self._spec.maintenance.time_travel_hours,
             log_hours=table_retention_hours(opened),
-            # Read again for each table, right before it is vacuumed: others may have taken an hour.
+            # Read per table, right before VACUUM: earlier tables may take an hour.
             holds=holds_on(self._catalog, self._lake, self._home, name),
             now=utc_now(),
         )
@@ -232,7 +230,7 @@ class _VacuumRun:
     def _vacuum_with_retention(
         self, result: VacuumResult, key: str, retention: Retention, *, version: int
     ) -> VacuumResult:
-        """Vacuum a table with the retention that is in force."""
+        """Vacuums a table with its effective retention."""
         mode, why = self._choose_mode(result.table)
         vacuum = partial(self._delete_files, key, hours=retention.hours, version=version)
         try:
@@ -241,14 +239,14 @@ class _VacuumRun:
             except LogTooShort:
                 why = "its log does not reach back to the last VACUUM"
                 if self._mode is not None:
-                    return replace(result, skipped=True, reason=f"skipped: {why}, so only mode full does")
+                    return replace(result, skipped=True, reason=f"skipped: {why}; use mode full")
                 mode = "full"
                 files, size, by = vacuum(mode=mode)
         except SparkRequired as reason:
             return replace(result, skipped=True, reason=f"skipped: only Spark can vacuum it: {reason}")
         if mode == "full" and not self._dry_run:
             _record_full(self._home, result.table)
-        listed = f"listed: {why}" if mode == "full" and why else ""
+        listed = f"FULL: {why}" if mode == "full" and why else ""
         return replace(
             result,
             files=files,
@@ -263,13 +261,13 @@ class _VacuumRun:
             return self._mode, ""
         last = _last_full_times(self._home).get(name)
         if last is None:
-            return "full", "it has not been listed yet"
+            return "full", "no FULL run yet"
         if utc_now() - last > FULL_INTERVAL:
-            return "full", f"the last time was {last:%Y-%m-%d}"
+            return "full", f"the last FULL run was on {last:%Y-%m-%d}"
         return "lite", ""
 
     def _delete_files(self, key: str, *, mode: VacuumMode, hours: int, version: int) -> tuple[int, int, str]:
-        """Files and bytes, and why it took Spark, empty where it did not."""
+        """Deletes files; returns files, bytes, and why Spark was needed (empty if not)."""
         justification = {"below_minimum": self._below_minimum} if hours < MINIMUM_RETENTION_HOURS else {}
         metadata = user_metadata(
             pipeline=self._spec.pipeline,
@@ -309,14 +307,14 @@ class _VacuumRun:
 
 
 def _pending_commit_reason(held: UncommittedFiles | None, hours: int) -> str | None:
-    """Why a table must not be vacuumed: VACUUM would delete files that are yet to be committed as orphans."""
+    """Returns why a table must not be vacuumed: uncommitted files would be deleted as orphans."""
     if (
         held is None
         or held.oldest_prepared_at is None
         or utc_now() - held.oldest_prepared_at <= _max_pending_age(hours)
     ):
         return None
-    return f"skipped: files that wait to be committed since {held.oldest_prepared_at:%Y-%m-%d %H:%M} would be deleted"
+    return f"skipped: uncommitted files from {held.oldest_prepared_at:%Y-%m-%d %H:%M} would be deleted"
 
 
 def _max_pending_age(hours: int) -> timedelta:
@@ -324,7 +322,7 @@ def _max_pending_age(hours: int) -> timedelta:
 
 
 def _last_full_times(home: PipelineHome) -> dict[str, datetime]:
-    """When the folder of each table was last listed. A record that cannot be read costs a listing."""
+    """Returns when each table had its last FULL run; empty if the record is unreadable."""
     stored = home.objects.get(paths.vacuum_record(home.pipeline))
     try:
         record = json.loads(stored.data)["full"] if stored is not None else {}

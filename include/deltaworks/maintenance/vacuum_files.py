@@ -1,7 +1,7 @@
-"""VACUUM of one table in this process: what goes is found in its log, and deleted object by object. Needs no JVM.
+"""Runs VACUUM of one table in this process: finds obsolete files in the log and deletes them. Needs no JVM.
 
-It leaves the traces that Spark's VACUUM leaves: a commit before it deletes, one after, and the note by which the next
-one, of either kind, goes on.
+Writes the same commits as Spark's VACUUM (START and END), and the record from which the next VACUUM of either kind
+continues.
 """
 
 from __future__ import annotations
@@ -45,20 +45,19 @@ def vacuum_files(
     now: datetime,
     user_metadata: str,
 ) -> tuple[int, int]:
-    """Delete the files of the table at `key` that nothing has needed for so long; files and bytes.
+    """Deletes files that the table has not needed for `hours`; returns files and bytes.
 
-    Idempotent; safe beside writers whose commits take less than `hours`. Who else needs older files, and what waits to
-    be committed, has to be asked before.
+    Idempotent; safe with writers whose commits take less than `hours`. Check holds and uncommitted files before.
 
     Args:
-        full: list the folder, instead of going by the log alone.
+        full: list the folder instead of using only the log.
         dry_run: only count.
 
     Raises:
-        LeftToSpark: it is not for us to say what this table needs. Nothing was deleted.
+        SparkRequired: the table has unsupported features. Nothing was deleted.
         LogTooShort: not `full`, and the log no longer reaches back to the last VACUUM. Nothing was deleted.
         ConcurrencyError: COMMIT_CONTENDED, before anything was deleted.
-        TransientError: the storage does not answer; what was deleted stays deleted, and the next run goes on.
+        TransientError: the storage is unreachable; the next run continues.
     """
     table = lake.open(key)
     if table is None:
@@ -89,14 +88,14 @@ def vacuum_files(
 
 
 def delete_files(objects: ObjectStore, key: str, paths: Iterable[str]) -> None:
-    """Delete these files of a table, one request each: servers beside AWS do not take every client's for many."""
+    """Deletes files of a table, one request each: S3-compatible servers do not all support bulk deletes."""
     with ThreadPoolExecutor(_DELETE_THREADS) as pool:
         for _ in pool.map(lambda path: objects.delete(f"{key}/{path}"), paths):
             pass
 
 
 class _VacuumCommits:
-    """Adds commits to a table's history that say what was done and change nothing."""
+    """Writes commits that only record VACUUM operations."""
 
     def __init__(self, lake: Lake, objects: ObjectStore, key: str, user_metadata: str) -> None:
         self._lake = lake
@@ -109,7 +108,7 @@ class _VacuumCommits:
             table = self._lake.open(self._key)
             if table is None:
                 return
-            # Since it was looked at first, somebody may have asked more of those who commit to it.
+            # The table may require more features since it was checked.
             if reasons := reasons_against_vacuum(table):
                 raise SparkRequired(", ".join(reasons))
             version = table.version() + 1
@@ -123,11 +122,11 @@ class _VacuumCommits:
         raise ConcurrencyError(
             "COMMIT_CONTENDED",
             f"{self._key}: {MAX_ATTEMPTS} attempts to commit {operation} all met another writer.",
-            hint="Another job writes this table without pause; let it end, then run this again.",
+            hint="Another job writes this table continuously; wait for it, then retry.",
         )
 
     def end(self, status: str, metrics: Mapping[str, int]) -> None:
-        """Say that it is over; not where the table has come to ask for more than we can say."""
+        """Records the end of VACUUM, unless the table now requires unsupported features."""
         with contextlib.suppress(SparkRequired):
             self.add("VACUUM END", {"status": status}, metrics)
 

@@ -1,14 +1,14 @@
-"""The holds on a table: readers and writers that still need files which newer versions no longer have.
+"""Holds on a table: readers and writers that need files which newer versions no longer contain.
 
-A reader at a version needs the files of that version and of all after it, however long ago these were replaced. So a
-hold is an instant: no file that was removed later may be deleted. The position of a reader is read from its records:
+A reader at a version needs its files and those of all later versions. A hold is therefore a time: no file removed later
+may be deleted. Positions are read from:
 
 - a stream of this project that reads a Delta table: the ledger's offset, or the checkpoint of its first batch;
 - the query of a live table: its checkpoint;
-- a reader of changes through the change feed: the position in the table that it keeps;
+- a change feed reader: its committed position;
 - a job that merges a table: its write turn;
-- a restore that has begun: the version it goes back to, whoever completes it;
-- any other reader: the hold it has registered (`control.records.readers`).
+- an unfinished restore: its target version;
+- any other reader: its registered hold (`control.records.readers`).
 
 Needs no JVM.
 """
@@ -38,24 +38,24 @@ from deltaworks.tables.lake import Lake, arrow_path, select_rows
 from deltaworks.tables.log import read_commits
 from deltaworks.tables.steps import read_last_completed
 
-#: After its time a turn is taken back; what its job wrote until then is committed or abandoned within this.
+#: After a write turn expires, its job commits or aborts within this time.
 _WRITE_TURN_MARGIN = timedelta(hours=1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hold:
-    """A reader or writer that needs the table as of `since`; None where the log no longer has that time."""
+    """A reader or writer that needs the table as of `since`; None if the log no longer has that time."""
 
     holder: str
     since: datetime | None
 
 
 def holds_on(catalog: Catalog, lake: Lake, home: PipelineHome, table: str) -> list[Hold]:
-    """Everything that keeps files of this table. Reads small objects, a few commits, and rows of ledgers.
+    """Returns all holds on a table. Reads small objects, some commits, and ledger rows.
 
     Raises:
-        ConfigError: READER_UNREADABLE, CHANGES_POSITION_UNKNOWN: a position cannot be read.
-        ContractError: a generation or a turn that cannot be read.
+        ConfigError: READER_UNREADABLE, CHANGES_POSITION_UNKNOWN.
+        ContractError: an unreadable generation or write turn.
     """
     key = home.table(table)
     opened = lake.open(key)
@@ -81,7 +81,7 @@ def _commit_time(lake: Lake, key: str, version: int) -> datetime | None:
 
 
 def _stream_positions(catalog: Catalog, lake: Lake, home: PipelineHome, table: str) -> Iterator[tuple[str, int]]:
-    """Streams that read the table, with the version each reads next."""
+    """Yields streams that read the table, with the next version of each."""
     key = home.table(table)
     addresses = {lake.storage.uri(key), lake.storage.spark_uri(key)}
     for name, spec in catalog.pipelines.items():
@@ -119,7 +119,7 @@ def _first_offset(home: PipelineHome) -> dict[str, Any] | None:
 
 
 def _live_positions(catalog: Catalog, home: PipelineHome, table: str) -> Iterator[tuple[str, int]]:
-    """Queries of live tables that read the table, with the version each reads next."""
+    """Yields live table queries that read the table, with the next version of each."""
     generation = home.generations.current()
     for live in catalog.pipeline(home.pipeline).aggregation_tables:
         if live.reads != table:
@@ -130,7 +130,7 @@ def _live_positions(catalog: Catalog, home: PipelineHome, table: str) -> Iterato
 
 
 def _checkpoint_offset(objects: ObjectStore, folder: str) -> dict[str, Any] | None:
-    """Where the next batch of a checkpoint begins: the last one's end or, in the first batch, the snapshot it reads."""
+    """Returns where the next batch of a checkpoint starts: after the last batch, or the snapshot of the first batch."""
     committed = batch_numbers(objects, f"{folder}/commits/")
     started = batch_numbers(objects, f"{folder}/offsets/")
     number = committed[-1] if committed else started[0] if started else None
@@ -144,7 +144,7 @@ def _parse_offset(text: str | None) -> dict[str, Any] | None:
 
 
 def _change_feed_positions(lake: Lake, table_id: str) -> Iterator[tuple[str, int]]:
-    """Readers through the change feed, with the version each reads next. Others need the newest version only."""
+    """Yields change feed readers, with the next version of each. Other readers only need the newest version."""
     root = arrow_path(lake.storage, paths.readers())
     for info in lake.filesystem.get_file_info(fs.FileSelector(root, allow_not_found=True)):
         if info.type is not fs.FileType.Directory:
@@ -162,7 +162,7 @@ def _registered_positions(home: PipelineHome, table: str) -> Iterator[tuple[str,
 
 
 def _rollback_positions(home: PipelineHome, table: str) -> Iterator[tuple[str, int]]:
-    """What is put back, or was being put back when somebody died, with the version it goes back to."""
+    """Yields unfinished rollbacks, with their target version."""
     rollback = home.rollbacks.unfinished()
     if rollback is not None and rollback.table == table:
         yield f"rollback {rollback.ordinal} of the table", rollback.to_version
@@ -174,7 +174,7 @@ def _rollback_positions(home: PipelineHome, table: str) -> Iterator[tuple[str, i
 
 
 def _write_turn_hold(home: PipelineHome, table: str) -> Iterator[Hold]:
-    """The job that has the table's write turn: it reads a version, and has written files that no commit names yet."""
+    """Yields the job with the table's write turn: it reads a version and has written uncommitted files."""
     stored = home.objects.get(paths.turn_request(home.pipeline, table))
     turn = TurnRecord.decode(stored.data) if stored is not None else None
     granted = parse_iso(turn.granted_at) if turn is not None and not turn.is_over else None
@@ -185,15 +185,15 @@ def _write_turn_hold(home: PipelineHome, table: str) -> Iterator[Hold]:
 
 
 MINIMUM_RETENTION_HOURS = 168
-#: No job takes longer from the version it reads, or from its first file, to its commit.
+#: Longer than any job takes from its first read or write to its commit.
 SHORTEST_RETENTION_HOURS = 24
-#: Clocks of writers and of storage differ, and VACUUM reads them some time after the retention was computed.
+#: Allows for clock skew, and for the time between computing the retention and VACUUM.
 MARGIN_HOURS = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Retention:
-    """The hours that a table's removed files are kept, and why; `skipped` where it must not be vacuumed."""
+    """The effective retention in hours, with its reason; `skipped` if the table must not be vacuumed."""
 
     hours: int
     reason: str = ""
@@ -201,10 +201,10 @@ class Retention:
 
 
 def check_retention(hours: int, *, below_minimum: str = "") -> None:
-    """Refuse a retention that is too short.
+    """Rejects a retention that is too short.
 
     Args:
-        below_minimum: the reason for a retention below MINIMUM_RETENTION_HOURS; without one it is refused.
+        below_minimum: the reason for a retention below MINIMUM_RETENTION_HOURS, required for it.
 
     Raises:
         ConfigError: VACUUM_RETENTION_TOO_SHORT.
@@ -212,11 +212,11 @@ def check_retention(hours: int, *, below_minimum: str = "") -> None:
     if hours >= MINIMUM_RETENTION_HOURS or (below_minimum.strip() and hours >= SHORTEST_RETENTION_HOURS):
         return
     if below_minimum.strip():
-        hint = f"Use {SHORTEST_RETENTION_HOURS} h or more: a job may run for as long as that before it commits."
+        hint = f"Use {SHORTEST_RETENTION_HOURS} h or more: a job may run that long before it commits."
     else:
         hint = (
             f"Use {MINIMUM_RETENTION_HOURS} h or more. For less, trigger vacuum_tables__<pipeline> with "
-            "retention_hours and allow_below_minimum: a person approves before it deletes."
+            "retention_hours and allow_below_minimum, which requires an approval."
         )
     raise ConfigError(
         "VACUUM_RETENTION_TOO_SHORT",
@@ -228,24 +228,24 @@ def check_retention(hours: int, *, below_minimum: str = "") -> None:
 def effective_retention(
     configured_hours: int, *, promised_hours: int, log_hours: int, holds: Sequence[Hold], now: datetime
 ) -> Retention:
-    """The retention of one table. Pure.
+    """Returns the effective retention of one table. Pure.
 
     Args:
         configured_hours: the retention of the pipeline or of this run.
-        promised_hours: time travel that the pipeline declares.
-        log_hours: how long the table's log remembers removed files.
-        holds: readers and writers, with the time since which each needs the table's files.
+        promised_hours: the declared time travel.
+        log_hours: how long the table's log keeps removed files.
+        holds: readers and writers, with the time since which each needs files.
     """
     hours, why = configured_hours, ""
     if promised_hours > hours:
-        hours, why = promised_hours, f"time travel of {promised_hours} h is promised"
+        hours, why = promised_hours, f"declared time travel of {promised_hours} h"
     for hold in holds:
         if hold.since is None:
-            reason = f"skipped: {hold.holder} stands at a version whose commit is not in the log any more"
+            reason = f"skipped: {hold.holder} needs a version whose commit is no longer in the log"
             return Retention(hours=hours, reason=reason, skipped=True)
         needed_hours = math.ceil((now - hold.since).total_seconds() / 3600) + MARGIN_HOURS
         if needed_hours > hours:
-            hours, why = needed_hours, f"{hold.holder} needs what the table was at {hold.since:%Y-%m-%d %H:%M}"
+            hours, why = needed_hours, f"{hold.holder} needs the table as of {hold.since:%Y-%m-%d %H:%M}"
     if hours > log_hours:
         reason = f"skipped: {why or f'{hours} h are to be kept'}, and its log remembers {log_hours} h"
         return Retention(hours=hours, reason=f"{reason} (delta.deletedFileRetentionDuration)", skipped=True)

@@ -1,4 +1,4 @@
-"""VACUUM of one table by Spark, for tables of which this project cannot say what they need."""
+"""Runs VACUUM with Spark, for tables with unsupported features."""
 
 from __future__ import annotations
 
@@ -19,28 +19,28 @@ if TYPE_CHECKING:
 _SETTINGS = {
     # Since Delta 4.1 RETAIN is ignored unless this is off.
     "spark.databricks.delta.vacuum.retentionWindowIgnore.enabled": "false",
-    # Without it VACUUM leaves no trace in the history of a table on S3.
+    # Without it VACUUM is not recorded in the history of a table on S3.
     "spark.databricks.delta.vacuum.logging.enabled": "true",
     "spark.databricks.delta.vacuum.parallelDelete.enabled": "true",
 }
 _RETENTION_CHECK = "spark.databricks.delta.retentionDurationCheck.enabled"
-#: VACUUM lists folders in this many tasks, 10,000 by default: 40 s for an empty table on two cores, instead of one.
+#: VACUUM lists folders in this many tasks; the default of 10,000 takes 40 s for an empty table on two cores.
 _LISTING_TASKS = "spark.sql.sources.parallelPartitionDiscovery.parallelism"
-#: Delta's error where the log no longer reaches back to the last VACUUM.
+#: Delta's error if the log no longer reaches back to the last VACUUM.
 _LITE_UNAVAILABLE = re.compile(r"DELTA_CANNOT_VACUUM_LITE")
 
 
 def vacuum_with_spark(
     spark: SparkSession, lake: Lake, key: str, *, hours: int, full: bool, dry_run: bool, version: int, metadata: str
 ) -> tuple[int, int]:
-    """Run the command, with the settings it needs; files and bytes that were deleted, or would be.
+    """Runs VACUUM; returns files and bytes deleted (dry run: would be).
 
     Args:
-        version: of the table before it.
+        version: of the table before VACUUM.
         metadata: the `userMetadata` of its commits.
 
     Raises:
-        LogTooShort: as `vacuum_files` raises it.
+        LogTooShort: like `vacuum_files`.
     """
     from deltaworks.tables.spark.session import USER_METADATA, override_settings
 
@@ -62,15 +62,15 @@ def vacuum_with_spark(
 
 
 def _count_files(lake: Lake, uris: Sequence[str]) -> tuple[int, int]:
-    """The number of files among these, without folders, and their bytes."""
-    # Not a URI parser: Hadoop writes these paths unescaped, so that % and # in them are characters of names.
+    """Returns the number of files among these paths, without folders, and their bytes."""
+    # Not a URI parser: Hadoop writes these paths unescaped, so % and # are part of names.
     locations = [re.sub(r"^[a-z0-9]+:(//)?", "", uri) for uri in uris]
     sizes = [info.size or 0 for info in existing_files(lake, locations)]
     return len(sizes), sum(sizes)
 
 
 def _count_deleted(lake: Lake, key: str, *, after_version: int, metadata: str) -> tuple[int, int]:
-    """Files and bytes by the commits of this VACUUM: VACUUM START has the bytes, VACUUM END the files."""
+    """Returns files and bytes from the commits of this VACUUM (END has files, START has bytes)."""
     opened = lake.open(key)
     newest = opened.version() if opened else after_version
     own_metadata = parse_user_metadata(metadata)

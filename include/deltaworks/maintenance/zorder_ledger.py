@@ -1,11 +1,10 @@
-"""The Z-order ledger: what OPTIMIZE did with which partition, a Delta table of each pipeline.
+"""The Z-order ledger: a Delta table per pipeline that records what OPTIMIZE did with each partition.
 
-Delta's Z-order rewrites whole partitions each time it runs. The ledger records the state it left, so that an ordered
-partition is recognised, and how long that took, so that a night can be planned. One row for each partition of each
-commit.
+Delta's Z-order rewrites complete partitions on every run. The ledger records the resulting state, so ordered partitions
+are recognized, and the duration, so nights can be planned. One row per partition and commit.
 
-A run that dies between a commit and its row would order the partition once more. So it first records which commit comes
-next (`begin`), and the next run searches for that commit only (`settle`) and makes the row from the log.
+To survive a crash between a commit and its row, `begin` records the next commit, and the next run's
+`record_interrupted` finds it in the log and writes the row.
 """
 
 from __future__ import annotations
@@ -51,22 +50,22 @@ ZORDER_LEDGER_SCHEMA = arrow_schema(
         "at": "timestamp",
     }
 )
-#: Paces are computed from this many newest runs: machines and tables change.
+#: Rates use this many newest runs: machines and tables change.
 _PACE_RUNS = 30
-#: Smaller runs measure a command's fixed cost, larger ones the rate at which bytes are rewritten.
+#: Smaller runs measure the fixed cost of a command, larger ones the byte rate.
 _LARGE_RUN_BYTES = 64 << 20
-#: What OPTIMIZE does with a partition: order all its files, or merge its small ones; `compact_small` without Spark.
+#: Actions on a partition: order all files, or merge small ones (`compact_small` without Spark).
 Action = Literal["zorder", "compact", "compact_small"]
-#: Those that need Spark.
+#: Actions that need Spark.
 SPARK_ACTIONS: frozenset[Action] = frozenset({"zorder", "compact"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OrderedPartition:
-    """The state in which Z-order left a partition, and the version it did.
+    """The state in which Z-order left a partition, and its version.
 
-    It is recognised by the count, the bytes and the newest time of its files. While the health of the partition shows
-    these three, no file has been added, removed or restored since. No commit has to be read for it.
+    Recognized by the count, bytes and newest time of its files: while these are equal, no file was added, removed or
+    restored. Needs no commit to be read.
     """
 
     columns: tuple[str, ...]
@@ -77,19 +76,19 @@ class OrderedPartition:
     at: datetime
 
     def is_unchanged(self, health: PartitionHealth) -> bool:
-        """Whether the partition holds exactly the files that Z-order left."""
+        """Whether the partition has exactly the files that Z-order left."""
         recorded = (self.files, self.bytes, self.newest_file_at)
         return recorded == (health.files, health.bytes, health.newest_file_at)
 
     def unordered_share(self, health: PartitionHealth) -> float:
-        """The approximate share (0 to 1) of the partition's bytes that is not in order.
+        """Returns the approximate share (0 to 1) of unordered bytes.
 
-        It is the share of new files where files were only added, and 1 where any may have been removed or rewritten.
+        The share of new files if files were only added; 1 if files may have been removed or rewritten.
         """
         if self.is_unchanged(health):
             return 0.0
         fewer = health.files <= self.files or health.bytes <= self.bytes
-        # Without a file as new as the newest one left, that one is gone: the table was restored.
+        # The newest ordered file is gone: the table was restored.
         if fewer or health.newest_file_at < self.newest_file_at:
             return 1.0
         return 1.0 - self.bytes / health.bytes
@@ -97,17 +96,17 @@ class OrderedPartition:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RewriteRate:
-    """The speed of rewriting: a fixed time for each partition, and a rate of bytes."""
+    """The speed of rewriting: a fixed time per partition and a byte rate."""
 
     seconds_per_partition: float
     bytes_per_second: float
 
     def seconds(self, size: int) -> float:
-        """Seconds to rewrite one partition of `size` bytes."""
+        """Returns the seconds to rewrite a partition of `size` bytes."""
         return self.seconds_per_partition + size / self.bytes_per_second
 
 
-#: Used until a run has been measured: two cores and local disk.
+#: Used until a run was measured: two cores and local disk.
 DEFAULT_RATES: Mapping[Action, RewriteRate] = {
     "zorder": RewriteRate(seconds_per_partition=1.0, bytes_per_second=12e6),
     "compact": RewriteRate(seconds_per_partition=0.5, bytes_per_second=25e6),
@@ -117,7 +116,7 @@ DEFAULT_RATES: Mapping[Action, RewriteRate] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ZOrderState:
-    """The state of one table by the ledger: its ordered partitions, and the pace of runs."""
+    """The ledger state of one table: ordered partitions, and the rates of runs."""
 
     ordered: Mapping[Partition, OrderedPartition] = field(default_factory=dict)
     rates: Mapping[Action, RewriteRate] = field(default_factory=lambda: dict(DEFAULT_RATES))
@@ -125,7 +124,7 @@ class ZOrderState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RewriteGroup:
-    """Partitions of a table that one command rewrites. Its commits carry `name`."""
+    """Partitions that one command rewrites. Its commits carry `name`."""
 
     name: str
     table: str
@@ -138,24 +137,24 @@ class RewriteGroup:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LedgerState:
-    """The contents of a pipeline's ledger: the ordered partitions of its tables, and the pace of its runs."""
+    """The content of a pipeline's ledger: ordered partitions of its tables, and the rates of its runs."""
 
     ordered: Mapping[str, Mapping[Partition, OrderedPartition]]
     rates: Mapping[Action, RewriteRate]
 
     def table_state(self, table: str) -> ZOrderState:
-        """The state of one table, with the paces of the whole pipeline."""
+        """Returns the state of one table, with the pipeline's rates."""
         return ZOrderState(ordered=self.ordered.get(table, {}), rates=self.rates)
 
 
 def read_ledger(lake: Lake, pipeline: str) -> LedgerState:
-    """Read a pipeline's ledger. Needs no JVM."""
+    """Reads a pipeline's ledger. Needs no JVM."""
     rows = lake.rows(paths.zorder_ledger(pipeline))
     return ledger_state_from_rows([] if rows is None else rows.to_pylist())
 
 
 def ledger_state_from_rows(rows: Iterable[Mapping[str, Any]]) -> LedgerState:
-    """The order by these rows of a ledger; the newest version that ordered a partition counts."""
+    """Builds the state from ledger rows; the newest ordering version of a partition counts."""
     by_version = sorted(rows, key=lambda row: (row["version"], row["at"]))
     ordered: dict[str, dict[Partition, OrderedPartition]] = {}
     for row in by_version:
@@ -177,7 +176,7 @@ def ledger_state_from_rows(rows: Iterable[Mapping[str, Any]]) -> LedgerState:
 
 
 def _rewrite_rate(rows: Sequence[Mapping[str, Any]], action: Action, guess: RewriteRate) -> RewriteRate:
-    """The pace of the newest runs: small ones give the cost of a partition, large ones that of bytes."""
+    """Computes a rate from the newest runs: fixed cost from small ones, bytes per second from large ones."""
     newest = [row for row in sorted(rows, key=lambda row: row["at"]) if row["action"] == action and row["seconds"] > 0]
     newest = newest[-_PACE_RUNS:]
     small = [row["seconds"] for row in newest if row["bytes_before"] < _LARGE_RUN_BYTES]
@@ -194,10 +193,10 @@ def _rewrite_rate(rows: Sequence[Mapping[str, Any]], action: Action, guess: Rewr
 
 
 class ZOrderLedger:
-    """One pipeline's ledger, written by one process at a time under each `writer`. Not safe to share between threads.
+    """The ledger of one pipeline, with one process per `writer`. Not thread-safe.
 
     Args:
-        writer: separates concurrent writers: the nightly run, and mutations within their write turn.
+        writer: separates concurrent writers: the nightly run, and mutations under their write turn.
     """
 
     def __init__(self, lake: Lake, home: PipelineHome, *, writer: str = "maintenance") -> None:
@@ -209,7 +208,7 @@ class ZOrderLedger:
         self._app_id = f"{home.pipeline}/{TABLE}/{writer}"
 
     def seconds_of_run(self, run: str, round_name: str) -> float:
-        """Seconds that the commands of a round took so far in all tries of a task; 0 for a run by hand."""
+        """Returns the seconds of a round so far over all attempts of a task; 0 for a manual run."""
         task = task_of_try(run)
         rows = self._lake.rows(self._key, columns=["run", "round", "seconds"]) if task else None
         if rows is None:
@@ -219,11 +218,11 @@ class ZOrderLedger:
         return float(pc.sum(rows.filter(mine).column("seconds")).as_py() or 0.0)
 
     def begin(self, group: RewriteGroup) -> None:
-        """Record that the commits of a group come next."""
+        """Records the group whose commits follow."""
         self._objects.put(self._pending_group_key, json.dumps(asdict(group)).encode())
 
     def record_interrupted(self) -> int:
-        """Record a group whose run died after its commits, from the log. Returns the number of its partitions."""
+        """Records a group whose run died after its commits, from the log. Returns the number of partitions."""
         begun = self._objects.get(self._pending_group_key)
         if begun is None:
             return 0
@@ -234,12 +233,12 @@ class ZOrderLedger:
         return len(rewritten)
 
     def rewritten(self, group: RewriteGroup) -> list[RewrittenPartition]:
-        """The partitions as the commits of a group left them, from the log of its table."""
+        """Returns the partitions rewritten by a group's commits, from the table's log."""
         key = paths.table(self._pipeline, group.table)
         return rewritten_partitions(self._lake, key, after_version=group.after_version, group=group.name)
 
     def record(self, group: RewriteGroup, rewritten: Sequence[RewrittenPartition], *, seconds: float) -> None:
-        """Record the result of a group. Its seconds are divided by bytes."""
+        """Records the result of a group; its seconds are divided by bytes."""
         if rewritten:
             self._append(self._rows(group, rewritten, seconds))
         self._objects.delete(self._pending_group_key)
@@ -248,7 +247,7 @@ class ZOrderLedger:
         self, group: RewriteGroup, rewritten: Sequence[RewrittenPartition], seconds: float
     ) -> list[dict[str, Any]]:
         at: datetime = utc_now()
-        # One more for each partition, so that those without bytes get a share too.
+        # Plus one, so that empty partitions get a share.
         total = sum(partition.bytes_before + 1 for partition in rewritten)
         return [
             {
@@ -280,7 +279,7 @@ class ZOrderLedger:
 
 
 def task_of_try(run: str) -> str:
-    """`dag/run/task` of `dag/run/task/try`; empty for a run by hand."""
+    """Returns `dag/run/task` of `dag/run/task/try`; empty for a manual run."""
     return run.rpartition("/")[0]
 
 

@@ -1,1 +1,1 @@
-"""Remediation: what a rule that fires makes the traffic do, verified, and taken back where it does not help."""
+"""Remediation: shifts traffic when a rule fires, verifies the effect, and rolls back if it does not help."""

@@ -20,7 +20,7 @@ REMEDIATION = DaemonKind(
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run one remediation to its end; returns the exit code."""
+    """Runs one remediation until it ends; returns the exit code."""
     return run_daemon(REMEDIATION, arguments)
 
 

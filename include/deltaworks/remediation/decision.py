@@ -1,4 +1,4 @@
-"""Decides what follows from a notification: a plan, or why there is none. Pure: nothing here reads or writes."""
+"""Decides on a notification: a plan, or a refusal with its reason. Pure."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from deltaworks.specs.remediation import RemediationSpec
 
 MAX_NOTICE_AGE = timedelta(minutes=5)
 DAY = timedelta(hours=24)
-#: Weights that differ by no more are the same.
+#: Weights within this difference are equal.
 WEIGHT_TOLERANCE = 1e-6
 
 
 class RefusalReason(StrEnum):
-    """Why nothing is done about a notification."""
+    """Why a remediation does not act."""
 
     STALE_NOTICE = "stale_notification"
     NOT_FIRING = "not_firing"
@@ -35,7 +35,7 @@ class RefusalReason(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """A refusal, with what it rests on."""
+    """A refusal with its explanation."""
 
     reason: RefusalReason
     text: str
@@ -43,7 +43,7 @@ class Refusal:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Weight that goes from one target to another; `before` and `after` are the weights of all."""
+    """A shift of weight between two targets; `before` and `after` are the weights of all targets."""
 
     source: str
     target: str
@@ -53,12 +53,13 @@ class Plan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Situation:
-    """What was read before deciding.
+    """The facts a decision is based on.
 
     Args:
-        at: when the notification was given. firing: whether its alert is still open. sources: the targets it is about.
-        sick: targets that fire or of which nothing is known, with how that is known. held: who holds it back and why.
-        records: what this remediation did before. weights: as the address tells them.
+        notice_at: time of the notification. is_firing: whether its alert is still open. sources: the targets it
+            concerns.
+        unhealthy: targets that fire or are unknown, with the reason. hold_reason: who put it on hold, and why.
+        records: earlier actions. weights: as read from the address.
     """
 
     now: datetime
@@ -72,7 +73,7 @@ class Situation:
 
 
 def early_refusal(spec: RemediationSpec, situation: Situation) -> Refusal | None:
-    """Why nothing is done, as far as that does not rest on weights: then nobody is called."""
+    """Returns a refusal that does not depend on weights, so the address need not be called."""
     now = situation.now
     if situation.hold_reason is not None:
         return Refusal(RefusalReason.ON_HOLD, f"it is held: {situation.hold_reason}")
@@ -81,7 +82,7 @@ def early_refusal(spec: RemediationSpec, situation: Situation) -> Refusal | None
             RefusalReason.STALE_NOTICE, f"the notification is of {situation.notification_at}, more than 5 minutes ago"
         )
     if not situation.is_firing:
-        return Refusal(RefusalReason.NOT_FIRING, "its alert is not open any more")
+        return Refusal(RefusalReason.NOT_FIRING, "its alert is no longer open")
     if len(situation.sources) != 1:
         named = ", ".join(sorted(situation.sources)) or "none"
         reason = RefusalReason.NO_TARGET if situation.sources else RefusalReason.NO_SOURCE
@@ -90,7 +91,7 @@ def early_refusal(spec: RemediationSpec, situation: Situation) -> Refusal | None
 
 
 def _limit_refusal(spec: RemediationSpec, situation: Situation) -> Refusal | None:
-    """What it did before, as far as that forbids another shift now."""
+    """Returns a refusal because of earlier actions: cooldown, daily limit, or a pending verification."""
     now = situation.now
     acted = [record for record in situation.records if record.state in ACTED_STATES]
     under_way = [record for record in acted if record.state in ("planned", "called")]
@@ -111,7 +112,7 @@ def _limit_refusal(spec: RemediationSpec, situation: Situation) -> Refusal | Non
 
 
 def decide(spec: RemediationSpec, situation: Situation) -> Plan | Refusal:
-    """What follows from a notification of which `refusal_before_weights` says nothing."""
+    """Decides on a notification that `early_refusal` accepts."""
     weights = situation.weights
     problem = _weights_problem(spec, weights)
     if problem:
@@ -120,11 +121,13 @@ def decide(spec: RemediationSpec, situation: Situation) -> Plan | Refusal:
     healthy = [target for target in spec.targets if target != source and target not in situation.unhealthy]
     if not healthy:
         why = "; ".join(text for target, text in situation.unhealthy.items() if target != source)
-        return Refusal(RefusalReason.NO_TARGET, f"no other target is well: {why}")
+        return Refusal(RefusalReason.NO_TARGET, f"no other target is healthy: {why}")
     moved_weight = min(spec.step, weights[source] - spec.floor)
     if moved_weight <= WEIGHT_TOLERANCE:
-        return Refusal(RefusalReason.AT_FLOOR, f"{source} has {weights[source]:g}, and keeps {spec.floor:g}")
-    # Where there are several, the one that carries least.
+        return Refusal(
+            RefusalReason.AT_FLOOR, (f"{source} has weight {weights[source]:g}, and its floor is {spec.floor:g}")
+        )
+    # The healthy target with the least weight.
     target = min(healthy, key=lambda name: (weights[name], spec.targets.index(name)))
     opposite = [record for record in situation.records if (record.source, record.target) == (target, source)]
     for record in opposite:
@@ -141,15 +144,15 @@ def decide(spec: RemediationSpec, situation: Situation) -> Plan | Refusal:
 
 
 def _weights_problem(spec: RemediationSpec, weights: Mapping[str, float]) -> str:
-    """Why weights are none that can be shifted; empty where they are."""
+    """Returns why weights cannot be shifted; empty if they can."""
     missing = [target for target in spec.targets if target not in weights]
     if missing:
-        return f"the address tells no weight of {', '.join(missing)}"
+        return f"the address returns no weight of {', '.join(missing)}"
     if any(weight < 0 for weight in weights.values()) or abs(sum(weights.values()) - 1) > 0.01:
         return f"the weights {dict(weights)} do not add up to 1"
     return ""
 
 
 def weights_equal(one: Mapping[str, float], other: Mapping[str, float]) -> bool:
-    """Whether weights are the same, but for rounding."""
+    """Whether weights are equal, except for rounding."""
     return set(one) == set(other) and all(abs(weight - other[name]) <= WEIGHT_TOLERANCE for name, weight in one.items())

@@ -1,4 +1,4 @@
-"""Messages of a remediation's queue: the notification in each, and what of the rule's alerts is true now."""
+"""Messages of a remediation's queue: parses notifications, and reads the current alerts of their rule."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from deltaworks.control.objects import ObjectStore
 from deltaworks.rules.subjects import BROKEN, FIRING, UNKNOWN, parse_subject
 from deltaworks.specs.remediation import RemediationSpec
 
-#: What names an object, and nothing else.
+#: Valid ids: they become object names.
 _NOTICE_ID = re.compile(r"^[0-9A-Za-z][0-9A-Za-z-]{7,79}$")
 _ACTIONABLE_KINDS = ("raised", "escalated", "reminder")
 
 
 class UnusableMessage(Exception):
-    """A message that says nothing anybody could act on, and why."""
+    """A message that cannot be handled, with the reason."""
 
 
 def parse_notification(body: str) -> Notification:
-    """The notification in a message, with SNS's envelope around it or without.
+    """Parses the notification of a message, with or without the SNS envelope.
 
     Raises:
-        Unusable: it is none.
+        UnusableMessage: the message is not a notification.
     """
     content = _parse_object(body)
     if "TopicArn" in content and "Message" in content:
@@ -35,10 +35,10 @@ def parse_notification(body: str) -> Notification:
     try:
         notification = Notification.decode(json.dumps(content))
     except (TypeError, ValueError) as error:
-        raise UnusableMessage(f"it is no notification: {error}") from error
+        raise UnusableMessage(f"it is not a notification: {error}") from error
     texts = (notification.id, notification.kind, notification.cause, notification.subject, notification.at)
     if not all(isinstance(text, str) for text in texts) or not _NOTICE_ID.match(notification.id):
-        raise UnusableMessage("its id or another field is none")
+        raise UnusableMessage("its id or another field is invalid")
     return notification
 
 
@@ -46,14 +46,14 @@ def _parse_object(text: Any) -> dict[str, Any]:
     try:
         content = json.loads(text)
     except (TypeError, ValueError) as error:
-        raise UnusableMessage("it is no JSON") from error
+        raise UnusableMessage("it is not JSON") from error
     if not isinstance(content, dict):
-        raise UnusableMessage("it is no object")
+        raise UnusableMessage("it is not a JSON object")
     return content
 
 
 def is_relevant(spec: RemediationSpec, notification: Notification) -> bool:
-    """Whether a remediation acts on such a notification: its rule has begun to fire, or goes on."""
+    """Whether a remediation acts on a notification: its rule fires."""
     return (
         notification.cause == FIRING
         and notification.kind in _ACTIONABLE_KINDS
@@ -63,10 +63,11 @@ def is_relevant(spec: RemediationSpec, notification: Notification) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class RuleAlertState:
-    """A rule as its alerts have it now.
+    """The current alerts of a rule.
 
-    `firing` is the alert of the subject in question, None where it is not open. `sick` are the targets that fire or of
-    which nothing is known; `why` says of each how that is known.
+    `firing_alert` is the open alert of the subject, or None. `unhealthy` are the targets that fire or are unknown, with
+        the
+    reason.
     """
 
     firing_alert: Alert | None
@@ -74,13 +75,13 @@ class RuleAlertState:
 
     @property
     def value(self) -> float | None:
-        """The figure of the alert, in its own unit."""
+        """The alert's value, in its own unit."""
         value = self.firing_alert.detail.get("value") if self.firing_alert is not None else None
         return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
 
 
 def read_rule_state(objects: ObjectStore, spec: RemediationSpec, subject: str) -> RuleAlertState:
-    """Read the alerts of a rule. Alerts that cannot be read count as not open."""
+    """Reads the alerts of a rule. Unreadable alerts count as not open."""
     unhealthy: dict[str, str] = {}
     firing_alert = None
     for alert in alerts(objects):
@@ -94,14 +95,14 @@ def read_rule_state(objects: ObjectStore, spec: RemediationSpec, subject: str) -
             firing_alert = alert
         word = {FIRING: "fires", UNKNOWN: "is unknown"}.get(alert.cause, "is broken")
         named = targets_of(alert.subject, alert.detail, spec.targets)
-        # Of a rule that is unknown as a whole nothing is known of any target.
+        # If the rule itself is unknown, all targets are.
         concerns_all = alert.cause != FIRING and not named
         unhealthy |= dict.fromkeys(spec.targets if concerns_all else named, f"{alert.subject} {word}")
     return RuleAlertState(firing_alert, unhealthy)
 
 
 def targets_of(subject: str, detail: Mapping[str, Any], targets: Collection[str]) -> set[str]:
-    """The targets that an alert is about: values of its labels, or of the label sets that it lists."""
+    """Returns the targets an alert concerns: values of its labels, or of its listed label sets."""
     try:
         _, _, labels = parse_subject(subject)
     except ValueError:

@@ -1,4 +1,4 @@
-"""The process of one remediation: reads its queue, takes up notifications, and goes on with what is under way."""
+"""The process of one remediation: reads its queue, handles notifications, and continues pending actions."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _RETRY_SECONDS = 5.0
 
 @dataclass(slots=True)
 class RemediationCounts:
-    """What a run did: messages, those that concerned it, and those that said nothing."""
+    """Counts of a run: messages, handled and unusable ones."""
 
     messages: int = 0
     accepted: int = 0
@@ -36,7 +36,7 @@ class RemediationCounts:
 
 
 class MessageQueue(Protocol):
-    """What is asked of the queue."""
+    """The queue operations used."""
 
     def receive(self) -> list[Message]: ...
 
@@ -46,11 +46,11 @@ class MessageQueue(Protocol):
 
 
 class RemediationProcess:
-    """One run of one remediation. `run` returns when its time is over or a stop is asked for.
+    """One run of a remediation. `run` returns when its time is over or a stop is requested.
 
     Args:
-        queue, remediator: for tests; by default what the environment declares.
-        on_tick: called every few seconds, so that one that hangs is seen.
+        queue, remediator: for tests; by default as declared.
+        on_tick: called every few seconds, so that a hang is detected.
     """
 
     def __init__(
@@ -78,11 +78,11 @@ class RemediationProcess:
         self.counts = RemediationCounts()
 
     def stop(self, *, immediately: bool = False) -> None:
-        """End soon: what is under way is on record. Callable from a signal handler."""
+        """Stops soon; pending actions are recorded. Signal-safe."""
         self._leased_process.stop()
 
     def run(self) -> RemediationCounts:
-        """Act until the end.
+        """Handles notifications until the run ends.
 
         Raises:
             ConcurrencyError: LEASE_HELD. FencedError: LEASE_LOST. ConfigError: QUEUE_REFUSED.
@@ -92,13 +92,13 @@ class RemediationProcess:
                 try:
                     self.run_once()
                 except TransientError as error:
-                    # Nothing was begun, or what was begun is on record: the next turn goes on.
+                    # Nothing was started, or it is recorded: the next round continues.
                     log.warning("remediation=%s waits: %s", self._spec.name, error)
                     self._leased_process.pause(_RETRY_SECONDS)
         return self.counts
 
     def run_once(self) -> None:
-        """Go on with what is under way, then take what the queue has."""
+        """Continues pending actions, then handles the queue's messages."""
         self._remediator.resume_pending()
         for message in self._queue.receive():
             if self._leased_process.should_stop and not self._leased_process.holds_lease:
@@ -121,12 +121,12 @@ class RemediationProcess:
             except TransientError:
                 self._queue.return_messages([message])
                 raise
-        # Only now: a message that nothing is on record of comes again.
+        # Deleted last: an unrecorded message is delivered again.
         self._queue.delete([message])
 
 
 def open_remediation(catalog: Catalog, name: str, on_tick: Callable[[], None]) -> RemediationProcess:
-    """The process of a remediation.
+    """Opens the process of a remediation.
 
     Raises:
         ConfigError: REMEDIATION_UNKNOWN, REFERENCE_UNRESOLVED.
@@ -135,16 +135,16 @@ def open_remediation(catalog: Catalog, name: str, on_tick: Callable[[], None]) -
 
 
 def find_remediation(catalog: Catalog, name: str) -> RemediationSpec:
-    """A remediation of the environment.
+    """Returns a declared remediation.
 
     Raises:
-        ConfigError: REMEDIATION_UNKNOWN with the nearest one.
+        ConfigError: REMEDIATION_UNKNOWN with the closest name.
     """
     declared = {spec.name: spec for spec in catalog.environment.remediations}
     if not declared:
         raise ConfigError(
             "REMEDIATION_UNKNOWN",
-            f"There is no remediation called {name!r}: {catalog.environment.environment} declares none.",
+            f"Remediation {name!r} does not exist: environment {catalog.environment.environment} declares none.",
             hint="Declare it under `remediations` of the environment.",
         )
     return find_by_name(name, declared, "remediation")

@@ -1,8 +1,8 @@
-"""One remediation: takes up notifications, calls once, verifies, and takes back what does not help.
+"""One remediation: handles notifications, calls the address once, verifies, and rolls back what does not help.
 
-What it does is on record before it does it, so a notification that is delivered twice is taken up once, and a process that
-dies is followed by one that knows whether a call was begun. Such a call is not made again: the address is asked for the
-weights. A step that cannot be told apart from no step is told to people.
+Each action is recorded before it is done, so a notification delivered twice is handled once, and after a crash it is
+known whether a call was started. Such a call is not repeated: the weights are read instead. If the outcome stays
+unknown, an operator is alerted.
 """
 
 from __future__ import annotations
@@ -33,20 +33,20 @@ from deltaworks.remediation.traffic import TrafficClient
 from deltaworks.specs.remediation import RemediationSpec
 
 log = logging.getLogger(__name__)
-#: A reply that was lost: how often, and for how long between, the weights are asked for before people are told.
+#: After a lost reply: how often and at which interval weights are read before an operator is alerted.
 WEIGHT_READ_ATTEMPTS = 4
 WEIGHT_READ_INTERVAL_SECONDS = 2.0
-#: For how long an address that tells nothing is asked again, before people are told.
+#: How long an unreachable address is retried before an operator is alerted.
 _MAX_UNREADABLE_TIME = timedelta(minutes=15)
-#: Longer than a day, which bounds are about, and than any verification.
+#: Longer than the daily limit's window and any verification.
 _RECORD_WINDOW = timedelta(days=7)
 
 
 class Remediator:
-    """One remediation. For one thread.
+    """One remediation. Not thread-safe.
 
     Args:
-        clock: the time now. pause: waits so many seconds.
+        clock: returns the current time. pause: sleeps for seconds.
     """
 
     def __init__(
@@ -79,7 +79,7 @@ class Remediator:
         rule_alerts = read_rule_state(self._objects, self._spec, notification.subject)
         decision = self._decide(notification, rule_alerts)
         if isinstance(decision, Refusal) and decision.reason is RefusalReason.PING_PONG:
-            # Before the notification is taken up: whoever dies in between is held all the same.
+            # Held before the notification is recorded, so a crash in between keeps the hold.
             self.hold(by=f"remediation {self._spec.name}", reason=decision.text)
         record = self._new_record(notification, rule_alerts, decision)
         if not self._records.create(record):
@@ -88,7 +88,7 @@ class Remediator:
         return self._shift_weights(record) if record.state == "planned" else record
 
     def resume_pending(self) -> None:
-        """Go on with what is under way: calls that were begun, shifts to be verified. Raises what `take` raises."""
+        """Continues started calls and pending verifications. Raises like `handle_notification`."""
         for record in self._recent_records():
             if record.state == "planned":
                 self._shift_weights(record)
@@ -96,7 +96,7 @@ class Remediator:
                 self._verify_shift(record)
 
     def hold(self, *, by: str, reason: str) -> None:
-        """Plan nothing more until a person lets it go on."""
+        """Stops planning until an operator resumes it."""
         self._records.hold(self._spec.name, by=by, reason=reason)
         self._notifier.notify_hold(reason)
 
@@ -144,7 +144,7 @@ class Remediator:
         )
 
     def _shift_weights(self, record: RemediationRecord) -> RemediationRecord:
-        """Move the weights as planned, once."""
+        """Shifts the weights as planned, once."""
         if record.attempted_at is None:
             record = self._records.replace(record, record.replace(attempted_at=self._now()))
             try:
@@ -154,7 +154,7 @@ class Remediator:
             except TransientError as error:
                 log.warning("notification=%s the reply was lost: %s", record.notification, error)
             except ContractError as error:
-                return self._end(record, "failed", f"nothing was moved: {error.message}")
+                return self._end(record, "failed", f"no weight was shifted: {error.message}")
             else:
                 return self._mark_called(record)
         return self._confirm_weights(
@@ -174,7 +174,7 @@ class Remediator:
         attempted_at: str | None,
         on_confirmed: Callable[[RemediationRecord], RemediationRecord],
     ) -> RemediationRecord:
-        """Ask for the weights where a reply was lost: are they the intended ones? Nothing is called again."""
+        """After a lost reply, reads the weights and compares them with the intended ones. Repeats no call."""
         weights: dict[str, float] | None = None
         for attempt in range(WEIGHT_READ_ATTEMPTS):
             if attempt:
@@ -197,7 +197,7 @@ class Remediator:
         )
 
     def _verify_shift(self, record: RemediationRecord) -> RemediationRecord:
-        """Look whether a shift has helped, once it is time to."""
+        """Verifies a shift when it is due."""
         if record.rollback_attempted_at is not None:
             return self._confirm_weights(
                 record,
@@ -210,27 +210,27 @@ class Remediator:
         due = timedelta(minutes=self._spec.verify.after_minutes)
         rule = read_rule_state(self._objects, self._spec, record.subject)
         if record.target in rule.unhealthy:
-            return self._roll_back(record, f"the target is worse: {rule.unhealthy[record.target]}")
+            return self._roll_back(record, f"the target is unhealthy: {rule.unhealthy[record.target]}")
         if waited < due:
             return record
         if rule.firing_alert is not None:
             return self._verify_improvement(record, rule)
         if record.source not in rule.unhealthy:
-            return self._end(record, "verified", "the alert is over")
-        # Of what is unknown nothing can be said yet; for how long is bounded.
+            return self._end(record, "verified", "the alert was resolved")
+        # Unknown data delay the verification, up to twice its time.
         return record if waited < 2 * due else self._roll_back(record, rule.unhealthy[record.source])
 
     def _verify_improvement(self, record: RemediationRecord, rule: RuleAlertState) -> RemediationRecord:
-        """The alert is still open: is its figure better by what is declared?"""
+        """The alert is still open: checks whether its value has improved enough."""
         improved, least = _improvement(record.value, rule), self._spec.verify.min_improvement
         if improved is None:
-            return self._roll_back(record, "the figure cannot be compared, and the alert is still open")
+            return self._roll_back(record, "the value cannot be compared, and the alert is still open")
         if improved < least:
             return self._roll_back(record, f"the figure is better by {improved:.1%}, and {least:.1%} was to be reached")
-        return self._end(record, "verified", f"the figure is better by {improved:.1%}")
+        return self._end(record, "verified", f"the value improved by {improved:.1%}")
 
     def _roll_back(self, record: RemediationRecord, reason: str) -> RemediationRecord:
-        """Put the weights back to what they were, unless somebody else has changed them since."""
+        """Restores the previous weights, unless they were changed by others."""
         weights = self._traffic.weights()
         if not weights_equal(weights, record.after):
             return self._end(
@@ -263,7 +263,7 @@ class Remediator:
         return record
 
     def _recent_records(self) -> Iterator[RemediationRecord]:
-        """What it did lately: all that bounds count, and all that can be under way."""
+        """Returns the recent records: all that limits count, and all pending ones."""
         return self._records.all(self._spec.name, since=self._clock() - _RECORD_WINDOW)
 
     def _now(self) -> str:
@@ -271,7 +271,7 @@ class Remediator:
 
 
 def _improvement(before: float | None, rule: RuleAlertState) -> float | None:
-    """By which share the figure is nearer to its baseline than it was; None where it cannot be told."""
+    """Returns the relative improvement of the value; None if unknown."""
     now = rule.value
     if before is None or now is None or before == 0:
         return None

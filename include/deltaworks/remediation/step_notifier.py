@@ -1,4 +1,4 @@
-"""Tells people of every step of a remediation, and keeps the alerts of what needs them."""
+"""Notifies of every step of a remediation, and raises alerts that need an operator."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ STEP, FAILED, HELD = "REMEDIATION_STEP", "REMEDIATION_FAILED", "REMEDIATION_HELD
 
 
 class StepNotifier:
-    """Notifications of one remediation. A notification that cannot be kept stops nothing: the record says the same."""
+    """Notifications of one remediation. A failure to send does not stop it: the record has the same information."""
 
     def __init__(self, spec: RemediationSpec, objects: ObjectStore) -> None:
         self._spec, self._objects = spec, objects
 
     def notify_step(self, record: RemediationRecord) -> None:
-        """A step, as a notification of its own: one a step, however often this is called."""
+        """Sends one notification per step, however often it is called."""
         at = record.ended_at or record.called_at or record.at
         summary = _step_summary(record)
         instant = parse_iso(at) or utc_now()
         digest = hashlib.sha256(f"{record.notification} {record.state}".encode()).hexdigest()[:12]
         notification = Notification(
-            # Ids sort by time; steps of one instant in the order in which they are taken.
+            # Ids sort by time, and steps of the same time by their order.
             id=f"{instant:%Y%m%dT%H%M%S%f}-{_STATE_ORDER.index(record.state)}{digest}",
             kind="raised",
             cause=STEP,
@@ -56,8 +56,8 @@ class StepNotifier:
             self._log_errors(lambda: resolve_alert(self._objects, cause=FAILED, subject=self._spec.name))
 
     def notify_hold(self, reason: str) -> None:
-        """It is held back until a person lets it go on."""
-        summary = f"{self._spec.name} acts no more: {reason}."
+        """Raises the alert that the remediation is on hold."""
+        summary = f"{self._spec.name} is on hold: {reason}."
         self._log_errors(lambda: raise_alert(self._objects, cause=HELD, subject=self._spec.name, summary=summary))
 
     @staticmethod
@@ -69,7 +69,7 @@ class StepNotifier:
 
 
 def resolve_hold_alerts(objects: ObjectStore, remediation: str) -> None:
-    """A person has let it go on: what told them to look is over."""
+    """Resolves the alerts after an operator has resumed it."""
     for cause in (HELD, FAILED):
         resolve_alert(objects, cause=cause, subject=remediation)
 
@@ -77,12 +77,12 @@ def resolve_hold_alerts(objects: ObjectStore, remediation: str) -> None:
 def _step_summary(record: RemediationRecord) -> str:
     way = f"from {record.source} to {record.target}: {record.before} → {record.after}"
     texts = {
-        "dry_run": f"It would shift weight {way}. It is a dry run.",
-        "planned": f"It is about to shift weight {way}.",
-        "called": f"It has shifted weight {way}.",
-        "verified": f"The shift from {record.source} to {record.target} has helped: {record.reason}.",
-        "rolled_back": f"The shift from {record.source} to {record.target} was taken back: {record.reason}.",
-        "failed": f"People have to look at the weights: {record.reason}.",
-        "refused": f"It does nothing: {record.reason}.",
+        "dry_run": f"Dry run: would shift weight {way}.",
+        "planned": f"About to shift weight {way}.",
+        "called": f"Shifted weight {way}.",
+        "verified": f"The shift from {record.source} to {record.target} helped: {record.reason}.",
+        "rolled_back": f"The shift from {record.source} to {record.target} was rolled back: {record.reason}.",
+        "failed": f"Check the weights: {record.reason}.",
+        "refused": f"No action: {record.reason}.",
     }
     return f"{texts[record.state]} Set off by {record.subject}, notification {record.notification}."

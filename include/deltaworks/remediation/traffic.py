@@ -1,9 +1,9 @@
-"""The address that carries weights: GET tells them, POST sets them, named by the id of the notification.
+"""Client of the traffic address: GET returns weights, POST sets them, identified by the notification's id.
 
     GET  → {"weights": {"a": 0.6, "b": 0.4}}
     POST ← {"id": …, "weights": {"a": 0.4, "b": 0.6}, "from": "a", "to": "b"}, header Idempotency-Key: the same id
 
-A reply that is lost says nothing: the weights may have moved. So the caller asks for them instead of calling again.
+After a lost reply the weights may have changed, so the caller reads them instead of repeating the call.
 """
 
 from __future__ import annotations
@@ -20,28 +20,29 @@ _RETRYABLE_STATUSES = (408, 425, 429)
 
 
 class TrafficClient:
-    """One address. No error holds it, since it may be a secret."""
+    """Client of one address. Errors do not contain it, since it may be a secret."""
 
     def __init__(self, spec: TrafficWebhookSpec) -> None:
         self._spec = spec
 
     def weights(self) -> dict[str, float]:
-        """The weights now, by target.
+        """Returns the current weights by target.
 
         Raises:
-            TransientError: TRAFFIC_UNREACHABLE. ContractError: TRAFFIC_REFUSED, the answer is none that is understood.
+            TransientError: TRAFFIC_UNREACHABLE. ContractError: TRAFFIC_REFUSED, the response is invalid.
         """
         content = self._request("GET", None, {})
         weights = content.get("weights") if isinstance(content, dict) else None
         if not isinstance(weights, dict) or not all(_is_weight(value) for value in weights.values()):
-            raise _refused_error('its answer has no weights, such as {"weights": {"a": 0.5, "b": 0.5}}')
+            raise _refused_error('the response has no weights, such as {"weights": {"a": 0.5, "b": 0.5}}')
         return {str(name): float(value) for name, value in weights.items()}
 
     def shift(self, weights: Mapping[str, float], *, call_id: str, source: str, target: str) -> None:
-        """Set the weights, once.
+        """Sets the weights, once.
 
         Raises:
-            TransientError: TRAFFIC_UNREACHABLE, they may be set or not. ContractError: TRAFFIC_REFUSED, they are not.
+            TransientError: TRAFFIC_UNREACHABLE, the outcome is unknown. ContractError: TRAFFIC_REFUSED, nothing
+                changed.
         """
         body = {"id": call_id, "weights": dict(weights), "from": source, "to": target}
         self._request("POST", body, {"Idempotency-Key": call_id})
@@ -56,7 +57,7 @@ class TrafficClient:
                 method, resolve_text(self._spec.url), json=body, headers=headers, timeout=self._spec.timeout_seconds
             )
         except httpx.InvalidURL as error:
-            raise _refused_error("its address is none") from error
+            raise _refused_error("its URL is invalid") from error
         except httpx.HTTPError as error:
             raise _unreachable_error(type(error).__name__) from error
         if answer.status_code >= _FIRST_SERVER_ERROR_STATUS or answer.status_code in _RETRYABLE_STATUSES:
@@ -66,7 +67,7 @@ class TrafficClient:
         try:
             return answer.json() if method == "GET" else None
         except ValueError as error:
-            raise _refused_error("its answer is no JSON") from error
+            raise _refused_error("the response is not JSON") from error
 
 
 def _is_weight(value: Any) -> bool:
@@ -76,14 +77,14 @@ def _is_weight(value: Any) -> bool:
 def _unreachable_error(why: str) -> TransientError:
     return TransientError(
         "TRAFFIC_UNREACHABLE",
-        f"The address that carries the weights gave no answer: {why}.",
-        hint="It is asked again. See whether it runs, and whether `action.timeout_seconds` is long enough.",
+        f"The traffic address did not respond: {why}.",
+        hint="It is retried. Check whether it runs, and whether `action.timeout_seconds` is long enough.",
     )
 
 
 def _refused_error(why: str) -> ContractError:
     return ContractError(
         "TRAFFIC_REFUSED",
-        f"The address that carries the weights refused: {why}.",
-        hint="Check `action.url` and `action.token` of the remediation, and what the address answers to GET.",
+        f"The traffic address rejected the request: {why}.",
+        hint="Check `action.url` and `action.token` of the remediation, and the response to GET.",
     )

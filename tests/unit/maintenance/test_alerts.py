@@ -43,7 +43,7 @@ def test_a_run_tells_of_tables_it_leaves_out_and_resolves_those_it_does_not(
     catalog, objects = project(tmp_path, shop=SHOP + ORDERS), LocalObjects(tmp_path / "lake")
     found = {"orders": VacuumResult(table="orders", dry_run=dry_run, skipped=True, reason="files wait")}
     found["quarantine"] = VacuumResult(table="quarantine", dry_run=dry_run, reason="it does not exist yet")
-    monkeypatch.setattr(vacuum._VacuumRun, "table", lambda _, name: found[name])
+    monkeypatch.setattr(vacuum._VacuumRun, "vacuum_table", lambda _, name: found[name])
     alert_not_vacuumed(PipelineHome(objects, "shop"), "quarantine", reason="as last night")
 
     vacuum_tables(None, catalog, "shop", dry_run=dry_run)

@@ -91,7 +91,7 @@ def test_the_snapshots_of_health_are_kept_by_one_pipeline_at_a_time(stage: Harne
         stage.objects, "edits", work="its upkeep", folder=paths.table_snapshots_maintenance(), ttl_seconds=0.3
     ):
         left = {each.table: each for each in compact_control_tables(catalog, "shop", dry_run=False, min_files=2)}
-    assert (left["table_health"].reason, snapshots()) == ("another pipeline's run keeps it", 4)
+    assert (left["table_health"].reason, snapshots()) == ("another pipeline's run compacts it", 4)
 
     kept = {each.table: each for each in compact_control_tables(catalog, "shop", dry_run=False, min_files=2)}
 

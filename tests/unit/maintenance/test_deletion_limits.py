@@ -113,4 +113,4 @@ def test_vacuum_leaves_a_table_that_would_lose_more_than_a_night_removes() -> No
     assert limit_exceeded(counted, bound, live_bytes=3 << 30) is None
     assert refused is not None
     assert (refused.skipped, refused.files, refused.bytes, refused.dry_run) == (True, 0, 0, False)
-    assert "900 files, 90% of its 10.7 GB on storage, would go" in refused.reason
+    assert "deleting 900 files, 90% of its 10.7 GB on storage" in refused.reason

@@ -38,7 +38,7 @@ def test_less_than_a_job_may_run_for_is_refused_whatever_the_reason(hours: int) 
 @pytest.mark.parametrize(("hours", "reason", "refused"), [(167, "", True), (167, "  ", True), (24, "x", False)])
 def test_less_than_seven_days_needs_a_reason(hours: int, reason: str, refused: bool) -> None:
     if refused:
-        with pytest.raises(ConfigError, match="a person approves before it deletes"):
+        with pytest.raises(ConfigError, match="requires an approval"):
             check_retention(hours, below_minimum=reason)
     else:
         check_retention(hours, below_minimum=reason)
@@ -55,14 +55,14 @@ def test_the_slowest_reader_decides_and_is_named() -> None:
     found = kept(24, holds=(hold(30, "a"), hold(99.5, "the reader slow"), hold(60, "b")))
 
     assert (found.hours, found.skipped) == (102, False)
-    assert "the reader slow needs what the table was at 2026-02-25 08:30" in found.reason
+    assert "the reader slow needs the table as of 2026-02-25 08:30" in found.reason
 
 
 def test_a_promise_of_time_travel_is_kept() -> None:
     found = kept(promised=240, log=240)
 
     assert (found.hours, found.skipped) == (240, False)
-    assert "time travel of 240 h is promised" in found.reason
+    assert "declared time travel of 240 h" in found.reason
 
 
 @pytest.mark.parametrize(
@@ -71,7 +71,7 @@ def test_a_promise_of_time_travel_is_kept() -> None:
         (168, 0, (hold(200),), "the stream of b needs"),
         (168, 240, (), "time travel of 240 h"),
         (300, 0, (), "300 h are to be kept"),
-        (168, 0, (Hold(holder="the reader r", since=None),), "not in the log any more"),
+        (168, 0, (Hold(holder="the reader r", since=None),), "no longer in the log"),
     ],
 )
 def test_what_the_log_does_not_remember_cannot_be_kept_so_the_table_is_left_out(

@@ -42,7 +42,7 @@ def test_a_source_that_works_by_day_is_told_by_day_and_not_by_night(tmp_path: Pa
 
     assert norm.days == 18, "the first day was not whole"
     assert [hour for hour, rows in enumerate(norm.rows_by_hour) if rows] == list(range(8, 18))
-    kept = read_input_rate(stage.objects, paths.pipeline_control("shop", "input_norm.json"))
+    kept = read_input_rate(stage.objects, paths.pipeline_control("shop", "input_rate.json"))
     assert kept == norm
 
     def cause(now: datetime, last: datetime) -> str:

@@ -99,7 +99,7 @@ def test_a_partition_it_cannot_compact_goes_to_spark_or_is_counted_where_there_i
     path.write_bytes(b"torn")
     commands = []
     monkeypatch.setattr(
-        optimize.TableOptimizer, "_command", lambda self, session, group, left: commands.append((session, left))
+        optimize.TableOptimizer, "_run_optimize", lambda self, session, group, left: commands.append((session, left))
     )
 
     without = night(catalog, None)["visits"]
@@ -128,7 +128,7 @@ def test_what_another_writer_has_overtaken_is_put_off_and_fails_nobody(
     monkeypatch.setattr(optimize, "compact_partitions", beside_a_delete)
     done = night(catalog)["visits"]
 
-    assert (done.partitions, done.put_off, done.error) == (1, 1, "")
+    assert (done.partitions, done.deferred, done.error) == (1, 1, "")
     health = table_health(lake, key)
     assert health is not None
     assert [(part.partition[0][1], part.files, part.rows) for part in health.partition_health] == [

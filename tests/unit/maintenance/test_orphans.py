@@ -109,16 +109,16 @@ def test_a_night_leaves_orphans_that_are_most_of_a_table_to_a_person(
     age(stage)
     night = partial(remove_orphans, catalog, "shop", dry_run=False)
 
-    bounded = by_what(night(bound=DeletionLimit(share=0.9)))
+    bounded = by_what(night(limit=DeletionLimit(share=0.9)))
     open_ones = [(each.cause, each.subject) for each in alerts(stage.objects) if each.state.is_open]
     by_hand = by_what(night())
 
     assert (bounded["orders"].files, bounded["quarantine"].files) == (0, 1)
-    assert "left to a person" in bounded["orders"].reason
+    assert "exceed the nightly deletion limit" in bounded["orders"].reason
     assert open_ones == [("MAINTENANCE_LIMIT_EXCEEDED", "shop.orders")]
     assert not dead.exists()
     assert by_hand["orders"].files == 1
-    night(bound=DeletionLimit(share=0.9))
+    night(limit=DeletionLimit(share=0.9))
     assert not any(each.state.is_open for each in alerts(stage.objects))
 
 
@@ -153,7 +153,7 @@ def test_files_of_a_held_table_stay_however_long_it_is_held(stage: Harness, cata
 
     results = by_what(remove_orphans(catalog, "shop", dry_run=False))
     assert results["orders"].files == 0
-    assert results["prepared batches"].reason == "kept: a table is held"
+    assert results["prepared batches"].reason == "none removed: a table is held"
     PipelineHome(stage.objects, "shop").held.request_resume("orders", by="ada")
     processor.serve_requests()
 

@@ -152,7 +152,7 @@ def test_in_a_table_that_is_merged_any_change_breaks_the_order() -> None:
     found = part(day(1), files=15, small=5)
     known = {day(1): ordered(found, files=10, bytes=95 * MIB)}
 
-    assert actions(chosen(found, known=known, lies=layout(rewritten=True))) == {"2026-03-01": "zorder"}
+    assert actions(chosen(found, known=known, lies=layout(has_mutable_rows=True))) == {"2026-03-01": "zorder"}
 
 
 def test_without_z_order_columns_small_files_are_merged_where_they_are_many() -> None:
@@ -188,7 +188,7 @@ def test_spark_merges_small_files_of_many_bytes_and_those_of_tables_that_nobody_
 
     choice = chosen(many, few, lies=lies)
     only_spark = choose_partitions(
-        replace(table(few), only_spark=("column mapping",)), lies, ledger=ZOrderState(), now=NOW, policy=DAILY
+        replace(table(few), spark_only_reasons=("column mapping",)), lies, ledger=ZOrderState(), now=NOW, policy=DAILY
     )
 
     assert actions(choice) == {"2026-03-01": "compact", "2026-03-02": "compact_small"}

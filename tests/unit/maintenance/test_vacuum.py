@@ -133,7 +133,7 @@ def test_the_log_alone_does_once_a_folder_has_been_listed_and_where_it_does_not_
     old: Catalog, lake: Lake
 ) -> None:
     first = vacuum(old)
-    assert (first.mode, first.reason) == ("full", "listed: it has not been listed yet")
+    assert (first.mode, first.reason) == ("full", "FULL: no FULL run yet")
 
     gone = replaced(lake, KEY, hours_ago=200)
     lost = orphan(lake, KEY, f"{DAY}/lost.parquet", age_hours=200)
@@ -169,7 +169,7 @@ def test_by_the_log_alone_a_table_whose_log_is_too_short_is_left_out(old: Catalo
 
     result = vacuum(old, mode="lite")
 
-    assert result.reason == "skipped: its log does not reach back to the last VACUUM, so only mode full does"
+    assert result.reason == "skipped: its log does not reach back to the last VACUUM; use mode full"
     assert result.skipped
 
 
@@ -222,12 +222,12 @@ def test_a_night_leaves_a_table_that_would_lose_most_of_it(
     dead.write_bytes(b"x" * 1_000_000)
     os.utime(dead, (0, 0))
 
-    result = vacuum(old, bound=DeletionLimit(share=0.5))
+    result = vacuum(old, limit=DeletionLimit(share=0.5))
 
     assert result.skipped
-    assert "more than a night removes" in result.reason
+    assert "exceeds max_removed_share" in result.reason
     assert dead.exists()
-    assert vacuum(old, bound=DeletionLimit(share=1)).files == 1
+    assert vacuum(old, limit=DeletionLimit(share=1)).files == 1
 
 
 def test_a_table_that_asks_for_more_than_is_understood_is_left_to_spark(old: Catalog, lake: Lake) -> None:

@@ -63,7 +63,7 @@ def test_shares_that_wait_are_not_deleted(
     PipelineHome(stage.objects, "shop").held.request_resume("orders", by="ada")
     processor = stage.processor()
 
-    assert ("wait to be committed" in result.reason) is protected
+    assert ("uncommitted files" in result.reason) is protected
     assert (result.files == 0) is protected
     if protected:
         assert stage.landed("orders") == stage.expected(0, 1, 2)
@@ -76,5 +76,5 @@ def test_other_tables_are_treated_meanwhile(stage: Harness, catalog: Catalog) ->
 
     results = {result.table: result for result in vacuum_tables(None, catalog, "shop", tables=["orders", "clicks"])}
 
-    assert (results["clicks"].mode, results["clicks"].reason) == ("full", "listed: it has not been listed yet")
+    assert (results["clicks"].mode, results["clicks"].reason) == ("full", "FULL: no FULL run yet")
     assert results["orders"].reason.startswith("skipped")

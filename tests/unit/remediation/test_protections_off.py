@@ -52,7 +52,7 @@ def test_a_lost_reply_that_is_taken_for_a_failure_moves_weight_twice(
     def fails(self: Remediator, record: RemediationRecord, **_: Any) -> RemediationRecord:
         raise TransientError("TRAFFIC_UNREACHABLE", "given back to the queue")
 
-    monkeypatch.setattr(Remediator, "_ask", fails)
+    monkeypatch.setattr(Remediator, "_confirm_weights", fails)
     stage.director.lost_replies = 1
     notification = stage.fires("a")
     with pytest.raises(TransientError):
@@ -72,9 +72,9 @@ def test_a_call_that_is_not_on_record_before_it_begins_is_made_twice(stage: Reme
 
 
 def test_weight_goes_to_a_target_that_is_slow_itself(stage: RemediationStage, monkeypatch: pytest.MonkeyPatch) -> None:
-    rule_state = remediating.read_rule_state
+    read_rule_state = remediating.read_rule_state
     monkeypatch.setattr(
-        remediating, "rule_state", lambda *arguments: dataclasses.replace(rule_state(*arguments), sick={})
+        remediating, "read_rule_state", lambda *arguments: dataclasses.replace(read_rule_state(*arguments), unhealthy={})
     )
     stage.fires("b")
     stage.remediator().handle_notification(stage.fires("a"))

@@ -1,1 +1,1 @@
-"""The health of tables from their Delta logs: measured, scored, kept over time, reported."""
+"""Table health from Delta logs: measures, scores, snapshots, reports."""

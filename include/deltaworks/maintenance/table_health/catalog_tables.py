@@ -1,6 +1,6 @@
-"""Every table the catalog declares or implies, with its health: read by many threads, one table each at a time.
+"""All tables of the catalog with their health, read by many threads.
 
-A table whose log cannot be read is reported with what is wrong, and the others are read all the same.
+A table whose log cannot be read is reported with its error.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from deltaworks.specs.storage import StorageSpec
 from deltaworks.specs.table import TableSpec
 from deltaworks.tables.lake import Lake
 
-#: Tables of the engine itself, below a relay's or a pipeline's control folder.
+#: Control tables, below a relay's or pipeline's control folder.
 RELAY_TABLES = ("file_events", "message_quarantine")
 CONTROL_TABLES = ("checkpoint_store", "batch_metadata_store", "progress", "zorder_ledger")
-#: Opening a table is waiting for its storage, and a little work outside of Python.
+#: Opening a table mostly waits for storage.
 READER_THREADS = 16
-#: How many commits of each table are looked at for its last operations, where there are many tables.
+#: Commits read per table for its last operations, when reading many tables.
 COMMITS_PER_TABLE = 8
 _ERROR_LENGTH = 300
 T = TypeVar("T")
@@ -37,7 +37,7 @@ R = TypeVar("R")
 
 @dataclass(frozen=True, slots=True)
 class DeclaredTable:
-    """A table the catalog declares or implies. `health` is None while it has not been created, or with an `error`."""
+    """A table of the catalog. `health` is None if it does not exist, or has an `error`."""
 
     owner: str
     name: str
@@ -48,10 +48,10 @@ class DeclaredTable:
 
 
 def declared_tables(catalog: Catalog, *, pipeline: str = "", control: bool = True) -> list[DeclaredTable]:
-    """Every table of the catalog, none of them opened: pipelines first, then the engine's own where `control`.
+    """Returns every table of the catalog without opening it, pipelines first, then control tables.
 
     Args:
-        pipeline: only this one's, or this relay's.
+        pipeline: only tables of this pipeline or relay.
     """
     tables = [DeclaredTable(*table) for table in _declared_tables(catalog, control=control)]
     return [table for table in tables if pipeline in ("", table.owner)]
@@ -66,7 +66,7 @@ def all_tables(
     partitions: bool = False,
     history_commits: int = COMMITS_PER_TABLE,
 ) -> list[DeclaredTable]:
-    """The tables of `declared_tables` with their health."""
+    """Returns `declared_tables` with health."""
     declared = declared_tables(catalog, pipeline=pipeline, control=control)
     return with_health(lake.storage, declared, partitions=partitions, history_commits=history_commits)
 
@@ -78,13 +78,13 @@ def with_health(
     partitions: bool = False,
     history_commits: int = COMMITS_PER_TABLE,
 ) -> list[DeclaredTable]:
-    """The same tables with their health, or with what keeps it from being read. Never raises for a single table."""
+    """Returns the tables with health or error. Never raises for a single table."""
 
     def read(lake: Lake, table: DeclaredTable) -> DeclaredTable:
         health, error = None, ""
         try:
             health = table_health(lake, table.key, partitions=partitions, history_commits=history_commits)
-        except Exception as problem:  # whatever a damaged log leads to is this table's report
+        except Exception as problem:  # any error of a damaged log is reported for the table
             error = describe_error(problem)
         return DeclaredTable(table.owner, table.name, table.kind, table.key, health, error)
 
@@ -92,7 +92,7 @@ def with_health(
 
 
 def map_tables(storage: StorageSpec, tables: Iterable[T], do: Callable[[Lake, T], R]) -> Iterator[R]:
-    """What `do` makes of each table, in order: many at once, each thread with a lake of its own."""
+    """Applies a function to tables in parallel, each thread with its own lake; yields results in order."""
     own = threading.local()
 
     def run(table: T) -> R:
@@ -105,7 +105,7 @@ def map_tables(storage: StorageSpec, tables: Iterable[T], do: Callable[[Lake, T]
 
 
 def describe_error(problem: Exception) -> str:
-    """An error in a line."""
+    """Formats an error on one line."""
     return f"{type(problem).__name__}: {' '.join(str(problem).split())}"[:_ERROR_LENGTH]
 
 

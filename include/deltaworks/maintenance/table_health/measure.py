@@ -1,4 +1,4 @@
-"""The health of a table, read from its Delta log without a JVM: files, sizes, partitions, log, last operations."""
+"""Measures a table from its Delta log without a JVM: files, sizes, partitions, log, last operations."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from deltaworks.tables.features import reasons_against_compacting
 from deltaworks.tables.lake import Lake
 from deltaworks.tables.log import LogSize, commit_history, log_size
 
-#: A file below this is small: opening it costs a reader about as much as reading it.
+#: Small file limit: opening it costs about as much as reading it.
 SMALL_FILE_BYTES = 16 << 20
-#: The histogram of file sizes counts files below each of these, and last those that are not below any.
+#: Upper bounds of the file size histogram; the last bucket is unbounded.
 SIZE_BOUNDS = (1 << 20, 16 << 20, 64 << 20, 128 << 20, 256 << 20, 1 << 30)
 
 
 @dataclass(frozen=True, slots=True)
 class LastOperation:
-    """The newest commit of one kind (WRITE, MERGE, OPTIMIZE, VACUUM END, ...)."""
+    """The newest commit of one operation (WRITE, MERGE, OPTIMIZE, VACUUM END, ...)."""
 
     operation: str
     version: int
@@ -35,11 +35,11 @@ class LastOperation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionHealth:
-    """What the log says of one partition; a table without partitions has one, which is named by nothing.
+    """The health of one partition; an unpartitioned table has one with an empty name.
 
-    `small_files` and `small_bytes` are of files that OPTIMIZE would merge: below SMALL_FILE_BYTES, two at least.
-    `rows` counts those in the files, `deletion_vector_rows` those of them that are marked as deleted; both are None
-    where the log does not say.
+    `small_files` and `small_bytes` count files that OPTIMIZE would merge: below SMALL_FILE_BYTES, at least two. `rows`
+        are
+    those in the files, `deletion_vector_rows` those of them marked as deleted; None if the log does not contain them.
     """
 
     partition: Partition
@@ -54,13 +54,13 @@ class PartitionHealth:
 
 @dataclass(frozen=True, slots=True)
 class TableHealth:
-    """What the log says of one version of a table.
+    """The health of one version of a table.
 
-    `small_file_share` is the share of files below SMALL_FILE_BYTES that have another such file in their partition:
-    those which OPTIMIZE would merge. A partition's only file is as large as it can be and never counts.
-    `size_histogram` counts files by SIZE_BOUNDS. `deletion_vector_rows` are rows in files that are marked as deleted;
-    None where the log does not say. `log` is None where it was not measured. `only_spark` says why nobody but Spark may
-    put its rows into other files; it is empty where a commit of ours may.
+    - `small_file_share`: the share of mergeable files: below SMALL_FILE_BYTES, at least two in their partition.
+    - `size_histogram`: file counts by SIZE_BOUNDS.
+    - `deletion_vector_rows`: rows marked as deleted; None if unknown.
+    - `log`: None if not measured.
+    - `spark_only_reasons`: why only Spark may rewrite its files; empty if this project can.
     """
 
     key: str
@@ -85,26 +85,26 @@ class TableHealth:
 
     @property
     def skew(self) -> float:
-        """How many times the median partition the largest one is; 1 for a table of one, 0 for an empty one."""
+        """The largest partition divided by the median one; 0 for an empty table."""
         if not self.median_partition_bytes:
             return 0.0
         return self.largest_partition_bytes / self.median_partition_bytes
 
     @property
     def deletion_vector_share(self) -> float | None:
-        """The share of rows in the files that are marked as deleted; None where the log does not say."""
+        """The share of rows marked as deleted; None if unknown."""
         if self.rows is None or self.deletion_vector_rows is None:
             return None
         return self.deletion_vector_rows / self.rows if self.rows else 0.0
 
     @property
     def commits_since_checkpoint(self) -> int:
-        """How many commits a reader replays on top of the last checkpoint."""
+        """The number of commits that readers replay after the last checkpoint."""
         return self.version - (self.last_checkpoint if self.last_checkpoint is not None else -1)
 
     @property
     def average_file_bytes(self) -> float:
-        """Bytes per file, 0 for an empty table."""
+        """The average file size, 0 for an empty table."""
         return self.bytes / self.files if self.files else 0.0
 
 
@@ -116,11 +116,11 @@ class _File(NamedTuple):
 
 
 def table_health(lake: Lake, key: str, *, partitions: bool = True, history_commits: int = 100) -> TableHealth | None:
-    """The health of the table at `key`; None where there is none. Reads the log, no data.
+    """Measures the table at `key`; None if it does not exist. Reads the log only.
 
     Args:
-        partitions: measure every partition too, sorted by name.
-        history_commits: how far back last operations are looked for; each commit is one small read.
+        partitions: include partition health, sorted by name.
+        history_commits: commits to read for last operations, one small read each.
     """
     table = lake.open(key)
     if table is None:
@@ -154,7 +154,7 @@ def table_health(lake: Lake, key: str, *, partitions: bool = True, history_commi
 
 
 def histogram(sizes: Iterable[int]) -> tuple[int, ...]:
-    """How many of the sizes are below each of SIZE_BOUNDS and not below the one before, and last the rest."""
+    """Counts sizes in the buckets of SIZE_BOUNDS."""
     counts = [0] * (len(SIZE_BOUNDS) + 1)
     for size in sizes:
         counts[bisect_right(SIZE_BOUNDS, size)] += 1
@@ -162,7 +162,7 @@ def histogram(sizes: Iterable[int]) -> tuple[int, ...]:
 
 
 def _partition_health(adds: pa.Table, deleted: Mapping[str, int] | None) -> tuple[PartitionHealth, ...]:
-    """Every partition, by name. `deleted` are the rows of files that a deletion vector marks, None if not known."""
+    """Measures every partition. `deleted` are rows marked by deletion vectors per file; None if unknown."""
     records = adds.column("num_records").to_pylist() if "num_records" in adds.column_names else [None] * adds.num_rows
     names = ("path", "size_bytes", "modification_time")
     members: dict[Partition, list[_File]] = {}
@@ -198,7 +198,7 @@ def _sum_or_none(counts: Iterable[int | None]) -> int | None:
 
 
 def file_sizes_by_partition(lake: Lake, key: str) -> dict[Partition, list[int]]:
-    """The sizes of the files of each partition, which is named as the log names it."""
+    """Returns the file sizes of each partition."""
     table = lake.open(key)
     if table is None:
         return {}
@@ -210,7 +210,7 @@ def file_sizes_by_partition(lake: Lake, key: str) -> dict[Partition, list[int]]:
 
 
 def file_sizes_by_value(lake: Lake, key: str, column: str) -> dict[str | None, list[int]]:
-    """The sizes of the files of each value of a partition column, as the log writes the value."""
+    """Returns the file sizes of each value of a partition column."""
     sizes_by_value: dict[str | None, list[int]] = {}
     for place, sizes in file_sizes_by_partition(lake, key).items():
         sizes_by_value.setdefault(dict(place).get(column), []).extend(sizes)
@@ -218,7 +218,7 @@ def file_sizes_by_value(lake: Lake, key: str, column: str) -> dict[str | None, l
 
 
 def _last_operations(lake: Lake, key: str, version: int, commits: int) -> dict[str, LastOperation]:
-    """The newest commit of each kind within the newest `commits`."""
+    """Returns the newest commit of each operation."""
     operations: dict[str, LastOperation] = {}
     for commit in commit_history(lake, key, newest=version, limit=commits):
         run = commit.metadata.get("run")

@@ -1,7 +1,6 @@
-"""Reports on every table: its health, its score by parts, and what maintenance would do with it and why.
+"""Reports every table: health, score, and what maintenance would do.
 
-From the logs and the Z-order ledgers, without a JVM and without reading data; a table or a ledger that cannot be read
-is reported with its error, and the others continue.
+Reads logs and Z-order ledgers only, without a JVM. Errors are reported per table.
 """
 
 from __future__ import annotations
@@ -28,18 +27,19 @@ from deltaworks.specs.table import TableSpec
 from deltaworks.tables.lake import Lake
 from deltaworks.tables.unreferenced import UnreferencedFiles, count_unreferenced
 
-#: Kinds of tables that OPTIMIZE looks after.
+#: Kinds of tables that OPTIMIZE maintains.
 _OPTIMIZED_KINDS = ("bronze", "keyed", "live", "gold", "quarantine", "archive")
-#: How many commits of one table are looked at where it is the only one.
+#: Commits read when reporting a single table.
 COMMITS_FOR_ONE_TABLE = 200
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableReport:
-    """A table as it is. `health` and `score` are None while it does not exist, or with an `error`.
+    """The report of a table. `health` and `score` are None if it does not exist or has an `error`.
 
-    `choice` is what OPTIMIZE would do, of tables that it looks after. `unordered_share` is of the bytes of a table with
-    Z-order columns. `unreferenced` is None where it was not asked for or the table is too large to be listed.
+    `choice` is what OPTIMIZE would do. `unordered_share` is of the bytes of a table with Z-order columns.
+        `unreferenced` is
+    None if it was not requested, or the table is too large to list.
     """
 
     owner: str
@@ -62,12 +62,12 @@ def report_tables(
     list_folders: bool = False,
     now: dt.datetime,
 ) -> list[TableReport]:
-    """The report of every declared table, many read at once. Reads only.
+    """Reports every declared table, in parallel. Read-only.
 
     Args:
-        pipeline: only this one's.
-        control: the engine's own tables too.
-        list_folders: look for files that nothing needs, which lists every table's folder.
+        pipeline: only this pipeline's tables.
+        control: include control tables.
+        list_folders: find unreferenced files, which lists every table's folder.
     """
     tables = declared_tables(catalog, pipeline=pipeline, control=control)
     return _reports(catalog, tables, list_folders=list_folders, history_commits=COMMITS_PER_TABLE, now=now)
@@ -76,7 +76,7 @@ def report_tables(
 def report_table(
     catalog: Catalog, pipeline: str, table: str, *, list_folder: bool = False, now: dt.datetime
 ) -> TableReport | None:
-    """The report of one table, its last operations looked for further back; None where none is declared so."""
+    """Reports one table, with more history; None if it is not declared."""
     tables = [declared for declared in declared_tables(catalog, pipeline=pipeline) if declared.name == table]
     reports = _reports(catalog, tables[:1], list_folders=list_folder, history_commits=COMMITS_FOR_ONE_TABLE, now=now)
     return reports[0] if reports else None
@@ -100,7 +100,7 @@ def _read_ledger(lake: Lake, pipeline: str) -> tuple[str, LedgerState | Exceptio
 
 
 class _ReportReader:
-    """Reads tables one at a time. Safe to use from several threads."""
+    """Reads reports of single tables. Thread-safe."""
 
     def __init__(
         self,
@@ -119,7 +119,7 @@ class _ReportReader:
         self._now = now
 
     def report(self, lake: Lake, table: DeclaredTable) -> TableReport:
-        """The report of one table. Never raises."""
+        """Reports one table. Never raises."""
         report = TableReport(owner=table.owner, name=table.name, kind=table.kind, key=table.key)
         try:
             health = table_health(lake, table.key, history_commits=self._history_commits)
@@ -129,7 +129,7 @@ class _ReportReader:
             if self._list_folders:
                 report = _with_score(replace(report, unreferenced=count_unreferenced(lake, table.key)), health)
             return report
-        except Exception as problem:  # whatever a damaged log leads to is this table's report
+        except Exception as problem:  # any error of a damaged log is reported for the table
             return replace(report, error=describe_error(problem))
 
     def _with_choice(self, lake: Lake, report: TableReport, health: TableHealth) -> TableReport:
@@ -154,9 +154,9 @@ def _with_score(report: TableReport, health: TableHealth) -> TableReport:
 
 
 def unordered_share(health: TableHealth, declared: TableSpec, ledger: ZOrderState) -> float | None:
-    """About which share of a table's bytes is not in Z-order; None where no order is declared.
+    """Returns the approximate share of bytes not in Z-order; None if no order is declared.
 
-    A partition of one file has no order to be out of, nor has one that ends as a single row group.
+    Partitions with one file or a single row group count as ordered.
     """
     if not declared.zorder_by:
         return None

@@ -1,7 +1,7 @@
-"""How well a table is, from 0 to 100: what each trouble costs, by name, so that a number can be argued with.
+"""Scores a table from 0 to 100, with the cost of each named problem.
 
-Every part has a weight, and costs none of it while all is well and all of it at a stated worst. The weights add up to
-100. What is not known, or does not apply to a table, costs nothing and says so.
+Each part has a weight: it costs nothing if all is well, and the full weight at a defined worst case. Weights sum to
+100. Unknown or inapplicable parts cost nothing.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from deltaworks.maintenance.table_health.measure import TableHealth
 
-#: What each part can cost.
+#: The maximum cost of each part.
 WEIGHTS = {
     "small_files": 30,
     "order": 20,
@@ -19,24 +19,24 @@ WEIGHTS = {
     "partitions": 10,
     "unreferenced": 10,
 }
-#: Fewer small files than this cost in proportion: a table of five files is read at once, whatever their size.
+#: Fewer small files cost proportionally less.
 MANY_SMALL_FILES = 50
-#: The share of rows marked as deleted from which on the whole weight is lost.
+#: Share of deleted rows that costs the full weight.
 WORST_DELETED_SHARE = 0.2
-#: Commits on top of the last checkpoint: readers replay them one by one. Tables make a checkpoint every 50 to 100.
+#: Commits since the last checkpoint, which readers replay; checkpoints are written every 50 to 100 commits.
 FEW_COMMITS, WORST_COMMITS = 100, 500
-#: A partition of less than this on average is a folder that a reader lists for nothing, where there are many.
+#: Average partition size below which many partitions are costly to list.
 SMALL_PARTITION_BYTES = 1 << 20
 FEW_PARTITIONS, MANY_PARTITIONS = 100, 1_000
-#: The largest partition so many times the median costs a third of that part's weight; small tables have no skew.
+#: Skew that costs a third of the weight, for tables above this size.
 WORST_SKEW, SKEW_FROM_BYTES = 50.0, 1 << 30
-#: The share of all bytes on storage that no version needs, from which on the whole weight is lost.
+#: Share of unreferenced bytes that costs the full weight.
 WORST_UNREFERENCED_SHARE = 0.5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScorePart:
-    """One trouble: how much of its weight it costs, and why in words."""
+    """The cost of one part, with its reason."""
 
     name: str
     weight: int
@@ -46,24 +46,23 @@ class ScorePart:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Score:
-    """`value` is 100 less the costs of `parts`, rounded."""
+    """100 minus the costs of `parts`, rounded."""
 
     value: int
     parts: tuple[ScorePart, ...]
 
     @property
     def costly(self) -> tuple[ScorePart, ...]:
-        """The parts that cost something, dearest first."""
+        """The parts with costs, highest first."""
         return tuple(sorted((part for part in self.parts if part.cost > 0), key=lambda part: -part.cost))
 
 
 def score(health: TableHealth, *, unordered_share: float | None = None, unreferenced_bytes: int | None = None) -> Score:
-    """Judge a table by its health. Pure.
+    """Scores a table. Pure.
 
     Args:
-        unordered_share: of the bytes of a table with Z-order columns, those that are not in order; None where it has
-            none or it is not known.
-        unreferenced_bytes: on storage, needed by no version within the retention; None where it was not looked.
+        unordered_share: share of bytes not in Z-order; None if no order is declared or it is unknown.
+        unreferenced_bytes: bytes that no retained version needs; None if not measured.
     """
     costs = {
         "small_files": _small_file_cost(health),
@@ -89,20 +88,20 @@ def _small_file_cost(health: TableHealth) -> tuple[float, str]:
 
 def _order_cost(unordered_share: float | None) -> tuple[float, str]:
     if unordered_share is None:
-        return 0.0, "no order is declared, or it is not known"
+        return 0.0, "no order declared, or unknown"
     return unordered_share, f"{unordered_share:.0%} of the bytes are not in Z-order"
 
 
 def _deletion_vector_cost(health: TableHealth) -> tuple[float, str]:
     share = health.deletion_vector_share
     if share is None:
-        return 0.0, "the log does not say how many rows are marked as deleted"
-    return share / WORST_DELETED_SHARE, f"{share:.1%} of the rows are marked as deleted and read all the same"
+        return 0.0, "the number of deleted rows is unknown"
+    return share / WORST_DELETED_SHARE, f"{share:.1%} of the rows are marked as deleted but still read"
 
 
 def _log_cost(health: TableHealth) -> tuple[float, str]:
     commits = health.commits_since_checkpoint
-    return (commits - FEW_COMMITS) / (WORST_COMMITS - FEW_COMMITS), f"{commits:,} commits on top of the last checkpoint"
+    return (commits - FEW_COMMITS) / (WORST_COMMITS - FEW_COMMITS), f"{commits:,} commits since the last checkpoint"
 
 
 def _partition_cost(health: TableHealth) -> tuple[float, str]:
@@ -117,7 +116,7 @@ def _partition_cost(health: TableHealth) -> tuple[float, str]:
 
 def _unreferenced_cost(health: TableHealth, unreferenced_bytes: int | None) -> tuple[float, str]:
     if unreferenced_bytes is None:
-        return 0.0, "it was not looked for"
+        return 0.0, "not measured"
     stored = health.bytes + unreferenced_bytes
     share = unreferenced_bytes / stored if stored else 0.0
     return share / WORST_UNREFERENCED_SHARE, f"{share:.0%} of the bytes on storage are needed by no version"

@@ -1,7 +1,7 @@
-"""The health of tables over time: a Delta table with one row for each table and run, written without a JVM.
+"""Table health over time: a Delta table with one row per table and run. Needs no JVM.
 
-Rows are small and few, one commit a run. What a snapshot cannot see because it lies further back than a scan looks,
-such as the last OPTIMIZE of a busy table, is carried over from the snapshot before.
+One commit per run. Values older than a scan reads, such as the last OPTIMIZE of a busy table, are carried over from the
+previous snapshot.
 """
 
 from __future__ import annotations
@@ -61,15 +61,15 @@ SNAPSHOT_SCHEMA = arrow_schema(
     }
 )
 PARTITION = ("taken_on",)
-#: Written from operations that a scan may not see any more.
+#: From operations that a scan may no longer see.
 CARRIED_OVER = ("last_write_at", "last_optimize_at", "last_vacuum_at")
-#: How far back a table's last snapshot is looked for.
+#: How far back the previous snapshot is searched.
 _CARRY_OVER_DAYS = 40
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trend:
-    """How a table grew between its first and last snapshot of a time, a day. None where there is one snapshot only."""
+    """The growth of a table between two snapshots, per day. None with a single snapshot."""
 
     owner: str
     table: str
@@ -85,14 +85,12 @@ class Trend:
 
 
 def write_snapshots(lake: Lake, rows: Sequence[Mapping[str, Any]], *, taken_at: dt.datetime, pipeline: str) -> int:
-    """Append one row for each table, as one commit; the version it made.
-
-    Written twice with one time, as by a task that is tried again, rows land once.
+    """Appends one row per table in one commit; returns the version. Idempotent per time.
 
     Args:
-        rows: values by the columns of SNAPSHOT_SCHEMA but the first two and `run`.
-        taken_at: when the tables were looked at, with its time zone.
-        of: whose tables they are: a pipeline, or empty for all.
+        rows: values by column of SNAPSHOT_SCHEMA, without the first two and `run`.
+        taken_at: timezone-aware.
+        pipeline: whose tables they are; empty for all.
     """
     key, version = paths.table_snapshots(), int(taken_at.timestamp() * 1000)
     step = Step(f"table_health/{pipeline or 'all'}", version)
@@ -110,7 +108,7 @@ def write_snapshots(lake: Lake, rows: Sequence[Mapping[str, Any]], *, taken_at: 
 
 def _carry_over(row: Mapping[str, Any], before: Mapping[tuple[str, str], Mapping[str, Any]]) -> dict[str, Any]:
     earlier = before.get((row["owner"], row["table_name"]), {})
-    # A table that was recreated has another history.
+    # A recreated table has a new history.
     if row.get("version") is None or (earlier.get("version") or 0) > row["version"]:
         return {}
     return {name: row.get(name) or earlier.get(name) for name in CARRIED_OVER}
@@ -119,7 +117,7 @@ def _carry_over(row: Mapping[str, Any], before: Mapping[tuple[str, str], Mapping
 def read_snapshots(
     lake: Lake, *, since: dt.date, owner: str = "", table: str = "", columns: Sequence[str] | None = None
 ) -> list[dict[str, Any]]:
-    """Snapshots taken on `since` or later, oldest first."""
+    """Returns snapshots taken on `since` or later, oldest first."""
     condition = ds.field("taken_on") >= pa.scalar(since, pa.date32())
     if owner:
         condition &= ds.field("owner") == owner
@@ -131,13 +129,13 @@ def read_snapshots(
 
 
 def last_snapshots(lake: Lake, *, since: dt.date) -> dict[tuple[str, str], dict[str, Any]]:
-    """The newest snapshot of each table, by owner and name."""
+    """Returns the newest snapshot of each table, by owner and name."""
     columns = ["taken_at", "owner", "table_name", "version", *CARRIED_OVER]
     return {(row["owner"], row["table_name"]): row for row in read_snapshots(lake, since=since, columns=columns)}
 
 
 def trends(snapshots: Iterable[Mapping[str, Any]]) -> list[Trend]:
-    """How each table grew over these snapshots, which are in order of time. Those with an error do not count. Pure."""
+    """Returns the growth of each table over ordered snapshots, ignoring errors. Pure."""
     by_table: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
     for row in snapshots:
         if row["files"] is not None:
@@ -171,7 +169,7 @@ def _trend(rows: Sequence[Mapping[str, Any]]) -> Trend:
 
 
 def encode_costs(costs: Mapping[str, float]) -> str:
-    """What each part of a score cost, as the snapshot keeps it."""
+    """Encodes the score costs for a snapshot."""
     return json.dumps(dict(costs), separators=(",", ":"))
 
 
@@ -180,7 +178,7 @@ _WRITE_OPERATIONS = ("WRITE", "MERGE", "UPDATE", "DELETE", "STREAMING UPDATE", "
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SnapshotResult:
-    """What one table was found like. `reason` is its error, or what costs its score most."""
+    """The result for one table. `reason` is its error, or its costliest score part."""
 
     table: str
     score: int | None
@@ -197,12 +195,12 @@ def snapshot_tables(
     now: dt.datetime | None = None,
     report: Callable[[list[TableReport], dt.datetime], None] = lambda reports, taken_at: None,
 ) -> list[SnapshotResult]:
-    """Write one row for each table that exists or cannot be read. Safe beside everything; one commit.
+    """Writes one row for each table that exists or cannot be read, in one commit. Safe at any time.
 
     Args:
-        pipeline: only this one's tables, the engine's own among them.
-        list_folders: look for files that nothing needs, which lists every table's folder.
-        report: called with what was kept, once it is written.
+        pipeline: only this pipeline's tables, including control tables.
+        list_folders: find unreferenced files, which lists every table's folder.
+        report: called with the reports after the write.
     """
     taken_at = now or utc_now()
     reports = report_tables(catalog, pipeline=pipeline, control=True, list_folders=list_folders, now=taken_at)
@@ -227,7 +225,7 @@ def _result(report: TableReport) -> SnapshotResult:
 
 
 def snapshot_row(report: TableReport) -> dict[str, Any]:
-    """A report by the columns of the snapshots."""
+    """Returns a report as a snapshot row."""
     row: dict[str, Any] = {
         "owner": report.owner,
         "table_name": report.name,

@@ -1,7 +1,4 @@
-"""How tables fared, as one HTML page of charts over time by the snapshots of their health.
-
-The page is readable without a server or internet access: the chart library is in it, once.
-"""
+"""Renders table health over time as one self-contained HTML page."""
 
 from __future__ import annotations
 
@@ -18,13 +15,13 @@ _STYLE = "body{font:15px/1.5 system-ui,sans-serif;margin:2rem auto;max-width:70r
 
 
 def small_file_share(row: Snapshot) -> float | None:
-    """The share of a table's files that OPTIMIZE would merge; None where there are none, or it is not known."""
+    """Returns the share of files that OPTIMIZE would merge; None if unknown."""
     if not row["files"] or row["small_files"] is None:
         return None
     return float(row["small_files"]) / float(row["files"])
 
 
-#: Each chart: its title, its axis, and what a snapshot puts into it.
+#: Charts: title, axis, and value of a snapshot.
 CHARTS: tuple[tuple[str, str, LineValue], ...] = (
     ("Score", "of 100", lambda row: row["score"]),
     ("Files", "files", lambda row: row["files"]),
@@ -34,10 +31,10 @@ CHARTS: tuple[tuple[str, str, LineValue], ...] = (
 
 
 def worst_tables(snapshots: Iterable[Snapshot], max_tables: int) -> dict[str, list[Snapshot]]:
-    """The snapshots of the tables whose newest score is lowest, worst first, by `owner.table`. Pure.
+    """Returns the snapshots of the tables with the lowest newest scores, worst first, by `owner.table`. Pure.
 
     Args:
-        snapshots: in order of time.
+        snapshots: ordered by time.
     """
     by_table: dict[str, list[Snapshot]] = {}
     for row in snapshots:
@@ -51,7 +48,7 @@ def worst_tables(snapshots: Iterable[Snapshot], max_tables: int) -> dict[str, li
 
 
 def write_trend_chart(path: Path, by_table: Mapping[str, list[Snapshot]]) -> Path:
-    """Write a page with a line for each table in each of CHARTS, and return its path. A gap is a table not read."""
+    """Writes a page with a line per table in each chart, and returns its path. Gaps are unreadable tables."""
     figures = [_trend_figure(title, axis, of, by_table) for title, axis, of in CHARTS]
     times = [row["taken_at"] for rows in by_table.values() for row in rows]
     summary = f"{len(by_table)} tables"
@@ -69,10 +66,10 @@ def _trend_figure(title: str, axis: str, of: LineValue, by_table: Mapping[str, l
 
 
 def write_chart_page(path: Path, *, title: str, summary: str, figures: Sequence[go.Figure]) -> Path:
-    """Write the page, folders above it included, and return its path.
+    """Writes the page, creating folders, and returns its path.
 
     Args:
-        summary: what the charts are of, as plain text.
+        summary: plain text above the charts.
     """
     parts = []
     for number, figure in enumerate(figures):

@@ -120,7 +120,7 @@ def test_a_folder_that_cannot_be_listed_costs_no_more_than_that(
     def refused(*_: object) -> None:
         raise PermissionError("listing is not allowed")
 
-    monkeypatch.setattr(table_report, "unreferenced", refused)
+    monkeypatch.setattr(table_report, "count_unreferenced", refused)
 
     orders = of(report_tables(catalog, now=NOW, list_folders=True), "orders")
 

@@ -95,8 +95,8 @@ def test_what_is_not_known_costs_nothing_and_says_so() -> None:
 
     assert found.value == 100
     said = {each.name: each.reason for each in found.parts}
-    assert "not" in said["deletion_vectors"]
-    assert said["unreferenced"] == "it was not looked for"
+    assert "unknown" in said["deletion_vectors"]
+    assert said["unreferenced"] == "not measured"
 
 
 @given(tables(), st.none() | st.floats(0, 1), st.none() | st.integers(0, 10**15))
