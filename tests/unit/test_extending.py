@@ -297,7 +297,7 @@ from deltaworks.specs.storage import StorageSpec
 objects = open_objects(StorageSpec(root="file://{code}/lake"))
 for before, now in ((5, 4), (4, 4)):
     compare_rows(objects, "games.purchase", before=before, now=now)
-    print([(alert.cause, alert.subject, alert.standing.open) for alert in alerts(objects)])
+    print([(alert.cause, alert.subject, alert.state.is_open) for alert in alerts(objects)])
 print(any("{name}" in table() for table in TABLES.values()))
 """
 

@@ -35,7 +35,7 @@ def prepared_batch(pipeline: str, generation: int, batch_id: int) -> str:
 
 def batch_crashes(pipeline: str, generation: int, batch_id: int) -> str:
     """The folder of worker-crash records of a batch, until the batch is prepared."""
-    return pipeline_control(pipeline, f"deaths/g{generation:06d}/{batch_id:012d}")
+    return pipeline_control(pipeline, f"crashes/g{generation:06d}/{batch_id:012d}")
 
 
 def checkpoint(pipeline: str, generation: int, ordinal: int) -> str:
@@ -201,7 +201,7 @@ def vacuum_record(pipeline: str) -> str:
 
 def first_maintenance(pipeline: str) -> str:
     """The record of a pipeline's first maintenance run: its time, and whether the tables were new then."""
-    return maintenance(pipeline, "first_night.json")
+    return maintenance(pipeline, "first_maintenance.json")
 
 
 def table_snapshots() -> str:
@@ -211,7 +211,7 @@ def table_snapshots() -> str:
 
 def table_snapshots_maintenance() -> str:
     """The lock folder for maintenance of the snapshot table, which all pipelines write to."""
-    return "control/table_health_upkeep"
+    return "control/table_health_maintenance"
 
 
 def generations(pipeline: str) -> str:
@@ -261,7 +261,7 @@ def maintenance(pipeline: str, name: str = "") -> str:
 
 def input_rate(pipeline: str) -> str:
     """The usual input of a pipeline by hour of the day."""
-    return pipeline_control(pipeline, "input_norm.json")
+    return pipeline_control(pipeline, "input_rate.json")
 
 
 def throughput(control: str) -> str:
@@ -301,7 +301,7 @@ def relay_listing_request(relay: str) -> str:
 
 def relay_cleanup(relay: str) -> str:
     """The result of the last clean-up of a relay's bucket."""
-    return relay_control(relay, "clean.json")
+    return relay_control(relay, "cleanup.json")
 
 
 def alert_state(cause: str, subject: str) -> str:

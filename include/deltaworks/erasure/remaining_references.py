@@ -40,7 +40,7 @@ def remove_references(
         stored = home.objects.get(key)
         if stored is not None and (search.tokens_in_bytes(stored.data) or any(name in stored.data for name in names)):
             home.objects.delete(key)
-    for folder in ("staging", "reprocess", "deaths"):
+    for folder in ("staging", "reprocess", "crashes"):
         for key in home.objects.list(f"{home.control(folder)}/"):
             if scan_object(namespace.lake, key, search).tokens:
                 home.objects.delete(key)

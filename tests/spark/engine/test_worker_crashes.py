@@ -110,7 +110,7 @@ def test_an_object_that_crashes_its_reader_is_quarantined_and_the_others_are_com
     assert detail.startswith("2 of 2 tasks reading it crashed: the Python worker crashed")
     if way == "a stall that holds the interpreter":
         assert detail.endswith("it may be open for 4 s")
-    assert shop.objects.list(paths.pipeline_control("shop", "deaths")) == []
+    assert shop.objects.list(paths.pipeline_control("shop", "crashes")) == []
 
 
 @pytest.mark.integration
@@ -143,7 +143,7 @@ def test_isolated_and_normal_reads_give_the_same_rows(make_shop: Callable[..., S
     shop.processor(predecessor_crashed=True).process(shop.land_files(1, 2, 3), 0)
 
     assert shop.landed() == shop.expected(1, 2, 3)
-    assert shop.objects.list(paths.pipeline_control("shop", "deaths")) == []
+    assert shop.objects.list(paths.pipeline_control("shop", "crashes")) == []
 
 
 #: A library that is there and crashes whenever it reads: in front of the real one on the workers' path.
@@ -186,7 +186,7 @@ def test_workers_that_crash_on_every_payload_end_the_stream_and_blame_no_object(
 
     assert (ended.value.condition, ended.value.retryable) == ("WORKERS_CRASH", False)
     assert shop.landed() == Counter()
-    assert shop.objects.list(paths.pipeline_control("shop", "deaths")) == []
+    assert shop.objects.list(paths.pipeline_control("shop", "crashes")) == []
 
     shop.processor().process(source, 0)
 

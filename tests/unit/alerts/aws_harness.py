@@ -38,7 +38,7 @@ class Aws:
 
     @classmethod
     def at(cls, address: str, monkeypatch: pytest.MonkeyPatch) -> Aws:
-        """The server at an address, its keys in the variables that are declared for them."""
+        """Connects to the server, with credentials in the declared variables."""
         monkeypatch.setenv("TEST_ACCESS_KEY", "testing")
         monkeypatch.setenv("TEST_SECRET_KEY", "testing")
         return cls(address)
@@ -82,7 +82,7 @@ class Aws:
         return str(answer["SubscriptionArn"])
 
     def received(self, queue_url: str) -> list[dict[str, Any]]:
-        """Every notification in the queue, oldest first, out of the envelope SNS puts it into; the queue is empty then."""
+        """Receives and deletes all notifications in the queue, oldest first, unwrapped from their SNS envelope."""
         sqs, found = self.client("sqs"), []
         while messages := sqs.receive_message(QueueUrl=queue_url, MaxNumberOfMessages=10).get("Messages"):
             for message in messages:

@@ -15,9 +15,14 @@ from deltaworks.specs.environment import Severity
 from tests.unit.alerts.conftest import START
 
 CAUSE = AlertCause(
-    name="TEST", severity="warning", runbook="reference/alerts.md", meaning="", cooldown_seconds=600, repeat_seconds=7200,
+    name="TEST",
+    severity="warning",
+    runbook="reference/alerts.md",
+    meaning="",
+    cooldown_seconds=600,
+    repeat_seconds=7200,
     max_notifications_per_hour=4,
-)  # fmt: skip
+)
 #: Seconds until the next look, and what is seen then.
 Checks = list[tuple[int, Severity | None]]
 checks = st.lists(
@@ -28,11 +33,11 @@ checks = st.lists(
 
 def simulate(seen: Checks, cause: AlertCause = CAUSE) -> list[tuple[float, NotificationKind, Severity | None]]:
     """Time in seconds, kind and severity of every notification."""
-    standing, now, told = AlertState(), START, []
+    state, now, told = AlertState(), START, []
     for seconds, severity in seen:
         now += timedelta(seconds=seconds)
-        standing, kind = update_state(standing, cause, severity=severity, now=now)
-        assert standing.is_open == (severity is not None)
+        state, kind = update_state(state, cause, severity=severity, now=now)
+        assert state.is_open == (severity is not None)
         if kind is not None:
             told.append(((now - START).total_seconds(), kind, severity))
     return told
@@ -126,21 +131,21 @@ def test_without_limits_a_flapping_alert_sends_many(limit: int, cooldown: float,
 
 
 def test_a_delayed_notification_has_a_change_count() -> None:
-    standing, now = AlertState(), START
+    state, now = AlertState(), START
     for seconds, severity in FLAPPING[:100]:
         now += timedelta(seconds=seconds)
-        standing, _ = update_state(standing, CAUSE, severity=severity, now=now)
+        state, _ = update_state(state, CAUSE, severity=severity, now=now)
 
-    assert standing.changes > 10
-    assert len(standing.notification_times) <= CAUSE.max_notifications_per_hour
+    assert state.changes > 10
+    assert len(state.notification_times) <= CAUSE.max_notifications_per_hour
 
 
 def test_a_clock_set_back_suppresses_nothing_for_long() -> None:
-    standing, kind = update_state(AlertState(), CAUSE, severity="warning", now=START + 3 * HOUR)
+    state, kind = update_state(AlertState(), CAUSE, severity="warning", now=START + 3 * HOUR)
     assert kind == "raised"
-    standing, kind = update_state(standing, CAUSE, severity=None, now=START)
+    state, kind = update_state(state, CAUSE, severity=None, now=START)
     assert kind == "resolved"
 
-    _, kind = update_state(standing, CAUSE, severity="warning", now=START + timedelta(minutes=1))
+    _, kind = update_state(state, CAUSE, severity="warning", now=START + timedelta(minutes=1))
 
     assert kind == "raised"

@@ -20,7 +20,7 @@ class RecordedProcess:
 
     def __init__(self, root: Path, *, stall_seconds: float) -> None:
         self.objects = LocalObjects(root)
-        self.tenure = LeasedProcess(
+        self.process = LeasedProcess(
             self.objects, FOLDER, name="thing", ttl_seconds=30, max_run_seconds=600, stall_seconds=stall_seconds
         )
 
@@ -31,56 +31,56 @@ class RecordedProcess:
         return written
 
     def update_heartbeat(self, rows: int) -> None:
-        """Have the heartbeat say something new, and wait until its thread has looked at it."""
-        writer = self.tenure.heartbeat
+        """Updates the heartbeat, and waits until its thread has processed the update."""
+        writer = self.process.heartbeat
         for _ in range(2):  # at the second look what the first led to is over
             writer.update(rows=rows)
             eventually(lambda: not writer._wake.is_set(), "its thread has looked")
 
 
 def test_the_heartbeat_pauses_during_a_stall_and_resumes_afterwards(tmp_path: Path) -> None:
-    held = RecordedProcess(tmp_path, stall_seconds=1.0)
-    with held.tenure.hold_lease():
-        held.update_heartbeat(1)
-        eventually(lambda: held.beat.rows == 1, "it beats")
-        eventually(lambda: held.tenure.is_stalled, "it hangs")
-        held.update_heartbeat(2)
-        assert held.beat.rows == 1, "it beats though it hangs"
-        held.tenure.record_progress()
-        held.update_heartbeat(3)
-        eventually(lambda: held.beat.rows == 3, "it beats again")
-    assert held.beat.state == "ended", "the last beat is written in any case"
+    recorded = RecordedProcess(tmp_path, stall_seconds=1.0)
+    with recorded.process.hold_lease():
+        recorded.update_heartbeat(1)
+        eventually(lambda: recorded.beat.rows == 1, "it beats")
+        eventually(lambda: recorded.process.is_stalled, "it hangs")
+        recorded.update_heartbeat(2)
+        assert recorded.beat.rows == 1, "it beats though it hangs"
+        recorded.process.record_progress()
+        recorded.update_heartbeat(3)
+        eventually(lambda: recorded.beat.rows == 3, "it beats again")
+    assert recorded.beat.state == "ended", "the last beat is written in any case"
 
 
 def test_the_end_of_a_stalled_process_is_written(tmp_path: Path) -> None:
-    held = RecordedProcess(tmp_path, stall_seconds=0.01)
-    with held.tenure.hold_lease():
-        eventually(lambda: held.tenure.is_stalled, "it hangs")
-    assert held.beat.state == "ended"
+    recorded = RecordedProcess(tmp_path, stall_seconds=0.01)
+    with recorded.process.hold_lease():
+        eventually(lambda: recorded.process.is_stalled, "it hangs")
+    assert recorded.beat.state == "ended"
 
 
 def test_pausing_counts_as_progress(tmp_path: Path) -> None:
-    held = RecordedProcess(tmp_path, stall_seconds=0.2)
-    with held.tenure.hold_lease():
-        waiting = threading.Thread(target=held.tenure.pause, args=(600,))
+    recorded = RecordedProcess(tmp_path, stall_seconds=0.2)
+    with recorded.process.hold_lease():
+        waiting = threading.Thread(target=recorded.process.pause, args=(600,))
         waiting.start()
         time.sleep(0.5)
-        assert not held.tenure.is_stalled
-        held.tenure.stop()
+        assert not recorded.process.is_stalled
+        recorded.process.stop()
         waiting.join()
 
 
 def test_without_a_limit_nothing_stalls(tmp_path: Path) -> None:
-    tenure = LeasedProcess(LocalObjects(tmp_path), FOLDER, name="thing", ttl_seconds=30, max_run_seconds=600)
-    assert not tenure.is_stalled
+    process = LeasedProcess(LocalObjects(tmp_path), FOLDER, name="thing", ttl_seconds=30, max_run_seconds=600)
+    assert not process.is_stalled
 
 
 def test_a_stop_is_detected_during_a_stall_without_ticks(tmp_path: Path) -> None:
-    held, turns = RecordedProcess(tmp_path, stall_seconds=0.01), list[int]()
-    with held.tenure.hold_lease(on_tick=lambda: turns.append(1)):
-        eventually(lambda: held.tenure.is_stalled, "it hangs")
-        held.objects.put(
+    recorded, turns = RecordedProcess(tmp_path, stall_seconds=0.01), list[int]()
+    with recorded.process.hold_lease(on_tick=lambda: turns.append(1)):
+        eventually(lambda: recorded.process.is_stalled, "it hangs")
+        recorded.objects.put(
             paths.stop_request(FOLDER), b'{"by": "me", "reason": "over", "at": "2026-03-01T00:00:00+00:00"}'
         )
-        eventually(held.tenure.stopping.is_set, "the stop is seen")
+        eventually(recorded.process.stopping.is_set, "the stop is seen")
     assert turns == []

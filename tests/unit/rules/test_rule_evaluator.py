@@ -147,10 +147,10 @@ def test_an_episode_that_was_told_to_its_end_is_not_raised_again_after_the_coold
     stored = read_alert(stage.objects, cause="RULE_FIRING", subject=subject)
     assert stored is not None
     long_ago = dt.datetime(2026, 3, 1, tzinfo=dt.UTC)
-    standing = dataclasses.replace(stored.state, raised_at=long_ago, notifications=())
+    state = dataclasses.replace(stored.state, last_notified_at=long_ago, notification_times=())
     stage.objects.put(
         next(key for key in stage.objects.list("") if "/state/RULE_FIRING/" in key),
-        dataclasses.replace(stored, standing=standing).encode(),
+        dataclasses.replace(stored, state=state).encode(),
     )
     again = [item.replace(kind=kind) for kind, item in (("raise", _telling(stored)), ("resolve", _telling(stored)))]
 

@@ -1,4 +1,4 @@
-"""Alerts: those that fire, those that somebody has silenced, and those that ended lately."""
+"""Alerts: firing, silenced and recently resolved ones."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from deltaworks.errors import DeltaworksError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SilenceRow:
-    """A silence: whose word, why and until when."""
+    """A silence with author, reason and end."""
 
     id: str
     pipeline: str
@@ -40,7 +40,7 @@ class SilenceRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AlertRow:
-    """One alert. `notified_at` is the last notification of it, `silence` the one that holds further ones back."""
+    """An alert. `notified_at` is its last notification, `silence` the silence that holds further ones back."""
 
     cause: str
     subject: str
@@ -60,7 +60,8 @@ class AlertRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AlertsView:
-    """The page. `waiting` notifications have not been accepted by a channel yet; None where the person may not know."""
+    """The page. `waiting_notifications` have not been accepted by a channel yet; None if the person may not see
+    them."""
 
     listed: Rows[AlertRow]
     firing: int
@@ -73,11 +74,11 @@ class AlertsView:
 
     @property
     def announcement(self) -> str:
-        """What is said aloud when it changes."""
+        """The text that screen readers announce when it changes."""
         return f"{self.firing} alerts fire, {self.silenced} are silenced"
 
 
-#: The most severe first: keys are sorted upwards.
+#: Severity is negated: rows are sorted in ascending order.
 _SORT_KEYS = {
     "severity": lambda row: (-severity_rank(row.severity), row.cause, row.subject),
     "cause": lambda row: (row.cause, row.subject),
@@ -88,7 +89,7 @@ TABS = ("firing", "silenced", "history")
 
 
 def view(context: PageContext) -> AlertsView:
-    """What the person may see; `?show=` is one of SHOWN."""
+    """Returns the alerts the person may see; `?show=` is one of TABS."""
     alerts, problem = _alerts(context)
     silences = _silences(context)
     rows = [_row(context, alert, silences) for alert in alerts]
@@ -156,35 +157,35 @@ def _silence_row(context: PageContext, one: Silence) -> SilenceRow:
 
 
 def _row(context: PageContext, alert: Alert, silences: list[Silence]) -> AlertRow:
-    standing, kind = alert.state, ALERTS.get(alert.cause)
+    state, kind = alert.state, ALERTS.get(alert.cause)
     pipeline = _silence_pipeline(context, alert.subject)
     silence = active_silence(silences, cause=alert.cause, subject=alert.subject, now=context.now)
     words = ["deltaworks", "alerts", "silence", pipeline, alert.cause, "--subject", alert.subject, "--hours", "1"]
     return AlertRow(
         cause=alert.cause,
         subject=alert.subject,
-        severity=standing.severity,
-        open=standing.is_open,
-        since=standing.since,
-        notified_at=max(standing.notification_times, default=standing.last_notified_at),
+        severity=state.severity,
+        open=state.is_open,
+        since=state.since,
+        notified_at=max(state.notification_times, default=state.last_notified_at),
         summary=alert_observation(alert),
         next_step=alert_next_step(alert),
         meaning="" if kind is None else kind.meaning,
-        changes=standing.changes,
+        changes=state.changes,
         silence=None if silence is None else _silence_row(context, silence),
         pipeline=pipeline,
-        command=shlex.join([*words, "--reason", "WHY"]) if pipeline and standing.is_open else "",
+        command=shlex.join([*words, "--reason", "WHY"]) if pipeline and state.is_open else "",
         may_silence=bool(pipeline) and context.person.may_start(f"silence_alert__{pipeline}"),
     )
 
 
 def _silence_pipeline(context: PageContext, subject: str) -> str:
-    """The pipeline whose silences may be of a subject; empty where it names none."""
+    """Returns the pipeline whose silences apply to a subject; empty without one."""
     return next((word for word in subject_words(subject) if context.catalog.declares("pipeline", word)), "")
 
 
 def _count_waiting(context: PageContext) -> int | None:
-    """Notifications that wait: of whom the health check is, for they are not of one pipeline."""
+    """Returns the number of waiting notifications, for readers of the health DAG: they belong to no single pipeline."""
     if not context.person.may_read(HEALTH_DAG):
         return None
     try:

@@ -1,4 +1,4 @@
-"""The first page: what needs somebody, then every stream, relay and process beside them, the unhealthy first."""
+"""The start page: open issues, then all streams, relays and other processes, unhealthy ones first."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ _STATE_ORDER = ("unhealthy", "lagging", "stopping", "starting", "stopped", "paus
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProcessRow:
-    """One relay, stream or other process.
+    """A relay, stream or other process.
 
-    `since` is when the health check first judged it so, None before it has. `waiting_since` is the instant of the
-    oldest that waits, `gone_at` when the source forgets it. Rows are of the last hour; `bronze_..._seconds` are from
-    landing to bronze within it; `day` are rows of each of the last 24 hours. `may_act` says whether the person may
-    restart it.
+    `since` is when the health check first recorded the verdict, None before. `waiting_since` is the time of the oldest
+        waiting input, `source_expires_at` the end of its retention. Rows are of the last hour, `bronze_..._seconds` the
+        delay from landing to bronze within it; `rows_by_hour` are the last 24 hours. `may_restart` says whether the
+        person may restart it.
     """
 
     kind: str
@@ -63,8 +63,8 @@ class ProcessRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Overview:
-    """What the page shows. `judged_at` is when the health check last ran, `erasures` are namespaces in which a deadline
-    nears, `approvals` runs that wait for the answer of a person.
+    """The page. `checked_at` is when the health check last ran, `erasures` are namespaces with approaching deadlines,
+    `approvals` are pending approvals.
     """
 
     issues: tuple[OpenIssue, ...]
@@ -79,14 +79,14 @@ class Overview:
 
     @property
     def announcement(self) -> str:
-        """What is said aloud when it changes."""
+        """The text that screen readers announce when it changes."""
         bad = sum(row.state == "unhealthy" for row in (*self.streams, *self.other_processes))
         waiting = f", {len(self.approvals)} wait for an answer" if self.approvals else ""
         return f"{len(self.issues)} need you, {bad} unhealthy{waiting}"
 
 
 def view(context: PageContext) -> Overview:
-    """The page as it is now, for what the person may see. `?only=words` keeps the rows that have them."""
+    """Returns the current page for the person. `?only=words` filters the rows."""
     reports, verdicts = visible_reports(context)
     needs = open_issues(context, reports, verdicts)
     rows = [process_row(context, item, verdicts) for item in reports]
@@ -107,16 +107,18 @@ def view(context: PageContext) -> Overview:
 
 
 def visible_reports(context: PageContext) -> tuple[list[Report], Mapping[str, Verdict]]:
-    """Every report that the person may see, as of now, and the verdicts of the health check, which know since when."""
+    """Returns the current reports the person may see, and the verdicts of the health check, which have their start
+    times.
+    """
     reports, previous = _declared_reports(context, only=lambda subject: True)
     if context.person.may_read(HEALTH_DAG):
-        # A collector is run by no DAG, and a vault belongs to no pipeline: whoever may see the health check sees them.
+        # Collectors and vaults have no DAG or pipeline: readers of the health DAG see them.
         reports += process_reports(context.catalog, context.objects, previous=previous, now=context.now)
     return reports, previous
 
 
 def stream_report(context: PageContext, pipeline: str) -> tuple[Report | None, Mapping[str, Verdict]]:
-    """The report of one stream as of now, None where there is no such stream, and the verdicts of the health check."""
+    """Returns the current report of a stream, None if it does not exist, and the verdicts of the health check."""
     reports, previous = _declared_reports(
         context, only=lambda subject: (subject.kind, subject.name) == ("stream", pipeline)
     )
@@ -126,7 +128,7 @@ def stream_report(context: PageContext, pipeline: str) -> tuple[Report | None, M
 def _declared_reports(
     context: PageContext, *, only: Callable[[Subject], bool]
 ) -> tuple[list[Report], Mapping[str, Verdict]]:
-    """Reports of streams, relays and the like, rightly declared or not."""
+    """Returns reports of streams, relays and other processes, with valid or invalid declarations."""
     objects, catalog = context.objects, context.catalog
     valid_subjects = [
         item for item in health_report.subjects(catalog) if context.person.may_read(item.dag_id) and only(item)
@@ -147,7 +149,7 @@ def _declared_reports(
 
 
 def _report(context: PageContext, subject: Subject, previous: Mapping[str, Verdict]) -> Report:
-    """A report as of now; a heartbeat with values of another release is a verdict, and ends no page."""
+    """Returns a current report. An incompatible heartbeat results in a verdict and does not fail the page."""
     paused = context.paused_dags
     try:
         return health_report.check_subject(
@@ -167,13 +169,13 @@ def _object_keys(subject: Subject) -> list[str]:
     control = subject.control
     keys = [paths.heartbeat(control), paths.stop_request(control)]
     if subject.kind == "stream":
-        keys += [f"{control}/input_norm.json", paths.throughput(control)]
+        keys += [f"{control}/input_rate.json", paths.throughput(control)]
         keys += [summary_paths.recent_batches(subject.name), summary_paths.stream_hours(subject.name)]
     return keys
 
 
 def process_row(context: PageContext, item: Report, verdicts: Mapping[str, Verdict]) -> ProcessRow:
-    """A relay, stream or process as a row."""
+    """Returns a process as a row."""
     verdict, beat, subject = item.verdict, item.heartbeat, item.subject
     hour = item.throughput.last_hour(context.now)
     left = verdict.time_left_seconds
@@ -205,14 +207,14 @@ def process_row(context: PageContext, item: Report, verdicts: Mapping[str, Verdi
 
 
 def _rows_by_hour(context: PageContext, pipeline: str) -> tuple[float | None, ...]:
-    """Rows of each of the last 24 hours; None where no batch landed within it."""
+    """Returns the rows of each of the last 24 hours; None for hours without a batch."""
     stored = read_or_none(lambda: context.objects.get(summary_paths.stream_hours(pipeline)))
     return _parse_rows_by_hour(stored.data, context.now.replace(minute=0, second=0, microsecond=0)) if stored else ()
 
 
 @lru_cache(maxsize=256)
 def _parse_rows_by_hour(data: bytes, last: datetime) -> tuple[float | None, ...]:
-    """The 24 hours that end with that of `last`. Kept: an object of 60 days is the same for a minute."""
+    """Returns the 24 hours that end with `last`. Cached: the object covers 60 days and changes once a minute."""
     hours = read_or_none(lambda: orjson.loads(data)["hours"][-25:]) or ()
     by_hour = read_or_none(lambda: {parse_instant(hour["at"]): float(hour["rows"]) for hour in hours})
     return tuple(by_hour.get(last - timedelta(hours=back)) for back in range(23, -1, -1)) if by_hour else ()

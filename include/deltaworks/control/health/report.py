@@ -182,7 +182,7 @@ def _read(subject: Subject, objects: ObjectStore, now: datetime) -> _SubjectFact
             subject,
             heartbeat=read_heartbeat(objects, paths.heartbeat(control)),
             stop=StopFlag(objects, paths.stop_request(control)).read() or _group_stop_request(subject, objects),
-            input_rate=read_input_rate(objects, f"{control}/input_norm.json") if streams else None,
+            input_rate=read_input_rate(objects, f"{control}/input_rate.json") if streams else None,
             throughput=read_with_replays(objects, control, subject.limits, now) if streams else Throughput(),
         )
     except Exception as error:

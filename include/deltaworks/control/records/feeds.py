@@ -202,8 +202,8 @@ class FeedRecords:
 
     def view_result_key(self, digest: str) -> str:
         """The key of a stored view result."""
-        return self._key(f"answers/{digest}.parquet")
+        return self._key(f"results/{digest}.parquet")
 
     def view_result_keys(self) -> list[str]:
         """The keys of all stored view results."""
-        return self._objects.list(self._key("answers") + "/")
+        return self._objects.list(self._key("results") + "/")
