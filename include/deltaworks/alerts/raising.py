@@ -254,7 +254,7 @@ def _update_alert(
         else:
             written = objects.put_if_match(key, data, item.etag) is not None
         if written:
-            _empty_outbox(objects, key, updated, data)
+            _flush_outbox(objects, key, updated, data)
             return notification
     raise ConcurrencyError(
         "ALERT_CONTENDED",
@@ -286,7 +286,7 @@ def _build_notification(alert: Alert, previous: AlertState, kind: NotificationKi
     )
 
 
-def _empty_outbox(objects: ObjectStore, key: str, alert: Alert, data: bytes) -> None:
+def _flush_outbox(objects: ObjectStore, key: str, alert: Alert, data: bytes) -> None:
     """Copies notifications to the spool. Idempotent: deliveries are recorded by notification id."""
     if not alert.outbox:
         return

@@ -53,25 +53,25 @@ def erase(
         _create_request(space, token, received_at)
 
 
-def _create_request(space: Namespace, token: str, received_at: datetime) -> None:
+def _create_request(namespace: Namespace, token: str, received_at: datetime) -> None:
     from deltaworks.erasure.erasure_run import ErasureRun
     from deltaworks.erasure.requests import receive_request
 
-    request = receive_request(space, token, received_at=received_at, by=getpass.getuser())
+    request = receive_request(namespace, token, received_at=received_at, by=getpass.getuser())
     print_line(f"Request {request.request_id}, due by {request.deadline_at:%Y-%m-%d}.")
-    for result in ErasureRun(space, now=utc_now(), may_purge=False).run():
+    for result in ErasureRun(namespace, now=utc_now(), may_purge=False).run():
         if result.request == request.request_id:
             print_line(
                 f"It is {result.state}" + (f" and waits for {result.waiting_for}." if result.waiting_for else ".")
             )
 
 
-def _print_counts(space: Namespace, token: str) -> None:
+def _print_counts(namespace: Namespace, token: str) -> None:
     from deltaworks.erasure.row_counts import count_rows, person_of_token
 
-    person = person_of_token(space, token)
+    person = person_of_token(namespace, token)
     listing = Listing(("table", "rows", "from", "to", ""), title="rows to delete")
-    for counted in count_rows(space, person):
+    for counted in count_rows(namespace, person):
         listing.add(*counted.cells)
     shared = f"{person.shared} shared with other people, which are kept" if person.shared else "none shared"
     print_parts([listing, f"{len(person.tokens)} tokens, {shared}. Nothing was changed; use --no-dry-run."])

@@ -39,8 +39,8 @@ _VALUE_PATTERNS = (
 
 def redact_values(text: str) -> str:
     """Replaces quoted data values in an error message; unknown messages are returned unchanged."""
-    for shape in _VALUE_PATTERNS:
-        text = shape.sub(lambda match: f"{match['before']}{REDACTED_VALUE}", text)
+    for pattern in _VALUE_PATTERNS:
+        text = pattern.sub(lambda match: f"{match['before']}{REDACTED_VALUE}", text)
     return text
 
 

@@ -14,7 +14,7 @@ from deltaworks.control.records.generations import GenerationStore
 from deltaworks.control.records.held_tables import HeldTableRecords
 from deltaworks.control.records.mutation import MutationBatches
 from deltaworks.control.records.prepared import PreparedBatches, PreparedReplays
-from deltaworks.control.records.readers import Readers
+from deltaworks.control.records.readers import ReaderClaims
 from deltaworks.control.records.reprocess import ReprocessRecords
 from deltaworks.control.records.rollback import Rollbacks
 from deltaworks.control.records.start_over import StartOvers
@@ -88,9 +88,9 @@ class PipelineHome:
         return HeldTableRecords(self.objects, self.pipeline)
 
     @cached_property
-    def readers(self) -> Readers:
+    def readers(self) -> ReaderClaims:
         """Claims of readers that pin versions of tables."""
-        return Readers(self.objects, self.pipeline)
+        return ReaderClaims(self.objects, self.pipeline)
 
     @cached_property
     def specs(self) -> SpecRecords:

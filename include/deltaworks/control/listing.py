@@ -135,8 +135,8 @@ def plain_text(listing: Listing) -> str:
         return "\n".join(": ".join(filter(None, row)) for row in rows)
     lines = [listing.headers, *rows]
     widths = [max(len(line[at]) for line in lines) for at in range(len(listing.headers))]
-    aligned = ("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)) for line in lines)
-    return "\n".join(line.rstrip() for line in aligned)
+    aligned_rows = ("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)) for line in lines)
+    return "\n".join(line.rstrip() for line in aligned_rows)
 
 
 def json_text(data: Any) -> str:

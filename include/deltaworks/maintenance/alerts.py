@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 from deltaworks.alerts.raising import raise_alert, resolve_alert
 from deltaworks.control.home import PipelineHome
-from deltaworks.control.locks.exclusive import OVERLAP, ExclusiveLock, maintenance_lock
+from deltaworks.control.locks.exclusive import MAINTENANCE_OVERLAP, ExclusiveLock, maintenance_lock
 from deltaworks.errors import ConcurrencyError, DeltaworksError
 
 log = logging.getLogger(__name__)
@@ -32,10 +32,12 @@ def exclusive_maintenance(home: PipelineHome, *, work: str) -> Iterator[Exclusiv
             lock = stack.enter_context(maintenance_lock(objects, pipeline, work=work))
         except ConcurrencyError as error:
             with contextlib.suppress(DeltaworksError):
-                raise_alert(objects, cause=OVERLAP, subject=pipeline, summary=error.message, detail={"work": work})
+                raise_alert(
+                    objects, cause=MAINTENANCE_OVERLAP, subject=pipeline, summary=error.message, detail={"work": work}
+                )
             raise
         with contextlib.suppress(DeltaworksError):
-            resolve_alert(objects, cause=OVERLAP, subject=pipeline)
+            resolve_alert(objects, cause=MAINTENANCE_OVERLAP, subject=pipeline)
         yield lock
 
 

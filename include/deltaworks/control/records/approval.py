@@ -23,7 +23,7 @@ _KIND = RecordKind(
     hint="Trigger the operation again and have it approved.",
 )
 #: Validity of an approval; also the upper limit of an operation's run.
-VALID_FOR = dt.timedelta(hours=24)
+APPROVAL_VALIDITY = dt.timedelta(hours=24)
 
 
 class Approval(Record):
@@ -90,7 +90,7 @@ class Approvals:
         approved_at = parse_iso(record.approved_at)
         if approved_at is None:
             raise _missing_error(operation, run)
-        if record.used_at or utc_now() - approved_at > VALID_FOR:
+        if record.used_at or utc_now() - approved_at > APPROVAL_VALIDITY:
             why = f"was used at {record.used_at}" if record.used_at else f"is of {record.approved_at}"
             raise ContractError(
                 "APPROVAL_EXPIRED",

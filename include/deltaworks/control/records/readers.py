@@ -48,7 +48,7 @@ class ReaderRecord(Record):
         return until is not None and now < until
 
 
-class Readers:
+class ReaderClaims:
     """The claims on the tables of one pipeline."""
 
     def __init__(self, objects: ObjectStore, pipeline: str) -> None:
