@@ -223,7 +223,7 @@ def test_a_viewer_and_a_foreign_page_start_nothing(
     viewer = server.post(CONTROL, data=values, headers={**OWN, **as_user(*VIC)})
     untrusted = server.post(CONTROL, data=values, headers={**OWN, "Origin": "https://evil.example", **as_user(*ADA)})
 
-    assert (viewer.status_code, foreign.status_code) == (403, 403)
+    assert (viewer.status_code, untrusted.status_code) == (403, 403)
     runs = server.get("/api/v2/dags/control__games/dagRuns", headers=as_user(*ADA)).json()["dag_runs"]
     assert "console__nonce-of-this-test-2" not in {run["dag_run_id"] for run in runs}
 

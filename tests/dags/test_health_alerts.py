@@ -63,9 +63,9 @@ def open_ones(objects: LocalObjects) -> set[tuple[str, str]]:
         (ill("DEAD_LETTERS"), {"DATA_LOST"}),
         (ill("SPEC_INVALID"), {"STREAM_UNHEALTHY"}),
         (dataclasses.replace(WELL, state="stopped", loss_near=True), {"DATA_LOSS_NEAR"}),
-        (ill("ROWS_QUARANTINED", rejection="Too many."), {"ROWS_QUARANTINED"}),
-        (ill("HEARTBEAT_STALE", rejection="Too many."), {"STREAM_HUNG", "ROWS_QUARANTINED"}),
-        (dataclasses.replace(WELL, state="starting", rejection="Too many."), {"ROWS_QUARANTINED"}),
+        (ill("ROWS_QUARANTINED", quarantine_excess="Too many."), {"ROWS_QUARANTINED"}),
+        (ill("HEARTBEAT_STALE", quarantine_excess="Too many."), {"STREAM_HUNG", "ROWS_QUARANTINED"}),
+        (dataclasses.replace(WELL, state="starting", quarantine_excess="Too many."), {"ROWS_QUARANTINED"}),
     ],
     ids=lambda value: value.cause if isinstance(value, Verdict) else "",
 )
@@ -241,7 +241,7 @@ def test_the_bounds_a_stream_declares_are_those_it_is_judged_by(project: Path, m
 def test_a_stream_may_declare_that_it_starts_sooner(objects: LocalObjects) -> None:
     airflow = Airflow(started=NOW - timedelta(seconds=60))
 
-    restart_hung(objects, [dataclasses.replace(HUNG, start_seconds=45)], airflow, now=NOW)
+    restart_hung(objects, [dataclasses.replace(HUNG, startup_seconds=45)], airflow, now=NOW)
 
     assert len(airflow.cleared) == 1
 

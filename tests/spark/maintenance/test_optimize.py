@@ -77,7 +77,7 @@ def run(spark: SparkSession, pulse: Any, **given: Any) -> dict[str, Any]:
     return {result.table: result for result in optimize_tables(lambda: spark, pulse.catalog, "pulse", **given)}
 
 
-def test_a_night_orders_closed_partitions_and_merges_many_small_files_and_then_has_nothing_to_do(
+def test_a_night_orders_and_merges_and_then_has_nothing_to_do(
     spark: SparkSession, pulse: Any
 ) -> None:
     for days in ((0, 1), (0, 2), (0, 2)):
@@ -107,7 +107,7 @@ def test_a_night_orders_closed_partitions_and_merges_many_small_files_and_then_h
 
 
 @pytest.mark.parametrize("protected", [True, pytest.param(False, marks=pytest.mark.integration)])
-def test_what_is_in_order_is_not_rewritten_and_late_rows_are_merged_beside_it(
+def test_ordered_files_are_not_rewritten_when_late_rows_are_merged(
     spark: SparkSession, pulse: Any, monkeypatch: pytest.MonkeyPatch, protected: bool
 ) -> None:
     for _ in range(2):
@@ -120,7 +120,7 @@ def test_what_is_in_order_is_not_rewritten_and_late_rows_are_merged_beside_it(
     assert first.files_after > 1, "several files, or the ledger would not be asked"
     if not protected:
         nothing = LedgerState(ordered={}, rates=DEFAULT_RATES)
-        monkeypatch.setattr(optimize_night, "survey", _with(optimize_night.select_partitions, order=nothing))
+        monkeypatch.setattr(optimize_night, "select_partitions", _with(optimize_night.select_partitions, order=nothing))
         assert night()["events"].files_before == first.files_after
         return
 
@@ -138,7 +138,7 @@ def _with(function: Callable[..., Any], **given: Any) -> Callable[..., Any]:
     return lambda *arguments, **named: function(*arguments, **named, **given)
 
 
-def test_rows_that_come_while_it_plans_are_taken_the_next_time(
+def test_rows_that_arrive_during_planning_are_handled_next_time(
     spark: SparkSession, pulse: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     append(pulse, 0, 1)
@@ -160,7 +160,7 @@ def test_rows_that_come_while_it_plans_are_taken_the_next_time(
     assert (result.partitions, result.files_before, files(pulse)) == (2, 4, 3)
 
 
-def test_what_meets_another_writers_commit_is_tried_again_and_all_of_it_counts(
+def test_conflicts_are_retried_and_counted(
     spark: SparkSession, pulse: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for _ in range(2):
@@ -184,7 +184,7 @@ def test_what_meets_another_writers_commit_is_tried_again_and_all_of_it_counts(
 
 
 @pytest.mark.parametrize("point", ["between groups", "before its row"])
-def test_a_run_that_died_is_taken_up_where_it_was(
+def test_an_interrupted_run_is_continued(
     spark: SparkSession, pulse: Any, monkeypatch: pytest.MonkeyPatch, point: str
 ) -> None:
     for _ in range(2):
@@ -211,7 +211,7 @@ def test_a_run_that_died_is_taken_up_where_it_was(
     assert len({row["partition"] for row in rows}) == len(rows) == 2
 
 
-def test_one_command_commits_in_parts_so_that_a_killed_one_keeps_what_it_did(
+def test_a_killed_command_keeps_its_commits(
     spark: SparkSession, pulse: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for _ in range(2):
@@ -225,7 +225,7 @@ def test_one_command_commits_in_parts_so_that_a_killed_one_keeps_what_it_did(
     assert pulse.lake.open(KEY).version() == before + 3
 
 
-def test_a_second_run_is_refused_and_without_the_lock_both_would_rewrite(
+def test_a_second_run_is_rejected_by_the_lock(
     spark: SparkSession, pulse: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     append(pulse, 0)
@@ -245,7 +245,7 @@ def test_a_second_run_is_refused_and_without_the_lock_both_would_rewrite(
         assert pulse.lake.open(KEY).version() == before + 1
 
 
-def test_a_table_that_fails_keeps_no_other_from_its_turn_and_the_results_are_told(
+def test_a_failing_table_does_not_stop_others(
     spark: SparkSession, pulse: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for _ in range(4):
@@ -276,7 +276,7 @@ def test_an_unknown_table_is_a_configuration_error(spark: SparkSession, pulse: A
 
 
 @pytest.mark.integration
-def test_a_night_over_a_hundred_tables_touches_exactly_the_ten_that_need_it(
+def test_a_night_rewrites_only_tables_that_need_it(
     spark: SparkSession, make_project: Callable[..., Any]
 ) -> None:
     project = make_project({"shop": (hundred_tables(), {})})

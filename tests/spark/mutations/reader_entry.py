@@ -63,8 +63,8 @@ def main() -> None:
     followed = TrackedLake(root, spark)
     _killed_at(moment)
     if apart:
-        sample.keeping = lambda *_: contextlib.nullcontext()
-        sample.kept_position = lambda *_: ChangePosition.parse(kept.read_text()) if kept.exists() else None
+        sample.commit_position = lambda *_: contextlib.nullcontext()
+        sample.last_committed_position = lambda *_: ChangePosition.parse(kept.read_text()) if kept.exists() else None
         position = str(followed.changes().position)
     sample.count_days(spark, followed.catalog, NAME)
     if apart:

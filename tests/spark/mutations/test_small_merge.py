@@ -285,7 +285,7 @@ def test_delta_rs_merges_only_what_fits_memory_and_what_it_supports(
             patched.setattr(engine_choice, "free_memory_bytes", lambda free=plan.target_bytes * 20 - 1: free)
             short = plan_merge(bench.lake, bench.key("delta_rs"), bench.table, reach, small_merge_bytes=total)
         assert "bytes of memory that are free" in short.reasons[0]
-        many = dataclasses.replace(reach, stretches=200_001)
+        many = dataclasses.replace(reach, periods=200_001)
         assert plan_merge(bench.lake, bench.key("delta_rs"), bench.table, many, small_merge_bytes=total).reasons
     # Only partitions by organisation tell which bytes are an organisation's.
     assert sizes == {"org_id": False, "event_date": True}

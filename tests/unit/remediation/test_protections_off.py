@@ -104,6 +104,6 @@ def test_a_message_alone_moves_traffic(stage: RemediationStage, monkeypatch: pyt
     alert = remediating.read_rule_state(stage.objects, stage.spec, notification.subject)
     stage.ends("a")
     # The alert as the message has it, and not as it is now.
-    monkeypatch.setattr(remediating, "rule_state", lambda *_: dataclasses.replace(alert, sick={}))
+    monkeypatch.setattr(remediating, "read_rule_state", lambda *_: dataclasses.replace(alert, unhealthy={}))
     stage.remediator().handle_notification(notification)
     assert len(stage.director.moves) == 1
