@@ -1,1 +1,1 @@
-"""Airflow on one machine: settings, database and the start of its processes."""
+"""Airflow on one machine: settings, database and process start."""

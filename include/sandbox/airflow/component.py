@@ -1,8 +1,8 @@
-"""Start one of Airflow's processes as a program of the stack.
+"""Starts one of Airflow's processes as a program of the stack.
 
-A scheduler that was killed leaves its workers behind. Idle ones wait for ever on a pipe nobody writes to, and
-ignore SIGTERM. Busy ones can report nothing any more, since the pipe of their output is gone, and continue while
-the new scheduler gives their task to somebody else. So they are killed, with all they started, before it starts.
+A killed scheduler leaves its workers. Idle workers wait forever on a pipe and ignore SIGTERM. Busy workers cannot
+report results, since their output pipe is closed, and keep running while the new scheduler reassigns their tasks. So
+abandoned workers and their descendants are killed before a scheduler starts.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ _AIRFLOW_COMMAND = ("worker-idle", "worker-busy", "task")
 
 
 def end_abandoned_workers(home: StackHome) -> int:
-    """Kill what an earlier scheduler of this stack left behind; call it only while none runs.
+    """Kills the workers of an earlier scheduler of this stack. Call it only while no scheduler runs.
 
-    Streams and jobs somebody started by hand are left alone.
+    Manually started streams and jobs are not touched.
 
     Returns:
-        How many processes were killed.
+        The number of killed processes.
     """
     abandoned = [process for process in stack_processes(home) if process.kind in _AIRFLOW_COMMAND]
     return len(kill_processes(with_descendants(abandoned)))
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Become `airflow <arguments>`; the process id stays."""
+    """Replaces this process with `airflow <arguments>`; the process id stays."""
     arguments = sys.argv[1:] if arguments is None else arguments
     if arguments[:1] == ["scheduler"]:
         home = StackHome.at(Path(os.environ["DELTAWORKS_HOME"]))

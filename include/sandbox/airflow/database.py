@@ -1,8 +1,8 @@
-"""How Airflow's SQLite database is opened: a transaction that begins with a savepoint takes the write lock at once.
+"""Opens Airflow's SQLite database so that a transaction starting with a savepoint takes the write lock immediately.
 
-Python's driver begins no transaction before a savepoint, so SQLite begins one that reads. Where anybody writes before
-its own first write, that write fails with "database is locked" however long the time-out is, since what it has read is
-old. `airflow backfill create` failed so beside a scheduler, and what it then took back ended the scheduler.
+Python's driver starts no transaction before a savepoint, so SQLite starts a read transaction. If another connection
+writes before its first write, that write fails with "database is locked" regardless of the timeout, since its snapshot
+is stale. `airflow backfill create` failed this way during scheduling, and its rollback ended the scheduler.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ class _RetryingCursor(sqlite3.Cursor):
 
 
 class RetryingConnection(sqlite3.Connection):
-    """A connection that waits for other writers before a savepoint, for as long as its time-out says."""
+    """A connection that waits for other writers before a savepoint, up to its timeout."""
 
     def cursor(self, factory: Any = _RetryingCursor) -> Any:
-        """A cursor of this connection."""
+        """Returns a cursor of this connection."""
         return super().cursor(factory)
 
 

@@ -1,4 +1,4 @@
-"""Airflow for one machine: its settings as environment variables, its database, its pools, its one user."""
+"""Airflow on one machine: settings as environment variables, database, pools, and the admin user."""
 
 from __future__ import annotations
 
@@ -37,17 +37,17 @@ _QUIET = " ".join(
 
 
 def database_path(home: StackHome) -> Path:
-    """Airflow's SQLite database."""
+    """Returns the path of Airflow's SQLite database."""
     return home.airflow / "airflow.db"
 
 
 def passwords_path(home: StackHome) -> Path:
-    """Where Airflow's simple auth manager reads the password."""
+    """Returns the path of the simple auth manager's password file."""
     return home.airflow / "passwords.json"
 
 
 def airflow_settings(home: StackHome, *, port: int, keys: StackSecrets) -> dict[str, str]:
-    """Airflow's whole configuration; there is no airflow.cfg to edit."""
+    """Returns Airflow's complete configuration as environment variables; there is no airflow.cfg."""
     url = f"http://{HOST}:{port}"
     sections = {
         "CORE": _core(home, url, keys),
@@ -136,17 +136,17 @@ def _scheduler() -> dict[str, str]:
 
 @dataclass(frozen=True, slots=True)
 class AirflowHome:
-    """Prepares Airflow's folder with the stack's environment. Every method is idempotent."""
+    """Prepares Airflow's folder. Every method is idempotent."""
 
     home: StackHome
     environment: Mapping[str, str]
 
     def write_password(self, password: str) -> None:
-        """Fix the admin's password, which Airflow would otherwise generate and print."""
+        """Sets the admin's password, which Airflow would otherwise generate and print."""
         write_private(passwords_path(self.home), json.dumps({ADMIN_USER: password}) + "\n")
 
     def migrate(self, state: StackState) -> StackState:
-        """Create or upgrade the database, once per Airflow version; about ten seconds when there is work."""
+        """Creates or upgrades the database, once per Airflow version. Takes about ten seconds."""
         installed = version("apache-airflow-core")
         path = database_path(self.home)
         if state.migrated_for == installed and path.exists():
@@ -159,7 +159,7 @@ class AirflowHome:
         return state.replace(migrated_for=installed, pools_imported="")
 
     def import_pools(self, state: StackState) -> StackState:
-        """Bring the pools to what the environment declares, when that changed since the last import."""
+        """Imports the declared pools if they changed since the last import."""
         name = self.environment.get("DELTAWORKS_ENVIRONMENT")
         declared = load_catalog(name, root=self.home.project, skip_invalid=True, only=()).environment
         content = json.dumps(airflow_pools(declared.shares), indent=2)

@@ -1,4 +1,4 @@
-"""The commands of the sandbox, added to the `deltaworks` command where the sandbox is installed."""
+"""Commands of the sandbox, added to `deltaworks` if the sandbox is installed."""
 
 from __future__ import annotations
 

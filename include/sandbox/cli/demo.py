@@ -1,4 +1,4 @@
-"""`deltaworks demo`: everything end to end, with every answer compared with the truth."""
+"""`deltaworks demo`: runs pipelines end to end and compares every answer with the truth."""
 
 from __future__ import annotations
 
@@ -29,10 +29,7 @@ def demo(
     keep: bool = typer.Option(False, help="Leave everything running."),
     fresh: bool = typer.Option(True, help="Start with an empty lake."),
 ) -> None:
-    """Send real and generated events, wait for the KPIs and compare each with the truth.
-
-    Exits with 1 where one is wrong.
-    """
+    """Run pipelines end to end and compare every answer with the truth. Exits with 1 if an answer is wrong."""
     edits = find_edits(project_root(), events)
     if events is not None and (edits is None or not edits.is_file()):
         raise ConfigError("EVENTS_MISSING", f"There is no file {events}.", hint="Give a file of JSON lines.")
@@ -55,7 +52,7 @@ def demo(
 
 
 def print_report(report: DemoReport) -> None:
-    """The answers beside the truth, and how it went."""
+    """Prints the answers with the truth, and the facts of the run."""
     answers = Listing(("pipeline", "question", "answer", "truth", "verdict"), title="Answers and truth")
     for answer in report.answers:
         verdict = "right" if answer.is_right else "WRONG"
@@ -83,5 +80,5 @@ def print_report(report: DemoReport) -> None:
 
 
 def format_value(value: object) -> str:
-    """A value for people."""
+    """Formats a value for the terminal."""
     return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)

@@ -1,4 +1,4 @@
-"""`deltaworks doctor`: what this machine lacks."""
+"""`deltaworks doctor`: lists missing prerequisites of this machine."""
 
 from __future__ import annotations
 
@@ -9,6 +9,6 @@ from sandbox.doctor import check_machine, format_checks, is_ready
 
 @listing_command
 def doctor() -> CommandOutput:
-    """Look for what the demo and the tests need on this machine; exits with 1 where something is missing."""
+    """Check the prerequisites of the demo and the tests on this machine. Exits with 1 if something is missing."""
     checks = check_machine(project_root())
     return CommandOutput([format_checks(checks)], exit_code=0 if is_ready(checks) else 1)

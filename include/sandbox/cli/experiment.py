@@ -1,4 +1,4 @@
-"""`deltaworks experiment`: two ways of doing one thing, measured on this machine or in this lake."""
+"""`deltaworks experiment`: compares two layouts on this machine or in this lake."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ app = typer.Typer(help="Experiments on layouts of tables, in a folder of their o
 
 @app.callback()
 def experiment() -> None:
-    """Experiments on layouts of tables, in a folder of their own."""
+    """Experiments on table layouts, in a separate folder."""
 
 
 @app.command()
@@ -49,9 +49,10 @@ def partitioning(
     keep: Annotated[bool, typer.Option(help="Leave the tables there in the end.")] = False,
     chart: Annotated[Path | None, typer.Option(help="Write a page with charts here.")] = None,
 ) -> None:
-    """Partitions by (org_id, date) against org_id with Z-order by date: the same reads, updates and inserts on both.
+    """Compare partitions by (org_id, date) with org_id and Z-order by date: the same reads, updates and inserts on
+    both.
 
-    Prints sizes of files, times and ratios beside the published ones. Touches nothing outside its folder.
+    Prints file sizes, times and ratios next to the published ones. Touches nothing outside its folder.
     """
     from deltaworks.tables.spark.session import build_session
     from sandbox.experiments.engagement_rows import Workload
@@ -94,7 +95,7 @@ def partitioning(
 
 
 def _environment_of(folder: Path | None) -> EnvironmentSpec:
-    """A session's environment whose lake is a folder on local disk."""
+    """Returns the session environment of a lake in a local folder."""
     here = StorageSpec(root=f"file://{(folder or StackHome.default().root).absolute()}")
     spark = SparkSpec(driver_memory="2g", shuffle_partitions=2)
     return EnvironmentSpec(environment="experiment", lake=here, landing=here, messaging=AwsSpec(), spark=spark)

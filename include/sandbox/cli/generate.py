@@ -1,5 +1,6 @@
-"""`deltaworks generate`: events, deterministic by seed, with the right answers about them: of the games pipeline, and
-of others with `deltaworks generate engagement`, `viewers` and `market`."""
+"""`deltaworks generate`: generates deterministic events with their truth, for games, `engagement`, `viewers` and
+`market`.
+"""
 
 from __future__ import annotations
 
@@ -43,10 +44,10 @@ def generate(
     ),
     truth: Path | None = typer.Option(None, help="With --land: where to write the right answers."),
 ) -> None:
-    """Generate events of the games pipeline, Firehose-style, and the right answers about them.
+    """Generate events of the games pipeline, packed like Firehose, and the truth about them.
 
-    Events that are posted by a key whose source stamps them get the collector's time, so that answers by hour or day
-    are not those of --truth.
+    Events posted with a key whose source adds event times get the collector's time; answers by hour or day then differ
+    from --truth.
     """
     if context.invoked_subcommand is not None:
         return
@@ -90,7 +91,7 @@ def engagement(
     send: bool = typer.Option(False, help="Send them to the broker of the running stack."),
     truth: Path | None = typer.Option(None, help="With --send: a folder for the right answers."),
 ) -> None:
-    """Generate activities and requests of the engagement pipeline, and what every row must end as."""
+    """Generate activities and change requests of the engagement pipeline, and the expected final rows."""
     settings = EngagementSettings(
         activities=activities,
         organisations=organisations,
@@ -144,7 +145,7 @@ def viewers(
     pause_seconds: float = typer.Option(0.0, help="Seconds from one object that lands to the next."),
     truth: Path | None = typer.Option(None, help="With --land: where to write the right answers."),
 ) -> None:
-    """Generate viewers of videos: reports of their players (video_qos) and logs of their CDN (cdn_logs)."""
+    """Generate viewers of videos: player events (video_qos) and CDN logs (cdn_logs)."""
     begin = utc_now() - timedelta(minutes=minutes) if start == "now" else _instant(start)
     settings = ViewersSettings(views=views, minutes=minutes, start=begin, seed=seed)
     answers = ViewersTruth()
@@ -165,7 +166,7 @@ def market(
     pause_seconds: float = typer.Option(0.0, help="Seconds from one object that lands to the next."),
     truth: Path | None = typer.Option(None, help="With --land: where to write the right answers."),
 ) -> None:
-    """Generate a market: daily prices of invented companies (stocks), and their filings as they come (filings)."""
+    """Generate a market: daily share prices (stocks) and company filings (filings)."""
     settings = MarketSettings(first=_day(first), last=_day(last), seed=seed)
     answers = MarketTruth()
     published = _deliver(market_deliveries(settings, answers), directory, land=land, pause_seconds=pause_seconds)

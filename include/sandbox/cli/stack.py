@@ -19,7 +19,7 @@ from sandbox.stack.report import StackAddresses, StackStatus
 
 
 def say(text: str) -> None:
-    """Print one line of progress."""
+    """Prints one line of progress."""
     print_line(f"  {text}")
 
 
@@ -31,7 +31,7 @@ def up(foreground: bool = typer.Option(False, help="Stay in front and end the st
 
 
 def prompt_for_channel(home: StackHome, *, interactive: bool) -> None:
-    """Ask once for an address that alerts go to where none reaches a person; where nobody can be asked, say so."""
+    """Asks once for an alert address if no alert reaches a person; prints a warning if no terminal is attached."""
     try:
         declared = load_catalog(root=home.project, skip_invalid=True).environment
     except DeltaworksError:
@@ -64,12 +64,12 @@ def _ask_for_channel(home: StackHome) -> None:
 
 
 def print_addresses(addresses: StackAddresses) -> None:
-    """Say where things are and how to log in."""
+    """Prints addresses and logins."""
     print_listing(address_listing(addresses))
 
 
 def address_listing(addresses: StackAddresses) -> Listing:
-    """Where things are and how to log in."""
+    """Builds the list of addresses and logins."""
     places = {
         "Airflow": addresses.airflow_url,
         "login": f"{addresses.airflow_user} / {addresses.airflow_password}",
@@ -87,7 +87,7 @@ def address_listing(addresses: StackAddresses) -> Listing:
 
 
 def down() -> None:
-    """Stop streams first, then the stack. `up` continues where it was."""
+    """Stop the streams, then the stack. `up` continues where it stopped."""
     report = stack.down(progress=say)
     if not report.was_running:
         print_line("Nothing was running.")
@@ -101,10 +101,10 @@ def down() -> None:
 
 @listing_command
 def status() -> CommandOutput:
-    """Show what runs and how it is; exits with 0 where all is well, 1 where it is not, 21 where the stack is down.
+    """Show the state of the system. Exits with 0 if all is healthy, 1 if not, 21 if the stack is down.
 
-    Lists programs, relays, streams, tables that are held back and open alerts. Well is what runs as declared or was
-    stopped on purpose; an open alert is not. Beside a lake elsewhere, without a stack, the lake alone counts.
+    Lists programs, relays, streams, held tables and open alerts. Healthy means running as declared or stopped on
+    purpose, with no open alert. For a remote lake without a local stack, only the lake counts.
     """
     parts, well = _stack_parts(stack.status())
     try:
@@ -117,7 +117,7 @@ def status() -> CommandOutput:
 
 
 def _stack_parts(stack_status: StackStatus) -> tuple[list[OutputPart], bool]:
-    """The programs of the stack, and whether nothing is wrong with them."""
+    """Returns the programs of the stack, and whether all are healthy."""
     programs = Listing(("program", "state", "healthy", "pid", "uptime", "detail"), title="programs")
     for program in stack_status.programs:
         shown = "" if program.uptime_seconds is None else f"{program.uptime_seconds:.0f} s"

@@ -1,1 +1,1 @@
-"""The demo: events in, answers out, each compared with the truth."""
+"""Runs the demo: sends events, queries the answers, and compares each with the truth."""

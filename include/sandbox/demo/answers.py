@@ -1,7 +1,7 @@
-"""Compares what the lake answers with the truth, answer by answer.
+"""Compares the lake's answers with the truth.
 
-The truth comes from outside the pipelines: for games from what the generator emitted, for edits from a plain pass over
-the file that was replayed and, where that is the published day of Wikipedia, from the answers published with it.
+The truth does not come from the pipelines: for games it is counted by the generator, for edits by a plain pass over the
+replayed file and, for the published day of Wikipedia, from the answers published with it.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ PUBLISHED_EDITS = {"rows": 39_244, "users": 10_531, "added": 9_385_573}
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """One question: what the lake says, what is true, and whether that is right."""
+    """One question with the lake's answer, the truth, and whether they agree."""
 
     pipeline: str
     question: str
@@ -37,7 +37,7 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class EditsTruth:
-    """The answers about a file of edits, from one plain pass over it."""
+    """The answers for a file of edits, from one plain pass over it."""
 
     rows: int
     users: int
@@ -47,7 +47,7 @@ class EditsTruth:
 
     @classmethod
     def from_file(cls, path: Path) -> EditsTruth:
-        """Count a file of JSON lines, gzipped or not. A line without readable time, page or user is not an edit."""
+        """Counts a JSON lines file, gzipped or not. Skips lines without a readable time, page or user."""
         users: set[str] = set()
         hours: Counter[datetime] = Counter()
         pages: Counter[tuple[date, str]] = Counter()
@@ -78,7 +78,7 @@ def _edit(line: bytes) -> dict[str, Any] | None:
 
 
 class AnswerSheet:
-    """Collects answers over one connection in which `<pipeline>.<table>` are the lake's tables."""
+    """Collects answers over one DuckDB connection, in which `<pipeline>.<table>` are the lake's tables."""
 
     def __init__(self, connection: duckdb.DuckDBPyConnection, tables: Iterable[str]) -> None:
         self._connection = connection
@@ -86,23 +86,23 @@ class AnswerSheet:
         self.answers: list[Answer] = []
 
     def fetch_rows(self, query: str) -> list[tuple[Any, ...]]:
-        """The rows of a query."""
+        """Returns the rows of a query."""
         return self._connection.execute(query).fetchall()
 
     def fetch_one(self, query: str) -> Any:
-        """The single value of a query."""
+        """Returns the single value of a query."""
         return self.fetch_rows(query)[0][0]
 
     def check_equal(self, pipeline: str, question: str, computed: Any, truth: Any) -> None:
-        """An answer that is right when it equals the truth."""
+        """Adds an answer that must equal the truth."""
         self.answers.append(Answer(pipeline, question, computed, truth, computed == truth))
 
     def check_between(self, pipeline: str, question: str, computed: int, least: int, most: int) -> None:
-        """An answer that is right within bounds."""
+        """Adds an answer that must lie within bounds."""
         self.answers.append(Answer(pipeline, question, computed, f"{least:,} to {most:,}", least <= computed <= most))
 
     def check_rows(self, pipeline: str, question: str, computed: dict[Any, Any], truth: dict[Any, Any]) -> None:
-        """An answer of many rows; what is shown is how many of them are right."""
+        """Adds an answer of many rows; shows how many of them are right."""
         wrong = [key for key in computed.keys() | truth.keys() if computed.get(key) != truth.get(key)]
         shown = f"{len(truth) - len(wrong):,} of {len(truth):,} rows" + (f", wrong: {wrong[:3]}" if wrong else "")
         self.answers.append(Answer(pipeline, question, shown, f"{len(truth):,} rows", not wrong))
@@ -113,7 +113,7 @@ class AnswerSheet:
 
 
 def answer_games(sheet: AnswerSheet, truth: GamesTruth, *, posted: bool) -> None:
-    """Everything the games pipeline answers."""
+    """Answers all questions about the games pipeline."""
     bronze = {name: sheet.fetch_one(f'SELECT count(*) FROM games."{name}"') for name in truth.bronze_rows}
     sheet.check_rows("games", "bronze rows by table", bronze, truth.bronze_rows)
     reasons = dict(sheet.fetch_rows("SELECT reasons[1].code, count(*) FROM games.quarantine GROUP BY 1"))
@@ -149,7 +149,7 @@ def answer_games(sheet: AnswerSheet, truth: GamesTruth, *, posted: bool) -> None
 
 
 def answer_live(sheet: AnswerSheet, truth: GamesTruth) -> None:
-    """The live table lies between all that was delivered and that less what its watermark may drop."""
+    """Checks that the live table lies between all delivered events and those minus what its watermark may drop."""
     counted = {
         (_utc(hour), name): n
         for hour, name, n in sheet.fetch_rows("SELECT window_start, event_name, events FROM games.events_per_hour_live")
@@ -179,7 +179,7 @@ def answer_live(sheet: AnswerSheet, truth: GamesTruth) -> None:
 
 
 def answer_players(sheet: AnswerSheet) -> None:
-    """The newest event of each player within half an hour, against the slow way over all events."""
+    """Checks the latest event per player of the last half hour against a query over all events."""
     recent = "event_time >= (SELECT max(event_time) FROM games.events) - INTERVAL 30 MINUTES"
     newest = "row_number() OVER (PARTITION BY device_id ORDER BY event_time DESC, _seq DESC, _position DESC) = 1"
     columns = "device_id, event_name, _seq, _position"
@@ -189,7 +189,7 @@ def answer_players(sheet: AnswerSheet) -> None:
 
 
 def answer_edits(sheet: AnswerSheet, truth: EditsTruth, *, published: bool) -> None:
-    """Everything the edits pipeline answers."""
+    """Answers all questions about the edits pipeline."""
     totals = {
         "rows": sheet.fetch_one("SELECT count(*) FROM edits.edits"),
         "users": sheet.fetch_one("SELECT count(DISTINCT user_name) FROM edits.edits"),

@@ -1,4 +1,4 @@
-"""Events that are posted to the collector of the stack, and followed until they have landed."""
+"""Posts events to the stack's collector and waits until they have landed."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ _POLL_SECONDS = 0.5
 
 
 class CollectorDelivery:
-    """Posts by `post`, and knows from the collector's heartbeat what has landed of it.
+    """Posts through `post`, and reads from the collector's heartbeat how many events have been delivered.
 
-    A spool outlives a lake that is emptied, so what was delivered before does not count.
+    The spool outlives an emptied lake, so earlier deliveries are not counted.
     """
 
     def __init__(self, catalog: Catalog, pipeline: str, url: str) -> None:
@@ -33,10 +33,10 @@ class CollectorDelivery:
         self.post = CollectorSink(f"{url}/v1/events", key=KEY)
 
     def await_delivery(self) -> int:
-        """How many objects what was posted has become, once all of it has landed.
+        """Waits until all posted events have landed. Returns the number of objects they landed in.
 
         Raises:
-            TransientError: EVENTS_NOT_DELIVERED, where nothing more lands for two minutes.
+            TransientError: EVENTS_NOT_DELIVERED, nothing landed for two minutes.
         """
         delivered, since = self._delivered(), time.monotonic()
         while delivered.delivered - self._before.delivered < self.post.acknowledged:
@@ -54,7 +54,7 @@ class CollectorDelivery:
         return delivered.objects - self._before.objects
 
     def _delivered(self) -> SourceStatus:
-        """What of the source is where it belongs, over all processes."""
+        """Returns the delivered events of the source over all collector processes."""
         beats = [
             beat.sources.get(SOURCE, SourceStatus())
             for beat in read_collector_heartbeats(self._objects, self._collector)

@@ -1,4 +1,4 @@
-"""Posts generated events to a collector over HTTP, one by one in lines, as a game's clients would."""
+"""Posts generated events to a collector over HTTP in JSON lines, like a game's clients."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tenacity import retry, retry_if_exception_type, stop_after_attempt, wait_ex
 from generator.delivery import Sink
 from generator.reference_scan import scan
 
-#: What one request holds at most.
+#: Maximum number of lines per request.
 LINES_PER_REQUEST = 400
 _LINES = "application/x-ndjson"
 _JSON = "application/json"
@@ -19,18 +19,19 @@ _RETRYABLE_STATUS = (408, 429, 502, 503, 504)
 
 
 class BusyError(Exception):
-    """The collector did not take a request, or could not be reached; it can be sent again."""
+    """The collector is busy or unreachable; the request can be retried."""
 
 
 class CollectorSink:
-    """Posts what lies in each object; a request is tried eight times. Used by one thread.
+    """Posts the events of each object and tries each request eight times. Not thread-safe.
 
-    `acknowledged` counts the events that a collector has answered for. A request that is sent again can double events:
-    they carry ids, by which gold counts each once.
+    `acknowledged` counts the events that the collector has acknowledged. A retried request can duplicate events; they
+        carry
+    ids, and gold counts each id once.
 
     Args:
-        url: that of POST /v1/events.
-        key: of a source of the collector; without one the request names none.
+        url: address of POST /v1/events.
+        key: write key of a source of the collector; None sends none.
     """
 
     def __init__(
@@ -48,11 +49,11 @@ class CollectorSink:
         )
 
     def __call__(self, key: str, body: bytes) -> None:
-        """Post the events of one object.
+        """Posts the events of one object.
 
         Raises:
-            httpx.HTTPStatusError: the collector refuses a request for good.
-            BusyError: it was busy or away all eight times.
+            httpx.HTTPStatusError: the collector rejects the request permanently.
+            BusyError: the collector was busy or unreachable eight times.
         """
         events = list(events_of(body))
         lines = [event for event in events if event.strip()]
@@ -79,12 +80,13 @@ class CollectorSink:
 def collector_sink(
     url: str, *, key: str = "", client: httpx.Client | None = None, longest_wait_seconds: float = 10
 ) -> Sink:
-    """A sink that posts what lies in each object to `url`, as `CollectorSink` does."""
+    """Returns a `CollectorSink` for `url` as a sink function."""
     return CollectorSink(url, key=key, client=client, longest_wait_seconds=longest_wait_seconds)
 
 
 def events_of(body: bytes) -> Iterator[bytes]:
-    """What clients sent, from an object a delivery stream has packed; broken pieces as they are."""
+    """Extracts the events that clients sent from an object packed by a delivery stream; broken pieces stay as
+    they are."""
     for piece in scan(gzip.decompress(body)):
         sent = piece.value.get("body") if piece.is_readable and isinstance(piece.value, dict) else None
         yield sent.encode() if isinstance(sent, str) else piece.raw

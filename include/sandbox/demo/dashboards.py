@@ -1,4 +1,4 @@
-"""The dashboards of what a demo ran, as pages: drawn over the time that its events are of, which is not now."""
+"""Renders the dashboards of the demo's pipelines as HTML pages, over the time range of the demo's events."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from deltaworks.operations.dashboard_data import load_dashboard
 from deltaworks.specs.catalog import Catalog
 from deltaworks.tables.lake import Lake
 
-#: What is of the last instant is in the span too.
+#: Includes events of the last instant.
 _SPAN_MARGIN = dt.timedelta(minutes=1)
 
 
 @dataclass(frozen=True, slots=True)
 class DashboardPage:
-    """A dashboard that was drawn. `failed` are the titles of panels without an answer, each with the reason."""
+    """A rendered dashboard. `failed_panels` are the titles of panels without an answer, each with the reason."""
 
     pipeline: str
     name: str
@@ -33,14 +33,14 @@ class DashboardPage:
 
     @property
     def title(self) -> str:
-        """Which it is."""
+        """Pipeline and dashboard name."""
         return f"dashboard {self.pipeline} {self.name}"
 
 
 def write_dashboards(
     catalog: Catalog, pipelines: Sequence[str], connection: duckdb.DuckDBPyConnection, folder: Path
 ) -> list[DashboardPage]:
-    """Draw every dashboard of these pipelines and write it below `folder`, over what an earlier demo wrote."""
+    """Renders every dashboard of these pipelines below `folder`, replacing those of an earlier demo."""
     pages = []
     for pipeline in pipelines:
         declared = catalog.pipeline(pipeline).dashboards
@@ -63,7 +63,7 @@ def write_dashboards(
 
 
 def _event_span(catalog: Catalog, pipeline: str, connection: duckdb.DuckDBPyConnection) -> Span | None:
-    """From the first event of any table to the last one; None where nothing has landed."""
+    """Returns the time range of the events in all tables; None if nothing has landed."""
     bounds = [
         connection.execute(f"SELECT min(event_time), max(event_time) FROM {pipeline}.{table}").fetchone()
         for table in _event_tables(catalog, pipeline)

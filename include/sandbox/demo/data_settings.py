@@ -1,4 +1,4 @@
-"""What a demo sends, and the right answers about it."""
+"""Settings of the data that a demo sends, and the truth about it."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from sandbox.demo.answers import EditsTruth
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DataSettings:
-    """How much of what is sent; None for what is not.
+    """How much of each kind of data is sent; None sends none.
 
     Attributes:
-        viewers: who watches: the log of their CDN, and with `with_player_events` what their players report.
-        market: the filings of companies, and with `with_share_prices` the prices of their shares.
+        viewers: logs of the CDN and, with `with_player_events`, events of the players.
+        market: company filings and, with `with_share_prices`, share prices.
     """
 
     games: GamesSettings | None
@@ -35,19 +35,19 @@ class DataSettings:
 
     @property
     def viewers_settings(self) -> tuple[str, ...]:
-        """The pipelines that get events of viewers; each is built behind those before it."""
+        """Pipelines that receive viewer events, in build order."""
         return ("cdn_logs", "video_qos")[
             : (self.viewers is not None) + (self.viewers is not None and self.with_player_events)
         ]
 
     @property
     def market_settings(self) -> tuple[str, ...]:
-        """The pipelines that get events of the market; each is built behind those before it."""
+        """Pipelines that receive market events, in build order."""
         return ("filings", "stocks")[: (self.market is not None) + (self.market is not None and self.with_share_prices)]
 
     @property
     def pipelines(self) -> tuple[str, ...]:
-        """The pipelines that get events."""
+        """All pipelines that receive events."""
         sent = {"games": self.games, "engagement": self.engagement, "edits": self.edits}
         alone = [name for name, what in sent.items() if what is not None]
         return tuple(sorted([*alone, *self.viewers_settings, *self.market_settings]))
@@ -55,7 +55,7 @@ class DataSettings:
 
 @dataclass(frozen=True, slots=True)
 class GeneratedTruths:
-    """The right answers about what was sent."""
+    """The truth about the sent data."""
 
     games: GamesTruth | None
     engagement: EngagementTruth | None

@@ -1,4 +1,4 @@
-"""What a demo starts with: how much it sends by default, and an empty lake."""
+"""Default amounts of data for a demo, and deletion of an earlier demo's lake."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from sandbox.demo.run import DemoSettings
 from sandbox.stack import stack
 from sandbox.stack.home import StackHome
 
-#: What is run without being asked for.
+#: Pipelines that run by default.
 DEFAULT_PIPELINES = ("edits", "engagement", "games")
-#: What a pipeline reads gold of, and so runs with.
+#: Pipelines whose gold another pipeline reads.
 _DEPENDENCIES = {"video_qos": "cdn_logs", "stocks": "filings"}
 _ALL_PIPELINES = (*DEFAULT_PIPELINES, "cdn_logs", "filings", "stocks", "video_qos")
 
 
 def parse_pipelines(text: str) -> tuple[str, ...]:
-    """The pipelines that a list with commas names, with those whose gold they read; by default the usual ones.
+    """Parses a comma-separated list of pipelines and adds those whose gold they read. Empty means the defaults.
 
     Raises:
-        ConfigError: PIPELINE_UNKNOWN, for one that the demo has no events for.
+        ConfigError: PIPELINE_UNKNOWN, the demo has no events for it.
     """
     names = [name.strip() for name in text.split(",") if name.strip()]
     for name in names:
@@ -53,7 +53,7 @@ def demo_settings(
     landing_seconds: float = 20.0,
     keep: bool = False,
 ) -> DemoSettings:
-    """What a demo sends, by default as much as the command does."""
+    """Builds the settings of a demo with the command's defaults."""
     # An object an hour of play: few enough to land in minutes, enough for copies to lie in different ones.
     games = GamesSettings(target_events=game_events, days=days, seed=seed, buffer_seconds=3_600)
     with_engagement = activities and "engagement" in pipelines
@@ -75,7 +75,7 @@ def demo_settings(
 
 
 def delete_lake(say: Callable[[str], None]) -> None:
-    """Remove what an earlier demo landed, its lake and its Airflow history.
+    """Deletes an earlier demo's landed objects, lake and Airflow history.
 
     Raises:
         ConfigError: STACK_RUNNING.

@@ -1,4 +1,4 @@
-"""Compares what the engagement pipeline answers with a replay of all that was sent, in order of the times in it."""
+"""Compares the engagement pipeline's answers with a replay of all requests in order of their times."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _ROW = ("org_id", "event_id", "origin_contact_id", "contact_id", "template_id")
 
 
 def answer_engagement(sheet: AnswerSheet, truth: EngagementTruth) -> None:
-    """Everything the engagement pipeline answers, once the requests that came are applied."""
+    """Answers all questions about the engagement pipeline, once all requests are applied."""
     rows = truth.rows.to_pylist()
     alive = [row for row in rows if not row["deleted"]]
     names = {(row["org_id"], row["id"]): row["name"] for row in truth.names.to_pylist()}
@@ -48,7 +48,7 @@ def answer_engagement(sheet: AnswerSheet, truth: EngagementTruth) -> None:
 def _busiest_contacts(
     alive: list[dict[str, Any]], names: dict[tuple[str, str], str]
 ) -> dict[tuple[str, int], list[Any]]:
-    """The twenty busiest contacts of each organisation by place: id, name, activities."""
+    """Returns the twenty busiest contacts of each organisation: id, name, activities."""
     per_org: dict[str, Counter[str]] = {}
     for row in alive:
         per_org.setdefault(row["org_id"], Counter())[row["contact_id"]] += 1

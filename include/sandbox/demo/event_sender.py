@@ -1,4 +1,4 @@
-"""Sends what the demo sends: objects that land, records of a topic, and a file of edits where there is one."""
+"""Sends the demo's data: objects, Kafka records, and a file of edits if there is one."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ _BATCHES = "checkpoint_store"
 
 @dataclass
 class EventSender:
-    """Sends, and follows what has landed into complete batches."""
+    """Sends data and waits until it is in complete batches."""
 
     data_settings: DataSettings
     catalog: Catalog
@@ -57,7 +57,7 @@ class EventSender:
     _sent_events: dict[str, int] = field(default_factory=dict)
 
     def await_streams(self) -> None:
-        """Wait until the streams of all that is sent, and the relays they read from, look for what comes.
+        """Waits until all streams and relays that receive data poll for events.
 
         Raises:
             TransientError: INGEST_TIMEOUT, naming those that do not.
@@ -81,11 +81,11 @@ class EventSender:
             )
 
     def send_all(self) -> GeneratedTruths:
-        """Send everything, side by side, and return once all of it is in complete batches.
+        """Sends everything concurrently, and returns once all of it is in complete batches.
 
         Raises:
-            TransientError: INGEST_TIMEOUT, where nothing moves any more.
-            Whatever a producer raises.
+            TransientError: INGEST_TIMEOUT, ingest makes no progress.
+            Any error of a producer.
         """
         sink = landing_sink(self.catalog.environment.landing)
         with ThreadPoolExecutor(5) as pool:
@@ -112,7 +112,7 @@ class EventSender:
             return generate_games(
                 settings, sink, pause_seconds=pause, progress=lambda done: self._record_landed("games", done)
             )
-        # What waits in the queue when its relay comes is taken in no order, and of copies the first one counts.
+        # A relay takes a waiting queue in no particular order, and the first of several duplicates counts.
         self._await_relay("games")
         delivery = CollectorDelivery(self.catalog, "games", self.collector_url)
         truth = generate_games(settings, delivery.post, pause_seconds=pause)
@@ -133,7 +133,7 @@ class EventSender:
         return open_objects(self.catalog.environment.lake)
 
     def _state_in(self, folder: str) -> StreamState | None:
-        """How the stream or the relay of a control folder says it is; None before it has said anything."""
+        """Returns the state in the heartbeat of a control folder; None without a heartbeat."""
         beat = read_heartbeat(self._objects, paths.heartbeat(folder))
         return None if beat is None else beat.state
 
@@ -194,7 +194,7 @@ class EventSender:
         return truth
 
     def _land_deliveries(self, deliveries: Sequence[Delivery], pipelines: Sequence[str], sink: Sink) -> None:
-        """Land what is of these pipelines, in order, and count it for each of them."""
+        """Lands the objects of these pipelines in order and counts them per pipeline."""
         pause = self.data_settings.landing_seconds / max(1, len(deliveries))
         for pipeline in pipelines:
             own = [delivery for delivery in deliveries if delivery.key.startswith(f"{pipeline}/")]
@@ -204,7 +204,7 @@ class EventSender:
         self._sent_events[pipeline] = done.objects
 
     def _wait_for_senders(self, senders: tuple[Future[Any], ...]) -> None:
-        """Say how far ingest is until everything that was sent is in a complete batch."""
+        """Prints progress until everything sent is in a complete batch."""
         said = ""
 
         def all_ingested() -> bool:
@@ -237,12 +237,12 @@ class EventSender:
             )
 
     def _progress_marker(self) -> Hashable:
-        """Objects and batches, what relays have logged, and streams that come, go, or work on a batch."""
+        """Returns a value that changes with every object, batch, log entry, or stream state."""
         tables = [paths.pipeline_control(name, _STEPS) for name in self.data_settings.pipelines]
         tables += [file_events_key(relay) for relay in self.catalog.relays]
         versions = tuple(_version(self.catalog, key) for key in tables)
         streams = [process.pid for process in stack_processes(self.home) if process.kind == "stream"]
-        # An idle stream looks for new objects all the time, which takes CPU time too.
+        # An idle stream polls for objects, which also uses CPU time.
         work = busy_steps(streams) if self._any_busy() else 0
         return tuple(sorted(self._sent_events.items())), versions, tuple(sorted(streams)), work
 
@@ -255,7 +255,7 @@ def _unit(pipeline: str) -> str:
 
 
 def ingested_count(catalog: Catalog, pipeline: str) -> int:
-    """Objects, or records, in complete batches, by the ledger."""
+    """Returns the number of objects or records in complete batches, by the ledger."""
     rows = Lake(catalog.environment.lake).rows(paths.pipeline_control(pipeline, _BATCHES), columns=["source_metadata"])
     if rows is None:
         return 0

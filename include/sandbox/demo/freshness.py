@@ -1,7 +1,7 @@
-"""How long an object took from landing to being in an answer, object by object.
+"""Measures the time from landing to bronze and gold for each object.
 
-Three records show it: the file event log when the store made the object, the ledger which batch and table version
-took it, and a gold table's commits which version of its input each build read.
+It combines three records: the creation time in the file event log, the batch and table version in the ledger, and the
+input version that each gold build read, in the commits of the gold table.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from deltaworks.tables.log import commit_history
 
 @dataclass(frozen=True, slots=True)
 class Freshness:
-    """Seconds from landing to bronze and to gold."""
+    """Percentiles of the seconds from landing to bronze and to gold."""
 
     pipeline: str
     objects: int
@@ -36,7 +36,7 @@ class Freshness:
 
 @dataclass(frozen=True, slots=True)
 class ObjectAge:
-    """When an object landed, and how many seconds later it was in bronze, and in gold; None while it is not."""
+    """Landing time of an object, and seconds until it was in bronze and in gold; None if it is not there yet."""
 
     landed_at: datetime
     bronze_seconds: float
@@ -44,10 +44,10 @@ class ObjectAge:
 
 
 def object_ages(catalog: Catalog, pipeline: str) -> list[ObjectAge]:
-    """The objects of a pipeline that have reached bronze; none while its gold has not been built.
+    """Returns the objects of a pipeline that have reached bronze; none before its gold is built.
 
-    An object is in gold once all tables have it that the stream builds of the first one's input; where it builds none,
-    the first table.
+    An object is in gold once all tables that the stream builds from the first table's input have it; if the stream
+    builds none, once the first table has it.
     """
     spec = catalog.pipeline(pipeline)
     table = spec.gold.tables[0].reads[0]
@@ -77,10 +77,10 @@ def object_ages(catalog: Catalog, pipeline: str) -> list[ObjectAge]:
 
 
 def compute_freshness(pipeline: str, ages: Sequence[ObjectAge], *, start_seconds: float = 0.0) -> Freshness | None:
-    """Freshness over all objects that have reached gold; None where none has.
+    """Computes percentiles over all objects that have reached gold; None if none has.
 
     Args:
-        start_seconds: objects that landed so soon after the first are left out: they waited for streams to start.
+        start_seconds: excludes objects that landed this soon after the first one, while streams were starting.
     """
     began = min((age.landed_at for age in ages), default=None)
     counted = [age for age in ages if began and (age.landed_at - began).total_seconds() >= start_seconds]
@@ -92,7 +92,7 @@ def compute_freshness(pipeline: str, ages: Sequence[ObjectAge], *, start_seconds
 
 
 def _batches(lake: Lake, pipeline: str, table: str) -> list[tuple[int, int, datetime, int]]:
-    """First and last seq, completion and the table's version of every complete batch, in order."""
+    """Returns first and last seq, completion time and table version of every complete batch, in order."""
     import json
 
     store = lake.rows(paths.pipeline_control(pipeline, "checkpoint_store"))
@@ -111,7 +111,7 @@ def _batches(lake: Lake, pipeline: str, table: str) -> list[tuple[int, int, date
 
 
 def _builds(lake: Lake, key: str, table: str) -> list[tuple[int, datetime]]:
-    """The version of `table` each build of the gold table read, and when it was committed, oldest first."""
+    """Returns the version of `table` that each gold build read, and the commit time, oldest first."""
     handle = lake.open(key)
     if handle is None:
         return []

@@ -1,4 +1,4 @@
-"""The demo's static report: one HTML page with charts, readable without a server or internet access."""
+"""Writes the demo's report: one HTML page with charts that needs neither a server nor a network."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ _UNKNOWN = "not known yet"
 
 
 def write_report(connection: duckdb.DuckDBPyConnection, tables: list[str], report: DemoReport, folder: Path) -> Path:
-    """Write the page below `folder` and return its path."""
+    """Writes the page below `folder` and returns its path."""
     parts = [_answers(report), _facts(report), _phases(report)]
     library: bool | str = True
     for table, title, kind, x_title, y_title, query in _CHARTS:

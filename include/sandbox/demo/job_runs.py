@@ -1,4 +1,4 @@
-"""Runs of DAGs, one chain of them beside the others, waited for as long as they move."""
+"""Runs chains of DAGs concurrently, and waits as long as they make progress."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from sandbox.stack.home import StackHome
 from sandbox.stack.processes import stack_processes
 from sandbox.stack.waiting import busy_steps, wait_while_progressing
 
-#: For so long nothing may move: tasks start within seconds, and what works takes CPU time.
+#: Maximum time without progress: tasks start within seconds, and running ones use CPU time.
 PATIENCE_SECONDS = 300.0
 _POLL_SECONDS = 2.0
 _MOVEMENT_SECONDS = 10.0
@@ -22,7 +22,7 @@ _MOVEMENT_SECONDS = 10.0
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """A DAG to run, with the form it is run with. `must_succeed` is whether its failure ends the demo."""
+    """A DAG to run with its params. `must_succeed`: its failure ends the demo."""
 
     dag_id: str
     form: Mapping[str, Any] = field(default_factory=dict)
@@ -31,7 +31,7 @@ class Job:
 
 @dataclass(frozen=True, slots=True)
 class FinishedJob:
-    """A run that ended, as Airflow has it, with its tasks in words."""
+    """A finished DAG run with the states of its tasks."""
 
     job: Job
     run: DagRun
@@ -40,7 +40,7 @@ class FinishedJob:
 
 
 class JobRuns:
-    """Runs chains of jobs: those of one chain one behind the other, the chains beside each other."""
+    """Runs chains of jobs: the jobs of a chain in sequence, the chains concurrently."""
 
     def __init__(self, airflow: AirflowApi, home: StackHome, *, say: Callable[[str], None]) -> None:
         self._airflow = airflow
@@ -50,10 +50,10 @@ class JobRuns:
         self.ended: list[FinishedJob] = []
 
     def run(self, *chains: Sequence[Job]) -> list[FinishedJob]:
-        """Run them to their end, and give what ended in this call.
+        """Runs all chains to completion and returns the runs finished in this call.
 
         Raises:
-            TransientError: DAG_RUN_FAILED; DAG_RUN_TIMEOUT, where nothing moves any more.
+            TransientError: DAG_RUN_FAILED; DAG_RUN_TIMEOUT, nothing makes progress.
         """
         waiting, before = [list(chain) for chain in chains], len(self.ended)
 
@@ -92,7 +92,7 @@ class JobRuns:
         self._say(f"{job.dag_id}: started")
 
     def _collect(self) -> None:
-        """Take out what has ended."""
+        """Collects finished runs."""
         for dag_id, (job, before, started) in list(self._running.items()):
             run = self._airflow.dag_run(dag_id, before.run_id)
             self._running[dag_id] = (job, run, started)

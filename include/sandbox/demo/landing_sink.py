@@ -1,4 +1,4 @@
-"""Puts objects into the landing bucket, as a collector would."""
+"""Puts objects into the landing bucket."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from generator.delivery import Sink
 
 
 def landing_sink(storage: StorageSpec) -> Sink:
-    """A sink that stores each object in the bucket of `storage`; a put is tried five times."""
+    """Returns a sink that stores each object in the bucket of `storage`, with five attempts per put."""
     client = boto3.session.Session().client("s3", **storage.boto3_options())
 
     @retry(stop=stop_after_attempt(5), wait=wait_exponential_jitter(initial=0.2, max=5), reraise=True)

@@ -1,4 +1,4 @@
-"""Waits until live tables have everything that has landed in what they read."""
+"""Waits until live tables have consumed all landed data."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ _PATIENCE_SECONDS = 300.0
 
 
 def await_live(catalog: Catalog, pipelines: Sequence[str]) -> bool:
-    """Wait until the live tables of these pipelines have every batch of the bronze tables they read.
+    """Waits until the live tables of these pipelines have every batch of their bronze tables.
 
-    False where nothing moves any more before: what they have not read the answers tell.
+    Returns False if they stop making progress; the answers then show what is missing.
     """
     lake = Lake(catalog.environment.lake)
     live = [(name, table) for name in pipelines for table in catalog.pipeline(name).live]
@@ -46,14 +46,14 @@ def _consumed_version(catalog: Catalog, lake: Lake, pipeline: str, table: LiveTa
 
 
 def _last_data_version(lake: Lake, pipeline: str, table: str) -> int:
-    """The Delta version of a bronze table after the newest batch with rows for it, by the ledger."""
+    """Returns the version of a bronze table after the last batch with rows for it, by the ledger."""
     steps = lake.rows(paths.pipeline_control(pipeline, "batch_metadata_store"), columns=["table_name", "delta_version"])
     rows = steps.to_pylist() if steps is not None else []
     return max((row["delta_version"] for row in rows if row["table_name"] == table), default=-1)
 
 
 def _merged_version(lake: Lake, pipeline: str, name: str) -> int:
-    """The version of the bronze table below which everything is in a live table of newest rows; 0 before its first."""
+    """Returns the bronze version up to which a live table of latest rows is complete; 0 before its first commit."""
     key = paths.table(pipeline, name)
     table = lake.open(key)
     commits = [] if table is None else commit_history(lake, key, newest=table.version(), limit=_MAX_COMMITS)

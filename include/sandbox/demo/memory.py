@@ -1,4 +1,4 @@
-"""How much memory a stack takes at its peak: the sum over its processes, sampled in a thread."""
+"""Measures the peak memory of the stack: the sum over its processes, sampled by a thread."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from sandbox.stack.processes import stack_processes
 
 @dataclass(frozen=True, slots=True)
 class MemorySample:
-    """Memory of all processes at one moment. `measure` is `pss` (shared pages counted once) or `rss`."""
+    """Memory of all processes at one moment. `measure` is `pss` (shared pages divided among processes) or `rss`."""
 
     total_bytes: int
     by_kind: Mapping[str, int]
@@ -27,7 +27,7 @@ class MemorySample:
 
 
 def sample_memory(home: StackHome, *, include_caller: bool = True) -> MemorySample:
-    """The memory of the stack's processes now, and of the calling process. Costs some 10 to 50 ms."""
+    """Measures the memory of the stack's processes and of the caller. Takes 10 to 50 ms."""
     by_kind: Counter[str] = Counter()
     measures = set()
     count = 0
@@ -55,7 +55,7 @@ def _memory(process: psutil.Process) -> tuple[int, str]:
 
 
 class PeakMemory:
-    """Samples while it is open; `peak` is the largest sample, `samples` are all. Readable at any time."""
+    """Samples memory while it is open. `peak` is the largest sample, `samples` are all."""
 
     def __init__(self, home: StackHome, *, interval_seconds: float = 2.0) -> None:
         self._home = home
@@ -66,7 +66,7 @@ class PeakMemory:
 
     @property
     def peak(self) -> MemorySample:
-        """The largest sample so far."""
+        """Largest sample so far."""
         return max(self.samples or [self._measure()], key=lambda sample: sample.total_bytes)
 
     def __enter__(self) -> PeakMemory:

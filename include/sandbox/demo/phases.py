@@ -1,4 +1,4 @@
-"""How long the phases of a run take, and how much CPU time they cost: what they would take where nothing else runs."""
+"""Measures wall-clock and CPU seconds of the phases of a run."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from sandbox.stack.waiting import cpu_seconds, stack_cpu_seconds
 
 @dataclass(frozen=True, slots=True)
 class Phase:
-    """One phase. `cpu_seconds` are those of all processes of the stack and of the caller.
+    """One phase. `cpu_seconds` sums all processes of the stack and the caller.
 
-    A phase that ends the stack misses most of its own, since they can no longer be read.
+    A phase that stops the stack misses most of its own CPU time, since ended processes cannot be read.
     """
 
     name: str
@@ -33,7 +33,7 @@ class Phases:
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
-        """Measure the block, also one that fails."""
+        """Measures the block, also if it raises."""
         started, cpu = time.monotonic(), self._cpu_seconds()
         try:
             yield
@@ -42,7 +42,7 @@ class Phases:
 
     @property
     def seconds(self) -> float:
-        """All of them."""
+        """All seconds by phase."""
         return sum(phase.seconds for phase in self.all)
 
     def _cpu_seconds(self) -> float:

@@ -1,4 +1,4 @@
-"""Checks that every Delta commit of the lake says which pipeline, batch and Airflow run made it."""
+"""Checks that every Delta commit names its pipeline, batch and Airflow run."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from deltaworks.tables.log import commit_history
 
 @dataclass(frozen=True, slots=True)
 class ProvenanceReport:
-    """How many commits were checked, and those that do not name their origin."""
+    """The number of checked commits, and those without a complete origin."""
 
     commits: int
     tables: int
@@ -22,10 +22,10 @@ class ProvenanceReport:
 
 
 def check_provenance(catalog: Catalog, *, dags: frozenset[str]) -> ProvenanceReport:
-    """Read every commit of every table, the engine's own included.
+    """Reads every commit of every table, control tables included.
 
     Args:
-        dags: the DAG ids a run may belong to; a commit of any other run, `manual` ones included, is unnamed.
+        dags: DAG ids that runs may belong to; commits of other runs, such as `manual`, count as without origin.
     """
     lake = Lake(catalog.environment.lake)
     commits, tables, unnamed = 0, 0, list[str]()

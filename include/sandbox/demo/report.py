@@ -1,4 +1,4 @@
-"""The results of a run of the demo: answers, freshness, provenance, memory and times."""
+"""The results of a demo: answers, freshness, provenance, memory and times."""
 
 from __future__ import annotations
 
@@ -13,16 +13,17 @@ from sandbox.demo.phases import Phase
 from sandbox.demo.provenance_check import ProvenanceReport
 from sandbox.stack.report import StackAddresses
 
-#: The relay looks once a day for objects that no notification came about: one page, of a thousand objects, in a demo.
+#: The relay lists once a day to find objects without a notification: one page of a thousand objects in a demo.
 RELAY_LISTS = 1
-#: What lands sooner waits for streams that are starting.
+#: Objects that land earlier wait for streams that are starting.
 START_SECONDS = 120.0
 
 
 @dataclass(slots=True)
 class DemoReport:
-    """The results of one run. `jobs` are runs of DAGs with their seconds, several of them at once.
-    `steady_freshness` is of what landed START_SECONDS after the first object and later; empty where all had by then."""
+    """The results of one demo. `jobs` are DAG runs with their seconds; some run concurrently.
+    `steady_freshness` covers objects that landed START_SECONDS after the first one or later; empty if there are none.
+    """
 
     answers: list[Answer] = field(default_factory=list)
     freshness: list[Freshness] = field(default_factory=list)
@@ -41,11 +42,11 @@ class DemoReport:
 
     @property
     def is_right(self) -> bool:
-        """Whether everything the demo promises held."""
+        """Whether every check of the demo passed."""
         return not self.failures()
 
     def failures(self) -> list[str]:
-        """What the demo promises and did not hold."""
+        """Lists the failed checks."""
         wrong = [f"{answer.pipeline}: {answer.question}" for answer in self.answers if not answer.is_right]
         wrong += [
             f"dashboard {page.pipeline} {page.name}: {panel}"
@@ -63,11 +64,11 @@ class DemoReport:
         return wrong
 
     def totals(self) -> tuple[float, float]:
-        """Seconds, and CPU seconds, of all phases."""
+        """Returns seconds and CPU seconds of all phases."""
         return sum(phase.seconds for phase in self.phases), sum(phase.cpu_seconds for phase in self.phases)
 
     def describe(self) -> list[tuple[str, str]]:
-        """How it went, in words: what is shown in the terminal and on the page."""
+        """Returns the facts shown in the terminal and in the report."""
         facts = []
         for freshness in self.freshness:
             to_gold = f"p50 {freshness.gold_p50_seconds:.0f} s, p95 {freshness.gold_p95_seconds:.0f} s"

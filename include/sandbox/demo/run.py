@@ -1,4 +1,4 @@
-"""The demo: real and generated events become KPIs through every part, and each answer is compared with the truth."""
+"""Runs the demo: sends real and generated events through all parts and compares each answer with the truth."""
 
 from __future__ import annotations
 
@@ -54,9 +54,9 @@ _MEMORY_SECONDS = 5.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DemoSettings:
-    """How much is sent, and from where; None where nothing of it is run, see `DataSettings`.
+    """Which data is sent, see `DataSettings`; None leaves a pipeline out.
 
-    With `wait_for_streams` nothing is sent before all streams look for it, as one does who measures a steady rate.
+    With `wait_for_streams` nothing is sent before all streams poll for events, to measure a steady rate.
     """
 
     games: GamesSettings | None
@@ -72,7 +72,7 @@ class DemoSettings:
 
     @property
     def data_settings(self) -> DataSettings:
-        """What is sent."""
+        """Settings of the data to send."""
         return DataSettings(
             games=self.games,
             engagement=self.engagement,
@@ -86,7 +86,9 @@ class DemoSettings:
 
 
 def find_edits(root: Path, path: Path | None) -> Path | None:
-    """The file of edits to replay: `path` or the first in it; without one, the published day beside the checkout."""
+    """Returns the file of edits to replay: `path`, the first file in it, or by default the published day next to the
+    checkout.
+    """
     if path is not None:
         if not path.is_dir():
             return path
@@ -96,7 +98,7 @@ def find_edits(root: Path, path: Path | None) -> Path | None:
 
 
 class Demo:
-    """One run of the demo against the embedded stack of this checkout."""
+    """One run of the demo on the embedded stack of this checkout."""
 
     def __init__(self, settings: DemoSettings, *, progress: Progress) -> None:
         self._settings = settings
@@ -108,12 +110,12 @@ class Demo:
         self.report = DemoReport()
 
     def run(self) -> DemoReport:
-        """Start the stack, send events, wait for the answers, compare them, and stop what was started."""
+        """Starts the stack, sends events, waits for the answers, compares them, and stops the stack."""
         self.report.phases = self._phases.all
         with PeakMemory(self._home, interval_seconds=_MEMORY_SECONDS) as memory:
             try:
                 with self._phases.phase("stack"):
-                    # Only what gets events: no other stream is started, and no store that only others read.
+                    # Only pipelines that receive events, so that no other stream and no unused store starts.
                     addresses = stack.up(
                         home=self._home,
                         pipelines=self._settings.data_settings.pipelines,
@@ -155,7 +157,7 @@ class Demo:
     # -- Airflow -------------------------------------------------------------------------------------------------
 
     def _run_jobs(self, airflow: AirflowApi, catalog: Catalog) -> None:
-        """Gold, mutations, maintenance and health. Spark jobs share a pool, and what waits for one uses no core."""
+        """Runs gold, mutations, maintenance and health. Spark jobs share a pool; waiting for it uses no core."""
         jobs = JobRuns(airflow, self._home, say=self._say)
         chains = [[Job("gold__games"), Job(_MAINTENANCE)]] if self._settings.games is not None else []
         if self._settings.engagement is not None:
@@ -177,9 +179,9 @@ class Demo:
         ]
 
     def _health(self, jobs: JobRuns) -> str:
-        """The verdict of the newest health run, all of which began after all events were in.
+        """Returns the verdict of the newest health run that started after all events were ingested.
 
-        A red one has some more to turn green: a machine that is busy starting can make a stream late.
+        An unhealthy verdict is retried: a busy machine can delay a stream.
         """
         for _ in range(_HEALTH_TRIES):
             newest = [ended for ended in jobs.ended if ended.job.dag_id == _HEALTH][-1]
@@ -192,7 +194,7 @@ class Demo:
     # -- answers -------------------------------------------------------------------------------------------------
 
     def _compute_answers(self, catalog: Catalog, truths: GeneratedTruths, *, posted: bool) -> None:
-        # Here, so that no other command pays for loading the chart library.
+        # Imported here, since loading the chart library is slow.
         from sandbox.demo.html_report import write_report
 
         report = self.report
@@ -241,7 +243,7 @@ def _dag_ids(catalog: Catalog) -> frozenset[str]:
 
 
 def _require_empty_lake(catalog: Catalog) -> None:
-    """The demo's truth is about its own events: a lake that holds others cannot be compared with it."""
+    """Requires an empty lake, since the truth covers only the demo's own events."""
     if any(ingested_count(catalog, name) for name in catalog.pipelines):
         raise TransientError(
             "LAKE_NOT_EMPTY",

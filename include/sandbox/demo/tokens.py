@@ -1,4 +1,4 @@
-"""The tokens that a pipeline makes of identifiers, for whoever knows what was sent and compares it with what landed."""
+"""Computes the tokens of a pipeline, to compare sent identifiers with landed rows."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from deltaworks.specs.catalog import Catalog
 
 
 def get_tokens(catalog: Catalog, pipeline: str) -> Callable[[str, str], str]:
-    """Gives the token of a kind and a value, as this pipeline makes it.
+    """Returns a function that computes the pipeline's token of a kind and a value.
 
     Raises:
-        ConfigError: NAMESPACE_UNKNOWN, it has no personal data; and what opening its key raises.
+        ConfigError: NAMESPACE_UNKNOWN, the pipeline declares no personal data; and those of opening its key.
     """
     spec = catalog.pipeline(pipeline)
     if spec.privacy is None:

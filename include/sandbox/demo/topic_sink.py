@@ -1,4 +1,4 @@
-"""Sends records to topics of a Kafka broker, as producers of a pipeline would."""
+"""Sends records to Kafka topics."""
 
 from __future__ import annotations
 
@@ -18,10 +18,11 @@ _SECONDS = 60.0
 
 @contextmanager
 def topic_sink(address: BrokerAddress) -> Iterator[Send]:
-    """A sender of `(topic, key, value)`; all of it has arrived when the block ends. Records of a key keep their order.
+    """Yields a sender of `(topic, key, value)`; all records are acknowledged when the block ends. Keeps the order per
+    key.
 
     Raises:
-        TransientError: RECORDS_NOT_SENT, when the broker does not take them within a minute.
+        TransientError: RECORDS_NOT_SENT, the broker does not accept them within a minute.
     """
     from confluent_kafka import KafkaException, Producer
 

@@ -1,4 +1,4 @@
-"""Compares what `video_qos` and `cdn_logs` answer with the truth that was counted while viewers were generated."""
+"""Compares the answers of `video_qos` and `cdn_logs` with the truth counted while generating viewers."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ _DIMENSIONS = "minute, cdn, isp, country, region, device"
 _PERCENTILES = (0.5, 0.95, 0.99)
 #: Buckets are 2.3 % wide, and the middle of one stands for all in it; between two values that lie apart it is exact.
 _BUCKET_ERROR = 0.024
-#: How long the live table remembers a view, and for how long somebody is active, as the pipeline declares it.
+#: Retention of a view in the live table, and activity window, as declared by the pipeline.
 _REMEMBERED_MS, _ACTIVE_MS = 30 * 60_000, 5 * 60_000
 
 
 def answer_cdn(sheet: AnswerSheet, truth: ViewersTruth) -> None:
-    """Everything the pipeline `cdn_logs` answers."""
+    """Answers all questions about the pipeline `cdn_logs`."""
     _quarantine(sheet, truth, "cdn_logs")
     columns = ", ".join(f"{name}::BIGINT" for name in _TRAFFIC)
     minutes = {
@@ -73,7 +73,7 @@ def answer_cdn(sheet: AnswerSheet, truth: ViewersTruth) -> None:
 
 
 def _answer_rolled_up(sheet: AnswerSheet, truth: ViewersTruth) -> None:
-    """The p95 of everything from buckets is the value at that place among all, within a bucket."""
+    """Checks that the p95 from histogram buckets equals the exact value within one bucket."""
     every = sorted(taken for requests in truth.traffic.values() for taken in requests.hit_ms)
     at_place = every[max(0, -(-95 * len(every) // 100) - 1)]
     rolled = sheet.fetch_one(
@@ -86,7 +86,7 @@ def _answer_rolled_up(sheet: AnswerSheet, truth: ViewersTruth) -> None:
 
 
 def answer_video(sheet: AnswerSheet, truth: ViewersTruth) -> None:
-    """Everything the pipeline `video_qos` answers of players alone."""
+    """Answers the questions about `video_qos` that need only player events."""
     _quarantine(sheet, truth, "video_qos")
     minutes = {
         (_utc(row[0]), *row[1:6]): tuple(row[6:])
@@ -131,7 +131,8 @@ def answer_video(sheet: AnswerSheet, truth: ViewersTruth) -> None:
 
 
 def answer_viewers_now(sheet: AnswerSheet, truth: ViewersTruth) -> None:
-    """The live table: the newest report of each view of the last half hour, and who is there at the end."""
+    """Checks the live table: the latest report of each view of the last half hour, and the active viewers at
+    the end."""
     newest = max(truth.last_report_ms.values())
     recent = {play_id: at for play_id, at in truth.last_report_ms.items() if at >= newest - _REMEMBERED_MS}
     merged = dict(
@@ -147,7 +148,7 @@ def answer_viewers_now(sheet: AnswerSheet, truth: ViewersTruth) -> None:
 
 
 def answer_delivery(sheet: AnswerSheet, truth: ViewersTruth) -> None:
-    """What comes of joining players with their CDN, view by view."""
+    """Checks the join of player events with CDN logs, view by view."""
     joined = {
         row[0]: tuple(row[1:])
         for row in sheet.fetch_rows(
@@ -173,7 +174,7 @@ def _quarantine(sheet: AnswerSheet, truth: ViewersTruth, pipeline: str) -> None:
 
 
 def _max_concurrent(truth: ViewersTruth) -> int:
-    """Of the views that begin while one is there; the most is reached where one begins."""
+    """Returns the maximum number of concurrent views, which is reached when a view starts."""
     spans = sorted((view.started_ms, view.ended_ms) for view in truth.views.values())
     return max(sum(begin <= at <= end for begin, end in spans) for at, _ in spans)
 
