@@ -112,7 +112,11 @@ class Deadman:
     def _update_alert(self, silent: float, now: datetime) -> None:
         if silent <= self._after_seconds:
             resolve_alert(
-                self._objects, cause="HEALTH_SILENT", subject=SUBJECT, summary="The health check runs again.", now=now
+                self._objects,
+                cause="HEALTH_SILENT",
+                subject=SUBJECT,
+                summary="The health check is running again.",
+                now=now,
             )
             return
         is_known = math.isfinite(silent)
@@ -121,7 +125,7 @@ class Deadman:
             self._objects,
             cause="HEALTH_SILENT",
             subject=SUBJECT,
-            summary=f"The health check has not run for {silence_text}. Streams may continue; nobody watches them.",
+            summary=f"The health check has not run for {silence_text}. Streams may be running without monitoring.",
             detail={"silent_seconds": round(silent) if is_known else None, "after_seconds": self._after_seconds},
             now=now,
         )
@@ -138,9 +142,9 @@ class Deadman:
             id=notification_id(now),
             kind=kind,
             cause=cause.name,
-            subject="control area",
+            subject="control storage",
             severity=cause.severity,
-            summary=str(error) if error else "The control area answers again.",
+            summary=str(error) if error else "The control storage answers again.",
             detail={},
             runbook=cause.runbook,
             since=(self._unreadable.since or now).isoformat(timespec="seconds"),
@@ -174,8 +178,8 @@ def open_deadman(*, grace: bool = False) -> Deadman:
 def main(arguments: list[str] | None = None) -> int:
     """Checks at an interval until the process ends."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--every", type=float, required=True, help="seconds between two looks")
-    parser.add_argument("--heartbeat-file", type=Path, help="touched after each look, for whoever watches this process")
+    parser.add_argument("--every", type=float, required=True, help="seconds between two checks")
+    parser.add_argument("--heartbeat-file", type=Path, help="touched after each check; a supervisor can watch its age")
     options = parser.parse_args(arguments)
     logging.basicConfig(level=logging.INFO, stream=sys.stdout, format="%(asctime)s %(levelname)s %(message)s")
     deadman, state = open_deadman(grace=True), ""

@@ -54,16 +54,16 @@ def check_deadline(
 ) -> ErasureFinding | None:
     """Checks the deadlines of an open request; None if it has time left. Pure."""
     time_left = deadline_at - now
-    where = f"It is {state} and due by {deadline_at:%Y-%m-%d %H:%M} UTC"
+    where = f"State {state}, due by {deadline_at:%Y-%m-%d %H:%M} UTC"
     if time_left <= timedelta():
-        return ErasureFinding(cause=OVERDUE, severity="critical", summary=f"{where}, which has passed.")
+        return ErasureFinding(cause=OVERDUE, severity="critical", summary=f"{where}: the deadline has passed.")
     if time_left < _CRITICAL:
         return ErasureFinding(
             cause=DUE, severity="critical", summary=f"{where}, in {time_left.total_seconds() / 3600:.0f} h."
         )
     if not is_purged and (time_left < retention + _WARN or now > purge_by):
         hours = retention.total_seconds() / 3600
-        text = f"{where}; its rows are still in the tables, and their files stay for {hours:.0f} h behind that."
+        text = f"{where}; the rows are still in the tables, and their files are kept for another {hours:.0f} h."
         return ErasureFinding(cause=DUE, severity="warning", summary=text)
     return None
 

@@ -25,7 +25,7 @@ def list_remediations(
     project = catalog()
     records = RemediationRecords(open_objects(project.environment.lake))
     remediations = Listing(("remediation", "on", "targets", "step", "floor", "dry_run", "held"), title="remediations")
-    actions = Listing(("at", "remediation", "state", "from", "to", "reason", "notification"), title="what they did")
+    actions = Listing(("at", "remediation", "state", "from", "to", "reason", "notification"), title="actions")
     for spec in project.environment.remediations:
         held = records.hold_reason(spec.name) or ""
         remediations.add(spec.name, spec.rule, ", ".join(spec.targets), spec.step, spec.floor, spec.dry_run, held)

@@ -5,7 +5,7 @@ on S3 (conditional requests) and on local disk (hard link, lock file).
 
 - A lost reply is not a failure: the object is read back, and equal bytes mean that our write succeeded. Callers must
   therefore include something unique to the writer.
-- S3 also refuses a conditional write that races with another request on the key, whatever the outcome of that request.
+- S3 also refuses a conditional write that races with another request on the key, regardless of that request's outcome.
   If the
   stored object does not explain the refusal, the write is retried.
 - On local disk a written object survives a power failure, its directory entry included.

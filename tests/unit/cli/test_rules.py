@@ -11,29 +11,29 @@ from typer.testing import CliRunner, Result
 from deltaworks.cli import app, operations, rules
 from deltaworks.errors import ConfigError
 from deltaworks.rules.annotations import recent_annotation_lines
-from tests.unit.rules.rule_harness import START, RuleStage, rules_project
+from tests.unit.rules.rule_harness import START, RuleHarness, rules_project
 
 LINE = [0.01] * 5 + [0.2] * 6 + [0.01] * 9
 TIMES = ("--from", "2026-03-02T10:00", "--to", "2026-03-02T10:20")
 
 
 @pytest.fixture
-def stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RuleStage:
-    stage = RuleStage(rules_project(tmp_path))
+def harness(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RuleHarness:
+    harness = RuleHarness(rules_project(tmp_path))
     for module in (rules, operations):
-        monkeypatch.setattr(module, "catalog", lambda **_: stage.catalog)
-    stage.rates([*LINE, 0.01])
-    stage.rates([0.01] * 21, cdn="b")
-    return stage
+        monkeypatch.setattr(module, "catalog", lambda **_: harness.catalog)
+    harness.append_rates([*LINE, 0.01])
+    harness.append_rates([0.01] * 21, cdn="b")
+    return harness
 
 
 def run(*words: str) -> Result:
     return CliRunner().invoke(app, [*words], env={"COLUMNS": "300"})
 
 
-def test_rules_are_listed_with_abnormal_series(stage: RuleStage) -> None:
+def test_rules_are_listed_with_abnormal_series(harness: RuleHarness) -> None:
     for minute in range(9):
-        stage.look(minute + 2.6)
+        harness.evaluate_at(minute + 2.6)
 
     listed = json.loads(run("alerts", "rules", "--json").output)
 
@@ -45,12 +45,12 @@ def test_rules_are_listed_with_abnormal_series(stage: RuleStage) -> None:
     assert len(json.loads(run("alerts", "rules", "shop", "--all", "--json").output)) == 2
 
 
-def test_an_unevaluated_rule_is_reported(stage: RuleStage) -> None:
+def test_an_unevaluated_rule_is_reported(harness: RuleHarness) -> None:
     assert "not evaluated yet" in run("alerts", "rules", "--csv").output
 
 
 def test_a_backtest_prints_episodes_notifications_and_incidents_and_writes_its_chart(
-    stage: RuleStage, tmp_path: Path
+    harness: RuleHarness, tmp_path: Path
 ) -> None:
     incidents, chart = tmp_path / "incidents.csv", tmp_path / "trial" / "rate.html"
     incidents.write_text("from,to,cdn\n2026-03-02T10:05,2026-03-02T10:11,a\n")
@@ -67,24 +67,24 @@ def test_a_backtest_prints_episodes_notifications_and_incidents_and_writes_its_c
     assert "This panel failed" not in page
 
 
-def test_other_bounds_can_be_tested(stage: RuleStage) -> None:
+def test_other_bounds_can_be_tested(harness: RuleHarness) -> None:
     shown = run("alerts", "backtest", "shop", "rate", *TIMES, "--set", "fire.above=0.5", "--set", "clear=null")
 
     assert shown.output.startswith("0 episodes")
 
 
-def test_an_invalid_time_range_is_rejected(stage: RuleStage) -> None:
+def test_an_invalid_time_range_is_rejected(harness: RuleHarness) -> None:
     refused = run("alerts", "backtest", "shop", "rate", "--from", "2026-03-03", "--to", "2026-03-02")
 
     assert isinstance(refused.exception, ConfigError)
     assert refused.exception.condition == "BACKTEST_SPAN_INVALID"
 
 
-def test_an_annotation_is_stored_once(stage: RuleStage) -> None:
+def test_an_annotation_is_stored_once(harness: RuleHarness) -> None:
     for _ in range(2):
         shown = run("annotate", "shop", "price change", "--at", "2026-03-02T08:00", "--by", "sales")
         assert shown.exit_code == 0, shown.output
 
-    assert recent_annotation_lines(stage.objects, "shop", START) == ["2026-03-02 08:00Z price change (sales)"]
+    assert recent_annotation_lines(harness.objects, "shop", START) == ["2026-03-02 08:00Z price change (sales)"]
     refused = run("annotate", "shop", "price change", "--at", "soon")
     assert isinstance(refused.exception, ConfigError)

@@ -119,8 +119,10 @@ def _subscription_problem(client: Any, subscription: dict[str, str], dead_letter
     response = client.get_subscription_attributes(SubscriptionArn=subscription["SubscriptionArn"])
     policy = response["Attributes"].get("RedrivePolicy")
     if not policy:
-        return ChannelProblem(f"{endpoint} has no dead-letter queue (RedrivePolicy): SNS drops what it does not take")
+        return ChannelProblem(
+            f"{endpoint} has no dead-letter queue (RedrivePolicy): SNS drops messages it cannot deliver"
+        )
     target = json.loads(policy).get("deadLetterTargetArn")
     if dead_letters is not None and target != dead_letters:
-        return ChannelProblem(f"the dead-letter queue of {endpoint} is {target}, and {dead_letters} is declared")
+        return ChannelProblem(f"the dead-letter queue of {endpoint} is {target}, but {dead_letters} is declared")
     return None

@@ -263,7 +263,7 @@ DECLARATIONS: Final = (
         Condition(
             "MUTATION_FILE_INVALID",
             "a request file has errors; the first ten are listed with their lines",
-            "mend them; [mutations](reference/mutations.md#try-it-on-a-file-of-your-own) has the columns",
+            "fix them; [mutations](reference/mutations.md#try-it-on-a-file-of-your-own) has the columns",
         ),
         Condition(
             "OBJECT_FORBIDDEN",

@@ -107,7 +107,7 @@ TABLES: Final[Mapping[str, Callable[[], str]]] = {
     "concurrency": partial(_conditions_table, ConcurrencyError),
     "transient": partial(_conditions_table, TransientError),
     "fenced": partial(_conditions_table, FencedError),
-    "unforeseen": partial(_conditions_table, DeltaworksError),
+    "unexpected": partial(_conditions_table, DeltaworksError),
     "health": _health_table,
     "alerts": _alerts_table,
 }

@@ -48,7 +48,7 @@ class Verdict:
         time_left_seconds: seconds until the source deletes its oldest unread input, if known. loss_near: it is too
             short.
         last_input_at: time of the last input, over all runs.
-        quarantine_excess: text about too many quarantined events, whatever the state; empty if there are few.
+        quarantine_excess: text about too many quarantined events, in any state; empty if there are few.
     """
 
     kind: SubjectKind

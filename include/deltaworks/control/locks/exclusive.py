@@ -5,7 +5,7 @@ live run holds the lock, because that run does the same work. `table_files_lock`
 
 `table_files_lock` separates deletion of a table's files from their restoration. VACUUM chooses files by one version and
 may delete them for an hour after that; a restore commits files of an old version that still exist. At the same time,
-they would leave a table with missing files, whatever the retention. Streams, merges and OPTIMIZE do not need the lock:
+they would leave a table with missing files at any retention. Streams, merges and OPTIMIZE do not need the lock:
 their files are new, or part of the version VACUUM uses.
 """
 

@@ -91,7 +91,7 @@ class Approvals:
         if approved_at is None:
             raise _missing_error(operation, run)
         if record.used_at or utc_now() - approved_at > APPROVAL_VALIDITY:
-            why = f"was used at {record.used_at}" if record.used_at else f"is of {record.approved_at}"
+            why = f"was used at {record.used_at}" if record.used_at else f"is from {record.approved_at}"
             raise ContractError(
                 "APPROVAL_EXPIRED",
                 f"The approval of {operation} in run {run} {why}.",
