@@ -1,7 +1,7 @@
 """`parser`: the CPU that an event takes to become rows, by columns and by rows, of the same objects in one process.
 
-Ours: events decoded into slots (`deltaworks.events.columnar_decoder`), columns a type of event. Other: the same parser told to
-read every event by rows, which is what it does for what has no slots. Both come to the same rows, which are counted.
+Ours: events decoded into columns per event type (`deltaworks.events.columnar_decoder`). Other: the same parser forced
+to the row path, which it uses for events it cannot decode by columns. Both must yield the same number of rows.
 
 - `columnar_vs_rows`: events without a fault.
 - `columnar_vs_rows_faulty`: with the generator's usual faults, one event in two hundred in quarantine.

@@ -1,4 +1,4 @@
-"""The DAG of the process that judges rules: endless, where a pipeline declares one, and seen by its own task."""
+"""The DAG of the rule process: continuous, and only present if a pipeline declares rules."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return root
 
 
-def test_one_process_judges_the_rules_of_all_pipelines(project: Path) -> None:
+def test_one_process_evaluates_the_rules_of_all_pipelines(project: Path) -> None:
     dag = rules_dag(load_catalog("local", root=project))
 
     assert dag is not None
@@ -44,7 +44,7 @@ def test_its_task_reads_all_pipelines(project: Path) -> None:
     assert needed_pipelines("rules") is None
 
 
-def test_health_judges_it_where_there_are_rules(project: Path, tmp_path: Path) -> None:
+def test_health_checks_the_process_if_rules_exist(project: Path, tmp_path: Path) -> None:
     (judged,) = [item for item in subjects(load_catalog("local", root=project)) if item.kind == "rules"]
 
     assert (judged.dag_id, judged.control) == ("rules", "control/rules")

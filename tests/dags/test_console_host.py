@@ -238,7 +238,7 @@ def test_a_run_that_waits_for_a_person_is_on_the_overview_until_it_is_answered(
     (waits,) = shown
     assert (waits["dag_id"], waits["subject"]) == ("control__games", "restart games?")
     assert waits["address"] == "/dags/control__games/runs/asks/tasks/approve/required_actions"
-    assert "Waiting for an answer: 1" in server.get("/deltaworks/", headers={**OWN, **as_user(*VIC)}).text
+    assert "Pending approvals: 1" in server.get("/deltaworks/", headers={**OWN, **as_user(*VIC)}).text
 
     answer()
     from deltaworks.airflow import console_host

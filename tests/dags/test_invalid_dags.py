@@ -98,7 +98,7 @@ def test_a_run_under_way_keeps_its_tasks(parsed: Any) -> None:
 def test_every_mistake_is_in_one_import_error_and_nothing_else_is(parsed: Any) -> None:
     assert list(parsed["errors"]) == ["declarations.py"]
     shown = parsed["errors"]["declarations.py"]
-    assert "pipeline games: 1 mistake in pipeline.yaml:" in shown
+    assert "pipeline games: 1 error in pipeline.yaml:" in shown
     assert "unknown key 'colour'" in shown
     assert "relay second: " in shown
 

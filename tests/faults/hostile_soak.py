@@ -1,4 +1,4 @@
-"""The soak of a hostile producer: it sends the worst objects beside a good one, whose events must not notification.
+"""The soak of a hostile producer: it sends the worst objects beside a good one, whose events must not notice.
 
 `make soak HOSTILE=1 MINUTES=10`. Prints for each kind of hostile object what became of it, the reasons in quarantine,
 and how long the good producer's events took to bronze: usually, beside the hostile one, and beside objects that kill

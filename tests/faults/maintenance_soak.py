@@ -1,9 +1,9 @@
-"""The soak of maintenance: a stream, OPTIMIZE, VACUUM, mistakes and RESTORE, and merges at once on S3, then judged.
+"""Maintenance soak test on S3: a stream with concurrent OPTIMIZE, VACUUM, bad writes, RESTORE and merges.
 
-`make soak MAINTENANCE=1 MINUTES=10`. Prints every half minute what was done, and at the end a table of operations:
-how many were begun, done, done after clean retries and under which conditions, and failed, which none may. Then what
-was lost or doubled, and which rows are not what a replay of all requests makes of them. Ends with `1 passed, 0 failed`
-or the opposite; it fails too where something never came up.
+`make soak MAINTENANCE=1 MINUTES=10`. Prints progress every half minute, and a final table of operations: started,
+succeeded, succeeded after retries with their conditions, failed. Then lists lost, duplicated and wrong rows, compared
+with a replay of all requests. Ends with `1 passed, 0 failed` or the opposite; it also fails if a scenario never
+occurred.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def listing(operations: dict[str, Tally]) -> Table:
 
 
 def report(outcome: Outcome, *, seed: int, ids: int, off: Sequence[str]) -> bool:
-    """Print what came of it; whether that is what was to come: all is exact, or harm is done without a protection."""
+    """Prints the result; returns whether it is as expected: exact, or damaged without a protection."""
     console.print(listing(outcome.operations))
     for tally in outcome.operations.values():
         for error in tally.errors:

@@ -1,5 +1,8 @@
-"""Airflow's API server is away for more than half a minute while a stream runs: with the setting the stack makes the
-stream does not notification; without it Airflow kills the task, nothing is left that writes, and the stream comes back."""
+"""Stops Airflow's API server for more than half a minute while a stream runs.
+
+With the stack's setting the stream is unaffected; without it Airflow kills the task, no writer remains, and the stream
+restarts.
+"""
 
 from __future__ import annotations
 

@@ -134,7 +134,15 @@ def read_in_process(stage: CollectorStage, way: str, data: bytes, *, at_ms: int 
     """The rows of an object, by a process of its own."""
     file = stage.root / "object.json"
     file.write_bytes(data)
-    program = [sys.executable, "-m", "tests.faults.harness.redaction_entry", str(stage.root), way, str(file), str(at_ms)]
+    program = [
+        sys.executable,
+        "-m",
+        "tests.faults.harness.redaction_entry",
+        str(stage.root),
+        way,
+        str(file),
+        str(at_ms),
+    ]
     variables = stage.environment()
     done = subprocess.run(
         [*program, off], cwd=Path(__file__).parents[2], env=variables, capture_output=True, check=False, timeout=120

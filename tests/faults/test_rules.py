@@ -1,5 +1,6 @@
-"""The process that judges rules is killed, runs twice, and is away for twenty minutes: the same episodes and notifications as
-of one that never died. Each fault also runs with its protection off, and must then do harm."""
+"""The rule process is killed, runs twice, or is down for twenty minutes: episodes and notifications do not change. Each
+fault also runs without its protection, and must then do harm.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +19,7 @@ from deltaworks.control.health.limits import HealthLimits
 from deltaworks.control.health.report import check_subject, subjects
 from deltaworks.specs.catalog import PROJECT_ROOT
 from tests.unit.rules import rule_harness
-from tests.unit.rules.rule_harness import RATE, RuleStage, rules_project
+from tests.unit.rules.rule_harness import RATE, RuleHarness, rules_project
 from tests.waiting import eventually
 
 pytestmark = pytest.mark.faults
@@ -46,7 +47,7 @@ if off == "lease":
     shared = paths.lease
     paths.lease = lambda folder: shared(f"{folder}-{os.getpid()}")
 if at == "hangs":
-    # A query that DuckDB does not end when it is told to.
+    # A query that DuckDB does not end on interrupt.
     from contextlib import nullcontext
     from pathlib import Path
     from deltaworks.rules import rule_query
@@ -66,30 +67,30 @@ sys.exit(__main__.main(sys.argv[3:]))
 
 
 @pytest.fixture
-def stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RuleStage:
+def harness(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RuleHarness:
     """A rule evaluated up to the start of its series, twenty-four minutes ago."""
     now = dt.datetime.now(dt.UTC).replace(second=0, microsecond=0)
     monkeypatch.setattr(rule_harness, "START", now - dt.timedelta(minutes=24))
     rule = RATE.replace("fire: ", "evaluation_delay_seconds: 60, stale_seconds: 3600, fire: ")
-    stage = RuleStage(rules_project(tmp_path, rule))
-    stage.rates([*LINE, WELL])
-    stage.look(2.5)
-    return stage
+    harness = RuleHarness(rules_project(tmp_path, rule))
+    harness.append_rates([*LINE, WELL])
+    harness.evaluate_at(2.5)
+    return harness
 
 
-def process(stage: RuleStage, *, dies: str = "never", off: str = "") -> subprocess.Popen[bytes]:
+def process(harness: RuleHarness, *, dies: str = "never", off: str = "") -> subprocess.Popen[bytes]:
     settings = {
-        "DELTAWORKS_PROJECT": str(stage.catalog.root),
+        "DELTAWORKS_PROJECT": str(harness.catalog.root),
         "DELTAWORKS_ENVIRONMENT": "local",
-        "HANGS": str(stage.catalog.root / "hangs"),
+        "HANGS": str(harness.catalog.root / "hangs"),
         "PYTHONPATH": os.pathsep.join([str(PROJECT_ROOT / "include"), str(PROJECT_ROOT)]),
     }
     command = [sys.executable, "-c", ENTRY, dies, off, "--rules", "rules", "--early-failure-wait-seconds", "0"]
     return subprocess.Popen(command, env={**os.environ, **settings}, stdout=subprocess.DEVNULL)
 
 
-def episodes(stage: RuleStage) -> list[tuple[float, float, float | None]]:
-    """Minutes after the line began."""
+def episodes(harness: RuleHarness) -> list[tuple[float, float, float | None]]:
+    """Minutes after the start of the series."""
 
     def after(text: str | None) -> float | None:
         if text is None:
@@ -97,46 +98,46 @@ def episodes(stage: RuleStage) -> list[tuple[float, float, float | None]]:
         at = dt.datetime.strptime(text, "%Y-%m-%dT%H:%MZ").replace(tzinfo=dt.UTC)
         return (at - rule_harness.START).total_seconds() / 60
 
-    return [(after(one.began), after(one.fired), after(one.ended)) for one in stage.state().episodes]  # type: ignore[misc]
+    return [(after(one.began), after(one.fired), after(one.ended)) for one in harness.state().episodes]  # type: ignore[misc]
 
 
-def kinds(stage: RuleStage) -> list[str]:
-    return [kind for kind, _ in stage.told()]
+def kinds(harness: RuleHarness) -> list[str]:
+    return [kind for kind, _ in harness.sent()]
 
 
 @pytest.mark.parametrize("dies", ["before_writing", "before_telling"])
-def test_one_that_is_killed_is_followed_by_one_that_judges_and_tells_the_same(stage: RuleStage, dies: str) -> None:
-    assert process(stage, dies=dies).wait(120) == -signal.SIGKILL
-    assert process(stage).wait(120) == 0
+def test_a_killed_process_changes_no_episode_or_notification(harness: RuleHarness, dies: str) -> None:
+    assert process(harness, dies=dies).wait(120) == -signal.SIGKILL
+    assert process(harness).wait(120) == 0
 
-    assert episodes(stage) == [(5.0, 7.0, 15.0)]
-    assert kinds(stage) == ["raised", "resolved"]
-
-
-def test_with_what_is_to_be_told_in_memory_alone_the_killed_one_tells_nobody(stage: RuleStage) -> None:
-    assert process(stage, dies="before_telling", off="outbox").wait(120) == -signal.SIGKILL
-    assert process(stage).wait(120) == 0
-
-    assert episodes(stage) == [(5.0, 7.0, 15.0)]
-    assert kinds(stage) == []
+    assert episodes(harness) == [(5.0, 7.0, 15.0)]
+    assert kinds(harness) == ["raised", "resolved"]
 
 
-def test_two_at_once_judge_and_tell_once(stage: RuleStage) -> None:
-    running = [process(stage), process(stage)]
+def test_without_a_stored_outbox_a_kill_loses_notifications(harness: RuleHarness) -> None:
+    assert process(harness, dies="before_telling", off="outbox").wait(120) == -signal.SIGKILL
+    assert process(harness).wait(120) == 0
 
-    # The second one waits for the first one's lease, and ends by itself or has it.
+    assert episodes(harness) == [(5.0, 7.0, 15.0)]
+    assert kinds(harness) == []
+
+
+def test_two_processes_notify_once(harness: RuleHarness) -> None:
+    running = [process(harness), process(harness)]
+
+    # The second process waits for the first one's lease, or gets it.
     assert {one.wait(120) for one in running} <= {0, 20}
-    assert episodes(stage) == [(5.0, 7.0, 15.0)]
-    assert kinds(stage) == ["raised", "resolved"]
+    assert episodes(harness) == [(5.0, 7.0, 15.0)]
+    assert kinds(harness) == ["raised", "resolved"]
 
 
-def test_two_at_once_without_a_lease_judge_twice_and_tell_once(stage: RuleStage) -> None:
-    """What is written over what was read, and only over that, keeps the figures; the lease spares the work."""
-    running = [process(stage, off="lease"), process(stage, off="lease")]
+def test_two_processes_without_a_lease_notify_once(harness: RuleHarness) -> None:
+    """Conditional writes keep the series correct; the lease only saves work."""
+    running = [process(harness, off="lease"), process(harness, off="lease")]
 
     assert {one.wait(120) for one in running} == {0}
-    assert episodes(stage) == [(5.0, 7.0, 15.0)]
-    assert kinds(stage) == ["raised", "resolved"]
+    assert episodes(harness) == [(5.0, 7.0, 15.0)]
+    assert kinds(harness) == ["raised", "resolved"]
 
 
 ENDLESS = """\
@@ -147,15 +148,15 @@ WHERE minute >= $from AND minute < $to AND (SELECT count(*) FROM range(1000000),
 
 
 class HungRules:
-    """A process whose query never ends, seen from outside."""
+    """A process whose query hangs."""
 
-    def __init__(self, stage: RuleStage, *, off: str = "") -> None:
-        self.stage = stage
-        folder = stage.catalog.folder("shop")
+    def __init__(self, harness: RuleHarness, *, off: str = "") -> None:
+        self.harness = harness
+        folder = harness.catalog.folder("shop")
         (folder / "rules" / "rate.sql").write_text(ENDLESS)
-        self.running = process(stage, dies="hangs", off=off)
-        marker = stage.catalog.root / "hangs"
-        eventually(marker.exists, "it looks")
+        self.running = process(harness, dies="hangs", off=off)
+        marker = harness.catalog.root / "hangs"
+        eventually(marker.exists, "it evaluates")
 
     def __enter__(self) -> HungRules:
         return self
@@ -166,26 +167,26 @@ class HungRules:
 
     @property
     def written_at(self) -> str:
-        """When it last said that it lives."""
-        beat = read_heartbeat(self.stage.objects, paths.heartbeat(rule_paths.rules_control()))
+        """Time of its last heartbeat."""
+        beat = read_heartbeat(self.harness.objects, paths.heartbeat(rule_paths.rules_control()))
         return beat.written_at if beat is not None else ""
 
     @property
     def is_noticed(self) -> bool:
-        """Whether health takes it for hung once its last beat is more than ten seconds old."""
-        (subject,) = [item for item in subjects(self.stage.catalog) if item.kind == "rules"]
+        """Whether health reports a hang once the last heartbeat is more than ten seconds old."""
+        (subject,) = [item for item in subjects(self.harness.catalog) if item.kind == "rules"]
         later = dt.datetime.now(dt.UTC) + dt.timedelta(seconds=HealthLimits().stale_seconds_min - 10)
-        return check_subject(subject, self.stage.objects, now=later).verdict.cause == "HEARTBEAT_STALE"
+        return check_subject(subject, self.harness.objects, now=later).verdict.cause == "HEARTBEAT_STALE"
 
 
-def test_a_query_that_never_ends_is_noticed(stage: RuleStage) -> None:
-    with HungRules(stage) as hung:
+def test_health_detects_a_hanging_query(harness: RuleHarness) -> None:
+    with HungRules(harness) as hung:
         eventually(lambda: hung.is_noticed, "health sees that it hangs")
         assert hung.running.poll() is None, "it has ended, and did not hang"
 
 
-def test_with_a_heartbeat_of_a_thread_alone_nobody_notices(stage: RuleStage) -> None:
-    with HungRules(stage, off="stall") as hung:
+def test_without_progress_checks_a_hang_is_not_detected(harness: RuleHarness) -> None:
+    with HungRules(harness, off="stall") as hung:
         beats = {hung.written_at}
         noticed = []
 

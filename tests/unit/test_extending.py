@@ -1,4 +1,4 @@
-"""The examples of docs/contributing/extending.md work: each is put where the page says, and used as the product uses it."""
+"""Runs the examples of docs/contributing/extending.md, each placed where the page says."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ def open_destinations(
         close_seconds: close objects after so long where the declaration waits longer.
 
     Raises:
-        ConfigError: COLLECTOR_SINK_UNDEFINED, where neither sink nor pipeline says which bucket or stream is meant; or a
+        ConfigError: COLLECTOR_SINK_UNDEFINED, neither sink nor pipeline names the bucket or stream; or a
             reference that is not set.
     """
     clients: dict[str, Any] = {}

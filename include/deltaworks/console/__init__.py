@@ -1,1 +1,1 @@
-"""The operator console: what runs, what is wrong, what to press. Airflow or a process of its own hosts it."""
+"""The operator console: running processes, open issues and actions. Airflow or a standalone process hosts it."""

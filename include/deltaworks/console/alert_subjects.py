@@ -1,4 +1,4 @@
-"""Whose alert it is: the DAG that a person must be able to see for an alert to be shown to them."""
+"""Finds the DAG whose readers may see an alert, by the alert's subject."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from deltaworks.specs.groups import group_of, stream_dag_id
 if TYPE_CHECKING:
     from deltaworks.specs.catalog import Catalog
 
-#: The DAG of the health check, whose readers see what is of no pipeline: channels, the health check itself.
+#: The health DAG; its readers see alerts without a pipeline, such as those of channels and of the health check itself.
 HEALTH_DAG: Final = "stream_health"
 _SEPARATORS = re.compile(r"[ .:/]")
 
 
 def pipeline_of(catalog: Catalog, subject: str) -> str:
-    """The pipeline that a subject is of; empty where it is of none."""
+    """Returns the pipeline of a subject; empty without one."""
     for word in [word for word in _SEPARATORS.split(subject) if word][:2]:
         name = word.partition("__")[2] or word
         if catalog.declares("pipeline", name):
@@ -26,11 +26,11 @@ def pipeline_of(catalog: Catalog, subject: str) -> str:
 
 
 def alert_dag(catalog: Catalog, subject: str) -> str:
-    """The DAG of a subject: `stream games`, `games.purchase`, `gold__games.rebuild` and so on."""
+    """Returns the DAG of a subject such as `stream games`, `games.purchase` or `gold__games.rebuild`."""
     words = [word for word in _SEPARATORS.split(subject) if word]
     namespace, separator, _ = subject.partition(" ")
     if separator and namespace in catalog.namespaces:
-        # A request to be erased: what is due of it is for who may see the requests.
+        # An erasure request: its alerts are for readers of the erasure DAG.
         return get_operation("erase").dag_id(namespace)
     pipeline = pipeline_of(catalog, subject)
     if pipeline and words[0] != "relay":

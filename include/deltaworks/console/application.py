@@ -1,7 +1,7 @@
-"""The console as an application of FastAPI: its routes, who may see what, and how answers are sent.
+"""Builds the console's FastAPI application: routes, access checks and error pages.
 
-Every route depends on the host's people, so that one that is forgotten is closed. Pages are made by four threads of the
-console's own: whatever they wait for, the threads of the process that hosts them do not.
+Every route depends on the host's authenticator, so that a forgotten check denies access. Pages are rendered by four
+threads of the console, so that slow reads do not block the host's threads.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _NOT_LOGGED_IN, _MISSING = 401, 404
 
 
 def build_console(console: Console, *, pages: Sequence[Page] = PAGES) -> FastAPI:
-    """The application with all pages. A host mounts or serves it."""
+    """Returns the application with all pages, which a host mounts or serves."""
 
     identify = Depends(console.authenticator.identify)
 
@@ -67,7 +67,7 @@ def _add_page(app: FastAPI, console: Console, page: Page) -> None:
 
 
 def _add_error_pages(app: FastAPI, console: Console) -> None:
-    """What is sent in place of a page: somebody without a login is sent to it, and comes back."""
+    """Adds handlers that show errors as pages; a request without login is redirected to the login page."""
 
     @app.exception_handler(PageMissingError)
     async def missing(request: Request, error: PageMissingError) -> Response:
@@ -90,7 +90,7 @@ def _error_page(console: Console, request: Request, status: int, reason: str) ->
     plain = console.request_data(request)
     person: Person | None = getattr(request.state, "person", None)
     frame = Frame(
-        title="Not here" if status == _MISSING else "Not allowed",
+        title="Not found" if status == _MISSING else "Not allowed",
         root=plain.root,
         address=plain.path,
         now=utc_now(),

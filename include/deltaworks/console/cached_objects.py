@@ -1,9 +1,8 @@
-"""Control objects from a cache that never makes a page wait for a storage that does not answer.
+"""Reads control objects through a cache, so that a slow or failing storage does not block pages.
 
-An object is read anew when its copy is older than its kind may be. One read of a key runs at a time, by threads of the
-cache's own; whoever asks meanwhile waits for it, and nobody longer than `wait_seconds`. What cannot be read is served
-as it was last, with the time since when. While the storage fails, nobody waits at all: whether it is back is found out
-in the background.
+An object is read again when its copy is older than its TTL. Only one read per key runs at a time, in threads of the
+cache; concurrent requests wait for it, each for `wait_seconds` at most. If a read fails, the last value is served with
+its age. While the storage fails, requests do not wait at all; recovery is detected in the background.
 """
 
 from __future__ import annotations
@@ -22,14 +21,14 @@ from deltaworks.control.clock import utc_now
 from deltaworks.control.objects import ClientTimeouts, ObjectStore, StoredObject
 from deltaworks.errors import DeltaworksError, TransientError
 
-#: How a client of the console waits: pages answer within a second whatever the storage does.
+#: Timeouts of the console's client: a page takes about a second, whatever the storage does.
 CLIENT_TIMEOUTS: Final = ClientTimeouts(connect_seconds=1.0, read_seconds=2.0, max_attempts=2, max_connections=16)
-#: What changes by the second, by the last part of its key; everything else may be a minute old.
+#: Names of objects that change every few seconds; all others may be a minute old.
 FAST_CHANGING_NAMES: Final = frozenset(
     {"heartbeat.json", "stop.json", "recent.json", "verdicts.json", "health.json", "erasures.json"}
 )
 FAST_TTL_SECONDS, DEFAULT_TTL_SECONDS = 5.0, 60.0
-#: After a failure the same key is left alone for so long.
+#: Seconds before a failed key is read again.
 _RETRY_DELAY_SECONDS = 5.0
 _THREADS = 16
 _LIST_PREFIX = "list:"
@@ -37,7 +36,7 @@ _LIST_PREFIX = "list:"
 
 @dataclass(slots=True)
 class _Entry:
-    """One key. `value` is what was last read, `read_at` when (monotonic and of the wall), `error` of the last try."""
+    """A cached key: `value` of the last successful read, its times (monotonic and UTC), and the last error."""
 
     value: Any = None
     read_at: float | None = None
@@ -50,7 +49,7 @@ class _Entry:
 
 @dataclass(slots=True)
 class _ReadProblem:
-    """What one request could not read: since when, and why."""
+    """Since when and why objects of a request could not be read."""
 
     since: datetime | None = None
     reason: str = ""
@@ -60,15 +59,15 @@ class _ReadProblem:
         with self.lock:
             since = entry.read_at_utc or utc_now()
             self.since = since if self.since is None else min(since, self.since)
-            self.reason = entry.error or "it has not answered yet"
+            self.reason = entry.error or "no answer yet"
 
 
 class CachedObjects:
-    """The cache of one process. `opened` opens the storage, at the first read; it is safe to use from several threads.
+    """The cache of a process. `open_storage` is called at the first read. Thread-safe.
 
     Args:
-        wait_seconds: what one request waits for at most, over all that it reads.
-        most_entries: the least recently read are forgotten beyond it.
+        wait_seconds: the maximum wait of one request over all its reads.
+        max_entries: the least recently read entries are dropped beyond it.
     """
 
     def __init__(
@@ -91,11 +90,11 @@ class CachedObjects:
         self._is_failing = False
 
     def reader(self) -> CachedReader:
-        """For one request, which waits for `wait_seconds` in all."""
+        """Returns a reader for one request, which waits for `wait_seconds` in total."""
         return CachedReader(self, deadline=self._clock() + self._wait_seconds)
 
     def start_reads(self, keys: Iterable[str]) -> list[_Entry]:
-        """Start to read those that are due; their entries, in the order of the keys."""
+        """Starts reads of expired keys and returns the entries in the order of the keys."""
         now = self._clock()
         entries = []
         with self._lock:
@@ -111,22 +110,24 @@ class CachedObjects:
         return entries
 
     def seconds_to_wait(self, entry: _Entry, deadline: float) -> float:
-        """For how long a request may still wait for an entry: not for a storage that fails, nor one that is slow."""
+        """Returns how long a request may still wait for an entry; 0 while the storage fails."""
         if self._is_failing:
             return 0.0
         now = self._clock()
         return max(0.0, min(deadline - now, entry.started_at + self._wait_seconds - now))
 
     def is_current(self, key: str, entry: _Entry) -> bool:
-        """Whether what an entry has is as new as its kind must be, or was while it is being read anew."""
+        """Returns whether an entry is within its TTL, plus a grace period for a running read."""
         grace = 2 * _ttl_seconds(key) + _RETRY_DELAY_SECONDS
         return not entry.error and entry.read_at is not None and self._clock() - entry.read_at <= grace
 
     def _read(self, key: str, entry: _Entry) -> None:
         try:
             objects = self._storage()
-            value: Any = objects.list(key.removeprefix(_LIST_PREFIX)) if key.startswith(_LIST_PREFIX) else objects.get(key)
-        except Exception as error:  # whatever a client raises shows as age, never as a page that fails
+            value: Any = (
+                objects.list(key.removeprefix(_LIST_PREFIX)) if key.startswith(_LIST_PREFIX) else objects.get(key)
+            )
+        except Exception as error:  # any client error is shown as the age of the data, never as a failed page
             entry.error = error.message if isinstance(error, DeltaworksError) else str(error)
             entry.failed_at = self._clock()
             self._is_failing = True
@@ -146,7 +147,7 @@ class CachedObjects:
 
 
 class CachedReader:
-    """What one request reads. Safe to use from several threads."""
+    """The reads of one request. Thread-safe."""
 
     def __init__(self, cache: CachedObjects, *, deadline: float) -> None:
         self._cache = cache
@@ -154,55 +155,57 @@ class CachedReader:
         self._read_problem = _ReadProblem()
 
     def fetch(self, keys: Iterable[str]) -> None:
-        """Read several at once. Raises nothing."""
+        """Reads several keys in parallel. Raises nothing."""
         entries = self._cache.start_reads(keys)
         pending_reads = [entry.pending_read for entry in entries if entry.pending_read is not None]
         if pending_reads:
             with release_while_waiting():
-                wait(pending_reads, timeout=max(self._cache.seconds_to_wait(entry, self._deadline) for entry in entries))
+                wait(
+                    pending_reads, timeout=max(self._cache.seconds_to_wait(entry, self._deadline) for entry in entries)
+                )
 
     def get(self, key: str) -> StoredObject | None:
-        """The object, as it is or was last.
+        """Returns the object, possibly from the cache.
 
         Raises:
-            TransientError: STORAGE_UNREACHABLE, nobody has been able to read it yet.
+            TransientError: STORAGE_UNREACHABLE, it has never been read.
         """
         value = self._value(key)
         return value if value is None else StoredObject(value.data, value.etag)
 
     def etag(self, key: str) -> str | None:
-        """The tag of the object, as it is or was last."""
+        """Returns the object's ETag, possibly from the cache."""
         value = self.get(key)
         return None if value is None else value.etag
 
     def list(self, prefix: str) -> list[str]:
-        """The keys below `prefix`, as they are or were last. For folders that stay small, such as that of alerts."""
+        """Returns the keys below `prefix`, possibly from the cache. For small folders, such as that of alerts."""
         return list(self._value(_LIST_PREFIX + prefix))
 
     def put(self, key: str, data: bytes) -> NoReturn:
-        """Refused: the console writes nothing."""
+        """Always raises: the console writes nothing."""
         raise _read_only_error(key)
 
     def put_if_absent(self, key: str, data: bytes) -> NoReturn:
-        """Refused: the console writes nothing."""
+        """Always raises: the console writes nothing."""
         raise _read_only_error(key)
 
     def put_if_match(self, key: str, data: bytes, etag: str) -> NoReturn:
-        """Refused: the console writes nothing."""
+        """Always raises: the console writes nothing."""
         raise _read_only_error(key)
 
     def delete(self, key: str) -> NoReturn:
-        """Refused: the console writes nothing."""
+        """Always raises: the console writes nothing."""
         raise _read_only_error(key)
 
     @property
     def stale_since(self) -> datetime | None:
-        """Since when the oldest of what was read here could not be read anew."""
+        """The time of the oldest value that could not be read again."""
         return self._read_problem.since
 
     @property
     def problem(self) -> str:
-        """Why something could not be read."""
+        """Why an object could not be read."""
         return self._read_problem.reason
 
     def _value(self, key: str) -> Any:
@@ -233,4 +236,4 @@ def _ttl_seconds(key: str) -> float:
 
 
 def _read_only_error(key: str) -> PermissionError:
-    return PermissionError(f"The console writes nothing, {key} neither: an act of it starts a DAG that does.")
+    return PermissionError(f"The console does not write {key}: its actions start DAGs that write.")

@@ -1,4 +1,4 @@
-"""What is declared, read once and again when a file has changed: it takes a tenth of a second a pipeline."""
+"""Caches the catalog until a file changes: loading it takes a tenth of a second per pipeline."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ def _read() -> Catalog:
 
 
 class CatalogCache:
-    """The catalog of one process. Safe to use from several threads: one reads, the others go on with the last one.
+    """The catalog of a process. Thread-safe: one thread reloads, the others use the last catalog.
 
     Args:
-        look_seconds: how long the files are taken to be as they were.
+        check_seconds: the interval of checks for changed files.
     """
 
     def __init__(self, read: Callable[[], Catalog] = _read, *, check_seconds: float = 5.0) -> None:
@@ -38,10 +38,10 @@ class CatalogCache:
         self._checked_at = float("-inf")
 
     def current(self) -> Catalog:
-        """The catalog; the last one that could be read where the environment is wrong now.
+        """Returns the catalog, or the last valid one while the environment is invalid.
 
         Raises:
-            ConfigError: there is none yet, and the environment is wrong.
+            ConfigError: the environment is invalid and no catalog was loaded before.
         """
         catalog = self._catalog
         if catalog is not None and time.monotonic() - self._checked_at < self._check_seconds:
@@ -59,7 +59,7 @@ class CatalogCache:
         if self._catalog is None or state != self._files:
             try:
                 self._catalog, self._files = self._read(), state
-            except Exception:  # a file that is being written; the next look reads it again
+            except Exception:  # a file may be in the middle of a write; the next check reads it again
                 if self._catalog is None:
                     raise
         self._checked_at = time.monotonic()
@@ -67,7 +67,7 @@ class CatalogCache:
 
 
 def _list_files(include: Path) -> frozenset[tuple[str, int, int]]:
-    """Every file of declarations with its time and size."""
+    """Returns all declaration files with modification time and size."""
     files = set()
     for folder in _FOLDERS:
         for path in (include / folder).rglob("*"):

@@ -1,7 +1,7 @@
-"""Geometry of the charts that the server draws: what `templates/charts.html` puts into SVG.
+"""Geometry of server-rendered SVG charts, which `templates/charts.html` draws.
 
-Values are thinned to two a column of pixels, the least and the greatest of it, so that a peak is never lost; None is a
-gap. Colours are those of the page, so that a chart follows its theme.
+Values are reduced to the minimum and maximum of each pixel column, so that no peak is lost; None is a gap. Colours come
+from the page's theme.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _MAX_BAR_WIDTH = 24.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Series:
-    """Values at instants, in the order of time. `unit` is how they are written: seconds, bytes, count, share."""
+    """A time series in order of time. `unit` is its format: seconds, bytes, count or share."""
 
     name: str
     points: Sequence[tuple[datetime, Value]]
@@ -26,18 +26,18 @@ class Series:
 
     @property
     def latest(self) -> Value:
-        """The last value that is there."""
+        """The last value that is not None."""
         return next((value for _, value in reversed(self.points) if value is not None), None)
 
     @property
     def maximum(self) -> Value:
-        """The greatest value that is there."""
+        """The maximum value."""
         return max((value for _, value in self.points if value is not None), default=None)
 
 
 @dataclass(frozen=True, slots=True)
 class Tick:
-    """A mark at an axis."""
+    """A mark on an axis."""
 
     at: float
     text: str
@@ -45,7 +45,7 @@ class Tick:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LineDrawing:
-    """A drawn line: `paths` between gaps, as SVG has them; `dots` are values with a gap on both sides."""
+    """A drawn line: `paths` between gaps as SVG path data; `dots` are values with gaps on both sides."""
 
     width: int
     height: int
@@ -57,7 +57,7 @@ class LineDrawing:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bar:
-    """A drawn bar; `index` is that of its value."""
+    """A drawn bar; `index` is the index of its value."""
 
     x: float
     y: float
@@ -67,7 +67,7 @@ class Bar:
 
 
 def sparkline(values: Sequence[Value], *, width: int = 96, height: int = 20) -> LineDrawing:
-    """A line without axes, from 0 to the greatest value."""
+    """Returns a line without axes, from 0 to the maximum."""
     top = max((value for value in values if value is not None), default=0.0) or 1.0
     last = max(len(values) - 1, 1)
     points = [
@@ -79,7 +79,7 @@ def sparkline(values: Sequence[Value], *, width: int = 96, height: int = 20) -> 
 
 
 def line(series: Series, *, since: datetime, until: datetime, width: int = 720, height: int = 96) -> LineDrawing:
-    """A line over a time axis that begins at `since` and ends at `until`, from 0 to the greatest value."""
+    """Returns a line over a time axis from `since` to `until`, from 0 to the maximum."""
     span = max((until - since).total_seconds(), 1.0)
     inside = [(at, value) for at, value in series.points if since <= at <= until]
     top = max((value for _, value in inside if value is not None), default=0.0) or 1.0
@@ -94,11 +94,11 @@ def line(series: Series, *, since: datetime, until: datetime, width: int = 720, 
 
 
 def bars(values: Sequence[Value], *, width: int = 360, height: int = 72) -> tuple[Bar, ...]:
-    """A bar a value, from 0 to the greatest. One that is more than nothing is always seen."""
+    """Returns one bar per value, from 0 to the maximum. Every value above 0 is visible."""
     top = max((value for value in values if value is not None), default=0.0)
     if not values or top <= 0:
         return ()
-    # A few are no wider than many: one day is a bar and no block.
+    # Few values are not drawn wider than many.
     step = min(width / len(values), _MAX_BAR_WIDTH)
     drawn_bars = []
     for index, value in enumerate(values):
@@ -118,9 +118,11 @@ def bars(values: Sequence[Value], *, width: int = 360, height: int = 72) -> tupl
 
 
 def time_ticks(since: datetime, until: datetime, *, width: int, max_ticks: int = 6) -> tuple[Tick, ...]:
-    """Whole hours, or whole days, at most so many."""
+    """Returns ticks at full hours or days, at most `max_ticks`."""
     span = max((until - since).total_seconds(), 1.0)
-    step = next((size for size in (900, 3_600, 7_200, 14_400, 21_600, 43_200, 86_400) if span / size <= max_ticks), 86_400)
+    step = next(
+        (size for size in (900, 3_600, 7_200, 14_400, 21_600, 43_200, 86_400) if span / size <= max_ticks), 86_400
+    )
     step = max(step, math.ceil(span / max_ticks / 86_400) * 86_400) if step == 86_400 else step
     first = math.ceil(since.timestamp() / step) * step
     ticks = []
@@ -139,7 +141,7 @@ def _y(value: float, top: float, height: int) -> float:
 
 
 def _downsample(points: Sequence[Point | None]) -> list[Point | None]:
-    """The least and the greatest point of each column of pixels, in the order in which they came."""
+    """Returns the minimum and maximum point of each pixel column, in their original order."""
     sampled: list[Point | None] = []
     column: list[Point] = []
     for point in points:
@@ -162,7 +164,7 @@ def _extremes(column: list[Point]) -> list[Point]:
 
 
 def _paths(points: Iterable[Point | None]) -> tuple[tuple[str, ...], tuple[Point, ...]]:
-    """Runs of points as paths, and those that stand alone."""
+    """Returns consecutive points as paths, and single points."""
     runs: list[list[Point]] = [[]]
     for point in points:
         if point is None:

@@ -1,4 +1,4 @@
-"""The console of one process: pages over what a host gives it, made by threads of its own or by a process apart."""
+"""The console of a process: its pages, actions and host, rendered by its own threads or by a separate process."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ _THREADS = 4
 
 
 class PageRenderer(Protocol):
-    """Makes pages apart from this process."""
+    """Renders pages outside this process."""
 
     def render(self, page: Page, request: RequestData, person: Person, host_state: HostState) -> Response | None:
-        """The page; None where it is to be made here.
+        """Returns the page; None if this process has to render it.
 
         Raises:
-            PageMissingError: there is no such page that they may see.
+            PageMissingError: the page does not exist, or the person may not see it.
         """
 
 
 class Console:
-    """The console of one process: its pages over what a host gives it.
+    """The console of a process, on the interfaces of its host.
 
     Args:
-        elsewhere: makes the pages, where that is; whatever it does not make is made here.
+        renderer: renders the pages; pages it does not render are rendered here.
     """
 
     def __init__(
@@ -51,20 +51,20 @@ class Console:
 
     @property
     def limiter(self) -> anyio.CapacityLimiter:
-        """The turn of the console's threads. It belongs to the event loop that is running."""
+        """The limiter of the console's threads. It belongs to the running event loop."""
         if self._limiter is None:
             self._limiter = anyio.CapacityLimiter(_THREADS)
         return self._limiter
 
     def page_context(self, request: RequestData, person: Person) -> PageContext:
-        """One look, by a thread of the console's."""
+        """Returns the context of a request, in a console thread."""
         return self._builder.page_context(request, person, self._host_state(request, person))
 
     def render(self, page: Page, request: RequestData, person: Person) -> Response:
-        """A page for a person, or word that they have its newest already.
+        """Returns a page for a person, or 304 if their copy is current.
 
         Raises:
-            PageMissingError: there is no such page that they may see.
+            PageMissingError: the page does not exist, or the person may not see it.
         """
         host_state = self._host_state(request, person)
         if self._renderer is not None:
@@ -74,7 +74,7 @@ class Console:
         return self._builder.render(page, request, person, host_state)
 
     def request_data(self, request: Request) -> RequestData:
-        """What a thread is given of a request."""
+        """Returns the data of a request that a thread needs."""
         root = str(request.scope.get("root_path", ""))
         return RequestData(
             root=root,

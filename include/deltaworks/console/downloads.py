@@ -1,4 +1,4 @@
-"""What is handed out as a file: the certificate of an erasure, as it is stored."""
+"""Downloads: the stored certificate of an erasure."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ import anyio.to_thread
 from fastapi import FastAPI, Request, Response
 
 from deltaworks.console.console import Console
-from deltaworks.console.page_context import PageMissingError
-from deltaworks.console.page_builder import HEADERS, RequestData
-from deltaworks.console.pages.erasures import certified_request
 from deltaworks.console.host import Person
+from deltaworks.console.page_builder import HEADERS, RequestData
+from deltaworks.console.page_context import PageMissingError
+from deltaworks.console.pages.erasures import certified_request
 from deltaworks.control import erasure_paths
 from deltaworks.errors import DeltaworksError
 
@@ -21,7 +21,7 @@ _UNSAFE_CHARACTERS = re.compile(r"[^A-Za-z0-9_.-]+")
 
 
 def add_downloads(app: FastAPI, console: Console) -> None:
-    """Add the routes of files."""
+    """Adds the routes of downloads."""
 
     async def certificate(request: Request) -> Response:
         plain, person = console.request_data(request), request.state.person
@@ -39,7 +39,7 @@ def _certificate(console: Console, request: RequestData, person: Person) -> Resp
     except DeltaworksError:
         stored = None
     if stored is None:
-        raise PageMissingError(f"The certificate of {request_id!r} cannot be read now.")
+        raise PageMissingError(f"The certificate of {request_id!r} cannot be read at the moment.")
     headers = {
         **HEADERS,
         "Cache-Control": "no-store",
@@ -49,5 +49,5 @@ def _certificate(console: Console, request: RequestData, person: Person) -> Resp
 
 
 def file_name(namespace: str, request_id: str) -> str:
-    """The name of the file of a certificate: of characters that neither a header nor a file system reads otherwise."""
+    """Returns the file name of a certificate, with characters that are safe in headers and file systems."""
     return _UNSAFE_CHARACTERS.sub("-", f"erasure-{namespace}-{request_id}") + ".json"

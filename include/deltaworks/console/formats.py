@@ -1,4 +1,4 @@
-"""Values as people read them: ages, bytes, counts, shares. Filters of the templates, and nothing but text."""
+"""Formats values for people: ages, bytes, counts, shares. Used as template filters."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ NO_VALUE = "\u2013"
 
 
 def seconds_text(seconds: float | None) -> str:
-    """A length of time in at most two figures and a unit: `0.4 s`, `41 s`, `41 min`, `6.5 h`, `6 d`."""
+    """Formats a duration with at most two digits and a unit: `0.4 s`, `41 s`, `41 min`, `6.5 h`, `6 d`."""
     if seconds is None:
         return NO_VALUE
     seconds = max(0.0, seconds)
@@ -25,27 +25,27 @@ def seconds_text(seconds: float | None) -> str:
 
 
 def age_text(at: datetime | None, now: datetime) -> str:
-    """How long ago an instant was, or how long it is until then."""
+    """Formats the time since or until an instant."""
     return NO_VALUE if at is None else seconds_text(round(abs((now - at).total_seconds())))
 
 
 def instant_text(at: datetime | None) -> str:
-    """An instant in UTC, to the second."""
+    """Formats an instant in UTC, to the second."""
     return NO_VALUE if at is None else at.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
 
 
 def clock_text(at: datetime | None) -> str:
-    """The time of day of an instant, in UTC."""
+    """Formats the time of day of an instant, in UTC."""
     return NO_VALUE if at is None else at.astimezone(UTC).strftime("%H:%M:%S UTC")
 
 
 def iso_instant(at: datetime) -> str:
-    """An instant as `<time datetime>` takes it."""
+    """Formats an instant for `<time datetime>`."""
     return at.astimezone(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
 
 
 def bytes_text(number: float | None) -> str:
-    """Bytes with a decimal unit: `12 kB`, `3.1 MB`."""
+    """Formats bytes with a decimal unit: `12 kB`, `3.1 MB`."""
     if number is None:
         return NO_VALUE
     for unit in _BYTES:
@@ -56,14 +56,14 @@ def bytes_text(number: float | None) -> str:
 
 
 def count_text(number: float | None) -> str:
-    """A count in full, with separators; a fraction below 10 with one place."""
+    """Formats a count with separators; fractions below 10 with one decimal place."""
     if number is None:
         return NO_VALUE
     return f"{number:,.1f}" if number != int(number) and abs(number) < 10 else f"{number:,.0f}"
 
 
 def share_text(share: float | None) -> str:
-    """A share as percent; a small one is never shown as none."""
+    """Formats a share as percent; a small share is never shown as 0."""
     if share is None:
         return NO_VALUE
     percent = 100 * share

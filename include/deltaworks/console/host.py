@@ -1,7 +1,7 @@
-"""The three things a host gives to the console: who asks, how runs are started, and how control objects are read.
+"""The interfaces a host provides to the console: authentication, actions, and reads of control objects.
 
-The console knows neither Airflow nor the lake's tables. In Airflow's API server people come from its auth manager and
-acts are DAG runs of its own; alone, there is one person who reads, and nobody who acts.
+The console depends neither on Airflow nor on the lake's tables. In Airflow's API server users come from its auth
+manager and actions are DAG runs; the standalone console has one read-only user.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from deltaworks.control.objects import ObjectStore
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Person:
-    """Who asks, for the time of one request.
+    """The user of one request.
 
-    `may_read` says whether the runs of a DAG may be seen, `may_start` whether a run of it may be started. Both are
-    called by a thread of the console's, and may take milliseconds.
+    `may_read` returns whether the user may see the runs of a DAG, `may_start` whether they may trigger it. Both are
+        called in console threads and may take milliseconds.
     """
 
     name: str
@@ -30,23 +30,23 @@ class Person:
 
 
 class Authenticator(Protocol):
-    """Who asks. Every route of the console depends on it."""
+    """Identifies users. Every route of the console depends on it."""
 
     @property
     def identify(self) -> Callable[..., Awaitable[Person]]:
-        """A dependency of FastAPI that gives the person of a request.
+        """A FastAPI dependency that returns the person of a request.
 
         Raises (the dependency):
-            HTTPException: 401 for nobody, 403 for somebody who may see nothing.
+            HTTPException: 401 without a login, 403 for a user who may see nothing.
         """
 
     def login_address(self, request: Request) -> str | None:
-        """Where somebody without a login is sent, to come back to what was requested; None without such a page."""
+        """Returns the login page, which redirects back to the requested page; None without one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StartedRun:
-    """A run that was started, or had been by the same request. `address` is its page in Airflow."""
+    """A run that was started, now or earlier by the same request. `address` is its page in Airflow."""
 
     dag_id: str
     run_id: str
@@ -56,8 +56,9 @@ class StartedRun:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunStatus:
-    """A run as it is now. `by` triggered it, `results` are records that its job left, `question` is the page on which
-    a person answers what it asks, empty where it asks nothing."""
+    """The current status of a run. `results` are records of its job; `approval_address` is the page for a pending
+    approval.
+    """
 
     dag_id: str
     run_id: str
@@ -71,13 +72,13 @@ class RunStatus:
 
     @property
     def has_ended(self) -> bool:
-        """Whether it has ended, one way or the other."""
+        """Whether it has succeeded or failed."""
         return self.state in ("success", "failed")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PendingApproval:
-    """A run that waits for the answer of a person. `address` is the page on which it is given."""
+    """A run that waits for a person's approval. `address` is the page for the answer."""
 
     dag_id: str
     run_id: str
@@ -87,76 +88,78 @@ class PendingApproval:
 
 
 class Actions(Protocol):
-    """How runs of DAGs are started, with the right and in the name of the person who asks."""
+    """Starts runs of DAGs with the permissions and in the name of the user."""
 
     def start(
         self, request: Request, *, dag_id: str, run_id: str, conf: Mapping[str, Any], note: str = ""
     ) -> Awaitable[StartedRun]:
-        """Start a run. With the same `run_id` twice there is still one run.
+        """Starts a run. Idempotent per `run_id`.
 
         Raises:
-            DeltaworksError: Airflow refuses it, or does not answer.
+            DeltaworksError: Airflow refuses or does not answer.
         """
 
     def run_state(self, request: Request, *, dag_id: str, run_id: str) -> Awaitable[str]:
-        """How a run is: queued, running, success, failed.
+        """Returns the state of a run: queued, running, success, failed.
 
         Raises:
-            DeltaworksError: Airflow refuses to say, or does not answer.
+            DeltaworksError: Airflow refuses or does not answer.
         """
 
     def dag_params(self, request: Request, *, dag_id: str) -> Awaitable[Mapping[str, Any]]:
-        """The params of a DAG by name, each with its `value`, `description` and `schema`, as Airflow has them.
+        """Returns the params of a DAG by name, each with `value`, `description` and `schema`.
 
         Raises:
-            DeltaworksError: Airflow refuses to say, or does not answer.
+            DeltaworksError: Airflow refuses or does not answer.
         """
 
-    def run_status(self, request: Request, *, dag_id: str, run_id: str, task_ids: Iterable[str]) -> Awaitable[RunStatus]:
-        """A run, with what the last of these tasks that left results has left.
+    def run_status(
+        self, request: Request, *, dag_id: str, run_id: str, task_ids: Iterable[str]
+    ) -> Awaitable[RunStatus]:
+        """Returns a run with the results of the last of these tasks that has any.
 
         Raises:
-            DeltaworksError: Airflow refuses to say, or does not answer.
+            DeltaworksError: Airflow refuses or does not answer.
         """
 
     def unavailable_reason(self) -> str:
-        """Why nothing can be started now; empty where it can. Pages show commands then, in place of buttons."""
+        """Returns why no run can start; empty if runs can. Pages then show commands instead of buttons."""
 
     def paused_dags(self) -> frozenset[str] | None:
-        """The DAGs that are paused; None where nobody knows."""
+        """Returns the paused DAGs; None if unknown."""
 
     def pending_approvals(self, airflow: str | None) -> tuple[PendingApproval, ...]:
-        """The approvals that wait for a person, the oldest first; none where nobody knows.
+        """Returns pending approvals, oldest first; none if unknown.
 
         Args:
-            airflow: what the addresses of Airflow's own pages begin with.
+            airflow: the prefix of Airflow's pages.
         """
 
     def airflow_address(self, request: Request) -> str | None:
-        """What the addresses of Airflow's own pages begin with; None where there is no Airflow."""
+        """Returns the prefix of Airflow's pages; None without Airflow."""
 
 
 class Reader(ObjectStore, Protocol):
-    """The control objects as one request sees them: from the cache, or from the storage within a bound.
+    """Control objects for one request, from the cache or, within a time limit, from the storage.
 
-    It takes part as an `ObjectStore` so that the modules that write records read them here as well. Whatever writes
-    raises. `get` raises TransientError for an object that nobody has been able to read yet.
+    It implements `ObjectStore`, so that the modules that write records can read them here. Writes raise. `get` raises
+    TransientError for an object that has never been read.
     """
 
     def fetch(self, keys: Iterable[str]) -> None:
-        """Read several at once; `get` gives them without waiting then. Raises nothing."""
+        """Reads several keys in parallel, so that `get` does not wait. Raises nothing."""
 
     @property
     def stale_since(self) -> datetime | None:
-        """Since when the oldest of what was read here could not be read anew; None where all of it is current."""
+        """The time of the oldest value that could not be read again; None if all are current."""
 
     @property
     def problem(self) -> str:
-        """Why something could not be read; empty where all was."""
+        """Why an object could not be read; empty if all could."""
 
 
 class Records(Protocol):
-    """Reads control objects for all requests. Safe to use from several threads."""
+    """Reads control objects for all requests. Thread-safe."""
 
     def reader(self) -> Reader:
-        """For one request."""
+        """Returns a reader for one request."""

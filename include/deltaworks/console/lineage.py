@@ -1,7 +1,7 @@
-"""What flows into what, from what is declared: producers' places, relays, streams, tables, gold, models.
+"""The declared data flow: sources, relays, streams, tables, gold tables and models, and its layout as a drawing.
 
-Rows have gone this way only if somebody has run it; what was declared before is not here. A drawing is laid out in
-columns: whatever is read lies to the left of what reads it.
+It shows declarations, not executed runs or earlier declarations. The layout has columns: inputs are left of their
+readers.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ if TYPE_CHECKING:
     from deltaworks.specs.catalog import Catalog
     from deltaworks.specs.pipeline import PipelineSpec
 
-#: No drawing has more; what is farther away is left out, nearest first.
+#: Maximum number of nodes in a drawing; the nearest are kept.
 MAX_NODES: Final = 150
 _COLUMN_WIDTH, _ROW_HEIGHT, _BOX_WIDTH, _BOX_HEIGHT = 230, 44, 190, 30
 
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """Something that rows are in or go through. `name` tells it from all others: `games.purchase`, `stream games`."""
+    """A table, process or place in the data flow. `name` is unique: `games.purchase`, `stream games`."""
 
     name: str
     kind: str
@@ -36,25 +36,27 @@ class Node:
 
 @dataclass(slots=True)
 class Graph:
-    """Nodes by name, and what each is read by."""
+    """Nodes by name with their readers and inputs."""
 
     nodes: dict[str, Node] = field(default_factory=dict)
     readers: dict[str, set[str]] = field(default_factory=lambda: defaultdict(set))
     inputs: dict[str, set[str]] = field(default_factory=lambda: defaultdict(set))
 
     def add(self, node: Node) -> Node:
-        """The node of this name, which is the first that was added."""
+        """Adds a node unless its name exists, and returns the stored one."""
         return self.nodes.setdefault(node.name, node)
 
     def add_edge(self, source: Node, reader: Node) -> None:
-        """Say that one reads the other."""
+        """Adds an edge from an input to its reader."""
         self.add(source)
         self.add(reader)
         self.readers[source.name].add(reader.name)
         self.inputs[reader.name].add(source.name)
 
     def neighbourhood(self, name: str, *, depth: int) -> tuple[list[str], bool]:
-        """What lies up to `depth` steps before a node and after it, nearest first; whether MOST_NODES cut it."""
+        """Returns the nodes within `depth` steps up- and downstream, nearest first, and whether MAX_NODES truncated
+        them.
+        """
         reached: dict[str, None] = {name: None}
         after, before = {name}, {name}
         for _ in range(depth):
@@ -67,7 +69,7 @@ class Graph:
 
 
 def build_graph(catalog: Catalog, pipelines: Iterable[str]) -> Graph:
-    """The graph of these pipelines. Of others only the tables are in it that these read."""
+    """Returns the graph of these pipelines. Of other pipelines it contains only the tables that these read."""
     graph = Graph()
     for name in pipelines:
         spec = catalog.pipelines.get(name)
@@ -89,7 +91,9 @@ def _add_pipeline(graph: Graph, catalog: Catalog, spec: PipelineSpec) -> None:
         for read in reads:
             other = cross_pipeline_table(read)
             owner, table_name = other if other is not None else (name, read)
-            graph.add_edge(graph.nodes.get(f"{owner}.{table_name}") or Node(f"{owner}.{table_name}", "gold", owner), target)
+            graph.add_edge(
+                graph.nodes.get(f"{owner}.{table_name}") or Node(f"{owner}.{table_name}", "gold", owner), target
+            )
 
 
 def _sources(graph: Graph, catalog: Catalog, spec: PipelineSpec) -> Iterator[Node]:
@@ -112,7 +116,7 @@ def _sources(graph: Graph, catalog: Catalog, spec: PipelineSpec) -> Iterator[Nod
 
 
 def _add_collectors(graph: Graph, catalog: Catalog, pipeline: str, places: Iterable[Node]) -> None:
-    """The collectors that take events of a pipeline to where its stream reads them."""
+    """Adds the collectors that write events of a pipeline to the places its stream reads."""
     for name, collector in catalog.collectors.items():
         if any(source.pipeline == pipeline for source in collector.sources.values()):
             for place in places:
@@ -120,7 +124,7 @@ def _add_collectors(graph: Graph, catalog: Catalog, pipeline: str, places: Itera
 
 
 def _derived_tables(spec: PipelineSpec) -> Iterator[tuple[str, str, tuple[str, ...]]]:
-    """Tables that are made of other tables: name, kind, and what is read."""
+    """Yields derived tables as name, kind and inputs."""
     for keyed in spec.keyed_tables:
         yield keyed.name, "keyed", (keyed.history,)
     for live in spec.aggregation_tables:
@@ -136,7 +140,7 @@ def _derived_tables(spec: PipelineSpec) -> Iterator[tuple[str, str, tuple[str, .
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Box:
-    """A drawn node: its corner, and the text that fits into it."""
+    """A drawn node: its position and shortened label."""
 
     name: str
     kind: str
@@ -149,7 +153,7 @@ class Box:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GraphLayout:
-    """A drawn graph: boxes of one size, and the curves between them."""
+    """A drawn graph: boxes of one size and the curves between them."""
 
     width: int
     height: int
@@ -160,7 +164,7 @@ class GraphLayout:
 
 
 def layout_graph(graph: Graph, names: Iterable[str], *, selected: str) -> GraphLayout:
-    """These nodes in columns, with what joins them. Pure."""
+    """Lays out nodes in columns with their edges. Pure."""
     node_names = list(names)
     columns = _columns(graph, node_names)
     rows: dict[int, int] = defaultdict(int)
@@ -169,7 +173,9 @@ def layout_graph(graph: Graph, names: Iterable[str], *, selected: str) -> GraphL
         column, node = columns[name], graph.nodes[name]
         x, y = 10 + column * _COLUMN_WIDTH, 10 + rows[column] * _ROW_HEIGHT
         text = name if len(name) <= 26 else f"{name[:25]}…"
-        boxes[name] = Box(name=name, kind=node.kind, pipeline=node.pipeline, x=x, y=y, text=text, is_selected=name == selected)
+        boxes[name] = Box(
+            name=name, kind=node.kind, pipeline=node.pipeline, x=x, y=y, text=text, is_selected=name == selected
+        )
         rows[column] += 1
     curves = [_curve(boxes[source], boxes[reader]) for source, reader in edges(graph, node_names)]
     return GraphLayout(
@@ -183,13 +189,13 @@ def layout_graph(graph: Graph, names: Iterable[str], *, selected: str) -> GraphL
 
 
 def edges(graph: Graph, names: Iterable[str]) -> list[tuple[str, str]]:
-    """What joins these nodes: the one that is read, and its reader."""
+    """Returns the edges between these nodes as (input, reader)."""
     included = set(names)
     return sorted((one, reader) for one in included for reader in graph.readers.get(one, ()) if reader in included)
 
 
 def _columns(graph: Graph, names: list[str]) -> Mapping[str, int]:
-    """The longest way to each node from one that nothing leads to. Where they read each other in a circle, any does."""
+    """Returns the length of the longest path to each node. Cycles are cut at any node."""
     kept, columns = set(names), dict.fromkeys(names, 0)
     pairs = edges(graph, kept)
     for _ in range(len(names)):

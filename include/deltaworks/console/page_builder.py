@@ -1,4 +1,4 @@
-"""Makes pages: from what a request says, who asks, and what the host knows besides. In the host's process or apart."""
+"""Renders pages from request data, the person and the host's state, in the host's process or a separate one."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from fastapi import Response
 from fastapi.responses import HTMLResponse
 
 from deltaworks.console.catalog_cache import CatalogCache
+from deltaworks.console.host import PendingApproval, Person, Records
 from deltaworks.console.page_context import PageContext, PageMissingError
 from deltaworks.console.pages.base import Page
 from deltaworks.console.pages.registry import PAGES
-from deltaworks.console.rendering import Frame, assets, render
-from deltaworks.console.host import Person, PendingApproval, Records
 from deltaworks.console.render_lock import RenderLock
+from deltaworks.console.rendering import Frame, assets, render
 from deltaworks.control.clock import utc_now
 
-#: Scripts, styles and answers of the console alone; what a page shows of others can be none of them.
+#: The content security policy: only the console's own scripts, styles and responses. Displayed data cannot add any.
 POLICY: Final = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
     "form-action 'self'; base-uri 'none'; frame-ancestors 'self'"
@@ -35,8 +35,7 @@ HEADERS: Final[Mapping[str, str]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestData:
-    """What a page needs of a request, for a thread that must not touch the request itself. `packs` says that whoever
-    sent it takes gzip."""
+    """The data of a request that a page needs, for threads that must not use the request itself."""
 
     root: str
     path: str
@@ -49,8 +48,9 @@ class RequestData:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostState:
-    """What a host knows at the time of a request: the DAGs that are paused, why nothing can be started, and approvals
-    that wait, those that the person may see alone."""
+    """The host's state at the time of a request: paused DAGs, why no action can start, and approvals the person may
+    see.
+    """
 
     paused_dags: frozenset[str] | None = None
     actions_unavailable: str = ""
@@ -58,7 +58,7 @@ class HostState:
 
 
 class PageBuilder:
-    """Makes pages over records and declarations, one at a time. For several threads."""
+    """Renders pages, one at a time. Thread-safe."""
 
     def __init__(self, *, records: Records, catalog: CatalogCache) -> None:
         self.records = records
@@ -66,7 +66,7 @@ class PageBuilder:
         self._render_lock = RenderLock()
 
     def page_context(self, request: RequestData, person: Person, host_state: HostState) -> PageContext:
-        """One look."""
+        """Returns the context of a request."""
         return PageContext(
             person=person,
             catalog=self.catalog.current(),
@@ -81,10 +81,10 @@ class PageBuilder:
         )
 
     def render(self, page: Page, request: RequestData, person: Person, host_state: HostState) -> Response:
-        """A page for a person, or word that they have its newest already.
+        """Returns a page for a person, or 304 if their copy is current.
 
         Raises:
-            PageMissingError: there is no such page that they may see.
+            PageMissingError: the page does not exist, or the person may not see it.
         """
         context = self.page_context(request, person, host_state)
         if "pipeline" in context.values and not context.may_read(context.values["pipeline"]):
@@ -100,7 +100,9 @@ class PageBuilder:
             option=orjson.OPT_NON_STR_KEYS | orjson.OPT_UTC_Z,
             default=list,
         )
-        kind = "json" if context.query.get("format") == "json" else "fragment" if context.query.get("fragment") else "page"
+        kind = (
+            "json" if context.query.get("format") == "json" else "fragment" if context.query.get("fragment") else "page"
+        )
         tag = _etag(kind, request.root, context.person.name, context.actions_unavailable, data)
         headers = {**HEADERS, "ETag": tag, "Cache-Control": "private, no-cache" if page.may_cache else "no-store"}
         if page.may_cache and tag in {part.strip() for part in request.if_none_match.split(",")}:
@@ -111,7 +113,7 @@ class PageBuilder:
 
 
 def build_frame(request: RequestData, context: PageContext, *, title: str, current: str) -> Frame:
-    """What surrounds a view."""
+    """Returns the frame around a view."""
     query = {name: value for name, value in request.query.items() if name not in ("fragment", "format")}
     return Frame(
         title=title,
@@ -138,5 +140,5 @@ def _etag(*parts: Any) -> str:
 
 
 def _assets_digest() -> str:
-    """A word that changes with the files that pages load, so that nothing old is kept beside them."""
+    """Returns a digest of the page assets, so that cached pages do not refer to old ones."""
     return "".join(asset.digest for asset in assets().values())

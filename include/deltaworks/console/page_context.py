@@ -1,4 +1,4 @@
-"""One look at a page: who asks, for what, at what time, and all that the page may read."""
+"""The context of a page: the person, the address, the time, and the data it may read."""
 
 from __future__ import annotations
 
@@ -15,16 +15,15 @@ if TYPE_CHECKING:
 
 
 class PageMissingError(Exception):
-    """There is no such page, or it is of something that the person may not see: both are answered alike."""
+    """The page does not exist, or the person may not see it: both get the same answer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PageContext:
-    """What a page is made of. `values` are the parts of its address, `query` is what follows it.
+    """The inputs of a page. `values` are the parts of its address, `query` is the query string.
 
-    `paused` are the DAGs that Airflow starts no runs of, None where nobody knows. `actions_unavailable` is why no act can be
-    offered, empty where acts can. `airflow` is what addresses of Airflow's own pages begin with, if there is one.
-    `questions` are approvals that the person may see and that wait for somebody.
+    `paused_dags` is None if unknown. `actions_unavailable` is the reason why no action can start, empty if actions can.
+        `airflow` is the prefix of Airflow's pages, if any. `pending_approvals` are those the person may see.
     """
 
     person: Person
@@ -39,26 +38,26 @@ class PageContext:
     pending_approvals: tuple[PendingApproval, ...] = ()
 
     def stream_dag(self, pipeline: str) -> str:
-        """The DAG that runs the stream of a pipeline, whose readers may see the pipeline."""
+        """Returns the DAG that runs a pipeline's stream; its readers may see the pipeline."""
         return stream_dag_id(pipeline, group_of(self.catalog, pipeline))
 
     def may_read(self, pipeline: str) -> bool:
-        """Whether the person may see a pipeline that is declared, rightly or not."""
+        """Returns whether the person may see a declared pipeline, valid or not."""
         return self.catalog.declares("pipeline", pipeline) and self.person.may_read(self.stream_dag(pipeline))
 
     def pipelines(self) -> list[str]:
-        """The pipelines that the person may see, sorted, those that are declared wrongly among them."""
+        """Returns the pipelines the person may see, sorted, including those with invalid declarations."""
         declared = {*self.catalog.pipelines, *self.catalog.invalid_pipelines()}
         return [name for name in sorted(declared) if self.person.may_read(self.stream_dag(name))]
 
     @property
     def pipeline(self) -> str:
-        """The pipeline that the address names; it may be read, or the page is never asked.
+        """The pipeline of the address. Access was checked before.
 
         Raises:
-            PageMissingError: the address names none.
+            PageMissingError: the address has no pipeline.
         """
         name = self.values.get("pipeline")
         if name is None:
-            raise PageMissingError("This page is of no pipeline.")
+            raise PageMissingError("This page has no pipeline.")
         return name

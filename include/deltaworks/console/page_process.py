@@ -1,8 +1,8 @@
-"""Pages from a process apart, so that making them takes nothing of the host's interpreter.
+"""Renders pages in a separate process, to keep the CPU work out of the host's interpreter.
 
-The host decides who may what, and hands the answers along; the process reads control objects and declarations, makes
-the page and packs it. It is started at the first page and again where it has died; a page that it does not make is made
-by the host.
+The host decides access rights and passes the answers. The process reads control objects and declarations, renders the
+page and compresses it. It is started at the first page and restarted after a crash; pages it does not render are
+rendered by the host.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ from typing import Final
 
 from fastapi import Response
 
-from deltaworks.console.page_context import PageMissingError
-from deltaworks.console.page_rpc import RenderedPage, PageCall, Right, request_page, has_right
-from deltaworks.console.page_builder import RequestData, HostState
-from deltaworks.console.pages.base import Page
 from deltaworks.console.host import Person
+from deltaworks.console.page_builder import HostState, RequestData
+from deltaworks.console.page_context import PageMissingError
+from deltaworks.console.page_rpc import PageCall, RenderedPage, Right, has_right, request_page
+from deltaworks.console.pages.base import Page
 
 log = logging.getLogger(__name__)
 COMMAND: Final = (sys.executable, "-m", "deltaworks.console.page_worker")
-#: A page waits some seconds for what it reads from tables, the first one for the process to start.
+#: A page may wait for table reads, and the first one for the start of the process.
 DEADLINE_SECONDS: Final = 20.0
-#: Once it has died so often within a minute, the host makes the pages itself for a minute.
+#: After this many crashes within a minute, the host renders pages itself for a minute.
 _MAX_CRASHES, _CRASH_WINDOW_SECONDS = 3, 60.0
 _CONNECTIONS = 4
 _MAX_REMEMBERED = 500
@@ -45,16 +45,16 @@ class _Worker:
     idle: queue.LifoQueue[Connection]
 
     def kill(self) -> None:
-        """End it, whatever it does."""
+        """Kills the process."""
         self.process.kill()
         self.process.wait()
 
 
 class PageProcess:
-    """The process that makes pages. For several threads; each waits for its page.
+    """The process that renders pages. Thread-safe; each caller waits for its page.
 
     Args:
-        prepare: called before it is started, to set variables of the environment that it needs.
+        prepare: called before it is started, to set environment variables it needs.
     """
 
     def __init__(
@@ -70,14 +70,14 @@ class PageProcess:
         self._lock = threading.Lock()
         self._worker: _Worker | None = None
         self._crashes: list[float] = []
-        # What a page questions_back to know of a person, to be said at once the next time.
+        # Rights that a page requested before; they are sent with the next request.
         self._usual_rights: OrderedDict[tuple[str, str], frozenset[Right]] = OrderedDict()
 
     def render(self, page: Page, request: RequestData, person: Person, host_state: HostState) -> Response | None:
-        """The page; None where the process cannot make it.
+        """Returns the page; None if the process cannot render it.
 
         Raises:
-            PageMissingError: there is no such page that they may see; RuntimeError: making it failed there.
+            PageMissingError: the page does not exist, or the person may not see it; RuntimeError: rendering failed.
         """
         for _ in range(2):
             worker = self._running_worker()
@@ -89,7 +89,7 @@ class PageProcess:
         return None
 
     def close(self) -> None:
-        """End the process. The next page starts another."""
+        """Ends the process. The next page starts another one."""
         with self._lock:
             if self._worker is not None:
                 self._worker.kill()
@@ -109,7 +109,7 @@ class PageProcess:
                 self._prepare()
                 self._worker = _start_worker(self._command)
             except OSError as error:
-                log.warning("The process that makes pages cannot be started: %s", error)
+                log.warning("The page process cannot be started: %s", error)
                 self._record_crash()
             return self._worker
 
@@ -120,7 +120,7 @@ class PageProcess:
     def _render_in(
         self, worker: _Worker, page: Page, request: RequestData, person: Person, host_state: HostState
     ) -> RenderedPage | None:
-        """The page, None where the process has gone or says nothing, and is ended."""
+        """Returns the page; None if the process has ended or does not answer, in which case it is killed."""
         key = page.name, request.path
         rights = {right: has_right(person, *right) for right in self._usual_rights.get(key, ())}
         call = PageCall(page=page.name, request=request, person=person.name, host_state=host_state, rights=rights)
@@ -128,7 +128,7 @@ class PageProcess:
             connection = worker.idle.get(timeout=self._deadline_seconds)
             rendered, requested_rights = request_page(connection, call, person, seconds=self._deadline_seconds)
         except (OSError, EOFError, queue.Empty) as error:
-            log.warning("The process that makes pages is ended: %s: %s", type(error).__name__, error)
+            log.warning("The page process is killed: %s: %s", type(error).__name__, error)
             worker.kill()
             return None
         worker.idle.put(connection)
@@ -168,6 +168,6 @@ def _to_response(rendered: RenderedPage) -> Response:
     if rendered.missing is not None:
         raise PageMissingError(rendered.missing)
     if rendered.failed:
-        raise RuntimeError(f"The page could not be made:\n{rendered.failed}")
+        raise RuntimeError(f"The page could not be rendered:\n{rendered.failed}")
     headers = {name: value for name, value in rendered.headers.items() if name not in _DROPPED_HEADERS}
     return Response(rendered.body, rendered.status, headers=headers)

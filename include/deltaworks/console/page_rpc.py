@@ -1,7 +1,7 @@
-"""What a host and the process that makes its pages say to each other: JSON, a message a frame, over a pair of sockets.
+"""The protocol between a host and its page process: JSON messages over a pair of sockets.
 
-The host asks for a page and says what it knows the page will want to know of the person. Whatever else the page wants
-to know is asked back: what a person may is decided by the host alone, in each request.
+The host sends the page request with the access rights that the page is known to need. The page process asks for other
+rights: only the host decides them, for each request.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import orjson
 from deltaworks.console.host import PendingApproval, Person
 from deltaworks.console.page_builder import HostState, RequestData
 
-#: What a person may do with a DAG.
+#: Access rights of a person to a DAG.
 READ: Final = "read"
 START: Final = "start"
 Right = tuple[str, str]
@@ -26,7 +26,7 @@ Right = tuple[str, str]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PageCall:
-    """One page that is to be made. `rights` are answers that are known already: of `read` and `start`, by DAG."""
+    """A request to render a page. `rights` are access rights that are known already, by right and DAG."""
 
     page: str
     request: RequestData
@@ -35,7 +35,7 @@ class PageCall:
     rights: Mapping[Right, bool] = field(default_factory=dict)
 
     def encode(self) -> bytes:
-        """As JSON."""
+        """Encodes it as JSON."""
         host_state = self.host_state
         return orjson.dumps(
             {
@@ -51,7 +51,7 @@ class PageCall:
 
     @classmethod
     def decode(cls, data: bytes) -> PageCall:
-        """What `encode` wrote."""
+        """Decodes a message of `encode`."""
         message = orjson.loads(data)
         questions = (
             PendingApproval(**{**one, "since": datetime.fromisoformat(one["since"]) if one["since"] else None})
@@ -73,7 +73,7 @@ class PageCall:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RenderedPage:
-    """A page that was made. `missing` where there is none, `failed` where making it did."""
+    """A rendered page. `missing` if it does not exist, `failed` if rendering failed."""
 
     status: int = 200
     headers: Mapping[str, str] = field(default_factory=dict)
@@ -82,14 +82,14 @@ class RenderedPage:
     failed: str = ""
 
     def send(self, connection: Connection) -> None:
-        """Send it, the body as it is."""
+        """Sends the header as JSON and the body as bytes."""
         head = {"status": self.status, "headers": dict(self.headers), "missing": self.missing, "failed": self.failed}
         connection.send_bytes(orjson.dumps({"rendered": head}))
         connection.send_bytes(self.body)
 
 
 def remote_person(connection: Connection, call: PageCall) -> Person:
-    """The person of a call, for the process that makes the page: what is not known of them is asked for."""
+    """Returns the person of a call for the page process, which asks the host for unknown rights."""
     rights = dict(call.rights)
 
     def may(right: str) -> Callable[[str], bool]:
@@ -107,10 +107,10 @@ def remote_person(connection: Connection, call: PageCall) -> Person:
 def request_page(
     connection: Connection, call: PageCall, person: Person, *, seconds: float
 ) -> tuple[RenderedPage, set[Right]]:
-    """Have a page made, and answer what it asks meanwhile: the page, and what it asked.
+    """Requests a page, answers questions about rights meanwhile, and returns the page and the requested rights.
 
     Raises:
-        TimeoutError: nothing was said for so long; EOFError, OSError: the other side is gone.
+        TimeoutError: no message within the time; EOFError, OSError: the other side has ended.
     """
     connection.send_bytes(call.encode())
     requested_rights: set[Right] = set()
@@ -127,7 +127,7 @@ def request_page(
 
 
 def has_right(person: Person, right: str, dag_id: str) -> bool:
-    """Whether a person has a right, as the host says."""
+    """Returns whether a person has a right."""
     return bool((person.may_start if right == START else person.may_read)(dag_id))
 
 
@@ -138,7 +138,7 @@ def _messages(connection: Connection, seconds: float) -> Iterator[Any]:
 
 @contextmanager
 def ignore_disconnect() -> Iterator[None]:
-    """The other side is gone within the block: there is nobody to say anything to."""
+    """Ignores that the other side ended."""
     try:
         yield
     except (EOFError, OSError):

@@ -1,6 +1,6 @@
-"""The process that makes pages for a host: it gives way to the host, and ends with it.
+"""The process that renders pages for a host, with lower CPU priority. It ends with the host.
 
-Each number on its command line is a socket of the host's, served by a thread of its own.
+Each number on its command line is a socket of the host, served by one thread.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from typing import Final
 
 from deltaworks.console.cached_objects import CLIENT_TIMEOUTS, CachedObjects
 from deltaworks.console.catalog_cache import CatalogCache
-from deltaworks.console.page_context import PageMissingError
-from deltaworks.console.page_rpc import RenderedPage, PageCall, remote_person, ignore_disconnect
 from deltaworks.console.page_builder import PageBuilder
+from deltaworks.console.page_context import PageMissingError
+from deltaworks.console.page_rpc import PageCall, RenderedPage, ignore_disconnect, remote_person
 from deltaworks.console.pages.registry import PAGES
 from deltaworks.control.objects import ObjectStore, open_objects
 
-#: Whoever takes heartbeats of tasks comes first.
+#: The host, which serves heartbeats of tasks, has priority.
 _NICENESS: Final = 5
 _MIN_GZIP_BYTES = 1_000
 _GZIP_LEVEL = 4
@@ -30,7 +30,7 @@ _PAGES = {page.name: page for page in PAGES}
 
 
 def serve(connection: Connection, builder: PageBuilder) -> None:
-    """Make pages until the host is gone."""
+    """Renders pages until the host has ended."""
     with ignore_disconnect():
         while True:
             call = PageCall.decode(connection.recv_bytes())
@@ -40,7 +40,7 @@ def serve(connection: Connection, builder: PageBuilder) -> None:
                 rendered = RenderedPage(missing=str(error))
             except (EOFError, OSError):
                 raise
-            except Exception:  # the host has it logged, and answers as it does where it makes a page itself
+            except Exception:  # the host logs it and answers as if it had rendered the page
                 rendered = RenderedPage(failed=traceback.format_exc())
             rendered.send(connection)
 
@@ -49,7 +49,7 @@ def _render(connection: Connection, call: PageCall, builder: PageBuilder) -> Ren
     answer = builder.render(_PAGES[call.page], call.request, remote_person(connection, call), call.host_state)
     body, headers = bytes(answer.body), dict(answer.headers)
     if call.request.accepts_gzip and len(body) >= _MIN_GZIP_BYTES:
-        # Here, so that the host's own packing, on its event loop, leaves it alone.
+        # Compressed here, so that the host does not compress it on its event loop.
         body = gzip.compress(body, _GZIP_LEVEL, mtime=0)
         headers |= {"content-encoding": "gzip", "vary": "Accept-Encoding"}
     headers.pop("content-length", None)
@@ -57,7 +57,7 @@ def _render(connection: Connection, call: PageCall, builder: PageBuilder) -> Ren
 
 
 def main(descriptors: Sequence[str]) -> None:
-    """Serve the sockets until the host has closed all of them."""
+    """Serves the sockets until the host has closed all of them."""
     os.nice(_NICENESS)
     catalog = CatalogCache()
 

@@ -1,6 +1,6 @@
-"""Rows of a page: sorted, filtered and cut into pages of a hundred, all by the query string.
+"""Sorts, filters and pages rows by the query string, a hundred rows per page.
 
-What matters is in the address, so that a page can be sent to somebody, and works without a script.
+All state is in the address, so that a page can be shared and works without scripts.
 """
 
 from __future__ import annotations
@@ -17,13 +17,15 @@ if TYPE_CHECKING:
 PAGE_ROWS: Final = 100
 _MAX_FILTER_CHARACTERS = 200
 Row = TypeVar("Row")
-#: What a column is sorted by; None comes last, whichever way.
+#: Sort keys by column; rows with None come last in either order.
 SortKeys = Mapping[str, Callable[[Any], Any]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rows(Generic[Row]):
-    """One page of rows. `matching` are those that have the words of `only`, `total` all there are; pages begin at 1."""
+    """A page of rows. `matching` is the number of rows that match `only`, `total` the number of all rows; pages start
+    at 1.
+    """
 
     rows: tuple[Row, ...]
     sort: str
@@ -35,12 +37,12 @@ class Rows(Generic[Row]):
     total: int
 
     def sort_address(self, frame: Frame, column: str) -> str:
-        """The same rows sorted by a column; by the one they are sorted by already, the other way."""
+        """Returns the address of the rows sorted by a column; in reverse order if they are sorted by it already."""
         turned = column == self.sort and not self.descending
         return _address(frame, sort=column, order="down" if turned else "up", page=None)
 
     def page_address(self, frame: Frame, page: int) -> str:
-        """Another page of the same rows."""
+        """Returns the address of another page."""
         return _address(frame, page=str(page))
 
 
@@ -53,12 +55,12 @@ def page_rows(
     text: Callable[[Row], str],
     descending: bool = False,
 ) -> Rows[Row]:
-    """The rows that `?only=`, `?sort=`, `?order=` and `?page=` say; whatever these hold, there is an answer.
+    """Returns the rows selected by `?only=`, `?sort=`, `?order=` and `?page=`. Invalid values are ignored.
 
     Args:
-        keys: the columns that rows can be sorted by.
-        sort, descending: how they are sorted where nothing is said.
-        text: what the words of `only` are looked for in.
+        keys: the sortable columns.
+        sort, descending: the default order.
+        text: returns the text of a row that `only` is matched against.
     """
     only = context.query.get("only", "").strip()[:_MAX_FILTER_CHARACTERS]
     words = only.lower().split()

@@ -1,8 +1,8 @@
-"""The turn in which pages are made: one at a time, and the process that hosts them gets its own in between.
+"""A lock that renders one page at a time and yields the interpreter to the host.
 
-Making a page is work of the interpreter, which runs one thread at a time: with several pages at once whoever else needs
-it, such as a server that takes heartbeats of tasks, would wait behind all of them, for five milliseconds each. Waiting
-is no work: whoever waits for the storage or for a child process leaves the turn to the next one meanwhile.
+Rendering is CPU work of the interpreter, which runs one thread at a time. With several renders at the same time, other
+threads of the host, such as those that serve heartbeats of tasks, would wait for each of them for five milliseconds. A
+thread that waits for the storage or a child process releases the lock meanwhile.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final
 
-#: While a page is made, any other thread that is ready gets the interpreter after so long.
+#: The interpreter's switch interval while a page is rendered.
 _RENDER_SWITCH_SECONDS: Final = 0.0005
 _current = threading.local()
 
 
 class RenderLock:
-    """The turn of one console. Threads only, and none that has it may take it again."""
+    """The lock of a console. For threads; not reentrant."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -27,7 +27,7 @@ class RenderLock:
 
     @contextmanager
     def hold(self) -> Iterator[None]:
-        """Make a page within the block, once nobody else makes one."""
+        """Holds the lock within the block."""
         self._acquire()
         _current.turn = self
         try:
@@ -48,7 +48,7 @@ class RenderLock:
 
 @contextmanager
 def release_while_waiting() -> Iterator[None]:
-    """Leave the turn that this thread has, if it has one, while it waits for something within the block."""
+    """Releases the lock of this thread, if it holds one, within the block."""
     render_lock: RenderLock | None = getattr(_current, "turn", None)
     if render_lock is None:
         yield

@@ -1,7 +1,6 @@
-"""Templates: Jinja2 with autoescape and no value that is merely missing, and what every template is given.
+"""Renders Jinja2 templates with autoescape and strict undefined variables.
 
-Whatever a page shows of others' data is text. Nothing here makes markup: templates alone do, and a test holds that
-none of them switches escaping off.
+Displayed data is always text. Only templates create markup, and a test checks that none disables escaping.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from deltaworks.console.actions import suggested_actions
 from deltaworks.control.conditions import ALERTS, CONDITIONS, HEALTH_CAUSES, next_step_for
 
 _FOLDER = Path(__file__).parent
-#: How a state is shown: a mark beside the word, so that no state is a colour alone.
+#: A symbol and style for each state, so that states do not depend on colour alone.
 STATE_MARKS: Final[Mapping[str, tuple[str, str]]] = {
     "healthy": ("✓", "good"),
     "committed": ("✓", "good"),
@@ -40,8 +39,8 @@ STATE_MARKS: Final[Mapping[str, tuple[str, str]]] = {
     "unhealthy": ("✕", "bad"),
     "failed": ("✕", "bad"),
 }
-#: Stands for the address of the console in macros, which do not know the frame. Nobody can guess it, so that no text
-#: of others has it.
+#: A placeholder for the console's address in macros, which do not have the frame. It is random, so that no data
+#: contains it.
 _ROOT_PLACEHOLDER: Final = f"root-{secrets.token_hex(16)}"
 
 
@@ -50,9 +49,9 @@ _COMMAND: Final = re.compile(r"`(deltaworks [^`]*)`")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Frame:
-    """What surrounds a view: where it is, who looks, and what could not be read. `root` is where the console lies.
+    """The frame around a view: address, person, navigation, and storage problems. `root` is the path of the console.
 
-    `address` is that of this view below the host, `stale_since` since when the storage has not answered, if it has not.
+    `address` is that of this view below the root; `stale_since` is set while the storage does not answer.
     """
 
     title: str
@@ -69,24 +68,26 @@ class Frame:
     problem: str = ""
 
     def href(self, *parts: str, **query: str | int | None) -> str:
-        """The address of a page of the console: each part is a name of any content, or starts with `/`."""
+        """Returns the address of a console page. Each part is a name of any content, or a path starting with `/`."""
         path = "".join(part if part.startswith("/") else "/" + quote(part, safe="") for part in parts)
         pairs = "&".join(f"{name}={quote(str(value), safe='')}" for name, value in query.items() if value is not None)
         return self.root + path + (f"?{pairs}" if pairs else "")
 
     def airflow_href(self, *parts: str) -> str:
-        """The address of a page of Airflow's, in the same way."""
+        """Returns the address of an Airflow page in the same way."""
         return (self.airflow or "") + "".join("/" + quote(part, safe="") for part in parts)
 
     def runbook(self, code: str) -> str:
-        """The address of the page on a cause, an alert or a condition; empty where the environment names no docs."""
+        """Returns the address of the docs for a cause, alert or condition; empty if the environment has no docs
+        address.
+        """
         page = runbook_path(code)
         return f"{self.docs.rstrip('/')}/{page}" if self.docs and page else ""
 
 
 @cache
 def templates() -> Environment:
-    """The templates of the console. Safe to use from several threads."""
+    """Returns the template environment. Thread-safe."""
     environment = Environment(
         loader=FileSystemLoader(_FOLDER / "templates"),
         autoescape=True,
@@ -127,25 +128,25 @@ def templates() -> Environment:
 
 
 def render(name: str, frame: Frame, view: Any, *, fragment: bool = False) -> str:
-    """A view as HTML; a fragment is its polled part alone."""
+    """Renders a view as HTML; a fragment is only its polled part."""
     layout = "fragment.html" if fragment else "base.html"
     page = templates().get_template(f"{name}.html").render(frame=frame, view=view, layout=layout)
     return page.replace(_ROOT_PLACEHOLDER, html.escape(frame.root))
 
 
 def format_value(value: float | None, unit: str) -> str:
-    """A value with the unit of its series."""
+    """Formats a value with the unit of its series."""
     text = {"seconds": formats.seconds_text, "bytes": formats.bytes_text, "share": formats.share_text}
     return text.get(unit, formats.count_text)(value)
 
 
 def split_step(text: str) -> list[tuple[str, bool]]:
-    """A next step in parts, and of each whether it is a command that somebody may copy."""
+    """Splits a next step into parts, each with a flag for commands that can be copied."""
     return [(part, bool(index % 2)) for index, part in enumerate(_COMMAND.split(text)) if part]
 
 
 def runbook_path(code: str) -> str:
-    """The page and heading of docs on a cause, an alert or a condition; empty for a code that is not in the tables."""
+    """Returns the docs page and heading of a cause, alert or condition; empty for an unknown code."""
     if code in ALERTS:
         return ALERTS[code].runbook
     trouble = HEALTH_CAUSES.get(code) or CONDITIONS.get(code)
@@ -157,7 +158,7 @@ def runbook_path(code: str) -> str:
 
 
 def is_web_url(text: str | None) -> bool:
-    """Whether what others wrote may become a link: an address of the web, and nothing that a browser would run."""
+    """Returns whether a text of others may become a link: only http and https, nothing that a browser would run."""
     if not text:
         return False
     try:
@@ -168,7 +169,7 @@ def is_web_url(text: str | None) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Asset:
-    """A file that pages load."""
+    """A static file of the pages."""
 
     data: bytes
     media_type: str
@@ -180,7 +181,7 @@ _MEDIA_TYPES = {".css": "text/css; charset=utf-8", ".js": "text/javascript; char
 
 @cache
 def assets() -> Mapping[str, Asset]:
-    """The files that pages load, by name: ours, and those that the jars' step unpacks beside them."""
+    """Returns the static files by name: the console's own, and those that the build unpacks into `static`."""
     files = sorted(path for folder in ("assets", "static") for path in (_FOLDER / folder).glob("*.*"))
     return {
         path.name: Asset(data, _MEDIA_TYPES[path.suffix], hashlib.sha256(data).hexdigest()[:16])
@@ -191,6 +192,6 @@ def assets() -> Mapping[str, Asset]:
 
 
 def asset_path(name: str) -> str:
-    """The address of a file below the console, which changes with its content; empty where it is not there."""
+    """Returns the path of a static file, which changes with its content; empty if the file is missing."""
     asset = assets().get(name)
     return "" if asset is None else f"/assets/{asset.digest}/{name}"

@@ -1,4 +1,4 @@
-"""Reads that break no page: what is torn, of another release, or cannot be read is absent."""
+"""Reads that return None instead of failing a page: for damaged, incompatible or unreadable data."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ T = TypeVar("T")
 
 
 def read_or_none(read: Callable[[], T]) -> T | None:
-    """What is read; None where it cannot be, which the banner of the page says where the storage is to blame."""
+    """Returns the result of a read, or None if it fails. The page's banner reports storage errors."""
     try:
         return read()
     except (DeltaworksError, ValueError, KeyError, TypeError, AttributeError):
@@ -21,5 +21,5 @@ def read_or_none(read: Callable[[], T]) -> T | None:
 
 
 def parse_instant(text: Any) -> datetime | None:
-    """The instant that a record names; None where it names none."""
+    """Returns the instant of a record, or None."""
     return read_or_none(lambda: parse_iso(text))

@@ -1,8 +1,7 @@
-"""The console in a process of its own: on this machine alone, for one person, who reads and starts nothing.
+"""The console as a standalone process on localhost: one user, read-only.
 
-Whoever starts it is given an address that works once, as notebooks do. It turns into a cookie that scripts cannot read
-and other sites do not send. Requests for other names than this machine's are refused, so that no page of a stranger can
-have its own name mean this server.
+The user who starts it gets an address that works once, as with notebooks. It sets a cookie that scripts cannot read and
+other sites do not send. Requests for other host names are rejected, which prevents DNS rebinding.
 """
 
 from __future__ import annotations
@@ -20,18 +19,18 @@ from deltaworks.console.application import build_console
 from deltaworks.console.cached_objects import CLIENT_TIMEOUTS, CachedObjects
 from deltaworks.console.catalog_cache import CatalogCache
 from deltaworks.console.console import Console
+from deltaworks.console.host import PendingApproval, Person
 from deltaworks.console.page_builder import HEADERS
-from deltaworks.console.host import Person, PendingApproval
 from deltaworks.control.objects import ObjectStore, open_objects
 from deltaworks.errors import ConfigError
 
 HOST: Final = "127.0.0.1"
 _COOKIE = "deltaworks_console"
-_NO_AIRFLOW = "The console runs alone, so it starts nothing: each page names the command."
+_NO_AIRFLOW = "The standalone console is read-only: each page shows the command instead."
 
 
 class SingleUser:
-    """The one person of a console that runs alone: whoever has the cookie. They read everything and start nothing."""
+    """The only user of a standalone console, identified by the cookie. Reads everything and starts nothing."""
 
     def __init__(self) -> None:
         self._cookie = secrets.token_urlsafe(32)
@@ -39,11 +38,11 @@ class SingleUser:
 
     @property
     def login_key(self) -> str | None:
-        """What opens the console once; None after that."""
+        """The key that opens the console once; None after that."""
         return self._key
 
     def redeem_key(self, key: str) -> str | None:
-        """The cookie for a key, once; None for any other."""
+        """Returns the cookie for the key, once; None for any other key."""
         if self._key is None or not secrets.compare_digest(key.encode(), self._key.encode()):
             return None
         self._key = None
@@ -51,7 +50,7 @@ class SingleUser:
 
     @property
     def identify(self) -> Callable[..., Awaitable[Person]]:
-        """Whoever has the cookie."""
+        """Identifies the user by the cookie."""
 
         async def identify_user(request: Request) -> Person:
             cookie = request.cookies.get(_COOKIE, "")
@@ -62,18 +61,18 @@ class SingleUser:
         return identify_user
 
     def login_address(self, request: Request) -> str | None:
-        """None: there is no login, only the address that was printed."""
+        """Returns None: there is no login page, only the printed address."""
         return None
 
 
 @dataclass(frozen=True, slots=True)
 class UnavailableActions:
-    """Without an Airflow nothing can be started."""
+    """Actions without Airflow: nothing can be started."""
 
     async def start(
         self, request: Request, *, dag_id: str, run_id: str, conf: Mapping[str, Any], note: str = ""
     ) -> NoReturn:
-        """Refused.
+        """Always raises.
 
         Raises:
             ConfigError: AIRFLOW_CONNECTION_MISSING.
@@ -81,7 +80,7 @@ class UnavailableActions:
         raise _no_airflow_error()
 
     async def run_state(self, request: Request, *, dag_id: str, run_id: str) -> NoReturn:
-        """Refused.
+        """Always raises.
 
         Raises:
             ConfigError: AIRFLOW_CONNECTION_MISSING.
@@ -89,7 +88,7 @@ class UnavailableActions:
         raise _no_airflow_error()
 
     async def dag_params(self, request: Request, *, dag_id: str) -> NoReturn:
-        """Refused.
+        """Always raises.
 
         Raises:
             ConfigError: AIRFLOW_CONNECTION_MISSING.
@@ -97,7 +96,7 @@ class UnavailableActions:
         raise _no_airflow_error()
 
     async def run_status(self, request: Request, *, dag_id: str, run_id: str, task_ids: Iterable[str]) -> NoReturn:
-        """Refused.
+        """Always raises.
 
         Raises:
             ConfigError: AIRFLOW_CONNECTION_MISSING.
@@ -105,34 +104,36 @@ class UnavailableActions:
         raise _no_airflow_error()
 
     def unavailable_reason(self) -> str:
-        """Why nothing can be started."""
+        """Returns why no run can start."""
         return _NO_AIRFLOW
 
     def paused_dags(self) -> frozenset[str] | None:
-        """Nobody knows."""
+        """Returns None: unknown."""
         return None
 
     def pending_approvals(self, airflow: str | None) -> tuple[PendingApproval, ...]:
-        """None: nobody is asked without an Airflow."""
+        """Returns none."""
         return ()
 
     def airflow_address(self, request: Request) -> str | None:
-        """There is none."""
+        """Returns None."""
         return None
 
 
 def _no_airflow_error() -> ConfigError:
-    return ConfigError("AIRFLOW_CONNECTION_MISSING", _NO_AIRFLOW, hint="Run the command that the page names.")
+    return ConfigError("AIRFLOW_CONNECTION_MISSING", _NO_AIRFLOW, hint="Run the command that the page shows.")
 
 
 def build_standalone(user: SingleUser, *, catalog: CatalogCache | None = None) -> FastAPI:
-    """The console behind the address that works once, over the lake of the environment of this process."""
+    """Returns the console application on the lake of this process's environment, opened by the one-time address."""
     catalog = catalog or CatalogCache()
 
     def open_lake() -> ObjectStore:
         return open_objects(catalog.current().environment.lake, timeouts=CLIENT_TIMEOUTS)
 
-    console = Console(authenticator=user, actions=UnavailableActions(), records=CachedObjects(open_lake), catalog=catalog)
+    console = Console(
+        authenticator=user, actions=UnavailableActions(), records=CachedObjects(open_lake), catalog=catalog
+    )
     app = FastAPI(title="Deltaworks", docs_url=None, redoc_url=None, openapi_url=None)
     app.add_middleware(TrustedHostMiddleware, allowed_hosts=[HOST, "localhost"])
 
@@ -140,7 +141,7 @@ def build_standalone(user: SingleUser, *, catalog: CatalogCache | None = None) -
     async def open_once(key: str) -> Response:
         cookie = user.redeem_key(key)
         if cookie is None:
-            refused = "This address has been used, or is of another start. Start `deltaworks console` again.\n"
+            refused = "This address has been used or belongs to another start. Start `deltaworks console` again.\n"
             return PlainTextResponse(refused, 403, headers=dict(HEADERS))
         answer = RedirectResponse("/", 303, headers={**HEADERS, "Cache-Control": "no-store"})
         answer.set_cookie(_COOKIE, cookie, httponly=True, samesite="strict")

@@ -1,4 +1,4 @@
-"""Summaries and instants as pages read them: what is missing or torn is a word on the page, and never an error."""
+"""Reads summaries for pages: a missing or damaged summary is a text on the page, not an error."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ S = TypeVar("S", bound=Record)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredSummary(Generic[S]):
-    """A summary, or why there is none: `never` written, or written and not to be read."""
+    """A summary, or why there is none: never written (`is_missing`) or unreadable (`problem`)."""
 
     summary: S | None = None
     is_missing: bool = False
@@ -27,17 +27,17 @@ class StoredSummary(Generic[S]):
 
 
 def read_summaries(context: PageContext, kind: type[S], keys: Mapping[str, str]) -> dict[str, StoredSummary[S]]:
-    """The summaries of pipelines, read at once.
+    """Reads the summaries of pipelines in parallel.
 
     Args:
-        keys: the key of each pipeline's.
+        keys: the key of each pipeline's summary.
     """
     context.objects.fetch(keys.values())
     return {pipeline: _read(context, kind, key) for pipeline, key in keys.items()}
 
 
 def read_summary(context: PageContext, kind: type[S], key: str) -> StoredSummary[S]:
-    """One summary."""
+    """Reads one summary."""
     return read_summaries(context, kind, {"": key})[""]
 
 
@@ -49,14 +49,18 @@ def _read(context: PageContext, kind: type[S], key: str) -> StoredSummary[S]:
     if item is None:
         return StoredSummary(is_missing=True)
     summary = decode_or_none(kind, item.data, key=key)
-    return StoredSummary(problem=f"{key} cannot be read; it is written anew.") if summary is None else StoredSummary(summary=summary)
+    return (
+        StoredSummary(problem=f"{key} cannot be read; the next update replaces it.")
+        if summary is None
+        else StoredSummary(summary=summary)
+    )
 
 
 def to_dict(piece: SummaryPart) -> dict[str, Any]:
-    """A piece of a summary as plain data, which a view may hold."""
+    """Returns a part of a summary as plain data for a view."""
     return piece.model_dump()
 
 
 def latest_instant(instants: Iterable[datetime | None]) -> datetime | None:
-    """The latest of them, None where there is none."""
+    """Returns the latest instant, or None."""
     return max((at for at in instants if at is not None), default=None)

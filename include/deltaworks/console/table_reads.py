@@ -1,6 +1,4 @@
-"""What pages read from tables: by one child process at a time, with a deadline, so that its memory and its fate are
-not those of the process that hosts the console.
-"""
+"""Reads tables for pages in a child process with a deadline, one at a time, to isolate its memory use and crashes."""
 
 from __future__ import annotations
 
@@ -14,7 +12,7 @@ from typing import Any, Final
 
 from deltaworks.console.render_lock import release_while_waiting
 
-#: How long a page waits for the child, and for one that another page has started.
+#: How long a page waits for the child process.
 DEADLINE_SECONDS: Final = 5.0
 _LOCK_TIMEOUT_SECONDS: Final = 1.0
 CHILD_COMMAND: Final = (sys.executable, "-m", "deltaworks.operations.table_reads")
@@ -24,7 +22,7 @@ _child_lock = threading.Lock()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableReadResult:
-    """What was read. `unfinished` where it takes longer than a page waits, `problem` where it cannot be read."""
+    """The rows of a read. `unfinished` if it exceeds the deadline, `problem` if it failed."""
 
     rows: tuple[Mapping[str, Any], ...] = ()
     unfinished: bool = False
@@ -34,10 +32,10 @@ class TableReadResult:
 def read_tables(
     read: str, *, command: Sequence[str] = CHILD_COMMAND, seconds: float = DEADLINE_SECONDS, **values: str
 ) -> TableReadResult:
-    """Have the child read something. Never raises; the child is gone when this returns.
+    """Runs a query in the child process. Never raises; the child has ended when it returns.
 
     Args:
-        read, values: as `deltaworks.operations.table_reads` has them.
+        read, values: the query of `deltaworks.operations.table_reads`.
     """
     with release_while_waiting():
         return _run_child(json.dumps({"read": read, **values}), command, seconds)
@@ -57,7 +55,7 @@ def _run_child(question: str, command: Sequence[str], seconds: float) -> TableRe
     except subprocess.TimeoutExpired:
         return TableReadResult(unfinished=True)
     except (OSError, ValueError) as error:
-        return TableReadResult(problem=f"The process that reads tables could not be started: {error}.")
+        return TableReadResult(problem=f"The process for table reads could not be started: {error}.")
     finally:
         _child_lock.release()
     return _parse_output(completed)
@@ -70,4 +68,6 @@ def _parse_output(completed: subprocess.CompletedProcess[bytes]) -> TableReadRes
             return TableReadResult(problem=str(output["error"]))
         return TableReadResult(rows=tuple(row for row in output["rows"] if isinstance(row, dict)))
     except (ValueError, IndexError, KeyError, TypeError):
-        return TableReadResult(problem=f"The process that reads tables ended with {completed.returncode} and no answer.")
+        return TableReadResult(
+            problem=(f"The process for table reads ended with exit code {completed.returncode} and no answer.")
+        )

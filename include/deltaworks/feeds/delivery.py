@@ -129,8 +129,8 @@ class DeliveryRun:
             "FEED_TOO_MANY_DEAD_LETTERS",
             f"Delivery {delivery.number} of feed {self._name} has {delivery.dead_letters:,} dead letters, more than "
             f"max_dead_letters ({self._feed.max_dead_letters:,}).",
-            hint=f"Read the reasons with `deltaworks feeds dead-letters {arguments}`. Fix the receiver or the rows, or raise "
-            f"max_dead_letters, and restart the feeds. Then run `deltaworks feeds replay {arguments} --since "
+            hint=f"Read the reasons with `deltaworks feeds dead-letters {arguments}`. Fix the receiver or the rows, or "
+            f"raise max_dead_letters, and restart the feeds. Then run `deltaworks feeds replay {arguments} --since "
             f"{delivery.number}` to send the delivery again.",
         )
 

@@ -42,9 +42,8 @@ class GoldTableResult:
     """The result for one gold table. `failed_checks` are the checks its answer failed; it was not published then.
     `checks_passed` is false for it and for tables that read it.
 
-    `partitions` are the rebuilt dates or values, None for all; `version` is the commit, None without one. `spark_required`
-        is 1
-    if a dry check found work.
+    `partitions` are the rebuilt dates or values, None for all; `version` is the commit, None without one.
+    `spark_required` is 1 if a check without Spark left work for it.
     """
 
     table: str

@@ -138,8 +138,8 @@ def stop_job(
     if airflow_error is not None:
         raise _partly_done_error(
             airflow_error,
-            f"{job.display_name} has ended and its stop flag is set, but its DAG {job.dag_id} could not be paused: unless "
-            "it was paused before, Airflow keeps starting runs, which end immediately.",
+            f"{job.display_name} has ended with its stop flag set, but {job.dag_id} could not be paused. Unless it "
+            "was paused before, Airflow keeps starting runs, which end immediately.",
             f"Then `deltaworks stop {job.cli_argument}` again, or pause {job.dag_id} in Airflow.",
         )
     echo(f"{job.display_name} is stopped. `deltaworks start {job.cli_argument}` resumes it.")

@@ -169,7 +169,7 @@ class _CleanRun:
             self._result.removed += 1
             self._remaining_limit -= 1
             self._result.bytes += row["size"] or 0
-        elif state == "gone":
+        elif state == "missing":
             self._result.already_absent += 1
         else:
             self._result.changed += 1

@@ -152,7 +152,8 @@ def viewers(
     published = _deliver(viewer_deliveries(settings, answers), directory, land=land, pause_seconds=pause_seconds)
     _write_truth(answers.to_json(), directory, truth)
     print_line(
-        f"{len(answers.views):,} views: {_published_amount(published)}, {_rejection_summary(answers)} that will be quarantined."
+        f"{len(answers.views):,} views: {_published_amount(published)}, "
+        f"{_rejection_summary(answers)} that will be quarantined."
     )
 
 
@@ -172,7 +173,8 @@ def market(
     published = _deliver(market_deliveries(settings, answers), directory, land=land, pause_seconds=pause_seconds)
     _write_truth(answers.to_json(), directory, truth)
     print_line(
-        f"{len(answers.days):,} prices: {_published_amount(published)}, {_rejection_summary(answers)} that will be quarantined."
+        f"{len(answers.days):,} prices: {_published_amount(published)}, "
+        f"{_rejection_summary(answers)} that will be quarantined."
     )
 
 

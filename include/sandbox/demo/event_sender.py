@@ -176,7 +176,8 @@ class EventSender:
         if settings is None:
             return None
         self.print_line(
-            f"{', '.join(self.data_settings.viewers_settings)}: landing {settings.views:,} generated views, seed {settings.seed}"
+            f"{', '.join(self.data_settings.viewers_settings)}: landing {settings.views:,} generated views, "
+            f"seed {settings.seed}"
         )
         truth = ViewersTruth()
         self._land_deliveries(list(viewer_deliveries(settings, truth)), self.data_settings.viewers_settings, sink)

@@ -1,7 +1,6 @@
-"""A market whose gold is tested: prices with the earnings that were known then, and what DuckDB's ASOF says of them.
+"""Test data of a market: prices joined with the earnings known at the time, with DuckDB's ASOF join as the oracle.
 
-The facts are those of 10-K forms in `shared/data/fundamentals`, the prices Apple's as they were traded; what the data
-lacks, a fact that comes late or is restated, is made up.
+Facts come from 10-K forms in `shared/data/fundamentals`, prices are Apple's; late and restated facts are invented.
 """
 
 from __future__ import annotations
@@ -87,7 +86,7 @@ LEFT JOIN (
 ) s ON s.ticker = p.ticker AND s.event_date = p.event_date
 """
 SPLITS = "ticker,ex_date,ratio\nOTHER,2011-01-03,2\n"
-#: By the newest fact of each moment first, and then natively: another way than intervals.
+#: A native ASOF join over the newest fact of each time, independent of intervals.
 ORACLE = """
 WITH points AS (
   SELECT a.ticker, a.filed + 1 AS known_from, arg_max(b.eps, (b.period_end, b.filed, b.accession)) AS eps,
@@ -103,7 +102,7 @@ FROM prices p JOIN adjusted USING (ticker, day) ASOF LEFT JOIN points e
   ON p.ticker = e.ticker AND p.day >= e.known_from
 """
 Fact = dict[str, Any]
-#: By date and ticker: close, EPS, when it was filed, price over earnings.
+#: By date and ticker: close, EPS, filing date, P/E ratio.
 Answer = dict[tuple[Any, ...], tuple[Any, ...]]
 
 
@@ -140,7 +139,7 @@ def fact(ticker: str, filed: str, period_end: str, eps: str, accession: str) -> 
 
 
 class Rows:
-    """What has landed and is declared, as plain lists, and what a join of all of it would give."""
+    """The landed rows as lists, and the expected join."""
 
     def __init__(self) -> None:
         self.prices: list[dict[str, Any]] = []
@@ -158,7 +157,7 @@ class Rows:
             return {(row[0], row[1]): row[2:] for row in connection.execute(ORACLE).fetchall()}
 
     def hold(self, answer: Answer) -> None:
-        """Compare an answer with the oracle's, row by row."""
+        """Compares an answer with the oracle, row by row."""
         oracle = self.oracle()
         assert answer.keys() == oracle.keys()
         for place, (close, eps, filed, pe) in oracle.items():
@@ -168,7 +167,7 @@ class Rows:
 
 
 def answer_of(rows: list[dict[str, Any]]) -> Answer:
-    """The rows of the gold table by date and ticker."""
+    """Returns the rows of the gold table by date and ticker."""
     columns = ("close", "eps", "filed", "pe")
     answer = {(row["price_date"], row["ticker"]): tuple(row[name] for name in columns) for row in rows}
     assert len(answer) == len(rows)
@@ -176,33 +175,33 @@ def answer_of(rows: list[dict[str, Any]]) -> Answer:
 
 
 def facts_of(answer: Answer) -> Answer:
-    """What is joined and not calculated: the close, EPS, and when it was filed, by date and ticker."""
+    """Returns joined values (close, EPS, filing date) by date and ticker."""
     return {place: row[:3] for place, row in answer.items()}
 
 
 class Market(Protocol):
-    """A project with the pipeline: how rows land, and how its gold is built."""
+    """A project with the pipeline, and how to land rows and build gold."""
 
     rows: Rows
 
     def land(self, *, prices: Sequence[dict[str, Any]] = (), facts: Sequence[Fact] = ()) -> None:
-        """Let rows land."""
+        """Lands rows."""
 
     def split(self, line: str) -> None:
-        """Add a line to the file of splits."""
+        """Adds a line to the file of splits."""
 
     def build(self) -> tuple[str, ...] | None:
-        """Build all gold; the partitions of `price_with_eps` that were."""
+        """Builds all gold tables; returns the rebuilt partitions of `price_with_eps`."""
 
     def answer(self) -> Answer:
-        """The gold table as it is."""
+        """Returns the current gold table."""
 
 
 def open_market(market: Market, *, every: int = 1) -> None:
-    """The first prices and filings, and a price that comes late, each build compared with the oracle row by row.
+    """Lands the first prices and filings and a late price; compares each build with the oracle.
 
     Args:
-        every: one date of so many has prices; a build writes a file for each.
+        every: only every n-th date has prices, since a build writes a file per date.
     """
     late = dt.date(2011, 1, 11)
     prices = [row for row in apple_prices() if row["event_time"].date() != late][::every]
@@ -219,13 +218,13 @@ def _holds_after(market: Market, expected: tuple[str, ...] | None) -> None:
 
 
 def live_through(market: Market) -> None:
-    """Everything that can happen to an open market, each build compared with the oracle row by row."""
+    """Runs all scenarios on an open market; compares each build with the oracle."""
 
     def holds_after(*expected: str) -> None:
         _holds_after(market, expected)
 
     market.land(facts=[fact("AAPL", "2011-02-01", "2010-12-25", "16.00", "late")])
-    holds_after("2010-10-28..")  # the interval of before has got an end
+    holds_after("2010-10-28..")  # the previous interval now has an end
     same_time = [fact("AAPL", "2011-02-01", "2010-12-25", eps, name) for eps, name in (("16.5", "a"), ("17", "z"))]
     market.land(facts=same_time)
     holds_after("2011-02-02..")

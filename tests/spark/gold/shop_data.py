@@ -1,4 +1,4 @@
-"""A shop whose gold is tested: its declaration up to gold, and rows of its table of events."""
+"""Test data of a shop: its declaration without gold, and events."""
 
 from __future__ import annotations
 
@@ -20,5 +20,5 @@ START = dt.datetime(2025, 3, 1, 12, tzinfo=dt.UTC)
 
 
 def event(day: int, event_id: str | None, device: str | None = "d1", **more: Any) -> dict[str, Any]:
-    """A row of the day so many after START."""
+    """Returns an event some days after START."""
     return {"event_id": event_id, "event_time": START + dt.timedelta(days=day), "device_id": device, **more}

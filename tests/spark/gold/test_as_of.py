@@ -1,4 +1,4 @@
-"""Prices with the earnings that were known then, built by Spark: intervals, late, restated and same-time facts."""
+"""As-of joins built by Spark: intervals with late, restated and simultaneous facts."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from tests.spark.gold.market_data import (
 
 
 class SparkMarket:
-    """The market in a project whose gold Spark builds."""
+    """A market whose gold is built by Spark."""
 
     def __init__(self, spark: SparkSession, project: Any) -> None:
         self._spark, self._project = spark, project
@@ -61,13 +61,13 @@ class SparkMarket:
 @pytest.mark.skipif(
     not SHARED_DATA.is_dir(), reason=f"no real data at {SHARED_DATA}; name its folder in DELTAWORKS_SHARED_DATA"
 )
-def test_an_as_of_join_is_exact_whatever_came_late_or_was_restated(
+def test_an_as_of_join_is_exact_after_late_and_restated_rows(
     spark: SparkSession, make_project: Callable[..., Any]
 ) -> None:
     files = {"gold/eps_known.sql": EPS_KNOWN, "gold/price_with_eps.sql": PRICE_WITH_EPS}
     market = SparkMarket(spark, make_project({"market": (MARKET, files | {"reference/splits.csv": SPLITS})}))
 
-    # One date of six: that every one of them is right is seen without Spark, in a tenth of the time.
+    # Every sixth date: the unit test covers all dates without Spark, ten times faster.
     open_market(market, every=6)
     live_through(market)
 

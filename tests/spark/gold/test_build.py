@@ -1,4 +1,4 @@
-"""Incremental gold rebuilds: always what a rebuild from scratch gives, and nothing where nothing changed."""
+"""Incremental gold rebuilds match full rebuilds, and do nothing without changes."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def content(shop: Any, table: str) -> Counter[tuple[Any, ...]]:
 
 
 def deduplicated(rows: Rows, within_days: int) -> Rows:
-    """The oracle of the rule: a row is a copy when an earlier one of its id lies near enough."""
+    """Oracle: a row is a duplicate if an earlier row of its id lies within the window."""
     kept: Rows = []
     for row in rows:
         copies = [other for other in rows if other["event_id"] == row["event_id"] and row["event_id"] is not None]
@@ -91,14 +91,14 @@ def expected_returning(rows: Rows) -> Counter[tuple[Any, ...]]:
 
 
 @pytest.mark.parametrize("most_rows", [1_000_000, 0], ids=["held in the driver", "left to Spark"])
-def test_incremental_rebuilds_after_late_rows_and_copies_agree_with_plain_python(
+def test_incremental_rebuilds_after_late_and_duplicate_rows_match_plain_python(
     spark: SparkSession, shop: Any, monkeypatch: pytest.MonkeyPatch, most_rows: int
 ) -> None:
     monkeypatch.setattr(event_keys, "MAX_KEYS", most_rows)
     monkeypatch.setattr(input_views, "MAX_CACHED_ROWS", most_rows)
     chosen = random.Random(7)
     arrived: Rows = []
-    # Arrival numbers out of order, so that a copy seen later can be the one that survives, as after a repair.
+    # Arrival numbers are out of order, so that a later duplicate can survive, as after a repair.
     for ordinal, seq in enumerate((3, 1, 2)):
         batch = []
         for position in range(chosen.randint(10, 20)):
@@ -126,7 +126,7 @@ def test_incremental_rebuilds_after_late_rows_and_copies_agree_with_plain_python
     assert {name: content(shop, name) for name in before} == before
 
 
-def test_only_touched_dates_are_rewritten_and_the_commit_says_what_from(spark: SparkSession, shop: Any) -> None:
+def test_only_changed_dates_are_rewritten_and_the_commit_records_its_inputs(spark: SparkSession, shop: Any) -> None:
     shop.append("shop", "events", [event(day, f"e{day}") for day in (0, 5, 10)])
     rebuild_gold(spark, shop.catalog, "shop", tables=["daily"])
     before = set(shop.lake.open(paths.table("shop", "daily")).file_uris())
@@ -155,7 +155,7 @@ def test_nothing_is_committed_when_nothing_changed_even_after_optimize(spark: Sp
     assert shop.lake.open(paths.table("shop", "daily")).version() == 0
 
 
-def test_a_date_whose_rows_are_gone_is_emptied(spark: SparkSession, shop: Any) -> None:
+def test_a_date_without_rows_is_emptied(spark: SparkSession, shop: Any) -> None:
     shop.append("shop", "events", [event(0, "a"), event(4, "b")])
     rebuild_gold(spark, shop.catalog, "shop", tables=["daily"])
     spark.sql(f"DELETE FROM delta.`{shop.lake.storage.spark_uri(paths.table('shop', 'events'))}` WHERE event_id = 'b'")
@@ -165,7 +165,9 @@ def test_a_date_whose_rows_are_gone_is_emptied(spark: SparkSession, shop: Any) -
     assert content(shop, "daily") == Counter([(START.date(), "d1", 1)])
 
 
-def test_the_surviving_copy_moves_to_another_date_when_the_first_one_is_removed(spark: SparkSession, shop: Any) -> None:
+def test_the_surviving_duplicate_moves_to_another_date_when_the_first_is_removed(
+    spark: SparkSession, shop: Any
+) -> None:
     shop.append("shop", "events", [event(0, "same", device="first")])
     shop.append("shop", "events", [event(1, "same", device="second")])
     first = rebuild_gold(spark, shop.catalog, "shop", tables=["daily"]).table("daily")
@@ -187,9 +189,7 @@ def test_rows_without_a_key_are_all_kept(spark: SparkSession, shop: Any) -> None
     assert (result.rows, result.duplicates_dropped) == (1, 1)
 
 
-def test_a_table_that_any_change_affects_is_built_whole_and_a_missing_input_counts_as_empty(
-    spark: SparkSession, shop: Any
-) -> None:
+def test_affects_all_rebuilds_everything_and_a_missing_input_is_empty(spark: SparkSession, shop: Any) -> None:
     shop.append("shop", "events", [event(0, "a")])
     result = rebuild_gold(spark, shop.catalog, "shop")
     assert result.table("bookings").reason == "none of its inputs exists yet"
@@ -203,7 +203,7 @@ def test_a_table_that_any_change_affects_is_built_whole_and_a_missing_input_coun
     assert result.table("daily").skipped
 
 
-def test_a_new_column_in_the_sql_rebuilds_the_whole_table(spark: SparkSession, shop: Any) -> None:
+def test_a_new_column_in_the_sql_rebuilds_the_full_table(spark: SparkSession, shop: Any) -> None:
     shop.append("shop", "events", [event(0, "a"), event(9, "b")])
     rebuild_gold(spark, shop.catalog, "shop", tables=["daily"])
     sql = shop.root / "include/pipelines/shop/gold/daily.sql"
@@ -216,7 +216,7 @@ def test_a_new_column_in_the_sql_rebuilds_the_whole_table(spark: SparkSession, s
     assert len(shop.rows("shop", "daily")) == 2
 
 
-def test_a_gold_table_somebody_restored_is_rebuilt_whole(spark: SparkSession, shop: Any) -> None:
+def test_a_restored_gold_table_is_rebuilt_in_full(spark: SparkSession, shop: Any) -> None:
     shop.append("shop", "events", [event(0, "a")])
     rebuild_gold(spark, shop.catalog, "shop", tables=["daily"])
     shop.append("shop", "events", [event(3, "b")])
@@ -230,7 +230,7 @@ def test_a_gold_table_somebody_restored_is_rebuilt_whole(spark: SparkSession, sh
     assert len(content(shop, "daily")) == 2
 
 
-def test_a_build_reads_the_versions_it_pinned_while_appends_go_on(
+def test_a_build_reads_pinned_versions_during_appends(
     spark: SparkSession, shop: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shop.append("shop", "events", [event(0, "a")])
@@ -253,7 +253,7 @@ def test_a_build_reads_the_versions_it_pinned_while_appends_go_on(
     assert content(shop, "daily") == Counter([(START.date(), "d1", 2)])
 
 
-def test_a_date_asked_for_is_built_anew_and_nothing_else_is_taken_for_built(spark: SparkSession, shop: Any) -> None:
+def test_a_requested_date_is_rebuilt_and_others_stay_pending(spark: SparkSession, shop: Any) -> None:
     shop.append("shop", "events", [event(day, f"e{day}") for day in range(4)])
     rebuild_gold(spark, shop.catalog, "shop")
     shop.append("shop", "events", [event(1, "late1", "d2"), event(3, "late3", "d2")])
@@ -265,7 +265,7 @@ def test_a_date_asked_for_is_built_anew_and_nothing_else_is_taken_for_built(spar
     assert result.table("totals").skipped
     assert {row["event_date"].day for row in shop.rows("shop", "daily") if row["device_id"] == "d2"} == {4}
 
-    # The next build still sees the other date as changed.
+    # The other date is still pending.
     rebuild_gold(spark, shop.catalog, "shop", tables=["daily"])
 
     assert {row["event_date"].day for row in shop.rows("shop", "daily") if row["device_id"] == "d2"} == {2, 4}
@@ -288,7 +288,7 @@ def test_a_date_built_after_a_change_of_sql_leaves_the_rest_to_be_rebuilt(spark:
     assert [row["events"] for row in shop.rows("shop", "daily")] == [10, 10, 10]
 
 
-def test_dates_of_a_table_that_was_never_built_build_it_whole(spark: SparkSession, shop: Any) -> None:
+def test_requested_dates_of_a_new_table_build_it_in_full(spark: SparkSession, shop: Any) -> None:
     shop.append("shop", "events", [event(day, f"e{day}") for day in range(3)])
 
     result = rebuild_gold(spark, shop.catalog, "shop", tables=["daily"], dates=frozenset([START.date()]))

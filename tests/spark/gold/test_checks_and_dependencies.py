@@ -1,4 +1,4 @@
-"""Gold tables that read gold tables, and answers that are looked at before readers see them."""
+"""Gold tables that read gold tables, and checks before publishing."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from deltaworks.gold import table_build
 from deltaworks.gold.build import rebuild_gold
 from tests.spark.gold.shop_data import SHOP, event
 
-# `weekly` is declared before what it reads.
+# `weekly` is declared before its input.
 GOLD = """\
 gold:
   tables:
@@ -35,7 +35,7 @@ SQL = {
 }
 
 
-def test_answers_are_built_in_order_by_what_changed_and_published_only_if_they_hold(
+def test_tables_are_built_in_order_and_published_only_if_checks_pass(
     spark: SparkSession, make_project: Callable[..., Any]
 ) -> None:
     shop = make_project({"shop": (SHOP + GOLD, SQL)})
@@ -69,7 +69,7 @@ def test_answers_are_built_in_order_by_what_changed_and_published_only_if_they_h
     assert {row["n"] for row in shop.rows("shop", "others")} >= {5}, "the other table is"
 
 
-def test_without_the_checks_what_breaks_them_is_published(
+def test_without_checks_invalid_answers_are_published(
     spark: SparkSession, make_project: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(table_build, "failed_checks", lambda *_: [])
@@ -81,7 +81,7 @@ def test_without_the_checks_what_breaks_them_is_published(
     assert [row["device_id"] for row in shop.rows("shop", "daily")] == [None]
 
 
-def test_every_check_says_what_it_found(spark: SparkSession) -> None:
+def test_every_check_describes_its_failure(spark: SparkSession) -> None:
     from deltaworks.gold.answer import failed_checks
     from deltaworks.specs.gold import GoldTableSpec
 

@@ -1,4 +1,4 @@
-"""Files handed to Spark by name: the rows of one version, whatever else lies in the folders, or Delta reads them."""
+"""Plain Parquet scans return the rows of one version, or fall back to Delta."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ DAY = START.date()
 
 @pytest.fixture
 def shop(make_project: Callable[..., Any]) -> Any:
-    """More files of two dates than are named one by one."""
+    """A table with more files than are passed by path."""
     made = make_project({"shop": (SHOP, {})})
     for number in range(MAX_NAMED_FILES + 2):
         made.append("shop", "events", [event(0, f"a{number}"), event(1, f"b{number}")])
@@ -30,7 +30,7 @@ def shop(make_project: Callable[..., Any]) -> Any:
 
 
 def scanned(spark: SparkSession, shop: Any, part: Part, *, version: int | None = None) -> list[str] | None:
-    """The ids of the rows of a part, where files are read."""
+    """Returns the ids of the rows of a part, if read as plain files."""
     opened = shop.lake.open(KEY)
     if version is not None:
         opened.load_as_version(version)
@@ -46,7 +46,7 @@ def folder(shop: Any) -> Path:
     return Path(shop.lake.storage.prefix) / KEY / f"event_date={DAY}"
 
 
-def test_the_files_of_a_version_are_read_among_those_of_others(spark: SparkSession, shop: Any) -> None:
+def test_only_files_of_the_version_are_read(spark: SparkSession, shop: Any) -> None:
     first_day = sorted(f"a{number}" for number in range(MAX_NAMED_FILES + 2))
     before = shop.lake.open(KEY).version()
     assert scanned(spark, shop, of_dates(DAY)) == first_day
@@ -60,7 +60,7 @@ def test_the_files_of_a_version_are_read_among_those_of_others(spark: SparkSessi
     assert len(scanned(spark, shop, Part("event_date", None)) or ()) == 2 * len(first_day) + 1
 
 
-def test_columns_that_came_later_are_null_before(spark: SparkSession, shop: Any) -> None:
+def test_columns_added_later_are_null_in_old_files(spark: SparkSession, shop: Any) -> None:
     opened = shop.lake.open(KEY)
     rows = read_plain_files(spark, shop.lake, opened, FileScan(KEY, opened.version(), of_dates(DAY), "event_date"))
     assert rows is not None
@@ -69,7 +69,7 @@ def test_columns_that_came_later_are_null_before(spark: SparkSession, shop: Any)
     assert sorted(map(str, rows.collect())) == sorted(map(str, expected.filter(f"event_date = '{DAY}'").collect()))
 
 
-def test_what_cannot_be_read_by_files_alone_goes_through_delta(spark: SparkSession, shop: Any) -> None:
+def test_tables_with_reader_features_use_the_delta_reader(spark: SparkSession, shop: Any) -> None:
     next(folder(shop).glob("*.parquet")).unlink()
     assert scanned(spark, shop, of_dates(DAY)) is None, "a listing lacks a file, which would be rows that are missing"
     assert scanned(spark, shop, of_dates(DAY + dt.timedelta(days=1))) is not None

@@ -1,4 +1,4 @@
-"""First builds over small inputs: the table that Spark would have made, without its writer."""
+"""First builds over small inputs create the same table as Spark."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def rows(spark: SparkSession, shop: Any, table: str) -> list[str]:
     return sorted(map(repr, spark.read.format("delta").load(uri).collect()))
 
 
-def test_it_is_the_table_that_spark_would_have_made(
+def test_the_first_build_equals_a_table_created_by_spark(
     spark: SparkSession, shop: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     result = rebuild_gold(spark, shop.catalog, "shop", tables=["daily", "kinds"])
@@ -67,7 +67,7 @@ def test_it_is_the_table_that_spark_would_have_made(
     assert len(rows(spark, shop, "kinds")) == 3, "an empty text and none are one partition of two rows"
 
 
-def test_builds_after_it_go_on_from_it(spark: SparkSession, shop: Any) -> None:
+def test_later_builds_continue_from_the_first(spark: SparkSession, shop: Any) -> None:
     rebuild_gold(spark, shop.catalog, "shop")
     shop.append("shop", "events", [event(3, "e", "d3")])
 
@@ -79,7 +79,7 @@ def test_builds_after_it_go_on_from_it(spark: SparkSession, shop: Any) -> None:
     assert rows(spark, shop, "daily") == incremental
 
 
-def test_large_inputs_and_wishes_for_new_tables_are_left_to_spark(
+def test_large_inputs_and_default_table_properties_are_left_to_spark(
     spark: SparkSession, shop: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     spark.conf.set(DEFAULT, "true")

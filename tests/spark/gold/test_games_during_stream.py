@@ -1,4 +1,4 @@
-"""Gold of the game as its stream builds it: by whichever dates events come, it is what the DAG makes of all of them."""
+"""Gold of the games pipeline refreshed by its stream equals the DAG's build."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def contents(games: Any) -> dict[str, Counter[tuple[Any, ...]]]:
 
 
 @pytest.mark.integration
-def test_a_look_builds_all_of_it_at_once_and_as_the_dag_does(
+def test_a_refresh_round_builds_the_same_tables_as_the_dag(
     spark: SparkSession, make_project: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sql = {table["sql"]: (FOLDER / table["sql"]).read_text() for table in REFRESHED}
@@ -84,7 +84,7 @@ def test_a_look_builds_all_of_it_at_once_and_as_the_dag_does(
     games.append("games", "events", [sent(1, "e1", "d1"), sent(2, "e2", "d2", "FR"), sent(30, "e3", "d1")])
     games.append("games", "purchase", [paid(2, "e2", "3.50")])
     look()
-    # A copy a day later, a late event of the first date, and a purchase whose envelope comes behind it.
+    # A duplicate a day later, a late event of the first date, and a purchase whose envelope arrives after it.
     games.append("games", "purchase", [paid(26, "e2", "3.50"), paid(27, "e4", "1.25")])
     look()
     games.append("games", "events", [sent(26, "e2", "d2", "FR"), sent(27, "e4", "d3", "IT"), sent(1.5, "e5", "d3")])

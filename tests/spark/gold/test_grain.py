@@ -1,4 +1,4 @@
-"""Gold by hours as Spark builds it: exact whatever comes, and with a loop and a DAG that build it at once."""
+"""Hourly gold built by Spark is exact, also with a concurrent loop and DAG."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ KEY = paths.table("traffic", MINUTES)
 
 
 class SparkTraffic(Traffic):
-    """Traffic whose gold Spark builds."""
+    """Traffic whose gold is built by Spark."""
 
     def __init__(self, spark: SparkSession, project: Any) -> None:
         super().__init__(project.catalog)
@@ -47,14 +47,14 @@ def traffic(spark: SparkSession, make_project: Callable[..., Any]) -> SparkTraff
 
 
 @pytest.mark.integration
-def test_gold_by_hours_is_exact_whatever_came_late_twice_or_was_put_back(traffic: SparkTraffic) -> None:
+def test_hourly_gold_is_exact_after_late_duplicate_and_restored_rows(traffic: SparkTraffic) -> None:
     live_through(traffic)
 
     assert traffic.answer("edge_trend") == expected(traffic.requests(), trend=True)
 
 
 @pytest.mark.parametrize("most_keys", [event_keys.MAX_KEYS, 0], ids=["driver", "spark"])
-def test_a_build_replaces_its_hours_alone_and_counts_their_copies(
+def test_a_build_replaces_only_its_hours_and_counts_their_duplicates(
     spark: SparkSession, traffic: SparkTraffic, monkeypatch: pytest.MonkeyPatch, most_keys: int
 ) -> None:
     monkeypatch.setattr(event_keys, "MAX_KEYS", most_keys)
@@ -80,9 +80,7 @@ def test_a_build_replaces_its_hours_alone_and_counts_their_copies(
         ("CASE WHEN edge = 'FRA' THEN event_time END", "GOLD_GRAIN_OUTSIDE_DATE"),
     ],
 )
-def test_rows_that_no_rebuild_of_an_hour_would_replace_are_refused(
-    traffic: SparkTraffic, minute: str, condition: str
-) -> None:
+def test_rows_outside_their_date_are_rejected(traffic: SparkTraffic, minute: str, condition: str) -> None:
     traffic.land([request(1, "a")])
     traffic.build(MINUTES)
     traffic.land([request(3, "b"), request(3, "c", edge="BOM")])
@@ -103,7 +101,7 @@ def planned(traffic: SparkTraffic) -> Any:
 
 
 @pytest.mark.parametrize("numbered", [pytest.param(True, marks=pytest.mark.integration), False])
-def test_a_build_that_was_planned_before_another_landed_does_not_land_over_it(
+def test_a_build_planned_before_another_commit_fails(
     spark: SparkSession, traffic: SparkTraffic, monkeypatch: pytest.MonkeyPatch, numbered: bool
 ) -> None:
     traffic.land([request(1, "a")])
@@ -127,7 +125,7 @@ def test_a_build_that_was_planned_before_another_landed_does_not_land_over_it(
     assert (traffic.answer(MINUTES) == newer) is numbered
 
 
-def test_an_input_that_is_pinned_anew_within_a_build_is_read_anew(spark: SparkSession, traffic: SparkTraffic) -> None:
+def test_a_repinned_input_is_read_again(spark: SparkSession, traffic: SparkTraffic) -> None:
     spec, everything = traffic.catalog.pipeline("traffic"), Part("event_date", None)
     traffic.land([request(1, "a")])
     with InputViews(spark, traffic.lake, pin_inputs(traffic.lake, spec, ["requests"]), spec.gold.dedupe) as views:
@@ -140,9 +138,7 @@ def test_an_input_that_is_pinned_anew_within_a_build_is_read_anew(spark: SparkSe
         assert (before, spark.table(view_name("requests")).count()) == (1, 2)
 
 
-def test_a_loop_and_a_dag_that_build_at_once_leave_what_one_of_them_would(
-    spark: SparkSession, traffic: SparkTraffic
-) -> None:
+def test_concurrent_loop_and_dag_builds_give_the_same_result(spark: SparkSession, traffic: SparkTraffic) -> None:
     traffic.land([request(0.5, "first")])
     reports: list[Any] = []
     loop = GoldRefreshLoop(

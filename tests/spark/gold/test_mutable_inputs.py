@@ -1,4 +1,4 @@
-"""Gold over rows that mutations change: only the organisations concerned are built, without what is deleted."""
+"""Gold over mutable rows: only changed organisations are rebuilt, without deleted rows."""
 
 from __future__ import annotations
 
@@ -50,9 +50,9 @@ def top(project: Any) -> list[tuple[Any, ...]]:
     return sorted(tuple(row[name] for name in columns) for row in project.rows("engagement", "top_contacts"))
 
 
-def test_organisations_that_mutations_touched_are_built_anew_and_no_others(spark: SparkSession, lake_of: Any) -> None:
+def test_only_organisations_changed_by_mutations_are_rebuilt(spark: SparkSession, lake_of: Any) -> None:
     rows = [activity(n, "acme", f"c{n % 2}", day=n) for n in range(4)]
-    # A copy of the first row, sent again; it counts once.
+    # A duplicate of the first row, counted once.
     rows += [activity(0, "acme", "c0", event_id="e0"), activity(8, QUOTED, "d"), activity(9, "calm", "d")]
     lake_of.append("engagement", "activities", rows)
     first = build(spark, lake_of)

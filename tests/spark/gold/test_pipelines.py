@@ -1,4 +1,4 @@
-"""The gold SQL of the project's own pipelines, run on small bronze tables with answers worked out by hand."""
+"""The gold SQL of the shipped pipelines on small bronze tables with known results."""
 
 from __future__ import annotations
 
@@ -36,15 +36,15 @@ def answer(project: Any, pipeline: str, table: str, *columns: str) -> list[tuple
     return sorted(tuple(row[column] for column in columns) for row in project.rows(pipeline, table))
 
 
-def test_games_answers_are_exact_after_copies_and_late_events(spark: SparkSession, project: Any) -> None:
-    # Of z no installation came: its events tell that the days before them are over.
+def test_games_gold_is_exact_after_duplicates_and_late_events(spark: SparkSession, project: Any) -> None:
+    # z has no installation; its events show that earlier days are complete.
     devices = {"a": (0, 1, 7), "b": (0, 7), "c": (0,), "z": (2, 8)}
     events = [
         at(day, event_id=f"{device}{day}", event_name="session_start", device_id=device)
         for device, days in devices.items()
         for day in days
     ]
-    # The envelope of a purchase says its country; that of p2 has not landed.
+    # A purchase's envelope has its country; that of p2 has not landed.
     events.append(at(0, event_id="p1", event_name="purchase", device_id="a", country="DE"))
     project.append("games", "events", [row for row in events if row["event_id"] not in ("a1", "z8")])
     project.append("games", "install", [at(0, event_id=f"i{device}", device_id=device) for device in "abc"])
@@ -73,7 +73,7 @@ def test_games_answers_are_exact_after_copies_and_late_events(spark: SparkSessio
     assert result.table("daily_active_users").duplicates_dropped == 1
 
 
-def test_edits_answers_count_every_edit(spark: SparkSession, project: Any) -> None:
+def test_edits_gold_counts_every_edit(spark: SparkSession, project: Any) -> None:
     made = [("u1", "x", 5), ("u1", "x", 7), ("u2", "y", 0)]
     project.append("edits", "edits", [at(0, user_name=user, page=page, added=added) for user, page, added in made])
 
@@ -84,9 +84,9 @@ def test_edits_answers_count_every_edit(spark: SparkSession, project: Any) -> No
     assert answer(project, "edits", "edits_totals", "event_date", "edits", "users") == [(DATE, 3, 2)]
 
 
-def test_a_build_of_every_pipeline_is_whole_without_its_inputs(spark: SparkSession, project: Any) -> None:
+def test_every_pipeline_builds_without_inputs(spark: SparkSession, project: Any) -> None:
     for pipeline in project.catalog.pipelines:
         result = rebuild_gold(spark, project.catalog, pipeline)
 
-        # What reads reference tables alone is built, and has no rows.
+        # Tables over reference tables only are built without rows.
         assert all(table.skipped or table.rows == 0 for table in result.tables)

@@ -1,4 +1,4 @@
-"""A gold table is built anew in a shadow and swapped in: readers have the old or the new one, whatever is killed."""
+"""A gold table is rebuilt in a shadow and swapped in: readers see the old or the new table, wherever it is killed."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ KEY = paths.table("shop", "daily")
 
 @pytest.fixture
 def shop(spark: SparkSession, make_project: Callable[..., Any]) -> Any:
-    """Three dates, built, and one more event of the second date that is not built yet."""
+    """Three built dates, and one unbuilt event of the second date."""
     made = make_project({"shop": (SHOP + GOLD, {f"gold/{name}.sql": sql for name, sql in SQL.items()})})
     made.append("shop", "events", [event(day, f"e{day}") for day in range(3)])
     rebuild_gold(spark, made.catalog, "shop", tables=["daily", "busiest"])
@@ -69,7 +69,7 @@ def shadows(shop: Any) -> list[str]:
 
 
 class KilledError(Exception):
-    """The process ended there."""
+    """The process was killed."""
 
 
 def killed_at(point: str) -> Callable[[str], None]:
@@ -80,9 +80,7 @@ def killed_at(point: str) -> Callable[[str], None]:
     return fault
 
 
-def test_a_refresh_killed_anywhere_is_gone_on_with_and_readers_have_the_old_table_or_the_new_one(
-    spark: SparkSession, shop: Any
-) -> None:
+def test_a_killed_refresh_continues_and_readers_see_the_old_or_new_table(spark: SparkSession, shop: Any) -> None:
     (counted,) = refresh_gold(spark, shop.catalog, "shop", tables=["daily"])
     assert (counted.dry_run, counted.rows_before, counted.reason) == (True, 3, "would be built, checked and swapped in")
     assert shadows(shop) == []
@@ -107,7 +105,7 @@ def test_a_refresh_killed_anywhere_is_gone_on_with_and_readers_have_the_old_tabl
 
 
 @pytest.mark.integration
-def test_what_is_built_meanwhile_is_caught_up_with_before_the_swap(
+def test_a_shadow_catches_up_with_concurrent_builds_before_the_swap(
     spark: SparkSession, shop: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def build_meanwhile(reached: str) -> None:
@@ -122,7 +120,7 @@ def test_what_is_built_meanwhile_is_caught_up_with_before_the_swap(
     (done,) = refresh_gold(spark, shop.catalog, "shop", tables=["daily"], dry_run=False, fault=build_meanwhile)
     assert (done.swapped, done.rows, found) == (True, 3, [[1, 2, 2]])
 
-    # Without the look at what the table has by then, readers lose what they had until the build that follows.
+    # Without the check readers lose rows until the next build.
     monkeypatch.setattr(refresh, "is_behind", lambda *_: False)
     shop.append("shop", "events", [event(0, "again")])
     rebuild_gold(spark, shop.catalog, "shop", tables=["daily"])
@@ -142,7 +140,7 @@ def test_what_is_built_meanwhile_is_caught_up_with_before_the_swap(
     assert counts(shop) == [2, 2, 3]
 
 
-def test_a_shadow_that_breaks_its_checks_is_kept_and_not_swapped_in(
+def test_a_shadow_that_fails_its_checks_is_kept_and_not_swapped(
     spark: SparkSession, shop: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     edit(shop, EDITED + " HAVING event_date = DATE'2025-03-01'")
@@ -151,7 +149,7 @@ def test_a_shadow_that_breaks_its_checks_is_kept_and_not_swapped_in(
         refresh_gold(spark, shop.catalog, "shop", tables=["daily"], dry_run=False)
     assert (counts(shop), shadows(shop)) == ([1, 1, 1], ["000001"])
 
-    # Without the checks readers get what is there of it.
+    # Without checks readers see incomplete rows.
     monkeypatch.setattr(refresh, "failed_checks", lambda *_: [])
     refresh_gold(spark, shop.catalog, "shop", tables=["daily"], dry_run=False)
     assert counts(shop) == [10]
@@ -159,10 +157,10 @@ def test_a_shadow_that_breaks_its_checks_is_kept_and_not_swapped_in(
 
 @pytest.mark.integration
 @pytest.mark.parametrize("case", [(table, guarded) for table in ("daily", "plain") for guarded in (True, False)])
-def test_a_build_that_was_planned_before_the_swap_never_mixes_into_the_new_table(
+def test_a_build_planned_before_the_swap_never_changes_the_new_table(
     spark: SparkSession, shop: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, case: tuple[str, bool]
 ) -> None:
-    """The build stands still while its answer is computed: with checks before it is gathered, else while it is."""
+    """The build pauses while its answer is computed: before it is collected if there are checks, else during that."""
     table, guarded = case
     armed, begun, go = tmp_path / "armed", tmp_path / "begun", tmp_path / "go"
     errors: list[str] = []
@@ -197,7 +195,7 @@ def test_a_build_that_was_planned_before_the_swap_never_mixes_into_the_new_table
 
     def swap_beside_a_build(reached: str) -> None:
         if reached == f"{table} checked" and not armed.exists():
-            # A date that neither the table nor its shadow has, built by the definition of before.
+            # A date missing from both tables, built by the previous definition.
             shop.append("shop", "events", [event(9, "new")])
             path.write_text(sql)
             armed.touch()
@@ -222,10 +220,10 @@ def test_a_build_that_was_planned_before_the_swap_never_mixes_into_the_new_table
 
 @pytest.mark.integration
 @pytest.mark.parametrize("protected", [True, False])
-def test_who_is_erased_between_a_shadow_and_its_swap_is_not_swapped_in(
+def test_people_erased_before_the_swap_do_not_reappear(
     spark: SparkSession, shop: Any, monkeypatch: pytest.MonkeyPatch, protected: bool
 ) -> None:
-    """By another definition the table that readers have says nothing of it: it may never have had rows of hers."""
+    """With another definition the published table does not show it: it may never have contained her rows."""
     ann = "p1_" + "a" * 26
     shop.append("shop", "events", [event(0, "hers", device=ann)])
     edit(shop, EDITED)

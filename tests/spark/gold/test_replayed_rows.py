@@ -1,4 +1,4 @@
-"""Rows that a replay lands late are in gold as if they had fitted at once: the first copy to arrive wins."""
+"""Replayed rows are in gold as if they had landed at once: the first duplicate wins."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def spec(*levels: str) -> PipelineSpec:
     )
 
 
-def test_gold_follows_a_replay_and_keeps_the_first_copy_to_arrive(spark: SparkSession, tmp_path: Path) -> None:
+def test_gold_follows_a_replay_and_keeps_the_first_duplicate(spark: SparkSession, tmp_path: Path) -> None:
     stage = Stage(tmp_path)
     sql = stage.landing / "include" / "pipelines" / "shop" / "gold" / "daily.sql"
     sql.parent.mkdir(parents=True)

@@ -1,4 +1,4 @@
-"""Spark builds the gold of the shipped pipelines of video and stocks: its answers are what the generators counted."""
+"""Gold of the shipped video and stocks pipelines, built by Spark, matches the generators' counts."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ pytestmark = pytest.mark.integration
 
 
 def build(spark: SparkSession, lake: ShippedLake, deliveries: list[Delivery], *pipelines: str) -> AnswerSheet:
-    """Land everything, and let Spark build the gold of these pipelines in their order."""
+    """Lands all events and builds the gold of these pipelines in order."""
     for pipeline in pipelines:
         own = [delivery for delivery in deliveries if delivery.key.startswith(f"{pipeline}/")]
         lake.land(pipeline, *((delivery.key, gzip.decompress(delivery.body)) for delivery in own))

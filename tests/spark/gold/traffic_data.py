@@ -1,7 +1,7 @@
-"""Traffic whose gold is tested at the grain of minutes: requests of edges, and what plain Python counts of them.
+"""Test data of CDN traffic at minute grain, with plain Python as the oracle.
 
-Requests come late, twice, out of order and without statistics; files are rearranged, rows deleted and put back. After
-each of it gold has to be what a rebuild of everything would give.
+Requests arrive late, duplicated, out of order and without statistics; files are compacted, rows deleted and restored.
+After each step gold must equal a full rebuild.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ EDGE_MINUTES = """\
 SELECT event_date, date_trunc('MINUTE', event_time) AS minute, edge, count(*) AS requests
 FROM requests GROUP BY event_date, date_trunc('MINUTE', event_time), edge
 """
-#: With what the same edge had within the 60 minutes before.
+#: With the requests of the same edge within 60 minutes.
 EDGE_TREND = """\
 WITH minutes AS (
   SELECT event_date, date_trunc('MINUTE', event_time) AS minute, edge, count(*) AS requests
@@ -70,22 +70,22 @@ KEY = paths.table("traffic", "requests")
 FIRST = dt.datetime(2025, 3, 2, tzinfo=dt.UTC)
 ACROSS_HOURS = 1
 Row = dict[str, Any]
-#: By minute and edge: the requests, and those within the 60 minutes before.
+#: By minute and edge: requests, and those within 60 minutes before.
 Answer = dict[tuple[dt.datetime, str], tuple[int, int]]
 
 
 def request(hours: float, event_id: str | None, edge: str = "FRA", **more: Any) -> Row:
-    """A request so many hours after FIRST."""
+    """Returns a request some hours after FIRST."""
     return {"event_id": event_id, "event_time": FIRST + dt.timedelta(hours=hours), "edge": edge, **more}
 
 
 def hours_named(*hours: int) -> tuple[str, ...]:
-    """Hours counted from FIRST on as a build names them."""
+    """Returns labels of hours counted from FIRST."""
     return tuple(f"{FIRST + dt.timedelta(hours=number):%Y-%m-%dT%H}" for number in hours)
 
 
 class Traffic(ABC):
-    """A project with the pipeline. Its requests land, and are changed, without Spark; subclasses build its gold."""
+    """A project with the pipeline. Requests are changed without Spark; subclasses build its gold."""
 
     def __init__(self, catalog: Catalog) -> None:
         self.catalog = catalog
@@ -94,10 +94,10 @@ class Traffic(ABC):
 
     @abstractmethod
     def build(self, table: str) -> tuple[str, ...] | None:
-        """Bring a gold table up to date; the parts of it that were rebuilt, None for all."""
+        """Brings a gold table up to date; returns the rebuilt parts, None for all."""
 
     def land(self, rows: Sequence[Row], *, statistics: bool = True) -> None:
-        """Let rows land in one commit, the way a stream does: a file a date."""
+        """Lands rows in one commit like a stream: one file per date."""
         self._batches += 1
         schema = arrow_schema(self.catalog.pipeline("traffic").table("requests").column_types())
         made = user_metadata(pipeline="traffic", batch=self._batches, operation="ingest")
@@ -122,19 +122,19 @@ class Traffic(ABC):
         path.write_text("\n".join(map(json.dumps, actions)))
 
     def optimize(self) -> None:
-        """Put rows of small files into larger ones, changing none."""
+        """Compacts small files."""
         assert self._opened().optimize.compact()["numFilesRemoved"] > 1
 
     def delete(self, event_id: str) -> None:
-        """Delete the rows of an event."""
+        """Deletes the rows of an event."""
         assert self._opened().delete(f"event_id = '{event_id}'")["num_deleted_rows"]
 
     def restore(self, version: int) -> None:
-        """Put the table of requests back to an older version."""
+        """Restores the table of requests to an older version."""
         self._opened().restore(version)
 
     def version(self) -> int:
-        """The newest version of the table of requests."""
+        """Returns the newest version of the table of requests."""
         return int(self._opened().version())
 
     def _opened(self) -> Any:
@@ -143,12 +143,12 @@ class Traffic(ABC):
         return opened
 
     def requests(self) -> list[Row]:
-        """All rows that have landed and are there."""
+        """Returns all current rows."""
         rows = self.lake.rows(KEY)
         return [] if rows is None else rows.to_pylist()
 
     def answer(self, table: str) -> Answer:
-        """A gold table as it is. No minute of an edge may be there twice."""
+        """Returns a gold table; an edge must have each minute once."""
         rows = self.lake.rows(paths.table("traffic", table))
         assert rows is not None
         listed = rows.to_pylist()
@@ -157,12 +157,12 @@ class Traffic(ABC):
         return answer
 
     def holds(self, table: str) -> None:
-        """Compare a gold table with what plain Python makes of all rows."""
+        """Compares a gold table with the oracle."""
         assert self.answer(table) == expected(self.requests(), trend=table == "edge_trend")
 
 
 def expected(rows: Sequence[Row], *, trend: bool) -> Answer:
-    """The oracle: every row is held against every other, and everything is counted anew."""
+    """Oracle: compares every row with every other and counts everything."""
     kept = deduplicated(rows)
     counts = Counter((row["event_time"].replace(second=0, microsecond=0), row["edge"]) for row in kept)
     hour = dt.timedelta(hours=1)
@@ -174,7 +174,7 @@ def expected(rows: Sequence[Row], *, trend: bool) -> Answer:
 
 
 def deduplicated(rows: Sequence[Row]) -> list[Row]:
-    """A row is a copy when an earlier one of its id lies at most ACROSS_HOURS hours away."""
+    """A row is a duplicate if an earlier row of its id lies at most ACROSS_HOURS hours away."""
 
     def is_copy_of(row: Row, other: Row) -> bool:
         return (
@@ -188,12 +188,12 @@ def deduplicated(rows: Sequence[Row]) -> list[Row]:
 
 
 def hour_number(row: Row) -> int:
-    """The hours from FIRST to the one of a row."""
+    """Returns the hours from FIRST to a row's hour."""
     return int((row["event_time"] - FIRST) // dt.timedelta(hours=1))
 
 
 def live_through(traffic: Traffic) -> None:
-    """Everything that can happen to requests, each compared with the oracle row by row."""
+    """Runs all scenarios on requests; compares each build with the oracle."""
 
     def builds(minutes: tuple[str, ...] | None, trend: tuple[str, ...] | None) -> None:
         for table, parts in zip(TABLES, (minutes, trend), strict=True):
@@ -211,7 +211,7 @@ def live_through(traffic: Traffic) -> None:
     traffic.land([request(9.2, "out of order"), request(6.9, "still later")])
     builds(hours_named(*range(5, 11)), hours_named(*range(5, 12)))
 
-    # A copy that came before the row that was counted, as after a repair: the row that counts moves to another hour.
+    # A duplicate that arrived earlier, as after a repair: the counted row moves to another hour.
     traffic.land([request(12.99, "moved"), request(12.98, "moved")])
     builds(hours_named(11, 12, 13), hours_named(11, 12, 13, 14))
     traffic.land([request(13.01, "moved", _seq=0)])

@@ -1,4 +1,4 @@
-"""A clustered table: created through Spark, clustered by OPTIMIZE once it is worth it, and then left."""
+"""A clustered table: created by Spark, clustered by OPTIMIZE once, then skipped."""
 
 from __future__ import annotations
 
@@ -27,9 +27,7 @@ START = dt.datetime(2025, 3, 1, 12, tzinfo=dt.UTC)
 
 
 @pytest.mark.integration
-def test_it_is_made_by_spark_clustered_by_a_night_and_left_by_the_next(
-    spark: SparkSession, make_project: Callable[..., Any]
-) -> None:
+def test_a_new_clustered_table_is_clustered_once(spark: SparkSession, make_project: Callable[..., Any]) -> None:
     project = make_project({"pulse": (PULSE, {})})
     tables = TableSet(project.lake, project.spec("pulse"), spark=spark)
     tables.open()

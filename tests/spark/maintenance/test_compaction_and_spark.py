@@ -1,4 +1,4 @@
-"""What is compacted without Spark is the same table to Spark: to readers, streams, feeds, and writers after it."""
+"""Tables compacted without Spark are unchanged for Spark readers, streams, change feeds and writers."""
 
 from __future__ import annotations
 
@@ -29,9 +29,7 @@ COLUMNS = (
 
 
 @pytest.mark.integration
-def test_spark_reads_the_same_rows_no_stream_or_feed_sees_a_change_and_spark_writes_on(
-    spark: SparkSession, tmp_path: Path
-) -> None:
+def test_spark_sees_the_same_rows_and_no_changes(spark: SparkSession, tmp_path: Path) -> None:
     lake = Lake(StorageSpec(root=f"file://{tmp_path}/lake"))
     uri = lake.storage.spark_uri(KEY)
     for batch in range(5):
@@ -68,7 +66,7 @@ def test_spark_reads_the_same_rows_no_stream_or_feed_sees_a_change_and_spark_wri
 
 
 def _streamed(spark: SparkSession, uri: str, folder: Path) -> int:
-    """The rows that a stream of the table has read so far, over all its runs."""
+    """Returns all rows a stream of the table has read."""
     target = str(folder / "streamed")
     query = (
         spark.readStream.format("delta")

@@ -1,4 +1,4 @@
-"""OPTIMIZE takes the partitions it improves, leaves rows as they are, and finds nothing to do the second time."""
+"""OPTIMIZE rewrites partitions it improves, keeps rows, and has nothing to do the second time."""
 
 from __future__ import annotations
 
@@ -71,15 +71,13 @@ def files(pulse: Any, table: str = "events") -> int:
 
 
 def run(spark: SparkSession, pulse: Any, **given: Any) -> dict[str, Any]:
-    """A night that takes every partition for large enough to be worth an order, and so does everything by Spark."""
+    """Runs a night that orders every partition with Spark."""
     policy = replace(read_policy(pulse.spec("pulse")), row_group_bytes=0)
     given = {"policy": policy, **given}
     return {result.table: result for result in optimize_tables(lambda: spark, pulse.catalog, "pulse", **given)}
 
 
-def test_a_night_orders_and_merges_and_then_has_nothing_to_do(
-    spark: SparkSession, pulse: Any
-) -> None:
+def test_a_night_orders_and_merges_and_then_has_nothing_to_do(spark: SparkSession, pulse: Any) -> None:
     for days in ((0, 1), (0, 2), (0, 2)):
         append(pulse, *days)
     for _ in range(4):
@@ -160,9 +158,7 @@ def test_rows_that_arrive_during_planning_are_handled_next_time(
     assert (result.partitions, result.files_before, files(pulse)) == (2, 4, 3)
 
 
-def test_conflicts_are_retried_and_counted(
-    spark: SparkSession, pulse: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_conflicts_are_retried_and_counted(spark: SparkSession, pulse: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     for _ in range(2):
         append(pulse, 0, 1)
     command, tries = TableOptimizer._run_optimize, []
@@ -211,9 +207,7 @@ def test_an_interrupted_run_is_continued(
     assert len({row["partition"] for row in rows}) == len(rows) == 2
 
 
-def test_a_killed_command_keeps_its_commits(
-    spark: SparkSession, pulse: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_killed_command_keeps_its_commits(spark: SparkSession, pulse: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     for _ in range(2):
         append(pulse, 0, 1, 2)
     monkeypatch.setattr(optimize, "BYTES_PER_COMMIT", 1)
@@ -225,9 +219,7 @@ def test_a_killed_command_keeps_its_commits(
     assert pulse.lake.open(KEY).version() == before + 3
 
 
-def test_a_second_run_is_rejected_by_the_lock(
-    spark: SparkSession, pulse: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_second_run_is_rejected_by_the_lock(spark: SparkSession, pulse: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     append(pulse, 0)
     append(pulse, 0)
     objects = LocalObjects(Path(pulse.lake.storage.prefix))
@@ -245,9 +237,7 @@ def test_a_second_run_is_rejected_by_the_lock(
         assert pulse.lake.open(KEY).version() == before + 1
 
 
-def test_a_failing_table_does_not_stop_others(
-    spark: SparkSession, pulse: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_failing_table_does_not_stop_others(spark: SparkSession, pulse: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     for _ in range(4):
         append(pulse, 0, 1)
         append(pulse, 0, table="plain")
@@ -276,9 +266,7 @@ def test_an_unknown_table_is_a_configuration_error(spark: SparkSession, pulse: A
 
 
 @pytest.mark.integration
-def test_a_night_rewrites_only_tables_that_need_it(
-    spark: SparkSession, make_project: Callable[..., Any]
-) -> None:
+def test_a_night_rewrites_only_tables_that_need_it(spark: SparkSession, make_project: Callable[..., Any]) -> None:
     project = make_project({"shop": (hundred_tables(), {})})
     spec = project.spec("shop")
     fill_hundred(project.lake, LocalObjects(Path(project.lake.storage.prefix)), spec.tables[0].column_types())

@@ -1,4 +1,4 @@
-"""OPTIMIZE of tables by other columns than a date, and of one that is merged: within its write turn, or not at all."""
+"""OPTIMIZE of tables without date partitions, and of a mutable table under its write turn."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def turn(stage: MutationHarness) -> TurnRecord | None:
     return None if found is None else TurnRecord.decode(found.data)
 
 
-def test_partitions_of_two_columns_are_taken_where_they_changed_within_the_write_turn(
+def test_changed_partitions_are_rewritten_under_the_write_turn(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stage = MutationHarness(tmp_path, declared(partition_by=("event_date", "org_id")))
@@ -69,7 +69,7 @@ def test_partitions_of_two_columns_are_taken_where_they_changed_within_the_write
     assert again.reason == "nothing to do: 4 partitions of one file"
 
 
-def test_a_table_whose_turn_another_job_has_is_left_alone(
+def test_a_table_with_another_jobs_write_turn_is_skipped(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stage = MutationHarness(tmp_path)

@@ -1,4 +1,4 @@
-"""OPTIMIZE of tables that declare no layout: gold is not built again for it, and quarantine has the same rows."""
+"""OPTIMIZE of tables without a declared layout: gold is not rebuilt, and quarantine keeps its rows."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def test_small_files_are_merged_and_nothing_else_changes(spark: SparkSession, ma
     again = optimize_tables(lambda: spark, project.catalog, "shop", now=NIGHT)
 
     for name, key in keys.items():
-        # The second day is still written.
+        # The second day is open.
         assert (done[name].compacted, done[name].files_before, done[name].files_after) == (1, 5, 1), name
         assert len(project.lake.open(key).file_uris()) == 6
         assert sorted(map(str, project.rows("shop", name))) == rows[name]

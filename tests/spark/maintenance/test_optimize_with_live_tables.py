@@ -1,4 +1,4 @@
-"""OPTIMIZE of a live table while its query merges: closed days become one file each, and no count is touched."""
+"""OPTIMIZE of a live table while its query merges: closed days become one file, and counts are unchanged."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def test_closed_days_are_merged_while_the_query_counts_today(
 
 
 def files_of(pulse: Any) -> dict[str, int]:
-    """Files of each day."""
+    """Returns the files of each day."""
     health = table_health(pulse.lake, KEY)
     assert health is not None
     return {str(each.partition[0][1]): each.files for each in health.partition_health}

@@ -1,4 +1,4 @@
-"""What VACUUM deletes without a JVM is what Spark's VACUUM says it would delete."""
+"""VACUUM without a JVM deletes the same files as Spark's VACUUM."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from deltaworks.tables.vacuum_candidates import candidates_by_listing, candidate
 pytestmark = pytest.mark.spark
 KEY = "tables/shop/orders"
 HOURS = 24
-#: As old as everything is that was written.
+#: The age of all files.
 OLD_HOURS = 100
 VALUES = ("plain", "a b", "x%20y", "ü~:#?", "_under", "a=b/c")
 PART_SIZE = "spark.databricks.delta.checkpoint.partSize"
 CHECKED = "spark.databricks.delta.retentionDurationCheck.enabled"
-#: Spark lists folders in 10,000 tasks otherwise: a minute on two cores.
+#: By default Spark lists folders in 10,000 tasks: a minute on two cores.
 LISTING_TASKS = "spark.sql.sources.parallelPartitionDiscovery.parallelism"
 
 
@@ -39,14 +39,14 @@ def lake(tmp_path: Path) -> Lake:
 
 @pytest.fixture
 def uri(spark: SparkSession, lake: Lake) -> str:
-    """A table with a change feed, vectors, partitions of awkward names and a checkpoint of several parts."""
+    """A table with a change feed, deletion vectors, special partition values and a multi-part checkpoint."""
     uri = lake.storage.spark_uri(KEY)
     spark.sql(
         f"CREATE TABLE delta.`{uri}` (id INT, day STRING) USING delta PARTITIONED BY (day) TBLPROPERTIES "
         "('delta.enableChangeDataFeed' = 'true', 'delta.enableDeletionVectors' = 'true', "
         "'delta.checkpointInterval' = '3', 'delta.deletedFileRetentionDuration' = 'interval 1 day')"
     )
-    # To every partition three rows in a file, twice.
+    # Three rows per partition in a file, twice.
     for first in (0, 3):
         rows = [(first + number, value) for value in VALUES for number in range(3)]
         spark.createDataFrame(rows, "id INT, day STRING").coalesce(1).write.format("delta").mode("append").save(uri)
@@ -94,15 +94,15 @@ def ours(lake: Lake, how: Any, hours: float = HOURS) -> set[str]:
 
 
 @pytest.mark.integration
-def test_the_same_files_go_by_listing_and_by_the_log(spark: SparkSession, lake: Lake, uri: str) -> None:
+def test_full_and_lite_delete_the_same_files_as_spark(spark: SparkSession, lake: Lake, uri: str) -> None:
     leave_orphans(lake)
     age(lake, hours=OLD_HOURS)
-    # By the retention nothing of this has been taken out for long enough: only orphans go, and the change feed.
+    # Removed files are within the retention: only orphans and the change feed are deleted.
     kept = ours(lake, candidates_by_listing)
     assert kept == by_spark(spark, uri, "FULL")
     assert {path.split("/")[0] for path in kept} >= {"_change_data", "dead %20.parquet"}
 
-    # Nothing is kept for what was taken out: the newest version alone is needed.
+    # No retention: only the newest version is needed.
     gone = ours(lake, candidates_by_listing, hours=0)
     assert gone == by_spark(spark, uri, "FULL", hours=0)
     assert ours(lake, candidates_by_log, hours=0) == by_spark(spark, uri, "LITE", hours=0)
@@ -111,9 +111,7 @@ def test_the_same_files_go_by_listing_and_by_the_log(spark: SparkSession, lake: 
 
 
 @pytest.mark.integration
-def test_after_either_the_other_goes_on_where_it_ended_and_the_rows_are_the_same(
-    spark: SparkSession, lake: Lake, uri: str
-) -> None:
+def test_either_vacuum_continues_after_the_other(spark: SparkSession, lake: Lake, uri: str) -> None:
     rows = sorted(spark.read.format("delta").load(uri).collect())
     leave_orphans(lake)
     age(lake, hours=OLD_HOURS)

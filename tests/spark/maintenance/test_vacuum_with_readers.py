@@ -1,4 +1,4 @@
-"""VACUUM beside a slow reader and beside a long transaction: both finish, and what they no longer need goes after."""
+"""VACUUM during a slow reader and a long transaction: both finish, and obsolete files are deleted afterwards."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ ROWS = 4
 
 @pytest.fixture
 def pulse(make_project: Callable[..., Any]) -> Any:
-    """A table of four files, made three days ago, with a live table that reads it."""
+    """A table with four files, created three days ago, with a live table that reads it."""
     project = make_project({"pulse": (PULSE + LIVE, {})})
     for number in range(ROWS):
         project.append("pulse", "events", [{"event_time": START, "event_name": f"e{number}"}])
@@ -45,7 +45,7 @@ def pulse(make_project: Callable[..., Any]) -> Any:
 
 
 def shortest(pulse: Any) -> VacuumResult:
-    """The most that can be deleted: a day is kept, and the folder is listed."""
+    """Runs a full VACUUM with a retention of one day."""
     (result,) = vacuum_tables(
         None,
         pulse.catalog,
@@ -60,7 +60,7 @@ def shortest(pulse: Any) -> VacuumResult:
 
 
 def read_slowly(spark: SparkSession, pulse: Any, seen: list[str], *, batches: int | None = None) -> None:
-    """What a live query does, a file a batch: it dies after so many, or reads all there is."""
+    """Reads like a live query, one file per batch; stops after some batches or at the end."""
     uri = pulse.lake.storage.spark_uri(KEY)
     folder = pulse.lake.storage.spark_uri(paths.live_checkpoint("pulse", 1, "by_name"))
 
@@ -75,7 +75,7 @@ def read_slowly(spark: SparkSession, pulse: Any, seen: list[str], *, batches: in
 
 
 @pytest.mark.parametrize("protected", [True, False])
-def test_a_slow_reader_gets_every_row_of_files_that_were_replaced_long_ago(
+def test_a_slow_reader_still_reads_replaced_files(
     spark: SparkSession, pulse: Any, monkeypatch: pytest.MonkeyPatch, protected: bool
 ) -> None:
     seen: list[str] = []
@@ -103,7 +103,7 @@ def test_a_slow_reader_gets_every_row_of_files_that_were_replaced_long_ago(
 
 
 @pytest.mark.parametrize("protected", [True, False])
-def test_a_long_transaction_finds_the_files_it_wrote_a_day_and_a_half_ago(
+def test_a_long_transaction_keeps_its_uncommitted_files(
     spark: SparkSession, pulse: Any, monkeypatch: pytest.MonkeyPatch, protected: bool
 ) -> None:
     begun = utc_now().timestamp() - 36 * 3600
@@ -132,7 +132,7 @@ def test_a_long_transaction_finds_the_files_it_wrote_a_day_and_a_half_ago(
 
 
 def uncommitted(pulse: Any, at: float) -> Any:
-    """A file that its transaction has not committed yet."""
+    """A file of a transaction that has not committed."""
     schema = arrow_schema(pulse.spec("pulse").table("events").column_types())
     row = {"event_name": "late", "event_time": START, "event_date": START.date()}
     data = pa.Table.from_pylist([row], schema=schema)

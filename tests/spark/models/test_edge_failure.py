@@ -1,6 +1,6 @@
-"""A model of edges that become slow: published where errors announce it, and not where nothing does.
+"""A model of slow CDN edges: published if errors precede slowness, else not.
 
-What prevents it from looking better than it is, is shown each time with the protection off.
+Each protection against leakage is also tested without it.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def trained(spark: SparkSession, project: Any, **options: Any) -> ModelRun:
 
 @dataclass(frozen=True)
 class Share:
-    """Rows drawn at random, as `randomSplit` would, whenever they were."""
+    """A random row selection, like `randomSplit`."""
 
     numbers: tuple[int, ...]
 
@@ -55,7 +55,7 @@ def random_folds(model: Any, end: int) -> list[Fold]:
     return [Fold(training, Share(tuple(range(14, 20))))]
 
 
-def test_a_model_with_a_signal_is_published_scores_later_rows_warns_and_can_be_repeated(
+def test_a_model_with_a_signal_is_published_and_repeatable(
     spark: SparkSession, make_project: Callable[..., Any]
 ) -> None:
     project = built(spark, edge_project(make_project), signal="announced")
@@ -118,7 +118,7 @@ def _warns(project: Any, at: dt.datetime) -> None:
 
 
 def _does_the_same_again(spark: SparkSession, project: Any, run: ModelRun) -> None:
-    # The tables have gone on since: the versions of then are read.
+    # The tables have new versions; the recorded ones are read.
     repetition = repeat_training(spark, project.catalog, "cdn", "edge_failure", 1)
     assert repetition.differences == ()
     assert repetition.folds == run.folds
@@ -140,20 +140,18 @@ def test_without_a_signal_the_run_succeeds_and_publishes_nothing(
     run = trained(spark, project)
 
     assert (run.outcome, run.model) == ("no_gain", None), run.reason
-    # Rows drawn at random have neighbours of their own minutes in training, which tell what became of these.
+    # Random rows have neighbours in training that reveal their labels.
     drawn = trained(spark, project, folds=random_folds)
     assert drawn.outcome == "published", drawn.reason
     print(json.dumps({"rolling": areas(run), "random": areas(drawn)}))
 
 
-def test_errors_that_arrive_too_late_are_no_signal_though_their_times_say_so(
-    spark: SparkSession, make_project: Callable[..., Any], tmp_path: Any
-) -> None:
+def test_late_errors_are_no_signal(spark: SparkSession, make_project: Callable[..., Any], tmp_path: Any) -> None:
     project = built(spark, edge_project(make_project), signal="late")
     run = trained(spark, project)
     assert (run.outcome, run.model) == ("no_gain", None), run.reason
 
-    # By their times they were there before: a model of what nobody had looks good.
+    # By event time the errors look available in time, so the model looks good.
     features = project.catalog.folder("cdn") / "gold" / "edge_features.sql"
     honest = features.read_text()
     edge_project(make_project, by_event_time=True)
@@ -164,7 +162,7 @@ def test_errors_that_arrive_too_late_are_no_signal_though_their_times_say_so(
     print(json.dumps({"by arrival": areas(run), "by event time": areas(dazzled)}))
 
 
-def test_too_few_days_publish_nothing_and_say_so(spark: SparkSession, make_project: Callable[..., Any]) -> None:
+def test_too_few_days_publish_nothing(spark: SparkSession, make_project: Callable[..., Any]) -> None:
     project = built(spark, edge_project(make_project), signal="announced", days=3)
 
     run = train_model(spark, project.catalog, "cdn", "edge_failure", until=START + dt.timedelta(days=3))

@@ -1,4 +1,4 @@
-"""Spark and DuckDB agree: on the labels of rows, and on what a fitted model says of them."""
+"""Spark and DuckDB compute the same labels and scores."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def rows_of(seed: int = 3) -> list[tuple[str, int, float | None, float]]:
 
 
 def states_of(rows: list[tuple[str, int, float | None, float]]) -> list[tuple[str, int, bool]]:
-    """What has many errors is followed by a state that holds."""
+    """A state that holds after many errors."""
     return [(edge, at + 60, (errors or 0) > 0.6) for edge, at, errors, _ in rows]
 
 
@@ -39,7 +39,12 @@ def test_spark_and_duckdb_give_the_same_labels_and_the_same_scores(spark: SparkS
     )
     spark.createDataFrame(states, "edge string, _at long, holds boolean").createOrReplaceTempView("made_states")
     sql = label_query(
-        rows="made_rows", states="made_states", entity=("edge",), columns=COLUMNS, predicts="begins", horizon_seconds=120
+        rows="made_rows",
+        states="made_states",
+        entity=("edge",),
+        columns=COLUMNS,
+        predicts="begins",
+        horizon_seconds=120,
     )
     labelled = spark.sql(sql).repartition(1).sortWithinPartitions("edge", "_at").persist()
     by_spark = labelled.toArrow()
@@ -74,7 +79,7 @@ def _plain(table: Any) -> list[tuple[Any, ...]]:
 
 
 def _by_library(algorithm: str, rows: Any, model: Any) -> list[float]:
-    """The probabilities that pyspark.ml itself gives, of a model fitted as ours is."""
+    """Returns the probabilities of pyspark.ml for the same model."""
     from pyspark.ml.classification import GBTClassifier, LogisticRegression
     from pyspark.ml.feature import VectorAssembler
     from pyspark.ml.functions import vector_to_array

@@ -1,4 +1,4 @@
-"""A model of players who stay away: what how it went adds to their habits, where it does and where it does not."""
+"""A model of player churn: the gain of experience features over habit features."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def play_project(make_project: Callable[..., Any]) -> Any:
 
 
 def days(*, failures_drive_away: bool, seed: int = 5) -> Iterator[dict[str, Any]]:
-    """Days of players, who come at any time and go for good: after two hard weeks, or after any."""
+    """Days of players who leave after two hard weeks, or at random."""
     chance = random.Random(seed)
     for player in range(PLAYERS):
         hard_weeks = 0
@@ -97,7 +97,7 @@ def trained(spark: SparkSession, make_project: Callable[..., Any], *, failures_d
     return train_model(spark, project.catalog, "play", "player_inactivity", until=until)
 
 
-def test_where_hard_levels_drive_players_away_experience_adds_to_habits(
+def test_experience_features_add_a_gain_where_levels_matter(
     spark: SparkSession, make_project: Callable[..., Any]
 ) -> None:
     run = trained(spark, make_project, failures_drive_away=True)
@@ -110,7 +110,9 @@ def test_where_hard_levels_drive_players_away_experience_adds_to_habits(
     assert gap == dt.timedelta(days=28)
 
 
-def test_where_players_go_at_any_time_it_adds_nothing(spark: SparkSession, make_project: Callable[..., Any]) -> None:
+def test_experience_features_add_nothing_for_random_churn(
+    spark: SparkSession, make_project: Callable[..., Any]
+) -> None:
     run = trained(spark, make_project, failures_drive_away=False)
 
     (fold,) = run.folds

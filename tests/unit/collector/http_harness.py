@@ -56,7 +56,9 @@ class MemoryWriter:
 
 def app_of(spec: CollectorSpec, writer: MemoryWriter) -> CollectorApp:
     """The application with a handler and the given writer."""
-    handler = RequestHandler(spec, collector_id="c" * 32, source_numbers={"games": 0}, rejection_reason=writer.rejection_reason)
+    handler = RequestHandler(
+        spec, collector_id="c" * 32, source_numbers={"games": 0}, rejection_reason=writer.rejection_reason
+    )
     return CollectorApp(handler, writer)
 
 

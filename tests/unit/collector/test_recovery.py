@@ -144,7 +144,13 @@ def test_a_crash_between_the_steps_of_putting_aside_is_made_good(
 
 
 def test_numbers_go_on_where_every_segment_is_delivered_and_gone(tmp_path: Path) -> None:
-    progress = {"format": 1, "sources": {"a": {"delivered_up_to": 70, "planned_object": {"first": 71, "last": 88}}, "b": {"delivered_up_to": 80}}}
+    progress = {
+        "format": 1,
+        "sources": {
+            "a": {"delivered_up_to": 70, "planned_object": {"first": 71, "last": 88}},
+            "b": {"delivered_up_to": 80},
+        },
+    }
     (tmp_path / "progress.json").write_bytes(orjson.dumps(progress))
 
     assert recovered(tmp_path).next_seq == 89

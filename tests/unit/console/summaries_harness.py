@@ -95,7 +95,7 @@ def night(run: str, *, failed: str = "", seconds_ago: float = 3_600, **changes: 
                 NightResult(
                     subject="events", files=4_000, files_after=90, bytes=37 * 10**9, seconds=500, reason="small files"
                 ),
-                NightResult(subject="session", deferred=2, reason="2 put off for lack of time"),
+                NightResult(subject="session", deferred=2, reason="2 deferred for lack of time"),
             ),
         ),
         NightTask(

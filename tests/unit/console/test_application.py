@@ -121,7 +121,7 @@ def test_a_fragment_is_the_polled_part_of_its_page(harness: ConsoleHarness) -> N
     assert "<html" in page
     assert "<html" not in fragment
     assert "<form" not in fragment
-    assert "Beside the streams" in fragment
+    assert "Other processes" in fragment
 
 
 def test_the_same_data_comes_as_json(harness: ConsoleHarness) -> None:
@@ -166,7 +166,7 @@ def test_pages_answer_while_the_storage_does_not(project: Path) -> None:
     assert "<code>CONTROL_UNREADABLE</code>" in answer.text
     assert next_step_for("CONTROL_UNREADABLE") in answer.text
     assert "is not known" in answer.text
-    assert "Nothing needs you" not in answer.text
+    assert "No open issues" not in answer.text
     assert 'class="issues"' not in answer.text, "it is said once, and not of every stream"
 
 

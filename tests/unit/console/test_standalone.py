@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from fastapi.testclient import TestClient
 
-from deltaworks.console.standalone import UnavailableActions, SingleUser, build_standalone
+from deltaworks.console.standalone import SingleUser, UnavailableActions, build_standalone
 
 
 def client(reader: SingleUser, host: str = "127.0.0.1:8990") -> TestClient:

@@ -1,4 +1,4 @@
-"""A pipeline with a minute table and dashboards over it, in a lake on disk written by delta-rs."""
+"""A pipeline with a minute table and dashboards, in a local lake written by delta-rs."""
 
 from __future__ import annotations
 
@@ -39,13 +39,15 @@ ERRORS = "{title: Errors by type, chart: area, x: minute, y: errors, by: class, 
 
 
 def dashboards(*panels: str, more: str = "") -> str:
-    """The declaration of one dashboard, `noc`."""
+    """Returns the declaration of the dashboard `noc`."""
     listed = "".join(f"      - {panel}\n" for panel in panels)
     return f"dashboards:\n  - name: noc\n    refresh_seconds: 30\n{more}    panels:\n{listed}"
 
 
 def shop(folder: Path, *panels: str, more: str = "", views: str = "", **sql: str) -> Catalog:
-    """A project whose pipeline `shop` has these panels; `more` is of the dashboard, `sql` its panels' files."""
+    """Returns a project whose pipeline `shop` has these panels; `more` are keys of the dashboard, `sql` the panels'
+    files.
+    """
     files = {"gold/errors_minute.sql": GOLD_SQL, "panels/errors.sql": ERRORS_SQL}
     files |= {f"panels/{name}.sql": text for name, text in sql.items()}
     declared = dashboards(*(panels or (ERRORS,)), more=more)
@@ -53,7 +55,7 @@ def shop(folder: Path, *panels: str, more: str = "", views: str = "", **sql: str
 
 
 def put(catalog: Catalog, table: str, rows: list[dict[str, Any]], pipeline: str = "shop", **options: Any) -> str:
-    """Append rows to a table, which is made by them; returns its key."""
+    """Appends rows to a table, creating it; returns its key."""
     key = paths.table(pipeline, table)
     storage = catalog.environment.lake
     write_deltalake(storage.uri(key), pa.Table.from_pylist(rows), mode="append", **options)
@@ -61,7 +63,7 @@ def put(catalog: Catalog, table: str, rows: list[dict[str, Any]], pipeline: str 
 
 
 def errors(classes: Mapping[str, int] | None = None, *, minutes: int = MINUTES) -> list[dict[str, Any]]:
-    """Rows of `errors_minute`, so many errors of each class in each minute, and one more in each that follows."""
+    """Returns rows of `errors_minute`; each minute has one more error per class than the one before."""
     return [
         {
             "event_date": START.date(),
@@ -75,11 +77,11 @@ def errors(classes: Mapping[str, int] | None = None, *, minutes: int = MINUTES) 
 
 
 def answered(catalog: Catalog, *, span: Span = SPAN, bounds: QueryLimits = BOUNDS) -> DashboardAnswer:
-    """The answer of the dashboard `noc`."""
+    """Runs the dashboard `noc`."""
     (dashboard,) = catalog.pipelines["shop"].dashboards
     return answer_dashboard(catalog, "shop", dashboard, span, limits=bounds)
 
 
 def lake_of(catalog: Catalog) -> Lake:
-    """The lake of a project."""
+    """Returns the lake of a project."""
     return Lake(catalog.environment.lake)

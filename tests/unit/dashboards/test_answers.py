@@ -1,4 +1,4 @@
-"""Panels ask bounded questions, say how old their data are, and fail alone."""
+"""Panels run bounded queries, report the age of their data, and fail independently."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ def test_a_panel_has_the_rows_of_its_span_and_the_age_of_its_data(tmp_path: Path
     assert whole.columns == ("minute", "class", "errors")
     assert len(whole.rows) == 2 * MINUTES
     assert len(part.rows) == 20
-    # The age is of the table, whatever the span is.
+    # The age is the table's, independent of the span.
     assert part.newest_at == whole.newest_at == START + dt.timedelta(minutes=MINUTES - 1)
     assert [age.table for age in whole.ages] == ["errors_minute"]
 
 
-def test_a_panel_over_a_view_has_the_age_of_what_the_view_reads(tmp_path: Path) -> None:
+def test_a_panel_over_a_view_has_the_age_of_its_tables(tmp_path: Path) -> None:
     catalog = shop(
         tmp_path,
         number("peak"),
@@ -74,7 +74,7 @@ def test_a_missing_table_is_not_a_failure(tmp_path: Path) -> None:
         (f"SELECT list(range) AS n FROM range(1000000000) WHERE now() >= $from -- {BOUND}", "Out of Memory"),
     ],
 )
-def test_a_panel_that_fails_says_why_and_the_others_are_answered(tmp_path: Path, sql: str, said: str) -> None:
+def test_a_failing_panel_shows_its_error_and_others_run(tmp_path: Path, sql: str, said: str) -> None:
     catalog = shop(
         tmp_path, number("wrong"), ERRORS, number("right"), wrong=sql, right=f"SELECT max(errors) AS n {BOUND}"
     )
@@ -89,8 +89,8 @@ def test_a_panel_that_fails_says_why_and_the_others_are_answered(tmp_path: Path,
     assert right.rows == ((MINUTES + 1,),)
 
 
-def test_a_panel_that_takes_too_long_is_ended_and_the_others_are_answered(tmp_path: Path) -> None:
-    # Time is what it takes, and no memory, which is bounded too.
+def test_a_slow_panel_times_out_and_others_run(tmp_path: Path) -> None:
+    # Slow but small: memory is limited too.
     endless = "SELECT sum(sin(range)) AS n FROM range(1000000000000) WHERE now() >= $from"
     catalog = shop(tmp_path, number("endless"), ERRORS, endless=endless)
     put(catalog, "errors_minute", errors())
@@ -102,7 +102,7 @@ def test_a_panel_that_takes_too_long_is_ended_and_the_others_are_answered(tmp_pa
     assert len(chart.rows) == 2 * MINUTES
 
 
-def test_panels_are_not_asked_any_more_where_a_page_has_taken_its_time(tmp_path: Path) -> None:
+def test_panels_are_skipped_after_the_page_timeout(tmp_path: Path) -> None:
     catalog = shop(tmp_path, ERRORS, ERRORS.replace("Errors by type", "Again"))
     put(catalog, "errors_minute", errors())
 
@@ -111,7 +111,7 @@ def test_panels_are_not_asked_any_more_where_a_page_has_taken_its_time(tmp_path:
     assert [panel.problem for panel in panels] == ["skipped: the page took 0 s"] * 2
 
 
-def test_rows_beyond_the_bound_are_left_out_and_it_is_said_so(tmp_path: Path) -> None:
+def test_rows_beyond_the_limit_are_truncated(tmp_path: Path) -> None:
     catalog = shop(tmp_path)
     put(catalog, "errors_minute", errors())
 
@@ -120,11 +120,11 @@ def test_rows_beyond_the_bound_are_left_out_and_it_is_said_so(tmp_path: Path) ->
 
     assert (len(bounded.rows), bounded.is_truncated) == (7, True)
     assert (len(exact.rows), exact.is_truncated) == (2 * MINUTES, False)
-    # In the order of the query, so that what is left out is its end.
+    # In query order, so the end is truncated.
     assert bounded.rows[0][0] == START
 
 
-def test_a_table_that_cannot_be_read_fails_its_own_panels(tmp_path: Path) -> None:
+def test_an_unreadable_table_fails_only_its_panels(tmp_path: Path) -> None:
     catalog = shop(
         tmp_path, number("orders"), ERRORS, orders="SELECT count(*) AS n FROM orders WHERE event_time >= $from"
     )
@@ -139,7 +139,7 @@ def test_a_table_that_cannot_be_read_fails_its_own_panels(tmp_path: Path) -> Non
     assert len(chart.rows) == 2 * MINUTES
 
 
-def test_a_panel_that_needs_more_memory_is_refused_and_leaves_no_file(
+def test_a_panel_beyond_the_memory_limit_fails_without_spilling(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sorted_rows = (

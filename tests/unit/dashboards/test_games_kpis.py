@@ -1,4 +1,4 @@
-"""The dashboard of the games pipeline shows what its gold tables say."""
+"""The dashboard of the games pipeline shows its gold tables."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SPAN = Span(dt.datetime(2024, 3, 2, tzinfo=dt.UTC), dt.datetime(2024, 3, 10, tzi
 
 @pytest.fixture(scope="module")
 def games(tmp_path_factory: pytest.TempPathFactory) -> Catalog:
-    """The pipeline as it is declared, over gold tables of nine dates."""
+    """The declared pipeline with gold tables of nine dates."""
     root = tmp_path_factory.mktemp("games")
     include = root / "project" / "include"
     shutil.copytree(PROJECT_ROOT / "include" / "pipelines" / "games", include / "pipelines" / "games")
@@ -69,11 +69,11 @@ def kpis(games: Catalog) -> DashboardAnswer:
     return answer_dashboard(games, "games", dashboard, SPAN)
 
 
-def test_it_is_declared_rightly(games: Catalog) -> None:
+def test_the_dashboard_is_valid(games: Catalog) -> None:
     assert check_project("local", root=games.root).errors == []
 
 
-def test_every_panel_has_an_answer_of_the_dates_that_are_asked_for(kpis: DashboardAnswer) -> None:
+def test_every_panel_has_rows_of_the_requested_dates(kpis: DashboardAnswer) -> None:
     rows = {panel.panel.title: panel.rows for panel in kpis.panels}
 
     assert {(panel.problem, panel.missing_tables) for panel in kpis.panels} == {("", ())}

@@ -1,6 +1,6 @@
-"""The page in a real browser: nothing is loaded, nothing overlaps or is cut, both themes can be read.
+"""The page in a real browser: loads nothing, nothing overlaps or is cut, both themes are readable.
 
-Skipped where no `chromium` is on the PATH. With DELTAWORKS_SCREENSHOTS, pictures of both themes are kept there.
+Skipped without `chromium` on the PATH. DELTAWORKS_SCREENSHOTS saves pictures of both themes.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 CHROMIUM = shutil.which("chromium")
 _ARGUMENTS = ("--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking")
-#: Texts of a drawing that overlap or leave it; `getBoundingClientRect` is in pixels of the screen.
+#: Texts that overlap or leave the drawing, in screen pixels.
 _UNREADABLE = """() => [...document.querySelectorAll('.chart svg')].flatMap(svg => {
   const edge = svg.getBoundingClientRect();
   const texts = [...svg.querySelectorAll('text.tick, text.row, .flag text')]
@@ -74,7 +74,7 @@ def browser() -> Iterator[Any]:
 
 @pytest.fixture(params=["light", "dark"])
 def shown(request: pytest.FixtureRequest, browser: Any, tmp_path: Path) -> Iterator[Page]:
-    """The page of every kind of chart in one theme."""
+    """The page with every chart type in one theme."""
     file = tmp_path / "page.html"
     file.write_text(
         page(*ALL, EIGHT, LONG, FAILED, marks=MARKS, title="Operations", description="Every kind of chart.")
@@ -95,7 +95,7 @@ def test_it_loads_nothing_and_its_labels_can_be_read(shown: Page) -> None:
     assert len(shown.requests) == 1
     assert shown.evaluate(_UNREADABLE) == []
     contrast = shown.evaluate(_CONTRAST)
-    # WCAG 2.2: 4.5 for text (1.4.3), 3 for graphics (1.4.11); marks of series stand beside their names.
+    # WCAG 2.2: 4.5 for text (1.4.3), 3 for graphics (1.4.11); series markers are next to their names.
     assert contrast["text"] >= 4.5, contrast
     assert contrast["ticks"] >= 4.5, contrast
     assert contrast["flags"] >= 4.5, contrast

@@ -1,4 +1,4 @@
-"""The page of a dashboard: whole in itself, safe whatever data hold, with the age of the data on every panel."""
+"""The dashboard page: self-contained, safe for any data, with the age of the data on every panel."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def at(minutes: float) -> dt.datetime:
 
 
 class Tags(HTMLParser):
-    """What a browser sees of a page: every tag with its attributes, and that tags of a drawing are closed."""
+    """Parses the tags of a page, and checks that SVG tags are closed."""
 
     def __init__(self, text: str) -> None:
         super().__init__()
@@ -107,13 +107,13 @@ def test_every_chart_is_drawn_and_says_how_old_its_data_are() -> None:
 
     assert "failed" not in Tags(text).text
     assert text.count("<section") == text.count("data to 2026-03-01 13:57, 3 min old, written 50 s ago") == len(ALL)
-    # All but the table, and the number that is one alone.
+    # All charts except the table and the single number.
     assert text.count("<svg") == len(ALL) - 2
     assert "errors_minute: data to 2026-03-01 13:57, written 2026-03-01 13:59:10 UTC" in text
     assert Tags(text).open == []
 
 
-def test_the_page_is_whole_in_itself_and_has_two_themes() -> None:
+def test_the_page_is_self_contained_and_has_two_themes() -> None:
     text = page(*ALL, refresh_seconds=30)
     tags = Tags(text).tags
 
@@ -126,7 +126,7 @@ def test_the_page_is_whole_in_itself_and_has_two_themes() -> None:
     assert "refresh" not in page(*ALL)
 
 
-def test_what_data_hold_stays_text() -> None:
+def test_data_are_escaped() -> None:
     panels = [
         dataclasses.replace(
             item, rows=tuple(tuple(HOSTILE if isinstance(value, str) else value for value in row) for row in item.rows)
@@ -143,7 +143,7 @@ def test_what_data_hold_stays_text() -> None:
     assert "".join(shown.text).count("alert(1)") > len(panels)
 
 
-def test_a_panel_that_failed_stands_beside_the_others() -> None:
+def test_a_failed_panel_is_shown_with_the_others() -> None:
     text = page(answer(panel("table"), "", problem="Binder Error: no <such> column"), NUMBER)
 
     assert "This panel failed.</strong> Binder Error: no &lt;such&gt; column" in text
@@ -160,7 +160,7 @@ def test_a_panel_that_failed_stands_beside_the_others() -> None:
         (answer(panel("histogram", x="x"), "x", (None,)), "has no values"),
     ],
 )
-def test_an_answer_that_a_chart_cannot_show_is_a_failed_panel(shown: PanelAnswer, said: str) -> None:
+def test_a_result_that_does_not_fit_the_chart_fails_the_panel(shown: PanelAnswer, said: str) -> None:
     text = page(shown, NUMBER)
 
     assert said in text
@@ -168,7 +168,7 @@ def test_an_answer_that_a_chart_cannot_show_is_a_failed_panel(shown: PanelAnswer
     assert "12.5 %" in text
 
 
-def test_no_rows_and_no_table_are_no_failures() -> None:
+def test_missing_rows_and_tables_are_no_failures() -> None:
     text = page(answer(panel("table"), "a"), answer(panel("table"), "", ages=(), missing_tables=("orders",)))
 
     assert "No rows in this time range." in text
@@ -185,7 +185,7 @@ def test_missing_minutes_are_a_gap_and_not_a_line() -> None:
     assert [page(item).count('class="line s0"') for item in (whole, gap, null)] == [1, 2, 2]
 
 
-def test_the_time_that_was_asked_for_is_the_axis_so_that_missing_data_are_seen() -> None:
+def test_the_axis_covers_the_requested_span() -> None:
     early = answer(panel("line", x="minute", y="n"), "minute n", *((at(minute), 1) for minute in range(60)))
 
     (path,) = re.findall(r'class="line s0" d="M([^"]*)"', page(early))
@@ -207,7 +207,7 @@ def test_areas_stack_so_that_the_upper_edge_is_the_sum() -> None:
     assert edges == [("0", str(round(206 - 192 * 0.6, 1))), ("1", "14.0")]
 
 
-def test_series_beyond_the_colours_are_summed_up_or_named() -> None:
+def test_series_beyond_the_limit_are_summed_or_counted() -> None:
     rows = [(at(minute), f"isp {number}", 100 - number) for minute in range(3) for number in range(12)]
     drawn = {
         chart: page(answer(panel(chart, x="minute", y="n", by="isp"), "minute isp n", *rows))
@@ -252,7 +252,7 @@ MARKS = Marks.overlapping(
 )
 
 
-def test_what_happened_is_drawn_where_it_happened_and_said_under_its_number() -> None:
+def test_marks_are_drawn_and_listed_by_number() -> None:
     tags = Tags(page(answer(panel("line", x="minute", y="n"), "minute n", (at(0), 1), (at(239), 2)), marks=MARKS))
 
     (line,) = [found for tag, found in tags.tags if tag == "line" and found.get("class") == "note"]
@@ -269,14 +269,16 @@ def test_what_happened_is_drawn_where_it_happened_and_said_under_its_number() ->
     assert "before it" not in said
 
 
-def test_a_chart_that_is_not_over_time_has_no_marks_and_a_page_without_any_no_list() -> None:
+def test_charts_without_a_time_axis_have_no_marks() -> None:
     rows = answer(panel("bar", x="name", y="n"), "name n", ("a", 1))
     assert 'class="fired"' not in page(rows, marks=MARKS)
     assert "Annotations and firing rules" not in page(rows)
-    assert "Annotations and rules could not be read. ConnectionError" in page(rows, marks=Marks(problem="ConnectionError: no"))
+    assert "Annotations and rules could not be read. ConnectionError" in page(
+        rows, marks=Marks(problem="ConnectionError: no")
+    )
 
 
-def test_of_many_marks_the_newest_are_drawn_and_no_number_hides_another() -> None:
+def test_the_newest_marks_are_drawn_without_overlap() -> None:
     marks = Marks.overlapping(
         [Mark(kind="note", at=at(minute), text=f"n{minute} {HOSTILE}") for minute in range(200)], SPAN
     )

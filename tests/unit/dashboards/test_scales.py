@@ -1,4 +1,4 @@
-"""Ticks of axes are round, within what is shown, and few enough to be read."""
+"""Axis ticks are round, inside the range, and few."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_ticks_of_time_lie_within_and_are_few(low: float, span: float, most: int
         (200 * DAY, ["Apr 2026", "May 2026", "Jun 2026", "Jul 2026", "Aug 2026", "Sep 2026"]),
     ],
 )
-def test_ticks_of_time_are_those_of_clocks_and_calendars(span: float, expected: list[str]) -> None:
+def test_time_ticks_follow_clock_and_calendar_units(span: float, expected: list[str]) -> None:
     assert [tick.label for tick in time_ticks(START, START + span, max_ticks=7)] == expected
 
 
@@ -104,11 +104,11 @@ def test_numbers_are_written_with_their_units(value: float, unit: Any, on_axis: 
         ("x" * 300, "x" * 200 + "…"),
     ],
 )
-def test_cells_show_what_an_answer_holds(value: Any, expected: str) -> None:
+def test_cells_show_result_values(value: Any, expected: str) -> None:
     assert format_cell(value) == expected
 
 
-def test_numbers_are_read_of_what_is_one() -> None:
+def test_only_numbers_are_converted() -> None:
     values = (None, 2, Decimal("1.5"), dt.timedelta(minutes=1), float("inf"))
 
     assert [to_number(value) for value in values] == [None, 2.0, 1.5, 60.0, None]

@@ -1,6 +1,6 @@
-"""Gold that is planned as ever, over real tables, and built by DuckDB in place of Spark.
+"""Runs real gold plans over real tables, with DuckDB in place of Spark.
 
-What is rebuilt, what of the inputs is read and what counts as a change are those of a build; the SQL is translated.
+Plans, input parts and changes are those of the product; only the SQL is translated.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from deltaworks.tables.arrow_types import arrow_schema
 from deltaworks.tables.duckdb_session import duckdb_session
 from deltaworks.tables.lake import Lake, duckdb_source
 
-#: Of rows, which is the first of its id to arrive, among those that are at most so far away.
+#: The first row of each id to arrive within the window.
 _ORIGINALS = """
     SELECT * FROM {around} QUALIFY {by} IS NULL OR (_seq, _position) = min((_seq, _position)) OVER (
         PARTITION BY {by} ORDER BY {near} RANGE BETWEEN {across} PRECEDING AND {across} FOLLOWING
@@ -34,17 +34,17 @@ _INSTANT = "TIMESTAMPTZ '"
 
 
 def empty_database() -> duckdb.DuckDBPyConnection:
-    """A session, in UTC, that sees nothing but what is registered, or made for a time, in it."""
+    """Opens a DuckDB session in UTC that sees only registered relations."""
     session = duckdb_session()
     session.execute("SET TimeZone = 'UTC'")
     return session
 
 
 def build_planned(lake: Lake, pipeline: str, job: TableJob, dedupe: DedupeSpec | None = None) -> None:
-    """Do what a job says, in one commit.
+    """Runs a planned job in one commit.
 
     Raises:
-        AssertionError: a check of the table is broken, other than those of shares and of intervals.
+        AssertionError: a check failed, other than `max_drop` and `intervals`.
     """
     table = job.plan.table
     answer = planned_answer(lake, job.plan, job.sql, job.inputs, dedupe)
@@ -54,7 +54,8 @@ def build_planned(lake: Lake, pipeline: str, job: TableJob, dedupe: DedupeSpec |
         before = None if job.plan.full or not table.is_partitioned_by_date else lake.open(job.key)
         replaced = None if before is None else _sql(job.plan.output.without_hours(), table.partition_by, "")
         if before is not None and table.grain is not None:
-            # delta-rs compares no timestamps when it overwrites: whole dates are written, with what stays of them.
+            # delta-rs cannot compare timestamps when overwriting: complete dates are written, with their remaining
+            # rows.
             connection.register("before", duckdb_source(lake, before))
             connection.register("answer", answer)
             answer = connection.sql(
@@ -76,7 +77,7 @@ def build_planned(lake: Lake, pipeline: str, job: TableJob, dedupe: DedupeSpec |
 def planned_answer(
     lake: Lake, plan: GoldPlan, sql: str, inputs: Mapping[str, PinnedInput], dedupe: DedupeSpec | None
 ) -> pa.Table:
-    """What the SQL of a gold table gives of what is planned, over its inputs as they are pinned."""
+    """Returns the planned rows of a gold table over its pinned inputs."""
     with empty_database() as connection:
         for name in plan.table.reads:
             _register(connection, lake, plan, inputs[name], dedupe)
@@ -85,13 +86,13 @@ def planned_answer(
 
 @cache
 def in_duckdb(sql: str) -> str:
-    """A query of Spark's as DuckDB takes it; a test builds the same table again and again."""
+    """Translates a Spark query to DuckDB; cached."""
     (translated,) = sqlglot.transpile(sql, read="spark", write="duckdb")
     return translated
 
 
 def _written(plan: GoldPlan) -> str:
-    """The condition of the rows that a build writes."""
+    """Returns the condition of the rows a build writes."""
     table = plan.table
     return (
         _sql(plan.output, table.partition_by, "" if table.grain is None else table.grain.column)
@@ -103,7 +104,7 @@ def _written(plan: GoldPlan) -> str:
 def _register(
     connection: duckdb.DuckDBPyConnection, lake: Lake, plan: GoldPlan, pinned: PinnedInput, dedupe: DedupeSpec | None
 ) -> None:
-    """Make a view of an input as a build reads it: of the version and the part that are planned, without copies."""
+    """Registers an input view with the pinned version and planned part, without duplicates."""
     view, opened, part = view_name(pinned.name), lake.open(pinned.key), plan.input_of(pinned.name)
     if opened is None or pinned.version is None:
         connection.register(view, arrow_schema(dict(pinned.columns)).empty_table())
@@ -127,7 +128,7 @@ def _register(
 
 
 def condition(part: Part, pinned: PinnedInput) -> str:
-    """What rows of an input meet that are in a part; any row of one without dates."""
+    """Returns the condition of a part's rows in an input; true without a date column."""
     if part.is_hourly and not pinned.time_column:
         part = part.without_hours()
     return _sql(part, pinned.date_column, pinned.time_column) if pinned.date_column else "true"

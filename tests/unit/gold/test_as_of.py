@@ -1,4 +1,4 @@
-"""As-of joins are exact by what is planned: plans of gold over real tables, carried out by DuckDB in place of Spark."""
+"""As-of joins are exact: real plans over real tables, run by DuckDB."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ pytestmark = pytest.mark.skipif(
 
 
 class PlannedMarket:
-    """The market in a project whose gold is planned as ever, and built here."""
+    """A market whose gold is planned by the product and built by DuckDB."""
 
     def __init__(self, folder: Path) -> None:
         files = {
@@ -94,7 +94,7 @@ class PlannedMarket:
         return self._lake.storage.uri(paths.table("market", name)).removeprefix("file://")
 
 
-def test_an_as_of_join_is_exact_whatever_came_late_or_was_restated(tmp_path: Path) -> None:
+def test_an_as_of_join_is_exact_after_late_and_restated_rows(tmp_path: Path) -> None:
     market = PlannedMarket(tmp_path)
 
     open_market(market)
@@ -111,7 +111,7 @@ def test_an_as_of_join_is_exact_whatever_came_late_or_was_restated(tmp_path: Pat
     assert facts_of(market.answer()) == facts_of(market.rows.oracle())
 
 
-def test_with_the_changed_partitions_alone_it_would_not_be(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_changed_partitions_alone_would_miss_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def first_alone(*arguments: Any, **options: Any) -> Changes:
         """The date of a change as one that changes itself alone."""
         return Changes()

@@ -1,4 +1,4 @@
-"""Copies of events as the driver finds them: those that a look at every pair of rows finds."""
+"""Duplicates found in the driver match a pairwise comparison."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.examples import examples
 
 DAY = dt.date(2026, 3, 1)
 NUMBER = (DAY - dt.date(1970, 1, 1)).days
-#: Of each row: key, date or hour, and when it arrived. Few different ones, so that much meets.
+#: Per row: key, date or hour, and arrival; few distinct values, so that many rows collide.
 ROWS = st.lists(st.tuples(st.integers(0, 4), st.integers(0, 9), st.integers(0, 3), st.integers(0, 3)), max_size=40)
 
 
@@ -29,7 +29,7 @@ def by_looking_at_all_pairs(rows: list[tuple[int, int, int, int]], across: int) 
 
 @settings(max_examples=examples(400), deadline=None)
 @given(ROWS, st.sampled_from([0, 1, 2, 5, 20, 10_000]))
-def test_a_row_is_a_copy_where_one_of_its_key_near_it_arrived_before(
+def test_a_row_is_a_duplicate_if_its_key_arrived_earlier_within_the_window(
     rows: list[tuple[int, int, int, int]], across: int
 ) -> None:
     columns = np.array(rows, np.int64).reshape(-1, 4).T
@@ -41,7 +41,7 @@ def arrivals(*rows: tuple[str, int, int]) -> pa.Table:
     return pa.table({"event_id": keys, "_seq": seqs, "_position": positions})
 
 
-def test_copies_of_neighbouring_dates_are_decided_by_and_left_to_those() -> None:
+def test_neighbouring_dates_decide_but_are_not_reported() -> None:
     rows = arrivals(("a", 1, 0), ("a", 2, 0), ("b", 2, 1), ("a", 3, 0))
     near = np.array([NUMBER - 1, NUMBER, NUMBER, NUMBER + 1])
     copied, counts = find_duplicates_in_rows(rows, near, Part("event_date", frozenset({DAY})), window=1)
@@ -49,7 +49,7 @@ def test_copies_of_neighbouring_dates_are_decided_by_and_left_to_those() -> None
     assert counts == {DAY: 1}
 
 
-def test_copies_of_hours_are_counted_by_hour() -> None:
+def test_hourly_duplicates_are_counted_by_hour() -> None:
     hours = [dt.datetime(2026, 3, 1, hour, tzinfo=dt.UTC) for hour in (5, 6, 9)]
     near = np.array([int(hour.timestamp()) // 3600 for hour in hours])
     rows = arrivals(("a", 1, 0), ("a", 2, 0), ("a", 3, 0))
@@ -57,7 +57,7 @@ def test_copies_of_hours_are_counted_by_hour() -> None:
     assert counts == {hours[1]: 1}, "nine is three hours from six"
 
 
-def test_no_rows_have_no_copies() -> None:
+def test_no_rows_have_no_duplicates() -> None:
     rows = arrivals(("a", 1, 0)).slice(0, 0)
     copied, counts = find_duplicates_in_rows(rows, np.empty(0, np.int64), Part("event_date", None), window=1)
     assert copied.num_rows == 0

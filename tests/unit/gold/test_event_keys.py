@@ -1,4 +1,4 @@
-"""Keys of events by file: each is opened once, and none that is too much for a driver."""
+"""The key cache: each file is read once, and large inputs are left to Spark."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ SCHEMA = pa.schema(
 
 
 class Events:
-    """A table of events, with a file for each date of each batch."""
+    """A table of events with a file per date and batch."""
 
     def __init__(self, folder: Path, schema: pa.Schema = SCHEMA) -> None:
         self.lake = Lake(StorageSpec(root=f"file://{folder}"))
@@ -80,7 +80,7 @@ def events(tmp_path: Path) -> Events:
     return Events(tmp_path)
 
 
-def test_copies_are_those_that_came_later_within_a_date(events: Events) -> None:
+def test_later_rows_of_a_date_are_duplicates(events: Events) -> None:
     events.land((DAYS[0], "a"), (DAYS[0], "b"), (DAYS[0], None), (DAYS[0], None))
     events.land((DAYS[1], "a"), (DAYS[2], "b"))
     assert events.copies(DAYS[:2]) == ([(2, 0)], {DAYS[1]: 1})
@@ -98,7 +98,7 @@ def test_a_file_is_opened_once(events: Events) -> None:
     assert events.copies(DAYS[:1]) == ([(2, 0), (3, 0)], {DAYS[0]: 2})
 
 
-def test_what_was_merged_is_forgotten_and_read_as_the_file_it_is_now(events: Events) -> None:
+def test_compacted_files_are_evicted_and_read_again(events: Events) -> None:
     for _ in range(3):
         events.land((DAYS[0], "a"))
     before = events.copies(DAYS[:1])
@@ -107,7 +107,7 @@ def test_what_was_merged_is_forgotten_and_read_as_the_file_it_is_now(events: Eve
     assert len(events.remembered._rows) == 1
 
 
-def test_hours_are_told_apart_by_the_instants_of_rows(events: Events) -> None:
+def test_hours_come_from_event_times(events: Events) -> None:
     events.land((DAYS[0], "a"), hour=3)
     events.land((DAYS[0], "a"), hour=4)
     events.land((DAYS[0], "a"), hour=9)
@@ -115,7 +115,7 @@ def test_hours_are_told_apart_by_the_instants_of_rows(events: Events) -> None:
     assert events.copies(None, part=part_from_hours("event_date", hours)) == ([(2, 0)], {hours[0]: 1})
 
 
-def test_little_is_remembered_where_little_may_be(events: Events) -> None:
+def test_a_small_cache_evicts_files(events: Events) -> None:
     events.remembered = KeyCache(100)
     for number in range(5):
         events.land(*((DAYS[0], f"id-{number}-{place}") for place in range(3)))
@@ -124,22 +124,20 @@ def test_little_is_remembered_where_little_may_be(events: Events) -> None:
 
 
 @pytest.mark.parametrize("bound", ["MAX_KEYS", "MAX_KEY_BYTES", "MAX_UNCACHED_BYTES"])
-def test_what_is_too_much_for_a_driver_is_left_to_spark(
-    events: Events, monkeypatch: pytest.MonkeyPatch, bound: str
-) -> None:
+def test_large_inputs_are_left_to_spark(events: Events, monkeypatch: pytest.MonkeyPatch, bound: str) -> None:
     events.land((DAYS[0], "a"), (DAYS[0], "a"))
     monkeypatch.setattr(event_keys, bound, 1)
     assert events.copies(DAYS[:1]) is None
 
 
-def test_keys_that_arrow_compares_otherwise_are_left_to_spark(tmp_path: Path) -> None:
+def test_key_types_that_arrow_compares_differently_are_left_to_spark(tmp_path: Path) -> None:
     numbers = SCHEMA.set(SCHEMA.get_field_index("event_id"), pa.field("event_id", pa.float64()))
     events = Events(tmp_path, numbers)
     events.land((DAYS[0], 1.5), (DAYS[0], 1.5))
     assert events.copies(DAYS[:1]) is None
 
 
-def test_rows_without_an_instant_are_left_to_spark_where_hours_tell(tmp_path: Path) -> None:
+def test_hourly_rows_without_an_event_time_are_left_to_spark(tmp_path: Path) -> None:
     events = Events(tmp_path)
     events.land((DAYS[0], "a"))
     body = pa.Table.from_pylist([{"event_date": DAYS[0], "event_id": "a", "_seq": 9, "_position": 0}], schema=SCHEMA)

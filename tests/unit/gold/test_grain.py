@@ -1,4 +1,4 @@
-"""Gold by hours: what is rebuilt is all that differs, whatever came late, twice or without statistics."""
+"""Hourly plans rebuild all differing hours after late, duplicate and unstatistical rows."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ HOUR = dt.timedelta(hours=1)
 
 
 class PlannedTraffic(Traffic):
-    """Traffic whose gold is planned as ever, and built by DuckDB."""
+    """Traffic whose gold is planned by the product and built by DuckDB."""
 
     def __init__(self, folder: Path) -> None:
         files = {"environments/local.yaml": ENVIRONMENT.format(root=folder), "relays/landing.yaml": RELAY}
@@ -72,7 +72,7 @@ class PlannedTraffic(Traffic):
         return job.plan.output.labels
 
 
-def test_gold_by_hours_is_exact_whatever_came_late_twice_or_was_put_back(tmp_path: Path) -> None:
+def test_hourly_gold_is_exact_after_late_duplicate_and_restored_rows(tmp_path: Path) -> None:
     traffic = PlannedTraffic(tmp_path)
 
     live_through(traffic)
@@ -99,7 +99,7 @@ def no_removals(hours: Any, actions: Iterable[Any], column: str) -> None:
         pytest.param(plan_module, "shift_hours", lambda hours, offsets: set(hours), id="copies widen nothing"),
     ],
 )
-def test_with_a_protection_off_it_would_not_be(
+def test_without_a_protection_hourly_gold_is_wrong(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, module: Any, name: str, instead: Callable[..., Any] | None
 ) -> None:
     def every(actions: Any) -> Any:
@@ -111,7 +111,7 @@ def test_with_a_protection_off_it_would_not_be(
         live_through(PlannedTraffic(tmp_path))
 
 
-# What happens to the table: rows at such minutes from FIRST on, of such ids, or something else.
+# Steps on the table: rows at minutes from FIRST with ids, or other changes.
 LANDED = st.lists(st.tuples(st.integers(-90, 60 * 49), st.sampled_from("abcdef")), min_size=1, max_size=5)
 STEPS = st.lists(
     st.one_of(
@@ -141,7 +141,7 @@ def happen(traffic: Traffic, kind: str, detail: Any) -> None:
 @given(first=LANDED, steps=STEPS)
 @example(first=[(0, "a"), (90, "a")], steps=[("land", [(45, "a")])])
 @example(first=[(1439, "a")], steps=[("land", [(1441, "a")]), ("delete", 0)])
-def test_hours_touched_are_all_that_differ_and_more_only_by_date(first: Any, steps: Any) -> None:
+def test_changed_hours_cover_all_differences(first: Any, steps: Any) -> None:
     with tempfile.TemporaryDirectory() as folder:
         traffic = PlannedTraffic(Path(folder))
         happen(traffic, "land", first)
@@ -161,7 +161,7 @@ def test_hours_touched_are_all_that_differ_and_more_only_by_date(first: Any, ste
 
 
 def differing_hours(before: list[Row], after: list[Row], *, trend: bool) -> set[dt.datetime]:
-    """The slow oracle: the hours of all minutes that differ between two answers to everything."""
+    """Slow oracle: the hours of all minutes that differ between two full answers."""
     one, other = expected(before, trend=trend), expected(after, trend=trend)
     differing = {place for place in {*one, *other} if one.get(place) != other.get(place)}
     return {minute.replace(minute=0) for minute, _ in differing}
@@ -194,7 +194,7 @@ def planned(dedupe: DedupeSpec | None = None, **changes: Changes) -> GoldPlan:
     return plan_rebuild(GRAINED, changes, dedupe, COLUMNS)
 
 
-def test_an_hour_that_changed_affects_hours_and_is_made_of_hours() -> None:
+def test_a_changed_hour_affects_and_reads_hours() -> None:
     plan = planned(events=changed("event_date", 0, hours=[5]))
 
     assert plan.output == Part("event_date", frozenset(), None, frozenset([at(4), at(5)]))
@@ -205,7 +205,7 @@ def test_an_hour_that_changed_affects_hours_and_is_made_of_hours() -> None:
     assert plan.reason == "1 hour(s) of its inputs changed"
 
 
-def test_copies_widen_hours_by_hours_and_a_date_of_which_no_more_is_known_by_all_of_its_own() -> None:
+def test_the_dedupe_window_widens_hours_and_full_dates() -> None:
     dedupe = DedupeSpec(within_hours=2)
 
     assert planned(dedupe, events=changed("event_date", 0, hours=[5])).output.hours == {*map(at, range(2, 8))}
@@ -216,7 +216,7 @@ def test_copies_widen_hours_by_hours_and_a_date_of_which_no_more_is_known_by_all
     )
 
 
-def test_a_change_onwards_rebuilds_whole_dates_from_its_own_on() -> None:
+def test_an_onwards_change_rebuilds_full_dates_from_its_date() -> None:
     plan = planned(names=changed("valid_from", 1), events=changed("event_date", 0, hours=[0, 23]))
 
     assert plan.output == Part("event_date", frozenset(), at(24).date(), frozenset([at(-1), at(0), at(22), at(23)]))
@@ -224,18 +224,18 @@ def test_a_change_onwards_rebuilds_whole_dates_from_its_own_on() -> None:
     assert (plan.output.labels or ())[-1:] == ("2025-03-03..",)
 
 
-def test_hours_beside_their_date_tell_nothing_but_the_date() -> None:
+def test_hours_outside_their_date_fall_back_to_the_date() -> None:
     assert planned(events=changed("event_date", 0, hours=[30])).output.values == {FIRST.date()}
 
 
-def test_what_cannot_be_dated_is_rebuilt_whole_and_nothing_where_nothing_changed() -> None:
+def test_undated_changes_rebuild_everything_and_no_changes_nothing() -> None:
     assert planned(events=Changes(is_unbounded=True, reason="the log is gone")).full
     assert planned(events=Changes(frozenset([(("event_date", None),)]))).full
     assert planned(events=Changes(frozenset([(("org_id", "a"),)]))).full
     assert not planned(events=Changes(), daily=Changes()).has_work
 
 
-def test_dates_that_are_asked_for_are_built_whole_of_the_hours_they_need() -> None:
+def test_requested_dates_read_the_hours_they_need() -> None:
     plan = dated_plan(GRAINED, frozenset([FIRST.date()]))
 
     assert plan.output == Part("event_date", frozenset([FIRST.date()]), None, frozenset())
@@ -253,9 +253,7 @@ PARTS = st.builds(
 
 
 @given(one=PARTS, other=PARTS, across=st.integers(0, 3))
-def test_parts_cover_unite_widen_and_are_asked_for_as_the_hours_in_them_are(
-    one: Part, other: Part, across: int
-) -> None:
+def test_part_operations_match_sets_of_hours(one: Part, other: Part, across: int) -> None:
     every = [at(number) for number in range(-12, 96)]
 
     def hours(part: Part) -> set[dt.datetime]:
@@ -275,13 +273,13 @@ def test_parts_cover_unite_widen_and_are_asked_for_as_the_hours_in_them_are(
     assert {row[0].replace(minute=0, tzinfo=dt.UTC) for row in selected} == hours(one)
 
 
-def test_a_build_of_older_inputs_never_lands_over_one_of_newer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_build_of_older_inputs_never_overwrites_a_newer_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     traffic = PlannedTraffic(tmp_path)
     traffic.land([request(1, "a")])
     spec = traffic.catalog.pipeline("traffic")
     older = pin_inputs(traffic.lake, spec, ["requests"])
     traffic.land([request(2, "b")])
-    assert traffic.build("edge_minutes") is None  # another builder, of the newer version
+    assert traffic.build("edge_minutes") is None  # another builder with the newer version
 
     job = traffic.plan("edge_minutes", pinned=older)
 
@@ -294,7 +292,7 @@ def test_a_build_of_older_inputs_never_lands_over_one_of_newer(tmp_path: Path, m
     assert traffic.plan("edge_minutes", pinned=older).plan.full, "else the older answer would win"
 
 
-def test_an_input_that_has_lost_commits_is_rebuilt_from(tmp_path: Path) -> None:
+def test_an_input_that_lost_commits_causes_a_rebuild(tmp_path: Path) -> None:
     traffic = PlannedTraffic(tmp_path)
     for number in range(3):
         traffic.land([request(number, str(number))])

@@ -1,4 +1,4 @@
-"""Between builds of a stream small files of what its gold reads are merged: no row changes, nobody is disturbed."""
+"""Inputs of gold are compacted between builds of a stream: no row changes, and no writer conflicts."""
 
 from __future__ import annotations
 
@@ -50,9 +50,7 @@ def merge(lake: Lake, spec: PipelineSpec, **options: object) -> int:
     return compact_inputs(lake, spec, spec.gold.tables, **options)  # type: ignore[arg-type]
 
 
-def test_partitions_of_many_small_files_become_one_file_each_and_keep_their_rows(
-    lake: Lake, spec: PipelineSpec
-) -> None:
+def test_partitions_with_many_small_files_become_one_file(lake: Lake, spec: PipelineSpec) -> None:
     key = make(lake, "shop", "orders", files=FILES, days=2)
     before = rows(lake, key)
 
@@ -63,16 +61,14 @@ def test_partitions_of_many_small_files_become_one_file_each_and_keep_their_rows
     assert newest.metadata["operation"] == "optimize", "so that nobody takes it for a change"
 
 
-def test_a_partition_of_fewer_files_waits(lake: Lake, spec: PipelineSpec) -> None:
+def test_a_partition_with_few_files_is_not_compacted(lake: Lake, spec: PipelineSpec) -> None:
     key = make(lake, "shop", "orders", files=FILES - 1, days=1)
 
     assert merge(lake, spec) == 0
     assert files(lake, key) == FILES - 1
 
 
-def test_of_more_than_fits_the_oldest_are_merged_first(
-    lake: Lake, spec: PipelineSpec, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_oldest_files_are_compacted_first(lake: Lake, spec: PipelineSpec, monkeypatch: pytest.MonkeyPatch) -> None:
     key = make(lake, "shop", "orders", files=FILES, days=1)
     opened = lake.open(key)
     assert opened is not None
@@ -85,9 +81,7 @@ def test_of_more_than_fits_the_oldest_are_merged_first(
 
 
 @pytest.mark.parametrize("state", ["asked", "granted"])
-def test_a_table_whose_write_turn_somebody_has_or_waits_for_is_left_to_them(
-    lake: Lake, spec: PipelineSpec, state: str
-) -> None:
+def test_a_table_with_a_requested_write_turn_is_not_compacted(lake: Lake, spec: PipelineSpec, state: str) -> None:
     key = make(lake, "shop", "orders", files=FILES, days=1)
     turn = TurnRecord(
         table="orders", turn="t", reason="erase", state=state, by="job", run="r", renewal=1, ttl_seconds=60,  # type: ignore[arg-type]
@@ -99,18 +93,18 @@ def test_a_table_whose_write_turn_somebody_has_or_waits_for_is_left_to_them(
     assert files(lake, key) == FILES
 
 
-def test_whoever_has_lost_the_stream_commits_nothing(lake: Lake, spec: PipelineSpec) -> None:
+def test_without_the_lease_nothing_is_committed(lake: Lake, spec: PipelineSpec) -> None:
     key, looks = make(lake, "shop", "orders", files=FILES, days=1), iter([True, False, False])
 
     assert merge(lake, spec, should_continue=lambda: next(looks)) == 0
     assert files(lake, key) == FILES
 
 
-def test_what_lands_meanwhile_is_no_conflict(lake: Lake, spec: PipelineSpec) -> None:
+def test_concurrent_appends_do_not_conflict(lake: Lake, spec: PipelineSpec) -> None:
     key, looks = make(lake, "shop", "orders", files=FILES, days=1), count()
 
     def land() -> bool:
-        if next(looks) == 1:  # the first look is at the beginning, the second before the commit
+        if next(looks) == 1:  # the first check is at the start, the second before the commit
             append(lake, key, 1)
         return True
 
@@ -118,7 +112,7 @@ def test_what_lands_meanwhile_is_no_conflict(lake: Lake, spec: PipelineSpec) -> 
     assert files(lake, key) == 2, "what was merged, and what has landed behind it"
 
 
-def test_tables_that_requests_rewrite_are_left_to_their_turn() -> None:
+def test_mutable_tables_are_not_compacted() -> None:
     spec = load_catalog(skip_invalid=True).pipeline("engagement")
     mutable = {table.name for table in spec.tables if table.mutable is not None}
 

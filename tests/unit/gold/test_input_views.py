@@ -1,4 +1,4 @@
-"""Which columns of an input a query may read: never fewer than it does."""
+"""All columns that a query may read are found."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from deltaworks.gold.input_views import may_reference
         ("TABLE events", "country"),
     ],
 )
-def test_what_a_query_reads_is_seen(sql: str, column: str) -> None:
+def test_columns_a_query_reads_are_found(sql: str, column: str) -> None:
     assert may_reference(sql, column)
 
 
 @pytest.mark.parametrize(
     "sql", ["SELECT platform, count(*) FROM events GROUP BY platform", "SELECT COUNT( * ) AS tables FROM events"]
 )
-def test_what_no_query_names_is_left_out(sql: str) -> None:
+def test_columns_no_query_reads_are_omitted(sql: str) -> None:
     assert not may_reference(sql, "country")

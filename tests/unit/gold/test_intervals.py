@@ -1,4 +1,4 @@
-"""From which date on two versions of a table of intervals differ: by their rows, however they were written."""
+"""The first differing date of two versions of an interval table, by rows."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def first_date(changes: Changes) -> str | None:
     return dict(partition)["valid_from"]
 
 
-def test_rows_that_are_written_again_have_not_changed(tmp_path: Path) -> None:
+def test_rewritten_rows_are_no_change(tmp_path: Path) -> None:
     write(tmp_path, FIRST)
     write(tmp_path, FIRST[::-1])
 
@@ -76,14 +76,14 @@ def test_rows_that_are_written_again_have_not_changed(tmp_path: Path) -> None:
     ],
     ids=["one twice", "a new one", "one less", "a restated value"],
 )
-def test_the_first_date_of_rows_that_differ_counts(tmp_path: Path, rows: list[Row], first: int) -> None:
+def test_the_first_differing_date_is_the_change(tmp_path: Path, rows: list[Row], first: int) -> None:
     write(tmp_path, FIRST)
     write(tmp_path, rows)
 
     assert first_date(changed(tmp_path)) == str(day(first))
 
 
-def test_what_cannot_be_compared_is_everything_with_the_reason(tmp_path: Path) -> None:
+def test_versions_that_cannot_be_compared_change_everything_with_a_reason(tmp_path: Path) -> None:
     write(tmp_path, FIRST)
     write(tmp_path, FIRST, SCHEMA.append(pa.field("note", pa.string())))
     assert changed(tmp_path).reason == "its versions 0 and 1 cannot be compared: its columns changed"
@@ -94,7 +94,7 @@ def test_what_cannot_be_compared_is_everything_with_the_reason(tmp_path: Path) -
     assert changed(tmp_path, before=2, after=3).reason == "1 differing rows have no valid_from"
 
 
-def test_versions_whose_files_are_gone_are_everything(tmp_path: Path) -> None:
+def test_versions_with_deleted_files_change_everything(tmp_path: Path) -> None:
     write(tmp_path, FIRST)
     for file in (tmp_path / "t").glob("*.parquet"):
         file.unlink()
@@ -108,7 +108,7 @@ def test_versions_whose_files_are_gone_are_everything(tmp_path: Path) -> None:
 
 @settings(max_examples=examples(30), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(ROWS, ROWS)
-def test_the_first_date_is_that_of_rows_counted_one_by_one(tmp_path: Path, before: list[Row], after: list[Row]) -> None:
+def test_the_first_differing_date_matches_plain_python(tmp_path: Path, before: list[Row], after: list[Row]) -> None:
     shutil.rmtree(tmp_path / "t", ignore_errors=True)
     write(tmp_path, before)
     write(tmp_path, after)

@@ -1,4 +1,4 @@
-"""Tables of published models, and what their newest scores warn of: without a JVM."""
+"""Tables of published models, and alerts from their newest scores, without a JVM."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def run(*, day: int, published: bool = True) -> ModelRun:
     )
 
 
-def test_trainings_get_numbers_without_gaps_and_none_is_written_over(tmp_path: Path) -> None:
+def test_training_numbers_have_no_gaps_and_none_is_overwritten(tmp_path: Path) -> None:
     runs = home(shop(tmp_path)).models
 
     made = [runs.add(run(day=day)) for day in range(3)]
@@ -69,7 +69,7 @@ def test_trainings_get_numbers_without_gaps_and_none_is_written_over(tmp_path: P
     assert runs.read("slow", 9) is None
 
 
-def test_the_table_of_a_model_has_what_is_published_and_is_left_alone_where_nothing_changed(tmp_path: Path) -> None:
+def test_a_model_table_has_published_models_and_is_only_replaced_on_changes(tmp_path: Path) -> None:
     catalog = shop(tmp_path)
     runs = home(catalog).models
     runs.add(run(day=0))
@@ -85,7 +85,7 @@ def test_the_table_of_a_model_has_what_is_published_and_is_left_alone_where_noth
     table = Lake(catalog.environment.lake).rows(paths.table("shop", "slow"))
     assert table is not None
     assert [row["model"] for row in table.to_pylist()] == ["slow/1", "slow/3"]
-    # A new model changes what is from its date on, and nothing before.
+    # A new model changes scores from its date only.
     (pinned,) = pin_inputs(Lake(catalog.environment.lake), catalog.pipeline("shop"), ["slow"]).values()
     changes = changes_by_row_diff(
         Lake(catalog.environment.lake), pinned.key, column=pinned.diff_column, before=first.version, after=later.version
@@ -93,7 +93,7 @@ def test_the_table_of_a_model_has_what_is_published_and_is_left_alone_where_noth
     assert changes.partition_values("valid_from_date") == {"2026-03-15"}
 
 
-def test_a_model_that_is_withdrawn_is_in_the_table_no_more(tmp_path: Path) -> None:
+def test_a_withdrawn_model_is_removed_from_the_table(tmp_path: Path) -> None:
     catalog = shop(tmp_path)
     runs = home(catalog).models
     runs.add(run(day=0))
@@ -120,11 +120,11 @@ def warnings(catalog: Catalog, *scores: dict[str, Any]) -> list[tuple[bool, str,
     return [(alert.state.is_open, str(alert.state.severity), alert.summary) for alert in stored]
 
 
-def test_the_newest_scores_warn_and_those_of_before_or_to_come_do_not(tmp_path: Path) -> None:
+def test_only_the_newest_scores_raise_alerts(tmp_path: Path) -> None:
     catalog = shop(tmp_path)
 
     assert warnings(catalog, score(90, "old", 0.9), score(-5, "to come", 0.9), score(1, "low", 0.4)) == []
-    # The newest row of an entity decides.
+    # The newest row of an entity counts.
     assert warnings(catalog, score(20, "better", 0.9), score(5, "better", 0.1)) == []
     ((is_open, severity, summary),) = warnings(catalog, score(5, "a", 0.6), score(5, "b", 0.8), score(5, "c", 0.1))
     assert (is_open, severity) == (True, "warning")
@@ -134,7 +134,7 @@ def test_the_newest_scores_warn_and_those_of_before_or_to_come_do_not(tmp_path: 
     assert not is_open
 
 
-def test_a_build_of_other_tables_changes_no_warning(tmp_path: Path) -> None:
+def test_a_build_of_other_tables_changes_no_alert(tmp_path: Path) -> None:
     catalog = shop(tmp_path)
 
     update_prediction_alerts(catalog, "shop", tables=["hours"], now=AT)
@@ -142,7 +142,7 @@ def test_a_build_of_other_tables_changes_no_warning(tmp_path: Path) -> None:
     assert list(alerts(home(catalog).objects)) == []
 
 
-def test_figures_differ_where_they_do_by_more_than_the_last_bits() -> None:
+def test_metrics_differ_only_beyond_the_tolerance() -> None:
     before = {"outcome": "published", "folds": [{"area": 0.5, "alarms": 3, "calibration": [[1, 0.25, 0.5]]}]}
     same = {"outcome": "published", "folds": [{"area": 0.50000001, "alarms": 3, "calibration": [[1, 0.25, 0.5]]}]}
     other = {"outcome": "no_gain", "folds": [{"area": 0.6, "alarms": 3, "calibration": []}]}

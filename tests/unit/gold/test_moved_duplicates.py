@@ -1,4 +1,4 @@
-"""Dates near a changed one are built where another copy of an event may be the first of them now, and only there."""
+"""Dates near a changed one are rebuilt only if another duplicate may now be the first."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ DAILY = GoldTableSpec.model_validate(
     {"name": "daily", "sql": "x.sql", "reads": ["events"], "partition_by": "event_date"}
 )
 FIRST = dt.date(2026, 3, 1)
-#: Of a row: its date, its key, and when it arrived.
+#: A row: date, key, and arrival.
 Row = tuple[int, str, int]
 ROWS = st.lists(st.tuples(st.integers(0, 6), st.sampled_from("abc"), st.integers(0, 9)), max_size=12)
 
@@ -51,7 +51,7 @@ def planned(before: Iterable[Row], added: Iterable[Row], across: int) -> GoldPla
 
 
 def kept(rows: list[Row], across: int) -> dict[int, list[Row]]:
-    """The slow oracle: the rows of each date that are no copies."""
+    """Slow oracle: the rows of each date that are no duplicates."""
     first = [
         row for row in rows if not any(k == row[1] and abs(d - row[0]) <= across and s < row[2] for d, k, s in rows)
     ]
@@ -60,28 +60,28 @@ def kept(rows: list[Row], across: int) -> dict[int, list[Row]]:
 
 @settings(max_examples=examples(300), deadline=None)
 @given(ROWS, ROWS, st.integers(0, 2))
-def test_every_date_whose_rows_are_others_now_is_built(before: list[Row], added: list[Row], across: int) -> None:
+def test_every_date_with_changed_rows_is_rebuilt(before: list[Row], added: list[Row], across: int) -> None:
     one, other = kept(before, across), kept(before + added, across)
     output = planned(before, added, across).output
     assert all(output.contains(day(date)) for date in range(7) if one[date] != other[date])
 
 
-def test_what_arrives_after_all_that_is_near_is_built_alone() -> None:
+def test_rows_that_arrive_last_rebuild_only_their_date() -> None:
     assert planned([(0, "a", 1), (1, "a", 2)], [(1, "b", 3)], 1).output.values == {day(1)}
 
 
-def test_a_date_with_later_rows_may_have_another_first_copy() -> None:
+def test_a_date_with_later_rows_may_have_another_first_duplicate() -> None:
     assert planned([(0, "a", 5), (1, "a", 2)], [(1, "b", 3)], 1).output.values == {day(0), day(1)}
 
 
-def test_without_a_look_at_arrivals_a_moved_copy_would_be_missed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_arrival_order_a_moved_duplicate_would_be_missed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(plan_module, "_first_seq", lambda change, column: {day(1): 99})
     before, added = [(0, "a", 5)], [(1, "a", 3)]
     assert kept(before, 1)[0] != kept(before + added, 1)[0]
     assert not planned(before, added, 1).output.contains(day(0))
 
 
-def test_what_is_not_known_of_arrivals_widens() -> None:
+def test_unknown_arrival_order_widens_the_dates() -> None:
     changes = {"events": Changes(frozenset([place(1)]))}
     dedupe = DedupeSpec(within_days=1)
     around = {day(0), day(1), day(2)}
@@ -95,7 +95,7 @@ def test_what_is_not_known_of_arrivals_widens() -> None:
 SCHEMA = pa.schema([("event_date", pa.date32()), ("_seq", pa.int64())])
 
 
-def test_logs_say_when_rows_arrived_and_not_where_some_went(tmp_path: Path) -> None:
+def test_logs_contain_arrivals_unless_rows_were_removed(tmp_path: Path) -> None:
     lake, key = Lake(StorageSpec(root=f"file://{tmp_path}")), "tables/shop/events"
 
     def land(batch: int, *rows: tuple[int, int]) -> None:

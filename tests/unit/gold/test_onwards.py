@@ -1,4 +1,4 @@
-"""What a change affects onwards: the dates that are rebuilt have to be all that differ, whatever came late."""
+"""Onwards changes rebuild all dates that differ, after any late row."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def planned(dedupe: DedupeSpec | None = None, **changes: Changes) -> GoldPlan:
     return plan_rebuild(PRICED, changes, dedupe, COLUMNS)
 
 
-def test_a_change_onwards_rebuilds_every_date_from_its_own_on() -> None:
+def test_an_onwards_change_rebuilds_every_date_from_its_date() -> None:
     plan = planned(prices=at("event_date", 2, 9), eps_known=at("valid_from", 5, 7))
 
     assert plan.output == Part("price_date", frozenset([day(2)]), day(5))
@@ -50,14 +50,14 @@ def test_a_change_onwards_rebuilds_every_date_from_its_own_on() -> None:
     assert "every date from 2025-03-25 on" in plan.reason
 
 
-def test_a_change_of_one_input_alone_touches_what_that_input_affects() -> None:
+def test_a_change_of_one_input_affects_only_its_dates() -> None:
     assert planned(prices=at("event_date", 2)).output == Part("price_date", frozenset([day(2)]))
     assert planned(eps_known=at("valid_from", 5)).output == Part("price_date", frozenset(), day(5))
     assert planned(splits=Changes(frozenset([()]))).full
     assert not planned(prices=Changes(), eps_known=Changes(), splits=Changes()).has_work
 
 
-def test_what_cannot_be_dated_is_rebuilt_whole() -> None:
+def test_undated_changes_rebuild_everything() -> None:
     unknown = planned(eps_known=Changes(is_unbounded=True, reason="its files are gone"))
     undated = planned(prices=at("event_date", 1), eps_known=Changes(frozenset([(("valid_from", None),)])))
 
@@ -66,13 +66,13 @@ def test_what_cannot_be_dated_is_rebuilt_whole() -> None:
     assert undated.input_of("prices") == Part("event_date", None)
 
 
-def test_copies_widen_what_is_of_events_and_not_what_is_of_intervals() -> None:
+def test_the_dedupe_window_widens_events_but_not_intervals() -> None:
     plan = planned(DedupeSpec(within_days=1), prices=at("event_date", 2), eps_known=at("valid_from", 5))
 
     assert plan.output == Part("price_date", frozenset([day(1), day(2), day(3)]), day(5))
 
 
-def test_dates_that_are_asked_for_are_built_of_what_they_need() -> None:
+def test_requested_dates_read_the_dates_they_need() -> None:
     plan = dated_plan(PRICED, frozenset([day(4)]))
 
     assert (plan.output, plan.input_of("prices")) == (
@@ -88,7 +88,7 @@ PRICES = st.sets(st.tuples(st.sampled_from("AB"), st.integers(0, 14)), max_size=
 
 
 def intervals(facts: Facts) -> set[tuple[str, int, int | None, int]]:
-    """What was known of each company from when to when."""
+    """Returns the intervals of each company."""
     rows = set()
     for company in "AB":
         days = sorted(number for name, number in facts if name == company)
@@ -98,7 +98,7 @@ def intervals(facts: Facts) -> set[tuple[str, int, int | None, int]]:
 
 
 def answer(prices: set[tuple[str, int]], facts: Facts) -> dict[int, set[Any]]:
-    """By date, each price with what was known at it, and with the interval it is of: all of a row may be selected."""
+    """Returns each price with the value known at its time and its interval, by date."""
     rows: dict[int, set[Any]] = {}
     for company, date in prices:
         known = [row for row in intervals(facts) if row[0] == company and row[1] <= date < (row[2] or 99)]
@@ -108,7 +108,7 @@ def answer(prices: set[tuple[str, int]], facts: Facts) -> dict[int, set[Any]]:
 
 @given(prices=st.tuples(PRICES, PRICES), facts=st.tuples(FACTS, FACTS))
 @example(prices=({("A", 5)}, {("A", 5)}), facts=({("A", 1): 1}, {("A", 1): 1, ("A", 3): 2}))
-def test_dates_that_are_not_rebuilt_are_what_a_full_rebuild_would_give(
+def test_dates_that_are_not_rebuilt_match_a_full_rebuild(
     prices: tuple[set[tuple[str, int]], set[tuple[str, int]]], facts: tuple[Facts, Facts]
 ) -> None:
     differing = sorted(start for _, start, _, _ in intervals(facts[0]) ^ intervals(facts[1]))
@@ -137,7 +137,7 @@ def test_dates_that_are_not_rebuilt_are_what_a_full_rebuild_would_give(
     ),
     st.integers(0, 2),
 )
-def test_parts_cover_and_unite_as_the_dates_in_them_do(parts: list[Part], days: int) -> None:
+def test_part_operations_match_sets_of_dates(parts: list[Part], days: int) -> None:
     one, other = parts
     every = [day(number) for number in range(-3, 30)]
 

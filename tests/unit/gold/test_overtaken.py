@@ -1,6 +1,6 @@
-"""A small build that another one overtakes between its plan and its commit: it plans again, and what it had read lands.
+"""A small build overtaken between plan and commit plans again, and its rows are committed.
 
-Tables, plans and commits are those of a build; only what Spark answers comes from DuckDB.
+Tables, plans and commits are those of the product; only Spark's answers come from DuckDB.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ Pinned = dict[str, PinnedInput]
 
 
 class Views:
-    """The inputs of a build, without a session that has views of them."""
+    """The inputs of a build, without a Spark session."""
 
     def __init__(
         self, spark: SparkSession, lake: Lake, inputs: Mapping[str, PinnedInput], dedupe: DedupeSpec | None
@@ -55,13 +55,13 @@ class Views:
 
 
 class TheirViews(Views):
-    """Those of the other builder."""
+    """The inputs of the other builder."""
 
 
 class Overtaken:
-    """Traffic whose gold was built, and has fallen behind: requests came in two commits since, `older` and `newest`.
+    """Traffic with outdated gold: requests came in two more commits, `older` and `newest`.
 
-    `meanwhile` is called at each build of ours once it has its answer, before that is committed.
+    `meanwhile` is called at each build once its answer is computed, before the commit.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -79,7 +79,7 @@ class Overtaken:
         return pin_inputs(self.traffic.lake, self.traffic.catalog.pipeline("traffic"), ["requests"])
 
     def answer(self, spark: Any, plan: GoldPlan, views: Any, *, sql: str, sql_path: Path) -> Any:
-        """In place of Spark's: a frame that is asked for its columns, and for its rows."""
+        """In place of Spark's answer: a frame with columns and rows."""
         rows = planned_answer(views.lake, plan, sql, views.inputs, views.dedupe)
         if not isinstance(views, TheirViews):
             self.answers += 1
@@ -90,7 +90,7 @@ class Overtaken:
         )
 
     def other_builds(self, pinned: Pinned, table: str = MINUTES, **options: Any) -> GoldTableResult:
-        """Another builder's build of a table, by the inputs that it has pinned."""
+        """Runs another builder's build with its pinned inputs."""
         traffic = self.traffic
         spec = traffic.catalog.pipeline("traffic")
         job = traffic.plan(table, pinned=pinned, **options)
@@ -103,7 +103,7 @@ class Overtaken:
 
     @property
     def is_fresh(self) -> bool:
-        """Whether the table was said to be up to date."""
+        """Whether the table was recorded as up to date."""
         return self.traffic.lake.objects.get(paths.gold_state("traffic", MINUTES)) is not None
 
 
@@ -125,7 +125,7 @@ def once(work: Callable[[], object]) -> Callable[[], None]:
     return run
 
 
-def test_a_build_that_one_of_older_inputs_overtakes_plans_again_and_lands(gold: Overtaken) -> None:
+def test_a_build_overtaken_by_older_inputs_plans_again_and_commits(gold: Overtaken) -> None:
     gold.meanwhile = once(lambda: gold.other_builds(gold.older))
 
     result = gold.build()
@@ -138,9 +138,7 @@ def test_a_build_that_one_of_older_inputs_overtakes_plans_again_and_lands(gold: 
     assert gold.is_fresh
 
 
-def test_without_planning_again_what_it_had_read_would_be_missing(
-    gold: Overtaken, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_planning_again_rows_would_be_missing(gold: Overtaken, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(build, "_MAX_REPLANS", 0)
     gold.meanwhile = once(lambda: gold.other_builds(gold.older))
 
@@ -152,7 +150,7 @@ def test_without_planning_again_what_it_had_read_would_be_missing(
         gold.traffic.holds(MINUTES)
 
 
-def test_one_that_is_overtaken_by_newer_inputs_leaves_the_newer_answer(gold: Overtaken) -> None:
+def test_a_build_overtaken_by_newer_inputs_keeps_the_newer_answer(gold: Overtaken) -> None:
     def overtake() -> None:
         gold.traffic.land([request(3.25, "newer still")])
         gold.other_builds(gold.pinned())
@@ -167,7 +165,7 @@ def test_one_that_is_overtaken_by_newer_inputs_leaves_the_newer_answer(gold: Ove
     assert gold.is_fresh
 
 
-def test_one_that_is_overtaken_every_time_ends_and_says_so(gold: Overtaken) -> None:
+def test_a_build_that_is_always_overtaken_gives_up_with_a_reason(gold: Overtaken) -> None:
     gold.meanwhile = lambda: gold.other_builds(gold.older, dates=frozenset([FIRST.date()]))
 
     result = gold.build()
@@ -188,7 +186,7 @@ def test_one_that_is_overtaken_every_time_ends_and_says_so(gold: Overtaken) -> N
         pytest.param(MINUTES, {"dates": frozenset([FIRST.date()])}, id="of dates that were asked for"),
     ],
 )
-def test_a_build_nobody_else_would_repeat_fails_where_it_is_overtaken(
+def test_a_requested_build_fails_if_overtaken(
     gold: Overtaken, table: str, options: dict[str, frozenset[dt.date]]
 ) -> None:
     gold.meanwhile = lambda: gold.other_builds(gold.older, table)

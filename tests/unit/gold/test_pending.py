@@ -1,4 +1,4 @@
-"""What a build would find to do, seen without a JVM."""
+"""Pending gold builds are found without a JVM."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from deltaworks.tables.lake import Lake
 from tests.unit.maintenance.table_data import DAILY, DAILY_SQL, FIRST, ORDERS, SHOP, append, compacted, make, project
 
 ORDERS_KEY, DAILY_KEY = paths.table("shop", "orders"), paths.table("shop", "daily")
-#: A pipeline whose gold reads gold of the shop.
+#: A pipeline that reads the shop's gold.
 BOARD = (
     SHOP.replace("pipeline: shop", "pipeline: board")
     + ORDERS
@@ -45,7 +45,7 @@ def pending(catalog: Catalog) -> tuple[int, str]:
 
 
 def built(catalog: Catalog, lake: Lake, pipeline: str = "shop") -> None:
-    """Let the gold table of a pipeline say that it was built from what is there now."""
+    """Records that a gold table was built from the current inputs."""
     spec = catalog.pipeline(pipeline)
     (table,) = spec.gold.tables
     key, pinned = paths.table(pipeline, table.name), pin_inputs(lake, spec, table.reads)
@@ -85,7 +85,7 @@ def test_there_is_work_before_the_first_build_and_after_new_rows_and_none_in_bet
     assert pending(catalog)[0] == 1
 
 
-def test_what_is_asked_for_is_work_whatever_changed(catalog: Catalog, lake: Lake) -> None:
+def test_requested_builds_are_work_without_changes(catalog: Catalog, lake: Lake) -> None:
     make(lake, "shop", "orders", files=1, days=1)
     built(catalog, lake)
 
@@ -95,7 +95,7 @@ def test_what_is_asked_for_is_work_whatever_changed(catalog: Catalog, lake: Lake
         pending_gold(catalog, "shop", tables=["nothing"])
 
 
-def test_gold_of_another_pipeline_counts_from_its_first_build_on_by_the_dates_that_changed(tmp_path: Path) -> None:
+def test_gold_of_another_pipeline_is_an_input_after_its_first_build(tmp_path: Path) -> None:
     (tmp_path / "project" / "include" / "pipelines" / "board").mkdir(parents=True)
     (tmp_path / "project" / "include" / "pipelines" / "board" / "weekly.sql").write_text(
         "SELECT event_date FROM shop__daily"

@@ -1,4 +1,4 @@
-"""Which dates a rebuild writes and reads."""
+"""The dates that a rebuild writes and reads."""
 
 from __future__ import annotations
 
@@ -33,19 +33,19 @@ def days(dates: frozenset[dt.date] | None) -> list[int]:
     return sorted((date - START).days for date in dates)
 
 
-def test_a_touched_date_changes_itself_alone_by_default() -> None:
+def test_a_changed_date_affects_only_itself_by_default() -> None:
     plan = plan_rebuild(gold(), {"events": changes(0, 4)}, None)
 
     assert (days(plan.output_dates), days(plan.input_dates)) == ([0, 4], [0, 4])
 
 
-def test_copies_that_may_lie_a_day_apart_widen_it_by_a_day() -> None:
+def test_a_dedupe_window_of_a_day_widens_by_a_day() -> None:
     plan = plan_rebuild(gold(), {"events": changes(0)}, DedupeSpec(within_days=1))
 
     assert days(plan.output_dates) == [-1, 0, 1]
 
 
-def test_retention_rebuilds_earlier_cohorts_and_reads_all_they_are_made_of() -> None:
+def test_retention_rebuilds_earlier_cohorts_and_reads_all_their_dates() -> None:
     plan = plan_rebuild(gold((0, -1, -7)), {"events": changes(0)}, None)
 
     assert days(plan.output_dates) == [-7, -1, 0]
@@ -58,7 +58,7 @@ def test_nothing_changed_means_nothing_to_do() -> None:
     assert (plan.has_work, plan.full, plan.reason) == (False, False, "its inputs have not changed")
 
 
-def test_what_cannot_be_told_apart_is_rebuilt_whole() -> None:
+def test_unpartitioned_changes_rebuild_everything() -> None:
     unknown = plan_rebuild(gold(), {"events": Changes(is_unbounded=True, reason="the log is gone")}, None)
     without_date = plan_rebuild(gold(), {"events": changes(1, None)}, None)
     any_change = plan_rebuild(gold(affects="all"), {"events": changes(1)}, None)
@@ -72,7 +72,7 @@ def test_what_cannot_be_told_apart_is_rebuilt_whole() -> None:
     offsets=st.sets(st.integers(-10, 10), min_size=1, max_size=4),
     across=st.integers(0, 3),
 )
-def test_every_output_date_has_all_input_dates_it_is_made_of(touched: set[int], offsets: set[int], across: int) -> None:
+def test_every_output_date_reads_all_its_input_dates(touched: set[int], offsets: set[int], across: int) -> None:
     plan = plan_rebuild(gold(offsets), {"events": changes(*touched)}, DedupeSpec(within_days=across))
 
     output, read = days(plan.output_dates), set(days(plan.input_dates))
@@ -81,14 +81,14 @@ def test_every_output_date_has_all_input_dates_it_is_made_of(touched: set[int], 
     assert all(day - offset in read for day in output for offset in offsets)
 
 
-def test_dates_asked_for_are_written_and_what_they_are_made_of_is_read() -> None:
+def test_requested_dates_are_written_and_their_inputs_read() -> None:
     plan = dated_plan(gold((0, -1, -7)), frozenset([START]))
 
     assert days(plan.output_dates) == [0]
     assert days(plan.input_dates) == [0, 1, 7]
 
 
-def test_a_table_that_is_not_made_of_dates_is_not_built_by_date() -> None:
+def test_an_undated_table_is_not_built_by_date() -> None:
     table = gold().model_copy(update={"affects": "all"})
 
     assert not dated_plan(table, frozenset([START])).has_work
@@ -106,7 +106,7 @@ def test_dates_are_read_one_by_one_and_as_ranges(text: str, found: list[int]) ->
     assert days(parse_dates(text)) == found
 
 
-def test_no_date_means_what_has_changed_and_a_wrong_one_is_refused() -> None:
+def test_no_date_means_changed_dates_and_an_invalid_one_is_rejected() -> None:
     assert parse_dates("") is None
     with pytest.raises(ConfigError, match="GOLD_DATES_INVALID"):
         parse_dates("2025-03-20..today")
@@ -116,7 +116,7 @@ def by_org(*values: str | None, column: str = "org_id") -> Changes:
     return Changes(frozenset(((column, value), ("event_date", "2025-03-20")) for value in values))
 
 
-def test_a_table_of_one_key_is_built_where_any_of_its_inputs_changed() -> None:
+def test_a_keyed_gold_table_is_rebuilt_for_changed_values() -> None:
     table = gold().model_copy(update={"affects": "same", "partition_by": "org_id"})
 
     plan = plan_rebuild(table, {"events": by_org("b", None), "names": by_org("a")}, DedupeSpec(within_days=1))
@@ -127,7 +127,7 @@ def test_a_table_of_one_key_is_built_where_any_of_its_inputs_changed() -> None:
     assert not dated_plan(table, frozenset([START])).has_work
 
 
-def test_a_table_of_one_key_is_built_whole_where_the_key_is_not_told_or_too_many_are() -> None:
+def test_a_keyed_gold_table_is_rebuilt_in_full_if_values_are_unknown_or_too_many() -> None:
     table = gold().model_copy(update={"affects": "same", "partition_by": "org_id"})
     many = by_org(*(f"o{number}" for number in range(MAX_KEYS + 1)))
 
@@ -137,7 +137,7 @@ def test_a_table_of_one_key_is_built_whole_where_the_key_is_not_told_or_too_many
         assert plan.input == Part("org_id", None)
 
 
-def test_parts_are_told_apart_by_column_and_cover_what_lies_in_them() -> None:
+def test_parts_of_different_columns_do_not_cover_each_other() -> None:
     all_of, some, more = Part("org_id", None), Part("org_id", frozenset({"a"})), Part("org_id", frozenset({"a", "b"}))
 
     assert all_of.covers(some)

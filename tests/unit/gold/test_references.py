@@ -1,4 +1,4 @@
-"""Reference tables: small CSV files that gold reads as tables, replaced where they are others."""
+"""Reference tables: small CSV files loaded as tables and replaced on changes."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_a_file_becomes_a_table_of_the_declared_columns(tmp_path: Path) -> None:
     assert rows(catalog).column("ex_date").to_pylist()[0] == dt.date(2000, 6, 21)
 
 
-def test_the_same_file_is_taken_over_once_and_another_one_in_one_commit(tmp_path: Path) -> None:
+def test_a_file_is_loaded_once_and_a_changed_one_in_one_commit(tmp_path: Path) -> None:
     catalog = shop(tmp_path)
     first = refreshed(catalog)
     assert refreshed(catalog) == ReferenceResult("splits", False, 3, first.version)
@@ -72,7 +72,7 @@ def test_the_same_file_is_taken_over_once_and_another_one_in_one_commit(tmp_path
     assert rows(narrow).column_names == ["ticker", "ex_date"]
 
 
-def test_a_table_that_somebody_changed_is_what_its_file_is_again(tmp_path: Path) -> None:
+def test_a_changed_table_is_replaced_from_its_file(tmp_path: Path) -> None:
     catalog = shop(tmp_path)
     refreshed(catalog)
     table = Lake(catalog.environment.lake).open(paths.table("shop", "splits"))
@@ -84,7 +84,7 @@ def test_a_table_that_somebody_changed_is_what_its_file_is_again(tmp_path: Path)
     assert rows(catalog).num_rows == 3
 
 
-def test_of_several_runs_at_once_one_replaces_the_table(tmp_path: Path) -> None:
+def test_of_concurrent_runs_one_replaces_the_table(tmp_path: Path) -> None:
     catalog = shop(tmp_path)
     refreshed(catalog)
     other = shop(tmp_path, SPLITS + "GOOG,2014-04-03,2,\n")
@@ -97,7 +97,7 @@ def test_of_several_runs_at_once_one_replaces_the_table(tmp_path: Path) -> None:
     assert rows(catalog).num_rows == 4
 
 
-def test_a_run_that_another_one_came_before_begins_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_that_lost_the_race_starts_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     catalog = shop(tmp_path)
     refreshed(catalog)
     newer = shop(tmp_path, SPLITS + "GOOG,2014-04-03,2,\n")
@@ -117,7 +117,7 @@ def test_a_run_that_another_one_came_before_begins_again(tmp_path: Path, monkeyp
     assert rows(catalog).num_rows == 4
 
 
-def test_an_object_of_the_lake_is_a_file_too(tmp_path: Path) -> None:
+def test_an_object_in_the_lake_can_be_the_file(tmp_path: Path) -> None:
     catalog = shop(tmp_path, declared=REFERENCES.replace("file: reference/splits.csv", "object: kept/splits.csv"))
     with pytest.raises(ContractError, match="the lake has no object kept/splits"):
         refreshed(catalog)
@@ -138,7 +138,7 @@ def test_an_object_of_the_lake_is_a_file_too(tmp_path: Path) -> None:
         ("", "mpty"),
     ],
 )
-def test_a_file_that_does_not_fit_leaves_the_table_of_before(tmp_path: Path, csv: str, problem: str) -> None:
+def test_an_invalid_file_keeps_the_previous_table(tmp_path: Path, csv: str, problem: str) -> None:
     refreshed(shop(tmp_path))
     catalog = shop(tmp_path, csv)
 
@@ -152,24 +152,24 @@ def test_a_file_that_does_not_fit_leaves_the_table_of_before(tmp_path: Path, csv
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        (("reference/splits.csv", "../splits.csv"), "is no path below its folder"),
-        (("file: reference/splits.csv", "object: tables/shop/x.csv"), "are the engine's own"),
+        (("reference/splits.csv", "../splits.csv"), "is not a path below its folder"),
+        (("file: reference/splits.csv", "object: tables/shop/x.csv"), "are reserved"),
         (("file: reference/splits.csv", "file: a.csv, object: b.csv"), ""),
         (("reference/splits.csv", "reference/split.csv"), "did you mean 'reference/splits.csv'?"),
-        (("key: [ticker, ex_date]", "key: [tickr]"), "'tickr' is no column of it; did you mean 'ticker'?"),
+        (("key: [ticker, ex_date]", "key: [tickr]"), "'tickr' is not a column; did you mean 'ticker'?"),
         (("type: date", "type: array<date>"), "CSV has no array<date>"),
         (("key: [", "effective_date: ratio\n    key: ["), "'ratio' is no column of type date"),
         (("name: splits", "name: orders"), "table orders is declared twice"),
     ],
 )
-def test_what_is_declared_wrongly_is_refused(tmp_path: Path, change: tuple[str, str], said: str) -> None:
+def test_invalid_declarations_are_rejected(tmp_path: Path, change: tuple[str, str], said: str) -> None:
     with pytest.raises(ConfigError) as refused:
         shop(tmp_path, declared=REFERENCES.replace(*change))
 
     assert said in refused.value.message
 
 
-def test_a_file_that_is_too_large_or_a_link_to_elsewhere_is_refused(tmp_path: Path) -> None:
+def test_a_large_file_or_an_external_link_is_rejected(tmp_path: Path) -> None:
     catalog = shop(tmp_path)
     file = catalog.folder("shop") / "reference" / "splits.csv"
     with file.open("r+b") as opened:
@@ -187,7 +187,7 @@ def test_a_file_that_is_too_large_or_a_link_to_elsewhere_is_refused(tmp_path: Pa
         refreshed(catalog)
 
 
-def test_a_look_at_gold_takes_the_file_over_and_says_that_it_changed(tmp_path: Path) -> None:
+def test_a_pending_check_loads_the_file_and_reports_the_change(tmp_path: Path) -> None:
     catalog = shop(tmp_path)
     make(Lake(catalog.environment.lake), "shop", "orders", files=1, days=1)
 

@@ -1,4 +1,4 @@
-"""Gold beside a stream: what is built when, what becomes of failures, and whom a table is left to."""
+"""The refresh loop: which tables are built when, failures, and tables left to other builders."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ from tests.unit.gold.test_grain import PlannedTraffic
 TABLE = "edge_minutes"
 
 
-class Stage:
-    """A pipeline whose gold loop builds by DuckDB, without a thread, whenever it is told to look."""
+class LoopHarness:
+    """A pipeline whose refresh loop builds with DuckDB, without a thread."""
 
     def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self.traffic = PlannedTraffic(folder)
@@ -36,9 +36,9 @@ class Stage:
         self.holds_lease = True
         monkeypatch.setattr(build_module, "build_table", self._build)
         monkeypatch.setattr(build_module, "InputViews", MagicMock())
-        self.loop = self.opened()
+        self.loop = self.new_loop()
 
-    def opened(self, spark: Any = None) -> GoldRefreshLoop:
+    def new_loop(self, spark: Any = None) -> GoldRefreshLoop:
         return GoldRefreshLoop(
             spark,
             self.traffic.catalog,
@@ -58,67 +58,67 @@ class Stage:
         self.traffic.build(name)
         return GoldTableResult(name, False, job.plan.reason, job.built_from, version=1, rows=1)
 
-    def look(self) -> list[str]:
-        """Look as if every table were due; what was built."""
+    def refresh(self) -> list[str]:
+        """Refreshes all tables; returns the built ones."""
         self.built.clear()
         self.loop._next_refresh_at = dict.fromkeys(self.loop._next_refresh_at, 0.0)
         self.loop.refresh_due_tables(None)  # type: ignore[arg-type]
         return list(self.built)
 
     def redefine(self) -> None:
-        """Change the SQL, as an edit that both the loop and the DAG see."""
+        """Changes the SQL for both the loop and the DAG."""
         sql = self.traffic.catalog.folder("traffic") / "gold" / "edge_minutes.sql"
         sql.write_text(sql.read_text().replace("count(*) AS requests", "count(*) * 1 AS requests"))
 
 
 @pytest.fixture
-def stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Stage:
-    return Stage(tmp_path, monkeypatch)
+def harness(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> LoopHarness:
+    return LoopHarness(tmp_path, monkeypatch)
 
 
-def test_what_changed_is_built_where_it_is_declared_and_due(stage: Stage) -> None:
-    assert stage.look() == [], "no input is there"
-    stage.traffic.land([request(1, "a")])
+def test_changed_tables_are_built_when_due(harness: LoopHarness) -> None:
+    assert harness.refresh() == [], "no input is there"
+    harness.traffic.land([request(1, "a")])
 
-    assert stage.look() == [TABLE], "and not edge_trend, which declares no refresh_seconds"
-    stage.traffic.holds(TABLE)
-    assert stage.look() == []
-    stage.traffic.land([request(2, "b")])
-    stage.loop.refresh_due_tables(None)  # type: ignore[arg-type]
-    assert stage.built == [], "it is not due"
-    assert stage.look() == [TABLE]
-    stage.traffic.holds(TABLE)
-    assert stage.reports == []
+    assert harness.refresh() == [TABLE], "and not edge_trend, which declares no refresh_seconds"
+    harness.traffic.holds(TABLE)
+    assert harness.refresh() == []
+    harness.traffic.land([request(2, "b")])
+    harness.loop.refresh_due_tables(None)  # type: ignore[arg-type]
+    assert harness.built == [], "it is not due"
+    assert harness.refresh() == [TABLE]
+    harness.traffic.holds(TABLE)
+    assert harness.reports == []
 
 
-def test_a_table_without_work_is_noted_as_fresh(stage: Stage) -> None:
-    objects = LocalObjects(Path(stage.traffic.catalog.environment.lake.prefix))
-    stage.traffic.land([request(1, "a")])
-    stage.traffic.build(TABLE)
+def test_a_table_without_work_is_recorded_as_fresh(harness: LoopHarness) -> None:
+    objects = LocalObjects(Path(harness.traffic.catalog.environment.lake.prefix))
+    harness.traffic.land([request(1, "a")])
+    harness.traffic.build(TABLE)
 
-    assert stage.look() == []
+    assert harness.refresh() == []
     assert objects.get(paths.gold_state("traffic", TABLE)) is not None
 
 
-def test_a_failing_build_is_reported_tried_less_often_and_forgotten_once_it_succeeds(stage: Stage) -> None:
-    stage.traffic.land([request(1, "a")])
-    stage.error = ContractError("GOLD_CHECK_FAILED", "two rows of a minute", hint="Mend the SQL.")
+def test_a_failing_build_is_reported_with_backoff_until_it_succeeds(harness: LoopHarness) -> None:
+    harness.traffic.land([request(1, "a")])
+    harness.error = ContractError("GOLD_CHECK_FAILED", "two rows of a minute", hint="Mend the SQL.")
 
-    assert stage.look() == []
-    assert stage.look() == []
-    (failure,) = stage.reports[-1]
+    assert harness.refresh() == []
+    assert harness.refresh() == []
+    (failure,) = harness.reports[-1]
     assert {"table": TABLE, "condition": "GOLD_CHECK_FAILED", "hint": "Mend the SQL.", "failures": 2}.items() <= (
         failure.items()
     )
-    assert failure["since"] == stage.reports[0][0]["since"]
+    assert failure["since"] == harness.reports[0][0]["since"]
 
-    stage.error = None
-    assert stage.look() == [TABLE]
-    assert stage.reports[-1] == ()
+    harness.error = None
+    assert harness.refresh() == [TABLE]
+    assert harness.reports[-1] == ()
 
 
-def test_small_files_of_inputs_are_merged_now_and_then_and_a_failure_of_that_is_none_of_the_gold(
-    stage: Stage, monkeypatch: pytest.MonkeyPatch
+def test_inputs_are_compacted_periodically_and_a_failure_does_not_affect_gold(
+    harness: LoopHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     merges: list[str] = []
 
@@ -130,19 +130,19 @@ def test_small_files_of_inputs_are_merged_now_and_then_and_a_failure_of_that_is_
         raise TransientError("OBJECT_STORE_UNREACHABLE", "no answer", hint="Wait.")
 
     monkeypatch.setattr(loop_module, "compact_inputs", merge)
-    stage.traffic.land([request(1, "a")])
+    harness.traffic.land([request(1, "a")])
 
-    assert stage.look() == [TABLE]
+    assert harness.refresh() == [TABLE]
     assert merges == [], "not before the first minute is over"
-    stage.loop._next_compaction_at = 0.0
-    stage.look()
+    harness.loop._next_compaction_at = 0.0
+    harness.refresh()
     assert merges == [TABLE]
-    stage.look()
+    harness.refresh()
     assert merges == [TABLE], "a minute apart"
-    assert stage.reports == []
+    assert harness.reports == []
 
 
-def test_tries_become_rarer_and_never_stop() -> None:
+def test_the_backoff_is_bounded() -> None:
     waits = [next_wait_seconds(60, failures) for failures in range(6)]
 
     assert waits == [60, 120, 240, 480, 900, 900]
@@ -154,59 +154,55 @@ def test_tries_become_rarer_and_never_stop() -> None:
     ("built_seconds", "waits"),
     [(0.0, 30.0), (10.0, 20.0), (20.0, 10.0), (24.0, 12.0), (50.0, 25.0), (500.0, 30.0)],
 )
-def test_tables_are_due_by_the_beginning_of_their_last_look_and_long_builds_leave_the_stream_room(
-    built_seconds: float, waits: float
-) -> None:
+def test_rounds_start_at_intervals_and_long_builds_are_followed_by_a_pause(built_seconds: float, waits: float) -> None:
     assert next_wait_seconds(30, 0, built_seconds=built_seconds) == waits
 
 
-def test_what_all_tables_share_and_cannot_be_had_is_a_failure_of_each(
-    stage: Stage, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    stage.traffic.land([request(1, "a")])
+def test_a_shared_failure_is_reported_for_each_table(harness: LoopHarness, monkeypatch: pytest.MonkeyPatch) -> None:
+    harness.traffic.land([request(1, "a")])
     gone = ContractError("TABLE_LOG_GAP", "a commit is lost")
     monkeypatch.setattr(build_module, "pin_inputs", MagicMock(side_effect=gone))
 
-    assert stage.look() == []
+    assert harness.refresh() == []
 
-    assert [(failure["table"], failure["condition"]) for failure in stage.reports[-1]] == [(TABLE, "TABLE_LOG_GAP")]
+    assert [(failure["table"], failure["condition"]) for failure in harness.reports[-1]] == [(TABLE, "TABLE_LOG_GAP")]
 
 
-def test_who_is_overtaken_now_and_then_has_not_failed(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
-    stage.traffic.land([request(1, "a")])
+def test_occasional_conflicts_are_no_failure(harness: LoopHarness, monkeypatch: pytest.MonkeyPatch) -> None:
+    harness.traffic.land([request(1, "a")])
     contended = ConcurrencyError("REFERENCE_CONTENDED", "another one was faster")
     monkeypatch.setattr("deltaworks.gold.refresh_loop.refresh_external_inputs", MagicMock(side_effect=contended))
 
-    stage.look()
-    stage.look()
-    assert stage.reports == []
-    stage.look()
-    assert stage.reports[-1][0]["condition"] == "REFERENCE_CONTENDED"
+    harness.refresh()
+    harness.refresh()
+    assert harness.reports == []
+    harness.refresh()
+    assert harness.reports[-1][0]["condition"] == "REFERENCE_CONTENDED"
 
 
 @pytest.mark.parametrize("protected", [True, False])
 def test_a_table_that_another_definition_has_built_since_is_left_alone(
-    stage: Stage, monkeypatch: pytest.MonkeyPatch, protected: bool
+    harness: LoopHarness, monkeypatch: pytest.MonkeyPatch, protected: bool
 ) -> None:
-    stage.traffic.land([request(1, "a")])
-    assert stage.look() == [TABLE]
-    # The DAG builds by a declaration that the stream has not read: here by SQL that is put back then.
-    sql = stage.traffic.catalog.folder("traffic") / "gold" / "edge_minutes.sql"
+    harness.traffic.land([request(1, "a")])
+    assert harness.refresh() == [TABLE]
+    # The DAG builds a declaration the stream has not read: SQL that is reverted afterwards.
+    sql = harness.traffic.catalog.folder("traffic") / "gold" / "edge_minutes.sql"
     before = sql.read_text()
-    stage.redefine()
-    stage.traffic.build(TABLE)
+    harness.redefine()
+    harness.traffic.build(TABLE)
     sql.write_text(before)
     if not protected:
         monkeypatch.setattr(GoldRefreshLoop, "_was_built_by_other_definition", lambda *arguments: False)
 
-    assert stage.look() == ([] if protected else [TABLE]), "else both would rebuild all of it in turns"
-    stage.redefine()
-    stage.traffic.land([request(2, "b")])
-    assert stage.look() == [TABLE], "by the same definition it goes on"
+    assert harness.refresh() == ([] if protected else [TABLE]), "else both would rebuild all of it in turns"
+    harness.redefine()
+    harness.traffic.land([request(2, "b")])
+    assert harness.refresh() == [TABLE], "by the same definition it goes on"
 
 
 class Context:
-    """What a loop asks of Spark besides builds."""
+    """The Spark context calls of a loop."""
 
     def __init__(self) -> None:
         self.properties: dict[str, str] = {}
@@ -222,10 +218,10 @@ class Context:
         self.cancelled.append(group)
 
 
-def running(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> tuple[GoldRefreshLoop, Context]:
+def running(harness: LoopHarness, monkeypatch: pytest.MonkeyPatch) -> tuple[GoldRefreshLoop, Context]:
     context = Context()
     monkeypatch.setattr("pyspark.InheritableThread", threading.Thread)
-    loop = stage.opened(SimpleNamespace(sparkContext=context, newSession=lambda: None))
+    loop = harness.new_loop(SimpleNamespace(sparkContext=context, newSession=lambda: None))
     loop.start()
     return loop, context
 
@@ -239,12 +235,14 @@ def awaited(condition: Callable[[], bool]) -> bool:
     return False
 
 
-def test_the_loop_builds_in_its_own_pool_until_it_is_closed(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
-    stage.traffic.land([request(1, "a")])
+def test_the_loop_builds_in_its_own_pool_until_it_is_closed(
+    harness: LoopHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    harness.traffic.land([request(1, "a")])
 
-    loop, context = running(stage, monkeypatch)
+    loop, context = running(harness, monkeypatch)
 
-    assert awaited(lambda: stage.built == [TABLE])
+    assert awaited(lambda: harness.built == [TABLE])
     loop.close(wait_seconds=10)
     assert loop._thread is not None
     assert not loop._thread.is_alive()
@@ -252,13 +250,13 @@ def test_the_loop_builds_in_its_own_pool_until_it_is_closed(stage: Stage, monkey
     assert set(context.cancelled) <= {"gold.traffic"}
 
 
-def test_without_the_lease_nothing_is_built_any_more(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
-    stage.traffic.land([request(1, "a")])
-    stage.holds_lease = False
+def test_without_the_lease_nothing_is_built(harness: LoopHarness, monkeypatch: pytest.MonkeyPatch) -> None:
+    harness.traffic.land([request(1, "a")])
+    harness.holds_lease = False
 
-    loop, _ = running(stage, monkeypatch)
+    loop, _ = running(harness, monkeypatch)
 
     assert loop._thread is not None
     loop._thread.join(10)
     assert not loop._thread.is_alive()
-    assert stage.built == []
+    assert harness.built == []

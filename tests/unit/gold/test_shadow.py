@@ -1,4 +1,4 @@
-"""Which shadow a refresh continues with, which has done its work, and what a dry run says of them."""
+"""The states of shadow tables, and the dry run of a refresh."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def lake(catalog: Catalog) -> Lake:
 
 
 def build_shadow(lake: Lake, ordinal: int) -> str:
-    """A shadow with a row that says what it was built from."""
+    """Creates a shadow with a row and its recorded inputs."""
     key = paths.gold_shadow("shop", "daily", ordinal)
     make(lake, "shop", "made", files=1, days=1)
     source = Path(lake.storage.prefix, paths.table("shop", "made"))
@@ -50,13 +50,13 @@ def build_shadow(lake: Lake, ordinal: int) -> str:
 
 
 def swap(lake: Lake, ordinal: int) -> None:
-    """The transaction a swap leaves in the gold table."""
+    """Commits the transaction of a swap to the gold table."""
     table = lake.open(paths.table("shop", "daily"))
     assert table is not None
     commit_step(table, [], step=gold_refresh_step("shop", "daily", ordinal), user_metadata="{}")
 
 
-def test_the_table_itself_says_which_shadow_was_swapped_in(lake: Lake) -> None:
+def test_the_table_log_shows_which_shadow_was_swapped_in(lake: Lake) -> None:
     assert not find_shadows(lake, "shop", "daily").is_in_progress
     key = build_shadow(lake, 1)
 
@@ -70,15 +70,13 @@ def test_the_table_itself_says_which_shadow_was_swapped_in(lake: Lake) -> None:
     assert swapped.next_key == paths.gold_shadow("shop", "daily", 2)
 
 
-def test_shadows_of_a_table_that_was_made_anew_are_left_over(lake: Lake) -> None:
+def test_shadows_of_a_recreated_table_are_orphaned(lake: Lake) -> None:
     old = build_shadow(lake, 5)
 
     assert find_shadows(lake, "shop", "daily").orphaned_keys == [old]
 
 
-def test_a_shadow_is_removed_log_first_so_that_one_without_a_log_needs_no_looking(
-    lake: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_shadow_is_deleted_log_first(lake: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     key, objects = build_shadow(lake, 1), LocalObjects(tmp_path / "lake")
     swap(lake, 1)
     folder = Path(lake.storage.prefix, key)
@@ -103,7 +101,7 @@ def test_a_shadow_is_removed_log_first_so_that_one_without_a_log_needs_no_lookin
     assert find_shadows(lake, "shop", "daily").swapped_key is None
 
 
-def test_a_dry_run_says_what_would_be_done_and_does_nothing(
+def test_a_dry_run_describes_the_refresh_and_changes_nothing(
     lake: Lake, catalog: Catalog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(operations, "catalog", lambda: catalog)
@@ -132,7 +130,7 @@ def test_a_dry_run_says_what_would_be_done_and_does_nothing(
     assert table.version() == version + 1
 
 
-def test_a_table_is_ahead_of_its_shadow_where_any_input_is_newer() -> None:
+def test_a_shadow_is_behind_if_any_input_is_newer() -> None:
     shadow = BuiltFrom({"a": 3, "b": 5}, "f")
 
     assert not is_behind(shadow, BuiltFrom({"a": 3, "b": 5}, "f"))

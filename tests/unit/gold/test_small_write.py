@@ -1,4 +1,4 @@
-"""Answers that are committed without Spark: whatever is replaced in which files, rows are what they should be."""
+"""Answers committed without Spark leave the expected rows, whichever files they replace."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ Rows = dict[tuple[dt.datetime, str], int]
 
 
 class Minutes:
-    """A gold table of minutes, and beside it what should be in it."""
+    """A gold table of minutes, and its expected rows."""
 
     def __init__(self, folder: Path) -> None:
         self.lake = Lake(StorageSpec(root=f"file://{folder}"))
@@ -49,7 +49,7 @@ class Minutes:
         return pa.Table.from_pylist(listed, schema=SCHEMA)
 
     def append(self, rows: Rows) -> None:
-        """As a full build leaves it: a file for each date."""
+        """Writes a file per date, like a full build."""
         self._builds += 1
         opened = self.lake.ensure(KEY, SCHEMA, user_metadata="{}", partition_by=["event_date"])
         self.lake.append(opened, KEY, self.arrow(rows), step=Step("others", self._builds), user_metadata="{}")
@@ -84,12 +84,12 @@ class Minutes:
 
 
 def answered(rows: pa.Table) -> Any:
-    """What Spark's frame is asked for."""
+    """A stand-in for Spark's frame."""
     return SimpleNamespace(limit=lambda most: SimpleNamespace(toArrow=lambda: rows.slice(0, most)))
 
 
 def within(at: dt.datetime, part: Part) -> bool:
-    """The oracle of what a part holds: its dates, those from one on, and its hours."""
+    """Oracle: the rows of a part: its dates, its open range, and its hours."""
     since = part.since is not None and at.date() >= part.since
     return at.date() in (part.values or ()) or since or at.replace(minute=0) in (part.hours or ())
 
@@ -112,7 +112,7 @@ def minutes(tmp_path: Path) -> Minutes:
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_rows_are_what_whole_overwrites_would_leave(minutes: Minutes, seed: int) -> None:
+def test_rows_match_full_overwrites(minutes: Minutes, seed: int) -> None:
     chosen = random.Random(seed)
     minutes.append(some_rows(chosen))
     for turn in range(10):
@@ -127,7 +127,7 @@ def test_rows_are_what_whole_overwrites_would_leave(minutes: Minutes, seed: int)
             opened.optimize.compact()
 
 
-def test_an_hour_that_has_a_file_of_its_own_is_replaced_unread(minutes: Minutes) -> None:
+def test_an_hour_with_its_own_file_is_replaced_without_reading(minutes: Minutes) -> None:
     chosen = random.Random(1)
     minutes.append(some_rows(chosen))
     hour = dt.datetime(2026, 3, 2, 5, tzinfo=dt.UTC)
@@ -144,7 +144,7 @@ def test_an_hour_that_has_a_file_of_its_own_is_replaced_unread(minutes: Minutes)
     assert minutes.rows() == minutes.expected
 
 
-def test_what_lands_meanwhile_stays_and_a_build_of_the_same_number_does_not_land(
+def test_concurrent_commits_stay_and_a_build_with_the_same_number_fails(
     minutes: Minutes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     hour = dt.datetime(2026, 3, 2, 5, tzinfo=dt.UTC)
@@ -160,15 +160,13 @@ def test_what_lands_meanwhile_stays_and_a_build_of_the_same_number_does_not_land
     assert late == ReplaceOutcome(None)
     assert minutes.rows() == newest
 
-    # Without the look at the number, an older answer lands over a newer one.
+    # Without the number an older answer overwrites a newer one.
     monkeypatch.setattr(replace_where, "is_step_committed", lambda state, step: False)
     minutes.build(part, {(hour, "a"): 1}, step=5, state=older)
     assert minutes.rows() != newest
 
 
-def test_a_table_that_became_another_one_meanwhile_is_left_as_it_is(
-    minutes: Minutes, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_table_replaced_concurrently_is_not_changed(minutes: Minutes, monkeypatch: pytest.MonkeyPatch) -> None:
     hour = dt.datetime(2026, 3, 2, 5, tzinfo=dt.UTC)
     minutes.append({(hour, "a"): 1})
     older = minutes.state()
@@ -182,7 +180,7 @@ def test_a_table_that_became_another_one_meanwhile_is_left_as_it_is(
     assert minutes.rows() == {(hour, "a"): 1}
 
 
-def test_more_than_the_driver_should_hold_is_left_to_spark(minutes: Minutes, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_large_answers_are_left_to_spark(minutes: Minutes, monkeypatch: pytest.MonkeyPatch) -> None:
     hour = dt.datetime(2026, 3, 2, 5, tzinfo=dt.UTC)
     minutes.append({(hour, "a"): 1})
     monkeypatch.setattr(small_write, "MAX_COLLECTED_ROWS", 1)
@@ -192,7 +190,7 @@ def test_more_than_the_driver_should_hold_is_left_to_spark(minutes: Minutes, mon
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_files_that_are_read_are_all_that_may_have_rows_of_a_part(minutes: Minutes, seed: int) -> None:
+def test_all_files_that_may_contain_rows_are_read(minutes: Minutes, seed: int) -> None:
     chosen = random.Random(seed)
     for _ in range(12):
         part = some_part(chosen)

@@ -1,4 +1,4 @@
-"""Tables whose commits and files are as old as a test says."""
+"""Helpers that age the commits and files of tables."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ def _changed(path: Path, change: Callable[[dict[str, Any]], None]) -> None:
 
 
 def commit_file(lake: Lake, key: str, version: int) -> Path:
-    """The commit of a version."""
+    """Returns the commit file of a version."""
     return _folder(lake, key) / "_delta_log" / f"{version:020d}.json"
 
 
 def in_metadata(lake: Lake, key: str, **changes: Any) -> None:
-    """Let the table have been created otherwise."""
+    """Changes the table's metadata."""
 
     def change(action: dict[str, Any]) -> None:
         if "metaData" in action:
@@ -39,7 +39,7 @@ def in_metadata(lake: Lake, key: str, **changes: Any) -> None:
 
 
 def made_at(lake: Lake, key: str, version: int, *, hours_ago: float) -> None:
-    """Let a version have been committed so long ago."""
+    """Sets the commit time of a version."""
     path, then = commit_file(lake, key, version), time.time() - hours_ago * 3600
 
     def change(action: dict[str, Any]) -> None:
@@ -51,7 +51,7 @@ def made_at(lake: Lake, key: str, version: int, *, hours_ago: float) -> None:
 
 
 def orphan(lake: Lake, key: str, name: str, *, age_hours: float) -> Path:
-    """A data file of 1,000 bytes that no commit names, as a crashed writer leaves it."""
+    """Writes an uncommitted data file of 1,000 bytes, like a crashed writer."""
     path = _folder(lake, key) / name
     path.write_bytes(b"x" * 1000)
     written_at = time.time() - age_hours * 3600
@@ -60,7 +60,7 @@ def orphan(lake: Lake, key: str, name: str, *, age_hours: float) -> Path:
 
 
 def replaced(lake: Lake, key: str, *, hours_ago: float) -> list[Path]:
-    """All files of the table, which a rewrite has replaced so long ago."""
+    """Replaces all files of the table as if rewritten some time ago."""
     table = lake.open(key)
     assert table is not None
     before = {Path(uri.removeprefix("file://")) for uri in table.file_uris()}

@@ -1,4 +1,4 @@
-"""Tables made quickly, file by file, for tests of what maintenance chooses."""
+"""Creates tables file by file, for maintenance tests."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ owner: tests
 queue_url: http://localhost/queue
 buckets: [landing]
 """
-#: A pipeline up to its tables.
+#: A pipeline declaration up to `tables`.
 SHOP = """\
 pipeline: shop
 description: a shop
@@ -42,9 +42,9 @@ owner: tests
 source: {kind: s3_sqs, relay: landing, bucket: landing}
 event: {name: {path: name}, time: {path: time}}
 """
-#: A bronze table of it.
+#: Its bronze table.
 ORDERS = "tables: [{name: orders, when: {name: order}}]\n"
-#: One gold table of it, and what it is built by.
+#: A gold table and its SQL.
 DAILY = """\
 gold:
   tables: [{name: daily, sql: gold/daily.sql, reads: [orders], partition_by: event_date}]
@@ -52,17 +52,17 @@ gold:
 DAILY_SQL = {"gold/daily.sql": "SELECT event_date, count(*) AS n FROM orders GROUP BY event_date"}
 COLUMNS = {"event_date": "date", "id": "string", "value": "long"}
 FIRST = dt.date(2026, 1, 1)
-#: The partitions of days, from FIRST on.
+#: Day partitions from FIRST.
 DAYS: tuple[Partition, ...] = tuple((("event_date", str(FIRST + dt.timedelta(days=number))),) for number in range(60))
 
 
 def project(
     folder: Path, *, sql: Mapping[str, str] | None = None, more_environment: str = "", **pipelines: str
 ) -> Catalog:
-    """A project of these declarations, by name, whose lake lies in the folder; `sql` is the shop's.
+    """Returns a project of these declarations, with a lake in the folder; `sql` are the shop's files.
 
     Args:
-        more_environment: what its environment declares beside its storages.
+        more_environment: further keys of the environment.
     """
     files = {
         "environments/local.yaml": ENVIRONMENT.format(root=folder) + more_environment,
@@ -78,7 +78,7 @@ def project(
 
 
 def make(lake: Lake, pipeline: str, table: str, *, files: int, days: int, columns: dict[str, str] | None = None) -> str:
-    """A table with so many files in each of its days; returns its key."""
+    """Creates a table with a number of files per day; returns its key."""
     key = paths.table(pipeline, table)
     made = user_metadata(pipeline=pipeline, batch=0, operation="create_table")
     lake.ensure(key, arrow_schema(columns or COLUMNS), user_metadata=made, partition_by=["event_date"])
@@ -87,7 +87,7 @@ def make(lake: Lake, pipeline: str, table: str, *, files: int, days: int, column
 
 
 def append(lake: Lake, key: str, files: int, *, days: Iterable[int] = (0,)) -> None:
-    """So many more files of ten rows into each of these days, as one commit."""
+    """Appends files of ten rows to each day, in one commit."""
     table = lake.open(key)
     assert table is not None
     schema = pa.schema(table.schema().to_arrow())
@@ -116,22 +116,22 @@ def _values(field: pa.Field, date: dt.date) -> list[object]:
 
 
 def compacted(lake: Lake, key: str, group: str) -> None:
-    """Merge the files of each partition in a commit that carries the name of an OPTIMIZE command."""
+    """Merges the files of each partition in a commit named like an OPTIMIZE command."""
     made = user_metadata(pipeline="shop", batch="1", operation=OPTIMIZE, group=group)
     table = lake.open(key)
     assert table is not None
     table.optimize.compact(commit_properties=CommitProperties(custom_metadata={"userMetadata": made}))
 
 
-#: The night of the tables below: day 9 is still written then.
+#: The night; day 9 is still open.
 NIGHT = dt.datetime(2026, 1, 10, 3, 30, tzinfo=dt.UTC)
 TABLES = 100
-#: The tables of the hundred that need work: three partitions each that are closed, of several files, in no order.
+#: Tables that need work: three closed, unordered partitions with several files each.
 IN_NEED = tuple(f"t{number:03d}" for number in range(0, TABLES, 10))
 
 
 def hundred_tables() -> str:
-    """The declaration of a hundred tables; a fifth of them has no Z-order."""
+    """Declares a hundred tables; a fifth without Z-order."""
     tables = "\n".join(
         f"  - {{name: t{number:03d}, when: {{name: t{number:03d}}}"
         + (", zorder_by: [event_name]}" if number % 5 != 3 else "}")
@@ -141,7 +141,7 @@ def hundred_tables() -> str:
 
 
 def fill_hundred(lake: Lake, objects: ObjectStore, columns: dict[str, str]) -> None:
-    """Ten that need work; the others have one file a day, are in order, still written, of few files, or missing."""
+    """Fills ten tables that need work; others have one file per day, are ordered, open, small or missing."""
     ledger = ZOrderLedger(lake, PipelineHome(objects, "shop"))
     for number in range(TABLES):
         name, kind = f"t{number:03d}", number % 10
@@ -164,7 +164,7 @@ def fill_hundred(lake: Lake, objects: ObjectStore, columns: dict[str, str]) -> N
 
 
 def arranged(lake: Lake, key: str, group: str) -> None:
-    """A commit of an OPTIMIZE command that leaves each partition of four files with two."""
+    """Commits an OPTIMIZE that leaves two of four files per partition."""
     made = user_metadata(pipeline="shop", batch="1", operation=OPTIMIZE, group=group)
     table = lake.open(key)
     assert table is not None

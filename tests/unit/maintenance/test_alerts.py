@@ -1,4 +1,4 @@
-"""A table that VACUUM leaves out is told of once, until it is vacuumed again."""
+"""A table that VACUUM skips has one alert until it is vacuumed."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def open_alerts(objects: LocalObjects) -> dict[str, str]:
     return {alert.subject: alert.summary for alert in alerts(objects) if alert.state.is_open}
 
 
-def test_it_is_told_until_it_is_over(tmp_path: Path) -> None:
+def test_the_alert_is_open_until_the_table_is_vacuumed(tmp_path: Path) -> None:
     objects = LocalObjects(tmp_path)
 
     for _ in range(2):
@@ -37,7 +37,7 @@ def test_it_is_told_until_it_is_over(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("dry_run", [True, False])
-def test_a_run_tells_of_tables_it_leaves_out_and_resolves_those_it_does_not(
+def test_a_run_raises_alerts_for_skipped_tables_and_resolves_others(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, dry_run: bool
 ) -> None:
     catalog, objects = project(tmp_path, shop=SHOP + ORDERS), LocalObjects(tmp_path / "lake")
@@ -55,7 +55,7 @@ def test_a_run_tells_of_tables_it_leaves_out_and_resolves_those_it_does_not(
     assert set(open_alerts(objects)) == ({"shop.quarantine"} if dry_run else set())
 
 
-def test_what_keeps_it_from_being_told_does_not_keep_vacuum_from_its_work(
+def test_alert_failures_do_not_stop_vacuum(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     asked = []

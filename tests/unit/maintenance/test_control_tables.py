@@ -1,4 +1,4 @@
-"""The engine's own tables are merged beside a stream, and say the same afterwards."""
+"""Control tables are compacted during a stream without changing their content."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def files(stage: Harness, name: str) -> int:
     return len(table.file_uris())
 
 
-def test_small_files_are_merged_and_the_ledger_says_the_same(stage: Harness, catalog: Catalog) -> None:
+def test_compaction_keeps_the_ledger_content(stage: Harness, catalog: Catalog) -> None:
     processor = stage.processor()
     mend = stage.break_table("orders")
     for batch_id in range(6):
@@ -66,7 +66,7 @@ def test_small_files_are_merged_and_the_ledger_says_the_same(stage: Harness, cat
     assert stage.landed("orders") == stage.expected(2, 6)
 
 
-def test_a_table_with_few_files_is_left_as_it_is(stage: Harness, catalog: Catalog) -> None:
+def test_a_table_with_few_files_is_not_compacted(stage: Harness, catalog: Catalog) -> None:
     stage.land(stage.processor(), 0)
 
     results = compact_control_tables(catalog, "shop", dry_run=False)
@@ -75,7 +75,7 @@ def test_a_table_with_few_files_is_left_as_it_is(stage: Harness, catalog: Catalo
     assert files(stage, "checkpoint_store") == 1
 
 
-def test_the_snapshots_of_health_are_kept_by_one_pipeline_at_a_time(stage: Harness, catalog: Catalog) -> None:
+def test_one_pipeline_at_a_time_compacts_the_health_snapshots(stage: Harness, catalog: Catalog) -> None:
     stage.land(stage.processor(), 0)
     now = dt.datetime.now(tz=dt.UTC)
     for minutes in range(4):
@@ -102,7 +102,7 @@ def test_the_snapshots_of_health_are_kept_by_one_pipeline_at_a_time(stage: Harne
     assert sorted(map(str, after.to_pylist())) == sorted(map(str, rows.to_pylist()))
 
 
-def test_beside_another_run_of_maintenance_nothing_is_merged(stage: Harness, catalog: Catalog) -> None:
+def test_nothing_is_compacted_during_another_maintenance_run(stage: Harness, catalog: Catalog) -> None:
     processor = stage.processor()
     for batch_id in range(3):
         stage.land(processor, batch_id)
@@ -114,7 +114,7 @@ def test_beside_another_run_of_maintenance_nothing_is_merged(stage: Harness, cat
     assert files(stage, "checkpoint_store") == 3
 
 
-def test_merging_beside_a_stream_harms_neither(stage: Harness, catalog: Catalog) -> None:
+def test_compaction_during_a_stream_is_safe(stage: Harness, catalog: Catalog) -> None:
     processor, ended = stage.processor(), threading.Event()
     failed: list[Exception] = []
     landed = 0
@@ -140,7 +140,7 @@ def test_merging_beside_a_stream_harms_neither(stage: Harness, catalog: Catalog)
     assert sorted(rows["batch_id"].to_pylist()) == list(range(15))
 
 
-def test_every_commit_says_who_made_it(stage: Harness, catalog: Catalog) -> None:
+def test_every_commit_names_its_run(stage: Harness, catalog: Catalog) -> None:
     processor = stage.processor()
     for batch_id in range(3):
         stage.land(processor, batch_id)

@@ -1,4 +1,4 @@
-"""The first night on a lake that was there before only counts, and no night removes more than its share."""
+"""The first night on an existing lake is a dry run, and no night exceeds its limit."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def open_alerts(home: PipelineHome) -> list[str]:
     return [alert.cause for alert in alerts(home.objects) if alert.state.is_open]
 
 
-def test_a_new_lake_deletes_from_its_first_night_on_and_for_good(lake: Lake, home: PipelineHome) -> None:
+def test_a_new_lake_deletes_from_its_first_night(lake: Lake, home: PipelineHome) -> None:
     make(lake, "shop", "orders", files=1, days=1)
 
     assert first_night_reason(lake, home, TABLES) == ""
@@ -49,9 +49,7 @@ def test_a_pipeline_without_tables_is_new(lake: Lake, home: PipelineHome) -> Non
     assert first_night_reason(lake, home, TABLES, now=utc_now() + MONTH) == ""
 
 
-def test_the_first_night_on_a_lake_that_was_there_before_only_counts_and_says_so(
-    lake: Lake, home: PipelineHome
-) -> None:
+def test_the_first_night_on_an_existing_lake_is_a_dry_run(lake: Lake, home: PipelineHome) -> None:
     make(lake, "shop", "orders", files=1, days=1)
     begun = utc_now() + MONTH
 
@@ -76,7 +74,7 @@ def test_another_process_and_a_restart_see_the_same_first_night(lake: Lake, home
     assert first_night_reason(Lake(lake.storage), restarted, TABLES, now=begun + 24 * HOUR) == ""
 
 
-def test_a_night_that_counts_by_declaration_is_one_that_people_could_see(lake: Lake, home: PipelineHome) -> None:
+def test_a_declared_dry_run_counts_as_the_first_night(lake: Lake, home: PipelineHome) -> None:
     make(lake, "shop", "orders", files=1, days=1)
     begun = utc_now() + MONTH
 
@@ -86,9 +84,7 @@ def test_a_night_that_counts_by_declaration_is_one_that_people_could_see(lake: L
 
 
 @pytest.mark.parametrize("torn", [b"", b"{", b"[]", b'{"at": "yesterday", "new": true}', b'{"new": true}'])
-def test_where_the_record_cannot_be_read_it_is_the_first_night_again(
-    lake: Lake, home: PipelineHome, torn: bytes
-) -> None:
+def test_an_unreadable_record_restarts_the_first_night(lake: Lake, home: PipelineHome, torn: bytes) -> None:
     home.objects.put(paths.first_maintenance("shop"), torn)
     now = utc_now()
 
@@ -96,7 +92,7 @@ def test_where_the_record_cannot_be_read_it_is_the_first_night_again(
     assert first_night_reason(lake, home, TABLES, now=now + 24 * HOUR) == ""
 
 
-def test_a_bound_is_a_share_and_lets_trifles_pass() -> None:
+def test_a_limit_is_a_share_and_allows_small_amounts() -> None:
     half = DeletionLimit(share=0.5)
 
     assert (half.max_rows(100), half.max_rows(100_000)) == (deletion_limits.UNLIMITED_ROWS, 50_000)
@@ -104,7 +100,7 @@ def test_a_bound_is_a_share_and_lets_trifles_pass() -> None:
     assert DeletionLimit(share=1).max_rows(7) == 7
 
 
-def test_vacuum_leaves_a_table_that_would_lose_more_than_a_night_removes() -> None:
+def test_vacuum_skips_a_table_beyond_the_limit() -> None:
     counted = VacuumResult(table="orders", dry_run=True, files=900, bytes=9 << 30, mode="lite")
     bound = DeletionLimit(share=0.75)
 

@@ -1,4 +1,4 @@
-"""How long files are kept: the longest anybody needs, and never less than was asked for."""
+"""The retention is the longest needed, and at least the configured one."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def kept(asked: int = 168, *, promised: int = 0, log: int = 168, holds: tuple[Ho
 
 
 @pytest.mark.parametrize("hours", [0, -1, 1, 23])
-def test_less_than_a_job_may_run_for_is_refused_whatever_the_reason(hours: int) -> None:
+def test_a_retention_below_the_job_runtime_is_always_rejected(hours: int) -> None:
     for reason in ("", "a subject's rows have to go"):
         with pytest.raises(ConfigError, match="VACUUM_RETENTION_TOO_SHORT"):
             check_retention(hours, below_minimum=reason)
@@ -45,7 +45,7 @@ def test_less_than_seven_days_needs_a_reason(hours: int, reason: str, refused: b
     check_retention(168)
 
 
-def test_what_is_asked_for_is_kept_where_nobody_needs_more() -> None:
+def test_the_configured_retention_applies_without_holds() -> None:
     assert kept() == Retention(hours=168)
     assert kept(holds=(hold(100),)) == Retention(hours=168)
     assert kept(24, holds=(hold(20),)) == Retention(hours=24)
@@ -58,7 +58,7 @@ def test_the_slowest_reader_decides_and_is_named() -> None:
     assert "the reader slow needs the table as of 2026-02-25 08:30" in found.reason
 
 
-def test_a_promise_of_time_travel_is_kept() -> None:
+def test_declared_time_travel_extends_the_retention() -> None:
     found = kept(promised=240, log=240)
 
     assert (found.hours, found.skipped) == (240, False)
@@ -74,7 +74,7 @@ def test_a_promise_of_time_travel_is_kept() -> None:
         (168, 0, (Hold(holder="the reader r", since=None),), "no longer in the log"),
     ],
 )
-def test_what_the_log_does_not_remember_cannot_be_kept_so_the_table_is_left_out(
+def test_a_hold_beyond_the_log_retention_skips_the_table(
     asked: int, promised: int, holds: tuple[Hold, ...], why: str
 ) -> None:
     found = kept(asked, promised=promised, holds=holds)
@@ -90,7 +90,7 @@ def test_what_the_log_does_not_remember_cannot_be_kept_so_the_table_is_left_out(
     st.integers(24, 720),
     st.lists(st.floats(0, 1_000), max_size=5),
 )
-def test_no_file_that_somebody_needs_is_given_free(asked: int, promised: int, log: int, ages: list[float]) -> None:
+def test_no_needed_file_is_deleted(asked: int, promised: int, log: int, ages: list[float]) -> None:
     found = kept(asked, promised=promised, log=log, holds=tuple(hold(age) for age in ages))
 
     assert found.hours >= max([asked, promised, *ages])

@@ -1,4 +1,4 @@
-"""What is usual is learned from the progress table, and a source that falls silent is told by it."""
+"""Usual input is learned from the progress table, and missing input is detected by it."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ DAY = timedelta(days=1)
 
 
 def progress(stage: Harness, inputs: list[tuple[datetime, int]]) -> None:
-    """Rows of the progress table: batches with rows, and idle looks without."""
+    """Rows of the progress table: batches with and without rows."""
     empty = dict.fromkeys(PROGRESS_SCHEMA.names)
     rows = [{**empty, "pipeline": "shop", "at": at, "rows": count} for at, count in inputs]
     table = pa.Table.from_pylist(rows, schema=PROGRESS_SCHEMA)
     write_deltalake(stage.lake.storage.uri(paths.pipeline_control("shop", "progress")), table, mode="append")
 
 
-def test_a_source_that_works_by_day_is_told_by_day_and_not_by_night(tmp_path: Path) -> None:
+def test_missing_input_is_detected_only_in_usual_hours(tmp_path: Path) -> None:
     stage = Harness.at(tmp_path)
     catalog = stage.catalog()
     today = NOW.replace(hour=0)
@@ -59,7 +59,7 @@ def test_a_source_that_works_by_day_is_told_by_day_and_not_by_night(tmp_path: Pa
     assert cause(today + timedelta(hours=10, minutes=1), today + timedelta(hours=9, minutes=2)) == "OK"
 
 
-def test_a_pipeline_without_input_has_a_norm_that_says_nothing(tmp_path: Path) -> None:
+def test_a_pipeline_without_input_has_an_empty_norm(tmp_path: Path) -> None:
     norm = learn_input_rate(Harness.at(tmp_path).catalog(), "shop", now=NOW)
 
     assert (norm.days, set(norm.rows_by_hour)) == (0, {0.0})

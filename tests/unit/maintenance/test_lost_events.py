@@ -1,4 +1,4 @@
-"""Events that a collector acknowledged are looked for by their numbers, and those that are nowhere are named."""
+"""Missing sequence numbers of acknowledged events are found."""
 
 from __future__ import annotations
 
@@ -77,11 +77,9 @@ def gave(objects: LocalObjects, hour: str, first: int, behind: int) -> None:
     objects.put(counts_key("edge", PROCESS, hour), record.encode())
 
 
-def test_what_is_in_tables_and_quarantine_is_all_there_and_a_gap_is_named(
-    catalog: Catalog, objects: LocalObjects, tmp_path: Path
-) -> None:
+def test_a_gap_in_tables_and_quarantine_is_reported(catalog: Catalog, objects: LocalObjects, tmp_path: Path) -> None:
     gave(objects, "2026-11-23T12", 1, 11)
-    gave(objects, "2026-11-23T14", 11, 99)  # may still be on its way
+    gave(objects, "2026-11-23T14", 11, 99)  # may still be in transit
     stamp = json.dumps(
         {"_collector": {"v": 1, "seq": 4, "collector": PROCESS}, "raw": "no json"}, separators=(",", ":")
     )
@@ -96,7 +94,7 @@ def test_what_is_in_tables_and_quarantine_is_all_there_and_a_gap_is_named(
     assert record is not None
     assert (record.missing, record.checked_up_to) == (report.missing, {PROCESS: 10})
 
-    landed(tmp_path, [7, 8])  # what was late is found, and everything is counted
+    landed(tmp_path, [7, 8])  # late events are found, and all are counted
     assert find_lost_events(catalog, objects, "edge", now=NOW).missing == ()
     record = RecordStore(objects, LostEvents).read(lost_events_key("edge"))
     assert record is not None
@@ -104,7 +102,7 @@ def test_what_is_in_tables_and_quarantine_is_all_there_and_a_gap_is_named(
     assert find_lost_events(catalog, objects, "edge", now=NOW).events == 0
 
 
-def test_what_is_written_off_is_not_looked_for_again(catalog: Catalog, objects: LocalObjects, tmp_path: Path) -> None:
+def test_accepted_losses_are_not_reported_again(catalog: Catalog, objects: LocalObjects, tmp_path: Path) -> None:
     gave(objects, "2026-11-23T12", 1, 6)
     landed(tmp_path, [1, 5])
     assert find_lost_events(catalog, objects, "edge", accept_losses=True, now=NOW).missing
@@ -116,7 +114,7 @@ def test_with_no_table_at_all_everything_is_missing(catalog: Catalog, objects: L
     assert find_lost_events(catalog, objects, "edge", now=NOW).missing == (MissingRange(id=PROCESS, first=3, last=5),)
 
 
-def test_where_no_table_keeps_the_numbers_nothing_is_claimed(tmp_path: Path, objects: LocalObjects) -> None:
+def test_pipelines_without_sequence_numbers_are_unverifiable(tmp_path: Path, objects: LocalObjects) -> None:
     catalog = project(tmp_path, columns="")
     gave(objects, "2026-11-23T12", 1, 6)
     report = find_lost_events(catalog, objects, "edge", now=NOW)
@@ -125,7 +123,7 @@ def test_where_no_table_keeps_the_numbers_nothing_is_claimed(tmp_path: Path, obj
 
 
 @given(st.lists(st.tuples(st.integers(0, 13), st.integers(0, 50)), max_size=10), st.integers(0, 400))
-def test_only_numbers_given_an_hour_ago_are_looked_for(hours: list[tuple[int, int]], counted: int) -> None:
+def test_only_numbers_older_than_an_hour_are_checked(hours: list[tuple[int, int]], counted: int) -> None:
     records, seq = [], 1
     by_hour: dict[int, tuple[int, int]] = {}
     for hour, count in sorted(dict(hours).items()):

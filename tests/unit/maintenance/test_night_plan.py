@@ -1,4 +1,4 @@
-"""A night takes what brings most for its time, never more than its time, and puts nothing off for ever in silence."""
+"""A night plan selects the best benefit within its budget and reports what never fits."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from deltaworks.maintenance import night_plan as night_module
 from deltaworks.maintenance.night_plan import Candidate, plan_night
 from deltaworks.maintenance.partition_choice import PartitionChoice, TableChoice
 
-#: Benefits and costs of partitions: small numbers, so that every selection can be tried.
+#: Benefits and costs: small numbers, so that all selections can be tried.
 ITEMS = st.lists(st.tuples(st.integers(0, 50), st.integers(1, 20)), max_size=9)
 
 
@@ -43,15 +43,13 @@ def benefit(taken: Sequence[Candidate]) -> float:
 
 
 def best(items: Sequence[tuple[float, float]], budget: float) -> float:
-    """The oracle: every selection is tried."""
+    """Oracle: tries every selection."""
     selections = itertools.chain.from_iterable(itertools.combinations(items, count) for count in range(len(items) + 1))
     return max(sum(each[0] for each in some) for some in selections if sum(each[1] for each in some) <= budget)
 
 
 @given(items=ITEMS, budget=st.integers(0, 60))
-def test_it_keeps_to_its_time_and_brings_half_of_the_best_selection_at_least(
-    items: list[tuple[int, int]], budget: int
-) -> None:
+def test_a_plan_fits_its_budget_and_has_half_of_the_best_benefit(items: list[tuple[int, int]], budget: int) -> None:
     night = plan_night(choices(items), budget_seconds=budget)
 
     assert night.cost_seconds <= budget
@@ -62,7 +60,7 @@ def test_it_keeps_to_its_time_and_brings_half_of_the_best_selection_at_least(
 
 
 @given(items=ITEMS)
-def test_when_all_fits_all_is_taken_best_first(items: list[tuple[int, int]]) -> None:
+def test_everything_that_fits_is_selected_best_first(items: list[tuple[int, int]]) -> None:
     night = plan_night(choices(items), budget_seconds=sum(cost for _, cost in items))
 
     assert benefit(night.selected) == sum(each[0] for each in items)
@@ -71,7 +69,7 @@ def test_when_all_fits_all_is_taken_best_first(items: list[tuple[int, int]]) -> 
     assert worths == sorted(worths, reverse=True)
 
 
-def test_ranking_alone_would_take_a_trifle_in_the_place_of_what_counts() -> None:
+def test_a_single_large_partition_replaces_a_small_selection() -> None:
     items = [(3.0, 1.0), (100.0, 60.0)]
     ranked = [Candidate(choice.table, each) for choice in choices(items) for each in choice.partitions]
 
@@ -79,7 +77,7 @@ def test_ranking_alone_would_take_a_trifle_in_the_place_of_what_counts() -> None
     assert benefit(plan_night(choices(items), budget_seconds=60).selected) == 100.0
 
 
-def test_what_no_night_could_take_is_named() -> None:
+def test_partitions_beyond_a_full_night_are_reported() -> None:
     night = plan_night(choices([(10, 5), (10, 70)]), budget_seconds=20, night_seconds=60)
 
     assert [each.choice.cost_seconds for each in night.deferred] == [70]

@@ -1,4 +1,4 @@
-"""A night over small tables needs no JVM: what it does, what it leaves to Spark, and that it is done once."""
+"""A night over small tables needs no JVM."""
 
 from __future__ import annotations
 
@@ -58,9 +58,7 @@ def ledger_rows(lake: Lake) -> list[tuple[Any, ...]]:
     return sorted(tuple(row[name] for name in names) for row in (rows.to_pylist() if rows is not None else []))
 
 
-def test_a_night_over_small_tables_opens_no_session_and_has_nothing_to_do_the_second_time(
-    catalog: Catalog, lake: Lake
-) -> None:
+def test_small_tables_need_no_session_and_a_second_run_does_nothing(catalog: Catalog, lake: Lake) -> None:
     keys = [make(lake, "shop", name, files=5, days=3, columns=columns(catalog)) for name in ("orders", "visits")]
     before = [lake.open(key).version() for key in keys]  # type: ignore[union-attr]
 
@@ -76,7 +74,7 @@ def test_a_night_over_small_tables_opens_no_session_and_has_nothing_to_do_the_se
     assert ledger_rows(lake) == [(name, "compact_small", 5, 1, "daily") for name in ("orders", "visits") for _ in "123"]
 
 
-def test_a_run_without_spark_counts_what_it_leaves_to_another_one(catalog: Catalog, lake: Lake) -> None:
+def test_a_run_without_spark_counts_partitions_that_need_it(catalog: Catalog, lake: Lake) -> None:
     make(lake, "shop", "orders", files=5, days=2, columns=columns(catalog))
     make(lake, "shop", "visits", files=5, days=2, columns=columns(catalog))
     worth_an_order = OptimizePolicy(row_group_bytes=1)
@@ -91,7 +89,7 @@ def test_a_run_without_spark_counts_what_it_leaves_to_another_one(catalog: Catal
     }
 
 
-def test_a_partition_it_cannot_compact_goes_to_spark_or_is_counted_where_there_is_none(
+def test_an_unsupported_partition_goes_to_spark_or_is_counted(
     catalog: Catalog, lake: Lake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     key = make(lake, "shop", "visits", files=5, days=2, columns=columns(catalog))
@@ -111,9 +109,7 @@ def test_a_partition_it_cannot_compact_goes_to_spark_or_is_counted_where_there_i
     assert commands == [("session", [(("event_date", "2026-01-01"),)])]
 
 
-def test_what_another_writer_has_overtaken_is_put_off_and_fails_nobody(
-    catalog: Catalog, lake: Lake, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_conflict_defers_the_partition(catalog: Catalog, lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
     key = make(lake, "shop", "visits", files=5, days=2, columns=columns(catalog))
     works = optimize.compact_partitions
 

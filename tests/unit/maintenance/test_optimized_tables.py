@@ -1,4 +1,4 @@
-"""OPTIMIZE looks after live and gold tables and quarantine too, and never where their writers are at work."""
+"""OPTIMIZE maintains live, gold and quarantine tables without conflicting with their writers."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ LIVE = """\
 tables: [{name: orders, when: {name: order}, zorder_by: [event_name]}]
 live: [{name: pulse, reads: orders, window_minutes: 60, watermark_minutes: 1440}]
 """
-#: Day 0 has been over for 27 hours, day 1 for three.
+#: Day 0 ended 27 hours ago, day 1 three hours ago.
 NIGHT = dt.datetime(2026, 1, 3, 3, 1, tzinfo=dt.UTC)
 
 
@@ -32,7 +32,7 @@ def catalog(tmp_path: Path) -> Catalog:
 
 @pytest.fixture
 def lake(catalog: Catalog) -> Lake:
-    """Three days of five files each; the third one's are many."""
+    """Three days of five files each, and many files on the third day."""
     made = Lake(catalog.environment.lake)
     for name in ("pulse", "daily", "quarantine"):
         key = make(made, "shop", name, files=5, days=3)
@@ -41,13 +41,11 @@ def lake(catalog: Catalog) -> Lake:
 
 
 def chosen(found: list[TableChoice]) -> dict[str, dict[str, str]]:
-    """The days that are taken of each table, with why."""
+    """Returns the chosen days of each table, with reasons."""
     return {each.table: {str(choice.partition[0][1]): choice.reason for choice in each.partitions} for each in found}
 
 
-def test_small_files_of_closed_days_are_merged_and_open_ones_only_where_nobody_would_fail(
-    catalog: Catalog, lake: Lake
-) -> None:
+def test_closed_days_are_merged_and_open_ones_only_without_conflicts(catalog: Catalog, lake: Lake) -> None:
     spec = catalog.pipeline("shop")
 
     found = select_partitions(lake, spec, policy=read_policy(spec), now=NIGHT)
@@ -56,7 +54,7 @@ def test_small_files_of_closed_days_are_merged_and_open_ones_only_where_nobody_w
     merged = "5 small files"
     assert chosen(found) == {
         "orders": {},
-        # Its watermark is a day behind: the day before last may still change.
+        # Its watermark is a day behind: the second last day may still change.
         "pulse": {first: merged},
         "daily": {first: merged, second: merged},
         "quarantine": {first: merged, second: merged, third: "still written, with 125 small files"},
@@ -65,7 +63,7 @@ def test_small_files_of_closed_days_are_merged_and_open_ones_only_where_nobody_w
     assert next(each for each in found if each.table == "pulse").reason.endswith("2 partitions still written")
 
 
-def test_taken_for_tables_that_are_appended_to_open_days_of_live_and_gold_tables_would_be_rewritten(
+def test_without_only_closed_open_days_would_be_rewritten(
     catalog: Catalog, lake: Lake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     spec = catalog.pipeline("shop")
@@ -80,7 +78,7 @@ def test_taken_for_tables_that_are_appended_to_open_days_of_live_and_gold_tables
     assert all("2026-01-03" in found[name] for name in ("pulse", "daily", "quarantine"))
 
 
-def test_a_layout_is_declared_or_what_is_on_disk(catalog: Catalog, lake: Lake) -> None:
+def test_a_layout_is_declared_or_read_from_disk(catalog: Catalog, lake: Lake) -> None:
     tables = optimized_tables(catalog.pipeline("shop"))
 
     assert list(tables) == ["orders", "pulse", "daily", "quarantine"]
@@ -89,7 +87,7 @@ def test_a_layout_is_declared_or_what_is_on_disk(catalog: Catalog, lake: Lake) -
     assert read_layout(lake, "shop", tables["daily"]).date_columns == ("event_date",)
 
 
-def test_an_unknown_table_is_refused_with_those_there_are(catalog: Catalog) -> None:
+def test_an_unknown_table_is_rejected_with_the_known_ones(catalog: Catalog) -> None:
     with pytest.raises(ConfigError, match="TABLE_UNKNOWN") as refused:
         select_tables(catalog.pipeline("shop"), ["dayly"])
 

@@ -1,4 +1,4 @@
-"""Orphans go; nothing that is, was or may yet be part of a table does."""
+"""Orphans are removed; files that are, were or may become part of a table are kept."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def data_files(stage: Harness, name: str) -> set[str]:
 
 
 def age(stage: Harness, seconds: float = WEEKS) -> None:
-    """Let everything be as old as files of weeks ago are."""
+    """Ages all files by weeks."""
     then = time.time() - seconds
     for path in (stage.root / "lake").rglob("*"):
         if path.is_file() and "_delta_log" not in str(path):
@@ -66,7 +66,7 @@ def by_what(results: list[OrphanResult]) -> dict[str, OrphanResult]:
     return {result.target: result for result in results}
 
 
-def test_beside_another_run_of_maintenance_nothing_is_removed(stage: Harness, catalog: Catalog) -> None:
+def test_nothing_is_removed_during_another_maintenance_run(stage: Harness, catalog: Catalog) -> None:
     stage.land(stage.processor(), 0)
     dead = orphan(stage)
     age(stage)
@@ -99,7 +99,7 @@ def test_an_orphan_is_listed_and_then_removed_and_rows_stay(stage: Harness, cata
         assert stage.landed(name) == stage.expected(0, 1, 2)
 
 
-def test_a_night_leaves_orphans_that_are_most_of_a_table_to_a_person(
+def test_orphans_beyond_the_limit_are_skipped_with_an_alert(
     stage: Harness, catalog: Catalog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("deltaworks.maintenance.deletion_limits.UNLIMITED_BYTES", 0)
@@ -130,7 +130,7 @@ def test_a_young_file_is_left_alone(stage: Harness, catalog: Catalog) -> None:
     assert dead.exists()
 
 
-def test_files_of_a_torn_batch_stay_however_old_it_is(stage: Harness, catalog: Catalog) -> None:
+def test_files_of_an_interrupted_batch_are_kept(stage: Harness, catalog: Catalog) -> None:
     stage.land(stage.processor(), 0)
     stage.prepare(1)
     age(stage)
@@ -143,7 +143,7 @@ def test_files_of_a_torn_batch_stay_however_old_it_is(stage: Harness, catalog: C
     assert stage.landed("orders") == stage.expected(0, 1)
 
 
-def test_files_of_a_held_table_stay_however_long_it_is_held(stage: Harness, catalog: Catalog) -> None:
+def test_files_of_a_held_table_are_kept(stage: Harness, catalog: Catalog) -> None:
     processor = stage.processor()
     mend = stage.break_table("orders")
     for batch_id in range(3):
@@ -160,7 +160,7 @@ def test_files_of_a_held_table_stay_however_long_it_is_held(stage: Harness, cata
     assert stage.landed("orders") == stage.expected(0, 1, 2)
 
 
-def test_files_a_replay_or_a_reprocess_names_stay(stage: Harness, catalog: Catalog) -> None:
+def test_files_of_a_replay_or_reprocess_are_kept(stage: Harness, catalog: Catalog) -> None:
     stage.land(stage.processor(), 0)
     named = [orphan(stage, file="event_date=2024-01-01/part-replay.parquet"), orphan(stage, file="part-again.parquet")]
     root = folder(stage, "orders")
@@ -194,14 +194,14 @@ def test_files_that_were_in_the_log_are_left_to_vacuum(stage: Harness, catalog: 
     age(stage)
 
     results = by_what(remove_orphans(catalog, "shop", dry_run=False))
-    # As it is once what the compaction replaced is older than the table's retention.
+    # The compacted files are older than the table's retention.
     listed = by_what(remove_orphans(catalog, "shop", age_hours=0))
 
     assert (results["orders"].files, listed["orders"].files) == (0, 0)
     assert data_files(stage, "orders") == before
 
 
-def test_the_deletion_vector_of_a_live_file_stays_however_old_it_is(stage: Harness, catalog: Catalog) -> None:
+def test_the_deletion_vector_of_a_live_file_is_kept(stage: Harness, catalog: Catalog) -> None:
     stage.land(stage.processor(), 0)
     vector = mark_a_row(stage, "orders")
     age(stage)
@@ -213,7 +213,7 @@ def test_the_deletion_vector_of_a_live_file_stays_however_old_it_is(stage: Harne
 
 
 def mark_a_row(stage: Harness, name: str) -> Path:
-    """Delete a row of a table as Spark does where deletion vectors are on; the vector."""
+    """Deletes a row with a deletion vector, like Spark; returns the vector."""
     log, marked = folder(stage, name) / "_delta_log", uuid.uuid4()
     commits = sorted(log.glob("*.json"))
     actions = [json.loads(line) for path in commits for line in path.read_text().splitlines()]
@@ -239,7 +239,7 @@ def test_staged_files_of_no_batch_are_removed(stage: Harness, catalog: Catalog) 
     assert stage.objects.get(key) is None
 
 
-def test_removing_files_that_may_still_be_needed_is_refused(catalog: Catalog) -> None:
+def test_removing_young_files_is_rejected(catalog: Catalog) -> None:
     with pytest.raises(ConfigError, match="ORPHAN_AGE_TOO_SHORT"):
         remove_orphans(catalog, "shop", dry_run=False, age_hours=24)
     with pytest.raises(ConfigError, match="TABLE_UNKNOWN"):
@@ -247,7 +247,7 @@ def test_removing_files_that_may_still_be_needed_is_refused(catalog: Catalog) ->
 
 
 class TestPreparedBatches:
-    """Prepared batches that are complete and old go, from the oldest on."""
+    """Old complete prepared batches are removed, oldest first."""
 
     def test_only_what_is_old_and_not_among_the_last_is_removed(self, stage: Harness) -> None:
         processor = stage.processor()

@@ -1,4 +1,4 @@
-"""What OPTIMIZE chooses of a table, by the health of its partitions and by what is in order already."""
+"""What OPTIMIZE chooses, by partition health and existing order."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def actions(choice: TableChoice) -> dict[str, str]:
     return {dict(each.partition).get("event_date") or "": each.action for each in choice.partitions}
 
 
-def test_a_closed_day_is_ordered_and_the_day_that_is_still_written_is_left() -> None:
+def test_a_closed_day_is_ordered_and_an_open_one_skipped() -> None:
     choice = chosen(part(day(8)), part(day(9)), part(day(10)))
 
     assert actions(choice) == {"2026-03-08": "zorder", "2026-03-09": "zorder"}
@@ -93,14 +93,14 @@ def test_a_closed_day_is_ordered_and_the_day_that_is_still_written_is_left() -> 
     assert choice.bytes_rewritten == 200 * MIB
 
 
-def test_a_day_closes_some_hours_after_its_end_however_late_its_last_file_came() -> None:
+def test_a_day_closes_some_hours_after_its_end() -> None:
     early = replace(DAILY, closed_after=dt.timedelta(hours=4))
 
     assert actions(chosen(part(day(9)), policy=early)) == {}
     assert actions(chosen(part(day(9), newest_file_at=NOW))) == {"2026-03-09": "zorder"}
 
 
-def test_a_day_still_written_is_compacted_without_an_order_once_it_is_in_bad_shape() -> None:
+def test_an_open_day_with_many_small_files_is_compacted() -> None:
     good, bad = part(day(10), small=99, files=99), part(day(10), small=100, files=100)
 
     assert chosen(good).reason == "nothing to do: 1 partition still written"
@@ -108,7 +108,7 @@ def test_a_day_still_written_is_compacted_without_an_order_once_it_is_in_bad_sha
     assert chosen(bad).partitions[0].bytes_rewritten == 100 * MIB
 
 
-def test_without_a_date_a_partition_closes_when_no_file_has_come_for_a_while() -> None:
+def test_an_undated_partition_closes_after_a_time_without_files() -> None:
     lies, place = layout(by=("org_id",)), (("org_id", "acme"),)
     quiet = part(place, newest_file_at=NOW - dt.timedelta(hours=4))
 
@@ -116,7 +116,7 @@ def test_without_a_date_a_partition_closes_when_no_file_has_come_for_a_while() -
     assert chosen(part(place), lies=lies).partitions == ()
 
 
-def test_what_lies_as_z_order_left_it_is_not_rewritten_by_any_round() -> None:
+def test_an_unchanged_ordered_partition_is_not_rewritten() -> None:
     found = part(day(1))
 
     for policy in (DAILY, DAILY.weekly(), DAILY.inline()):
@@ -130,7 +130,7 @@ def test_what_lies_as_z_order_left_it_is_not_rewritten_by_any_round() -> None:
     [{"files": 9}, {"bytes": 1}, {"newest_file_at": NOW - dt.timedelta(days=2)}, {"columns": ("name",)}],
     ids=str,
 )
-def test_a_partition_with_other_files_or_another_order_than_was_left_is_rewritten(change: dict[str, Any]) -> None:
+def test_a_partition_with_changed_files_or_order_is_rewritten(change: dict[str, Any]) -> None:
     found = part(day(1))
     if "newest_file_at" in change:
         change = {**change, "bytes": 1}
@@ -138,7 +138,7 @@ def test_a_partition_with_other_files_or_another_order_than_was_left_is_rewritte
     assert actions(chosen(found, known={day(1): ordered(found, **change)})) == {"2026-03-01": "zorder"}
 
 
-def test_few_late_rows_are_merged_by_day_and_put_in_order_by_week() -> None:
+def test_few_late_rows_are_merged_daily_and_ordered_weekly() -> None:
     found = part(day(1), files=15, small=5)
     known = {day(1): ordered(found, files=10, bytes=95 * MIB)}
 
@@ -148,14 +148,14 @@ def test_few_late_rows_are_merged_by_day_and_put_in_order_by_week() -> None:
     assert chosen(fewer, known=known).reason == "nothing to do: 1 partition with few late rows"
 
 
-def test_in_a_table_that_is_merged_any_change_breaks_the_order() -> None:
+def test_any_change_of_a_mutable_table_breaks_the_order() -> None:
     found = part(day(1), files=15, small=5)
     known = {day(1): ordered(found, files=10, bytes=95 * MIB)}
 
     assert actions(chosen(found, known=known, lies=layout(has_mutable_rows=True))) == {"2026-03-01": "zorder"}
 
 
-def test_without_z_order_columns_small_files_are_merged_where_they_are_many() -> None:
+def test_without_z_order_columns_many_small_files_are_merged() -> None:
     lies = layout(zorder=())
 
     assert actions(chosen(part(day(1), small=4), lies=lies)) == {"2026-03-01": "compact_small"}
@@ -163,7 +163,7 @@ def test_without_z_order_columns_small_files_are_merged_where_they_are_many() ->
     assert actions(chosen(part(day(1), small=3), lies=lies, policy=DAILY.weekly())) == {"2026-03-01": "compact_small"}
 
 
-def test_a_partition_that_ends_as_one_row_group_is_never_put_in_order_by_any_round() -> None:
+def test_a_partition_with_one_row_group_is_never_ordered() -> None:
     small, large = part(day(1), size=ROW_GROUP_BYTES), part(day(2), size=ROW_GROUP_BYTES + 1)
 
     for policy in (DAILY, DAILY.weekly(), DAILY.inline()):
@@ -174,14 +174,14 @@ def test_a_partition_that_ends_as_one_row_group_is_never_put_in_order_by_any_rou
     assert actions(chosen(replace(small, small_files=3), policy=DAILY.weekly())) == {"2026-03-01": "compact_small"}
 
 
-def test_what_an_order_saves_grows_with_the_row_groups_that_a_read_skips() -> None:
+def test_the_benefit_of_an_order_grows_with_the_skipped_row_groups() -> None:
     two, eight = (part(day(1), files=4, small=0, size=count * ROW_GROUP_BYTES) for count in (2, 8))
 
     assert chosen(two).benefit == 3 * 4 * MIB + 2 * ROW_GROUP_BYTES / 2
     assert chosen(eight).benefit == 3 * 4 * MIB + 8 * ROW_GROUP_BYTES * 7 / 8
 
 
-def test_spark_merges_small_files_of_many_bytes_and_those_of_tables_that_nobody_else_may_rewrite() -> None:
+def test_spark_merges_large_partitions_and_unsupported_tables() -> None:
     lies = layout(zorder=())
     many = part(day(1), files=40, small=40, size=40 * MIB)
     few = part(day(2), small=8)
@@ -205,7 +205,7 @@ def test_a_partition_with_many_deleted_rows_is_rewritten_even_when_it_is_one_fil
     assert actions(chosen(replace(found, deletion_vector_rows=50), known=state)) == {}
 
 
-def test_every_partition_that_is_left_is_counted_with_its_reason() -> None:
+def test_every_skipped_partition_is_counted_with_its_reason() -> None:
     one_file = part(day(1), files=1, small=0)
     in_order = part(day(2))
     nothing: Partition = (("event_date", None),)
@@ -218,7 +218,7 @@ def test_every_partition_that_is_left_is_counted_with_its_reason() -> None:
     )
 
 
-def test_a_table_that_is_missing_empty_or_partitioned_otherwise_says_so() -> None:
+def test_a_missing_empty_or_differently_partitioned_table_is_reported() -> None:
     state, lies = ZOrderState(), layout()
     other = table(part((("org_id", "a"),)), by=("org_id",))
 
@@ -263,7 +263,7 @@ def test_choosing_needs_no_spark() -> None:
     assert done.stdout.strip() == "False"
 
 
-def test_a_clustered_table_is_clustered_whole_once_enough_has_come_and_never_merged() -> None:
+def test_a_clustered_table_is_clustered_and_never_merged() -> None:
     lies = layout(by=(), zorder=(), cluster_by=("id",))
     found = part((), newest_file_at=NOW)
     known = {(): ordered(found, files=5, bytes=60 * MIB)}

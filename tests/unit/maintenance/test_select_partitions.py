@@ -1,4 +1,4 @@
-"""A night over a hundred tables of which ten need work chooses those ten, and says of each other one why not."""
+"""A night over a hundred tables chooses the ten that need work, with a reason for every other."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ def lake(tmp_path_factory: pytest.TempPathFactory, spec: PipelineSpec) -> Lake:
 
 
 def large(spec: PipelineSpec) -> OptimizePolicy:
-    """The policy of tables so large that each partition is worth an order."""
+    """A policy in which every partition is worth ordering."""
     return replace(read_policy(spec), row_group_bytes=0)
 
 
-def test_a_small_table_is_compacted_whatever_its_order_and_the_others_are_left(lake: Lake, spec: PipelineSpec) -> None:
+def test_a_small_table_is_compacted_and_others_are_skipped(lake: Lake, spec: PipelineSpec) -> None:
     found = select_partitions(lake, spec, policy=read_policy(spec), now=NIGHT)
 
     taken = {choice.action for each in found for choice in each.partitions}
@@ -48,7 +48,7 @@ def test_a_small_table_is_compacted_whatever_its_order_and_the_others_are_left(l
     assert sorted(each.table for each in found if each.partitions) == sorted(IN_NEED)
 
 
-def test_ten_of_a_hundred_are_chosen_and_each_other_one_has_its_reason(lake: Lake, spec: PipelineSpec) -> None:
+def test_ten_of_a_hundred_tables_are_chosen_and_others_have_a_reason(lake: Lake, spec: PipelineSpec) -> None:
     found = select_partitions(lake, spec, policy=large(spec), now=NIGHT)
     night = plan_night(found, budget_seconds=3_600)
 
@@ -72,7 +72,7 @@ def test_ten_of_a_hundred_are_chosen_and_each_other_one_has_its_reason(lake: Lak
     assert all(name[-1] in kinds and kinds[name[-1]] == reason for name, reason in left.items())
 
 
-def test_without_the_ledger_what_is_in_order_would_be_rewritten_every_night(lake: Lake, spec: PipelineSpec) -> None:
+def test_without_the_ledger_ordered_partitions_would_be_rewritten(lake: Lake, spec: PipelineSpec) -> None:
     nothing = LedgerState(ordered={}, rates=DEFAULT_RATES)
 
     found = select_partitions(lake, spec, policy=large(spec), now=NIGHT, ledger_state=nothing)
@@ -80,20 +80,20 @@ def test_without_the_ledger_what_is_in_order_would_be_rewritten_every_night(lake
     assert len(plan_night(found, budget_seconds=3_600).tables()) == 30
 
 
-def test_without_closing_days_what_is_written_tomorrow_would_be_rewritten_today(lake: Lake, spec: PipelineSpec) -> None:
+def test_without_closing_open_days_would_be_rewritten(lake: Lake, spec: PipelineSpec) -> None:
     found = select_partitions(lake, spec, policy=OptimizePolicy(closed_after=None, row_group_bytes=0), now=NIGHT)
 
     assert len(plan_night(found, budget_seconds=3_600).tables()) == 20
 
 
-def test_the_second_round_takes_what_the_daily_one_leaves(lake: Lake, spec: PipelineSpec) -> None:
+def test_the_weekly_round_handles_skipped_partitions(lake: Lake, spec: PipelineSpec) -> None:
     found = select_partitions(lake, spec, policy=large(spec).weekly(), now=NIGHT)
 
     taken = plan_night(found, budget_seconds=3_600).tables()
     assert sorted(set(taken) - set(IN_NEED)) == [f"t{number:03d}" for number in range(3, TABLES, 10)]
 
 
-def test_a_night_that_is_too_short_takes_the_best_and_puts_the_others_off(lake: Lake, spec: PipelineSpec) -> None:
+def test_a_short_night_selects_the_best_and_defers_others(lake: Lake, spec: PipelineSpec) -> None:
     found = select_partitions(lake, spec, policy=large(spec), now=NIGHT, tables=list(IN_NEED))
 
     night = plan_night(found, budget_seconds=5.5)

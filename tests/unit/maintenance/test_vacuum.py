@@ -1,4 +1,4 @@
-"""VACUUM counts first, deletes only what is old enough, and refuses a retention that is too short; without a JVM."""
+"""VACUUM counts first, deletes only old files, and rejects a short retention, without a JVM."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ DAY = "event_date=2026-01-01"
 
 @pytest.fixture
 def catalog(tmp_path: Path) -> Catalog:
-    """A pipeline whose one table has two files of a day, and was created just now."""
+    """A pipeline with a new table of two files in one day."""
     declared = project(tmp_path, shop=SHOP + ORDERS)
     lake = Lake(declared.environment.lake)
     make(lake, "shop", "orders", files=1, days=1)
@@ -43,7 +43,7 @@ def lake(catalog: Catalog) -> Lake:
 
 @pytest.fixture
 def old(catalog: Catalog, lake: Lake) -> Catalog:
-    """The same with a table that was created twenty days ago."""
+    """The same with a table created twenty days ago."""
     in_metadata(lake, KEY, createdTime=int((time.time() - 20 * 24 * 3600) * 1000))
     return catalog
 
@@ -106,9 +106,7 @@ def test_a_retention_below_seven_days_is_refused(catalog: Catalog) -> None:
         vacuum(catalog, retention_hours=0, below_minimum="it is a test")
 
 
-def test_less_than_seven_days_needs_a_reason_goes_by_the_hour_and_waits_for_whoever_needs_more(
-    old: Catalog, lake: Lake
-) -> None:
+def test_a_short_retention_needs_a_reason_and_respects_holds(old: Catalog, lake: Lake) -> None:
     gone = replaced(lake, KEY, hours_ago=50)
     young = orphan(lake, KEY, f"{DAY}/young.parquet", age_hours=40)
     home = PipelineHome(open_objects(old.environment.lake), "shop")
@@ -129,9 +127,7 @@ def test_less_than_seven_days_needs_a_reason_goes_by_the_hour_and_waits_for_whoe
     assert history(lake)[0].metadata["below_minimum"] == "a test"
 
 
-def test_the_log_alone_does_once_a_folder_has_been_listed_and_where_it_does_not_the_folder_is_listed_again(
-    old: Catalog, lake: Lake
-) -> None:
+def test_lite_follows_a_full_run_and_falls_back_to_full(old: Catalog, lake: Lake) -> None:
     first = vacuum(old)
     assert (first.mode, first.reason) == ("full", "FULL: no FULL run yet")
 
@@ -145,13 +141,13 @@ def test_the_log_alone_does_once_a_folder_has_been_listed_and_where_it_does_not_
     cleaned_up(lake, aged_hours=190)
     third = vacuum(old)
     assert (third.mode, third.files) == ("full", 1)
-    assert third.reason == "listed: its log does not reach back to the last VACUUM"
+    assert third.reason == "FULL: its log does not reach back to the last VACUUM"
     assert not lost.exists()
     assert rows(lake) == 20
 
 
 def cleaned_up(lake: Lake, *, aged_hours: float) -> None:
-    """As Delta cleans a log up: what is older than the last checkpoint goes, and here the note of VACUUM with it."""
+    """Cleans the log like Delta: removes commits before the last checkpoint, and the last VACUUM record."""
     table = lake.open(KEY)
     assert table is not None
     table.create_checkpoint()
@@ -163,7 +159,7 @@ def cleaned_up(lake: Lake, *, aged_hours: float) -> None:
         os.utime(path, (aged, aged))
 
 
-def test_by_the_log_alone_a_table_whose_log_is_too_short_is_left_out(old: Catalog, lake: Lake) -> None:
+def test_lite_skips_a_table_whose_log_is_too_short(old: Catalog, lake: Lake) -> None:
     replaced(lake, KEY, hours_ago=200)
     cleaned_up(lake, aged_hours=190)
 
@@ -173,7 +169,7 @@ def test_by_the_log_alone_a_table_whose_log_is_too_short_is_left_out(old: Catalo
     assert result.skipped
 
 
-def test_a_listing_says_where_the_log_goes_on_though_the_oldest_commits_are_gone(old: Catalog, lake: Lake) -> None:
+def test_a_full_run_records_where_lite_continues(old: Catalog, lake: Lake) -> None:
     replaced(lake, KEY, hours_ago=200)
     newest = len(history(lake)) - 1
     assert vacuum(old).mode == "full"
@@ -186,7 +182,7 @@ def test_a_listing_says_where_the_log_goes_on_though_the_oldest_commits_are_gone
     assert vacuum(old).mode == "lite"
 
 
-def test_what_deletes_and_dies_is_in_the_history_and_done_by_the_next(
+def test_a_failed_vacuum_is_in_the_history_and_repeated(
     old: Catalog, lake: Lake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     dead = orphan(lake, KEY, f"{DAY}/dead.parquet", age_hours=200)
@@ -204,7 +200,7 @@ def test_what_deletes_and_dies_is_in_the_history_and_done_by_the_next(
     assert not dead.exists()
 
 
-def test_no_more_files_go_than_a_person_has_approved(old: Catalog, lake: Lake) -> None:
+def test_no_more_files_are_deleted_than_approved(old: Catalog, lake: Lake) -> None:
     dead = [orphan(lake, KEY, f"{DAY}/{number}.parquet", age_hours=200) for number in range(2)]
 
     with pytest.raises(ConfigError, match="VACUUM_TOO_LARGE"):
@@ -214,9 +210,7 @@ def test_no_more_files_go_than_a_person_has_approved(old: Catalog, lake: Lake) -
     assert vacuum(old, max_files=2).files == 2
 
 
-def test_a_night_leaves_a_table_that_would_lose_most_of_it(
-    old: Catalog, lake: Lake, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_table_beyond_the_limit_is_skipped(old: Catalog, lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(deletion_limits, "UNLIMITED_BYTES", 0)
     dead = orphan(lake, KEY, f"{DAY}/dead.parquet", age_hours=200)
     dead.write_bytes(b"x" * 1_000_000)
@@ -230,7 +224,7 @@ def test_a_night_leaves_a_table_that_would_lose_most_of_it(
     assert vacuum(old, limit=DeletionLimit(share=1)).files == 1
 
 
-def test_a_table_that_asks_for_more_than_is_understood_is_left_to_spark(old: Catalog, lake: Lake) -> None:
+def test_a_table_with_unsupported_features_is_left_to_spark(old: Catalog, lake: Lake) -> None:
     dead = orphan(lake, KEY, f"{DAY}/dead.parquet", age_hours=200)
     newer = '{"protocol": {"minReaderVersion": 1, "minWriterVersion": 7, "writerFeatures": ["inCommitTimestamp"]}}\n'
     commit_file(lake, KEY, len(history(lake))).write_text(newer)

@@ -1,4 +1,4 @@
-"""VACUUM and a restore of one table at once: what comes back is not deleted, what is deleted does not come back."""
+"""Concurrent VACUUM and restore of a table: restored files are kept, deleted files are not restored."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ from deltaworks.recovery.restore.table_restore import TableRestore
 from tests.unit.engine.hold_harness import Crash, Harness, crash_at
 
 ORDERS = paths.table("shop", "orders")
-#: The commit of batch 1, the last before the mistake: made two days ago, it cannot be found by the ledger's times.
+#: The last commit before the loss, made two days ago: the ledger's times do not find it.
 REQUEST = TableRestoreRequest(point=RestorePoint(version=2), max_rows=100)
 
 
 @pytest.fixture
 def stage(tmp_path: Path) -> Harness:
-    """A table that has lost a file by a mistake, two days ago by its log."""
+    """A table that lost a file two days ago."""
     made = Harness.with_broken_table(tmp_path)
     then = time.time() - 48 * 3600
     root = Path(made.storage.prefix) / ORDERS
@@ -63,7 +63,7 @@ def restore(stage: Harness, fault: Any = lambda point: None) -> None:
 
 
 @pytest.mark.parametrize("protected", [True, False])
-def test_what_a_vacuum_is_about_to_delete_does_not_come_back(
+def test_a_restore_does_not_reference_vacuumed_files(
     stage: Harness, monkeypatch: pytest.MonkeyPatch, protected: bool
 ) -> None:
     if not protected:
@@ -101,7 +101,7 @@ def test_what_a_vacuum_is_about_to_delete_does_not_come_back(
 
 
 @pytest.mark.parametrize("protected", [True, False])
-def test_what_a_restore_that_was_broken_off_needs_is_not_deleted(
+def test_files_of_an_interrupted_restore_are_kept(
     stage: Harness, monkeypatch: pytest.MonkeyPatch, protected: bool
 ) -> None:
     with pytest.raises(Crash):

@@ -1,4 +1,4 @@
-"""Where readers and writers stand, from what they leave: ledgers, checkpoints, kept positions, turns and words."""
+"""Positions of readers and writers from ledgers, checkpoints, change feed positions, write turns and registrations."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def objects(lake: Lake) -> LocalObjects:
 
 
 def made_hourly(lake: Lake, key: str = KEY, *, commits: int = 5) -> DeltaTable:
-    """A table whose commits are an hour apart."""
+    """A table with hourly commits."""
     made, schema = user_metadata(pipeline="shop", batch=0, operation="ingest"), pa.schema([("value", pa.int64())])
     table = lake.ensure(key, schema, user_metadata=made)
     for batch in range(1, commits):
@@ -102,7 +102,7 @@ def checkpoint(objects: LocalObjects, folder: str, offsets: dict[int, str], *, d
 
 
 def completed(lake: Lake, batch_id: int, end: str) -> None:
-    """A batch in the ledger of the pipeline that reads."""
+    """A completed batch in the reader's ledger."""
     key = paths.pipeline_control("copy", CHECKPOINT_STORE)
     made = user_metadata(pipeline="copy", batch=batch_id, operation="complete_batch")
     table = lake.ensure(key, CHECKPOINT_STORE_SCHEMA, user_metadata=made)
@@ -111,11 +111,11 @@ def completed(lake: Lake, batch_id: int, end: str) -> None:
     lake.append(table, key, rows, step=batch_step("copy", 1, CHECKPOINT_STORE, batch_id), user_metadata=made)
 
 
-def test_nobody_holds_a_table_that_nobody_reads(found: Callable[[], list[Hold]]) -> None:
+def test_a_table_without_readers_has_no_holds(found: Callable[[], list[Hold]]) -> None:
     assert found() == []
 
 
-def test_a_stream_holds_what_its_ledger_says_it_reads_next(found: Callable[[], list[Hold]], lake: Lake) -> None:
+def test_a_stream_holds_its_next_version(found: Callable[[], list[Hold]], lake: Lake) -> None:
     completed(lake, 0, offset(2))
     assert found() == [Hold(holder="the stream of copy", since=at(2))]
 
@@ -135,9 +135,7 @@ def test_a_stream_in_its_first_batch_holds_the_snapshot_it_reads(
     assert found() == [Hold(holder="the stream of copy", since=at(3))]
 
 
-def test_a_live_query_holds_what_its_last_finished_batch_left_unread(
-    found: Callable[[], list[Hold]], objects: LocalObjects
-) -> None:
+def test_a_live_query_holds_its_next_version(found: Callable[[], list[Hold]], objects: LocalObjects) -> None:
     folder = paths.live_checkpoint("shop", 1, "orders_live")
     checkpoint(objects, folder, {0: offset(1), 1: offset(2), 2: offset(4)}, done=2)
 
@@ -145,7 +143,7 @@ def test_a_live_query_holds_what_its_last_finished_batch_left_unread(
 
 
 @pytest.mark.parametrize(("through", "holds"), [("change_feed", True), ("notifications", False)])
-def test_a_reader_through_the_change_feed_holds_what_comes_after_its_kept_position(
+def test_a_change_feed_reader_holds_versions_after_its_position(
     found: Callable[[], list[Hold]], lake: Lake, through: Any, holds: bool
 ) -> None:
     table = lake.open(KEY)
@@ -161,7 +159,7 @@ def test_a_reader_through_the_change_feed_holds_what_comes_after_its_kept_positi
     assert found() == ([Hold(holder="the reader days", since=at(3))] if holds else [])
 
 
-def test_a_readers_word_holds_its_version_while_it_counts(
+def test_a_registered_reader_holds_its_version_until_it_expires(
     found: Callable[[], list[Hold]], objects: LocalObjects
 ) -> None:
     said = PipelineHome(objects, "shop").readers.pin("orders", reader="training", version=1, hours=1)
@@ -179,7 +177,7 @@ def test_a_readers_word_holds_its_version_while_it_counts(
         found()
 
 
-def test_a_restore_that_was_broken_off_holds_the_version_it_goes_back_to(
+def test_an_interrupted_restore_holds_its_target_version(
     found: Callable[[], list[Hold]], objects: LocalObjects
 ) -> None:
     rollbacks = PipelineHome(objects, "shop").rollbacks
@@ -191,7 +189,9 @@ def test_a_restore_that_was_broken_off_holds_the_version_it_goes_back_to(
     assert found() == []
 
 
-def test_so_does_one_of_the_whole_pipeline(found: Callable[[], list[Hold]], objects: LocalObjects) -> None:
+def test_an_interrupted_pipeline_rollback_holds_its_target_versions(
+    found: Callable[[], list[Hold]], objects: LocalObjects
+) -> None:
     abandoned = TableLoss(table="orders", version=4, rows=3, files=3, bytes=9, restore_to=1)
     begun = StartOver(
         pipeline="shop", generation=2, first_batch=5, start={"seq": 1}, to_batch=1, spec_fingerprint="f",
@@ -219,9 +219,7 @@ def turn(granted: dt.datetime, *, state: Any = "granted") -> bytes:
     ).encode()  # fmt: skip
 
 
-def test_a_long_transaction_holds_what_was_there_when_it_got_its_turn(
-    found: Callable[[], list[Hold]], objects: LocalObjects
-) -> None:
+def test_a_write_turn_holds_the_version_at_its_grant(found: Callable[[], list[Hold]], objects: LocalObjects) -> None:
     granted = utc_now() - dt.timedelta(minutes=50)
     objects.put(paths.turn_request("shop", "orders"), turn(granted))
     assert found() == [Hold(holder="the write turn of mutations__shop/r/mutate/1", since=granted)]
@@ -229,12 +227,12 @@ def test_a_long_transaction_holds_what_was_there_when_it_got_its_turn(
     objects.put(paths.turn_request("shop", "orders"), turn(granted, state="released"))
     assert found() == []
 
-    # One whose holder died is taken back after its time: it holds nothing for ever.
+    # An expired write turn no longer holds files.
     objects.put(paths.turn_request("shop", "orders"), turn(utc_now() - dt.timedelta(hours=3)))
     assert found() == []
 
 
-def test_a_reader_at_a_version_that_the_log_has_lost_holds_without_a_time(
+def test_a_reader_at_a_lost_version_holds_without_a_time(
     found: Callable[[], list[Hold]], lake: Lake, objects: LocalObjects
 ) -> None:
     PipelineHome(objects, "shop").readers.pin("orders", reader="late", version=1, hours=1)

@@ -1,4 +1,4 @@
-"""VACUUM deletes nothing that still waits to be committed, however long it has waited."""
+"""VACUUM deletes no uncommitted file, however old."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def stage(tmp_path: Path) -> Harness:
 
 @pytest.fixture
 def catalog(stage: Harness, monkeypatch: pytest.MonkeyPatch) -> Catalog:
-    # A new table is left alone as it is: these have been there for weeks.
+    # New tables are skipped; these are weeks old.
     monkeypatch.setattr(vacuum.time, "time", lambda later=time.time: later() + WEEKS)
     environment = EnvironmentSpec(
         environment="tests",
@@ -52,7 +52,7 @@ def hold_for_weeks(stage: Harness) -> None:
 
 
 @pytest.mark.parametrize("protected", [True, False])
-def test_shares_that_wait_are_not_deleted(
+def test_uncommitted_files_are_not_deleted(
     stage: Harness, catalog: Catalog, monkeypatch: pytest.MonkeyPatch, protected: bool
 ) -> None:
     hold_for_weeks(stage)
@@ -71,7 +71,7 @@ def test_shares_that_wait_are_not_deleted(
         assert [held.table for held in processor.held] == ["orders"], "its files are gone"
 
 
-def test_other_tables_are_treated_meanwhile(stage: Harness, catalog: Catalog) -> None:
+def test_other_tables_are_vacuumed(stage: Harness, catalog: Catalog) -> None:
     hold_for_weeks(stage)
 
     results = {result.table: result for result in vacuum_tables(None, catalog, "shop", tables=["orders", "clicks"])}

@@ -1,4 +1,4 @@
-"""The Z-order ledger: what is in order is told as a replay of all that happened tells it, and a crash loses no row."""
+"""The Z-order ledger agrees with a replay of all commits, and a crash loses no row."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def found(lake: Lake) -> dict[Partition, PartitionHealth]:
     return {each.partition: each for each in health.partition_health}
 
 
-def test_what_a_command_left_is_in_order_until_something_comes_to_it(lake: Lake, ledger: ZOrderLedger) -> None:
+def test_a_partition_is_ordered_until_it_changes(lake: Lake, ledger: ZOrderLedger) -> None:
     make(lake, "shop", "events", files=3, days=2)
     ledger.begin(GROUP)
     compacted(lake, KEY, GROUP.name)
@@ -72,7 +72,7 @@ def test_what_a_command_left_is_in_order_until_something_comes_to_it(lake: Lake,
     assert 0 < state.ordered[DAYS[0]].unordered_share(found(lake)[DAYS[0]]) < 1
 
 
-def test_a_run_that_died_before_its_rows_has_them_made_by_the_next_one(lake: Lake, ledger: ZOrderLedger) -> None:
+def test_the_next_run_records_an_interrupted_group(lake: Lake, ledger: ZOrderLedger) -> None:
     make(lake, "shop", "events", files=2, days=1)
     ledger.begin(GROUP)
     compacted(lake, KEY, GROUP.name)
@@ -83,11 +83,11 @@ def test_a_run_that_died_before_its_rows_has_them_made_by_the_next_one(lake: Lak
     assert (again.record_interrupted(), again.record_interrupted()) == (1, 0)
     state = read_ledger(lake, "shop").table_state("events")
     assert state.ordered[DAYS[0]].is_unchanged(found(lake)[DAYS[0]])
-    # How long it took nobody knows: it says nothing of how fast tables are rewritten.
+    # Its duration is unknown, so it does not affect rates.
     assert state.rates == dict(DEFAULT_RATES)
 
 
-def test_a_run_that_died_before_its_commit_leaves_nothing_to_settle(lake: Lake, ledger: ZOrderLedger) -> None:
+def test_a_run_that_died_before_its_commit_leaves_nothing_to_record(lake: Lake, ledger: ZOrderLedger) -> None:
     make(lake, "shop", "events", files=2, days=1)
     ledger.begin(GROUP)
     compacted(lake, KEY, "of another")
@@ -96,9 +96,7 @@ def test_a_run_that_died_before_its_commit_leaves_nothing_to_settle(lake: Lake, 
     assert read_ledger(lake, "shop").ordered == {}
 
 
-def test_a_table_restored_to_before_is_not_in_order_and_to_the_same_files_it_is(
-    lake: Lake, ledger: ZOrderLedger
-) -> None:
+def test_a_restored_table_is_ordered_only_with_the_same_files(lake: Lake, ledger: ZOrderLedger) -> None:
     make(lake, "shop", "events", files=3, days=1)
     before = lake.open(KEY).version()  # type: ignore[union-attr]
     compacted(lake, KEY, GROUP.name)
@@ -112,7 +110,7 @@ def test_a_table_restored_to_before_is_not_in_order_and_to_the_same_files_it_is(
     assert known.is_unchanged(found(lake)[DAYS[0]])
 
 
-def test_seconds_of_all_tries_of_a_run_count_together(lake: Lake, ledger: ZOrderLedger) -> None:
+def test_seconds_of_all_attempts_are_summed(lake: Lake, ledger: ZOrderLedger) -> None:
     make(lake, "shop", "events", files=2, days=1)
     compacted(lake, KEY, GROUP.name)
     rewritten = ledger.rewritten(GROUP)
@@ -129,7 +127,7 @@ def asdict_of(group: RewriteGroup) -> dict[str, Any]:
     return {name: getattr(group, name) for name in group.__slots__}
 
 
-#: What may happen to a partition: files come, it is put in order, merged, or replaced file by file.
+#: Changes of a partition: files are added, ordered, merged, or replaced.
 HAPPENINGS = st.lists(
     st.tuples(st.sampled_from(["append", "zorder", "compact", "merge"]), st.integers(0, 1), st.integers(1, 3)),
     max_size=14,
@@ -137,8 +135,8 @@ HAPPENINGS = st.lists(
 
 
 @given(HAPPENINGS)
-def test_what_is_in_order_is_what_a_replay_of_all_that_happened_says(happenings: list[tuple[str, int, int]]) -> None:
-    """The replay keeps every file by name and knows which ones Z-order wrote; the ledger sees counts, bytes, times."""
+def test_ordered_partitions_match_a_replay_of_all_commits(happenings: list[tuple[str, int, int]]) -> None:
+    """The replay tracks files by name; the ledger only sees counts, bytes and times."""
     files: dict[Partition, dict[int, tuple[int, dt.datetime]]] = {}
     by_order: dict[Partition, frozenset[int]] = {}
     rows: list[dict[str, Any]] = []
@@ -194,7 +192,7 @@ def health_of(day: Partition, files: dict[int, tuple[int, dt.datetime]]) -> Part
     )
 
 
-def test_paces_are_measured_where_there_were_runs_and_guessed_where_not() -> None:
+def test_rates_are_measured_or_default() -> None:
     mib = 1 << 20
     base = ledger_row(DAYS[0], "zorder", 1, {0: (1, START)})
     small = [{**base, "bytes_before": mib, "seconds": seconds} for seconds in (1.0, 2.0, 9.0)]
@@ -208,7 +206,7 @@ def test_paces_are_measured_where_there_were_runs_and_guessed_where_not() -> Non
     assert paces["compact"] == DEFAULT_RATES["compact"]
 
 
-def test_the_commits_of_a_command_are_told_by_its_name() -> None:
+def test_commits_of_a_group_are_found_by_its_name() -> None:
     made = json.loads(user_metadata(pipeline="shop", batch="1", operation=OPTIMIZE, group="g1"))
 
     assert made["group"] == "g1"

@@ -1,6 +1,6 @@
-"""Edges of a CDN that become slow now and then, announced by errors or by nothing, and a project that reads them.
+"""Test data of CDN edges that become slow, with or without preceding errors, and a project that reads them.
 
-Minutes are generated as `edge_arrivals` has them; what is made of them is the SQL that the pipeline `cdn_logs` ships.
+Minutes have the columns of `edge_arrivals`; the SQL is that of the shipped pipeline `cdn_logs`.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from typing import Any, Literal
 
 from deltaworks.specs.catalog import project_root
 
-#: `announced`: errors come for twelve minutes before an edge is slow. `late`: they do, and arrive only afterwards.
-#: `none`: there are as many errors, at any time.
+#: `announced`: errors for twelve minutes before an edge is slow. `late`: the same, but they arrive afterwards. `none`:
+#: as many errors at random times.
 Signal = Literal["announced", "late", "none"]
 START = dt.datetime(2026, 3, 2, tzinfo=dt.UTC)
 HOURS = 4
@@ -65,9 +65,9 @@ models:
     algorithms: [{algorithms}]
     warnings: edge_scores
 """
-#: Without latency, of which the first minutes of slowness tell what three of them will be.
+#: Without latency, whose first slow minutes reveal the label.
 LEVEL = "error_1, error_5, error_15, requests_60, concurrency_60, error_slope"
-#: What takes rows by when they happened, as if they had been there at once: without the protection.
+#: Selects rows by event time, as if they had arrived at once: without the protection.
 BY_EVENT_TIME = {
     "greatest(arrived_at, minute + INTERVAL 1 MINUTE)": "minute + INTERVAL 1 MINUTE",
     "WHERE arrived_at <= minute + INTERVAL 60 MINUTES\n": "WHERE true\n",
@@ -78,7 +78,7 @@ BY_EVENT_TIME = {
 def edge_project(
     make_project: Any, *, by_event_time: bool = False, algorithms: str = "logistic", level: str = LEVEL
 ) -> Any:
-    """The project, whose bronze table is empty."""
+    """Returns the project with an empty bronze table."""
     features = (SHIPPED / "gold" / "edge_features.sql").read_text()
     for written, instead in BY_EVENT_TIME.items():
         assert written in features
@@ -96,7 +96,7 @@ def edge_project(
 
 
 def minutes(*, signal: Signal, days: int = 10, edges: int = 3, seed: int = 7) -> Iterator[dict[str, Any]]:
-    """The rows of `minutes`: some hours a day, no edge slow on the first day, then once in two hours."""
+    """Returns rows of `minutes`: some hours a day, no slow edge on the first day, then one every two hours."""
     chance = random.Random(seed)
     for edge in range(edges):
         load = demand = 0.0
@@ -126,7 +126,7 @@ def minutes(*, signal: Signal, days: int = 10, edges: int = 3, seed: int = 7) ->
 
 
 def _incidents(chance: random.Random, *, day: int, signal: Signal) -> tuple[set[int], set[int]]:
-    """The minutes of a day at which an edge is slow, and those with more errors than usual."""
+    """Returns the minutes of a day with a slow edge, and those with more errors."""
     slow: set[int] = set()
     warned: set[int] = set()
     for part in range(HOURS // 2 if day else 0):
@@ -142,5 +142,5 @@ def _named(at: dt.datetime, on_the_way: dt.timedelta, edge: str) -> dict[str, An
 
 
 def end_of(days: int) -> dt.datetime:
-    """The midnight after so many days."""
+    """Returns the midnight after some days."""
     return START + dt.timedelta(days=days)

@@ -1,4 +1,4 @@
-"""Alarms and the threshold within a budget, against going through rows one by one."""
+"""Alarms and budget thresholds match a row-by-row scan."""
 
 from __future__ import annotations
 
@@ -33,9 +33,7 @@ def slow_alarms(rows: list[tuple[int, int, int]], threshold: float, quiet: int) 
 
 
 @given(ROWS, st.integers(0, 9), st.integers(1, 20))
-def test_alarms_are_those_of_going_through_the_rows(
-    rows: list[tuple[int, int, int]], threshold: int, quiet: int
-) -> None:
+def test_alarms_match_a_row_by_row_scan(rows: list[tuple[int, int, int]], threshold: int, quiet: int) -> None:
     entities, at, scores = columns(rows)
 
     begun = alarm_rows(entities, at, scores, threshold=threshold, quiet_seconds=quiet)
@@ -44,9 +42,7 @@ def test_alarms_are_those_of_going_through_the_rows(
 
 
 @given(ROWS, st.integers(0, 12), st.integers(1, 20))
-def test_the_threshold_is_the_lowest_before_alarms_become_too_many(
-    rows: list[tuple[int, int, int]], most: int, quiet: int
-) -> None:
+def test_the_threshold_is_the_lowest_within_the_budget(rows: list[tuple[int, int, int]], most: int, quiet: int) -> None:
     entities, at, scores = columns(rows)
 
     threshold = lowest_threshold(entities, at, scores, max_alarms=most, quiet_seconds=quiet)
@@ -57,14 +53,14 @@ def test_the_threshold_is_the_lowest_before_alarms_become_too_many(
         assert len(slow_alarms(rows, lower[0], quiet)) > most
 
 
-def test_the_budget_is_so_many_a_day_and_entity() -> None:
+def test_the_budget_counts_days_and_entities() -> None:
     entities = np.asarray([1, 1, 1, 2])
     at = np.asarray([0, 5, DAY_SECONDS, 0])
 
     assert alarm_budget(entities, at, alarms_per_day=2) == 6
 
 
-def test_figures_are_of_alarms_and_not_of_rows() -> None:
+def test_metrics_count_alarms_and_not_rows() -> None:
     entities, at = np.zeros(4, dtype=np.int64), np.asarray([0, 60, 1200, 2400])
     scores, labels = np.asarray([0.9, 0.9, 0.8, 0.1]), np.asarray([True, True, False, False])
     next_at = np.asarray([300.0, 300.0, np.nan, np.nan])

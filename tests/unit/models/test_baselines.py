@@ -1,4 +1,4 @@
-"""Baselines: rates of training by state and clock, drawn towards those of larger groups where rows are few."""
+"""Baselines: positive rates by state and time, shrunk towards larger groups."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What makes a fold speak for a model, what its groups are, and which blocks are drawn."""
+"""Publishing criteria of folds, feature groups, and bootstrap blocks."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def fold(value: float, low: float) -> FoldReport:
     return FoldReport(**spans, **counts, gain=Gain(baseline="seasonal", value=value, low=low, high=1.0))  # type: ignore[arg-type]
 
 
-def test_groups_are_laid_on_one_another_and_all_of_them_are_the_model() -> None:
+def test_feature_groups_are_cumulative() -> None:
     assert group_columns(model()) == {
         "level": ("orders",),
         "trend": ("orders", "slope"),
@@ -52,15 +52,13 @@ def test_groups_are_laid_on_one_another_and_all_of_them_are_the_model() -> None:
         (float("nan"), float("nan"), "less than 0.02"),
     ],
 )
-def test_a_fold_speaks_for_a_model_by_a_gain_that_is_large_enough_and_not_chance(
-    value: float, low: float, reason: str
-) -> None:
+def test_a_fold_needs_a_large_and_significant_gain(value: float, low: float, reason: str) -> None:
     said = shortfall_reason(fold(value, low), gain=0.02)
 
     assert (reason in said) if reason else said == ""
 
 
-def test_blocks_are_days_and_entities_where_a_horizon_is_longer_than_a_day() -> None:
+def test_bootstrap_blocks_are_days_or_entities_for_long_horizons() -> None:
     rows = LabelledRows(
         np.asarray([7, 8]), np.asarray([5, DAY_SECONDS + 5]), np.ones(2, dtype=bool), np.zeros(2), np.zeros(2)
     )

@@ -1,4 +1,4 @@
-"""Models as SQL: the expression of a model is what the model computes, exactly where no exponential is taken."""
+"""SQL expressions of models equal the models, exactly where no exponential is involved."""
 
 from __future__ import annotations
 
@@ -44,12 +44,12 @@ def value_of(node: Node, inputs: tuple[float, ...]) -> float:
 
 
 @given(FINITE)
-def test_a_number_is_read_back_to_its_last_bit(value: float) -> None:
+def test_a_number_literal_is_exact(value: float) -> None:
     assert asked_of_duckdb(f"{sql_literal(value)} + 0e0") == value
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf])
-def test_what_is_no_finite_number_is_refused(value: float) -> None:
+def test_non_finite_numbers_are_rejected(value: float) -> None:
     with pytest.raises(ValueError, match="finite"):
         sql_literal(value)
 
@@ -85,5 +85,5 @@ def test_a_logistic_regression_gives_a_probability(
 @pytest.mark.parametrize(
     ("column", "value"), [("NULL", 2.5), ("'NaN'::DOUBLE", 2.5), ("7", 7.0), ("1.5::DECIMAL(3,1)", 1.5)]
 )
-def test_what_is_absent_or_no_number_is_the_mean_of_training(column: str, value: float) -> None:
+def test_missing_values_become_the_training_mean(column: str, value: float) -> None:
     assert asked_of_duckdb(input_expression(column, 2.5)) == value

@@ -1,4 +1,4 @@
-"""Labels by the query that Spark and DuckDB both read, against every state looked at one by one."""
+"""The label query matches a scan of all states."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def labelled(rows: list[Row], states: list[State], *, predicts: Literal["begins"
 
 
 def relation(rows: Sequence[Row | State]) -> str:
-    """Rows, or states, as a query; a row has the column x besides."""
+    """Returns rows or states as a query; rows have a column x."""
     values = [f"({', '.join('NULL' if value is None else repr(value) for value in row)}, 1.0)" for row in rows]
     typed = "SELECT edge::VARCHAR AS edge, _at::BIGINT AS _at, {last} FROM (VALUES {values}) AS v({names})"
     if rows and len(rows[0]) == 2:
@@ -68,7 +68,7 @@ def looked_at(rows: list[Row], states: list[State], *, predicts: str, horizon: i
 @pytest.mark.parametrize("predicts", ["begins", "absent"])
 @settings(max_examples=60)
 @given(rows=ROWS, states=STATES, horizon=st.integers(1, 15))
-def test_labels_are_what_looking_at_every_state_gives(
+def test_labels_match_a_scan_of_all_states(
     predicts: Literal["begins", "absent"], rows: list[Row], states: list[State], horizon: int
 ) -> None:
     assert labelled(rows, states, predicts=predicts, horizon=horizon) == looked_at(
@@ -76,7 +76,7 @@ def test_labels_are_what_looking_at_every_state_gives(
     )
 
 
-def test_a_row_at_which_the_state_holds_already_is_left_out() -> None:
+def test_rows_where_the_state_holds_are_excluded() -> None:
     states: list[State] = [("a", 10, True), ("a", 11, False), ("a", 20, True)]
 
     answer = labelled([("a", 9), ("a", 10), ("a", 11)], states, predicts="begins", horizon=9)
@@ -84,7 +84,7 @@ def test_a_row_at_which_the_state_holds_already_is_left_out() -> None:
     assert answer == [("a", 11, True, 20, 10, 1.0), ("a", 9, True, 10, None, 1.0)]
 
 
-def test_what_is_at_the_very_instant_of_a_row_is_past() -> None:
+def test_a_state_at_the_time_of_a_row_is_past() -> None:
     assert labelled([("a", 10)], [("a", 10, True)], predicts="absent", horizon=5)[0][2] is True
     assert labelled([("a", 10)], [("a", 15, True)], predicts="absent", horizon=5)[0][2] is False
     assert labelled([("a", 10)], [("a", 16, True)], predicts="absent", horizon=5)[0][2] is True

@@ -1,4 +1,4 @@
-"""Areas, calibration and intervals against slow ways to the same figures."""
+"""Areas, calibration and intervals match slow implementations."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SCORED = st.lists(st.tuples(st.booleans(), st.integers(0, 5), st.integers(0, 3))
 
 
 def slow_area(labels: list[bool], scores: list[float], weights: list[int]) -> float:
-    """Every threshold in turn: of rows at or above it, how many are positive."""
+    """Computes the area by trying every threshold."""
     rows = [(label, score) for label, score, weight in zip(labels, scores, weights, strict=True) for _ in range(weight)]
     positive = sum(label for label, _ in rows)
     if not positive:
@@ -32,7 +32,7 @@ def slow_area(labels: list[bool], scores: list[float], weights: list[int]) -> fl
 
 
 @given(SCORED)
-def test_the_area_is_that_of_every_threshold_in_turn(rows: list[tuple[bool, int, int]]) -> None:
+def test_the_area_matches_a_scan_of_thresholds(rows: list[tuple[bool, int, int]]) -> None:
     labels, scores, weights = map(list, zip(*rows, strict=True))
     ranked = RankedScores(np.asarray(labels), np.asarray(scores, dtype=float))
 
@@ -44,7 +44,7 @@ def test_the_area_is_that_of_every_threshold_in_turn(rows: list[tuple[bool, int,
 
 
 @given(SCORED, st.randoms(use_true_random=False))
-def test_the_order_of_rows_is_of_no_account(rows: list[tuple[bool, int, int]], random: object) -> None:
+def test_row_order_does_not_matter(rows: list[tuple[bool, int, int]], random: object) -> None:
     shuffled = list(rows)
     random.shuffle(shuffled)  # type: ignore[attr-defined]
     areas = []
@@ -75,13 +75,13 @@ def test_calibration_has_every_row_once_from_the_lowest_score_up(rows: list[tupl
     assert max(part.rows for part in bins) - min(part.rows for part in bins) <= 1
 
 
-def test_the_brier_score_is_the_mean_square_of_what_scores_are_off_by() -> None:
+def test_the_brier_score_is_the_mean_squared_error() -> None:
     assert brier_score(np.asarray([True, False]), np.asarray([0.5, 0.1])) == pytest.approx((0.25 + 0.01) / 2)
 
 
 @settings(max_examples=30)
 @given(st.lists(st.tuples(st.booleans(), st.floats(0, 1), st.floats(0, 1)), min_size=4, max_size=30), st.integers(1, 5))
-def test_an_interval_is_what_copying_whole_blocks_gives(rows: list[tuple[bool, float, float]], days: int) -> None:
+def test_the_interval_matches_resampling_copied_blocks(rows: list[tuple[bool, float, float]], days: int) -> None:
     labels, ours, theirs = (np.asarray(column) for column in zip(*rows, strict=True))
     assume(labels.any())
     blocks = np.arange(len(rows)) % days
@@ -102,8 +102,8 @@ def test_an_interval_is_what_copying_whole_blocks_gives(rows: list[tuple[bool, f
     assert interval == area_gain(labels, ours, theirs, blocks, resamples=50, seed=3)
 
 
-def test_days_that_share_their_luck_widen_the_interval_which_rows_on_their_own_would_not() -> None:
-    # On half of the days the score is right all day, on the other half wrong: twenty rows of a day are one chance.
+def test_correlated_days_widen_the_interval() -> None:
+    # On half of the days the score is always right, on the others always wrong: a day is one sample.
     random = np.random.default_rng(1)
     days = np.repeat(np.arange(20), 20)
     labels = np.tile(np.asarray([True, False]), 200)

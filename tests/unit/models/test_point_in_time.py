@@ -1,4 +1,4 @@
-"""What a feature by arrival and one by event time tell of edges that become slow: by the shipped SQL, in DuckDB."""
+"""Features by arrival and by event time, with the shipped SQL in DuckDB."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.unit.models.edge_data import BY_EVENT_TIME, SHIPPED, Signal, minutes
 
 
 def area_of_errors(signal: Signal, *, by_event_time: bool = False) -> tuple[float, float]:
-    """The area of the share of errors in the last five minutes as a score, and the share of positive rows."""
+    """Returns the area of the recent error share as a score, and the positive rate."""
     features = (SHIPPED / "gold" / "edge_features.sql").read_text()
     for written, instead in BY_EVENT_TIME.items():
         assert written in features
@@ -42,7 +42,7 @@ def area_of_errors(signal: Signal, *, by_event_time: bool = False) -> tuple[floa
     return average_precision(labels, np.nan_to_num(answer["error_5"].to_numpy())), float(labels.mean())
 
 
-def test_errors_that_announce_slowness_tell_it_and_errors_at_any_time_do_not() -> None:
+def test_only_errors_that_precede_slowness_predict_it() -> None:
     announced, share = area_of_errors("announced")
     chance, _ = area_of_errors("none")
 
@@ -50,7 +50,7 @@ def test_errors_that_announce_slowness_tell_it_and_errors_at_any_time_do_not() -
     assert chance < 2 * share
 
 
-def test_errors_that_arrive_too_late_tell_nothing_by_arrival_and_much_by_event_time(
+def test_late_errors_predict_only_by_event_time(
     record_property: Callable[[str, object], None],
 ) -> None:
     honest, share = area_of_errors("late")

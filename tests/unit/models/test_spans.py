@@ -1,4 +1,4 @@
-"""Folds of a rolling origin: no label of training, or of what a choice is made by, reaches into what comes after."""
+"""Rolling folds: no label of training or selection rows overlaps later spans."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ def spans(fold: Fold) -> tuple[Span, Span, Span, Span]:
 
 
 def last_label(span: Span, horizon: int) -> int:
-    """The last instant that labels of a span's rows speak of."""
+    """Returns the last time covered by a span's labels."""
     return span.end - 1 + horizon
 
 
 @given(HORIZONS, st.integers(1, 60), st.integers(1, 30), st.integers(1, 8), st.integers(20_000, 22_000))
-def test_no_label_reaches_into_later_rows_that_judge(
+def test_no_training_label_overlaps_the_test(
     horizon: int, train_days: int, test_days: int, count: int, end_day: int
 ) -> None:
     days = max(train_days, -(-2 * horizon // DAY_SECONDS))
@@ -46,7 +46,7 @@ def test_no_label_reaches_into_later_rows_that_judge(
     assert tests[-1].end == end_day * DAY_SECONDS
 
 
-def test_without_the_gap_labels_of_training_would_speak_of_the_test() -> None:
+def test_without_the_gap_training_labels_would_overlap_the_test() -> None:
     horizon = 28 * DAY_SECONDS
 
     (fold,) = rolling_folds(end=20_000 * DAY_SECONDS, train_days=84, test_days=7, count=1, gap_seconds=0)
@@ -56,7 +56,7 @@ def test_without_the_gap_labels_of_training_would_speak_of_the_test() -> None:
 
 
 @given(st.integers(0, 10**9), HORIZONS)
-def test_labels_of_every_row_before_their_end_are_there(known_until: int, horizon: int) -> None:
+def test_every_row_before_the_end_has_a_label(known_until: int, horizon: int) -> None:
     end = end_of_labels(known_until, horizon)
 
     assert end % DAY_SECONDS == 0

@@ -1,4 +1,4 @@
-"""A remediation over real control objects and a real director: rules that fire, time that passes, notifications."""
+"""A remediation with real control objects, a traffic server, and a controllable clock."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ def declared(url: str = "http://127.0.0.1:1/", **more: Any) -> RemediationSpec:
     )
 
 
-class RemediationStage:
-    """The control area, the director, and a clock that is moved."""
+class RemediationHarness:
+    """The control storage, the traffic server, and a controllable clock."""
 
     def __init__(self, root: Path, director: Director, **spec: Any) -> None:
         self.storage = StorageSpec(root=f"file://{root}/lake")
@@ -48,11 +48,11 @@ class RemediationStage:
         self.now = dt.datetime(2026, 3, 1, 12, tzinfo=dt.UTC)
 
     def remediator(self) -> Remediator:
-        """One as a process opens it anew."""
+        """Returns a new remediator, like a new process."""
         return Remediator(self.spec, self.objects, clock=lambda: self.now, pause=lambda seconds: None)
 
     def fires(self, cdn: str = "a", value: float = 300.0, *, cause: str = FIRING, **labels: str) -> Notification:
-        """Have the rule fire for a CDN; its notification. Once it is open, it only says its value."""
+        """Fires the rule for a CDN; returns its notification. An open alert only updates its value."""
         everything = {"cdn": cdn, **labels}
         subject = subject_of("video_qos", "cdn_slow", tuple(everything), tuple(everything.values()))
         detail = {"pipeline": "video_qos", "rule": "cdn_slow", "labels": everything, "label_sets": [everything]}
@@ -76,7 +76,7 @@ class RemediationStage:
         return Notification.decode(stored.data)
 
     def steps(self) -> list[str]:
-        """The steps that people are told of, the oldest first."""
+        """Returns the notified steps, oldest first."""
         items = [self.objects.get(key) for key in self.objects.list(paths.alerts("spool/"))]
         notifications = [Notification.decode(item.data) for item in items if item is not None]
         return [

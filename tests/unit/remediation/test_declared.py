@@ -1,4 +1,4 @@
-"""What can be declared of a remediation, and what is refused with its place."""
+"""Valid and invalid remediation declarations."""
 
 from __future__ import annotations
 

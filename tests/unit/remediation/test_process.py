@@ -1,4 +1,4 @@
-"""A notification goes from a rule that fires over SNS and SQS to the director, and every message is accounted for."""
+"""Notifications travel from a firing rule over SNS and SQS to the traffic server."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from deltaworks.specs.environment import EnvironmentSpec
 from sandbox.servers.moto_corrections import correct_moto
 from tests.moto_server import running_moto
 from tests.unit.alerts.aws_harness import Aws
-from tests.unit.remediation.remediation_harness import RemediationStage
+from tests.unit.remediation.remediation_harness import RemediationHarness
 from tests.unit.remediation.traffic_server import Director, running_director
 
 
@@ -43,25 +43,25 @@ def director() -> Iterator[Director]:
 
 
 class Wired:
-    """A remediation whose queue listens to a topic, and a process that reads it turn by turn."""
+    """A remediation with a queue subscribed to a topic, and a process run step by step."""
 
     def __init__(self, root: Path, aws: Aws, director: Director) -> None:
         self.aws, self.queue, self.topic = aws, aws.queue(), aws.topic()
         aws.subscribe(self.topic, self.queue)
-        self.stage = RemediationStage(root, director, queue_url=self.queue)
-        self.stage.now = utc_now()
+        self.harness = RemediationHarness(root, director, queue_url=self.queue)
+        self.harness.now = utc_now()
         self.environment = EnvironmentSpec(
             environment="tests",
-            lake=self.stage.storage,
-            landing=self.stage.storage,
+            lake=self.harness.storage,
+            landing=self.harness.storage,
             messaging=aws.messaging,
-            remediations=(self.stage.spec,),
+            remediations=(self.harness.spec,),
         )
 
     def process(self, **more: Any) -> RemediationProcess:
         queue = NotificationQueue(self.aws.messaging, self.queue, wait_seconds=1, visibility_seconds=30)
         return RemediationProcess(
-            self.environment, self.stage.spec, queue=queue, remediator=self.stage.remediator(), **more
+            self.environment, self.harness.spec, queue=queue, remediator=self.harness.remediator(), **more
         )
 
     def waiting(self) -> int:
@@ -74,14 +74,14 @@ def wired(tmp_path: Path, aws: Aws, director: Director) -> Wired:
 
 
 def test_a_rule_that_fires_moves_weight_once_though_its_notice_comes_twice(wired: Wired) -> None:
-    notification = wired.stage.fires("a")
+    notification = wired.harness.fires("a")
     for _ in range(2):
         publish(wired.aws.client("sns"), sns_message(wired.topic, notification))
     process = wired.process()
     for _ in range(2):
         process.run_once()
-    assert wired.stage.director.weights == {"a": 0.3, "b": 0.7}
-    assert len(wired.stage.director.moves) == 1
+    assert wired.harness.director.weights == {"a": 0.3, "b": 0.7}
+    assert len(wired.harness.director.moves) == 1
     assert wired.waiting() == 0
 
 
@@ -92,25 +92,25 @@ def test_a_message_that_says_nothing_is_kept_aside(wired: Wired) -> None:
     process.run_once()
     assert process.counts.unusable == len(bodies)
     folder = outbound_paths.remediation_control("shift_cdn") + "/unusable/"
-    assert len(wired.stage.objects.list(folder)) == len(bodies)
+    assert len(wired.harness.objects.list(folder)) == len(bodies)
     assert wired.waiting() == 0
 
 
 def test_a_message_that_could_not_be_handled_yet_comes_again(wired: Wired) -> None:
-    notification = wired.stage.fires("a")
+    notification = wired.harness.fires("a")
     publish(wired.aws.client("sns"), sns_message(wired.topic, notification))
-    wired.stage.director.silent_reads = 1
+    wired.harness.director.silent_reads = 1
     process = wired.process()
     with pytest.raises(Exception, match="TRAFFIC_UNREACHABLE"):
         process.run_once()
     assert wired.waiting() == 1
     process.run_once()
-    assert wired.stage.record(notification).state == "called"
+    assert wired.harness.record(notification).state == "called"
 
 
 def test_a_process_ends_by_its_flag_and_is_watched(wired: Wired) -> None:
     folder = outbound_paths.remediation_control("shift_cdn")
-    StopFlag(open_objects(wired.stage.storage), paths.stop_request(folder)).set(by="me", reason="over")
+    StopFlag(open_objects(wired.harness.storage), paths.stop_request(folder)).set(by="me", reason="over")
     counts = wired.process().run()
     assert counts.messages == 0
     catalog = Catalog(wired.environment, {}, {}, Path())

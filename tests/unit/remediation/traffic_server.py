@@ -1,4 +1,4 @@
-"""A real HTTP server that keeps weights as a traffic director would, with faults by the number of the call."""
+"""An HTTP server with traffic weights and injectable faults."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ from typing import Any
 
 @dataclass
 class Director:
-    """The weights, every call that set them, and what goes wrong."""
+    """The weights, all calls that set them, and injected faults."""
 
     weights: dict[str, float]
     url: str = ""
     moves: list[dict[str, Any]] = field(default_factory=list)
-    #: POSTs that act and whose reply is lost; POSTs that answer with a status and do nothing; GETs that do not answer.
+    #: POSTs whose reply is lost; POSTs that fail with a status; GETs without a reply.
     lost_replies: int = 0
     refusals: list[int] = field(default_factory=list)
     silent_reads: int = 0
-    #: For how long a reply that is lost is held back: longer than the client waits.
+    #: Delay of a lost reply, longer than the client's timeout.
     reply_seconds: float = 1.0
 
 
 @contextmanager
 def running_director(**weights: float) -> Iterator[Director]:
-    """A director at a free port of this machine."""
+    """Runs a server on a free local port."""
     director = Director(weights)
 
     class Handler(BaseHTTPRequestHandler):

@@ -1,4 +1,4 @@
-"""The machine as a reader would do it by hand: the whole line of verdicts is looked at again for every minute."""
+"""A slow oracle of the state machine: rescans all verdicts for every minute."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ LETTERS = {Verdict.BREACHED: "B", Verdict.BETWEEN: "=", Verdict.CLEAR: "C", Verd
 def slow_episodes(
     verdicts: Sequence[Verdict], *, for_steps: int, keep_firing_steps: int, no_data: str = "unknown"
 ) -> list[tuple[int, int, int | None]]:
-    """Every episode as (first minute beyond, minute it fired, minute it ended), found by looking for texts.
+    """Returns episodes as (first minute beyond, fired, ended), found by text search.
 
-    Minutes that say nothing are struck out first; an absent one that counts as clear is clear.
+    Minutes without effect are removed first; a missing row that counts as clear is clear.
     """
     said = [
         (minute, "C" if verdict is Verdict.NO_ROW else LETTERS[verdict])
@@ -25,7 +25,7 @@ def slow_episodes(
     episodes, start = [], 0
     while (at := text.find("B" * for_steps, start)) >= 0:
         fired = at + for_steps - 1
-        # Learning, while it fires, says nothing of it: it neither clears nor breaks a line of clear minutes.
+        # While firing, LEARNING neither clears nor interrupts clear minutes.
         rest = [(place, letter) for place, letter in enumerate(text) if place > fired and letter != "L"]
         clear = "".join(letter for _, letter in rest).find("C" * keep_firing_steps)
         ended = rest[clear + keep_firing_steps - 1][0] if clear >= 0 else None

@@ -1,4 +1,4 @@
-"""A pipeline with a table of minutes and rules over it, in a lake on disk written by delta-rs, and its own clock."""
+"""A pipeline with a minute table and rules, in a local lake written by delta-rs, with its own clock."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ SCHEMA = pa.schema(
 
 
 def rules_project(folder: Path, *rules: str, more: str = "", tables: str = ORDERS, **sql: str) -> Catalog:
-    """A project whose pipeline `shop` declares these rules; `sql` are their files, `rate` is there."""
+    """Returns a project whose pipeline `shop` declares these rules; `sql` are their files, in addition to `rate`."""
     files = {"gold/errors_minute.sql": GOLD_SQL, "rules/rate.sql": RATE_SQL}
     files |= {f"rules/{name}.sql": text for name, text in sql.items()}
     listed = "".join(f"  - {rule}\n" for rule in rules or (RATE,))
@@ -59,14 +59,14 @@ def rules_project(folder: Path, *rules: str, more: str = "", tables: str = ORDER
 
 
 def minute_row(minute: int, rate: float, cdn: str | None = "a", requests: int = 1000) -> dict[str, Any]:
-    """A row of `errors_minute`, so many minutes after START."""
+    """Returns a row of `errors_minute` some minutes after START."""
     at = START + dt.timedelta(minutes=minute)
     return {"event_date": at.date(), "minute": at, "cdn": cdn, "rate": rate, "requests": requests}
 
 
 @dataclass
-class RuleStage:
-    """The rules of a project, judged whenever the test says, by a clock that it moves."""
+class RuleHarness:
+    """The rules of a project, evaluated on request by a controllable clock."""
 
     catalog: Catalog
     pipeline: str = "shop"
@@ -74,41 +74,41 @@ class RuleStage:
 
     def __post_init__(self) -> None:
         self.objects = open_objects(self.catalog.environment.lake)
-        self.judge = self.another()
+        self.evaluator = self.new_evaluator()
 
-    def another(self) -> PipelineEvaluator:
-        """A judge that knows nothing but what is on record."""
+    def new_evaluator(self) -> PipelineEvaluator:
+        """Returns an evaluator that starts from stored state."""
         lake = Lake(self.catalog.environment.lake)
         return PipelineEvaluator(self.catalog, self.pipeline, self.objects, RuleTables(lake))
 
-    def put(self, rows: Iterable[Mapping[str, Any]], table: str = "errors_minute") -> None:
-        """Append rows to the table."""
+    def append_rows(self, rows: Iterable[Mapping[str, Any]], table: str = "errors_minute") -> None:
+        """Appends rows to a table."""
         uri = self.catalog.environment.lake.uri(paths.table(self.pipeline, table))
         data = pa.Table.from_pylist([dict(row) for row in rows], schema=SCHEMA if table == "errors_minute" else None)
         write_deltalake(uri, data, mode="append")
 
-    def rates(self, rates: Sequence[float | None], *, first: int = 0, cdn: str | None = "a") -> None:
-        """A rate for each minute from `first` on; None leaves a minute out."""
-        self.put(minute_row(first + at, rate, cdn) for at, rate in enumerate(rates) if rate is not None)
+    def append_rates(self, rates: Sequence[float | None], *, first: int = 0, cdn: str | None = "a") -> None:
+        """Appends a rate per minute from `first`; None omits a minute."""
+        self.append_rows(minute_row(first + at, rate, cdn) for at, rate in enumerate(rates) if rate is not None)
 
-    def look(self, minute: float, judge: PipelineEvaluator | None = None) -> int:
-        """Judge as of so many minutes after START; how many rules were judged further."""
-        judge = judge or self.judge
-        judge._tables.mark_stale()
-        return judge.evaluate(START + dt.timedelta(minutes=minute))
+    def evaluate_at(self, minute: float, evaluator: PipelineEvaluator | None = None) -> int:
+        """Evaluates as of some minutes after START; returns the number of rules that advanced."""
+        evaluator = evaluator or self.evaluator
+        evaluator._tables.mark_stale()
+        return evaluator.evaluate(START + dt.timedelta(minutes=minute))
 
     def state(self, rule: str = "rate") -> RuleState:
-        """What is on record of a rule."""
+        """Returns the stored state of a rule."""
         state = read_rule_state(self.objects, self.pipeline, rule)
         assert state is not None
         return state
 
     def phases(self, rule: str = "rate") -> dict[str, str]:
-        """The phase of each label set."""
+        """Returns the phase of each label set."""
         return {",".join(text or "-" for text in item.labels): item.phase for item in self.state(rule).series}
 
     def notifications(self, cause: str = "RULE_FIRING") -> list[Notification]:
-        """All notifications of a cause, in their order."""
+        """Returns all notifications of a cause, in order."""
         keys = self.objects.list(paths.alerts("spool/")) or self.objects.list(paths.alerts(""))
         decoded = []
         for key in keys:
@@ -122,10 +122,10 @@ class RuleStage:
                     decoded.append(notification)
         return sorted(decoded, key=lambda notification: notification.id)
 
-    def told(self, cause: str = "RULE_FIRING") -> list[tuple[str, str]]:
-        """Kind and subject of all notifications of a cause."""
+    def sent(self, cause: str = "RULE_FIRING") -> list[tuple[str, str]]:
+        """Returns kind and subject of all notifications of a cause."""
         return [(notification.kind, notification.subject) for notification in self.notifications(cause)]
 
-    def open(self, cause: str = "RULE_FIRING") -> list[str]:
-        """The subjects whose alert of a cause is open."""
+    def open_subjects(self, cause: str = "RULE_FIRING") -> list[str]:
+        """Returns the subjects with an open alert of a cause."""
         return sorted(alert.subject for alert in alerts(self.objects) if alert.cause == cause and alert.state.is_open)

@@ -1,4 +1,4 @@
-"""A backtest says what the process said, reads what was known then where it is asked to, and writes nothing."""
+"""A backtest matches the process, can read point in time, and writes nothing."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from deltaworks.rules.backtest import Backtest, backtest
 from deltaworks.rules.incidents import detections, read_incidents
 from deltaworks.rules.minutes import minute_text
 from deltaworks.rules.overrides import with_overrides
-from tests.unit.rules.rule_harness import RATE, START, RuleStage, minute_row, rules_project
+from tests.unit.rules.rule_harness import RATE, START, RuleHarness, minute_row, rules_project
 
 BAD, WELL = 0.2, 0.01
 LINE = [WELL] * 5 + [BAD] * 6 + [WELL] * 9
@@ -29,10 +29,12 @@ WEEKLY = RATE.replace(
 )
 
 
-def tried(stage: RuleStage, *settings: str, minutes: int = 20, since: dt.datetime = START, **more: bool) -> Backtest:
-    (rule,) = stage.catalog.pipeline("shop").rules
+def tried(
+    harness: RuleHarness, *settings: str, minutes: int = 20, since: dt.datetime = START, **more: bool
+) -> Backtest:
+    (rule,) = harness.catalog.pipeline("shop").rules
     until = since + dt.timedelta(minutes=minutes)
-    return backtest(stage.catalog, "shop", with_overrides(rule, settings), since=since, until=until, **more)
+    return backtest(harness.catalog, "shop", with_overrides(rule, settings), since=since, until=until, **more)
 
 
 def spans(result: Backtest) -> list[tuple[str, str, str | None]]:
@@ -42,28 +44,28 @@ def spans(result: Backtest) -> list[tuple[str, str, str | None]]:
     ]
 
 
-def test_a_backtest_gives_the_episodes_and_notices_that_the_process_gave(tmp_path: Path) -> None:
-    stage = RuleStage(rules_project(tmp_path))
-    stage.rates([*LINE, WELL])
+def test_a_backtest_matches_the_process(tmp_path: Path) -> None:
+    harness = RuleHarness(rules_project(tmp_path))
+    harness.append_rates([*LINE, WELL])
     for minute in range(len(LINE)):
-        stage.look(minute + 2.6)
-    before = stage.objects.list("")
+        harness.evaluate_at(minute + 2.6)
+    before = harness.objects.list("")
 
-    result = tried(stage)
+    result = tried(harness)
 
-    assert spans(result) == [(item.began, item.fired, item.ended) for item in stage.state().episodes]
-    assert [(item.kind, item.subject) for item in result.notifications] == stage.told()
-    # Told when the minute that fired is over and settled.
+    assert spans(result) == [(item.began, item.fired, item.ended) for item in harness.state().episodes]
+    assert [(item.kind, item.subject) for item in result.notifications] == harness.sent()
+    # Notified when the firing minute is over and its delay has passed.
     assert result.notifications[0].at == START + dt.timedelta(minutes=8, seconds=90)
-    assert stage.objects.list("") == before
+    assert harness.objects.list("") == before
 
 
-def test_other_bounds_are_tried_without_being_declared(tmp_path: Path) -> None:
-    stage = RuleStage(rules_project(tmp_path))
-    stage.rates([*LINE, WELL])
+def test_bounds_can_be_overridden(tmp_path: Path) -> None:
+    harness = RuleHarness(rules_project(tmp_path))
+    harness.append_rates([*LINE, WELL])
 
-    assert spans(tried(stage, "fire.above=0.3", "clear=null")) == []
-    assert spans(tried(stage, "for_minutes=5", "keep_firing_minutes=1"))[0][1] == "2026-03-02T10:09Z"
+    assert spans(tried(harness, "fire.above=0.3", "clear=null")) == []
+    assert spans(tried(harness, "for_minutes=5", "keep_firing_minutes=1"))[0][1] == "2026-03-02T10:09Z"
 
 
 @pytest.mark.parametrize(
@@ -76,43 +78,43 @@ def test_other_bounds_are_tried_without_being_declared(tmp_path: Path) -> None:
         ("sql=x", "there is no key 'sql' to set"),
     ],
 )
-def test_a_setting_that_no_rule_has_is_refused(tmp_path: Path, setting: str, said: str) -> None:
+def test_an_invalid_override_is_rejected(tmp_path: Path, setting: str, said: str) -> None:
     with pytest.raises(ConfigError, match="RULE_SETTING_INVALID") as caught:
-        tried(RuleStage(rules_project(tmp_path)), setting)
+        tried(RuleHarness(rules_project(tmp_path)), setting)
 
     assert said in caught.value.message
 
 
-def test_late_rows_are_in_it_unless_only_what_was_known_is_read(tmp_path: Path) -> None:
-    stage = RuleStage(rules_project(tmp_path))
+def test_late_rows_count_unless_read_point_in_time(tmp_path: Path) -> None:
+    harness = RuleHarness(rules_project(tmp_path))
     for minute in range(20):
-        stage.rates([WELL], first=minute)
-    # Bad rows of the same minutes come when all is over.
-    stage.put(minute_row(minute, 0.9, "a", 100_000) for minute in range(5, 11))
+        harness.append_rates([WELL], first=minute)
+    # Bad rows of the same minutes arrive later.
+    harness.append_rows(minute_row(minute, 0.9, "a", 100_000) for minute in range(5, 11))
     commit_times(
-        stage, [START + dt.timedelta(minutes=minute + 1) for minute in range(20)] + [START + dt.timedelta(days=1)]
+        harness, [START + dt.timedelta(minutes=minute + 1) for minute in range(20)] + [START + dt.timedelta(days=1)]
     )
 
-    today, known = tried(stage), tried(stage, point_in_time=True)
+    today, known = tried(harness), tried(harness, point_in_time=True)
 
     assert spans(today) == [("2026-03-02T10:05Z", "2026-03-02T10:07Z", "2026-03-02T10:15Z")]
     assert (known.episodes, known.optimistic_until) == ([], None)
     assert [point.value for point in known.points] == [WELL] * 20
 
 
-def test_where_the_log_does_not_reach_back_it_says_so(tmp_path: Path) -> None:
-    stage = RuleStage(rules_project(tmp_path))
+def test_a_backtest_reports_versions_that_are_unavailable(tmp_path: Path) -> None:
+    harness = RuleHarness(rules_project(tmp_path))
     for minute in range(20):
-        stage.rates([WELL], first=minute)
-    commit_times(stage, [START + dt.timedelta(minutes=minute + 1) for minute in range(20)])
-    folder = Path(stage.catalog.environment.lake.prefix) / paths.table("shop", "errors_minute")
+        harness.append_rates([WELL], first=minute)
+    commit_times(harness, [START + dt.timedelta(minutes=minute + 1) for minute in range(20)])
+    folder = Path(harness.catalog.environment.lake.prefix) / paths.table("shop", "errors_minute")
     (oldest,) = [action["add"] for action in actions(folder, 0) if "add" in action]
     DeltaTable(folder).optimize.compact()
     (folder / oldest["path"]).unlink()
 
-    known = tried(stage, point_in_time=True)
+    known = tried(harness, point_in_time=True)
 
-    # All versions but the compacted one need the file that is gone.
+    # All versions except the compacted one need the deleted file.
     assert known.optimistic_until == START + dt.timedelta(minutes=20, seconds=90)
 
 
@@ -120,9 +122,9 @@ def actions(folder: Path, version: int) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (folder / "_delta_log" / f"{version:020d}.json").read_text().splitlines()]
 
 
-def commit_times(stage: RuleStage, times: Sequence[dt.datetime]) -> None:
-    """Have the commits of the table say that they are of these times."""
-    folder = Path(stage.catalog.environment.lake.prefix) / paths.table("shop", "errors_minute")
+def commit_times(harness: RuleHarness, times: Sequence[dt.datetime]) -> None:
+    """Sets the commit times of the table."""
+    folder = Path(harness.catalog.environment.lake.prefix) / paths.table("shop", "errors_minute")
     for version, at in enumerate(times):
         written = actions(folder, version)
         for action in written:
@@ -132,14 +134,14 @@ def commit_times(stage: RuleStage, times: Sequence[dt.datetime]) -> None:
         (folder / "_delta_log" / f"{version:020d}.json").write_text(text)
 
 
-def test_what_is_usual_is_the_median_of_the_same_hour_of_the_weeks_before(tmp_path: Path) -> None:
-    stage = RuleStage(rules_project(tmp_path, WEEKLY))
+def test_a_baseline_is_the_median_of_the_same_hour_in_past_weeks(tmp_path: Path) -> None:
+    harness = RuleHarness(rules_project(tmp_path, WEEKLY))
     weeks = {week: [0.01 * week + 0.0001 * minute for minute in range(60)] for week in (1, 2, 3, 4)}
     for week, line in weeks.items():
-        stage.rates(line, first=-week * 7 * 24 * 60)
-    stage.rates([0.02] * 20 + [0.08] * 20 + [0.02] * 30)
+        harness.append_rates(line, first=-week * 7 * 24 * 60)
+    harness.append_rates([0.02] * 20 + [0.08] * 20 + [0.02] * 30)
 
-    result = tried(stage, minutes=60)
+    result = tried(harness, minutes=60)
 
     by_step = [statistics.fmean(line[at : at + 5]) for line in weeks.values() for at in range(0, 60, 5)]
     usual = statistics.median(by_step)
@@ -147,59 +149,59 @@ def test_what_is_usual_is_the_median_of_the_same_hour_of_the_weeks_before(tmp_pa
     assert spans(result) == [("2026-03-02T10:20Z", "2026-03-02T10:25Z", "2026-03-02T10:40Z")]
 
 
-def test_the_process_learns_what_the_backtest_does_and_fixes_it_for_the_date(tmp_path: Path) -> None:
-    stage = RuleStage(rules_project(tmp_path, WEEKLY))
+def test_process_and_backtest_build_the_same_baseline(tmp_path: Path) -> None:
+    harness = RuleHarness(rules_project(tmp_path, WEEKLY))
     for week in (1, 2):
-        stage.rates([0.02 + 0.0001 * minute for minute in range(60)], first=-week * 7 * 24 * 60)
-    stage.rates([0.02] * 20 + [0.08] * 20 + [0.02] * 31)
+        harness.append_rates([0.02 + 0.0001 * minute for minute in range(60)], first=-week * 7 * 24 * 60)
+    harness.append_rates([0.02] * 20 + [0.08] * 20 + [0.02] * 31)
     for minute in (5, 30, 60):
-        stage.look(minute + 7)
+        harness.evaluate_at(minute + 7)
 
-    (record,) = [key for key in stage.objects.list("control/") if "/baselines/" in key]
+    (record,) = [key for key in harness.objects.list("control/") if "/baselines/" in key]
     assert "/rate/2026-03-02-" in record
-    live = [(item.began, item.fired, item.ended) for item in stage.state().episodes]
-    assert live == spans(tried(stage, minutes=60))
+    live = [(item.began, item.fired, item.ended) for item in harness.state().episodes]
+    assert live == spans(tried(harness, minutes=60))
     assert len(live) == 1
 
 
-def test_a_figure_without_a_past_is_learning(tmp_path: Path) -> None:
-    stage = RuleStage(rules_project(tmp_path, WEEKLY))
-    stage.rates([0.5] * 30, first=-7 * 24 * 60)
-    stage.rates([0.9] * 31)
-    stage.look(28)
+def test_a_series_without_history_is_learning(tmp_path: Path) -> None:
+    harness = RuleHarness(rules_project(tmp_path, WEEKLY))
+    harness.append_rates([0.5] * 30, first=-7 * 24 * 60)
+    harness.append_rates([0.9] * 31)
+    harness.evaluate_at(28)
 
-    assert stage.phases() == {"a": "learning"}
-    assert stage.told() == []
+    assert harness.phases() == {"a": "learning"}
+    assert harness.sent() == []
 
 
-def test_minutes_that_fired_are_left_out_of_what_is_usual(tmp_path: Path) -> None:
+def test_fired_minutes_are_excluded_from_baselines(tmp_path: Path) -> None:
     rule = RATE.replace("fire: {above: 0.1}, clear: {above: 0.09}", WEEKLY.partition("labels: [cdn], ")[2][:-1])
     rule = rule.replace("hour_of_week", "hour_of_day, weeks: 1").replace(
         "step_minutes: 5, for_minutes: 10", "keep_firing_minutes: 1"
     )
-    stage = RuleStage(rules_project(tmp_path, rule))
+    harness = RuleHarness(rules_project(tmp_path, rule))
     for day in range(2, 9):
-        stage.rates([0.02 + 0.0001 * (minute % 7) for minute in range(60)], first=-day * 24 * 60)
-    # Yesterday and today are bad; tomorrow's baseline must not have today for usual.
+        harness.append_rates([0.02 + 0.0001 * (minute % 7) for minute in range(60)], first=-day * 24 * 60)
+    # Yesterday and today are bad; tomorrow's baseline must exclude today.
     for day in range(8):
-        stage.rates([0.09] * 60, first=day * 24 * 60)
+        harness.append_rates([0.09] * 60, first=day * 24 * 60)
 
-    result = tried(stage, minutes=8 * 24 * 60)
+    result = tried(harness, minutes=8 * 24 * 60)
 
     assert len(result.episodes) == 1
     assert result.episodes[0].ended is None
 
 
-def test_peers_are_the_others_of_the_same_minute_by_their_samples(tmp_path: Path) -> None:
+def test_peers_are_the_other_label_sets_weighted_by_samples(tmp_path: Path) -> None:
     rule = RATE.replace(
         "fire: {above: 0.1}, clear: {above: 0.09}",
         "min_samples: 100, baseline: {kind: peers}, fire: {above_baseline: 1.5, min_increase: 0.005}",
     )
-    stage = RuleStage(rules_project(tmp_path, rule))
+    harness = RuleHarness(rules_project(tmp_path, rule))
     for cdn, rate, requests in (("a", 0.03, 1000), ("b", 0.01, 3000), ("c", 0.02, 1000)):
-        stage.put(minute_row(minute, rate, cdn, requests) for minute in range(6))
+        harness.append_rows(minute_row(minute, rate, cdn, requests) for minute in range(6))
 
-    result = tried(stage, minutes=5)
+    result = tried(harness, minutes=5)
 
     usual = {point.labels: point.baseline for point in result.points if point.minute == result.last}
     assert usual == {
@@ -216,21 +218,21 @@ def incidents(folder: Path, lines: Sequence[str]) -> Path:
     return file
 
 
-def test_a_backtest_is_held_against_incidents(tmp_path: Path) -> None:
-    stage = RuleStage(rules_project(tmp_path))
+def test_a_backtest_is_compared_with_incidents(tmp_path: Path) -> None:
+    harness = RuleHarness(rules_project(tmp_path))
     for cdn in ("a", "b"):
-        stage.rates([*LINE, WELL], cdn=cdn)
+        harness.append_rates([*LINE, WELL], cdn=cdn)
     file = incidents(tmp_path, ["2026-03-02T10:05,2026-03-02T10:11,a", "2026-03-02T12:00,2026-03-02T12:10,"])
 
-    told, false = detections(tried(stage), read_incidents(file))
+    detected, false = detections(tried(harness), read_incidents(file))
 
-    # It is told four minutes and a half after it began: three to fire, the rest to settle.
-    assert [item.delay_minutes for item in told] == [4.5, None]
+    # Notified after four and a half minutes: three to fire, the rest is the delay.
+    assert [item.delay_minutes for item in detected] == [4.5, None]
     assert [episode.labels for episode in false] == [("b",)]
 
 
 @pytest.mark.parametrize("line", ["yesterday,2026-03-02T10:11,a", "2026-03-02T10:11,2026-03-02T10:05,a"])
-def test_incidents_that_cannot_be_read_are_refused_with_their_line(tmp_path: Path, line: str) -> None:
+def test_invalid_incidents_are_rejected_with_their_line(tmp_path: Path, line: str) -> None:
     with pytest.raises(ConfigError, match="INCIDENTS_INVALID") as caught:
         read_incidents(incidents(tmp_path, [line]))
 

@@ -1,4 +1,4 @@
-"""Two queues at one topic, each with its filter policy: each gets the notifications of its own rules, over the wire."""
+"""Queues with filter policies receive only the notifications of their rules."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from deltaworks.alerts.sending import send_notifications
 from deltaworks.specs.environment import AlertsSpec
 from tests.moto_server import running_moto
 from tests.unit.alerts.aws_harness import Aws
-from tests.unit.rules.rule_harness import RATE, RuleStage, rules_project
+from tests.unit.rules.rule_harness import RATE, RuleHarness, rules_project
 
 
 @pytest.fixture
@@ -24,7 +24,7 @@ def aws(monkeypatch: pytest.MonkeyPatch) -> Iterator[Aws]:
         yield Aws(endpoint)
 
 
-def test_a_queue_gets_the_notices_of_the_rules_its_policy_names(tmp_path: Path, aws: Aws) -> None:
+def test_a_filter_policy_selects_notifications_of_its_rules(tmp_path: Path, aws: Aws) -> None:
     topic, own, every = aws.topic(), aws.queue(), aws.queue()
     policies = {
         own: {"cause": ["RULE_FIRING"], "pipeline": ["shop"], "rule": ["rate"]},
@@ -36,13 +36,13 @@ def test_a_queue_gets_the_notices_of_the_rules_its_policy_names(tmp_path: Path, 
             SubscriptionArn=subscription, AttributeName="FilterPolicy", AttributeValue=json.dumps(policy)
         )
     other = RATE.replace("name: rate", "name: other, severity: critical")
-    stage = RuleStage(rules_project(tmp_path, RATE, other))
-    stage.rates([0.01, 0.2, 0.2, 0.2, 0.2])
+    harness = RuleHarness(rules_project(tmp_path, RATE, other))
+    harness.append_rates([0.01, 0.2, 0.2, 0.2, 0.2])
     for minute in (0, 3):
-        stage.look(minute + 2.6)
+        harness.evaluate_at(minute + 2.6)
     declared = AlertsSpec.model_validate({"channels": [{"kind": "sns", "name": "people", "topic": topic}]})
 
-    result = send_notifications(stage.objects, open_channels(declared, aws.messaging))
+    result = send_notifications(harness.objects, open_channels(declared, aws.messaging))
 
     assert result.sent == 2
     (mine,) = aws.received(own)

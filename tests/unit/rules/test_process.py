@@ -17,49 +17,47 @@ from deltaworks.control.health.stop import StopFlag
 from deltaworks.rules import process
 from deltaworks.rules.pipeline_evaluator import PipelineEvaluator
 from deltaworks.rules.process import RuleProcess
-from tests.unit.rules.rule_harness import RATE, RuleStage, rules_project
+from tests.unit.rules.rule_harness import RATE, RuleHarness, rules_project
 from tests.waiting import eventually
 
 Evaluate = Callable[..., int]
 
 
 @pytest.fixture
-def stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RuleStage:
+def harness(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RuleHarness:
     catalog = rules_project(tmp_path, RATE, RATE.replace("name: rate", "name: second"))
     monkeypatch.setenv("DELTAWORKS_PROJECT", str(catalog.root))
     monkeypatch.setattr(process, "EVALUATION_INTERVAL_SECONDS", 0.1)
-    stage = RuleStage(catalog)
-    stage.rates([0.01] * 5)
-    return stage
+    harness = RuleHarness(catalog)
+    harness.append_rates([0.01] * 5)
+    return harness
 
 
 @contextmanager
-def running(stage: RuleStage, *, on_tick: Callable[[], None] = lambda: None) -> Iterator[RuleProcess]:
+def running(harness: RuleHarness, *, on_tick: Callable[[], None] = lambda: None) -> Iterator[RuleProcess]:
     """The process in a thread of this one, stopped by its flag."""
-    rules = RuleProcess(stage.catalog, on_tick=on_tick)
+    rules = RuleProcess(harness.catalog, on_tick=on_tick)
     thread = threading.Thread(target=rules.run)
     thread.start()
     try:
         yield rules
     finally:
-        StopFlag(stage.objects, paths.stop_request(rule_paths.rules_control())).set(by="me", reason="over")
+        StopFlag(harness.objects, paths.stop_request(rule_paths.rules_control())).set(by="me", reason="over")
         thread.join(60)
         assert not thread.is_alive()
 
 
-def verdict(stage: RuleStage, *, after_seconds: float = 0) -> tuple[str, str]:
+def verdict(harness: RuleHarness, *, after_seconds: float = 0) -> tuple[str, str]:
     """The health verdict so many seconds after the last heartbeat."""
-    beat = read_heartbeat(stage.objects, paths.heartbeat(rule_paths.rules_control()))
+    beat = read_heartbeat(harness.objects, paths.heartbeat(rule_paths.rules_control()))
     assert beat is not None
     now = dt.datetime.fromisoformat(beat.written_at) + dt.timedelta(seconds=after_seconds)
-    (subject,) = [item for item in subjects(stage.catalog) if item.kind == "rules"]
-    found = check_subject(subject, stage.objects, now=now).verdict
+    (subject,) = [item for item in subjects(harness.catalog) if item.kind == "rules"]
+    found = check_subject(subject, harness.objects, now=now).verdict
     return found.state, found.cause
 
 
-def test_health_detects_a_round_that_hangs(
-    stage: RuleStage, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_health_detects_a_round_that_hangs(harness: RuleHarness, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(process, "STALL_SECONDS", 1.0)
     rounds, hangs, resumes = list[int](), threading.Event(), threading.Event()
     real: Evaluate = PipelineEvaluator.evaluate
@@ -73,27 +71,27 @@ def test_health_detects_a_round_that_hangs(
 
     monkeypatch.setattr(PipelineEvaluator, "evaluate", evaluate)
     turns = list[int]()
-    with running(stage, on_tick=lambda: turns.append(1)) as rules:
+    with running(harness, on_tick=lambda: turns.append(1)) as rules:
         leased_process = rules._leased_process
         assert hangs.wait(60)
         eventually(lambda: leased_process.is_stalled, "its bound is over")
-        told = read_heartbeat(stage.objects, paths.heartbeat(rule_paths.rules_control()))
+        heartbeat = read_heartbeat(harness.objects, paths.heartbeat(rule_paths.rules_control()))
         for _ in range(2):
             leased_process.heartbeat.update(rows=7)
             eventually(lambda: not leased_process.heartbeat._wake.is_set(), "the thread of the heartbeat has looked")
-        assert read_heartbeat(stage.objects, paths.heartbeat(rule_paths.rules_control())) == told
-        assert verdict(stage, after_seconds=130) == ("unhealthy", "HEARTBEAT_STALE")
+        assert read_heartbeat(harness.objects, paths.heartbeat(rule_paths.rules_control())) == heartbeat
+        assert verdict(harness, after_seconds=130) == ("unhealthy", "HEARTBEAT_STALE")
         resumes.set()
         eventually(lambda: not leased_process.is_stalled and len(rounds) > 3, "it rounds on")
-        eventually(lambda: read_heartbeat(stage.objects, paths.heartbeat("control/rules")) != told, "it beats again")
+        eventually(
+            lambda: read_heartbeat(harness.objects, paths.heartbeat("control/rules")) != heartbeat, "it beats again"
+        )
 
 
-def test_a_long_round_over_many_rules_records_progress(
-    stage: RuleStage, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_long_round_over_many_rules_records_progress(harness: RuleHarness, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(process, "STALL_SECONDS", 600.0)
     asked = list[float]()
-    with running(stage) as rules:
+    with running(harness) as rules:
         leased_process = rules._leased_process
         turn = leased_process.record_progress
         monkeypatch.setattr(leased_process, "record_progress", lambda: (asked.append(1), turn())[1])

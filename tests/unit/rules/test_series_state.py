@@ -1,4 +1,4 @@
-"""The machine of one figure: phases, hysteresis, silence; and against one that looks at everything anew."""
+"""The state machine of a series: phases, hysteresis, missing rows; compared with a full rescan."""
 
 from __future__ import annotations
 
@@ -50,18 +50,18 @@ def phases(verdicts: Sequence[Verdict], **settings: object) -> str:
         ([B, B, B, C, B, C, C, B], "ppFrFrop"),
     ],
 )
-def test_a_figure_goes_through_its_phases(verdicts: Sequence[Verdict], said: str) -> None:
+def test_a_series_goes_through_its_phases(verdicts: Sequence[Verdict], said: str) -> None:
     assert phases(verdicts) == said
 
 
-def test_a_figure_without_rows_is_unknown_until_there_are_some() -> None:
+def test_a_series_without_rows_is_unknown() -> None:
     passed = states([C, A, A, C])
 
     assert [state.unknown for state in passed] == [False, True, True, False]
     assert [state.unknown for state in states([C, A, C], no_data="hold")] == [False, False, False]
 
 
-def test_silence_is_health_only_where_a_rule_says_so() -> None:
+def test_missing_rows_are_ok_only_if_declared() -> None:
     assert phases([B, B, B, A, A, A]) == "ppFFFF"
     assert phases([B, B, B, A, A, A], no_data="ok") == "ppFroo"
 
@@ -78,7 +78,7 @@ def test_an_episode_keeps_the_minutes_it_began_and_fired() -> None:
     st.integers(1, 4),
     st.sampled_from(["unknown", "hold", "ok"]),
 )
-def test_episodes_are_those_that_a_reader_of_the_whole_line_sees(
+def test_episodes_match_a_full_scan(
     verdicts: list[Verdict], for_steps: int, keep_firing_steps: int, no_data: NoData
 ) -> None:
     seen: list[tuple[int, int, int | None]] = []

@@ -1,5 +1,6 @@
-"""A day of generated viewers with three incidents and a table that stops: each is told once and in time, none is made
-up, and a backtest gives the same episodes."""
+"""A generated day with three incidents and a stopped table: each raises one timely alert, without false alarms, and a
+backtest gives the same episodes.
+"""
 
 from __future__ import annotations
 
@@ -18,18 +19,18 @@ from deltaworks.rules.backtest import backtest
 from deltaworks.rules.minutes import minute_start, parse_minute
 from generator.viewing import Report, Viewer, view_events
 from tests.unit.pipelines.shipped_lake import ShippedLake
-from tests.unit.rules.rule_harness import RuleStage
+from tests.unit.rules.rule_harness import RuleHarness
 
 pytestmark = pytest.mark.integration
 
 DAY = dt.datetime(2026, 3, 2, tzinfo=dt.UTC)
 VIEWS = 12_000
 LOOK_MINUTES = 10
-#: Device, first minute of the day, and how long three of five reports of it are followed by a fatal error.
+#: Device, first minute, and duration in which three of five reports are followed by a fatal error.
 INCIDENTS = (("tv", 6 * 60, 20), ("phone", 12 * 60, 15), ("browser", 20 * 60, 20))
-#: The table gets no rows for this long, and all of them afterwards.
+#: The table gets no rows for this long, then all of them.
 STOP = (16 * 60, 40)
-#: Five minutes until a quarter of an hour is beyond the bound, three to fire, settling, and the time between looks.
+#: Five minutes until the 15-minute window is out of bounds, three to fire, the delay, and the interval of rounds.
 PROMISED_MINUTES = 5 + 3 + 2.5 + LOOK_MINUTES
 SCHEMA = pa.schema(
     {
@@ -45,7 +46,7 @@ SCHEMA = pa.schema(
 
 
 def fewer_samples(path: str, text: str) -> str:
-    """The rule for a few viewers: of a quarter of an hour together, beyond what a few of them meet by chance."""
+    """The rule for few viewers: 15-minute windows, with bounds beyond chance."""
     if path != "video_qos/pipeline.yaml":
         return text
     return text.replace("min_samples: 200", "min_samples: 100").replace(
@@ -75,9 +76,9 @@ def traffic(seed: int) -> Iterator[dict[str, Any]]:
                     yield row(at_ms, viewer, "error", fatal=True)
 
 
-def test_each_incident_is_told_once_and_in_time_and_none_is_made_up(tmp_path: Path) -> None:
+def test_each_incident_raises_one_timely_alert(tmp_path: Path) -> None:
     lake = ShippedLake(tmp_path, "video_qos", "cdn_logs", edit=fewer_samples)
-    stage = RuleStage(lake.catalog, "video_qos")
+    harness = RuleHarness(lake.catalog, "video_qos")
     rows = sorted(traffic(1), key=lambda item: item["event_time"])
     uri = lake.catalog.environment.lake.uri(paths.table("video_qos", "player_events"))
     at, told_at, unknown_at = 0, {}, None
@@ -88,14 +89,16 @@ def test_each_incident_is_told_once_and_in_time_and_none_is_made_up(tmp_path: Pa
             new, at = rows[at:end], end
             data = pa.Table.from_pylist(new, schema=SCHEMA)
             write_deltalake(uri, data, mode="append", partition_by=["event_date"])
-        stage.judge._tables.mark_stale()
-        stage.judge.evaluate(until)
-        for subject in stage.open():
+        harness.evaluator._tables.mark_stale()
+        harness.evaluator.evaluate(until)
+        for subject in harness.open_subjects():
             told_at.setdefault(subject, minute)
-        if unknown_at is None and stage.open("RULE_UNKNOWN"):
+        if unknown_at is None and harness.open_subjects("RULE_UNKNOWN"):
             unknown_at = minute
 
-    live = sorted((item.labels, item.began, item.fired, item.ended) for item in stage.state("playback_errors").episodes)
+    live = sorted(
+        (item.labels, item.began, item.fired, item.ended) for item in harness.state("playback_errors").episodes
+    )
     assert [labels for labels, *_ in live] == [("browser",), ("phone",), ("tv",)], live
     for device, first, minutes in INCIDENTS:
         delay = told_at[f"video_qos.playback_errors{{device={device}}}"] - first

@@ -117,7 +117,8 @@ def test_what_is_declared_of_a_value_holds_for_what_lies_below_it() -> None:
         (
             [((*FIELDS, 0, "path"), "params.friends[0].name")],
             "privacy.fields.0.path",
-            "separate names by dots, and write [] after a list to select its elements, such as eventParams.friends[].name",
+            "separate names by dots, and write [] after a list to select its elements, "
+            "such as eventParams.friends[].name",
         ),
         (
             [((*FIELDS, 2), {"path": "params.email_id", "action": "vault"})],

@@ -63,7 +63,7 @@ def test_a_pattern_is_taken_apart() -> None:
         ("%Y-%m-%d %H:%M %p", "requires %I"),
         ("%Y-%m-%d %M", "requires %H or %I"),
         ("%Y-%m-%d %H:%S", "requires %M"),
-        ("%Y-%m-%d %H:%M.%f", "needs %S beside it"),
+        ("%Y-%m-%d %H:%M.%f", "requires %S"),
     ],
 )
 def test_a_pattern_that_makes_no_date_is_refused_with_what_to_write(pattern: str, message: str) -> None:
@@ -210,6 +210,6 @@ def test_columns_that_keep_what_arrived_have_the_form_of_those_that_change() -> 
     mutable = {"id": "id", "origin": "origin", "fields": {"due": "origin_due"}}
 
     with pytest.raises(
-        ValidationError, match=r"give it the same path, type and unit, format and zone \(due, date, iso8601, %d"
+        ValidationError, match=r"give it the same path, type, unit, format and zone \(due, date, iso8601, %d"
     ):
         shop(table | {"mutable": mutable})

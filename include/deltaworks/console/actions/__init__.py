@@ -1,1 +1,1 @@
-"""What a person can press: a form made from a DAG's own params, a run started in their name, and what it left."""
+"""Actions of the console: forms built from a DAG's params, runs started in the user's name, and their results."""

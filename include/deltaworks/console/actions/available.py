@@ -1,4 +1,4 @@
-"""Which acts there are, for whom, and the command that does the same without a browser."""
+"""Finds the actions that a person may see, and the equivalent commands."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ from deltaworks.operations.registry import OPERATIONS
 
 @dataclass(frozen=True, slots=True)
 class Action:
-    """An operation on a subject that is there, for a person who may see it."""
+    """An operation on an existing subject that the person may see."""
 
     operation: Operation
     subject: str
 
     @property
     def dag_id(self) -> str:
-        """The DAG whose run it is."""
+        """The DAG whose run executes it."""
         return self.operation.dag_id(self.subject)
 
     @property
     def route(self) -> str:
-        """The address of its form, below the console."""
+        """The path of its form below the console."""
         return f"/actions/{self.operation.name}/{self.subject}"
 
     def command(self, conf: Mapping[str, Any] | None = None) -> str:
-        """The command that does it. Options without a value are left out."""
+        """Returns the equivalent command. Options without a value are left out."""
         words = ["deltaworks", *self.operation.command.split(), self.subject]
         for name, value in (conf or {}).items():
             flag = "--" + name.replace("_", "-")
@@ -48,20 +48,20 @@ class Action:
 
 
 def find_action(context: PageContext, name: str, subject: str) -> Action:
-    """The act of an address.
+    """Returns the action of an address.
 
     Raises:
-        PageMissingError: there is no such operation or subject, or none that the person may see.
+        PageMissingError: the operation or subject does not exist, or the person may not see it.
     """
     operation = OPERATIONS.get(name)
     if operation is None or not _is_available(context, operation, subject):
-        raise PageMissingError(f"There is no {name!r} of {subject!r} that you may see.")
+        raise PageMissingError(f"There is no action {name!r} for {subject!r} that you may see.")
     return Action(operation, subject)
 
 
 def _is_available(context: PageContext, operation: Operation, subject: str) -> bool:
     if operation.scope == "namespace":
-        return False  # a name of a pipeline says nothing of who may see a namespace
+        return False  # access to a pipeline does not imply access to a namespace
     if operation.scope == "relay":
         return subject in context.catalog.relays and context.person.may_read(f"relay__{subject}")
     spec = context.catalog.pipelines.get(subject)

@@ -1,7 +1,7 @@
-"""The fields of a form, from the params of the DAG that it starts, and the `conf` that a submitted form means.
+"""Converts a DAG's params into form fields, and a submitted form into the run's `conf`.
 
-The params are Airflow's own, so that form and DAG cannot differ; a value that does not fit is refused here as Airflow
-would refuse it, with the field that it is of.
+The params are read from Airflow, so form and DAG cannot differ. Invalid values are rejected as Airflow would reject
+them, with the field's name.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ from dataclasses import dataclass
 from typing import Any, Final, Literal
 
 FieldKind = Literal["text", "integer", "number", "switch", "choice", "choices", "lines"]
-#: What decides between a count and the act itself; the console asks for it by its steps, not by a box to be ticked.
+#: The option that decides between a count and the action. The console sets it by its steps, so it is not a form field.
 DRY_RUN: Final = "dry_run"
 _NUMBER_KINDS: Final[Mapping[str, FieldKind]] = {"integer": "integer", "number": "number"}
 MAX_CHARACTERS = 4_000
 
 
 class FormError(ValueError):
-    """A value that a field does not take; `field` is its name."""
+    """An invalid value of a form field; `field` is the field's name."""
 
     def __init__(self, field: str, problem: str) -> None:
         super().__init__(f"{field}: {problem}")
@@ -29,7 +29,7 @@ class FormError(ValueError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Field:
-    """One field. `value` is what it shows at first; a field that takes nothing for its default is not `required`."""
+    """A form field. `value` is its initial value; a field that accepts null is not `required`."""
 
     name: str
     title: str
@@ -43,22 +43,22 @@ class Field:
     maximum: float | None = None
 
     def with_value(self, value: Any) -> Field:
-        """The field with another value."""
+        """Returns a copy with another value."""
         return Field(**{name: getattr(self, name) for name in self.__slots__} | {"value": value})
 
 
 def form_fields(params: Mapping[str, Any]) -> tuple[Field, ...]:
-    """The fields of a DAG, in the order of its params, without the one that decides whether it only counts."""
+    """Returns the fields of a DAG in the order of its params, without `dry_run`."""
     return tuple(_form_field(name, param) for name, param in params.items() if name != DRY_RUN)
 
 
 def supports_dry_run(params: Mapping[str, Any]) -> bool:
-    """Whether the DAG can count before it does anything."""
+    """Returns whether the DAG has a dry run."""
     return DRY_RUN in params
 
 
 def prefill(fields: Sequence[Field], values: Mapping[str, Any]) -> tuple[Field, ...]:
-    """The fields with values of their names, such as those of a link."""
+    """Returns the fields with initial values by name, such as those of a link."""
     return tuple(field.with_value(values[field.name]) if field.name in values else field for field in fields)
 
 
@@ -94,11 +94,13 @@ def _form_field(name: str, param: Mapping[str, Any]) -> Field:
 
 
 def parse_form(fields: Sequence[Field], posted: Mapping[str, Sequence[str]]) -> dict[str, Any]:
-    """What a submitted form means, every field of it named. One that was not sent means its default, but for boxes and
-    lists of choices, of which browsers send nothing where nothing is chosen.
+    """Returns the `conf` of a submitted form, with all fields.
+
+    A field that was not sent gets its default, except for checkboxes and multiple choices: browsers do not send them
+    without a selection.
 
     Raises:
-        FormError: a value is missing, too long, no number, out of its bounds or none of the choices.
+        FormError: a value is missing, too long, not a number, out of range or not one of the choices.
     """
     return {
         field.name: _parse_value(field, posted.get(field.name, ()))
@@ -110,7 +112,7 @@ def parse_form(fields: Sequence[Field], posted: Mapping[str, Sequence[str]]) -> 
 
 def _default_value(field: Field) -> Any:
     if field.required and field.value is None:
-        raise FormError(field.name, "it needs a value")
+        raise FormError(field.name, "a value is required")
     return field.value
 
 
@@ -129,7 +131,7 @@ def _parse_value(field: Field, texts: Sequence[str]) -> Any:
     text = texts[-1].strip() if texts else ""
     if not text:
         if field.required:
-            raise FormError(field.name, "it needs a value")
+            raise FormError(field.name, "a value is required")
         return None
     if field.kind == "choice":
         _check_choice(field, text)
@@ -138,16 +140,16 @@ def _parse_value(field: Field, texts: Sequence[str]) -> Any:
 
 def _check_choice(field: Field, text: str) -> None:
     if text not in field.choices:
-        raise FormError(field.name, f"{text!r} is none of {', '.join(field.choices)}")
+        raise FormError(field.name, f"{text!r} is not one of {', '.join(field.choices)}")
 
 
 def _parse_number(field: Field, text: str) -> float:
     try:
         value = int(text) if field.kind == "integer" else float(text)
     except ValueError:
-        raise FormError(field.name, f"{text!r} is no number") from None
+        raise FormError(field.name, f"{text!r} is not a number") from None
     if not math.isfinite(value):
-        raise FormError(field.name, f"{text!r} is no number")
+        raise FormError(field.name, f"{text!r} is not a number")
     if field.minimum is not None and value < field.minimum:
         raise FormError(field.name, f"{text} is less than {field.minimum:g}")
     if field.maximum is not None and value > field.maximum:

@@ -1,4 +1,6 @@
-"""Whether a form was sent by a page of this server: Airflow checks no origin, and a cookie goes with every request."""
+"""Checks that a form was sent by a page of this server: Airflow checks no origin, and cookies are sent with every
+request.
+"""
 
 from __future__ import annotations
 
@@ -7,11 +9,11 @@ from urllib.parse import urlsplit
 
 
 def is_same_origin(headers: Mapping[str, str]) -> bool:
-    """Whether a browser says that a page of this very origin sent the request.
+    """Returns whether the browser's headers say that a page of this origin sent the request.
 
-    `Sec-Fetch-Site` is sent where a page is secure, `Origin` with every POST; no page can write either. What has
-    neither was not sent by a browser's form, and one that is wrong is enough. A proxy that passes the host on as
-    `X-Forwarded-Host` is taken into account: no form can set that header.
+    `Sec-Fetch-Site` is sent by secure pages, `Origin` with every POST; scripts can set neither. A request without both
+        was not sent by a browser form, and one wrong header is enough to reject it. A proxy may pass the host as
+        `X-Forwarded-Host`, which no form can set.
     """
     site, origin = headers.get("sec-fetch-site"), headers.get("origin")
     if site is None and origin is None:

@@ -1,7 +1,7 @@
-"""Runs of DAGs by Airflow's REST API, with the token of whoever asks: within its own process, or from elsewhere.
+"""Starts and reads DAG runs by Airflow's REST API with the user's token, from Airflow's process or another one.
 
-Nothing here has rights of its own: what Airflow refuses the person, the console cannot do for them, and its audit log
-has the person.
+It has no permissions of its own: what Airflow denies the user, the console cannot do, and Airflow's audit log has the
+user.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ _CONFLICT, _FORBIDDEN, _UNAUTHORIZED, _MISSING, _SERVER_ERROR = 409, 403, 401, 4
 _HEALTH_SECONDS = 10.0
 _TIMEOUT_SECONDS = 15.0
 _AWAITING_INPUT: Final = "awaiting_input"
-#: A client that reaches Airflow's API; with the token of a request, or none for what takes no login.
+#: Opens a client of Airflow's API, with the token of a request, or without login for None.
 Connect = Callable[[Request | None], httpx.AsyncClient]
 
 
 class RestActions:
-    """Acts by the REST API. Used by one event loop, and by threads that it started.
+    """Actions by the REST API. For one event loop and the threads it started.
 
     Args:
-        connect: opens a client, its base address that of Airflow's pages.
-        address: what addresses of Airflow's own pages begin with, for links.
+        connect: opens a client whose base address is Airflow's.
+        address: returns the prefix of Airflow's pages, for links.
     """
 
     def __init__(self, connect: Connect, *, address: Callable[[Request], str | None]) -> None:
@@ -47,7 +47,7 @@ class RestActions:
     async def start(
         self, request: Request, *, dag_id: str, run_id: str, conf: Mapping[str, Any], note: str = ""
     ) -> StartedRun:
-        """Start a run; the same `run_id` again is the run there is.
+        """Starts a run. Idempotent per `run_id`.
 
         Raises:
             ConfigError: AIRFLOW_FORBIDDEN, AIRFLOW_DAG_UNKNOWN, AIRFLOW_REFUSED; TransientError: AIRFLOW_UNREACHABLE.
@@ -58,16 +58,16 @@ class RestActions:
         return StartedRun(dag_id=dag_id, run_id=run_id, state=state, address=self._run_page(request, dag_id, run_id))
 
     async def run_state(self, request: Request, *, dag_id: str, run_id: str) -> str:
-        """How a run is. Raises as `start`."""
+        """Returns the state of a run. Raises as `start`."""
         return str((await self._request(request, "GET", _run_path(dag_id, run_id)))["state"])
 
     async def dag_params(self, request: Request, *, dag_id: str) -> Mapping[str, Any]:
-        """The params of a DAG by name. Raises as `start`."""
+        """Returns the params of a DAG by name. Raises as `start`."""
         answer = await self._request(request, "GET", f"{_dag_path(dag_id)}/details")
         return dict(answer.get("params") or {})
 
     async def run_status(self, request: Request, *, dag_id: str, run_id: str, task_ids: Iterable[str]) -> RunStatus:
-        """A run with its tasks and what the last of `task_ids` that left results has left. Raises as `start`."""
+        """Returns a run with its tasks and the results of the last of `task_ids` that has any. Raises as `start`."""
         run = await self._request(request, "GET", _run_path(dag_id, run_id))
         tasks = await self._request(request, "GET", f"{_run_path(dag_id, run_id)}/taskInstances")
         states = {task["task_id"]: str(task["state"] or "") for task in tasks["task_instances"]}
@@ -86,25 +86,25 @@ class RestActions:
         )
 
     def unavailable_reason(self) -> str:
-        """Why nothing can be started now: Airflow's scheduler is dead, or Airflow does not answer. Asked every 10 s."""
+        """Returns why no run can start: the scheduler is dead, or Airflow does not answer. Checked every 10 s."""
         if time.monotonic() - self._checked_at >= _HEALTH_SECONDS:
             self._checked_at = time.monotonic()
             try:
                 self._unavailable = anyio.from_thread.run(self._check_health)
-            except RuntimeError:  # not in a thread of the loop: what was found last is shown
+            except RuntimeError:  # not in a thread of the loop: the last result is shown
                 self._checked_at = float("-inf")
         return self._unavailable
 
     def paused_dags(self) -> frozenset[str] | None:
-        """Nobody knows: it would be a request for each look."""
+        """Returns None: unknown, since it would take a request per page."""
         return None
 
     def pending_approvals(self, airflow: str | None) -> tuple[PendingApproval, ...]:
-        """Nobody knows: it would be a request for each look."""
+        """Returns none: unknown, since it would take a request per page."""
         return ()
 
     def airflow_address(self, request: Request) -> str | None:
-        """What the addresses of Airflow's own pages begin with."""
+        """Returns the prefix of Airflow's pages."""
         return self._address(request)
 
     async def _check_health(self) -> str:
@@ -115,7 +115,9 @@ class RestActions:
         except (httpx.HTTPError, ValueError, KeyError, TypeError) as error:
             return f"Airflow does not answer ({type(error).__name__})."
         return (
-            "" if scheduler == "healthy" else f"Airflow's scheduler is {scheduler or 'not there'}: nothing would run."
+            ""
+            if scheduler == "healthy"
+            else (f"Airflow's scheduler is {scheduler or 'not running'}: nothing would run.")
         )
 
     async def _results(
@@ -155,7 +157,7 @@ class RestActions:
 
 
 def _decode_json(value: Any) -> Any:
-    """What a task left; Airflow's database has it as JSON, which some releases give as it is there."""
+    """Decodes a result; some Airflow releases return the stored JSON as text."""
     if isinstance(value, str):
         with contextlib.suppress(ValueError):
             return json.loads(value)
@@ -174,13 +176,13 @@ def _error_for(method: str, path: str, response: httpx.Response) -> ConfigError 
         hint = "Log in again, or ask an administrator of that Airflow for the right to trigger this DAG."
         return ConfigError("AIRFLOW_FORBIDDEN", message, hint=hint)
     if response.status_code == _MISSING:
-        hint = "Airflow reads new declarations within a minute or so; its list of DAGs shows import errors."
+        hint = "Airflow reads new declarations within about a minute; its list of DAGs shows import errors."
         return ConfigError("AIRFLOW_DAG_UNKNOWN", message, hint=hint)
-    return ConfigError("AIRFLOW_REFUSED", message, hint="Mend what it names; the form is the DAG's own.")
+    return ConfigError("AIRFLOW_REFUSED", message, hint="Correct the value it names, and send the form again.")
 
 
 def _unreachable_error(message: str) -> TransientError:
-    hint = "`deltaworks status` shows what of the embedded stack runs; commands need no Airflow."
+    hint = "`deltaworks status` shows the embedded stack; commands work without Airflow."
     return TransientError("AIRFLOW_UNREACHABLE", message, hint=hint)
 
 

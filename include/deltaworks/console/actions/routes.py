@@ -1,6 +1,6 @@
-"""The addresses of acts: a form, its submission, the run, the confirmation of what was counted.
+"""Routes of actions: the form, its submission, the run, and the confirmation of a count.
 
-A submission is answered with 303 to the run's page, so that going back or reloading sends nothing again.
+A submission redirects with 303 to the run's page, so that going back or reloading sends nothing again.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ ROUTE: Final = "/actions/{operation}/{subject}"
 _MAX_FORM_BYTES = 64_000
 _FORBIDDEN, _UNPROCESSABLE, _BAD_GATEWAY, _UNAVAILABLE, _TOO_LARGE = 403, 422, 502, 503, 413
 _MISSING = 404
-#: What is answered where Airflow, or a step, refuses; everything else is Airflow's trouble.
+#: Status codes of errors; all others are failures of Airflow (502).
 _STATUS: Final[Mapping[str, int]] = {
     "AIRFLOW_FORBIDDEN": _FORBIDDEN,
     "AIRFLOW_DAG_UNKNOWN": _MISSING,
@@ -41,7 +41,7 @@ Answer = Callable[[Request, PageContext, Action], Awaitable[Response]]
 
 
 def add_actions(app: FastAPI, console: Console) -> None:
-    """Add the routes. What Airflow refuses is answered in its words, and nothing was started then."""
+    """Adds the routes. Airflow's errors are shown in its words; nothing was started then."""
     routes = _ActionRoutes(console)
     for route, method, answer in (
         (ROUTE, "GET", routes.form),
@@ -53,13 +53,13 @@ def add_actions(app: FastAPI, console: Console) -> None:
 
 
 class _ActionRoutes:
-    """The routes over one console."""
+    """The routes of a console."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
 
     def handle(self, answer: Answer) -> Callable[[Request], Awaitable[Response]]:
-        """A route: who may see the act, and words for what goes wrong."""
+        """Wraps a route: checks that the person may see the action, and turns errors into pages."""
 
         async def route(request: Request) -> Response:
             context, action = await self._resolve(request)
@@ -106,7 +106,9 @@ class _ActionRoutes:
         view = await steps.confirm_view(
             self._console.actions, request, action, request.path_params["run_id"], may_start=may_start
         )
-        return self._page(request, context, "action_confirm", view, title=f"{action.operation.command} {action.subject}")
+        return self._page(
+            request, context, "action_confirm", view, title=f"{action.operation.command} {action.subject}"
+        )
 
     async def _resolve(self, request: Request) -> tuple[PageContext, Action]:
         plain, person = self._console.request_data(request), request.state.person
@@ -134,7 +136,7 @@ class _ActionRoutes:
 
 
 async def _read_form(request: Request) -> Mapping[str, list[str]]:
-    """The values of a form that is sent as browsers do by default."""
+    """Returns the values of a URL-encoded form."""
     body = b""
     async for chunk in request.stream():
         body += chunk

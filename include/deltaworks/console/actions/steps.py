@@ -1,7 +1,7 @@
-"""The steps of an act as pages: the form, the run that was started, and what was counted, before it is done.
+"""The steps of an action as pages: the form, the started run, and the confirmation of its count.
 
-What can count counts first: its form has no box for that. A run in earnest is started from a count that has ended well,
-with the options of that count, and its page names what goes.
+Actions with a dry run count first. The real run is started from a successful count with the same options, and the
+confirmation page shows what it deletes.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from deltaworks.console.host import Actions, RunStatus
 from deltaworks.errors import ConfigError
 from deltaworks.operations.base import COUNT_TASK
 
-#: What a form carries so that sending it twice is one run.
+#: A number in each form that makes sending it twice one run.
 _NONCE_PATTERN: Final = re.compile(r"[A-Za-z0-9_-]{16,64}")
 RUN_PREFIX: Final = "console__"
-#: Names in a form of its own, which no option has.
+#: Names of the form's own fields, which no option has.
 NONCE, COUNT_RUN, NOTE = "_nonce", "_count_run", "_note"
 _MAX_ROWS = 100
 _MAX_NOTE_CHARACTERS = 500
@@ -31,7 +31,7 @@ _MAX_NOTE_CHARACTERS = 500
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FormView:
-    """A form to be filled in. `counts`: sending it only counts. `wrong` is what was wrong with the last one."""
+    """A form. `is_dry_run`: sending it only counts. `error` is the error of the last submission."""
 
     action: Action
     fields: tuple[Field, ...]
@@ -45,7 +45,7 @@ class FormView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunView:
-    """A run that was started here. `confirm` is the address of the next step, where it only counted."""
+    """A run that was started here. `confirm_path` is the next step after a successful count."""
 
     action: Action
     status: RunStatus
@@ -59,7 +59,7 @@ class RunView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConfirmView:
-    """What was counted, and the one button that does it."""
+    """The counted results, and the button that runs the action."""
 
     action: Action
     run: RunView
@@ -71,28 +71,28 @@ class ConfirmView:
 
 
 def new_nonce() -> str:
-    """A nonce of a form."""
+    """Returns the nonce of a form."""
     return secrets.token_urlsafe(18)
 
 
 def run_id_of(nonce: str) -> str:
-    """The run of a form, the same however often it is sent.
+    """Returns the run id of a form, the same however often it is sent.
 
     Raises:
-        ConfigError: ACTION_FORM_STALE, it carries none.
+        ConfigError: ACTION_FORM_STALE, it has no nonce.
     """
     if not _NONCE_PATTERN.fullmatch(nonce):
-        raise _stale_form_error("The form carries no number of its own.")
+        raise _stale_form_error("The form has no valid number.")
     return RUN_PREFIX + nonce
 
 
 async def form_view(
     actions: Actions, request: Request, action: Action, *, values: Mapping[str, Any], may_start: bool, error: str = ""
 ) -> FormView:
-    """The form of an act, filled with values of its fields' names.
+    """Returns the form of an action, prefilled by field name.
 
     Raises:
-        DeltaworksError: what Airflow says.
+        DeltaworksError: Airflow's error.
     """
     params = await actions.dag_params(request, dag_id=action.dag_id) if may_start else {}
     fields = prefill(form_fields(params), values)
@@ -108,12 +108,15 @@ async def form_view(
     )
 
 
-async def submit(actions: Actions, request: Request, action: Action, posted: Mapping[str, Sequence[str]]) -> tuple[str, str]:
-    """Start what a form asks for: a count, what was counted, or what cannot count. The run's id, and its address.
+async def submit(
+    actions: Actions, request: Request, action: Action, posted: Mapping[str, Sequence[str]]
+) -> tuple[str, str]:
+    """Starts the run that a form requests: a count, a counted action, or an action without dry run. Returns run id and
+    address.
 
     Raises:
-        FormError: a value that a field does not take.
-        ConfigError: ACTION_FORM_STALE, ACTION_NOT_COUNTED; DeltaworksError: what Airflow says.
+        FormError: an invalid field value.
+        ConfigError: ACTION_FORM_STALE, ACTION_NOT_COUNTED; DeltaworksError: Airflow's error.
     """
     run_id = run_id_of(_last_value(posted, NONCE))
     note = _last_value(posted, NOTE)[:_MAX_NOTE_CHARACTERS]
@@ -130,21 +133,23 @@ async def submit(actions: Actions, request: Request, action: Action, posted: Map
 
 
 async def run_view(actions: Actions, request: Request, action: Action, run_id: str) -> RunView:
-    """A run of an act.
+    """Returns a run of an action.
 
     Raises:
-        DeltaworksError: what Airflow says.
+        DeltaworksError: Airflow's error.
     """
     task_ids = [COUNT_TASK, action.operation.name]
     status = await actions.run_status(request, dag_id=action.dag_id, run_id=run_id, task_ids=task_ids)
     return _run_view(action, status)
 
 
-async def confirm_view(actions: Actions, request: Request, action: Action, run_id: str, *, may_start: bool) -> ConfirmView:
-    """The step from a count to the act.
+async def confirm_view(
+    actions: Actions, request: Request, action: Action, run_id: str, *, may_start: bool
+) -> ConfirmView:
+    """Returns the confirmation of a count.
 
     Raises:
-        ConfigError: ACTION_NOT_COUNTED; DeltaworksError: what Airflow says.
+        ConfigError: ACTION_NOT_COUNTED; DeltaworksError: Airflow's error.
     """
     conf = await _options_of_count(actions, request, action, run_id)
     run = await run_view(actions, request, action, run_id)
@@ -160,12 +165,12 @@ async def confirm_view(actions: Actions, request: Request, action: Action, run_i
 
 
 async def _options_of_count(actions: Actions, request: Request, action: Action, run_id: str) -> dict[str, Any]:
-    """The options of a count of this act that has ended well."""
+    """Returns the options of a successful count of this action."""
     status = await actions.run_status(request, dag_id=action.dag_id, run_id=run_id, task_ids=[])
     if status.state != "success" or status.conf.get(DRY_RUN) is not True:
         raise ConfigError(
             "ACTION_NOT_COUNTED",
-            f"The run {run_id} of {action.dag_id} is no count that ended well: it is {status.state}.",
+            f"The run {run_id} of {action.dag_id} is not a successful count: it is {status.state}.",
             hint="Count first: open the form again. Nothing was started.",
         )
     return dict(status.conf)
@@ -192,7 +197,7 @@ def _run_view(action: Action, status: RunStatus) -> RunView:
 
 
 def _sum_counts(results: Sequence[Mapping[str, Any]]) -> tuple[tuple[str, int], ...]:
-    """The sums of what was counted, those of nothing left out."""
+    """Returns the sums of counted fields that are not zero."""
     sums: dict[str, int] = {}
     for record in results:
         for name, value in record.items():

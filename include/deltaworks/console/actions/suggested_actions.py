@@ -1,7 +1,7 @@
-"""Which act mends what: of a cause and its subject, the form that is opened, filled; and of a command, its form.
+"""Suggests the action for a cause and subject as a prefilled form, and finds the form of a command.
 
-An act is offered where pressing it is the next step that the cause's own words name. What only people can mend, such as
-a declaration or a key, has none.
+An action is suggested if it is the next step of the cause. Causes that need a person, such as an invalid declaration or
+a missing key, have none.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ _SEPARATORS: Final = re.compile(r"[ .:/]+")
 
 @dataclass(frozen=True, slots=True)
 class SuggestedAction:
-    """A word to press and the form that it opens, below the console."""
+    """The label of a button and the path of the form it opens."""
 
     label: str
     path: str
 
 
 def form_path(operation: str, subject: str, /, **values: str) -> str:
-    """The address of a form, filled."""
+    """Returns the path of a prefilled form."""
     query = urlencode({name: value for name, value in values.items() if value})
     return f"/actions/{operation}/{quote(subject, safe='')}" + (f"?{query}" if query else "")
 
@@ -40,7 +40,7 @@ def _control_action(verb: str) -> tuple[str, str, str]:
     return verb, "control", verb
 
 
-#: By cause: the word, the operation, and the verb where it is `control`. Relays have a control of their own.
+#: By cause: label, operation, and the verb of `control`. Relays have a control operation of their own.
 _ACTIONS_BY_CAUSE: Final[Mapping[str, tuple[str, str, str]]] = {
     **dict.fromkeys(
         (
@@ -73,7 +73,7 @@ _ACTIONS_BY_CAUSE: Final[Mapping[str, tuple[str, str, str]]] = {
     "FEED_DEAD_LETTERS": ("replay", "replay_feed", ""),
 }
 _JOB_CAUSES: Final = ("JOB_FAILED", "JOB_OVERDUE", "DEADLINE_MISSED")
-#: Of a job that failed or is overdue, by the kind of its DAG.
+#: Actions for failed or overdue jobs, by kind of DAG.
 _ACTIONS_BY_DAG_KIND: Final[Mapping[str, tuple[str, str, str]]] = {
     "maintenance": ("optimize", "optimize_tables", ""),
     "gold": ("build", "rebuild_gold", ""),
@@ -83,19 +83,20 @@ _ACTIONS_BY_DAG_KIND: Final[Mapping[str, tuple[str, str, str]]] = {
 
 
 def suggest_action(cause: str, subject: str) -> SuggestedAction | None:
-    """The act for a cause, of a subject as alerts and verdicts name it: `stream games`, `games.events`, `gold__games`.
+    """Returns the action for a cause, or None.
 
-    None where nothing that can be pressed mends it.
+    Args:
+        subject: as named by alerts and verdicts: `stream games`, `games.events`, `gold__games`.
     """
     words = [word for word in _SEPARATORS.split(subject) if word]
     if not words:
         return None
     kind, name, rest = _parse_subject(words)
-    # The task that failed is an operation of its name; one that is not is mended by what its DAG is for.
+    # A failed task has the name of its operation; otherwise the DAG's kind decides.
     job_action = _operation_action(rest) or _ACTIONS_BY_DAG_KIND.get(kind) or _operation_action(kind)
     action = job_action if cause in _JOB_CAUSES else _ACTIONS_BY_CAUSE.get(cause)
     if action is None and kind in ("stream", "relay") and cause in CONDITIONS:
-        # What a process ended with: once it is mended, a restart calls off the wait for its next try.
+        # The process ended with this condition: a restart skips the wait for the next try.
         action = _control_action("restart")
     if action is None or not name:
         return None
@@ -115,19 +116,19 @@ def suggest_action(cause: str, subject: str) -> SuggestedAction | None:
 
 
 def details_link(cause: str, subject: str) -> SuggestedAction:
-    """Where to go on with what nothing that can be pressed mends: the page of the console that says more of it."""
+    """Returns a link to the console page with details, for causes without an action."""
     words = [word for word in _SEPARATORS.split(subject) if word]
     if cause == "HEALTH_SILENT":
-        return SuggestedAction("see its DAG", f"/dag/{quote(subject, safe='')}")
+        return SuggestedAction("show the DAG", f"/dag/{quote(subject, safe='')}")
     if cause.startswith("ERASURE_") and words:
-        return SuggestedAction("see the requests", f"/erasures?{urlencode({'only': words[0]})}")
+        return SuggestedAction("show the requests", f"/erasures?{urlencode({'only': words[0]})}")
     if len(words) > 1 and words[0] == "stream":
-        return SuggestedAction("see its page", f"/streams/{quote(words[1], safe='')}")
-    return SuggestedAction("see its alert", f"/alerts?{urlencode({'only': subject})}")
+        return SuggestedAction("show the stream", f"/streams/{quote(words[1], safe='')}")
+    return SuggestedAction("show the alert", f"/alerts?{urlencode({'only': subject})}")
 
 
 def _parse_subject(words: list[str]) -> tuple[str, str, str]:
-    """Kind, name and what follows of a subject."""
+    """Returns kind, name and remainder of a subject."""
     kind, separator, name = words[0].partition("__")
     if separator:
         return kind, name, "/".join(words[1:])
@@ -142,7 +143,7 @@ def _operation_action(name: str) -> tuple[str, str, str] | None:
 
 
 def process_actions(kind: str, name: str, state: str, held: Iterable[str] = ()) -> tuple[SuggestedAction, ...]:
-    """What may be pressed beside a stream or a relay in some state."""
+    """Returns the actions for a stream or relay in a state."""
     if kind not in ("stream", "relay"):
         return ()
     operation = "control" if kind == "stream" else "control_relay"
@@ -158,25 +159,25 @@ def process_actions(kind: str, name: str, state: str, held: Iterable[str] = ()) 
 
 
 def batch_actions(pipeline: str, batch_id: int) -> tuple[SuggestedAction, ...]:
-    """What may be pressed beside a batch."""
+    """Returns the actions for a batch."""
     return (
         SuggestedAction("reprocess this batch", form_path("reprocess", pipeline, batches=str(batch_id))),
-        SuggestedAction("put tables back to it", form_path("restore", pipeline, to_batch=str(batch_id))),
+        SuggestedAction("restore tables to it", form_path("restore", pipeline, to_batch=str(batch_id))),
     )
 
 
 @functools.lru_cache(maxsize=4096)
 def command_form_path(command: str) -> str:
-    """The form that does what a command of an operation does, filled; empty for other commands.
+    """Returns the path of the prefilled form of an operation's command; empty for other commands.
 
-    Pages show commands wherever something can be done, so that each of them has its form beside it.
+    Pages use it to show the form next to each command.
     """
     try:
         words = shlex.split(command)
     except ValueError:
         return ""
     operation = _find_operation(words[1:]) if words[:1] == ["deltaworks"] else None
-    # What is done to a namespace of personal data has its form in Airflow alone.
+    # Operations on a namespace of personal data have forms in Airflow only.
     if operation is None or operation.scope == "namespace":
         return ""
     rest = words[1 + len(operation.command.split()) :]
@@ -195,7 +196,7 @@ def _find_operation(words: list[str]) -> Operation | None:
 
 
 def _parse_options(operation: Operation, words: list[str]) -> dict[str, str] | None:
-    """The options that a command gives, but for whether it only counts; None for one that cannot be a form's."""
+    """Returns the options of a command without `dry_run`; None if a form cannot express them."""
     fields = {field.flag: field for field in option_fields(operation.options_model())}
     off_flags = {field.off_flag for field in fields.values() if field.kind == "switch"}
     positional = [field.name for field in fields.values() if field.positional]

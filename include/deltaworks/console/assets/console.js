@@ -1,11 +1,11 @@
 "use strict";
-// Theme, polling, ages, and the few things a frame within Airflow needs. No page needs it to be read.
+// Theme, polling, ages, and navigation within Airflow's frame. Pages are readable without it.
 (() => {
   const root = document.documentElement;
   const stored = (name) => { try { return localStorage.getItem(name); } catch { return null; } };
   const store = (name, value) => { try { localStorage.setItem(name, value); } catch { /* a private window */ } };
 
-  // Airflow's own switch, shared by pages of one origin.
+  // Airflow's theme setting, shared by pages of one origin.
   const theme = () => {
     const chosen = (stored("theme") || "").replace(/"/g, "");
     if (chosen === "light" || chosen === "dark") root.dataset.theme = chosen; else delete root.dataset.theme;
@@ -59,7 +59,7 @@
     interval.addEventListener("change", () => { store("deltaworks.interval", interval.value); schedule(); });
     pause.addEventListener("click", () => {
       pause.setAttribute("aria-pressed", String(!paused()));
-      pause.textContent = paused() ? "go on" : "pause";
+      pause.textContent = paused() ? "resume" : "pause";
       schedule();
     });
     document.addEventListener("visibilitychange", () => {
@@ -96,7 +96,7 @@
     document.body.addEventListener("click", (event) => {
       const link = event.target.closest("a[data-airflow-link]");
       if (link && window.parent !== window) {
-        // A frame may not open Airflow's own pages; the page around it moves instead.
+        // A frame may not open Airflow's pages, so the parent page navigates.
         event.preventDefault();
         window.parent.history.pushState(null, "", link.href);
         window.parent.dispatchEvent(new PopStateEvent("popstate"));
@@ -108,7 +108,7 @@
       if (opener && (opener.form?.reportValidity() ?? true)) {
         const dialog = document.getElementById(opener.dataset.opens);
         const chosen = dialog?.querySelector("[data-chosen]");
-        // What is about to be sent, in the words of the form; as text alone.
+        // Shows the form values to be sent, as text.
         if (chosen && opener.form) {
           chosen.replaceChildren();
           for (const [name, value] of new FormData(opener.form)) {

@@ -1,1 +1,1 @@
-"""The pages of the console, a module each: a function from what was read to a view, and a template that shows it."""
+"""The pages of the console. Each module has a function that returns a view, and a template that shows it."""

@@ -1,4 +1,4 @@
-"""What a page declares of itself."""
+"""The declaration of a page."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from deltaworks.console.page_context import PageContext
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Page:
-    """One page.
+    """A page.
 
-    `view` makes a frozen dataclass of what it reads through the look: plain values and instants, no ages, so that two
-    views are equal exactly when there is nothing new to show. It is called by a thread of the console's, may be called
-    for many people at once, and raises PageMissingError where there is nothing of that name. The template
-    `templates/<name>.html` shows it; `?format=json` gives it as it is.
+    `view` returns a frozen dataclass from data read through the context: plain values and instants, no ages, so that
+        two views are equal exactly if nothing has changed. It is called in console threads, for several people at the
+        same time, and raises PageMissingError if the page does not exist. The template `templates/<name>.html` shows
+        it; `?format=json` returns it as data.
 
-    A route with `{pipeline}` is asked only for pipelines that the person may read. `menu` is the word for it in the
-    navigation; a page without one is reached by links. `keep` lets browsers keep what they were sent: not where rows of
-    people are shown.
+    A route with `{pipeline}` is called only for pipelines the person may read. `menu` is its label in the navigation;
+    pages without one are reached by links. `may_cache` allows browsers to cache it, which is off for pages with
+    personal data.
     """
 
     name: str
@@ -31,5 +31,5 @@ class Page:
     may_cache: bool = True
 
     def title_of(self, context: PageContext) -> str:
-        """The title of one such page."""
+        """Returns the title for an address."""
         return self.title.format(**context.values)

@@ -1,4 +1,4 @@
-"""One batch: how long its phases took, what each table got, and which objects it read."""
+"""A batch: duration of its phases, rows per table, and the objects it read."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from deltaworks.control.summaries.stream import BatchSummary, read_recent
 
 _FACTS_SHOWN = 40
 _FACT_LENGTH = 300
-#: Facts that say nothing to people.
+#: Internal facts that are not shown.
 _INTERNAL_FACTS = ("arrived_us", "dropped_sequence_numbers")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableShare:
-    """What the batch adds to one table. `outcome` is held while the table's commits are held back."""
+    """The batch's commit to one table. `outcome` is `held` while the table's commits are held."""
 
     table: str
     writer: str
@@ -37,8 +37,9 @@ class TableShare:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchView:
-    """What the page shows. Phases are None for a batch that is no longer among the last; `shares` are empty where its
-    prepared object has been removed, as upkeep does after a while."""
+    """The page. Phases are None if the batch is not among the recent ones; `shares` are empty once maintenance has
+    removed its prepared batch.
+    """
 
     pipeline: str
     batch_id: int
@@ -63,14 +64,14 @@ class BatchView:
 
 
 def view(context: PageContext) -> BatchView:
-    """The page of the batch that the address names.
+    """Returns the page of a batch.
 
     Raises:
-        PageMissingError: there is no such batch, or nothing is left of it but its rows.
+        PageMissingError: the batch does not exist, or only its rows are left.
     """
     name, number = context.pipeline, context.values["batch"]
     if not (number.isascii() and number.isdigit()) or len(number) > 12:
-        raise PageMissingError(f"{number!r} is no number of a batch.")
+        raise PageMissingError(f"{number!r} is not a batch number.")
     batch_id = int(number)
     context.objects.fetch(
         [paths.generations(name), summary_paths.recent_batches(name), paths.heartbeat(paths.pipeline_control(name))]
@@ -98,7 +99,9 @@ def view(context: PageContext) -> BatchView:
         rows=prepared.rows if prepared else summary.rows if summary else 0,
         quarantined=prepared.quarantined if prepared else summary.quarantined if summary else 0,
         **_phases(summary),
-        shares=tuple(_share(table, batch_id, held, is_complete=is_complete) for table in prepared.tables) if prepared else (),
+        shares=tuple(_share(table, batch_id, held, is_complete=is_complete) for table in prepared.tables)
+        if prepared
+        else (),
         facts=_pairs(prepared.source) if prepared else (),
         offsets=_pairs(prepared.offsets) if prepared else (),
         **_provenance(prepared),
@@ -140,7 +143,7 @@ def _share(table: PreparedTable, batch_id: int, held: dict[str, Any], *, is_comp
 
 
 def _pairs(record: dict[str, Any]) -> tuple[tuple[str, str], ...]:
-    """The facts of a source as text: their names are the source's, their values may be anything."""
+    """Returns the facts of a source as text. Their names are the source's, their values arbitrary."""
     shown = [(str(name), str(value)[:_FACT_LENGTH]) for name, value in record.items() if name not in _INTERNAL_FACTS]
     return tuple(shown[:_FACTS_SHOWN])
 

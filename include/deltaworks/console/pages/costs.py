@@ -1,4 +1,4 @@
-"""Costs: what each pipeline stored, rewrote and computed within the last days, and what that comes to by the prices."""
+"""Costs: bytes stored and rewritten and core hours of each pipeline in the last days, and their price."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ _TB, _HOUR = 10**12, 3_600
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CostRow:
-    """What one pipeline used within DAYS: `stored_bytes` are those of now, hours are those of cores.
+    """The usage of a pipeline within DAYS. `stored_bytes` are current, hours are core hours.
 
-    A stream's hours are those in which it worked on batches: it keeps its cores while it waits, and that is not here.
-    `total` is None where no prices are declared.
+    A stream's hours are those of its batches. The cores it holds while it waits are not included. `total` is None
+    without declared prices.
     """
 
     pipeline: str
@@ -44,7 +44,7 @@ class CostRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Costs:
-    """The page. `missing` are pipelines of which nothing has been kept; `days` are those of `seconds_by_day`."""
+    """The page. `missing` are pipelines without recorded usage; `days` are those of `seconds_by_day`."""
 
     listed: Rows[CostRow]
     currency: str
@@ -54,7 +54,7 @@ class Costs:
 
     @property
     def announcement(self) -> str:
-        """What is said aloud when it changes."""
+        """The text that screen readers announce when it changes."""
         return f"{self.listed.matching} pipelines"
 
 
@@ -69,7 +69,7 @@ _SORT_KEYS = {
 
 
 def view(context: PageContext) -> Costs:
-    """What the person may see."""
+    """Returns the costs of the pipelines the person may see."""
     pipelines = [name for name in context.pipelines() if name in context.catalog.pipelines]
     tables = read_summaries(context, TablesSummary, {name: tables_summary(name) for name in pipelines})
     nights = read_summaries(context, NightsSummary, {name: nights_summary(name) for name in pipelines})
@@ -118,7 +118,9 @@ def _row(
 ) -> CostRow:
     shares = context.catalog.environment.shares
     recent_hours = [hour for hour in hours if _is_within(parse_instant(hour.at), context.now)]
-    night_tasks = [task for night in nights if _is_within(parse_instant(night.started_at), context.now) for task in night.tasks]
+    night_tasks = [
+        task for night in nights if _is_within(parse_instant(night.started_at), context.now) for task in night.tasks
+    ]
     stored = sum((table.bytes or 0) + (table.unreferenced_bytes or 0) for table in tables)
     rewritten = sum(task.bytes for task in night_tasks if task.task in OPTIMIZE_TASKS)
     by_day = dict.fromkeys(days, 0.0)
@@ -136,13 +138,15 @@ def _row(
         rewritten_bytes=rewritten,
         stream_core_hours=round(stream, 2),
         night_core_hours=round(night, 2),
-        total=None if prices is None else estimate_cost(prices, stored=stored, rewritten=rewritten, core_hours=stream + night),
+        total=None
+        if prices is None
+        else estimate_cost(prices, stored=stored, rewritten=rewritten, core_hours=stream + night),
         seconds_by_day=tuple(by_day.values()),
     )
 
 
 def estimate_cost(prices: PricesSpec, *, stored: int, rewritten: int, core_hours: float) -> float:
-    """What DAYS of this come to: bytes stored all the time, bytes that were rewritten, hours of cores. Pure."""
+    """Returns the cost of DAYS: stored bytes, rewritten bytes and core hours. Pure."""
     by_storage = prices.stored_per_tb_month * stored / _TB + prices.rewritten_per_tb * rewritten / _TB
     return round(by_storage + prices.core_hour * core_hours, 2)
 

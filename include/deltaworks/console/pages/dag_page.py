@@ -1,4 +1,4 @@
-"""The page of a DAG, for every DAG: where Airflow's tab, the runbooks and the links of tasks lead."""
+"""The page of a DAG, to which Airflow's tab, runbooks and task links lead."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from deltaworks.console.pages.open_issues import OpenIssue
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DagPage:
-    """What a DAG is to the console: the streams it runs, other processes it runs, the pipelines its jobs work for.
+    """A DAG's streams, other processes, and the pipelines its jobs work for.
 
-    All are empty for a DAG that is none of Deltaworks'.
+    All are empty for a DAG that does not belong to Deltaworks.
     """
 
     dag_id: str
@@ -25,10 +25,10 @@ class DagPage:
 
 
 def view(context: PageContext) -> DagPage:
-    """What there is to say of the DAG that the address names.
+    """Returns the page of the DAG in the address.
 
     Raises:
-        PageMissingError: the person may not see the DAG, or there is none.
+        PageMissingError: the DAG does not exist, or the person may not see it.
     """
     dag_id = context.values["dag_id"]
     if not context.person.may_read(dag_id):
@@ -41,7 +41,9 @@ def view(context: PageContext) -> DagPage:
     return DagPage(
         dag_id=dag_id,
         pipelines=tuple(sorted(pipelines)),
-        processes=tuple(row for row in (*overview_view.streams, *overview_view.other_processes) if row.dag_id == dag_id),
+        processes=tuple(
+            row for row in (*overview_view.streams, *overview_view.other_processes) if row.dag_id == dag_id
+        ),
         issues=tuple(need for need in overview_view.issues if _concerns_dag(context, need, dag_id, pipelines)),
     )
 

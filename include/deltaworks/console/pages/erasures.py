@@ -1,7 +1,7 @@
-"""Requests to be erased, for a data protection officer: how far each is, what is due of it, and its certificate.
+"""Erasure requests, for a data protection officer: the step, due date and certificate of each.
 
-A namespace is shown to those who may read the DAG that erases from it. Nobody's identifier is shown: the lake has none.
-What is refused or extended is so by command, where who does it is on record.
+A namespace is shown to readers of its erasure DAG. No identifier of a person is shown, as the lake has none. Requests
+are refused and extended by command, which records who did it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,9 @@ from deltaworks.operations.registry import get_operation
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestRow:
-    """One request. `place` is how far it is of `places`, None where it was refused; `due` is what is wrong with it."""
+    """An erasure request. `step` of `steps` is its progress, None if it was refused; `due` describes an overdue or
+    blocked step.
+    """
 
     namespace: str
     request_id: str
@@ -44,9 +46,9 @@ class RequestRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NamespaceCounts:
-    """A namespace: its open requests, how many of them are due and overdue, and the nearest deadline.
+    """A namespace with its open, due and overdue requests and the nearest deadline.
 
-    `command` brings them on at once, empty where nothing is due: rows are taken out by whoever has the keys.
+    `command` advances due requests now, empty if none is due: deletion needs the keys of the vault.
     """
 
     namespace: str
@@ -60,9 +62,9 @@ class NamespaceCounts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ErasuresView:
-    """The page: requests of all namespaces that the person may see, the open ones first, the nearest deadline on top.
+    """The page: requests of all namespaces the person may see, open ones first, by deadline.
 
-    `quiet` are namespaces of which nobody has asked.
+    `namespaces_without_requests` are namespaces without any request.
     """
 
     listed: Rows[RequestRow]
@@ -73,14 +75,14 @@ class ErasuresView:
 
     @property
     def announcement(self) -> str:
-        """What is said aloud when it changes."""
+        """The text that screen readers announce when it changes."""
         overdue = sum(one.overdue for one in self.namespaces)
         return f"{sum(one.open for one in self.namespaces)} open, {overdue} overdue"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CertificateChain:
-    """The certificates of a namespace, each compared with the one before."""
+    """The certificates of a namespace, each verified against the previous one."""
 
     namespace: str
     certificates: int | None
@@ -98,12 +100,12 @@ _SORT_KEYS = {
 
 
 def readable_namespaces(context: PageContext) -> list[str]:
-    """The namespaces whose requests the person may see."""
+    """Returns the namespaces whose requests the person may see."""
     return [name for name in context.catalog.namespaces if context.person.may_read(get_operation("erase").dag_id(name))]
 
 
 def view(context: PageContext) -> ErasuresView:
-    """Every namespace that the person may see."""
+    """Returns the requests of all namespaces the person may see."""
     stored = _summaries(context)
     summaries = {name: one.summary for name, one in stored.items() if one.summary is not None}
     rows = [row for name, summary in summaries.items() for row in _rows(context, name, summary)]
@@ -123,7 +125,7 @@ def view(context: PageContext) -> ErasuresView:
 
 
 def approaching_deadlines(context: PageContext) -> tuple[NamespaceCounts, ...]:
-    """Of each namespace that the person may see in which a deadline nears or has passed, how many requests."""
+    """Returns the namespaces the person may see with due or overdue requests."""
     counts = (
         _count_requests(name, list(_rows(context, name, one.summary)))
         for name, one in _summaries(context).items()
@@ -133,12 +135,12 @@ def approaching_deadlines(context: PageContext) -> tuple[NamespaceCounts, ...]:
 
 
 def certified_request(context: PageContext, namespace: str, request_id: str) -> str:
-    """The id of a request of a namespace whose certificate the person may have.
+    """Returns the id of a request whose certificate the person may download.
 
     Raises:
-        PageMissingError: there is none, or none that they may see.
+        PageMissingError: it does not exist, or the person may not see it.
     """
-    # First: who may not read a namespace learns nothing of it, not even whether it is there.
+    # Checked first: without access to a namespace, a person must not learn whether it exists.
     if namespace in readable_namespaces(context):
         stored = read_summary(context, ErasuresSummary, erasures_summary(namespace))
         requests = stored.summary.requests if stored.summary is not None else ()
@@ -149,10 +151,10 @@ def certified_request(context: PageContext, namespace: str, request_id: str) -> 
 
 
 def view_chain(context: PageContext) -> CertificateChain:
-    """The certificates of the namespace that the address names, all of which are read to be compared.
+    """Returns the certificates of the namespace in the address, after reading and verifying all of them.
 
     Raises:
-        PageMissingError: there is no such namespace that the person may see.
+        PageMissingError: the namespace does not exist, or the person may not see it.
     """
     namespace = context.values["namespace"]
     if namespace not in readable_namespaces(context):
@@ -168,7 +170,9 @@ def view_chain(context: PageContext) -> CertificateChain:
 
 
 def _summaries(context: PageContext) -> dict[str, StoredSummary[ErasuresSummary]]:
-    return read_summaries(context, ErasuresSummary, {name: erasures_summary(name) for name in readable_namespaces(context)})
+    return read_summaries(
+        context, ErasuresSummary, {name: erasures_summary(name) for name in readable_namespaces(context)}
+    )
 
 
 def _rows(context: PageContext, namespace: str, summary: ErasuresSummary) -> Iterator[RequestRow]:
@@ -215,7 +219,7 @@ def _count_requests(namespace: str, rows: list[RequestRow]) -> NamespaceCounts:
     )
 
 
-#: No browser keeps them: they are about people, though they name nobody.
+#: Browsers must not cache them: they concern people, although they contain no names.
 PAGES = (
     Page(name="erasures", route="/erasures", title="Erasures", view=view, menu="Erasures", may_cache=False),
     Page(

@@ -1,4 +1,4 @@
-"""Gold: how fresh each table is against its promise, what it reads, and the dashboards over it."""
+"""Gold: freshness of each table against its declared age, its inputs, and its dashboards."""
 
 from __future__ import annotations
 
@@ -22,9 +22,10 @@ _GOLD_ALERTS = ("GOLD_STALE", "GOLD_REFRESH_FAILING", "GOLD_CHECK_FAILED")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GoldRow:
-    """One gold table. `state` is `fresh`, `stale`, `never built` or, without a promise, empty.
+    """A gold table. `state` is `fresh`, `stale`, `never built`, or empty without a declared age.
 
-    `fresh_at` is when a build last found it up to date, `stale_at` when its promise ends. `alerts` are open ones of it.
+    `fresh_at` is when a build last found it up to date, `stale_at` when its declared age is exceeded. `alerts` are open
+        alerts.
     """
 
     pipeline: str
@@ -44,7 +45,7 @@ class GoldRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DashboardRow:
-    """A dashboard that a pipeline declares."""
+    """A declared dashboard."""
 
     pipeline: str
     name: str
@@ -56,7 +57,7 @@ class DashboardRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GoldView:
-    """The page, of one pipeline or of all. Stale tables come first."""
+    """The page, for one pipeline or all. Stale tables come first."""
 
     pipeline: str
     listed: Rows[GoldRow]
@@ -65,7 +66,7 @@ class GoldView:
 
     @property
     def announcement(self) -> str:
-        """What is said aloud when it changes."""
+        """The text that screen readers announce when it changes."""
         return f"{sum(row.state == 'stale' for row in self.listed.rows)} gold tables are stale"
 
 
@@ -80,12 +81,12 @@ _SORT_KEYS = {
 
 
 def view_all(context: PageContext) -> GoldView:
-    """Gold of every pipeline that the person may see."""
+    """Returns the gold tables of every pipeline the person may see."""
     return _gold(context, [name for name in context.pipelines() if name in context.catalog.pipelines], pipeline="")
 
 
 def view(context: PageContext) -> GoldView:
-    """Gold of the pipeline that the address names."""
+    """Returns the gold tables of the pipeline in the address."""
     if context.pipeline not in context.catalog.pipelines:
         raise PageMissingError(f"{context.pipeline} is declared wrongly: `deltaworks pipelines check` says how.")
     return _gold(context, [context.pipeline], pipeline=context.pipeline)
@@ -99,12 +100,14 @@ def _gold(context: PageContext, pipelines: list[str], *, pipeline: str) -> GoldV
     rows = [row for name in specs for row in _rows(context, name, alert_subjects)]
     return GoldView(
         pipeline=pipeline,
-        listed=page_rows(context, rows, keys=_SORT_KEYS, sort="state", text=lambda row: f"{row.pipeline}.{row.name} {row.state}"),
+        listed=page_rows(
+            context, rows, keys=_SORT_KEYS, sort="state", text=lambda row: f"{row.pipeline}.{row.name} {row.state}"
+        ),
         dashboards=tuple(_dashboards(context, pipelines)),
         commands=(
             (
-                ("what a build would rebuild", f"deltaworks gold build {pipeline}"),
-                ("build tables anew in shadows", f"deltaworks gold refresh {pipeline}"),
+                ("show what a build would rebuild", f"deltaworks gold build {pipeline}"),
+                ("rebuild complete tables in shadows", f"deltaworks gold refresh {pipeline}"),
             )
             if pipeline
             else ()

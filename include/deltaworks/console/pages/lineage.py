@@ -1,11 +1,11 @@
-"""Lineage: what lies before a table and what after it, as a drawing and as a list that says the same."""
+"""Lineage: the inputs and readers of a table, as a drawing and as an equivalent list."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Final
 
-from deltaworks.console.lineage import GraphLayout, Graph, Node, layout_graph, edges, build_graph
+from deltaworks.console.lineage import Graph, GraphLayout, Node, build_graph, edges, layout_graph
 from deltaworks.console.page_context import PageContext, PageMissingError
 from deltaworks.console.pages.base import Page
 
@@ -16,7 +16,7 @@ _KINDS_WITH_PAGE: Final = frozenset({"bronze", "keyed", "live", "gold", "quarant
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Neighbour:
-    """A node beside another; `linked` where it has a page of its own."""
+    """A neighbouring node; `has_page` if it has a page of its own."""
 
     name: str
     kind: str
@@ -27,7 +27,7 @@ class Neighbour:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entry:
-    """A node of the list: what it reads, and what reads it, of all that is drawn."""
+    """A node of the list with its drawn inputs and readers."""
 
     node: Neighbour
     inputs: tuple[Neighbour, ...]
@@ -36,7 +36,7 @@ class Entry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LineageView:
-    """The page. Without `of` nothing is drawn: `choices` are the nodes there are."""
+    """The page. Without `selected` nothing is drawn, and `choices` lists all nodes."""
 
     selected: str
     depth: int
@@ -47,15 +47,17 @@ class LineageView:
 
 
 def view(context: PageContext) -> LineageView:
-    """What `?of=` names and what lies up to `?depth=` steps around it, of the pipelines that the person may see."""
+    """Returns the neighbourhood of the node `?of=` up to `?depth=` steps, within the pipelines the person may see."""
     readable = context.pipelines()
     graph = build_graph(context.catalog, readable)
     selected = context.query.get("of", "")
     choices = tuple(sorted(name for name, node in graph.nodes.items() if _may_see(node, readable)))
     if not selected:
-        return LineageView(selected="", depth=1, layout=None, entries=(), is_truncated=False, choices=choices[:_MAX_CHOICES])
+        return LineageView(
+            selected="", depth=1, layout=None, entries=(), is_truncated=False, choices=choices[:_MAX_CHOICES]
+        )
     if selected not in choices:
-        raise PageMissingError(f"Nothing is called {selected[:200]!r}, or it is of a pipeline that you may not see.")
+        raise PageMissingError(f"There is no {selected[:200]!r}, or it belongs to a pipeline that you may not see.")
     depth = _depth(context.query.get("depth", ""))
     near, is_truncated = graph.neighbourhood(selected, depth=depth)
     names = [name for name in near if _may_see(graph.nodes[name], readable)]

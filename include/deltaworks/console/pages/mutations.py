@@ -1,4 +1,4 @@
-"""Mutations: requests that wait, the last batches, and what has become of one entity."""
+"""Mutations: waiting requests, the last batches, and the history of an entity."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
 
-from deltaworks.console.table_reads import read_tables
 from deltaworks.console.page_context import PageContext, PageMissingError
 from deltaworks.console.pages.base import Page
 from deltaworks.console.safe_reads import parse_instant
-from deltaworks.console.summaries import to_dict, read_summary
+from deltaworks.console.summaries import read_summary, to_dict
+from deltaworks.console.table_reads import read_tables
 from deltaworks.control.summaries.mutations import MutationsSummary
 from deltaworks.control.summary_paths import mutations_summary
 
@@ -21,7 +21,7 @@ _MAX_TEXT_CHARACTERS = 500
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MutationsView:
-    """The page of one pipeline. `waiting` is None where nobody has counted; `batches` are the newest first."""
+    """The page of a pipeline. `waiting` is None before the first count; `batches` are newest first."""
 
     pipeline: str
     waiting: int | None
@@ -34,15 +34,15 @@ class MutationsView:
 
     @property
     def announcement(self) -> str:
-        """What is said aloud when it changes."""
+        """The text that screen readers announce when it changes."""
         return f"{self.waiting or 0} requests wait"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IdInterval:
-    """A stretch of time in which rows arrived under `id`, and where they have ended, `deleted` or as `final_id`.
+    """A time interval in which rows arrived under `id`, and their final id, or that they were deleted.
 
-    `own` is of the id that was looked for. `until` is None where nothing has ended it.
+    `is_requested_id` marks intervals of the requested id. `until` is None for an open interval.
     """
 
     id: str
@@ -56,7 +56,7 @@ class IdInterval:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entity:
-    """What ended under one id, in the order of time: an id can be of several entities, one after the other."""
+    """The intervals with one final id, ordered by time. An id may belong to several entities, one after the other."""
 
     final_id: str
     deleted: bool
@@ -65,7 +65,7 @@ class Entity:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CascadeView:
-    """What has become of rows of one id of one organisation. `cut` where there were more than MOST_MOVES stretches."""
+    """The history of an id within an organisation. `is_truncated` if it has more than MAX_INTERVALS intervals."""
 
     pipeline: str
     organisation: str
@@ -77,7 +77,7 @@ class CascadeView:
 
 
 def view(context: PageContext) -> MutationsView:
-    """The pipeline that the address names, which declares mutations."""
+    """Returns the page of the pipeline in the address, which declares mutations."""
     pipeline = _mutable_pipeline(context)
     stored = read_summary(context, MutationsSummary, mutations_summary(pipeline))
     summary = stored.summary or MutationsSummary(pipeline=pipeline, at="")
@@ -90,8 +90,8 @@ def view(context: PageContext) -> MutationsView:
         problem=stored.problem,
         dag_id=f"mutations__{pipeline}",
         commands=(
-            ("what waits, and the last batches", f"deltaworks mutations status {pipeline}"),
-            ("what a batch would change", f"deltaworks mutations run {pipeline}"),
+            ("show waiting requests and the last batches", f"deltaworks mutations status {pipeline}"),
+            ("show what a batch would change", f"deltaworks mutations run {pipeline}"),
         ),
     )
 
@@ -99,7 +99,7 @@ def view(context: PageContext) -> MutationsView:
 def _mutable_pipeline(context: PageContext) -> str:
     spec = context.catalog.pipelines.get(context.pipeline)
     if spec is None or spec.mutations is None:
-        raise PageMissingError(f"{context.pipeline} declares no mutations: its rows do not change.")
+        raise PageMissingError(f"{context.pipeline} declares no mutations.")
     return context.pipeline
 
 
@@ -108,7 +108,7 @@ def _batch(batch: dict[str, Any]) -> Mapping[str, Any]:
 
 
 def view_cascade(context: PageContext) -> CascadeView:
-    """The entity that `?org=` and `?id=` name; nothing is read without both."""
+    """Returns the history of the entity in `?org=` and `?id=`; reads nothing without both."""
     pipeline = _mutable_pipeline(context)
     organisation, entity = (context.query.get(name, "")[:_MAX_TEXT_CHARACTERS] for name in ("org", "id"))
     if not (organisation and entity):
@@ -139,7 +139,7 @@ def _cascade(
 
 
 def group_by_entity(rows: Iterable[Mapping[str, Any]], entity: str) -> tuple[Entity, ...]:
-    """Stretches by where they ended; those are apart whose rows became different entities. Pure."""
+    """Groups intervals by final id and deletion, so that different entities with the same id are separate. Pure."""
     intervals: dict[tuple[str, bool], list[IdInterval]] = {}
     for row in rows:
         deleted = row.get("deleted") is True
@@ -161,7 +161,7 @@ def group_by_entity(rows: Iterable[Mapping[str, Any]], entity: str) -> tuple[Ent
 
 PAGES = (
     Page(name="mutations", route="/mutations/{pipeline}", title="Mutations of {pipeline}", view=view),
-    # Ids may be those of people.
+    # Ids may identify people.
     Page(
         name="cascade",
         route="/mutations/{pipeline}/cascade",

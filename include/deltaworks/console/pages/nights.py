@@ -1,4 +1,4 @@
-"""Nights of maintenance: the last one of every pipeline, and those of one with what each task did and left out."""
+"""Maintenance runs: the last run of every pipeline, and all runs of one with the results of each task."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from deltaworks.control.summary_paths import nights_summary
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NightRow:
-    """One night: `state` is `complete` or `failed`; bytes are those that OPTIMIZE rewrote and that were freed."""
+    """A maintenance run: `state` is `complete` or `failed`; bytes are those rewritten by OPTIMIZE and those deleted."""
 
     pipeline: str
     run: str
@@ -39,7 +39,7 @@ class NightRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LastNights:
-    """The page of all pipelines: those whose last night failed first."""
+    """The page of all pipelines; failed runs come first."""
 
     listed: Rows[NightRow]
     missing: tuple[str, ...]
@@ -47,13 +47,13 @@ class LastNights:
 
     @property
     def announcement(self) -> str:
-        """What is said aloud when it changes."""
+        """The text that screen readers announce when it changes."""
         return f"{sum(row.state == 'failed' for row in self.listed.rows)} last nights failed"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Nights:
-    """The page of one pipeline: its nights, newest first, and the tasks of the one that `?run=` names."""
+    """The page of a pipeline: its runs, newest first, and the tasks of the run in `?run=`."""
 
     pipeline: str
     listed: Rows[NightRow]
@@ -72,13 +72,13 @@ _SORT_KEYS = {
     "rewritten": lambda row: row.rewritten_bytes,
     "freed": lambda row: row.freed_bytes,
 }
-#: Tasks of a night that rewrite files, and those that delete what nobody needs any more.
+#: Tasks that rewrite files, and tasks that delete unused files.
 OPTIMIZE_TASKS = ("compact_tables", "optimize_tables")
 _DELETE_TASKS = ("vacuum_tables", "remove_orphans", "compact_control_tables", "expire_quarantine", "purge_deleted")
 
 
 def view_all(context: PageContext) -> LastNights:
-    """The last night of every pipeline that the person may see."""
+    """Returns the last run of every pipeline the person may see."""
     stored = read_summaries(context, NightsSummary, {name: nights_summary(name) for name in context.pipelines()})
     last = {name: one.summary.nights[0] for name, one in stored.items() if one.summary and one.summary.nights}
     rows = [night_row(name, night) for name, night in last.items()]
@@ -90,13 +90,13 @@ def view_all(context: PageContext) -> LastNights:
 
 
 def view(context: PageContext) -> Nights:
-    """The nights of the pipeline that the address names."""
+    """Returns the runs of the pipeline in the address."""
     pipeline = context.pipeline
     stored = read_summary(context, NightsSummary, nights_summary(pipeline))
     nights = {night.run: night for night in (stored.summary.nights if stored.summary else ())}
     run = context.query.get("run", "")
     if run and run not in nights:
-        raise PageMissingError(f"Of {pipeline} no run {run!r} is kept; the last {MAX_NIGHTS} are.")
+        raise PageMissingError(f"Run {run!r} of {pipeline} is not on record; the last {MAX_NIGHTS} are.")
     selected = nights[run] if run else next(iter(nights.values()), None)
     rows = [night_row(pipeline, night) for night in nights.values()]
     return Nights(
@@ -115,7 +115,7 @@ def _filter_text(row: NightRow) -> str:
 
 
 def night_row(pipeline: str, night: Night) -> NightRow:
-    """A night as a row."""
+    """Returns a maintenance run as a row."""
     began_at, ended_at = parse_instant(night.started_at), parse_instant(night.ended_at)
     results = [result for task in night.tasks for result in task.results]
     rewritten = [task for task in night.tasks if task.task in OPTIMIZE_TASKS]

@@ -1,7 +1,7 @@
-"""What needs somebody: each trouble once, with its cause, since when, the next step, and what may be pressed.
+"""Open issues: each with its cause, since when, the next step, and the suggested action.
 
-A trouble is seen by the verdict on its stream and raised as an alert as well. It is shown as the verdict has it, which
-is of now; alerts on the same subject are shown beside it where they say something else.
+An issue may have both a verdict on its stream and an alert. It is shown once, as in the current verdict; other alerts
+on the same subject are listed separately.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ from deltaworks.errors import DeltaworksError
 _VERDICT_ALERTS: Final = verdict_alerts()
 SUSPENDED, EXHAUSTED, SILENT = "TABLE_SUSPENDED", "RESTARTS_EXHAUSTED", "HEALTH_SILENT"
 UNREADABLE: Final = "HEARTBEAT_UNREADABLE"
-#: Alerts on a stream that stand beside another trouble of it, by the cause of the verdict that is the same.
+#: Alerts on a stream that are listed separately, except for the verdict with the same meaning.
 _SEPARATE_ALERTS: Final = {"DATA_LOSS_NEAR": "SOURCE_EXPIRES", "ROWS_QUARANTINED": "ROWS_QUARANTINED"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpenIssue:
-    """Something that somebody has to act on: its cause, of what, what was seen and the next step.
+    """An issue that a person has to act on, with its observation and next step.
 
-    `since` is None where nobody has judged it yet.
+    `since` is None before the first health check of it.
     """
 
     cause: str
@@ -49,11 +49,11 @@ class OpenIssue:
 def open_issues(
     context: PageContext, reports: list[Report], verdicts: Mapping[str, Verdict], *, pipeline: str = ""
 ) -> list[OpenIssue]:
-    """Unhealthy verdicts, then open alerts on anything else that somebody has to act on. The gravest first.
+    """Returns unhealthy verdicts, then other open alerts that need a person, most severe first.
 
     Args:
-        judged: the verdicts of the health check, by subject.
-        pipeline: alerts of this one alone.
+        verdicts: the verdicts of the health check, by subject.
+        pipeline: only alerts of this pipeline.
     """
     stored = _open_alerts(context)
     issues: list[OpenIssue] = [] if pipeline else list(_silent_health_check(context))
@@ -71,12 +71,12 @@ def open_issues(
 
 
 def unhealthy_since(item: Report, verdicts: Mapping[str, Verdict]) -> datetime | None:
-    """Since when it is so; None where the health check has not judged it yet, and now would be a guess."""
+    """Returns since when the verdict holds; None if the health check has not recorded it yet."""
     return item.verdict.since if item.subject.key in verdicts else None
 
 
 def health_checked_at(context: PageContext) -> datetime | None:
-    """When the health check last ran, for who may see it; None where it never has."""
+    """Returns when the health check last ran, for people who may see it; None if it never has."""
     if not context.person.may_read(HEALTH_DAG):
         return None
     try:
@@ -87,13 +87,14 @@ def health_checked_at(context: PageContext) -> datetime | None:
 
 
 def severity_rank(severity: str) -> int:
-    """A number that grows with a severity; one that this release does not know counts as the least."""
+    """Returns the rank of a severity; unknown ones have the lowest."""
     severities = [str(one) for one in SEVERITIES]
     return severities.index(severity) if severity in severities else -1
 
 
 def _silent_health_check(context: PageContext) -> Iterator[OpenIssue]:
-    """That the health check is silent, by its own heartbeat: whoever raises the alert on it may be as dead."""
+    """Yields an issue if the health check's own heartbeat is stale: the process that raises the alert may be
+    down too."""
     ran_at = health_checked_at(context)
     if ran_at is None or context.now - ran_at <= timedelta(seconds=context.catalog.environment.alerts.deadman_seconds):
         return
@@ -102,18 +103,18 @@ def _silent_health_check(context: PageContext) -> Iterator[OpenIssue]:
         subject=HEALTH_DAG,
         severity=ALERTS[SILENT].severity,
         since=ran_at,
-        detail="The health check does not run. Streams may continue; nobody watches them or sends notifications.",
+        detail="The health check is not running. Streams may continue, but no alerts are raised or sent.",
         next_step=next_step_for(SILENT),
     )
 
 
 def _is_storage_outage(context: PageContext, item: Report) -> bool:
-    """Whether nothing is known of it but that the storage has not answered this page, which says so once for all."""
+    """Returns whether the verdict only reflects that the storage does not answer, which the page's banner reports."""
     return bool(context.objects.problem) and item.verdict.cause == UNREADABLE
 
 
 def _is_same_issue(item: Report, alert: Alert) -> bool:
-    """Whether an alert is of the trouble that the verdict names."""
+    """Returns whether an alert is about the issue of the verdict."""
     subject, cause = item.subject, item.verdict.cause
     if alert.subject in (f"{subject.kind} {subject.name}", f"{subject.kind} {subject.argument}"):
         if alert.cause in _SEPARATE_ALERTS:
@@ -129,7 +130,7 @@ def _suspended(item: Report) -> list[dict[str, object]]:
 
 
 def _verdict_issues(item: Report, verdicts: Mapping[str, Verdict], same: list[Alert]) -> Iterator[OpenIssue]:
-    """The trouble of a verdict; of suspended tables one each, since each is resumed by itself."""
+    """Yields the issue of a verdict; one for each suspended table, since each is resumed separately."""
     verdict, subject = item.verdict, item.subject
     severity, pipeline = (
         ALERTS[alert_for_verdict(verdict.cause)].severity,
@@ -175,12 +176,12 @@ def _alert_issue(alert: Alert) -> OpenIssue:
 
 
 def alert_observation(alert: Alert) -> str:
-    """What was seen, without the next step, which notifications have in the same text and pages beside it."""
+    """Returns an alert's observation without the next step, which notifications include in the same text."""
     return alert.summary.removesuffix(f" Next: {alert_next_step(alert)}")
 
 
 def alert_next_step(alert: Alert) -> str:
-    """What to do about an alert: as whoever raised it says, else as its cause has it."""
+    """Returns the next step of an alert: its own, or the default of its cause."""
     return str(alert.detail.get("next_step") or "") or next_step_for(alert.cause)
 
 

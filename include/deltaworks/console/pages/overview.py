@@ -81,8 +81,8 @@ class Overview:
     def announcement(self) -> str:
         """The text that screen readers announce when it changes."""
         bad = sum(row.state == "unhealthy" for row in (*self.streams, *self.other_processes))
-        waiting = f", {len(self.approvals)} wait for an answer" if self.approvals else ""
-        return f"{len(self.issues)} need you, {bad} unhealthy{waiting}"
+        waiting = f", {len(self.approvals)} pending approvals" if self.approvals else ""
+        return f"{len(self.issues)} open issues, {bad} unhealthy{waiting}"
 
 
 def view(context: PageContext) -> Overview:

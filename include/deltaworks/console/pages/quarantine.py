@@ -1,4 +1,4 @@
-"""Open rows of quarantine: of every pipeline, and of one by reason, event and spec, with what lands them."""
+"""Open quarantined rows of all pipelines, and of one by reason, event and spec, with the replay command."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ REPROCESS: Final = "reprocess__{pipeline}"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PipelineRow:
-    """A pipeline's open rows. `reason` has most of them."""
+    """A pipeline's open rows; `reason` is the most frequent one."""
 
     pipeline: str
     rows: int
@@ -36,7 +36,7 @@ class PipelineRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QuarantineOverview:
-    """The page of all pipelines: those with most rows first. `clean` have none, `missing` were never counted."""
+    """The page of all pipelines, most rows first. `missing` have not been counted yet."""
 
     listed: Rows[PipelineRow]
     pipelines_without_rows: tuple[str, ...]
@@ -46,7 +46,7 @@ class QuarantineOverview:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReasonGroup:
-    """Rows of one reason, event and spec, and the command that counts what a replay of them would land."""
+    """Open rows with one reason, event and spec, and the command that counts what a replay would land."""
 
     reason: str
     event: str
@@ -59,7 +59,7 @@ class ReasonGroup:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QuarantineView:
-    """The page of one pipeline. `days` are its dates with the rows of each; gaps between them are days without any.
+    """The page of a pipeline. `days` are its dates with the rows of each, including dates without rows.
 
     `may_sample` says whether the person may see raw values, which may be personal.
     """
@@ -78,7 +78,7 @@ class QuarantineView:
 
     @property
     def announcement(self) -> str:
-        """What is said aloud when it changes."""
+        """The text that screen readers announce when it changes."""
         return f"{self.rows} open rows"
 
 
@@ -98,8 +98,10 @@ _GROUP_SORT_KEYS = {
 
 
 def view_all(context: PageContext) -> QuarantineOverview:
-    """Every pipeline that the person may see."""
-    stored = read_summaries(context, QuarantineSummary, {name: quarantine_summary(name) for name in context.pipelines()})
+    """Returns all pipelines the person may see."""
+    stored = read_summaries(
+        context, QuarantineSummary, {name: quarantine_summary(name) for name in context.pipelines()}
+    )
     summaries = {name: one.summary for name, one in stored.items() if one.summary is not None}
     rows = [_pipeline_row(name, summary) for name, summary in summaries.items() if total_rows(summary)]
     return QuarantineOverview(
@@ -118,7 +120,7 @@ def view_all(context: PageContext) -> QuarantineOverview:
 
 
 def view(context: PageContext) -> QuarantineView:
-    """The pipeline that the address names."""
+    """Returns the page of the pipeline in the address."""
     pipeline = context.pipeline
     stored = read_summary(context, QuarantineSummary, quarantine_summary(pipeline))
     summary = stored.summary or QuarantineSummary(pipeline=pipeline, at="")
@@ -146,7 +148,7 @@ def view(context: PageContext) -> QuarantineView:
 
 
 def total_rows(summary: QuarantineSummary) -> int:
-    """Open rows, each once a reason."""
+    """Returns the number of open rows; a row counts once for each of its reasons."""
     return sum(row.rows for row in summary.open_rows) + summary.other_rows
 
 
@@ -188,7 +190,7 @@ def _replay_command(pipeline: str, reason: str, event: str) -> str:
 
 
 def _rows_by_day(rows: Iterable[OpenRowCount]) -> dict[str, int]:
-    """Rows of each of the last days, those without any among them."""
+    """Returns the rows of each of the last days, including days without rows."""
     counted = Counter[date]()
     for row in rows:
         day = parse_instant(row.date)

@@ -1,12 +1,26 @@
-"""All pages, in the order of the navigation. A page is a module, a template and a line here."""
+"""All pages, in the order of the navigation. A page is a module, a template and an entry here."""
 
 from __future__ import annotations
 
 from typing import Final
 
-from deltaworks.console.pages import alerts, batch, costs, erasures, gold, lineage, mutations, nights, overview, quarantine, stream, table, tables
-from deltaworks.console.pages import table_read_pages
-from deltaworks.console.pages import dag_page
+from deltaworks.console.pages import (
+    alerts,
+    batch,
+    costs,
+    dag_page,
+    erasures,
+    gold,
+    lineage,
+    mutations,
+    nights,
+    overview,
+    quarantine,
+    stream,
+    table,
+    table_read_pages,
+    tables,
+)
 from deltaworks.console.pages.base import Page
 
 PAGES: Final[tuple[Page, ...]] = (

@@ -1,4 +1,4 @@
-"""One stream: its verdict and owner, lag and rows over time, its last batches, what is held, its declaration."""
+"""A stream: its verdict and owner, lag and rows over time, last batches, held tables, and its declaration."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from deltaworks.control.summaries.stream import (
     read_recent,
 )
 
-#: The spans that charts are drawn over, by the word of the address.
+#: The time spans of the charts, by query parameter.
 SPANS = {"6h": timedelta(hours=6), "24h": timedelta(hours=24), "7d": timedelta(days=7)}
 _BATCHES_SHOWN = 20
 _MAX_VALUE_CHARACTERS = 200
@@ -36,7 +36,7 @@ _GAP = timedelta(minutes=15)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Batch:
-    """One of the last batches, with the share of its time that each phase took, in percent."""
+    """One of the last batches with the duration of each phase."""
 
     batch_id: int
     at: datetime | None
@@ -52,7 +52,7 @@ class Batch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeldTable:
-    """A table whose commits are held back since a batch."""
+    """A table whose commits are held since a batch."""
 
     table: str
     reason: str
@@ -64,7 +64,7 @@ class HeldTable:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SpecChange:
-    """A difference between what runs and what is declared."""
+    """A difference between the running and the current declaration."""
 
     field: str
     text: str
@@ -74,7 +74,7 @@ class SpecChange:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Owner:
-    """The process that runs the stream, and where it is in its input."""
+    """The process that runs the stream, and its position in the input."""
 
     epoch: int | None = None
     host: str = ""
@@ -88,7 +88,7 @@ class Owner:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StreamView:
-    """What the page shows. `running` and `declared` are fingerprints of the spec, empty where it is not known."""
+    """The page. `running_spec` and `declared_spec` are fingerprints, empty if unknown."""
 
     row: overview.ProcessRow
     issues: tuple[OpenIssue, ...]
@@ -108,12 +108,12 @@ class StreamView:
 
     @property
     def announcement(self) -> str:
-        """What is said aloud when it changes."""
+        """The text that screen readers announce when it changes."""
         return f"{self.row.name} is {self.row.state}"
 
 
 def view(context: PageContext) -> StreamView:
-    """The page of the pipeline that the address names, over `?span=6h`, `24h` or `7d`.
+    """Returns the page of the pipeline in the address, with charts over `?span=6h`, `24h` or `7d`.
 
     Raises:
         PageMissingError: there is no such stream.
@@ -129,12 +129,12 @@ def view(context: PageContext) -> StreamView:
     )
     report, verdicts = overview.stream_report(context, name)
     if report is None:
-        raise PageMissingError(f"The stream of {name!r} is not judged yet.")
+        raise PageMissingError(f"The stream of {name!r} has not been checked yet.")
     recent = read_or_none(lambda: read_recent(context.objects, name))
     hours = read_or_none(lambda: read_hours(context.objects, name))
     span = context.query.get("span", "6h")
     span = span if span in SPANS else "6h"
-    # To the minute: two looks within one draw the same axis.
+    # Rounded to the minute, so that the axis changes once a minute.
     until = context.now.replace(second=0, microsecond=0) + timedelta(minutes=1)
     beat, row = report.heartbeat, overview.process_row(context, report, verdicts)
     running, changes = _spec(context, name)
@@ -175,7 +175,7 @@ def _owner(context: PageContext, name: str, report: Report) -> Owner:
 
 
 def _spec(context: PageContext, name: str) -> tuple[str, tuple[SpecChange, ...]]:
-    """The fingerprint of what runs, and how what is declared differs from it."""
+    """Returns the fingerprint of the running declaration, and its differences from the current one."""
     current = read_or_none(lambda: RecordStore(context.objects, CurrentSpec).read(paths.current_spec(name)))
     declared = context.catalog.pipelines.get(name)
     if current is None or declared is None or current.fingerprint == declared.fingerprint():
@@ -193,7 +193,7 @@ def _spec(context: PageContext, name: str) -> tuple[str, tuple[SpecChange, ...]]
 
 
 def _shorten(value: object) -> str:
-    """A declared value in a line; nothing for an item that is absent on that side."""
+    """Formats a declared value in one line; "nothing" for an absent one."""
     return "nothing" if value is None else str(value)[:_MAX_VALUE_CHARACTERS]
 
 
@@ -225,11 +225,13 @@ def _held(item: dict[str, object]) -> HeldTable:
 
 
 def _charts(recent: RecentBatches | None, hours: StreamHours | None, span: str) -> tuple[Series, ...]:
-    """Lag, backlog and rows: of each batch over hours, of each hour over days."""
+    """Returns lag, backlog and rows: per batch for hours, per hour for days."""
     if span == "6h" or hours is None:
         batches = recent.batches if recent else ()
         return (
-            _series("oldest waits", batches, lambda batch: batch.oldest_pending_seconds, unit="seconds"),
+            _series(
+                "age of the oldest waiting input", batches, lambda batch: batch.oldest_pending_seconds, unit="seconds"
+            ),
             _series("backlog", batches, _backlog, unit="count"),
             _series("rows a batch", batches, lambda batch: float(batch.rows), unit="count"),
         )
@@ -252,7 +254,7 @@ def _series(
     *,
     unit: str,
 ) -> Series:
-    """A series with a gap wherever nothing came for long, so that a stop is not drawn as a slope."""
+    """Returns a series with a gap wherever no value came for long, so that a stop is not drawn as a slope."""
     gap = _GAP if items and isinstance(items[0], BatchSummary) else timedelta(hours=1)
     points: list[tuple[datetime, float | None]] = []
     for item in items:

@@ -1,4 +1,4 @@
-"""One table: what costs its score, its files by size, what tonight would do, who keeps files, and its nights."""
+"""A table: its score, file sizes, plan for the next maintenance run, holders of old files, and history."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from deltaworks.console.formats import bytes_text
 from deltaworks.console.page_context import PageContext, PageMissingError
 from deltaworks.console.pages.base import Page
 from deltaworks.console.safe_reads import parse_instant
-from deltaworks.console.summaries import to_dict, read_summary
+from deltaworks.console.summaries import read_summary, to_dict
 from deltaworks.control.summaries.tables import TablesSummary, TableSummary
 from deltaworks.control.summary_paths import tables_summary
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HoldRow:
-    """Who keeps files of the table, and since which instant; None where the log no longer says it."""
+    """A holder of old files of the table, and since when; None if the log no longer has the time."""
 
     by: str
     since: datetime | None
@@ -27,7 +27,7 @@ class HoldRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableView:
-    """The page. `sizes` names and counts files by size. `commands` act on the table."""
+    """The page. `sizes` are file counts by size range; `commands` are commands for the table."""
 
     pipeline: str
     table: Mapping[str, Any]
@@ -45,12 +45,12 @@ class TableView:
 
     @property
     def announcement(self) -> str:
-        """What is said aloud when it changes."""
+        """The text that screen readers announce when it changes."""
         return f"score {self.table['score']}"
 
 
 def view(context: PageContext) -> TableView:
-    """The page of the table that the address names."""
+    """Returns the page of the table in the address."""
     pipeline, name = context.pipeline, context.values["table"]
     stored = read_summary(context, TablesSummary, tables_summary(pipeline))
     summary = stored.summary
@@ -85,7 +85,7 @@ def _missing_message(pipeline: str, name: str, *, is_missing: bool) -> str:
 
 
 def _sizes(bounds: Sequence[int], counts: Sequence[int]) -> tuple[tuple[str, int], ...]:
-    """Counts of files by the size they are below; the last are of all above."""
+    """Returns file counts by size range; the last range is open."""
     names = [f"below {bytes_text(bound)}" for bound in bounds] + [
         f"{bytes_text(bound)} or more" for bound in bounds[-1:]
     ]
@@ -98,18 +98,18 @@ def _day(text: str) -> datetime:
 
 
 def _commands(pipeline: str, table: TableSummary) -> tuple[tuple[str, str], ...]:
-    """What people do to a table of its kind, counted first."""
+    """Returns the commands for a table of its kind, dry runs first."""
     name = table.name
     if table.kind == "control":
         return (("merge the engine's small files", f"deltaworks tables compact-control {pipeline}"),)
     commands = [("measure it now", f"deltaworks tables show {pipeline} {name}")]
     if table.kind in ("bronze", "keyed"):
-        commands.append(("what OPTIMIZE would rewrite", f"deltaworks optimize {pipeline} --tables {name}"))
-        commands.append(("what VACUUM would delete", f"deltaworks vacuum {pipeline} --tables {name}"))
+        commands.append(("show what OPTIMIZE would rewrite", f"deltaworks optimize {pipeline} --tables {name}"))
+        commands.append(("show what VACUUM would delete", f"deltaworks vacuum {pipeline} --tables {name}"))
     if table.kind in ("bronze", "quarantine"):
-        commands.append(("put it back, counted first", f"deltaworks restore {pipeline} {name} --to-version VERSION"))
+        commands.append(("restore it (dry run)", f"deltaworks restore {pipeline} {name} --to-version VERSION"))
     if table.kind == "gold":
-        commands.append(("build it anew in a shadow", f"deltaworks gold refresh {pipeline} {name}"))
+        commands.append(("rebuild it in a shadow", f"deltaworks gold refresh {pipeline} {name}"))
     return tuple(commands)
 
 

@@ -1,4 +1,4 @@
-"""Pages that read tables, when somebody opens them: the last commits of one, the newest rows of quarantine."""
+"""Pages that read tables on request: the last commits of a table, and the newest quarantined rows."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from deltaworks.console.table_reads import TableReadResult, read_tables
 from deltaworks.console.page_context import PageContext, PageMissingError
 from deltaworks.console.pages.base import Page
 from deltaworks.console.pages.quarantine import REPROCESS
 from deltaworks.console.safe_reads import parse_instant
+from deltaworks.console.table_reads import TableReadResult, read_tables
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Commit:
-    """One commit of a table. `by` is the operation of ours that made it, or the engine."""
+    """A commit of a table. `by` is the Deltaworks operation that made it, or the engine."""
 
     version: int
     at: datetime | None
@@ -30,7 +30,7 @@ class Commit:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HistoryView:
-    """The last commits of a table, the newest first."""
+    """The last commits of a table, newest first."""
 
     pipeline: str
     table: str
@@ -41,7 +41,7 @@ class HistoryView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sample:
-    """A row of quarantine: `raw` is the beginning of what could not be read, of `raw_bytes`."""
+    """A quarantined row; `raw` is the beginning of its raw value, which has `raw_bytes`."""
 
     event: str
     at: datetime | None
@@ -54,7 +54,7 @@ class Sample:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SamplesView:
-    """The newest open rows of a pipeline's quarantine."""
+    """The newest open quarantined rows of a pipeline."""
 
     pipeline: str
     samples: tuple[Sample, ...]
@@ -63,7 +63,7 @@ class SamplesView:
 
 
 def view_history(context: PageContext) -> HistoryView:
-    """The table that the address names."""
+    """Returns the history of the table in the address."""
     pipeline, table = context.pipeline, context.values["table"]
     answer = read_tables("history", pipeline=pipeline, table=table)
     return HistoryView(
@@ -90,10 +90,12 @@ def _commit(row: Mapping[str, Any]) -> Commit:
 
 
 def view_samples(context: PageContext) -> SamplesView:
-    """The pipeline that the address names, for who may run its reprocess: raw values may be personal."""
+    """Returns samples of the pipeline in the address, for people who may run its reprocess, since raw values may be
+    personal.
+    """
     pipeline = context.pipeline
     if not context.person.may_start(REPROCESS.format(pipeline=pipeline)):
-        raise PageMissingError(f"Raw values are shown to who may run {REPROCESS.format(pipeline=pipeline)}.")
+        raise PageMissingError(f"Raw values are shown to people who may run {REPROCESS.format(pipeline=pipeline)}.")
     answer: TableReadResult = read_tables("samples", pipeline=pipeline)
     return SamplesView(
         pipeline=pipeline,
@@ -110,7 +112,9 @@ def _sample(row: Mapping[str, Any]) -> Sample:
         at=parse_instant(row.get("at")),
         object=_text_field(row, "object"),
         batch=_text_field(row, "batch"),
-        reasons=tuple((_text_field(one, "code"), _text_field(one, "path"), _text_field(one, "detail")) for one in reasons),
+        reasons=tuple(
+            (_text_field(one, "code"), _text_field(one, "path"), _text_field(one, "detail")) for one in reasons
+        ),
         raw=_text_field(row, "raw"),
         raw_bytes=row.get("raw_bytes"),
     )
@@ -128,7 +132,7 @@ PAGES = (
         title="History of {pipeline}.{table}",
         view=view_history,
     ),
-    # Rows of people: no browser keeps them.
+    # Personal data: browsers must not cache it.
     Page(
         name="samples",
         route="/quarantine/{pipeline}/samples",

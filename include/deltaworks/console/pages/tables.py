@@ -1,4 +1,4 @@
-"""All tables of the pipelines that somebody may see, the worst first."""
+"""All tables of the pipelines a person may see, lowest score first."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from deltaworks.control.summary_paths import tables_summary
 _SORT_KEYS = {
     "table": lambda row: (row.pipeline, row.name),
     "kind": lambda row: row.kind,
-    # What cannot be read is worse than any score.
+    # A table that cannot be read is worse than any score.
     "score": lambda row: -1 if row.error else row.score,
     "files": lambda row: row.files,
     "small": lambda row: row.small_share,
@@ -29,7 +29,7 @@ _SORT_KEYS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableRow:
-    """One table. `dearest` is the trouble that costs its score most, `scores` are those of its last nights."""
+    """A table. `main_issue` reduces its score most; `scores` are those of the last snapshots."""
 
     pipeline: str
     name: str
@@ -50,13 +50,13 @@ class TableRow:
 
     @property
     def filter_text(self) -> str:
-        """What a filter looks in."""
+        """The text that a filter is matched against."""
         return f"{self.pipeline}.{self.name} {self.kind} {self.main_issue} {'error' if self.error else ''}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TablesView:
-    """The page. `at` is the newest snapshot, `missing` are pipelines of which none has been taken."""
+    """The page. `at` is the time of the newest snapshot; `missing` are pipelines without one."""
 
     listed: Rows[TableRow]
     at: datetime | None
@@ -65,12 +65,12 @@ class TablesView:
 
     @property
     def announcement(self) -> str:
-        """What is said aloud when it changes."""
+        """The text that screen readers announce when it changes."""
         return f"{self.listed.matching} tables"
 
 
 def view(context: PageContext) -> TablesView:
-    """The page for what the person may see; `?pipeline=` leaves one pipeline's."""
+    """Returns the tables the person may see; `?pipeline=` filters by pipeline."""
     chosen = context.query.get("pipeline", "")
     pipelines = [name for name in context.pipelines() if chosen in ("", name)]
     stored = read_summaries(context, TablesSummary, {name: tables_summary(name) for name in pipelines})
@@ -88,12 +88,12 @@ def view(context: PageContext) -> TablesView:
 
 
 def problems_of(stored: dict[str, StoredSummary[Any]]) -> tuple[str, ...]:
-    """What cannot be read, a line a pipeline."""
+    """Returns read errors, one line per pipeline."""
     return tuple(f"{name}: {one.problem}" for name, one in stored.items() if one.problem)
 
 
 def table_row(pipeline: str, table: TableSummary) -> TableRow:
-    """A table as a row."""
+    """Returns a table as a row."""
     main_issue = max(table.costs, key=lambda cost: cost.cost, default=None)
     if main_issue is not None and not main_issue.cost:
         main_issue = None

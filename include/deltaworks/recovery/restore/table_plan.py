@@ -278,7 +278,7 @@ def _classify_missing_files(missing: list[str], lost: list[LostTablePart]) -> tu
 def _unprepared_error(pipeline: str, table: str, batches: Sequence[int]) -> ContractError:
     return ContractError(
         "RESTORE_UNPREPARED",
-        f"The files that batches {_abbreviate([str(batch) for batch in batches])} wrote to {pipeline}.{table} are gone.",
+        f"Files that batches {_abbreviate([str(batch) for batch in batches])} wrote to {pipeline}.{table} are missing.",
         hint="`--repair source` reads the objects of all lost batches again instead.",
     )
 

@@ -1,4 +1,4 @@
-"""Errors that Delta reports, as text, of a table read as a stream, as our own."""
+"""Maps the text of Delta's streaming errors to Deltaworks errors."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import re
 
 from deltaworks.errors import ContractError, DeltaworksError
 
-#: A stream has come to a commit that replaces rows.
+#: A stream met a commit that replaces rows.
 _REWRITTEN = re.compile(r"\bDELTA_SOURCE_(?:TABLE_IGNORE_CHANGES|IGNORE_DELETE)\b(?:[^\n]*?(at version \d+))?")
-#: Commits are gone from the log, or another table is at the place of the one that was read.
+#: Commits are missing from the log, or another table replaced the one that was read.
 _MISSING_COMMITS = re.compile(
     r"\bDELTA_(?:LOG_FILE_NOT_FOUND_FOR_STREAMING_SOURCE|MISSING_FILES_UNEXPECTED_VERSION)\b"
     r"(?:[^\n]*?from version (\d+))?"
@@ -19,27 +19,29 @@ _MESSAGE_LENGTH = 1_000
 
 
 def parse_error(text: str) -> DeltaworksError | None:
-    """The error that the text of a foreign one stands for; None where it is not of a table read as a stream."""
+    """Returns the error for the text of a foreign exception; None if it does not concern a Delta source."""
     if rewritten := _REWRITTEN.search(text):
         return ContractError(
             "DELTA_SOURCE_REWRITTEN",
-            "The table that is read has had rows rewritten, by a merge, an update, a delete or a reprocess in place"
+            "A merge, update, delete or reprocess rewrote rows of the source table"
             f"{' ' + rewritten.group(1) if rewritten.group(1) else ''}.",
-            hint="Declare `skip_change_commits: true`, which leaves rewritten rows out; or, in a new generation, "
-            "`change_feed: true` with the feed switched on, which distinguishes inserts from changes.",
+            hint=(
+                "Declare `skip_change_commits: true` to skip rewritten rows. Or, in a new generation, declare "
+                "`change_feed: true` and enable the feed, which distinguishes inserts from changes."
+            ),
         )
-    if gone := _MISSING_COMMITS.search(text):
-        following = gone if gone.group(1) else _NEXT_VERSION.search(text)
+    if missing := _MISSING_COMMITS.search(text):
+        next_version = missing if missing.group(1) else _NEXT_VERSION.search(text)
         return ContractError(
             "SOURCE_EXPIRED",
-            "The log of the table that is read no longer has the version that comes next"
-            f"{', ' + following.group(1) if following else ''}.",
-            hint="Start the pipeline over, which reads the table as it is; keep its log for longer.",
+            "The source table's log no longer has the next version"
+            f"{', ' + next_version.group(1) if next_version else ''}.",
+            hint="Start the pipeline over to read the current table. Increase the table's log retention.",
         )
-    if another := _DIFFERENT_TABLE.search(text):
+    if different := _DIFFERENT_TABLE.search(text):
         return ContractError(
             "DELTA_SOURCE_REPLACED",
-            f"The table that was read is gone, and another one is in its place: {another.group()[:_MESSAGE_LENGTH]}",
-            hint="Read it from its beginning: `deltaworks pipelines start-over`; or put the former table back.",
+            f"The source table was replaced by another table: {different.group()[:_MESSAGE_LENGTH]}",
+            hint="Read it from the beginning with `deltaworks pipelines start-over`, or restore the former table.",
         )
     return None

@@ -1,6 +1,7 @@
-"""What maintenance of a Delta table has removed before a stream read it: commits of its log, or files of old versions.
+"""Detects source data that table maintenance deleted before a stream read it: log commits, or files of old versions.
 
-Neither comes back. Both end the stream by name, where Spark's own errors speak of a file, or would be tried again.
+Neither can be recovered. Both end the stream with a clear error; Spark's own errors name only a file, or would be
+retried.
 """
 
 from __future__ import annotations
@@ -20,60 +21,67 @@ _COMMIT = re.compile(r"/_delta_log/(\d{20})\.json$")
 
 
 def loss_check(reader: str, place: str) -> LossCheck:
-    """Ends the stream of the pipeline `reader` where a file of a version that it reads was vacuumed: SOURCE_EXPIRED."""
+    """Returns a check that ends the stream of the pipeline `reader` if VACUUM deleted a file of a version it reads:
+    SOURCE_EXPIRED.
+    """
 
     def removed(error: Exception) -> ContractError | None:
-        gone = _MISSING_FILE.search(str(error))
-        if gone is None:
+        missing = _MISSING_FILE.search(str(error))
+        if missing is None:
             return None
-        return expired_error(reader, place, f"a file of a version that is read was removed, {gone.group(1)}")
+        return expired_error(reader, place, f"a file of a version it reads was removed, {missing.group(1)}")
 
     return LossCheck(expiry_error=removed)
 
 
 def expired_error(reader: str, place: str, detail: str) -> ContractError:
-    """The error of a stream that comes too late to a table."""
+    """Returns the error for data that was deleted before the stream read it."""
     return ContractError(
         "SOURCE_EXPIRED",
-        f"{reader!r} has not read all of {place}, and {detail}.",
-        hint=f"What the table has now can be read: `deltaworks pipelines start-over {reader}`. Keep its log "
-        "(delta.logRetentionDuration) and removed files for longer than the stream may be behind.",
+        f"{reader!r} has not read all of {place}: {detail}.",
+        hint=(
+            f"Read the current table with `deltaworks pipelines start-over {reader}`. Retain its log "
+            "(delta.logRetentionDuration) and removed files for longer than the stream may be behind."
+        ),
     )
 
 
 def check_versions(objects: ObjectStore, reader: str, place: str, *, key: str, latest: int) -> None:
-    """Refuse to continue where the log no longer has the version that comes next.
+    """Rejects continuing if the log no longer has the next version.
 
     Args:
-        key: of the table, whose newest version is `latest`.
+        key: key of the table, whose latest version is `latest`.
 
     Raises:
-        ContractError: SOURCE_EXPIRED, with the versions that are gone.
+        ContractError: SOURCE_EXPIRED, with the missing versions.
     """
-    following = _next_version(objects, reader)
-    if following is None or following > latest:
+    next_version = _next_version(objects, reader)
+    if next_version is None or next_version > latest:
         return
-    kept = _commit_versions(objects.list(f"{key}/_delta_log/"))
-    first = min((version for version in kept if version >= following), default=latest + 1)
-    if first > following:
-        raise expired_error(reader, place, f"versions {following} to {first - 1} are not in its log any more")
+    versions = _commit_versions(objects.list(f"{key}/_delta_log/"))
+    first_retained = min((version for version in versions if version >= next_version), default=latest + 1)
+    if first_retained > next_version:
+        raise expired_error(reader, place, f"versions {next_version} to {first_retained - 1} are no longer in its log")
 
 
 def check_not_rolled_back(objects: ObjectStore, reader: str, place: str, *, pipeline: str, table: str) -> None:
-    """Refuse to continue across a rollback of the table's pipeline: what landed before it lands again after it.
+    """Rejects continuing across a rollback of the table's pipeline, which lands the same rows again.
 
     Raises:
         ContractError: DELTA_SOURCE_ROLLED_BACK.
     """
-    following = _next_version(objects, reader)
-    versions = [] if following is None else PipelineHome(objects, pipeline).start_overs.rollback_versions(table)
-    ahead = [version for version in versions if following is not None and version >= following]
-    if ahead:
+    next_version = _next_version(objects, reader)
+    versions = [] if next_version is None else PipelineHome(objects, pipeline).start_overs.rollback_versions(table)
+    later = [version for version in versions if next_version is not None and version >= next_version]
+    if later:
         raise ContractError(
             "DELTA_SOURCE_ROLLED_BACK",
-            f"{place} was rolled back in version {max(ahead)}: {reader!r} has landed rows that are gone there, and "
-            "that come again.",
-            hint=f"`deltaworks pipelines start-over {reader}` reads the table as it is; a change feed needs none.",
+            f"{place} was rolled back in version {max(later)}: {reader!r} has landed rows that were removed there "
+            "and will be written again.",
+            hint=(
+                f"Read the current table with `deltaworks pipelines start-over {reader}`; not necessary with a "
+                "change feed."
+            ),
         )
 
 
@@ -82,10 +90,10 @@ def _commit_versions(keys: Iterable[str]) -> list[int]:
 
 
 def _next_version(objects: ObjectStore, reader: str) -> int | None:
-    """The version the query continues with behind its last batch; None where it has none, or works off a snapshot."""
+    """Returns the next version the query reads; None without a batch, or while it reads the initial snapshot."""
     generations = PipelineHome(objects, reader).generations
     recorded = generations.effective()
     folder = paths.checkpoint(reader, recorded.generation, recorded.current.ordinal)
-    done = batch_numbers(objects, f"{folder}/commits/")
-    offset = generations.end_offset(recorded, done[-1]) if done else recorded.current.start
+    committed = batch_numbers(objects, f"{folder}/commits/")
+    offset = generations.end_offset(recorded, committed[-1]) if committed else recorded.current.start
     return None if offset is None or offset.get("isStartingVersion") else int(offset["reservoirVersion"])

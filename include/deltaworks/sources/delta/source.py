@@ -1,10 +1,10 @@
-"""A Delta table as a source: its rows become events, with their columns as fields.
+"""A Delta table as a source: its rows become events with their columns as fields.
 
-Rows are written as JSON inside Spark and read like any other payload, so that types, rules and quarantine are the same.
-A row's `_seq` is the batch it came in: a table has no order of its own.
+Spark writes rows as JSON, which are parsed like other payloads, so types, rules and quarantine are the same. A row's
+`_seq` is its batch number, because a table has no order of its own.
 
-What this project knows of a table is checked before it is read: rows that a merge, a rewrite in place or a gold build
-replaces would come again as new ones. The change data feed says which rows are changes.
+Before it is read, a table known to this project is checked: rows replaced by a merge, an in-place rewrite or a gold
+build would be read again as new rows. The change data feed marks changed rows.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import DataType
 
-#: Operations that replace rows, as Delta's history names them.
+#: Operations that replace rows, by their names in Delta's history.
 _REWRITE_OPERATIONS = frozenset({"MERGE", "UPDATE", "DELETE"})
 _CHECKED_COMMITS = 50
 _JSON = {"ignoreNullFields": "false", "timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX"}
 
 
 class DeltaSource:
-    """The table a pipeline declares."""
+    """The table that a pipeline declares."""
 
     def __init__(self, catalog: Catalog, spec: PipelineSpec) -> None:
         if not isinstance(spec.source, DeltaSourceSpec):
@@ -52,7 +52,7 @@ class DeltaSource:
         self._catalog = catalog
 
     def frame(self, spark: SparkSession, *, start: dict[str, Any] | None) -> DataFrame:
-        """Appended rows, or changes; limits by files and bytes a batch.
+        """Returns appended rows, or changes; limits files and bytes per batch.
 
         Raises:
             ContractError: DELTA_SOURCE_MISSING, DELTA_SOURCE_REWRITTEN, DELTA_SOURCE_WITHOUT_CHANGES,
@@ -77,21 +77,24 @@ class DeltaSource:
             return {"startingVersion": str(self._source.starting_version)}
         if self._source.starting_timestamp is not None:
             return {"startingTimestamp": self._source.starting_timestamp}
-        # The feed has no rows of versions before it was switched on; the first snapshot is read as inserts.
+        # The feed has no rows of versions before it was enabled; the first snapshot is read as inserts.
         return {}
 
     def _version_after(self, start: dict[str, Any]) -> int:
-        """The version a new checkpoint begins with, from the offset at which the former one ended.
+        """Returns the version at which a new checkpoint begins, from the end offset of the former one.
 
-        A batch may end inside a version. Its files cannot be skipped by an option, and reading them again would double
-        their rows.
+        A batch may end inside a version. Its files cannot be skipped by an option, and reading them again would
+        duplicate rows.
         """
         if start.get("isStartingVersion") or int(start.get("index", -1)) >= 0:
             raise ContractError(
                 "DELTA_SOURCE_MID_VERSION",
                 f"{self._reader!r} lost its checkpoint in the middle of version {start.get('reservoirVersion')} of "
-                f"{self._source.display_name()}: where in it the next batch begins cannot be given to Spark.",
-                hint=f"Restore the checkpoint, or read all again: `deltaworks pipelines start-over {self._reader}`.",
+                f"{self._source.display_name()}. Spark cannot start a batch inside a version.",
+                hint=(
+                    "Restore the checkpoint, or read everything again with `deltaworks pipelines start-over "
+                    f"{self._reader}`."
+                ),
             )
         return int(start["reservoirVersion"])
 
@@ -115,50 +118,52 @@ class DeltaSource:
         if source.uri is not None:
             return
         key = paths.table(str(source.pipeline), str(source.table))
-        handle: DeltaTable | None = Lake(self._catalog.environment.lake).open(key)
-        if handle is None:
+        table: DeltaTable | None = Lake(self._catalog.environment.lake).open(key)
+        if table is None:
             raise ContractError(
                 "DELTA_SOURCE_MISSING",
-                f"{self._reader!r} reads {source.display_name()}, which is not there.",
-                hint="Start the pipeline that writes it first, or mend `source`.",
+                f"{self._reader!r} reads {source.display_name()}, which does not exist.",
+                hint="Start the pipeline that writes it first, or correct `source`.",
             )
-        feed = handle.metadata().configuration.get("delta.enableChangeDataFeed") == "true"
+        feed = table.metadata().configuration.get("delta.enableChangeDataFeed") == "true"
         if source.change_feed and not feed:
             raise ContractError(
                 "DELTA_SOURCE_WITHOUT_CHANGES",
-                f"{source.display_name()} keeps no change data feed.",
-                hint="Set delta.enableChangeDataFeed on it; changes before that are in no feed.",
+                f"{source.display_name()} has no change data feed.",
+                hint="Set delta.enableChangeDataFeed on it. The feed has no changes from before that.",
             )
         objects = open_objects(self._catalog.environment.lake)
-        check_versions(objects, self._reader, source.display_name(), key=key, latest=handle.version())
+        check_versions(objects, self._reader, source.display_name(), key=key, latest=table.version())
         if not source.change_feed:
             check_not_rolled_back(
                 objects, self._reader, source.display_name(), pipeline=str(source.pipeline), table=str(source.table)
             )
         if first_start and not source.change_feed and not source.skip_change_commits:
-            self._check_append_only(handle)
+            self._check_append_only(table)
 
-    def _check_append_only(self, handle: DeltaTable) -> None:
-        """Refuse a table whose rows are replaced: one that is rebuilt or counted on, or one that lately was merged."""
+    def _check_append_only(self, table: DeltaTable) -> None:
+        """Rejects a table whose rows are replaced: rebuilt or updated tables, and tables with a recent merge."""
         writer = self._catalog.pipeline(str(self._source.pipeline))
         rebuilt = {table.name for table in writer.gold.tables} | {table.name for table in writer.live}
         rebuilt |= {table.name for table in writer.keyed_tables}
-        rewrote = "" if self._source.table not in rebuilt else "it is a gold, keyed or live table"
-        for commit in handle.history(_CHECKED_COMMITS):
+        reason = "" if self._source.table not in rebuilt else "it is a gold, keyed or live table"
+        for commit in table.history(_CHECKED_COMMITS):
             mode = (commit.get("operationParameters") or {}).get("mode")
             if commit.get("operation") in _REWRITE_OPERATIONS or mode == "Overwrite":
-                rewrote = rewrote or f"{commit['operation']} rewrote rows in version {commit.get('version')}"
-        if rewrote:
+                reason = reason or f"{commit['operation']} rewrote rows in version {commit.get('version')}"
+        if reason:
             raise ContractError(
                 "DELTA_SOURCE_REWRITTEN",
-                f"{self._reader!r} reads {self._source.display_name()}, where rows are rewritten, as no stream can read: "
-                f"{rewrote}.",
-                hint="Read the bronze table it is made of; or declare `change_feed: true` with the feed switched on, "
-                "which distinguishes inserts from changes; or `skip_change_commits: true`, which skips rewritten rows.",
+                f"{self._reader!r} reads {self._source.display_name()}, whose rows are rewritten: {reason}.",
+                hint=(
+                    "Read its bronze table instead. Or declare `change_feed: true` and enable the feed, which "
+                    "distinguishes inserts from changes. Or declare `skip_change_commits: true`, which skips "
+                    "rewritten rows."
+                ),
             )
 
     def slice_of(self, batch: DataFrame, *, batch_id: int, offsets: Callable[[], OffsetRange]) -> RecordSlice:
-        """The batch's rows as JSON, with their number within the batch."""
+        """Returns the batch's rows as JSON, numbered within the batch."""
         from pyspark.sql import functions as F
 
         columns = [
@@ -170,16 +175,16 @@ class DeltaSource:
         return RecordSlice(frame, rows, loss_check(self._reader, self._source.display_name()))
 
     def backlog(self, progress: Mapping[str, Any] | None) -> dict[str, Any]:
-        """Versions of the table that no batch has read to the end."""
+        """Returns files and bytes of versions that no batch has read completely."""
         if not progress:
             return {}
         metrics = progress.get("metrics") or {}
-        waiting = {"backlog_files": "numFilesOutstanding", "backlog_bytes": "numBytesOutstanding"}
-        return {name: int(metrics[metric]) for name, metric in waiting.items() if metric in metrics}
+        metric_names = {"backlog_files": "numFilesOutstanding", "backlog_bytes": "numBytesOutstanding"}
+        return {name: int(metrics[metric]) for name, metric in metric_names.items() if metric in metrics}
 
 
 def _json_type(kind: DataType) -> DataType:
-    """The type with decimals as text: a number in JSON would lose digits on its way."""
+    """Returns the type with decimals as strings, because a JSON number would lose digits."""
     from pyspark.sql import types as T
 
     if isinstance(kind, T.DecimalType):
@@ -195,7 +200,7 @@ def _json_type(kind: DataType) -> DataType:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowReader:
-    """Makes payloads of rows written as JSON, one for each piece a task is given."""
+    """Converts rows written as JSON into payloads."""
 
     key: str
     seq: int

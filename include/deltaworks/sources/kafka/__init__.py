@@ -1,1 +1,1 @@
-"""Topics of Kafka as a source."""
+"""Kafka topics as a source."""

@@ -1,4 +1,4 @@
-"""Records of Kafka as rows of a pipeline's archive, and back as Spark's connector gives them."""
+"""Converts Kafka records to archive rows, and archive rows back to the columns of Spark's connector."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def kafka_archive_columns(topics: Sequence[str], batch: pa.RecordBatch) -> dict[str, pa.Array]:
-    """Columns of the archive.
+    """Returns the columns of the archive.
 
     Raises:
         ContractError: RECORD_SEQ_EXHAUSTED.
@@ -35,18 +35,18 @@ def kafka_archive_columns(topics: Sequence[str], batch: pa.RecordBatch) -> dict[
 
 
 def _seqs(topics: Sequence[str], names: pa.Array, partitions: np.ndarray, offsets: np.ndarray) -> pa.Array:
-    """`partition_seq` of every record."""
+    """Returns the `partition_seq` of each record."""
     encoded = names.dictionary_encode()
     places = np.array([topics.index(name) for name in encoded.dictionary.to_pylist()], np.int64)
     numbers = places[encoded.indices.to_numpy()]
     if len(offsets):
-        # One beyond the bounds would be another record's.
+        # A number out of range would collide with another record's.
         partition_seq(int(numbers.max()), int(partitions.max()), int(offsets.max()))
     return pa.array((numbers << PARTITION_BITS | partitions.astype(np.int64)) << ORDINAL_BITS | offsets)
 
 
 def kafka_columns(rows: DataFrame) -> DataFrame:
-    """Rows of the archive with the columns that Spark's connector gives."""
+    """Converts archive rows to the columns of Spark's connector."""
     from pyspark.sql import functions as F
 
     return rows.select(

@@ -1,7 +1,7 @@
-"""Kafka's Java clients: how they are configured, and what is asked of brokers that Spark's source does not report.
+"""Kafka's Java clients: their configuration, and broker metadata that Spark's source does not report.
 
-The clients are the JVM's own, so nothing has to be installed. Each question opens one and closes it: they come once a
-batch, and a client kept open would outlive its pipeline.
+Uses the JVM's clients, so nothing has to be installed. Each call opens and closes a client: there is one call per
+batch, and a cached client would outlive its pipeline.
 """
 
 from __future__ import annotations
@@ -25,18 +25,17 @@ _LOGIN_MODULES = {
     "SCRAM-SHA-256": "org.apache.kafka.common.security.scram.ScramLoginModule",
     "SCRAM-SHA-512": "org.apache.kafka.common.security.scram.ScramLoginModule",
 }
-#: For a time in epoch milliseconds, the first offset of a record that is not older; a partition without one is skipped.
+#: Returns the first offset at or after a time in epoch milliseconds, per partition that has one.
 FirstOffsetLookup = Callable[[int], Mapping[TopicPartition, int]]
 
 
 def client_properties(security: KafkaSecuritySpec) -> dict[str, str]:
-    """What a client is configured with. Holds secrets.
+    """Returns the properties of a Java client. They contain secrets.
 
-    As options of Spark's source they begin with `kafka.`, and Spark's settings of redaction keep them out of plans and
-    pages.
+    As options of Spark's source they begin with `kafka.`; Spark's redaction settings hide them in plans and pages.
 
     Raises:
-        ConfigError: REFERENCE_UNRESOLVED; SOURCE_CERTIFICATE_MISSING, a truststore or keystore is no file here.
+        ConfigError: REFERENCE_UNRESOLVED; SOURCE_CERTIFICATE_MISSING, a truststore or keystore does not exist.
     """
     properties: dict[str, str] = {"security.protocol": security.protocol}
     if security.mechanism and security.username and security.password:
@@ -62,8 +61,8 @@ def _existing_file(name: str, declared: Reference | str) -> str:
     if not Path(path).is_file():
         raise ConfigError(
             "SOURCE_CERTIFICATE_MISSING",
-            f"source.security.{name}: {path} is no file on this machine.",
-            hint="Put it there, for the driver and for every worker, or mend the path.",
+            f"source.security.{name}: {path} does not exist on this machine.",
+            hint="Provide the file on the driver and on every worker, or correct the path.",
         )
     return path
 
@@ -74,46 +73,46 @@ def _quoted(value: str) -> str:
 
 
 class KafkaBrokers:
-    """The brokers of one pipeline. For the driver alone.
+    """The brokers of one pipeline. Used by the driver only.
 
-    Every question waits for an answer as long as Kafka's clients do, a minute, and raises DeltaworksError:
-    STORAGE_UNREACHABLE, KAFKA_TOPIC_MISSING, SOURCE_LOGIN_REFUSED, SOURCE_CERTIFICATE_REFUSED, or what else is wrong.
+    Each call waits up to a minute, as Kafka's clients do, and raises DeltaworksError: STORAGE_UNREACHABLE,
+    KAFKA_TOPIC_MISSING, SOURCE_LOGIN_REFUSED, SOURCE_CERTIFICATE_REFUSED, or another error.
     """
 
     def __init__(self, properties: Mapping[str, str]) -> None:
-        """`properties` are those of a Java client. They hold secrets."""
+        """`properties` configure a Java client. They contain secrets."""
         self._properties = dict(properties)
 
     def topic_ids(self, spark: SparkSession, topics: Sequence[str]) -> dict[str, str]:
-        """The id of each topic, which no other topic of that name ever has."""
+        """Returns the id of each topic, which a recreated topic does not share."""
         with self._client(spark) as client:
             described = _describe_topics(spark, client, topics)
             return {name: str(described[name].topicId().toString()) for name in topics}
 
     def earliest_offsets(self, spark: SparkSession, topics: Sequence[str]) -> dict[TopicPartition, int]:
-        """Of each partition, the offset below which retention has removed every record."""
+        """Returns the first retained offset of each partition."""
         with self._client(spark) as client:
             described = _describe_topics(spark, client, topics)
             keys = [(topic, info.partition()) for topic in topics for info in described[topic].partitions()]
             return _list_offsets(spark, client, keys, _jvm(spark).org.apache.kafka.clients.admin.OffsetSpec.earliest())
 
     def has_compaction(self, spark: SparkSession, topics: Sequence[str]) -> bool:
-        """Whether one of the topics may drop a record for a newer one of its key."""
+        """Returns whether one of the topics is compacted."""
         with self._client(spark) as client:
             configs = _topic_configs(spark, client, topics)
             return any("compact" in config.get("cleanup.policy").value() for config in configs)
 
     def retention_seconds(self, spark: SparkSession, topics: Sequence[str]) -> float | None:
-        """For how long the topic that keeps records shortest does; None where all keep them for good.
+        """Returns the shortest retention of the topics in seconds; None if all retain records forever.
 
-        How much a topic may hold (`retention.bytes`) says nothing of time and is not looked at.
+        Size-based retention (`retention.bytes`) is ignored.
         """
         retentions = []
         with self._client(spark) as client:
             for config in _topic_configs(spark, client, topics):
-                kept_ms = int(config.get("retention.ms").value())
-                if kept_ms >= 0 and "delete" in config.get("cleanup.policy").value():
-                    retentions.append(kept_ms / 1000)
+                retention_ms = int(config.get("retention.ms").value())
+                if retention_ms >= 0 and "delete" in config.get("cleanup.policy").value():
+                    retentions.append(retention_ms / 1000)
         return min(retentions, default=None)
 
     def oldest_unread_ms(
@@ -125,16 +124,16 @@ class KafkaBrokers:
         now_ms: int,
         precision_ms: int,
     ) -> int | None:
-        """When the oldest record was written that waits; see the function of that name. Several questions, in turn."""
+        """Returns when the oldest unread record was written; see `oldest_unread_ms`. Makes several requests."""
         spec = _jvm(spark).org.apache.kafka.clients.admin.OffsetSpec
         with self._client(spark) as client:
 
-            def first_since(since_ms: int) -> dict[TopicPartition, int]:
+            def first_offsets(since_ms: int) -> dict[TopicPartition, int]:
                 offsets = _list_offsets(spark, client, list(unread), spec.forTimestamp(since_ms))
                 return {partition: offset for partition, offset in offsets.items() if offset >= 0}
 
             return oldest_unread_ms(
-                unread, first_since, earliest_ms=earliest_ms, now_ms=now_ms, precision_ms=precision_ms
+                unread, first_offsets, earliest_ms=earliest_ms, now_ms=now_ms, precision_ms=precision_ms
             )
 
     @contextmanager
@@ -149,7 +148,7 @@ class KafkaBrokers:
                 yield client
             finally:
                 client.close()
-        except Exception as error:  # the JVM's own, whatever PySpark makes of them
+        except Exception as error:  # a Java exception, in any form PySpark gives it
             raise as_deltaworks_error(error) from error
 
 
@@ -160,44 +159,46 @@ def _jvm(spark: SparkSession) -> Any:
 def _list_offsets(
     spark: SparkSession, client: Any, keys: Sequence[TopicPartition], spec: Any
 ) -> dict[TopicPartition, int]:
-    """The offset that `spec` asks for, of each partition."""
+    """Returns the offset that `spec` selects, per partition."""
     jvm = _jvm(spark)
     request = jvm.java.util.HashMap()
     partitions = {key: jvm.org.apache.kafka.common.TopicPartition(*key) for key in keys}
     for partition in partitions.values():
         request.put(partition, spec)
-    answers = client.listOffsets(request).all().get()
-    return {key: int(answers.get(partition).offset()) for key, partition in partitions.items()}
+    results = client.listOffsets(request).all().get()
+    return {key: int(results.get(partition).offset()) for key, partition in partitions.items()}
 
 
 def _topic_configs(spark: SparkSession, client: Any, topics: Sequence[str]) -> list[Any]:
-    """The configuration of each topic."""
+    """Returns the configuration of each topic."""
     jvm = _jvm(spark)
     resource = jvm.org.apache.kafka.common.config.ConfigResource
-    of_topics = [resource(resource.Type.TOPIC, topic) for topic in topics]
+    topic_resources = [resource(resource.Type.TOPIC, topic) for topic in topics]
     resources = jvm.java.util.ArrayList()
-    for topic in of_topics:
+    for topic in topic_resources:
         resources.add(topic)
-    answers = client.describeConfigs(resources).all().get()
-    return [answers.get(topic) for topic in of_topics]
+    results = client.describeConfigs(resources).all().get()
+    return [results.get(topic) for topic in topic_resources]
 
 
 def _describe_topics(spark: SparkSession, client: Any, topics: Sequence[str]) -> dict[str, Any]:
     names = _jvm(spark).java.util.ArrayList()
     for topic in topics:
         names.add(topic)
-    answers = client.describeTopics(names).topicNameValues()
+    results = client.describeTopics(names).topicNameValues()
     descriptions = {}
     for topic in topics:
         try:
-            descriptions[topic] = answers.get(topic).get()
+            descriptions[topic] = results.get(topic).get()
         except Exception as error:
             if "UnknownTopicOrPartitionException" not in str(error):
                 raise
             raise ConfigError(
                 "KAFKA_TOPIC_MISSING",
                 f"The brokers have no topic {topic!r}.",
-                hint="Create it, or mend `source.topics`; where topics are hidden, see what the user may describe.",
+                hint=(
+                    "Create it, or correct `source.topics`. If topics are hidden, check the user's describe permission."
+                ),
             ) from error
     return descriptions
 
@@ -210,23 +211,23 @@ def oldest_unread_ms(
     now_ms: int,
     precision_ms: int,
 ) -> int | None:
-    """When the oldest record that waits was written, at most `precision_ms` too early; None where none waits.
+    """Returns when the oldest unread record was written, at most `precision_ms` too early; None if all are read.
 
-    Brokers answer, for a time, which record is the first that is not older, of all partitions at once. So the time is
-    found by halving the span between two bounds. Where producers set the times of records themselves and not in order,
-    the answer is as good as theirs. A record older than `earliest_ms` counts as written then.
+    For a given time, brokers return the first record at or after it in every partition. A binary search over that time
+    yields the result. If producers set timestamps out of order, the result is inaccurate. A record older than
+    `earliest_ms` counts as written then.
     """
     if not unread:
         return None
 
-    def holds_older(than_ms: int) -> bool:
-        first = first_offsets(than_ms)
+    def has_older(cutoff_ms: int) -> bool:
+        first = first_offsets(cutoff_ms)
         return any(key not in first or first[key] > position for key, position in unread.items())
 
     low, high = earliest_ms, max(earliest_ms, now_ms)
-    if holds_older(low):
+    if has_older(low):
         return low
     while high - low > max(1, precision_ms):
         middle = (low + high) // 2
-        low, high = (low, middle) if holds_older(middle) else (middle, high)
+        low, high = (low, middle) if has_older(middle) else (middle, high)
     return low

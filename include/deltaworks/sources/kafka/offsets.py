@@ -1,13 +1,13 @@
-"""Offsets of Kafka: topics by their ids, `_seq` of rows, the distance of two positions, and records that were lost.
+"""Kafka offsets: topic ids, `_seq` of rows, backlog, and lost records.
 
-A topic that is deleted and created again has other records at the same offsets. Its id is fixed by a put-if-absent
-object when a generation of the pipeline first sees it. Spark notifications a topic that is shorter than what was read; one
-that has grown past that again it would read on from the middle.
+A recreated topic has other records at the same offsets. A topic's id is therefore stored by a put-if-absent object when
+a generation of the pipeline first reads it. Spark detects a topic that is shorter than the read position, but would
+continue in the middle of a recreated topic that has grown past it.
 
-Spark's source only logs which records retention had removed before they were read. So tasks note which offsets they
-have read, and the holes between these count as lost below the first offset that the brokers still have after the
-reading. Above it a hole is no loss: markers of transactions, aborted records and what compaction removed have offsets
-too. Below it they look like lost records, so a range says how many may be lost at most.
+Spark's source only logs which records expired before they were read. So tasks record the offsets they read. A gap below
+the first offset that the brokers retain after the read counts as lost. Above that offset a gap is no loss, because
+transaction markers, aborted records and compacted records have offsets too. Below it they look like lost records, so
+the number of lost records is an upper bound.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ from deltaworks.errors import ContractError
 from deltaworks.events.parse import Payload
 from deltaworks.sources.records import lost_records_payload, record_seq
 
-#: A topic and one of its partitions.
+#: A topic and one of its partition numbers.
 TopicPartition = tuple[str, int]
 #: Offsets by topic and partition, as Spark writes them.
 Offsets = Mapping[str, Mapping[str, int]]
-#: Of the bits that number partitions, those for the partition within its topic.
+#: Of the bits for partition numbers, those for the partition within its topic.
 PARTITION_BITS = 13
 
 
 def partition_seq(topic: int, partition: int, offset: int) -> int:
-    """The `_seq` of a record; `topic` is its topic's place in the declaration.
+    """Returns the `_seq` of a record; `topic` is the topic's index in the declaration.
 
     Raises:
         ContractError: RECORD_SEQ_EXHAUSTED.
@@ -43,23 +43,23 @@ def partition_seq(topic: int, partition: int, offset: int) -> int:
     if partition >= 1 << PARTITION_BITS:
         raise ContractError(
             "RECORD_SEQ_EXHAUSTED",
-            f"Partition {partition} has no place in a 64-bit `_seq`.",
-            hint=f"Topics have at most {1 << PARTITION_BITS} partitions here.",
+            f"Partition {partition} does not fit into a 64-bit `_seq`.",
+            hint=f"A topic may have at most {1 << PARTITION_BITS} partitions.",
         )
     return record_seq(topic << PARTITION_BITS | partition, offset)
 
 
 def count_offsets_between(end: Offsets, latest: Offsets) -> int:
-    """How many offsets lie between two positions, markers of transactions among them."""
-    return sum(newest - position for _, position, newest in _unread_positions(end, latest))
+    """Returns the number of offsets between two positions, including transaction markers."""
+    return sum(stop - position for _, position, stop in _unread_positions(end, latest))
 
 
 def unread_offsets(read: Offsets, latest: Offsets) -> dict[TopicPartition, int]:
-    """The first offset that is not read, of each partition that has one.
+    """Returns the first unread offset of each partition that has one.
 
     Args:
-        read, newest: the offset after the last that was read, and after the last there is. A partition that `read`
-            lacks is new: nothing of it was read.
+        read, latest: the offsets after the last record read, and after the last available record. A partition missing
+            in `read` is new and unread.
     """
     return {partition: position for partition, position, _ in _unread_positions(read, latest)}
 
@@ -73,7 +73,7 @@ def _unread_positions(read: Offsets, latest: Offsets) -> Iterator[tuple[TopicPar
 
 
 class TopicIds:
-    """The ids of a pipeline's topics in its current generation. For one run, in one thread."""
+    """The topic ids of a pipeline's current generation. For one run, in one thread."""
 
     def __init__(self, home: PipelineHome) -> None:
         self._home = home
@@ -81,47 +81,49 @@ class TopicIds:
         self._first_ids: dict[str, str] = {}
 
     def check(self, ids: Mapping[str, str]) -> None:
-        """Compare the ids that topics have now with those they had first. A new topic is recorded.
+        """Compares the current topic ids with the recorded ones. Records the id of a new topic.
 
         Raises:
             ContractError: KAFKA_TOPIC_REPLACED.
         """
-        for topic, now in ids.items():
-            first = self._first_ids.get(topic) or self._recorded_id(topic, now)
-            if first != now:
+        for topic, current_id in ids.items():
+            first = self._first_ids.get(topic) or self._recorded_id(topic, current_id)
+            if first != current_id:
                 raise ContractError(
                     "KAFKA_TOPIC_REPLACED",
-                    f"{self._pipeline!r} began with the topic {topic} of the id {first}; now its id is {now}: it was "
-                    "deleted and recreated, and offsets read so far mean nothing there.",
-                    hint=f"Read it from its beginning: `deltaworks pipelines start-over {self._pipeline}`; or name "
-                    "the new topic otherwise and add it to `source.topics`.",
+                    f"Topic {topic} of {self._pipeline!r} was recreated: its id was {first}, now it is {current_id}. "
+                    "The offsets read so far are invalid.",
+                    hint=(
+                        f"Read it from the beginning with `deltaworks pipelines start-over {self._pipeline}`, or "
+                        "give the new topic another name and add it to `source.topics`."
+                    ),
                 )
             self._first_ids[topic] = first
 
-    def _recorded_id(self, topic: str, now: str) -> str:
+    def _recorded_id(self, topic: str, current_id: str) -> str:
         generation = self._home.generations.current()
         key = paths.kafka_topic(self._pipeline, generation, topic)
-        if self._home.objects.put_if_absent(key, json.dumps({"topic_id": now}).encode()):
-            return now
+        if self._home.objects.put_if_absent(key, json.dumps({"topic_id": current_id}).encode()):
+            return current_id
         recorded = self._home.objects.get(key)
-        return now if recorded is None else str(json.loads(recorded.data)["topic_id"])
+        return current_id if recorded is None else str(json.loads(recorded.data)["topic_id"])
 
 
-#: First and last offset of records that follow each other.
+#: First and last offset of consecutive records.
 OffsetRun = tuple[int, int]
-#: Runs a task remembers of a partition. Beyond them the narrowest holes are forgotten: what expired is wide.
+#: Runs that a task keeps per partition. Beyond this number the narrowest gaps are closed; expired ranges are wide.
 MAX_RUNS = 200
 _MAX_RANGE_EXAMPLES = 20
 
 
 class ReadOffsets:
-    """The offsets a task reads."""
+    """The offsets that a task reads."""
 
     def __init__(self) -> None:
         self._runs: dict[TopicPartition, list[OffsetRun]] = {}
 
     def track(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """The batches, noted on their way."""
+        """Yields the batches and records their offsets."""
         for batch in batches:
             if batch.num_rows:
                 self._record(batch)
@@ -140,12 +142,12 @@ class ReadOffsets:
                 self._runs[partition] = merge_runs(runs, max_runs=MAX_RUNS)
 
     def ranges(self) -> list[Any]:
-        """`[topic, partition, runs]` of each partition."""
+        """Returns `[topic, partition, runs]` per partition."""
         return [[*partition, merge_runs(runs, max_runs=MAX_RUNS)] for partition, runs in self._runs.items()]
 
 
 def merge_runs(runs: Iterable[Sequence[int]], *, max_runs: int | None = None) -> list[OffsetRun]:
-    """Runs in order, those that touch made one; where there are more than `most`, the narrowest holes are closed."""
+    """Returns the runs in order with adjacent ones merged; with more than `max_runs`, closes the narrowest gaps."""
     merged: list[OffsetRun] = []
     for first, last in sorted((run[0], run[1]) for run in runs):
         if merged and first <= merged[-1][1] + 1:
@@ -155,27 +157,27 @@ def merge_runs(runs: Iterable[Sequence[int]], *, max_runs: int | None = None) ->
     if max_runs is None or len(merged) <= max_runs:
         return merged
     widths = sorted((after[0] - before[1] for before, after in pairwise(merged)), reverse=True)
-    # Of holes that are equally wide none is better than the other: all of them are closed.
-    narrowest_kept = widths[max_runs - 1] + 1
-    kept = [merged[0]]
+    # Gaps of equal width are all closed, because none is preferable.
+    min_kept_width = widths[max_runs - 1] + 1
+    merged_runs = [merged[0]]
     for run in merged[1:]:
-        if run[0] - kept[-1][1] >= narrowest_kept:
-            kept.append(run)
+        if run[0] - merged_runs[-1][1] >= min_kept_width:
+            merged_runs.append(run)
         else:
-            kept[-1] = (kept[-1][0], run[1])
-    return kept
+            merged_runs[-1] = (merged_runs[-1][0], run[1])
+    return merged_runs
 
 
 def find_gaps(runs: Iterable[Sequence[int]], begin: int, end: int) -> list[OffsetRun]:
-    """What lies from `begin` up to `end`, which is not part of it, and in none of the runs."""
-    gaps, at = [], begin
+    """Returns the offsets from `begin` to before `end` that are in no run."""
+    gap_runs, position = [], begin
     for first, last in merge_runs(runs):
         if first >= end:
             break
-        if first > at:
-            gaps.append((at, first - 1))
-        at = max(at, last + 1)
-    return [*gaps, (at, end - 1)] if at < end else gaps
+        if first > position:
+            gap_runs.append((position, first - 1))
+        position = max(position, last + 1)
+    return [*gap_runs, (position, end - 1)] if position < end else gap_runs
 
 
 def lost_records(
@@ -186,30 +188,30 @@ def lost_records(
     end: Offsets,
     earliest: Mapping[TopicPartition, int],
 ) -> list[Payload]:
-    """A payload for each partition of which records were removed unread.
+    """Returns a payload per partition that lost records unread.
 
     Args:
-        seen: the ranges of all tasks; see `OffsetsSeen.ranges`.
-        start, end: the batch; a partition that `start` lacks is new and read from 0.
-        earliest: by topic and partition what the brokers still had after the batch was read.
+        read_ranges: the ranges of all tasks; see `ReadOffsets.ranges`.
+        start, end: offsets of the batch; a partition missing in `start` is new and read from 0.
+        earliest: by topic and partition, the first offset the brokers retained after the batch was read.
     """
     runs: dict[TopicPartition, list[Any]] = {}
     for topic, partition, read in read_ranges:
         runs.setdefault((topic, int(partition)), []).extend(read)
-    lost = []
+    payloads = []
     for topic, partitions in end.items():
         for partition, last in partitions.items():
             key = (topic, int(partition))
             bound = min(last, earliest.get(key, 0))
-            gone = find_gaps(runs.get(key, ()), start.get(topic, {}).get(partition, 0), bound)
-            if gone:
-                lost.append(_lost_payload(topics.index(topic), *key, gone))
-    return lost
+            gaps = find_gaps(runs.get(key, ()), start.get(topic, {}).get(partition, 0), bound)
+            if gaps:
+                payloads.append(_lost_payload(topics.index(topic), *key, gaps))
+    return payloads
 
 
-def _lost_payload(number: int, topic: str, partition: int, gone: Sequence[OffsetRun]) -> Payload:
-    first, last = gone[0][0], gone[-1][1]
-    count = sum(end - begin + 1 for begin, end in gone)
+def _lost_payload(number: int, topic: str, partition: int, gaps: Sequence[OffsetRun]) -> Payload:
+    first, last = gaps[0][0], gaps[-1][1]
+    count = sum(end - begin + 1 for begin, end in gaps)
     return lost_records_payload(
         partition_seq(number, partition, first),
         f"{topic}/{partition}/{first}-{last}",
@@ -220,6 +222,6 @@ def _lost_payload(number: int, topic: str, partition: int, gone: Sequence[Offset
             "first_offset": first,
             "last_offset": last,
             "records_at_most": count,
-            "ranges": [list(run) for run in gone[:_MAX_RANGE_EXAMPLES]],
+            "ranges": [list(run) for run in gaps[:_MAX_RANGE_EXAMPLES]],
         },
     )

@@ -1,7 +1,7 @@
-"""Reads records of Kafka again, by Spark's connector, between offsets that the ledger has.
+"""Re-reads Kafka records with Spark's connector, between offsets of the ledger.
 
-A topic that is compacted may have lost any record to a newer one of its key, so nothing of it is surely there. One that
-was deleted and created again has other records at these offsets: nothing of it is there.
+A compacted topic may have lost any record, so none is certainly retained. A recreated topic has other records at these
+offsets, so none is retained.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 _COLUMNS = ("topic", "partition", "offset", "timestamp", "value", "key", "headers")
-#: Conditions under which a topic has nothing of what was read.
+#: Conditions under which a topic retains none of the records that were read.
 _TOPIC_GONE_CONDITIONS = ("KAFKA_TOPIC_REPLACED", "KAFKA_TOPIC_MISSING")
 
 
@@ -49,8 +49,8 @@ class KafkaRecordSource:
         return KafkaReader.for_source(self._source, with_fields=self._with_fields)
 
     def ranges(self, batches: Sequence[BatchOffsets]) -> list[RecordRange]:
-        """See RecordSource. Not every offset has a record: transactions and compaction leave holes."""
-        return [one for batch in batches for one in self._batch_ranges(batch)]
+        """See RecordSource. Offsets may have gaps, due to transactions and compaction."""
+        return [range_ for batch in batches for range_ in self._batch_ranges(batch)]
 
     def _batch_ranges(self, batch: BatchOffsets) -> list[RecordRange]:
         start = batch.start if batch.start is not None else self._query_start(batch)
@@ -58,7 +58,7 @@ class KafkaRecordSource:
         for topic, partitions in batch.end.items():
             if topic not in self._source.topics:
                 continue
-            place = self._source.topics.index(topic)
+            topic_index = self._source.topics.index(topic)
             for partition, end in partitions.items():
                 first = (start.get(topic) or {}).get(partition, 0)
                 if first < end:
@@ -66,7 +66,7 @@ class KafkaRecordSource:
                         RecordRange(
                             stream=topic,
                             partition=partition,
-                            number=place << PARTITION_BITS | int(partition),
+                            number=topic_index << PARTITION_BITS | int(partition),
                             first=first,
                             last=end - 1,
                             batch_id=batch.batch_id,
@@ -75,35 +75,35 @@ class KafkaRecordSource:
         return ranges
 
     def _query_start(self, batch: BatchOffsets) -> dict[str, dict[str, int]]:
-        """Where the query began, for a ledger of an earlier release, which does not say so."""
-        noted = initial_offset(self._home, self._home.generations.effective())
-        if not noted and self._source.starting_offsets == "latest":
+        """Returns the offsets at which the query began, for a ledger that does not record them."""
+        recorded = initial_offset(self._home, self._home.generations.effective())
+        if not recorded and self._source.starting_offsets == "latest":
             raise ContractError(
                 "LEDGER_WITHOUT_OFFSET",
-                f"The ledger does not say where batch {batch.batch_id} began.",
+                f"The ledger does not record the start of batch {batch.batch_id}.",
                 hint="Select later batches.",
             )
-        return noted
+        return recorded
 
     def select(self, ranges: Sequence[RecordRange], text: str) -> list[RecordRange] | None:
-        """See RecordSource: `topic/partition/first-last`, of which either end may be left out."""
+        """See RecordSource: `topic/partition/first-last`; either end may be omitted."""
         parts = text.split("/")
         if len(parts) != 3 or not parts[1].isdecimal():
             return None
         first, separator, last = parts[2].partition("-")
         if any(bound and not bound.isdecimal() for bound in (first, last)) or not parts[2]:
             return None
-        low = int(first or 0)
-        high = int(last) if last else (LAST_ORDINAL if separator else low)
-        within = (one for one in ranges if (one.stream, one.partition) == (parts[0], parts[1]))
-        return [part for one in within if (part := one.clip(low, high)) is not None]
+        first_offset = int(first or 0)
+        last_offset = int(last) if last else (LAST_ORDINAL if separator else first_offset)
+        candidates = (range_ for range_ in ranges if (range_.stream, range_.partition) == (parts[0], parts[1]))
+        return [part for range_ in candidates if (part := range_.clip(first_offset, last_offset)) is not None]
 
     def retained(self, spark: SparkSession, ranges: Sequence[RecordRange]) -> list[RetainedRange]:
         """See RecordSource."""
         by_topic: dict[str, dict[str, RetainedRange]] = {
             topic: self._retained_by_partition(spark, topic) for topic in self._source.topics
         }
-        return [by_topic.get(one.stream, {}).get(one.partition, NOTHING_RETAINED) for one in ranges]
+        return [by_topic.get(range_.stream, {}).get(range_.partition, NOTHING_RETAINED) for range_ in ranges]
 
     def _retained_by_partition(self, spark: SparkSession, topic: str) -> dict[str, RetainedRange]:
         brokers = KafkaBrokers(client_settings(self._source))
@@ -120,13 +120,13 @@ class KafkaRecordSource:
         }
 
     def frame(self, spark: SparkSession, ranges: Sequence[RecordRange]) -> DataFrame:
-        """See RecordSource: of each partition everything from its first range to its last one."""
+        """See RecordSource: all records of each partition from its first to its last range."""
         start: dict[str, dict[str, int]] = {}
         end: dict[str, dict[str, int]] = {}
-        for one in ranges:
-            first, last = start.setdefault(one.stream, {}), end.setdefault(one.stream, {})
-            first[one.partition] = min(one.first, first.get(one.partition, one.first))
-            last[one.partition] = max(one.last + 1, last.get(one.partition, 0))
+        for range_ in ranges:
+            first, last = start.setdefault(range_.stream, {}), end.setdefault(range_.stream, {})
+            first[range_.partition] = min(range_.first, first.get(range_.partition, range_.first))
+            last[range_.partition] = max(range_.last + 1, last.get(range_.partition, 0))
         options = {
             "assign": json.dumps({topic: sorted(map(int, partitions)) for topic, partitions in start.items()}),
             "startingOffsets": json.dumps(start),

@@ -1,7 +1,7 @@
-"""Topics of Kafka as a source, through Spark's own connector: each record is a payload, read in a task.
+"""Kafka topics as a source, read with Spark's connector: each record is a payload, read in a task.
 
-Only what is committed is read: records of aborted transactions are never seen. A record's `_seq` is made of its topic's
-place in the declaration, its partition and its offset.
+Reads committed records only; records of aborted transactions are skipped. A record's `_seq` consists of the topic's
+index in the declaration, the partition and the offset.
 """
 
 from __future__ import annotations
@@ -44,13 +44,13 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 _OLDEST_CHECK_SECONDS = 60.0
-#: How far back the oldest that waits is looked for where topics keep records for good.
+#: How far back the oldest unread record is searched in topics without retention.
 _MAX_LOOKBACK_SECONDS = 30 * 86_400.0
 _COLUMNS = ("topic", "partition", "offset", "timestamp", "value")
 
 
 class KafkaSource:
-    """The topics a pipeline declares."""
+    """The topics that a pipeline declares."""
 
     def __init__(self, catalog: Catalog, spec: PipelineSpec) -> None:
         if not isinstance(spec.source, KafkaSourceSpec):
@@ -70,7 +70,7 @@ class KafkaSource:
         )
 
     def frame(self, spark: SparkSession, *, start: dict[str, Any] | None) -> DataFrame:
-        """Records, committed ones only, at most `max_records_per_batch` a batch.
+        """Returns committed records, at most `max_records_per_batch` per batch.
 
         Raises:
             ConfigError: REFERENCE_UNRESOLVED, SOURCE_CERTIFICATE_MISSING.
@@ -95,10 +95,10 @@ class KafkaSource:
         return client_settings(self._source)
 
     def slice_of(self, batch: DataFrame, *, batch_id: int, offsets: Callable[[], OffsetRange]) -> RecordSlice:
-        """The batch's records; the driver sees none of them.
+        """Returns the batch's records, which only tasks read.
 
         Raises:
-            ContractError: KAFKA_TOPIC_REPLACED, before anything of the batch is read.
+            ContractError: KAFKA_TOPIC_REPLACED, before the batch is read.
         """
         source, spark = self._source, batch.sparkSession
         brokers = KafkaBrokers(self._client_settings())
@@ -106,29 +106,32 @@ class KafkaSource:
         columns = [*_COLUMNS, *(("key", "headers") if self._with_fields or self._has_archive else ())]
         reader = KafkaReader.for_source(source, with_fields=self._with_fields)
 
-        def lost(ranges: Sequence[Any]) -> list[Payload]:
+        def lost_payloads(ranges: Sequence[Any]) -> list[Payload]:
             start, end = offsets()
             earliest = brokers.earliest_offsets(spark, source.topics)
             return lost_records(source.topics, ranges, start=start, end=end, earliest=earliest)
 
-        # Where it is not allowed, Spark ends the query instead.
-        losses = LossCheck(read_ranges=ReadOffsets, lost_payloads=lost) if source.allow_data_loss else LossCheck()
+        # If losses are not allowed, Spark ends the query instead.
+        losses = (
+            LossCheck(read_ranges=ReadOffsets, lost_payloads=lost_payloads) if source.allow_data_loss else LossCheck()
+        )
         to_archive = partial(kafka_archive_columns, source.topics) if self._has_archive else None
         return RecordSlice(batch.select(*columns), reader, losses, to_archive=to_archive)
 
     def backlog(self, progress: Mapping[str, Any] | None) -> dict[str, Any]:
-        """Records that the brokers had when the query last looked and that no batch has read, and since when the
-        oldest of them waits; for how long the brokers keep it."""
+        """Returns the number of unread records as of the query's last progress, the time of the oldest, and the
+        retention.
+        """
         if not progress or not progress.get("latestOffset"):
             return {}
-        read, newest = _parse_offsets(progress["endOffset"]), _parse_offsets(progress["latestOffset"])
-        self._unread = unread_offsets(read, newest)
-        kept = self._retention.read()
+        read, latest = _parse_offsets(progress["endOffset"]), _parse_offsets(progress["latestOffset"])
+        self._unread = unread_offsets(read, latest)
+        retention = self._retention.read()
         oldest = self._oldest.read() if self._unread else None
         return {
-            "backlog_records": count_offsets_between(read, newest),
+            "backlog_records": count_offsets_between(read, latest),
             "oldest_pending_at": None if oldest is None else micros_to_iso(oldest * 1000),
-            "retention_seconds": kept,
+            "retention_seconds": retention,
         }
 
     def _retention_seconds(self) -> float | None:
@@ -141,22 +144,22 @@ class KafkaSource:
     def _oldest_unread_ms(self) -> int | None:
         if self._spark is None:
             return None
-        kept_ms, now_ms = 1000 * (self._retention.read() or _MAX_LOOKBACK_SECONDS), int(1000 * time.time())
+        retention_ms, now_ms = 1000 * (self._retention.read() or _MAX_LOOKBACK_SECONDS), int(1000 * time.time())
         return self._monitoring_brokers().oldest_unread_ms(
             self._spark,
             self._unread,
-            earliest_ms=max(0, int(now_ms - kept_ms)),
+            earliest_ms=max(0, int(now_ms - retention_ms)),
             now_ms=now_ms,
-            precision_ms=int(kept_ms / 1000),
+            precision_ms=int(retention_ms / 1000),
         )
 
     def _monitoring_brokers(self) -> KafkaBrokers:
-        """Brokers that are not waited for long: watching must not keep the stream from being stopped."""
+        """Returns brokers with short timeouts: monitoring must not delay a stop of the stream."""
         return KafkaBrokers(self._client_settings() | {"default.api.timeout.ms": "10000", "request.timeout.ms": "5000"})
 
 
 def client_settings(source: KafkaSourceSpec) -> dict[str, str]:
-    """The properties of a Java client of the source's brokers. They hold secrets.
+    """Returns the properties of a Java client for the source's brokers. They contain secrets.
 
     Raises:
         ConfigError: REFERENCE_UNRESOLVED, SOURCE_CERTIFICATE_MISSING.
@@ -172,7 +175,7 @@ def _parse_offsets(reported: Any) -> dict[str, dict[str, int]]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KafkaReader:
-    """Makes payloads of Kafka's records inside a task."""
+    """Converts Kafka records into payloads inside a task."""
 
     topics: tuple[str, ...]
     has_tombstone_events: bool
@@ -182,7 +185,7 @@ class KafkaReader:
 
     @classmethod
     def for_source(cls, source: KafkaSourceSpec, *, with_fields: bool) -> Self:
-        """As a pipeline's source declares it."""
+        """Creates the reader for a pipeline's source."""
         return cls(
             topics=source.topics,
             has_tombstone_events=source.tombstones == "event",
@@ -195,15 +198,15 @@ class KafkaReader:
         numbers = {topic: number for number, topic in enumerate(self.topics)}
         for batch in batches:
             columns = {name: batch.column(name) for name in batch.schema.names}
-            micros = columns["timestamp"].cast(pa.timestamp("us", tz="UTC")).cast(pa.int64()).to_pylist()
-            fields = self._fields(columns, micros) if self.with_fields else [None] * batch.num_rows
+            arrivals_us = columns["timestamp"].cast(pa.timestamp("us", tz="UTC")).cast(pa.int64()).to_pylist()
+            fields = self._fields(columns, arrivals_us) if self.with_fields else [None] * batch.num_rows
             values = (columns[name].to_pylist() for name in ("topic", "partition", "offset", "value"))
-            for topic, partition, offset, value, at, record in zip(*values, micros, fields, strict=True):
+            for topic, partition, offset, value, arrived_us, record in zip(*values, arrivals_us, fields, strict=True):
                 seq = partition_seq(numbers[topic], partition, offset)
                 key = f"{topic}/{partition}/{offset}"
-                # A record of a client that sends no time has -1 for one.
-                arrived = None if at is None or at < 0 else at
-                yield Record(self._payload(seq, key, value, record, arrived), at or 0)
+                # A client that sends no timestamp stores -1.
+                arrived = None if arrived_us is None or arrived_us < 0 else arrived_us
+                yield Record(self._payload(seq, key, value, record, arrived), arrived_us or 0)
 
     def _payload(
         self, seq: int, key: str, value: bytes | None, record: dict[str, Any] | None, arrived: int | None
@@ -224,9 +227,9 @@ class KafkaReader:
         return unreadable_payload(seq, key, b"", reason, record=record, arrived_at_us=arrived)
 
     @staticmethod
-    def _fields(columns: Mapping[str, pa.Array], micros: list[int | None]) -> list[dict[str, Any]]:
+    def _fields(columns: Mapping[str, pa.Array], arrivals_us: list[int | None]) -> list[dict[str, Any]]:
         names = ("topic", "partition", "offset", "key", "headers", "value")
-        rows = zip(*(columns[name].to_pylist() for name in names), micros, strict=True)
+        rows = zip(*(columns[name].to_pylist() for name in names), arrivals_us, strict=True)
         return [
             {
                 "topic": topic,
@@ -235,7 +238,7 @@ class KafkaReader:
                 "key": decode_text(key),
                 "headers": {header["key"]: decode_text(header["value"]) for header in headers or ()},
                 "tombstone": value is None,
-                "timestamp": None if at is None else micros_to_iso(at),
+                "timestamp": None if arrived_us is None else micros_to_iso(arrived_us),
             }
-            for topic, partition, offset, key, headers, value, at in rows
+            for topic, partition, offset, key, headers, value, arrived_us in rows
         ]

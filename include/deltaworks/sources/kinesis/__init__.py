@@ -1,1 +1,1 @@
-"""Streams of Kinesis as a source."""
+"""Kinesis streams as a source."""

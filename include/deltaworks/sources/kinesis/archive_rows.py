@@ -1,4 +1,4 @@
-"""Records of Kinesis as rows of a pipeline's archive, and back as our reader gives them."""
+"""Converts Kinesis records to archive rows, and archive rows back to the reader's columns."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def kinesis_archive_columns(stream: str, batch: pa.RecordBatch) -> dict[str, pa.Array]:
-    """Columns of the archive.
+    """Returns the columns of the archive.
 
     Raises:
         ContractError: RECORD_SEQ_EXHAUSTED, KINESIS_SHARD_UNNUMBERED.
@@ -33,7 +33,7 @@ def kinesis_archive_columns(stream: str, batch: pa.RecordBatch) -> dict[str, pa.
 
 
 def kinesis_columns(rows: DataFrame) -> DataFrame:
-    """Rows of the archive with the columns that our reader gives."""
+    """Converts archive rows to the reader's columns."""
     from pyspark.sql import functions as F
 
     return rows.select(

@@ -1,4 +1,4 @@
-"""The calls to Kinesis. Throttling and outages are waited for here, with jitter and a bound; answers are typed."""
+"""Typed calls to Kinesis. Throttling and outages are retried with jitter up to a limit."""
 
 from __future__ import annotations
 
@@ -33,24 +33,24 @@ _CLOCK_TOLERANCE = timedelta(seconds=2)
 _INVALID_POSITION_CODES = frozenset({"InvalidArgumentException", "ValidationException"})
 _SUBSCRIBE_OPERATION = "subscribe_to_shard"
 _POSITIONED_OPERATIONS = frozenset({"get_shard_iterator", _SUBSCRIBE_OPERATION})
-#: What a starting position's parts are called where an iterator is asked for.
+#: Names of a starting position's parts in GetShardIterator.
 _ITERATOR_ARGUMENTS = {"Type": "ShardIteratorType", "SequenceNumber": "StartingSequenceNumber"}
 _IN_USE_CODE = "ResourceInUseException"
-#: A shard can be subscribed to again five seconds after it was.
+#: A shard can be subscribed to again after five seconds.
 _MAX_PAUSE_SECONDS = 2.0
-#: Too many calls and too many consumers are refused with the same word.
+#: Kinesis uses the same error code for too many calls and too many consumers.
 _REGISTER_RETRY_SECONDS = 20.0
 
 
 class KinesisStream:
-    """A stream by its name or ARN. Safe to share between threads.
+    """A stream by name or ARN. Thread-safe.
 
-    Every call raises ConfigError KINESIS_STREAM_MISSING or KINESIS_REFUSED, or TransientError KINESIS_UNREACHABLE
-    when the server throttled or failed for longer than the patience.
+    Every call raises ConfigError KINESIS_STREAM_MISSING or KINESIS_REFUSED, or TransientError KINESIS_UNREACHABLE if
+    the server throttled or failed for all of `retry_seconds`.
     """
 
     def __init__(self, aws: AwsSpec, *, name: str, arn: str | None = None) -> None:
-        # Attempts are made here, where throttling is distinguished from failure and waits are bounded as a whole.
+        # Retries happen here, where throttling is distinguished from failure and the total wait is bounded.
         config = Config(connect_timeout=5, read_timeout=30, retries={"total_max_attempts": 1}, max_pool_connections=32)
         self._client: Any = aws_session().client("kinesis", config=config, **aws.boto3_options())
         self._client.meta.events.register("before-parse.kinesis.GetRecords", parse_records_body)
@@ -74,20 +74,20 @@ class KinesisStream:
         shards: list[Shard] = []
         page: dict[str, Any] = {"MaxResults": 1000, **self._stream}
         while True:
-            answer = self._call("list_shards", **page)
-            shards += [_parse_shard(listed) for listed in answer["Shards"]]
-            if not answer.get("NextToken"):
+            response = self._call("list_shards", **page)
+            shards += [_parse_shard(entry) for entry in response["Shards"]]
+            if not response.get("NextToken"):
                 return shards
-            # A token stands for the stream too.
-            page = {"MaxResults": 1000, "NextToken": answer["NextToken"]}
+            # A token identifies the stream too.
+            page = {"MaxResults": 1000, "NextToken": response["NextToken"]}
 
     def iterator(self, shard_id: str, position: Position, *, inclusive: bool = False) -> str:
-        place = _starting_position(position, inclusive=inclusive)
-        arguments = {_ITERATOR_ARGUMENTS.get(name, name): value for name, value in place.items()}
+        starting_position = _starting_position(position, inclusive=inclusive)
+        arguments = {_ITERATOR_ARGUMENTS.get(name, name): value for name, value in starting_position.items()}
         try:
             return str(self._call("get_shard_iterator", ShardId=shard_id, **arguments, **self._stream)["ShardIterator"])
         except ClientError as error:
-            self.summary()  # raises where it is the stream that is gone
+            self.summary()  # raises if the stream itself does not exist
             raise self._position_error(error, shard_id, position) from error
 
     def subscribe(
@@ -99,8 +99,8 @@ class KinesisStream:
         inclusive: bool = False,
         retry_seconds: float = RETRY_SECONDS,
     ) -> Subscription:
-        place = _starting_position(position, inclusive=inclusive)
-        arguments = {"ConsumerARN": consumer_arn, "ShardId": shard_id, "StartingPosition": place}
+        starting_position = _starting_position(position, inclusive=inclusive)
+        arguments = {"ConsumerARN": consumer_arn, "ShardId": shard_id, "StartingPosition": starting_position}
         try:
             return Subscription(self._call(_SUBSCRIBE_OPERATION, retry_seconds=retry_seconds, **arguments)["Frames"])
         except ClientError as error:
@@ -108,8 +108,8 @@ class KinesisStream:
             if all(consumer.arn != consumer_arn for consumer in self.consumers()):
                 raise TransientError(
                     "KINESIS_CONSUMER_REMOVED",
-                    f"The consumer {consumer_arn} was removed while it was read through.",
-                    hint="The next start registers it again; see that nobody else removes it.",
+                    f"The consumer {consumer_arn} was removed while the query read through it.",
+                    hint="The next start registers it again. Make sure that no other process removes it.",
                 ) from error
             raise self._position_error(error, shard_id, position) from error
 
@@ -117,15 +117,15 @@ class KinesisStream:
         return next((consumer for consumer in self.consumers() if consumer.name == name), None)
 
     def consumers(self) -> list[Consumer]:
-        """All consumers that are registered with the stream."""
+        """Returns all consumers that are registered with the stream."""
         consumers: list[Consumer] = []
         page: dict[str, Any] = {"StreamARN": self.summary().arn}
         while True:
-            answer = self._call("list_stream_consumers", **page)
-            consumers += [_parse_consumer(listed) for listed in answer["Consumers"]]
-            if not answer.get("NextToken"):
+            response = self._call("list_stream_consumers", **page)
+            consumers += [_parse_consumer(entry) for entry in response["Consumers"]]
+            if not response.get("NextToken"):
                 return consumers
-            page["NextToken"] = answer["NextToken"]
+            page["NextToken"] = response["NextToken"]
 
     def register_consumer(self, name: str) -> None:
         arn = self.summary().arn
@@ -141,14 +141,14 @@ class KinesisStream:
             if code == "LimitExceededException":
                 raise ConfigError(
                     "KINESIS_CONSUMER_LIMIT",
-                    f"The stream {self.name} takes no consumer {name}: {error.__cause__}.",
-                    hint="See `deltaworks consumers list`; a stream has 20 at most.",
+                    f"The stream {self.name} cannot register the consumer {name}: {error.__cause__}.",
+                    hint="A stream has at most 20 consumers. Check `deltaworks consumers list`.",
                 ) from error
             if code != _IN_USE_CODE:
                 raise
 
     def deregister_consumer(self, name: str) -> None:
-        """Remove a consumer; what reads through it fails. One that is not there is no error."""
+        """Removes a consumer; queries that read through it fail. Idempotent."""
         self._call("deregister_stream_consumer", StreamARN=self.summary().arn, ConsumerName=name)
 
     def records(self, iterator: str, limit: int, *, retry_seconds: float = RETRY_SECONDS) -> Page:
@@ -161,16 +161,18 @@ class KinesisStream:
         call: Callable[..., Any] = (
             self._subscribe if operation == _SUBSCRIBE_OPERATION else getattr(self._client, operation)
         )
-        longest = _MAX_PAUSE_SECONDS if operation == _SUBSCRIBE_OPERATION else 15.0
+        max_pause = _MAX_PAUSE_SECONDS if operation == _SUBSCRIBE_OPERATION else 15.0
         try:
-            answer = retry_outages(lambda: call(**arguments), retry_seconds=retry_seconds, max_pause_seconds=longest)
+            response = retry_outages(
+                lambda: call(**arguments), retry_seconds=retry_seconds, max_pause_seconds=max_pause
+            )
         except (ClientError, BotoCoreError, DeltaworksError) as error:
             self._raise_call_error(operation, error)
-        self._record_server_time(answer["ResponseMetadata"]["HTTPHeaders"].get("date"))
-        return answer
+        self._record_server_time(response["ResponseMetadata"]["HTTPHeaders"].get("date"))
+        return response
 
     def _subscribe(self, **arguments: Any) -> Any:
-        """One attempt. A shard the consumer has just subscribed to, and an answer cut off at once, are waited for."""
+        """Makes one attempt. A recently subscribed shard, or a response that is cut off immediately, is retried."""
         try:
             return self._client.subscribe_to_shard(**arguments)
         except ClientError as error:
@@ -179,21 +181,24 @@ class KinesisStream:
             raise TransientError(
                 "KINESIS_CONSUMER_BUSY",
                 f"{arguments['ShardId']} was subscribed to a moment ago, or its consumer is not ready: {error}.",
-                hint="A consumer is for one query alone: give each query a consumerName of its own.",
+                hint="A consumer serves one query. Give each query its own consumerName.",
             ) from error
         except (ResponseParserError, HTTPError) as error:
             raise TransientError(
                 "KINESIS_ANSWER_UNREADABLE",
-                f"The subscription to {arguments['ShardId']} was cut off as it began: {error}.",
-                hint="Check what stands between this machine and the endpoint.",
+                f"The subscription to {arguments['ShardId']} was cut off at its start: {error}.",
+                hint="Check the network and the proxies between this machine and the endpoint.",
             ) from error
 
     def _raise_call_error(self, operation: str, error: ClientError | BotoCoreError | DeltaworksError) -> NoReturn:
         if is_outage(error):
             raise TransientError(
                 "KINESIS_UNREACHABLE",
-                f"{operation} of the stream {self.name} throttled or failed until patience ended: {error}.",
-                hint="Check the endpoint; where it throttles, see who else reads the shard (5 reads/s, 2 MB/s).",
+                f"{operation} of the stream {self.name} was throttled or failed in all retries: {error}.",
+                hint=(
+                    "Check the endpoint. If it throttles, check the other readers of the shard (limits: 5 "
+                    "reads/s, 2 MB/s)."
+                ),
             ) from error
         code = error_code(error) if isinstance(error, ClientError) else type(error).__name__
         if code == "ExpiredIteratorException":
@@ -213,39 +218,39 @@ class KinesisStream:
         ) from error
 
     def _position_error(self, error: ClientError, shard_id: str, position: Position) -> Exception:
-        """What to raise of a position that was refused, in a stream that is there."""
+        """Returns the error for a rejected position in an existing stream."""
         if error_code(error) == "ResourceNotFoundException":
             return ShardNotFound(shard_id)
         return ContractError(
             "KINESIS_POSITION_INVALID",
             f"The stream {self.name} has no position {position.to_json()} in {shard_id}: {error}.",
-            hint="It is another stream than the query began with, or its state is damaged: start a new query.",
+            hint="The stream was recreated, or the query's state is damaged. Start a new query.",
         )
 
     def _record_server_time(self, date: str | None) -> None:
-        """A machine whose clock is wrong goes by the server's, which gives whole seconds."""
+        """Uses the server's time, which has a resolution of one second, if the local clock is wrong."""
         if date:
-            ahead = parsedate_to_datetime(date) - utc_now()
-            self._clock_offset = ahead if abs(ahead) > _CLOCK_TOLERANCE else timedelta()
+            clock_offset = parsedate_to_datetime(date) - utc_now()
+            self._clock_offset = clock_offset if abs(clock_offset) > _CLOCK_TOLERANCE else timedelta()
 
 
-def _parse_shard(listed: dict[str, Any]) -> Shard:
-    parents = (listed.get("ParentShardId"), listed.get("AdjacentParentShardId"))
-    closed = "EndingSequenceNumber" in listed["SequenceNumberRange"]
-    return Shard(listed["ShardId"], tuple(parent for parent in parents if parent), closed)
+def _parse_shard(entry: dict[str, Any]) -> Shard:
+    parents = (entry.get("ParentShardId"), entry.get("AdjacentParentShardId"))
+    closed = "EndingSequenceNumber" in entry["SequenceNumberRange"]
+    return Shard(entry["ShardId"], tuple(parent for parent in parents if parent), closed)
 
 
-def _parse_consumer(listed: dict[str, Any]) -> Consumer:
+def _parse_consumer(entry: dict[str, Any]) -> Consumer:
     return Consumer(
-        name=listed["ConsumerName"],
-        arn=listed["ConsumerARN"],
-        status=listed["ConsumerStatus"],
-        created=listed["ConsumerCreationTimestamp"].astimezone(UTC),
+        name=entry["ConsumerName"],
+        arn=entry["ConsumerARN"],
+        status=entry["ConsumerStatus"],
+        created=entry["ConsumerCreationTimestamp"].astimezone(UTC),
     )
 
 
 def _starting_position(position: Position, *, inclusive: bool) -> dict[str, Any]:
-    """A position as Kinesis takes it."""
+    """Returns a position in the form of the Kinesis API."""
     if position.after is not None:
         kind = "AT_SEQUENCE_NUMBER" if inclusive else "AFTER_SEQUENCE_NUMBER"
         return {"Type": kind, "SequenceNumber": position.after}

@@ -1,4 +1,4 @@
-"""The options of `format("kinesis")`, checked; and the same made from specs."""
+"""Parses the options of `format("kinesis")`, and renders them from specs."""
 
 from __future__ import annotations
 
@@ -39,9 +39,9 @@ _CONSUMER_NAME = re.compile(r"[a-zA-Z0-9_.-]{1,128}")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KinesisOptions:
-    """What a query reads, from where on, how much at a time, and where it keeps its state.
+    """The stream a query reads, its start, its limits, and the location of its state.
 
-    `consumer` is the name of the registered consumer that records are pushed to; None where they are polled.
+    `consumer` is the name of the registered consumer for enhanced fan-out; None for polling.
     """
 
     stream: str
@@ -60,10 +60,10 @@ class KinesisOptions:
 
     @classmethod
     def parse(cls, options: Mapping[str, str]) -> KinesisOptions:
-        """Read the options as Spark hands them over: lower-cased names, text values.
+        """Parses the options as Spark passes them: lower-cased names, text values.
 
         Raises:
-            ConfigError: SOURCE_OPTION_INVALID naming the option. No value of a key is ever in the message.
+            ConfigError: SOURCE_OPTION_INVALID, naming the option. The message contains no secret.
         """
         named = check_option_names(_FORMAT, options, _NAMES)
         name, arn, region = _parse_stream(named)
@@ -89,7 +89,7 @@ class KinesisOptions:
 
 
 def render_options(aws: AwsSpec, state: StorageSpec, *, stream: str, **extra: object) -> dict[str, str]:
-    """The options that say the same as these specs; secrets stay references. `more` has option names as keys."""
+    """Renders specs as options; secrets stay references. `extra` is keyed by option name."""
     rendered: dict[str, object | None] = {
         "streamName": stream,
         "region": aws.region,
@@ -107,7 +107,7 @@ def render_options(aws: AwsSpec, state: StorageSpec, *, stream: str, **extra: ob
 
 
 def _parse_stream(options: Mapping[str, str]) -> tuple[str, str | None, str]:
-    """Name, ARN and region."""
+    """Returns name, ARN and region."""
     arn, name = options.get("streamARN"), options.get("streamName")
     if (arn is None) == (name is None):
         raise _invalid_option("streamName", "or streamARN is required, and not both")
@@ -136,8 +136,8 @@ def _parse_state(options: Mapping[str, str]) -> StorageSpec:
     if not options.get("stateLocation"):
         raise _invalid_option(
             "stateLocation",
-            "is required: Kinesis does not say where a batch ends, so tasks agree on it in objects there; Spark does "
-            "not tell a source where its checkpoint is. Give a folder of this query's own, s3://bucket/folder or, on "
+            "is required: tasks agree on the end of each batch through objects there, since neither Kinesis nor "
+            "Spark's checkpoint provides it. Choose a separate folder for each query: s3://bucket/folder or, on "
             "one machine, file:///folder",
         )
     names = {
@@ -162,7 +162,9 @@ def _parse_initial_position(options: Mapping[str, str]) -> tuple[InitialPosition
     if position not in get_args(InitialPosition):
         raise _invalid_option("initialPosition", f"must be one of {', '.join(get_args(InitialPosition))}")
     if (position == "at_timestamp") != (text is not None):
-        raise _invalid_option("initialTimestamp", "goes with initialPosition at_timestamp, and only with it")
+        raise _invalid_option(
+            "initialTimestamp", ("is allowed only with initialPosition at_timestamp, and required there")
+        )
     try:
         timestamp = parse_iso(text)
     except ValueError:
@@ -172,16 +174,16 @@ def _parse_initial_position(options: Mapping[str, str]) -> tuple[InitialPosition
 
 
 def _parse_consumer(options: Mapping[str, str]) -> str | None:
-    """A name beside `polling` is left aside, so that one option alone changes the mode."""
+    """Ignores the name in mode `polling`, so that a single option changes the mode."""
     mode, name = options.get("consumerMode", "polling").lower(), options.get("consumerName")
     if mode not in get_args(ConsumerMode):
         raise invalid_option(_FORMAT, "consumerMode", f"must be one of {', '.join(get_args(ConsumerMode))}")
     if name is not None and not _CONSUMER_NAME.fullmatch(name):
-        raise invalid_option(_FORMAT, "consumerName", "must be of letters, digits, _ . and -, 128 at most")
+        raise invalid_option(_FORMAT, "consumerName", "must have at most 128 characters: letters, digits, _ . and -")
     if mode == "polling":
         return None
     if name is None:
-        problem = "is required with fan_out: queries that shared a consumer would take shards from each other"
+        problem = "is required with fan_out: queries that share a consumer take shards from each other"
         raise invalid_option(_FORMAT, "consumerName", problem)
     return name
 

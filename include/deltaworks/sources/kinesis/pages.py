@@ -1,8 +1,8 @@
-"""Pages of a shard's records, as columns: answers of GetRecords, and events of a subscription.
+"""Pages of a shard's records as columns, from GetRecords responses and subscription events.
 
-A subscription is one long answer, of five minutes at most, framed as AWS frames event streams. boto3 makes the call and
-reads its first message; the others are read here. Both kinds of page are parsed by orjson, so both ways of reading give
-the same rows: boto3 spends more on a record than all the rest does.
+A subscription is one long response, of at most five minutes, in the AWS event stream format. boto3 makes the call and
+reads the first message; the others are read here. orjson parses both kinds of pages, because boto3's parsing takes
+longer than all other processing of a record.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ class Page:
     """Records of a shard in order, as columns of equal length.
 
     Attributes:
-        arrivals: microseconds since 1970, by the server's clock.
-        next_iterator: None when the shard is closed and this was its end.
-        behind_ms: how far the end of this page is from the shard's newest record; 0 is its tip.
+        arrivals_us: microseconds since 1970, by the server's clock.
+        next_iterator: None at the end of a closed shard.
+        behind_ms: how far the page's end is behind the shard's latest record; 0 at the tip.
     """
 
     sequence_numbers: list[str] = field(default_factory=list)
@@ -44,7 +44,7 @@ class Page:
         return len(self.sequence_numbers)
 
     def slice(self, begin: int, end: int) -> Page:
-        """The records from `begin` up to, not including, `end`."""
+        """Returns the records from `begin` to before `end`."""
         return Page(
             sequence_numbers=self.sequence_numbers[begin:end],
             partition_keys=self.partition_keys[begin:end],
@@ -56,7 +56,7 @@ class Page:
 
 
 def parse_page(answer: Any) -> Page:
-    """The page in a GetRecords answer that went through `take_body`."""
+    """Returns the page of a GetRecords response that was parsed by `parse_records_body`."""
     records = answer.get("Records", [])
     return Page(
         sequence_numbers=[record["SequenceNumber"] for record in records],
@@ -69,10 +69,10 @@ def parse_page(answer: Any) -> Page:
 
 
 def parse_records_body(response_dict: dict[str, Any], customized_response_dict: dict[str, Any], **_: Any) -> None:
-    """A handler of boto3's `before-parse` event that parses the body in boto3's place. Errors are left to boto3.
+    """Parses the body instead of boto3; a handler of boto3's `before-parse` event. Error responses are left to boto3.
 
     Raises:
-        TransientError: KINESIS_ANSWER_UNREADABLE when the body is no JSON.
+        TransientError: KINESIS_ANSWER_UNREADABLE, the body is not JSON.
     """
     if response_dict["status_code"] != _OK:
         return
@@ -81,38 +81,38 @@ def parse_records_body(response_dict: dict[str, Any], customized_response_dict: 
     except orjson.JSONDecodeError as error:
         raise TransientError(
             "KINESIS_ANSWER_UNREADABLE",
-            f"GetRecords answered {len(response_dict['body'])} bytes that are no JSON: {error}.",
+            f"GetRecords returned {len(response_dict['body'])} bytes that are not JSON: {error}.",
             hint="Check what stands between this machine and the endpoint.",
         ) from error
     response_dict["body"] = b"{}"
 
 
 class SubscriptionEnded(Exception):
-    """A subscription ended before its shard did: after its time, taken over by another reader, or cut off."""
+    """A subscription ended before its shard: after five minutes, taken over by another reader, or cut off."""
 
 
 class Subscription:
-    """The pages of one subscription. For one thread; `close` it, or Kinesis keeps sending until its time is over."""
+    """The pages of one subscription. Not thread-safe. `close` it, or Kinesis keeps sending until it expires."""
 
     def __init__(self, frames: Frames) -> None:
         self._frames = frames
         self._messages = self._decode()
 
     def next(self) -> Page:
-        """The next event, which may be without records; Kinesis sends one every few seconds.
+        """Returns the next event's page, which may be empty; Kinesis sends one every few seconds.
 
-        The page's `next_iterator` is the number behind which the next subscription begins, also where no record was
-        found; None at the end of a closed shard.
+        The page's `next_iterator` is the sequence number after which the next subscription begins; None at the end of a
+        closed shard.
 
         Raises:
-            SubscriptionEnded: with the service's word for why, or what broke.
+            SubscriptionEnded: with the service's error code or the exception's text.
         """
         try:
             message = next(self._messages, None)
         except (HTTPError, OSError, FrameError) as error:
             raise SubscriptionEnded(f"cut off: {error}") from error
         if message is None:
-            raise SubscriptionEnded("its time is over")
+            raise SubscriptionEnded("expired")
         headers = message.headers
         if headers.get(":message-type") != "event":
             raise SubscriptionEnded(str(headers.get(":exception-type") or headers.get(":error-code")))
@@ -120,11 +120,11 @@ class Subscription:
             event = orjson.loads(message.payload)
         except orjson.JSONDecodeError as error:
             raise SubscriptionEnded(f"no JSON: {error}") from error
-        goes_on = None if event.get("ChildShards") else event.get("ContinuationSequenceNumber")
-        return parse_page({**event, "NextShardIterator": goes_on or None})
+        continuation = None if event.get("ChildShards") else event.get("ContinuationSequenceNumber")
+        return parse_page({**event, "NextShardIterator": continuation or None})
 
     def close(self) -> None:
-        """End the subscription. Idempotent."""
+        """Ends the subscription. Idempotent."""
         self._frames.close()
 
     def _decode(self) -> Iterator[Any]:
@@ -135,7 +135,7 @@ class Subscription:
 
 
 class Frames:
-    """The messages of an event stream, still encoded, one at a time: who reads one has taken nothing of the next."""
+    """Splits an event stream into encoded messages, without reading ahead of the current message."""
 
     def __init__(self, raw: Any) -> None:
         self._raw = raw
@@ -143,7 +143,7 @@ class Frames:
         self._buffer = bytearray()
 
     def stream(self) -> Iterator[bytes]:
-        """The messages that were not taken yet. One that is cut off is left out."""
+        """Yields the remaining messages. A truncated message is dropped."""
         while self._fill(_LENGTH_BYTES):
             length = int.from_bytes(self._buffer[:_LENGTH_BYTES])
             if not self._fill(length):
@@ -153,7 +153,7 @@ class Frames:
             yield frame
 
     def close(self) -> None:
-        """Close the connection. Idempotent."""
+        """Closes the connection. Idempotent."""
         self._raw.close()
 
     def _fill(self, size: int) -> bool:
@@ -166,7 +166,9 @@ class Frames:
 
 
 def split_event_stream(response_dict: dict[str, Any], customized_response_dict: dict[str, Any], **_: Any) -> None:
-    """A handler of boto3's `before-parse` event: boto3 takes the first message, the rest is under `Frames`."""
+    """Makes boto3 parse only the first message and exposes the rest as `Frames`; a handler of boto3's `before-parse`
+    event.
+    """
     if response_dict["status_code"] != _OK:
         return
     frames = Frames(response_dict["body"])

@@ -1,6 +1,6 @@
-"""Plans batches in the driver: where each shard of the next one starts, and whether there is one at all.
+"""Plans batches in the driver: the start positions of each shard, and whether there are new records.
 
-An exception here ends the query, so every call waits for a Kinesis or a storage that is away.
+An exception here ends the query, so every call retries outages of Kinesis and storage.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ _LOGGER = logging.getLogger(__name__)
 _LIST_SECONDS = 10.0
 _SUMMARY_SECONDS = 300.0
 _POLL_SECONDS = 1.0
-#: A shard that was subscribed to takes the next subscription only then.
+#: A shard can be subscribed to again only after this time.
 _FAN_OUT_POLL_SECONDS = 5.0
 _SAVE_TIPS_SECONDS = 600.0
-#: What one task holds in memory at most, whatever maxBytes is.
+#: Maximum bytes in memory per task, regardless of maxBytes.
 _MAX_SHARE_BYTES = 64 << 20
 
 
 class Planner:
-    """Plans for one query in one process. Not for several threads at once."""
+    """Plans for one query in one process. Not thread-safe."""
 
     def __init__(
         self,
@@ -62,56 +62,56 @@ class Planner:
         self._is_cleaned = False
 
     def initial_offset(self) -> Offset:
-        """Where a query without a checkpoint begins: the same place each time it is asked.
+        """Returns where a query without a checkpoint begins. Deterministic.
 
         Raises:
-            ContractError: KINESIS_STATE_OF_ANOTHER_QUERY when the query in the state has gone further than that.
+            ContractError: KINESIS_STATE_OF_ANOTHER_QUERY, the query in the state is past that offset.
         """
         query = self._open_query()
         if self._options.start_offset is not None:
             return self._check_planned(self._options.start_offset)
-        newest = self._state.latest_plan(query.begin.run)
-        if newest is not None and newest > 0:
+        latest_batch = self._state.latest_plan(query.begin.run)
+        if latest_batch is not None and latest_batch > 0:
             raise ContractError(
                 "KINESIS_STATE_OF_ANOTHER_QUERY",
-                f"The state belongs to a query that has reached batch {newest}, and this one has no checkpoint.",
-                hint="Use its checkpoint, or give startOffset (where it ended), or a stateLocation of its own.",
+                f"The state belongs to a query that reached batch {latest_batch}, but this query has no checkpoint.",
+                hint="Use its checkpoint, pass its end offset as startOffset, or choose another stateLocation.",
             )
         return query.begin
 
     def prepare_for_available_now(self) -> datetime:
-        """`AvailableNow`: from here on plan nothing that arrives later than now."""
+        """Limits all further batches to records that have arrived by now (`AvailableNow`)."""
         self._open_query()
         self._until = self._stream.now()
         return self._until
 
     def next_batch(self, start: Offset, *, max_rows: int | None = None) -> Offset | None:
-        """The batch after `start`; None when there is nothing to read.
+        """Returns the batch after `start`; None if there are no new records.
 
         Raises:
-            ContractError: KINESIS_STATE_LOST when the state does not know `start`.
+            ContractError: KINESIS_STATE_LOST, the state has no plan of `start`.
         """
         self._max_rows = max_rows or self._options.max_records
-        at = self._batch_end(start)
-        listed = self._list_shards(force=bool(at.newly_closed))
-        fresh = startable_shards(listed, live=at.live, done=at.done)
-        if not fresh and not at.limited and not self._has_new_records(start, at):
+        end = self._batch_end(start)
+        listed_shards = self._list_shards(force=bool(end.newly_closed))
+        new_shards = startable_shards(listed_shards, live=end.live, done=end.done)
+        if not new_shards and not end.limited and not self._has_new_records(start, end):
             return None
-        shards = at.positions_since(self._probe.tips) | {
-            shard.shard_id: self._first_position(shard, at) for shard in fresh
+        positions = end.positions_since(self._probe.tips) | {
+            shard.shard_id: self._first_position(shard, end) for shard in new_shards
         }
-        remembered = finished_shards_to_retain(at.done, listed, live=shards)
+        retained = finished_shards_to_retain(end.done, listed_shards, live=positions)
         planned = Offset(
             run=start.run,
             batch=start.batch + 1,
-            shards=shards,
-            done={shard: since for shard, since in at.done.items() if shard in remembered},
+            shards=positions,
+            done={shard: since for shard, since in end.done.items() if shard in retained},
             until=self._until,
         )
         return self._state.record_plan(planned)
 
     def shares(self, end: Offset) -> list[Share]:
-        """What the tasks of a batch read, one share a shard; the same for a batch that is planned again."""
+        """Returns the shares of a batch's tasks, one per shard. Deterministic, also when the batch is planned again."""
         if end.batch == INITIAL_BATCH or not end.shards:
             return []
         self._open_query()
@@ -138,35 +138,37 @@ class Planner:
         ]
 
     def lag_report(self) -> dict[str, Any] | None:
-        """How far behind the shards are, as of the last batch; None before the first."""
+        """Returns how far the shards are behind, as of the last batch; None before the first."""
         if self._last_end is None:
             return None
-        (_, batch), at = self._last_end
+        (_, batch), end = self._last_end
         if self._gap_count is None:
             self._gap_count = len(self._state.gaps())
-        return lag_report(at, self._probe.tips, batch=batch, gaps=self._gap_count)
+        return lag_report(end, self._probe.tips, batch=batch, gaps=self._gap_count)
 
     def commit(self, end: Offset) -> None:
-        """Forget batches older than those Spark's own log keeps. A failure is logged and made up for later."""
+        """Deletes the state of batches older than those in Spark's log. A failure is logged and repaired by a later
+        call.
+        """
         before = end.batch - self._options.retained_batches + 1
         try:
             self._state.delete_batches(end.run, before=before, all_older=not self._is_cleaned)
             self._is_cleaned = True
-        except Exception as error:  # cleaning up must never end the query
+        except Exception as error:  # cleanup must not end the query
             self._is_cleaned = False
-            _LOGGER.warning("Old batches could not be removed from the query's state: %s", error)
+            _LOGGER.warning("Could not delete old batches from the query's state: %s", error)
 
     def _open_query(self) -> Query:
-        """How the query began, which is now where it never did. Its consumer is active from here on."""
+        """Returns the start of the query, recording it on the first run. Its consumer is active afterwards."""
         if self._query is None:
             self._query = self._state.query() or self._state.begin_query(self._new_query())
             stream = self._stream_summary()
             if (stream.arn, stream.created) != (self._query.stream_arn, self._query.stream_created):
                 raise ContractError(
                     "KINESIS_STREAM_REPLACED",
-                    f"The query began with {self._query.stream_arn} created at {self._query.stream_created}; now the "
-                    f"stream is {stream.arn}, created at {stream.created}.",
-                    hint="Positions mean nothing in another stream: start a new query, with a new stateLocation.",
+                    f"The stream was recreated: the query began with {self._query.stream_arn}, created at "
+                    f"{self._query.stream_created}; now it is {stream.arn}, created at {stream.created}.",
+                    hint="Positions are invalid in another stream. Start a new query with a new stateLocation.",
                 )
         if self._options.consumer is not None and self._consumer is None:
             self._consumer = register_and_wait(self._stream, self._options.consumer, sleep=self._sleep).arn
@@ -175,32 +177,32 @@ class Planner:
     def _new_query(self) -> Query:
         if self._options.start_offset is not None:
             raise _state_lost_error(self._options.start_offset)
-        listed, stream, now = self._stream.shards(), self._stream_summary(), self._stream.now()
+        listed_shards, stream, now = self._stream.shards(), self._stream_summary(), self._stream.now()
         match self._options.initial_position:
             case "latest":
-                # Closed shards hold nothing newer than now.
-                shards = {shard.shard_id: Position(at=now, since=now) for shard in listed if not shard.closed}
+                # Closed shards have no records newer than now.
+                positions = {shard.shard_id: Position(at=now, since=now) for shard in listed_shards if not shard.closed}
             case "at_timestamp":
-                at = self._options.initial_timestamp
-                roots = startable_shards(listed, live=(), done=())
-                shards = {shard.shard_id: Position(at=at, since=at) for shard in roots}
+                timestamp = self._options.initial_timestamp
+                roots = startable_shards(listed_shards, live=(), done=())
+                positions = {shard.shard_id: Position(at=timestamp, since=timestamp) for shard in roots}
             case _:
-                shards = {shard.shard_id: Position() for shard in startable_shards(listed, live=(), done=())}
-        begin = Offset(run=uuid.uuid4().hex, batch=INITIAL_BATCH, shards=shards)
+                positions = {shard.shard_id: Position() for shard in startable_shards(listed_shards, live=(), done=())}
+        begin = Offset(run=uuid.uuid4().hex, batch=INITIAL_BATCH, shards=positions)
         return Query(begin=begin, stream_arn=stream.arn, stream_created=stream.created)
 
-    def _first_position(self, shard: Shard, at: BatchEnd) -> Position:
-        """Where a shard begins whose parents are read to their end: nothing in it arrived before they closed."""
+    def _first_position(self, shard: Shard, end: BatchEnd) -> Position:
+        """Returns the start of a shard whose parents are finished: none of its records arrived before they closed."""
         begin = self._open_query().begin
         since = begins_at = next((position.at for position in begin.shards.values()), None)
         for parent in shard.parents:
-            since = latest_time(since, at.done.get(parent))
+            since = latest_time(since, end.done.get(parent))
         return Position(at=begins_at, since=since)
 
     def _check_planned(self, offset: Offset) -> Offset:
-        """The offset, after a look whether the state knows its batch."""
-        of_this_query = self._open_query().begin.run == offset.run
-        if not of_this_query or self._state.plan(offset.run, offset.batch) is None:
+        """Returns the offset if the state has a plan of its batch."""
+        is_this_query = self._open_query().begin.run == offset.run
+        if not is_this_query or self._state.plan(offset.run, offset.batch) is None:
             raise _state_lost_error(offset)
         return offset
 
@@ -211,25 +213,25 @@ class Planner:
                 self._open_query()
             else:
                 self._check_planned(start)
-            at = end_of_batch(self._state, start)
+            end = end_of_batch(self._state, start)
             self._probe.reset(self._state.tips(*key))
             if self._gap_count is not None:
-                self._gap_count += sum(end.gap is not None for end in at.ends.values())
-            self._last_end = (key, at)
+                self._gap_count += sum(share.gap is not None for share in end.ends.values())
+            self._last_end = (key, end)
         return self._last_end[1]
 
-    def _has_new_records(self, start: Offset, at: BatchEnd) -> bool:
+    def _has_new_records(self, start: Offset, end: BatchEnd) -> bool:
         until = self._until
         if until is None:
             pause = _POLL_SECONDS if self._consumer is None else _FAN_OUT_POLL_SECONDS
             self._sleep(max(self._last_runs.get("poll", -math.inf) + pause - self._clock(), 0.0))
             self._last_runs["poll"] = self._clock()
-        left = {
+        idle_positions = {
             shard: position
-            for shard, position in at.positions_since(self._probe.tips).items()
+            for shard, position in end.positions_since(self._probe.tips).items()
             if until is None or position.since is None or position.since < until
         }
-        if self._probe.has_records(left, until=until):
+        if self._probe.has_records(idle_positions, until=until):
             return True
         if self._is_due("tips", _SAVE_TIPS_SECONDS):
             self._state.save_tips(start.run, start.batch, self._probe.tips)
@@ -246,7 +248,7 @@ class Planner:
         return self._summary
 
     def _is_due(self, name: str, seconds: float) -> bool:
-        """Whether `seconds` have passed since this was last due."""
+        """Returns whether `seconds` have passed since this was last due."""
         now = self._clock()
         if now - self._last_runs.get(name, -math.inf) < seconds:
             return False
@@ -257,6 +259,6 @@ class Planner:
 def _state_lost_error(offset: Offset) -> ContractError:
     return ContractError(
         "KINESIS_STATE_LOST",
-        f"The query's state does not know batch {offset.batch} of run {offset.run}, where it is to continue.",
+        f"The query's state has no plan of batch {offset.batch} of run {offset.run}, from which it should continue.",
         hint="Restore the objects below stateLocation, or start a new query with initialPosition at_timestamp.",
     )

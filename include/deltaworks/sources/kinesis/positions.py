@@ -1,7 +1,7 @@
-"""Where reading stands: positions in shards, the offset Spark keeps for a batch, and the share of a shard in a batch.
+"""Positions in shards, the offset of a batch, and the share of a shard in a batch.
 
-An offset names a batch and the positions it STARTS at. Where it ends is only known once tasks have read it, and is
-recorded beside it, a `ShareEnd` for each shard (`state`); the next offset starts there.
+An offset names a batch and the positions at which it STARTS. Its end is known only after tasks have read it; it is
+stored separately, as a `ShareEnd` per shard (`state`). The next offset starts there.
 """
 
 from __future__ import annotations
@@ -14,20 +14,20 @@ from typing import Any
 
 from deltaworks.control.clock import parse_iso
 
-#: The batch of an offset that no batch has: a query's beginning.
+#: The batch number of a query's initial offset.
 INITIAL_BATCH = -1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Position:
-    """A place in a shard. Without `after` and `at` it is the shard's oldest record.
+    """A position in a shard. Without `after` and `at` it is the shard's oldest record.
 
     Attributes:
-        after: sequence number of the last record handed over.
-        at: where none was handed over: records that arrived at this time or later.
-        rows: rows handed over of this shard since the query's beginning; the next row's ordinal.
-        since: all records that arrived before this time are handed over or not asked for. Below the stream's
-            retention, a record that is not there any more is no loss.
+        after: sequence number of the last delivered record.
+        at: if none was delivered, the earliest arrival time to read.
+        rows: rows of this shard delivered since the query began; the next row's ordinal.
+        since: records that arrived before this time are delivered or not requested. If it is within the stream's
+            retention, a missing record is no loss.
     """
 
     after: str | None = None
@@ -36,7 +36,7 @@ class Position:
     since: datetime | None = None
 
     def to_json(self) -> dict[str, Any]:
-        """As offsets and records hold it."""
+        """Returns the position as stored in offsets and records."""
         plain: dict[str, Any] = {"rows": self.rows}
         if self.after is not None:
             plain["after"] = self.after
@@ -48,7 +48,7 @@ class Position:
 
     @classmethod
     def from_json(cls, plain: Mapping[str, Any]) -> Position:
-        """The reverse of `to_json`."""
+        """Reverses `to_json`."""
         return cls(
             after=plain.get("after"),
             at=parse_iso(plain.get("at")),
@@ -59,13 +59,13 @@ class Position:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Offset:
-    """A batch: where each of its shards starts, which shards are read to their end, and up to when it may read.
+    """A batch: the start of each shard, the finished shards, and the time limit of `AvailableNow`.
 
     Attributes:
-        run: the query, as named in its state.
-        batch: counts from 0; `BEFORE_ALL` where the query begins.
-        until: records that arrived later are left for another run of `AvailableNow`.
-        done: shards that are closed and handed over whole, as long as the stream lists them, with their `since`.
+        run: the query's id in its state.
+        batch: number from 0; `INITIAL_BATCH` for the query's start.
+        until: records that arrived later are left for the next `AvailableNow` run.
+        done: closed and completely delivered shards that the stream still lists, with their `since`.
     """
 
     run: str
@@ -75,7 +75,7 @@ class Offset:
     until: datetime | None = None
 
     def to_json(self) -> dict[str, Any]:
-        """As Spark keeps it; equal offsets are equal as text."""
+        """Returns the offset as Spark stores it; equal offsets give equal text."""
         return {
             "run": self.run,
             "batch": self.batch,
@@ -86,7 +86,7 @@ class Offset:
 
     @classmethod
     def from_json(cls, plain: Mapping[str, Any]) -> Offset:
-        """The reverse of `to_json`."""
+        """Reverses `to_json`."""
         return cls(
             run=str(plain["run"]),
             batch=int(plain["batch"]),
@@ -97,12 +97,12 @@ class Offset:
 
 
 def iso(instant: datetime) -> str:
-    """A time as offsets and records hold it, with all its digits."""
+    """Formats a time as stored in offsets and records, with microseconds."""
     return instant.isoformat(timespec="microseconds")
 
 
 def latest_time(one: datetime | None, other: datetime | None) -> datetime | None:
-    """The later of two times of which either may be unknown."""
+    """Returns the later of two times, either of which may be None."""
     if one is None or other is None:
         return one or other
     return max(one, other)
@@ -110,7 +110,7 @@ def latest_time(one: datetime | None, other: datetime | None) -> datetime | None
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShareLimits:
-    """When a share ends before the shard's tip. At least one record is read; records are never divided."""
+    """Limits that end a share before the shard's tip. At least one record is read; records are never split."""
 
     rows: int
     size: int
@@ -119,7 +119,7 @@ class ShareLimits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Share:
-    """What a task is to read: everything it needs travels in it. With a `consumer`, an ARN, it is pushed."""
+    """The input of one task, self-contained. With a `consumer` ARN, it is read by enhanced fan-out."""
 
     run: str
     batch: int
@@ -133,12 +133,12 @@ class Share:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gap:
-    """Records that may be lost: they were older than the stream's retention before they were read.
+    """Records that may be lost because they expired before they were read.
 
     Attributes:
-        after, since: the position that is no longer there, as in `Position`.
-        first, first_arrival: the oldest record that was there instead; None where there was none.
-        shard_gone: the whole shard was no longer there.
+        after, since: the position that no longer exists, as in `Position`.
+        first, first_arrival: the oldest retained record; None if there is none.
+        shard_gone: the shard no longer exists.
     """
 
     shard_id: str
@@ -151,7 +151,7 @@ class Gap:
     shard_gone: bool = False
 
     def to_json(self) -> dict[str, Any]:
-        """As the state keeps it."""
+        """Returns the gap as stored in the state."""
         return {
             "shard_id": self.shard_id,
             "batch": self.batch,
@@ -165,26 +165,26 @@ class Gap:
 
     @classmethod
     def from_json(cls, plain: Mapping[str, Any]) -> Gap:
-        """The reverse of `to_json`."""
+        """Reverses `to_json`."""
         times = {name: parse_iso(plain[name]) for name in ("since", "first_arrival")}
         noticed_at = parse_iso(plain["noticed_at"])
         if noticed_at is None:
-            raise ValueError("a gap says when it was noticed")
+            raise ValueError("a gap needs noticed_at")
         return cls(**{**plain, **times, "noticed_at": noticed_at})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShareEnd:
-    """The record that fixes a share: written once, before any row of it is handed over.
+    """The stored end of a share, written once before any of its rows are delivered.
 
     Attributes:
-        records, rows: what lies between start and end; an aggregated record gives several rows.
-        digest: of the records, see `Rows.digest`.
-        closed: the end is the shard's own.
-        more: a limit ended the share, so that more was there to read.
-        behind_ms: how far the end was from the shard's newest record; None where nobody read.
-        read_at: the server's time then.
-        reader: host, process and a number of its own: who wrote this record.
+        records, rows: counts between start and end; an aggregated record has several rows.
+        digest: checksum of the records, see `Rows.digest`.
+        closed: the share ends with the shard.
+        more: a limit ended the share, so more records are available.
+        behind_ms: how far the end was behind the shard's latest record; None if nothing was read.
+        read_at: the server's time of the read.
+        reader: host, process and a unique id of the writer of this record.
     """
 
     start: Position
@@ -200,7 +200,7 @@ class ShareEnd:
     reader: str = ""
 
     def to_bytes(self) -> bytes:
-        """As the state keeps it."""
+        """Serializes the record for the state."""
         return json.dumps(
             {
                 "start": self.start.to_json(),
@@ -219,7 +219,7 @@ class ShareEnd:
 
     @classmethod
     def from_bytes(cls, data: bytes) -> ShareEnd:
-        """The reverse of `to_bytes`."""
+        """Reverses `to_bytes`."""
         plain = json.loads(data)
         plain["start"], plain["end"] = Position.from_json(plain["start"]), Position.from_json(plain["end"])
         plain["read_at"] = parse_iso(plain["read_at"])

@@ -1,8 +1,8 @@
-"""Reads records of Kinesis again: shares of shards that batches read, between the positions that the ledger has.
+"""Re-reads Kinesis records: shares of shards that batches read, between positions of the ledger.
 
-A batch's offset names where it starts in every shard, and how many rows of the shard came before; where it ends, the
-next batch's offset says, or the state of the query. So a share is read whole and counted: one that has lost a record
-would give the others the wrong ordinals.
+A batch's offset contains the start position in every shard and the number of rows before it. Its end is in the next
+batch's offset or in the query's state. A share is read completely and counted, because a missing record would shift the
+ordinals of the others.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 log = logging.getLogger(__name__)
-#: Empty pages that are looked through for the oldest record of a shard.
+#: Maximum number of empty pages read in search of a shard's oldest record.
 _MAX_PAGES = 50
 _NO_LIMIT = 1 << 62
 
@@ -64,11 +64,11 @@ class KinesisRecordSource:
     def ranges(self, batches: Sequence[BatchOffsets]) -> list[RecordRange]:
         """See RecordSource."""
         ranges = []
-        for batch, following in pairwise([*batches, None]):
+        for batch, next_batch in pairwise([*batches, None]):
             if batch is None:
                 continue
             offset = Offset.from_json(batch.end)
-            after = None if following is None else Offset.from_json(following.end)
+            after = None if next_batch is None else Offset.from_json(next_batch.end)
             if after is not None and (after.run, after.batch) != (offset.run, offset.batch + 1):
                 after = None
             for shard, start in offset.shards.items():
@@ -78,15 +78,17 @@ class KinesisRecordSource:
         return ranges
 
     def _end(self, batch: BatchOffsets, offset: Offset, after: Offset | None, shard: str) -> Position | None:
-        """Where the batch ends in a shard; None where that is the shard's own end and nobody has it on record."""
+        """Returns the batch's end position in a shard; None for an unrecorded end of the shard itself."""
         if after is not None and shard in after.shards:
             return after.shards[shard]
         recorded: ShareEnd | None = self._state(batch.generation).share_end(offset.run, offset.batch, shard)
         if recorded is None and (after is None or shard not in after.done):
             raise ContractError(
                 "LEDGER_WITHOUT_OFFSET",
-                f"The ledger does not say where batch {batch.batch_id} ended in {shard}, nor does the query's state.",
-                hint="Land a batch more, whose offset says so; or restore the state's objects from their versions.",
+                f"Neither the ledger nor the query's state records where batch {batch.batch_id} ended in {shard}.",
+                hint=(
+                    "Run one more batch, whose offset records it, or restore the state's objects from their versions."
+                ),
             )
         return None if recorded is None else recorded.end
 
@@ -112,51 +114,54 @@ class KinesisRecordSource:
         )
 
     def select(self, ranges: Sequence[RecordRange], text: str) -> list[RecordRange] | None:
-        """See RecordSource: `stream/shard/first-last` by sequence numbers, either of which may be left out; shares that
-        have one of these records are read whole."""
+        """See RecordSource: `stream/shard/first-last` by sequence numbers; either end may be omitted. Shares with one
+        of these records are selected completely.
+        """
         parts = text.split("/")
         if len(parts) != 3 or not parts[2]:
             return None
         first, separator, last = parts[2].partition("-")
         if any(bound and not bound.isdecimal() for bound in (first, last)):
             return None
-        low, high = int(first or 0), int(last) if last else (None if separator else int(first))
-        within = (one for one in ranges if (one.stream, one.partition) == (parts[0], parts[1]))
-        return [one for one in within if _overlaps(one.details, low, high)]
+        first_number, last_number = int(first or 0), int(last) if last else (None if separator else int(first))
+        candidates = (range_ for range_ in ranges if (range_.stream, range_.partition) == (parts[0], parts[1]))
+        return [range_ for range_ in candidates if _overlaps(range_.details, first_number, last_number)]
 
     def retained(self, spark: SparkSession, ranges: Sequence[RecordRange]) -> list[RetainedRange]:
-        """See RecordSource. The record behind which a share begins is the only proof that nothing of it is gone."""
+        """See RecordSource. Only the record before a share proves that the share is complete."""
         stream = KinesisStream(self._environment.messaging, name=self._source.stream)
         query = self._state(self._home.generations.current()).query()
         if query is not None and stream.summary().created != query.stream_created:
             return [NOTHING_RETAINED for _ in ranges]
-        oldest = {shard: oldest_sequence_number(stream, shard) for shard in {one.partition for one in ranges}}
-        return [self.retained_range(one, oldest[one.partition]) for one in ranges]
+        oldest = {shard: oldest_sequence_number(stream, shard) for shard in {range_.partition for range_ in ranges}}
+        return [self.retained_range(range_, oldest[range_.partition]) for range_ in ranges]
 
     @staticmethod
-    def retained_range(one: RecordRange, oldest: int | None) -> RetainedRange:
-        """What of a share a shard has whose oldest record has this sequence number; None where it has none."""
-        after, through = one.details["start"].get("after"), one.details["through"]
-        if oldest is None or (through is not None and int(through) < oldest):
+    def retained_range(range_: RecordRange, oldest: int | None) -> RetainedRange:
+        """Returns the retained range of a share. `oldest` is the sequence number of the shard's oldest record; None
+        without records.
+        """
+        after, last_number = range_.details["start"].get("after"), range_.details["through"]
+        if oldest is None or (last_number is not None and int(last_number) < oldest):
             return NOTHING_RETAINED
         if after is not None and oldest <= int(after):
-            return RetainedRange(one.first, one.first)
-        return RetainedRange(LAST_ORDINAL + 1, one.first)
+            return RetainedRange(range_.first, range_.first)
+        return RetainedRange(LAST_ORDINAL + 1, range_.first)
 
     def frame(self, spark: SparkSession, ranges: Sequence[RecordRange]) -> DataFrame:
-        """See RecordSource: whole shares, each read by one task; one that is not whole any more gives no row."""
+        """See RecordSource: complete shares, each read by one task; an incomplete one yields no rows."""
         aws, name = self._environment.messaging, self._source.stream
         declared, variables = aws.model_dump_json(), resolved_variables(aws)
-        shares = [(one.partition, json.dumps(dict(one.details))) for one in ranges]
+        shares = [(range_.partition, json.dumps(dict(range_.details))) for range_ in ranges]
 
         def read(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             set_missing_variables(variables)
             stream = KinesisStream(AwsSpec.model_validate_json(declared), name=name)
             for batch in batches:
                 for share in batch.to_pylist():
-                    yield from reread_share(stream, share["shard"], json.loads(share["place"]), stream_name=name)
+                    yield from reread_share(stream, share["shard"], json.loads(share["details"]), stream_name=name)
 
-        frame = spark.createDataFrame(shares, "shard string, place string").repartition(min(len(shares), 32))
+        frame = spark.createDataFrame(shares, "shard string, details string").repartition(min(len(shares), 32))
         return frame.mapInArrow(read, _ROW_TYPES).select(*COLUMNS)
 
     def archive_frame(self, rows: DataFrame) -> DataFrame:
@@ -170,14 +175,14 @@ _ROW_TYPES = (
 )
 
 
-def _overlaps(details: Mapping[str, Any], low: int, high: int | None) -> bool:
-    """Whether a share may have a record of these sequence numbers, both included."""
-    start, through = int(details["start"].get("after") or -1), details["through"]
-    return (high is None or start < high) and (through is None or int(through) >= low)
+def _overlaps(details: Mapping[str, Any], first_number: int, last_number: int | None) -> bool:
+    """Returns whether a share may have a record with these sequence numbers, both inclusive."""
+    start, last_number = int(details["start"].get("after") or -1), details["through"]
+    return (last_number is None or start < last_number) and (last_number is None or int(last_number) >= first_number)
 
 
 def oldest_sequence_number(stream: KinesisStream, shard_id: str) -> int | None:
-    """The sequence number of the oldest record of a shard; None where it has none."""
+    """Returns the sequence number of a shard's oldest record; None without records."""
     try:
         pages = PolledPages(stream, shard_id, Position())
     except ShardNotFound:
@@ -194,29 +199,29 @@ def oldest_sequence_number(stream: KinesisStream, shard_id: str) -> int | None:
 def reread_share(
     stream: KinesisStream, shard: str, details: Mapping[str, Any], *, stream_name: str
 ) -> Iterator[pa.RecordBatch]:
-    """The rows of a share, or none where it has not as many as before."""
-    start, through, expected = Position.from_json(details["start"]), details["through"], details["rows"]
+    """Yields the rows of a share; none if their number differs from the first read."""
+    start, last_number, expected_rows = Position.from_json(details["start"]), details["through"], details["rows"]
     rows = Rows(should_deaggregate=True)
     try:
         pages = PolledPages(stream, shard, start)
-        while not _append_page(rows, pages, through):
+        while not _append_page(rows, pages, last_number):
             pass
     except ShardNotFound:
-        log.warning("%s is not there any more", shard)
+        log.warning("Shard %s no longer exists", shard)
         return
-    if expected is not None and len(rows) != expected:
-        log.warning("%s gives %d rows of %d", shard, len(rows), expected)
+    if expected_rows is not None and len(rows) != expected_rows:
+        log.warning("Shard %s returned %d of %d rows", shard, len(rows), expected_rows)
         return
     yield from rows.batches(stream=stream_name, shard_id=shard, first_ordinal=start.rows)
 
 
-def _append_page(rows: Rows, pages: PolledPages, through: str | None) -> bool:
-    """Take a page; whether it was the last one."""
+def _append_page(rows: Rows, pages: PolledPages, last_number: str | None) -> bool:
+    """Appends a page; returns whether it was the last one."""
     page = pages.next_page(MAX_PAGE_RECORDS)
-    last = None if through is None else int(through)
+    last = None if last_number is None else int(last_number)
     count = len(page)
     if last is not None:
         count = next((at for at, number in enumerate(page.sequence_numbers) if int(number) > last), len(page))
     rows.append(page.slice(0, count), max_rows=_NO_LIMIT, max_bytes=_NO_LIMIT)
-    beyond = count < len(page) or (count > 0 and int(page.sequence_numbers[count - 1]) == last)
-    return beyond or pages.is_ended or not page.behind_ms
+    is_past_end = count < len(page) or (count > 0 and int(page.sequence_numbers[count - 1]) == last)
+    return is_past_end or pages.is_ended or not page.behind_ms

@@ -1,9 +1,10 @@
-"""The rows a shard gives, as Arrow: packed records are unpacked, and each row has its ordinal in the shard.
+"""Converts a shard's records to Arrow rows: aggregated records are deaggregated, and each row has its ordinal in the
+shard.
 
-The Kinesis Producer Library puts many user records into one: four magic bytes, a protobuf message, and the MD5 of that
-message. What carries the mark but does not hold together is no aggregate: it is handed over as it is, so that parsing
-can say what is wrong with it. Every user record is handed over, whatever shard its key belongs to: other readers
-drop those outside the shard, relying on a producer that sends them again.
+The Kinesis Producer Library aggregates user records: four magic bytes, a protobuf message, and the MD5 of that message.
+Data with the magic bytes but invalid content is delivered unchanged, so parsing can report the error. Every user record
+is delivered, regardless of its key's shard; other readers drop those of another shard and rely on the producer to
+resend them.
 """
 
 from __future__ import annotations
@@ -27,14 +28,14 @@ _DIGEST_BYTES = 16
 
 @dataclass(frozen=True, slots=True)
 class UserRecord:
-    """One record as its producer gave it."""
+    """One user record of an aggregated record."""
 
     partition_key: str
     data: bytes
 
 
 def deaggregate(data: bytes) -> list[UserRecord] | None:
-    """The user records in an aggregated record, in order; None when `data` is none, or is damaged."""
+    """Returns the user records of an aggregated record, in order; None if `data` is not aggregated or damaged."""
     if not data.startswith(MAGIC) or len(data) < len(MAGIC) + _DIGEST_BYTES:
         return None
     message, digest = data[len(MAGIC) : -_DIGEST_BYTES], data[-_DIGEST_BYTES:]
@@ -45,7 +46,7 @@ def deaggregate(data: bytes) -> list[UserRecord] | None:
     except DecodeError:
         return None
     keys, records = list(aggregate.partition_key_table), aggregate.records
-    # protobuf gives a text that is no UTF-8 as bytes, and leaves out what is required without a word.
+    # protobuf returns invalid UTF-8 as bytes and silently omits missing required fields.
     if not aggregate.IsInitialized() or not all(isinstance(key, str) for key in keys):
         return None
     if not records or any(record.partition_key_index >= len(keys) for record in records):
@@ -115,7 +116,7 @@ _ROWS_PER_BATCH = 10_000
 
 
 class Rows:
-    """Rows of one shard, growing page by page. Readings of the same records have the same `digest`."""
+    """Rows of one shard, appended page by page. Reads of the same records have the same `digest`."""
 
     def __init__(self, *, should_deaggregate: bool) -> None:
         self._should_deaggregate = should_deaggregate
@@ -133,18 +134,18 @@ class Rows:
 
     @property
     def first_sequence_number(self) -> str | None:
-        """That of the first row."""
+        """The sequence number of the first row."""
         return self._sequence_numbers[0] if self._sequence_numbers else None
 
     @property
     def digest(self) -> str:
-        """A checksum of the records' sequence numbers and data; the same however they were divided into pages."""
+        """A checksum of sequence numbers and data, independent of the division into pages."""
         return f"{self._crc_numbers:08x}{self._crc_data:08x}"
 
     def append(self, page: Page, *, max_rows: int, max_bytes: int) -> int:
-        """Append a page's records until a limit is reached; how many were taken.
+        """Appends a page's records up to a limit; returns their number.
 
-        The very first record is taken whatever its size, and an aggregated one whole.
+        The first record is appended regardless of its size, and an aggregated record completely.
         """
         if self._should_deaggregate and any(data.startswith(MAGIC) for data in page.data):
             count = self._append_deaggregated(page, max_rows, max_bytes)
@@ -195,7 +196,7 @@ class Rows:
         self._arrivals_us += page.arrivals_us
 
     def batches(self, *, stream: str, shard_id: str, first_ordinal: int) -> Iterator[pa.RecordBatch]:
-        """The rows in order; the first one has `first_ordinal`."""
+        """Yields the rows in order; the first has `first_ordinal`."""
         for begin in range(0, len(self), _ROWS_PER_BATCH):
             part = slice(begin, begin + _ROWS_PER_BATCH)
             arrivals = pa.array(self._arrivals_us[part], pa.int64())

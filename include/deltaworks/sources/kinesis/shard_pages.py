@@ -1,6 +1,6 @@
-"""The pages of a shard from a position on, read by GetRecords or as Kinesis pushes them to a registered consumer.
+"""Pages of a shard from a position on, by GetRecords or by enhanced fan-out.
 
-The driver also probes idle shards for anything new: Kinesis does not tell which record of a shard is the newest.
+The driver also probes idle shards for new records, because Kinesis does not report a shard's latest record.
 """
 
 from __future__ import annotations
@@ -31,17 +31,17 @@ _TAKEOVER_CODE = "ResourceInUseException"
 
 
 class ShardPages(ABC):
-    """Reads on from a position.
+    """Reads a shard from a position on.
 
-    Reading begins AT the last record handed over: finding it there is the only proof that nothing behind it has been
-    trimmed, since sequence numbers have gaps of their own.
+    Reading begins AT the last delivered record: only its presence proves that no record after it has expired, because
+    sequence numbers have gaps.
 
     Attributes:
-        intact: whether that record was there; None while no record has come.
-        passed_over: the last record that had arrived before the position's time, and when.
-        ended: the shard is closed and read to its end.
-        asked_at: the server's time before the last page was asked for: what had arrived by then has come once a page
-            is at the tip.
+        is_intact: whether that record was present; None before the first record.
+        skipped_record: the last record that arrived before the position's time, and its arrival time.
+        is_ended: the shard is closed and completely read.
+        requested_at: the server's time before the last request; records that had arrived by then are delivered once a
+            page is at the tip.
     """
 
     def __init__(self, stream: StreamApi, shard_id: str, start: Position) -> None:
@@ -55,10 +55,10 @@ class ShardPages(ABC):
         self.requested_at: datetime = stream.now()
 
     def next_page(self, limit: int, *, retry_seconds: float = RETRY_SECONDS) -> Page:
-        """The next page; it may be empty before the tip is reached. How many records it has, `limit` only suggests.
+        """Returns the next page; it may be empty before the tip. `limit` is only a hint.
 
         Raises:
-            TransientError: KINESIS_UNREACHABLE when Kinesis throttled or failed for longer than the patience.
+            TransientError: KINESIS_UNREACHABLE, Kinesis throttled or failed for all of `retry_seconds`.
         """
         if self.is_ended:
             return Page(next_iterator=None, behind_ms=0)
@@ -71,14 +71,14 @@ class ShardPages(ABC):
 
     @abstractmethod
     def close(self) -> None:
-        """Read no more. Idempotent."""
+        """Stops reading. Idempotent."""
 
     @abstractmethod
     def _fetch(self, limit: int, retry_seconds: float) -> Page:
-        """The next page as Kinesis gives it."""
+        """Returns the next page as Kinesis returns it."""
 
     def _skip_delivered(self, page: Page) -> Page:
-        """The page without what was handed over before, or arrived before the position's time."""
+        """Removes records that were delivered before or arrived before the position's time."""
         if not len(page):
             return page
         begin = 0
@@ -86,7 +86,7 @@ class ShardPages(ABC):
             self.is_intact = page.sequence_numbers[0] == self._start.after
             begin = int(self.is_intact)
         if self._start.at is not None and self._last is self._start:
-            # Kinesis takes whole seconds.
+            # Kinesis accepts full seconds only.
             bound = epoch_us(self._start.at)
             begin = next((index for index, arrival in enumerate(page.arrivals_us) if arrival >= bound), len(page))
             if begin:
@@ -95,18 +95,18 @@ class ShardPages(ABC):
 
 
 class PolledPages(ShardPages):
-    """Reads by GetRecords. An iterator that expired is replaced by one behind the last record read."""
+    """Reads by GetRecords. An expired iterator is replaced by one after the last record read."""
 
     def __init__(self, stream: StreamApi, shard_id: str, start: Position) -> None:
-        """Raises ShardNotFound when the shard is no longer there."""
+        """Raises ShardNotFound if the shard no longer exists."""
         super().__init__(stream, shard_id, start)
         self._iterator = stream.iterator(shard_id, start, inclusive=True)
 
     def close(self) -> None:
-        """Nothing is open between two pages."""
+        """Does nothing: no connection is open between pages."""
 
     def _fetch(self, limit: int, retry_seconds: float) -> Page:
-        # The first page begins with the record handed over last.
+        # The first page begins with the last delivered record.
         limit = min(limit + (self.is_intact is None and self._start.after is not None), MAX_PAGE_RECORDS)
         self.requested_at = self._stream.now()
         while True:
@@ -121,20 +121,20 @@ class PolledPages(ShardPages):
 
 
 def epoch_us(instant: datetime) -> int:
-    """Microseconds since 1970."""
+    """Returns microseconds since 1970."""
     return round(instant.timestamp() * 1e6)
 
 
 class PushedPages(ShardPages):
     """Reads by SubscribeToShard.
 
-    A subscription that is over is followed by one behind the number Kinesis gave last. That number moves on where no
-    records are, too: subscribing at the start again would never come out of a stretch without records that takes
-    longer than a subscription lives.
+    An ended subscription is followed by one after the last sequence number that Kinesis reported. That number also
+    advances without records. Subscribing at the start again would never pass a range without records that outlasts a
+    subscription.
     """
 
     def __init__(self, stream: StreamApi, shard_id: str, start: Position, *, consumer: str) -> None:
-        """Raises ShardNotFound when the shard is no longer there. `consumer` is an ARN."""
+        """Raises ShardNotFound if the shard no longer exists. `consumer` is an ARN."""
         super().__init__(stream, shard_id, start)
         self._consumer = consumer
         self._continuation: str | None = None
@@ -142,7 +142,7 @@ class PushedPages(ShardPages):
         self._subscription: PageSubscription | None = stream.subscribe(consumer, shard_id, start, inclusive=True)
 
     def close(self) -> None:
-        """End the subscription, so that the next one need not take it over."""
+        """Ends the subscription, so the next one need not take it over."""
         if self._subscription is not None:
             self._subscription.close()
             self._subscription = None
@@ -153,8 +153,8 @@ class PushedPages(ShardPages):
             subscription = self._subscription or self._subscribe(max(deadline - time.monotonic(), 1.0))
             try:
                 page = subscription.next()
-            except SubscriptionEnded as over:
-                self._end_subscription(over, deadline)
+            except SubscriptionEnded as ended:
+                self._end_subscription(ended, deadline)
                 continue
             self._events += 1
             self._continuation = page.next_iterator
@@ -170,35 +170,35 @@ class PushedPages(ShardPages):
         )
         return self._subscription
 
-    def _end_subscription(self, over: SubscriptionEnded, deadline: float) -> None:
+    def _end_subscription(self, ended: SubscriptionEnded, deadline: float) -> None:
         self.close()
-        if str(over) == _TAKEOVER_CODE:
+        if str(ended) == _TAKEOVER_CODE:
             _LOGGER.warning(
-                "Another reader took over %s of the consumer %s: a consumer is for one query alone.",
+                "Another reader took over shard %s of consumer %s. A consumer serves one query.",
                 self._shard_id,
                 self._consumer,
             )
         if time.monotonic() >= deadline:
             raise TransientError(
                 "KINESIS_UNREACHABLE",
-                f"Subscriptions to {self._shard_id} gave no event until patience ended: {over}.",
-                hint="Check the endpoint, and that no other query has the same consumerName.",
-            ) from over
+                f"Subscriptions to {self._shard_id} returned no event in all retries: {ended}.",
+                hint="Check the endpoint, and that no other query uses the same consumerName.",
+            ) from ended
         if not self._events:
             time.sleep(_PAUSE_SECONDS)
 
 
 _THREADS = 8
 _RETRY_SECONDS = 3.0
-#: A shard with few records answers empty pages before its tip; beyond so many a task continues.
+#: A sparse shard returns empty pages before its tip; after this many a task continues instead.
 _MAX_PAGES = 10
 
 
 class TipProbe:
-    """Asks shards for one record behind their positions. Iterators are kept, so an idle shard costs one read."""
+    """Probes shards for one record after their positions. Iterators are cached, so an idle shard costs one read."""
 
     def __init__(self, stream: StreamApi, *, has_own_throughput: bool = False) -> None:
-        """`exclusive`: tasks share the reads of a shard with nobody, so that one that throttles is worth a batch."""
+        """`has_own_throughput`: tasks do not share the shard's read limit, so a throttled shard justifies a batch."""
         self._stream = stream
         self._has_own_throughput = has_own_throughput
         self._iterators: dict[str, tuple[tuple[str | None, datetime | None], str]] = {}
@@ -206,25 +206,25 @@ class TipProbe:
         self.tips: dict[str, datetime] = {}
 
     def reset(self, tips: Mapping[str, datetime]) -> None:
-        """Begin again at other positions. `tips` are times until which shards are known to have held nothing more."""
+        """Sets new positions. `tips` are times up to which shards are known to have no further records."""
         self._iterators.clear()
         self.tips = dict(tips)
 
     def has_records(self, positions: Mapping[str, Position], *, until: datetime | None) -> bool:
-        """Whether a task would find something in one of the shards; those found at their tip are in `tips`.
+        """Returns whether a task would find records in one of the shards; updates `tips` for shards at their tip.
 
         Args:
-            until: records that arrived later do not count, and a shard that throttles counts as one with records.
+            until: later records are ignored, and a throttled shard counts as one with records.
         """
         if not positions:
             return False
         with ThreadPoolExecutor(min(_THREADS, len(positions))) as pool:
-            looks = [pool.submit(self._probe_shard, shard, position, until) for shard, position in positions.items()]
+            futures = [pool.submit(self._probe_shard, shard, position, until) for shard, position in positions.items()]
             any_new = False
-            for answer in as_completed(looks):
-                if not answer.cancelled() and answer.result():
+            for future in as_completed(futures):
+                if not future.cancelled() and future.result():
                     any_new = True
-                    for other in looks:
+                    for other in futures:
                         other.cancel()
             return any_new
 
@@ -232,14 +232,14 @@ class TipProbe:
         try:
             return self._read_ahead(shard_id, position, until)
         except TransientError:
-            # Throttled, by other readers most likely: the next look is soon, and listing shards shows an outage.
+            # Probably throttled by other readers. The next probe follows soon, and listing shards reveals an outage.
             return until is not None or self._has_own_throughput
         except ShardNotFound:
             return True
 
     def _read_ahead(self, shard_id: str, position: Position, until: datetime | None) -> bool:
-        kept, place = self._iterators.get(shard_id), (position.after, position.at)
-        iterator = kept[1] if kept and kept[0] == place else self._stream.iterator(shard_id, position)
+        cached, position_key = self._iterators.get(shard_id), (position.after, position.at)
+        iterator = cached[1] if cached and cached[0] == position_key else self._stream.iterator(shard_id, position)
         for _ in range(_MAX_PAGES):
             asked_at = self._stream.now()
             try:
@@ -248,14 +248,14 @@ class TipProbe:
                 iterator = self._stream.iterator(shard_id, position)
                 continue
             if len(page):
-                later = until is not None and page.arrivals_us[0] > epoch_us(until)
-                if later:
+                is_too_late = until is not None and page.arrivals_us[0] > epoch_us(until)
+                if is_too_late:
                     self._record_tip(shard_id, until or asked_at)
-                return not later
+                return not is_too_late
             if page.next_iterator is None:
                 return True
             iterator = page.next_iterator
-            self._iterators[shard_id] = (place, iterator)
+            self._iterators[shard_id] = (position_key, iterator)
             if not page.behind_ms:
                 self._record_tip(shard_id, asked_at)
                 return False

@@ -1,7 +1,7 @@
-"""The lineage of shards: a child is read only once its parents are read to their end, so that a key keeps its order.
+"""Shard lineage: a child is read only after its parents are finished, so the order per key is preserved.
 
-Splitting and merging close shards and open children; a closed shard keeps its records until the retention has passed,
-and is then no longer listed.
+Splits and merges close shards and open children. A closed shard keeps its records until the retention has passed, and
+is then no longer listed.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _SHARD_ID = re.compile(r"shardId-(\d+)")
 
 @dataclass(frozen=True, slots=True)
 class Shard:
-    """A shard as the stream lists it. `parents` may name shards that are no longer listed."""
+    """A listed shard. `parents` may name shards that are no longer listed."""
 
     shard_id: str
     parents: tuple[str, ...] = ()
@@ -28,23 +28,24 @@ class Shard:
 
 @functools.lru_cache(maxsize=4096)
 def shard_number(shard_id: str) -> int:
-    """The number in a shard's id (`shardId-000000000007` is 7); children have larger ones than their parents.
+    """Returns the number in a shard id (`shardId-000000000007` is 7); children have larger numbers than their parents.
 
     Raises:
-        ContractError: KINESIS_SHARD_UNNUMBERED for an id of another form.
+        ContractError: KINESIS_SHARD_UNNUMBERED, the id has another form.
     """
     match = _SHARD_ID.fullmatch(shard_id)
     if match is None:
         raise ContractError(
             "KINESIS_SHARD_UNNUMBERED",
-            f"The shard id {shard_id!r} has no number in the form Kinesis gives, shardId-000000000007.",
-            hint="Check that endpoint leads to Kinesis; rows of such a shard cannot be ordered.",
+            f"The shard id {shard_id!r} does not have the form shardId-000000000007.",
+            hint="Check that the endpoint is Kinesis. Rows of such a shard cannot be ordered.",
         )
     return int(match[1])
 
 
 def row_seq(shard_id: str, ordinal: int) -> int:
-    """The `_seq` of a row: unique in its stream, and growing along a partition key also when its shard is divided.
+    """Returns the `_seq` of a row: unique in its stream, and increasing along a partition key even if its shard is
+    split.
 
     Raises:
         ContractError: RECORD_SEQ_EXHAUSTED, KINESIS_SHARD_UNNUMBERED.
@@ -53,41 +54,42 @@ def row_seq(shard_id: str, ordinal: int) -> int:
 
 
 def startable_shards(listed: Iterable[Shard], *, live: Collection[str], done: Collection[str]) -> list[Shard]:
-    """The listed shards whose turn has come: not begun, and every parent is read to its end or long gone.
+    """Returns the listed shards that can be started: not started yet, and all parents are finished or no longer listed.
 
-    A shard with a descendant that was begun counts as read, even if it was forgotten: its own end came first.
+    A shard with a started descendant counts as finished, even if its record was deleted.
     """
     by_id = {shard.shard_id: shard for shard in listed}
-    begun = {*live, *done}
-    passed = {*done, *_ancestors(by_id, begun)} - set(live)
+    started = {*live, *done}
+    finished = {*done, *_ancestors(by_id, started)} - set(live)
     ready = []
     for shard in sorted(by_id.values(), key=lambda listed_shard: shard_number(listed_shard.shard_id)):
-        if shard.shard_id in begun or shard.shard_id in passed:
+        if shard.shard_id in started or shard.shard_id in finished:
             continue
-        waits_for = {parent for parent in shard.parents if parent in live or parent in by_id}
-        if waits_for <= passed:
+        pending_parents = {parent for parent in shard.parents if parent in live or parent in by_id}
+        if pending_parents <= finished:
             ready.append(shard)
     return ready
 
 
 def finished_shards_to_retain(done: Iterable[str], listed: Iterable[Shard], *, live: Collection[str]) -> set[str]:
-    """The shards read to their end that must be remembered so that they are not begun again.
+    """Returns the finished shards to record, so they are not started again.
 
-    One that is no longer listed is forgotten once a child of it has begun: a list can be incomplete for a moment.
+    A shard that is no longer listed is dropped only after one of its children has started, because a listing may be
+    temporarily incomplete.
     """
-    shards, ended = list(listed), set(done)
-    begun = {*live, *ended}
-    names = {shard.shard_id for shard in shards}
-    succeeded = {parent for shard in shards if shard.shard_id in begun for parent in shard.parents}
-    return {shard for shard in ended if shard in names or shard not in succeeded}
+    shards, finished = list(listed), set(done)
+    started = {*live, *finished}
+    listed_ids = {shard.shard_id for shard in shards}
+    with_started_child = {parent for shard in shards if shard.shard_id in started for parent in shard.parents}
+    return {shard for shard in finished if shard in listed_ids or shard not in with_started_child}
 
 
 def _ancestors(by_id: dict[str, Shard], shards: Collection[str]) -> set[str]:
     ancestors: set[str] = set()
-    left = list(shards)
-    while left:
-        shard = by_id.get(left.pop())
+    remaining = list(shards)
+    while remaining:
+        shard = by_id.get(remaining.pop())
         parents = () if shard is None else shard.parents
-        left += [parent for parent in parents if parent not in ancestors]
+        remaining += [parent for parent in parents if parent not in ancestors]
         ancestors.update(parents)
     return ancestors

@@ -1,9 +1,8 @@
-"""Reads a share of a shard in a task: fixes where it ends, once for all attempts, and only then hands over rows.
+"""Reads a share of a shard in a task: stores its end once for all attempts, then delivers rows.
 
-Records are read up to the limits the first time, and up to the recorded end every time after, where they are compared
-with what was read the first time. That is done by GetRecords, also where the first reading is pushed: a shard that has
-just been subscribed to cannot be subscribed to again for five seconds, and attempts beside each other would take the
-subscription from one another.
+The first read stops at the limits; every later read stops at the stored end and is compared with the first. Later reads
+use GetRecords even if the first used enhanced fan-out: a shard cannot be subscribed to again within five seconds, and
+concurrent attempts would take the subscription from each other.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ from deltaworks.sources.kinesis.stream_api import MAX_PAGE_RECORDS, RETRY_SECOND
 
 @dataclass(frozen=True, slots=True)
 class FetchOptions:
-    """What holds for every share of a query."""
+    """Options for every share of a query."""
 
     deaggregate: bool = True
     allow_data_loss: bool = False
@@ -39,20 +38,20 @@ class FetchOptions:
 
 @dataclass(frozen=True, slots=True)
 class FetchedShare:
-    """A share's rows, and the record that fixes where it ends."""
+    """A share's rows and its stored end."""
 
     rows: Rows
     end: ShareEnd
 
 
 def fetch_first(stream: StreamApi, share: Share, options: FetchOptions) -> FetchedShare:
-    """Read a share for the first time: to a limit, the shard's tip or end, or the batch's `until`.
+    """Reads a share for the first time: to a limit, the shard's tip or end, or the batch's `until`.
 
-    A share ends by time only behind its first record: a shard with few records answers many empty pages.
+    The time limit applies only after the first record, because a sparse shard returns many empty pages.
 
     Raises:
-        ContractError: KINESIS_POSITION_EXPIRED when records may have been lost and that is not allowed.
-        TransientError: KINESIS_UNREACHABLE when nothing could be read.
+        ContractError: KINESIS_POSITION_EXPIRED, records may be lost and that is not allowed.
+        TransientError: KINESIS_UNREACHABLE, nothing could be read.
     """
     return _FirstRead(stream, share, options).run()
 
@@ -94,28 +93,28 @@ class _FirstRead:
         return PushedPages(stream, share.shard_id, share.start, consumer=share.consumer)
 
     def _next_page(self, pages: ShardPages) -> Page | None:
-        """The next page; None where a shard that throttles is left with what there is."""
+        """Returns the next page; None if the shard throttles after some records were read."""
         limits, rows = self._share.limits, self._rows
-        left = max(self._deadline - time.monotonic(), 1.0)
+        remaining_seconds = max(self._deadline - time.monotonic(), 1.0)
         count = min(max(limits.rows - len(rows), 1), MAX_PAGE_RECORDS)
         try:
-            return pages.next_page(count, retry_seconds=left if rows.records else RETRY_SECONDS)
+            return pages.next_page(count, retry_seconds=remaining_seconds if rows.records else RETRY_SECONDS)
         except TransientError:
             if rows.records:
                 return None
             raise
 
     def _append(self, page: Page, pages: ShardPages) -> FetchedShare | None:
-        """Take a page; the share when it ends with it."""
+        """Appends a page; returns the share if it ends with this page."""
         share, rows, limits = self._share, self._rows, self._share.limits
-        due = page if share.until is None else page.slice(0, _count_arrived_by(page, share.until))
-        taken = rows.append(due, max_rows=limits.rows, max_bytes=limits.size)
+        available = page if share.until is None else page.slice(0, _count_arrived_by(page, share.until))
+        appended = rows.append(available, max_rows=limits.rows, max_bytes=limits.size)
         self._last = self._last or pages.skipped_record
-        if taken:
-            self._last = (page.sequence_numbers[taken - 1], page.arrivals_us[taken - 1])
-        if taken < len(due):
+        if appended:
+            self._last = (page.sequence_numbers[appended - 1], page.arrivals_us[appended - 1])
+        if appended < len(available):
             return self._finish(more=True)
-        if len(due) < len(page):
+        if len(available) < len(page):
             return self._finish(since=share.until)
         if pages.is_ended:
             return self._finish(closed=True)
@@ -148,7 +147,7 @@ class _FirstRead:
         )
 
     def _check_trimmed(self, pages: ShardPages, page: Page) -> None:
-        """Whether what lies behind the position can have been trimmed before it was read."""
+        """Records a gap if records after the position may have expired before they were read."""
         self._is_checked = True
         since, retention = self._share.start.since, timedelta(seconds=self._share.retention_seconds)
         if not pages.is_intact and since is not None and since < self._stream.now() - retention:
@@ -172,14 +171,19 @@ class _FirstRead:
 
 
 def position_expired_error(gap: Gap, share: Share) -> ContractError:
-    """The error that names what may be lost, and how to continue."""
-    first = "none is left" if gap.first is None else f"the oldest one left is {gap.first} of {gap.first_arrival}"
-    begin = f"record {gap.after}" if gap.after else "its beginning"
-    what = "is no longer there" if gap.shard_gone else f"keeps records for {share.retention_seconds / 3600:g} h"
+    """Returns the error that names the possible loss."""
+    first_text = (
+        "none is retained"
+        if gap.first is None
+        else (f"the oldest retained record is {gap.first} of {gap.first_arrival}")
+    )
+    start_text = f"record {gap.after}" if gap.after else "its beginning"
+    problem = "no longer exists" if gap.shard_gone else f"retains records for {share.retention_seconds / 3600:g} h"
     return ContractError(
         "KINESIS_POSITION_EXPIRED",
-        f"{gap.shard_id} {what}: records behind {begin} that arrived since {gap.since} may be lost; {first}.",
-        hint="Set allowDataLoss to continue behind the gap, which is then recorded; raise the retention.",
+        f"{gap.shard_id} {problem}. Records after {start_text} that arrived since {gap.since} may be lost; "
+        f"{first_text}.",
+        hint="Set allowDataLoss to continue after the gap, which is then recorded. Increase the retention.",
     )
 
 
@@ -188,7 +192,7 @@ def _count_arrived_by(page: Page, until: datetime) -> int:
     return next((index for index, arrival in enumerate(page.arrivals_us) if arrival > bound), len(page))
 
 
-#: What was read once can be behind the tip of a slower copy for a moment.
+#: A slower replica may not have a record yet that was read before.
 _RETRY_SECONDS = 30.0
 _PAUSE_SECONDS = 0.5
 _NO_LIMIT = 1 << 62
@@ -198,13 +202,13 @@ _LOGGER = logging.getLogger(__name__)
 def read_share(
     stream: StreamApi, state: QueryState, share: Share, options: FetchOptions, *, stream_name: str
 ) -> Iterator[pa.RecordBatch]:
-    """The rows of a share: the same ones for every attempt, action and driver, however often it is read.
+    """Yields the rows of a share; the same for every attempt, action and driver.
 
-    Whoever reads first fixes the end; others read up to it. The share is in memory until then.
+    The first reader stores the end; others read up to it. The complete share is held in memory.
 
     Raises:
         ContractError: KINESIS_POSITION_EXPIRED, KINESIS_REPLAY_DIFFERS.
-        ConfigError: KINESIS_STATE_NOT_SHARED when the driver wrote its plan where this task cannot see it.
+        ConfigError: KINESIS_STATE_NOT_SHARED, this task cannot see the driver's plan.
     """
     fetched = fix_share(stream, state, share, options)
     first_ordinal = fetched.end.end.rows - len(fetched.rows)
@@ -212,18 +216,18 @@ def read_share(
 
 
 def fix_share(stream: StreamApi, state: QueryState, share: Share, options: FetchOptions) -> FetchedShare:
-    """The share's rows and the record that counts, which exists from now on."""
+    """Returns the share's rows and its stored end, which exists afterwards."""
     recorded = state.share_end(share.run, share.batch, share.shard_id)
     if recorded is None:
         if state.plan(share.run, share.batch) is None:
             raise _state_not_shared_error(share)
         fetched = fetch_first(stream, share, options)
-        mine = replace(fetched.end, reader=f"{socket.gethostname()}/{os.getpid()}/{uuid.uuid4().hex}")
-        if mine.gap is not None:
-            state.add_gap(share.run, mine.gap)
-            _LOGGER.warning("Records of %s may be lost: %s", share.shard_id, mine.gap.to_json())
-        recorded = state.record_share_end(share, mine)
-        if (recorded.end.after, recorded.rows, recorded.digest) == (mine.end.after, mine.rows, mine.digest):
+        own_end = replace(fetched.end, reader=f"{socket.gethostname()}/{os.getpid()}/{uuid.uuid4().hex}")
+        if own_end.gap is not None:
+            state.add_gap(share.run, own_end.gap)
+            _LOGGER.warning("Records of %s may be lost: %s", share.shard_id, own_end.gap.to_json())
+        recorded = state.record_share_end(share, own_end)
+        if (recorded.end.after, recorded.rows, recorded.digest) == (own_end.end.after, own_end.rows, own_end.digest):
             return FetchedShare(fetched.rows, recorded)
     fetched = refetch(stream, share, recorded, options)
     if fetched.end.gap is not None and fetched.end.gap != recorded.gap:
@@ -235,21 +239,21 @@ def fix_share(stream: StreamApi, state: QueryState, share: Share, options: Fetch
 def _state_not_shared_error(share: Share) -> ConfigError:
     return ConfigError(
         "KINESIS_STATE_NOT_SHARED",
-        f"This task on {socket.gethostname()} finds no plan of batch {share.batch} in the query's state.",
-        hint="Give a stateLocation that the driver and all executors share, such as s3://bucket/folder.",
+        f"This task on {socket.gethostname()} cannot find the plan of batch {share.batch} in the query's state.",
+        hint="Choose a stateLocation that the driver and all executors can access, such as s3://bucket/folder.",
     )
 
 
 def refetch(
     stream: StreamApi, share: Share, recorded: ShareEnd, options: FetchOptions, *, retry_seconds: float = _RETRY_SECONDS
 ) -> FetchedShare:
-    """Read exactly what a record says.
+    """Reads exactly the records of a stored end.
 
-    Where trimming is allowed, the records that are left keep the ordinals they had, and the end has a gap.
+    If losses are allowed and records have expired, the remaining records keep their ordinals, and the end has a gap.
 
     Raises:
-        ContractError: KINESIS_REPLAY_DIFFERS when start, count or content differ; KINESIS_POSITION_EXPIRED when the
-            share's first records have been trimmed and that is not allowed.
+        ContractError: KINESIS_REPLAY_DIFFERS, start, count or content differ; KINESIS_POSITION_EXPIRED, the share's
+            first records have expired and that is not allowed.
     """
     if recorded.start != share.start:
         raise _replay_differs_error(share, recorded, f"the record starts at {recorded.start.to_json()}")
@@ -264,9 +268,9 @@ def refetch(
         pass
     if rows.records == recorded.records and rows.digest == recorded.digest and len(rows) == recorded.rows:
         return FetchedShare(rows, recorded)
-    trimmed = (pages is None or pages.is_intact is not True) and rows.records < recorded.records
-    if not trimmed or len(rows) > recorded.rows:
-        raise _replay_differs_error(share, recorded, f"{rows.records} records in {len(rows)} rows came this time")
+    is_trimmed = (pages is None or pages.is_intact is not True) and rows.records < recorded.records
+    if not is_trimmed or len(rows) > recorded.rows:
+        raise _replay_differs_error(share, recorded, f"this read returned {rows.records} records in {len(rows)} rows")
     gap = Gap(
         shard_id=share.shard_id,
         batch=share.batch,
@@ -283,15 +287,17 @@ def refetch(
 
 
 def _read_to_end(rows: Rows, pages: PolledPages, share: Share, recorded: ShareEnd, retry_seconds: float) -> None:
-    """Take records up to the recorded end, or as many as are there."""
+    """Reads records up to the stored end, or as many as are available."""
     last = int(recorded.end.after or 0)
     deadline = time.monotonic() + retry_seconds
     while True:
         page = pages.next_page(min(recorded.records - rows.records + 1, MAX_PAGE_RECORDS))
-        due = _up_to_number(page, last)
-        rows.append(due, max_rows=_NO_LIMIT, max_bytes=_NO_LIMIT)
-        reached = len(due) < len(page) or (len(due) > 0 and int(due.sequence_numbers[-1]) == last)
-        if reached or pages.is_ended:
+        available = _up_to_number(page, last)
+        rows.append(available, max_rows=_NO_LIMIT, max_bytes=_NO_LIMIT)
+        is_end_reached = len(available) < len(page) or (
+            len(available) > 0 and int(available.sequence_numbers[-1]) == last
+        )
+        if is_end_reached or pages.is_ended:
             return
         if not page.behind_ms:
             if time.monotonic() >= deadline:
@@ -309,5 +315,7 @@ def _replay_differs_error(share: Share, recorded: ShareEnd, difference: str) -> 
         "KINESIS_REPLAY_DIFFERS",
         f"Batch {share.batch} of {share.shard_id} read {recorded.records} records in {recorded.rows} rows, up to "
         f"{recorded.end.after}, the first time; {difference}.",
-        hint="Check that deaggregate is what it was, and that stateLocation belongs to this query and stream alone.",
+        hint=(
+            "Check that the option deaggregate is unchanged and that no other query or stream uses the stateLocation."
+        ),
     )

@@ -1,7 +1,7 @@
 """A Kinesis stream as a source: each record is a payload, read in a task.
 
-Tasks agree on where a batch of a shard ends in objects beside the pipeline's checkpoints. A record's `_seq` is made of
-its shard's number and of how many records of the shard came before it.
+Tasks agree on a batch's end in each shard through objects stored with the pipeline's checkpoints. A record's `_seq`
+consists of its shard's number and its ordinal in the shard.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ COLUMNS = ("shard_id", "sequence_number", "partition_key", "data", "approximate_
 
 
 class KinesisSource:
-    """The stream a pipeline declares, reached as the environment's messaging is."""
+    """The stream that a pipeline declares, accessed with the environment's messaging settings."""
 
     def __init__(self, catalog: Catalog, spec: PipelineSpec) -> None:
         if not isinstance(spec.source, KinesisSourceSpec):
@@ -57,7 +57,7 @@ class KinesisSource:
         self._retention = CachedLookup(self._retention_seconds, description=f"the retention of {spec.source.stream}")
 
     def frame(self, spark: SparkSession, *, start: dict[str, Any] | None) -> DataFrame:
-        """Records of all shards, parents before their children; see `sources.kinesis`."""
+        """Returns the records of all shards, parents before their children; see `sources.kinesis`."""
         source = self._source
         options = render_options(
             self._environment.messaging,
@@ -81,25 +81,27 @@ class KinesisSource:
         return lake.model_copy(update={"root": lake.uri(folder)})
 
     def slice_of(self, batch: DataFrame, *, batch_id: int, offsets: Callable[[], OffsetRange]) -> RecordSlice:
-        """The batch's records; the driver sees none of them."""
+        """Returns the batch's records, which only tasks read."""
         reader = KinesisReader.for_source(self._source, with_fields=self._with_fields)
 
-        def lost(ranges: Sequence[Any]) -> list[Payload]:
+        def lost_payloads(ranges: Sequence[Any]) -> list[Payload]:
             _, end = offsets()
             state = QueryState(open_objects(self._state_storage()))
             return [lost_range_payload(self._source.stream, gap) for gap in state.gaps(Offset.from_json(end))]
 
-        losses = LossCheck(lost_payloads=lost) if self._source.allow_data_loss else LossCheck()
+        losses = LossCheck(lost_payloads=lost_payloads) if self._source.allow_data_loss else LossCheck()
         to_archive = partial(kinesis_archive_columns, self._source.stream) if self._has_archive else None
         return RecordSlice(batch.select(*COLUMNS), reader, losses, to_archive=to_archive)
 
     def backlog(self, progress: Mapping[str, Any] | None) -> dict[str, Any]:
-        """Since when the record waits that the slowest shard comes to next; Kinesis does not tell how many wait."""
+        """Returns the age of the slowest shard's next record; Kinesis does not report the number of waiting records."""
         latest = progress.get("latestOffset") if progress else None
         report = json.loads(latest) if isinstance(latest, str) else latest
-        behind = max((report or {}).get("millis_behind_latest", {}).values(), default=0)
-        at = (utc_now() - timedelta(milliseconds=behind)).isoformat(timespec="milliseconds") if behind else None
-        return {"oldest_pending_at": at, "retention_seconds": self._retention.read()}
+        behind_ms = max((report or {}).get("millis_behind_latest", {}).values(), default=0)
+        oldest_at = (
+            (utc_now() - timedelta(milliseconds=behind_ms)).isoformat(timespec="milliseconds") if behind_ms else None
+        )
+        return {"oldest_pending_at": oldest_at, "retention_seconds": self._retention.read()}
 
     def _retention_seconds(self) -> float:
         summary = KinesisStream(self._environment.messaging, name=self._source.stream).summary()
@@ -108,7 +110,7 @@ class KinesisSource:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KinesisReader:
-    """Makes payloads of Kinesis' records inside a task."""
+    """Converts Kinesis records into payloads inside a task."""
 
     stream: str
     with_fields: bool
@@ -117,7 +119,7 @@ class KinesisReader:
 
     @classmethod
     def for_source(cls, source: KinesisSourceSpec, *, with_fields: bool) -> Self:
-        """As a pipeline's source declares it."""
+        """Creates the reader for a pipeline's source."""
         return cls(
             stream=source.stream,
             with_fields=with_fields,
@@ -128,15 +130,15 @@ class KinesisReader:
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[Record]:
         for batch in batches:
             columns = {name: batch.column(name) for name in batch.schema.names}
-            micros = columns["approximate_arrival_timestamp"].cast(pa.int64()).to_pylist()
+            arrivals_us = columns["approximate_arrival_timestamp"].cast(pa.int64()).to_pylist()
             names = ("shard_id", "ordinal", "sequence_number", "partition_key", "data")
-            for shard, ordinal, number, key, data, at in zip(
-                *(columns[name].to_pylist() for name in names), micros, strict=True
+            for shard, ordinal, number, key, data, oldest_at in zip(
+                *(columns[name].to_pylist() for name in names), arrivals_us, strict=True
             ):
                 record = None
                 if self.with_fields:
                     fields = {"stream": self.stream, "shard": shard, "sequence_number": number, "partition_key": key}
-                    record = {**fields, "timestamp": micros_to_iso(at)}
+                    record = {**fields, "timestamp": micros_to_iso(oldest_at)}
                 payload = record_payload(
                     row_seq(shard, ordinal),
                     f"{self.stream}/{shard}/{number}",
@@ -144,17 +146,17 @@ class KinesisReader:
                     record=record,
                     compression=self.compression,
                     max_bytes=self.max_bytes,
-                    arrived_at_us=at,
+                    arrived_at_us=oldest_at,
                 )
-                yield Record(payload, at)
+                yield Record(payload, oldest_at)
 
 
 def lost_range_payload(stream: str, gap: Gap) -> Payload:
-    """A gap as the payload that becomes its row in quarantine. How many records it held, Kinesis does not tell."""
+    """Returns the payload for a gap, which becomes a row in quarantine. The number of lost records is unknown."""
     begin = f"behind {gap.after}" if gap.after else "from the beginning"
     end = f"before {gap.first}" if gap.first else "to the end"
     return lost_records_payload(
-        # Sequence numbers have no place in `_seq`, and the records have no ordinal: nobody counted them.
+        # Sequence numbers do not fit into `_seq`, and lost records have no ordinal.
         row_seq(gap.shard_id, 0),
         f"{stream}/{gap.shard_id}/{gap.after or ''}-{gap.first or ''}",
         f"records of {gap.shard_id} {begin} {end} may have expired unread",

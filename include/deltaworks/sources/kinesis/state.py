@@ -1,13 +1,13 @@
-"""What a query keeps beside the stream: how it began, its batches' plans, where each share of them ends, its gaps.
+"""The state of a query: its start, the plans of batches, the end of each share, and gaps.
 
-Every object that decides something is put if absent, so that drivers, tasks and attempts that race agree on the
-first one. Objects of one query, by key below its stateLocation:
+Deciding objects are created by put-if-absent, so concurrent drivers, tasks and attempts agree on the first. Objects of
+one query below its stateLocation:
 
-    query.json                          the query: its run, the stream it reads, where it began
+    query.json                          the query: run id, stream, initial offset
     <run>/<batch>/plan.json             the batch's offset
-    <run>/<batch>/<shard>.json          where the batch ends in a shard (`ShareEnd`)
-    <run>/tips.json                     until when idle shards are known to have held nothing more
-    gaps/<run>/<batch>/<shard>.json     records that may be lost; kept for good
+    <run>/<batch>/<shard>.json          the batch's end in a shard (`ShareEnd`)
+    <run>/tips.json                     times up to which idle shards have no further records
+    gaps/<run>/<batch>/<shard>.json     records that may be lost; never deleted
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ _RETRY_SECONDS = 120.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Query:
-    """How a query began. A later stream of the same name has another `stream_created`."""
+    """The start of a query. A recreated stream has another `stream_created`."""
 
     begin: Offset
     stream_arn: str
     stream_created: datetime
 
     def to_bytes(self) -> bytes:
-        """As the state keeps it."""
+        """Serializes the record for the state."""
         plain = {
             "begin": self.begin.to_json(),
             "stream_arn": self.stream_arn,
@@ -52,72 +52,72 @@ class Query:
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Query:
-        """The reverse of `to_bytes`."""
+        """Reverses `to_bytes`."""
         plain = json.loads(data)
         created = parse_iso(plain["stream_created"])
         if created is None:
-            raise ValueError("a query says when its stream was created")
+            raise ValueError("a query needs stream_created")
         return cls(begin=Offset.from_json(plain["begin"]), stream_arn=plain["stream_arn"], stream_created=created)
 
 
 class QueryState:
-    """The state of a query. Safe to share between threads; every call waits for a storage that is away."""
+    """The state of a query. Thread-safe; every call retries storage outages."""
 
     def __init__(self, objects: ObjectStore, *, retry_seconds: float = _RETRY_SECONDS) -> None:
         self._objects = objects
         self._retry_seconds = retry_seconds
 
     def query(self) -> Query | None:
-        """How the query began; None when it never did."""
+        """Returns the start of the query; None if it never started."""
         data = self._get("query.json")
         return None if data is None else Query.from_bytes(data)
 
     def begin_query(self, query: Query) -> Query:
-        """Begin, unless another driver did: whoever was first counts."""
+        """Records the start of the query unless it exists; returns the stored one."""
         return Query.from_bytes(self._put_first("query.json", query.to_bytes()))
 
     def plan(self, run: str, batch: int) -> Offset | None:
-        """The batch's offset; None when it was never planned."""
+        """Returns the batch's offset; None if it was not planned."""
         data = self._get(f"{_folder(run, batch)}/plan.json")
         return None if data is None else Offset.from_json(json.loads(data))
 
     def record_plan(self, offset: Offset) -> Offset:
-        """Plan a batch, unless another driver did: whoever was first counts."""
+        """Records the plan of a batch unless it exists; returns the stored one."""
         key = f"{_folder(offset.run, offset.batch)}/plan.json"
         return Offset.from_json(json.loads(self._put_first(key, json.dumps(offset.to_json()).encode())))
 
     def latest_plan(self, run: str) -> int | None:
-        """The highest batch planned."""
+        """Returns the highest planned batch."""
         keys = self._retry(lambda: self._objects.list(f"{run}/"))
         planned = [int(key.split("/")[1]) for key in keys if key.endswith("/plan.json")]
         return max(planned, default=None)
 
     def share_end(self, run: str, batch: int, shard_id: str) -> ShareEnd | None:
-        """Where the batch ends in a shard; None while that is open."""
+        """Returns the batch's end in a shard; None if it is not recorded."""
         data = self._get(f"{_folder(run, batch)}/{shard_id}.json")
         return None if data is None else ShareEnd.from_bytes(data)
 
     def record_share_end(self, share: Share, end: ShareEnd) -> ShareEnd:
-        """Fix where the share ends, unless that is done: the record that counts from now on."""
+        """Records the end of a share unless it exists; returns the stored one."""
         return self.record_end(share.run, share.batch, share.shard_id, end)
 
     def record_end(self, run: str, batch: int, shard_id: str, end: ShareEnd) -> ShareEnd:
-        """Like `fix_end`, where there is no share at hand."""
+        """Like `record_share_end`, without a share."""
         return ShareEnd.from_bytes(self._put_first(f"{_folder(run, batch)}/{shard_id}.json", end.to_bytes()))
 
     def add_gap(self, run: str, gap: Gap) -> None:
-        """Keep a gap for good. Adding it again changes nothing."""
+        """Stores a gap permanently. Idempotent."""
         self._put_first(f"gaps/{run}/{gap.batch:012d}/{gap.shard_id}.json", json.dumps(gap.to_json()).encode())
 
     def gaps(self, offset: Offset | None = None) -> list[Gap]:
-        """All gaps, the oldest first; or those of one batch."""
+        """Returns all gaps, oldest first, or those of one batch."""
         prefix = "gaps/" if offset is None else f"gaps/{offset.run}/{offset.batch:012d}/"
         keys = self._retry(lambda: self._objects.list(prefix))
         records = (self._get(key) for key in keys)
         return [Gap.from_json(json.loads(data)) for data in records if data is not None]
 
     def tips(self, run: str, batch: int) -> dict[str, datetime]:
-        """Times until which shards are known to have held nothing behind the end of `batch`."""
+        """Returns times up to which shards are known to have no records after the end of `batch`."""
         data = self._get(f"{run}/tips.json")
         plain = {} if data is None else json.loads(data)
         if plain.get("batch") != batch:
@@ -126,16 +126,16 @@ class QueryState:
         return {shard: instant for shard, instant in times.items() if instant is not None}
 
     def save_tips(self, run: str, batch: int, tips: Mapping[str, datetime]) -> None:
-        """Keep such times; those noted before are replaced."""
+        """Stores such times and replaces the former ones."""
         plain = {"batch": batch, "shards": {shard: iso(tips[shard]) for shard in sorted(tips)}}
         self._retry(lambda: self._objects.put(f"{run}/tips.json", json.dumps(plain).encode()))
 
     def delete_batches(self, run: str, *, before: int, all_older: bool = False) -> int:
-        """Remove the objects of batch `before - 1`, or of all batches below `before`; how many were removed."""
+        """Deletes the objects of batch `before - 1`, or of all batches below `before`; returns their number."""
         prefix = f"{run}/" if all_older else f"{_folder(run, before - 1)}/"
         keys = self._objects.list(prefix) if before > 0 else []
         old = [key for key in keys if key.count("/") == 2 and int(key.split("/")[1]) < before]
-        # The plan goes first: a batch whose plan is gone is refused, one whose ends are gone would be read again.
+        # The plan is deleted first: a batch without a plan is rejected, one without ends would be read again.
         for key in sorted(old, key=lambda path: not path.endswith("/plan.json")):
             self._objects.delete(key)
         return len(old)
@@ -151,8 +151,8 @@ class QueryState:
         if first is None:
             raise ContractError(
                 "KINESIS_STATE_VANISHED",
-                f"{key} of the query's state was there and is not any more.",
-                hint="Something deletes below stateLocation: exempt it from lifecycle rules, then run again.",
+                f"{key} was deleted from the query's state.",
+                hint="Exempt stateLocation from lifecycle rules and other cleanup, then run again.",
             )
         return first
 
@@ -169,11 +169,11 @@ class BatchEnd:
     """The end of a batch.
 
     Attributes:
-        live: shards to continue with, and where.
-        done: shards read to their end, with their `since`.
-        closed_now: those of them that ended in this batch.
-        hungry: shards in which a limit ended the batch, so that more is there for sure.
-        ends: the records, by shard.
+        live: shards to continue, with their positions.
+        done: finished shards, with their `since`.
+        newly_closed: shards that finished in this batch.
+        limited: shards in which a limit ended the batch, so more records are available.
+        ends: the stored ends, by shard.
     """
 
     live: Mapping[str, Position]
@@ -183,7 +183,7 @@ class BatchEnd:
     ends: Mapping[str, ShareEnd] = field(default_factory=dict)
 
     def positions_since(self, tips: Mapping[str, datetime]) -> dict[str, Position]:
-        """The live positions, their `since` moved on to when they were last seen at the tip."""
+        """Returns the live positions, with `since` advanced to the last time each shard was at its tip."""
         return {
             shard: replace(position, since=latest_time(position.since, tips.get(shard)))
             for shard, position in self.live.items()
@@ -191,7 +191,7 @@ class BatchEnd:
 
 
 def end_of_batch(state: QueryState, offset: Offset) -> BatchEnd:
-    """Where the batch ended. A shard that no task read is sealed: it ends where it started, for good."""
+    """Returns the end of the batch. A shard that no task read is sealed: it ends where it started."""
     if offset.batch == INITIAL_BATCH:
         return BatchEnd(live=offset.shards, done=offset.done)
     with ThreadPoolExecutor(_THREADS) as pool:
@@ -216,9 +216,9 @@ def _end_or_seal(state: QueryState, offset: Offset, shard: str, start: Position)
 
 
 def lag_report(at: BatchEnd, tips: Mapping[str, datetime], *, batch: int, gaps: int) -> dict[str, Any]:
-    """What a progress shows: for each shard how far it was behind its newest record when it was last read.
+    """Returns the lag of each shard for the query's progress, as of its last read.
 
-    How many records that is Kinesis does not tell. A shard that was never read has no entry.
+    Kinesis does not report a number of records. A shard that was never read is omitted.
     """
     behind = {shard: end.behind_ms for shard, end in at.ends.items() if end.behind_ms is not None and shard in at.live}
     behind |= {shard: 0 for shard in tips if shard in at.live and shard not in at.limited}

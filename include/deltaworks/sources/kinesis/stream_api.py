@@ -1,8 +1,8 @@
-"""What reading needs of a stream, whoever answers, and the registered consumers that records are pushed to.
+"""The Kinesis API that a reader needs, and the registration of enhanced fan-out consumers.
 
-A registered consumer has 2 MB a second of every shard to itself, and costs money while it exists. It is registered by
-the driver of the query that reads through it, and by nobody else; it stays when the query ends, since registering takes
-a while. `deltaworks consumers` shows and removes them.
+A registered consumer has 2 MB/s per shard of its own and costs money while it exists. Only the driver of the query that
+reads through it registers it. It stays registered when the query ends, because registration takes a while. `deltaworks
+consumers` lists and removes consumers.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from deltaworks.sources.kinesis.shards import Shard
 
 ConsumerStatus = Literal["CREATING", "ACTIVE", "DELETING"]
 RETRY_SECONDS = 120.0
-#: GetRecords gives no more than this in one answer.
+#: GetRecords returns at most this many records per call.
 MAX_PAGE_RECORDS = 10_000
 _PAUSE_SECONDS = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Consumer:
-    """A consumer as its stream describes it. Another one of the same name, registered later, has another ARN."""
+    """A registered consumer. A consumer that is registered again under the same name has another ARN."""
 
     name: str
     arn: str
@@ -36,13 +36,13 @@ class Consumer:
 
 
 class ConsumerApi(Protocol):
-    """What registering needs of a stream."""
+    """The API needed to register a consumer."""
 
     def consumer(self, name: str) -> Consumer | None:
-        """The stream's consumer of that name."""
+        """Returns the stream's consumer of that name, if any."""
 
     def register_consumer(self, name: str) -> None:
-        """Ask for one. Somebody else having done so is success."""
+        """Registers a consumer. Succeeds if it is registered already."""
 
 
 def register_and_wait(
@@ -52,41 +52,41 @@ def register_and_wait(
     timeout_seconds: float = RETRY_SECONDS,
     sleep: Callable[[float], None] = time.sleep,
 ) -> Consumer:
-    """The consumer, active; registered where there is none. Drivers that race get the same one.
+    """Returns the active consumer and registers it if necessary. Concurrent drivers get the same one.
 
     Raises:
-        ConfigError: KINESIS_CONSUMER_LIMIT when the stream takes no more consumers, KINESIS_REFUSED.
-        TransientError: KINESIS_CONSUMER_NOT_READY when it is not active in time.
+        ConfigError: KINESIS_CONSUMER_LIMIT, the stream allows no more consumers; KINESIS_REFUSED.
+        TransientError: KINESIS_CONSUMER_NOT_READY, it is not active in time.
     """
-    left = timeout_seconds
+    remaining_seconds = timeout_seconds
     while True:
         consumer = stream.consumer(name)
         if consumer is not None and consumer.status == "ACTIVE":
             return consumer
-        if left <= 0:
+        if remaining_seconds <= 0:
             raise TransientError(
                 "KINESIS_CONSUMER_NOT_READY",
                 f"The consumer {name} is {consumer.status if consumer else 'not there'} after {timeout_seconds:g} s.",
-                hint="Run again; if it stays so, see the stream's consumers in AWS.",
+                hint="Retry. If the error persists, check the stream's consumers in AWS.",
             )
-        # One that is being removed is waited for, and then registered again.
+        # A consumer that is being deleted is waited for and then registered again.
         if consumer is None:
             stream.register_consumer(name)
         sleep(_PAUSE_SECONDS)
-        left -= _PAUSE_SECONDS
+        remaining_seconds -= _PAUSE_SECONDS
 
 
 class IteratorExpired(Exception):
-    """An iterator is older than five minutes: get another one at the same place."""
+    """A shard iterator is older than five minutes and must be replaced."""
 
 
 class ShardNotFound(Exception):
-    """A shard is not there any more: it was closed, and the retention has passed since."""
+    """A shard no longer exists: it was closed and its retention has passed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StreamSummary:
-    """How a stream describes itself. Another stream of the same name has another `created`."""
+    """Identity and retention of a stream. A recreated stream has another `created`."""
 
     arn: str
     created: datetime
@@ -94,32 +94,32 @@ class StreamSummary:
 
 
 class PageSubscription(Protocol):
-    """A subscription; see `Subscription`."""
+    """A subscription to a shard; see `Subscription`."""
 
     def next(self) -> Page:
-        """The next event."""
+        """Returns the next event's records."""
 
     def close(self) -> None:
-        """End it."""
+        """Ends the subscription."""
 
 
 class StreamApi(ConsumerApi, Protocol):
-    """What reading needs of a stream."""
+    """The API needed to read a stream."""
 
     def now(self) -> datetime:
-        """The time by the server's clock."""
+        """Returns the server's time."""
 
     def summary(self) -> StreamSummary:
-        """The stream's identity and retention."""
+        """Returns the stream's identity and retention."""
 
     def shards(self) -> list[Shard]:
-        """All shards that are listed, closed ones among them."""
+        """Returns all listed shards, including closed ones."""
 
     def iterator(self, shard_id: str, position: Position, *, inclusive: bool = False) -> str:
-        """An iterator behind `position.after`, or at it when `including`."""
+        """Returns an iterator after `position.after`, or at it if `inclusive`."""
 
     def records(self, iterator: str, limit: int, *, retry_seconds: float = RETRY_SECONDS) -> Page:
-        """The next page, of at most `limit` records and of 10 MiB; it may be empty before the tip."""
+        """Returns the next page of at most `limit` records and 10 MiB; it may be empty before the tip."""
 
     def subscribe(
         self,
@@ -130,4 +130,4 @@ class StreamApi(ConsumerApi, Protocol):
         inclusive: bool = False,
         retry_seconds: float = RETRY_SECONDS,
     ) -> PageSubscription:
-        """Have a consumer pushed what is behind `position.after`, or from it on when `including`."""
+        """Subscribes a consumer to the records after `position.after`, or from it on if `inclusive`."""

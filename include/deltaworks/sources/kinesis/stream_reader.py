@@ -1,4 +1,4 @@
-"""What Spark calls of the source: the planner in one process of the driver, `read` in tasks."""
+"""The data source reader that Spark calls: the planner runs in one driver process, `read` in tasks."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _LOGGER = logging.getLogger(__name__)
 
 @dataclass
 class SharePartition(InputPartition):
-    """One shard's share of a batch: one task."""
+    """One shard's share of a batch, read by one task."""
 
     share: Share
 
@@ -54,18 +54,18 @@ class KinesisStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         max_rows = limit.max_rows if isinstance(limit, ReadMaxRows) else None
         planned = self._planner().next_batch(Offset.from_json(start), max_rows=max_rows)
-        # Spark compares offsets as JSON text: the same object is the sure way to say "nothing new".
+        # Spark compares offsets as JSON text. Returning the same object reliably means "no new input".
         return start if planned is None else planned.to_json()
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
         try:
             return self._planner().lag_report()
-        except Exception as error:  # a report must never end the query
-            _LOGGER.warning("The shards' lag is not known: %s", error)
+        except Exception as error:  # a report must not end the query
+            _LOGGER.warning("Could not determine the shards' lag: %s", error)
             return None
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
-        # The first start of a query may differ from the one its end was planned from: only the end counts.
+        # The first start offset of a query may differ from the one its end was planned from; only the end matters.
         if start == end:
             return []
         return [SharePartition(share) for share in self._planner().shares(Offset.from_json(end))]
@@ -82,7 +82,7 @@ class KinesisStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._planner().commit(Offset.from_json(end))
 
     def _planner(self) -> Planner:
-        """Opened on first use: an instance that never planned is what travels to the tasks."""
+        """Opens the planner on first use, because instances that never planned are serialized to tasks."""
         if self._open_planner is None:
             options = self._options
             stream = KinesisStream(options.aws, name=options.stream, arn=options.arn)
@@ -92,11 +92,11 @@ class KinesisStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 @functools.lru_cache(maxsize=8)
 def _stream(aws: AwsSpec, name: str, arn: str | None, _process: int) -> KinesisStream:
-    """One client per process and stream: a client inherited through a fork shares its connections."""
+    """Returns one client per process and stream: a client inherited through a fork would share connections."""
     return KinesisStream(aws, name=name, arn=arn)
 
 
 @functools.lru_cache(maxsize=8)
 def _objects(storage: StorageSpec, _process: int) -> Any:
-    """One object store per process and storage."""
+    """Returns one object store per process and storage."""
     return open_objects(storage)

@@ -1,1 +1,1 @@
-"""The sources as Spark formats of their own, for queries outside of a pipeline."""
+"""The sources as Spark formats, for queries outside a pipeline."""

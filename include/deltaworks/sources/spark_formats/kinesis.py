@@ -1,4 +1,4 @@
-"""`spark.readStream.format("kinesis")`. Imported in every session that finds it, so it imports nothing but PySpark."""
+"""`spark.readStream.format("kinesis")`. Imported in every session that finds it, so it imports only PySpark."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ FORMAT = "kinesis"
 
 
 class KinesisDataSource(DataSource):
-    """The streaming source. docs/reference/sources.md lists its options; there is no batch reader."""
+    """The streaming source. docs/sources.md lists its options. There is no batch reader."""
 
     @classmethod
     def name(cls) -> str:
@@ -37,5 +37,5 @@ class KinesisDataSource(DataSource):
 
 
 def register(spark: SparkSession) -> None:
-    """Make the source known to a session, where `pyspark_deltaworks_kinesis` is not on PYTHONPATH. Idempotent."""
+    """Registers the source with a session, if `pyspark_deltaworks_kinesis` is not on PYTHONPATH. Idempotent."""
     spark.dataSource.register(KinesisDataSource)

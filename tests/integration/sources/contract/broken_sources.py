@@ -1,4 +1,4 @@
-"""Sources with one promise of the contract broken each: the checks have to notification."""
+"""Sources with one promise of the contract broken each: the checks have to detect it."""
 
 from __future__ import annotations
 

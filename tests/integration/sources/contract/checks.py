@@ -1,6 +1,6 @@
 """What the contract asks of what was read and landed. Each answers what is wrong, in words; nothing where all is right.
 
-Each is shown to notification in `test_broken_sources.py`.
+Each is shown to fail in `test_broken_sources.py`.
 """
 
 from __future__ import annotations

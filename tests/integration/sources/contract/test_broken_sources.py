@@ -1,4 +1,4 @@
-"""Each check of the contract, run on a source that breaks just that promise: it has to notification."""
+"""Each check of the contract, run on a source that breaks just that promise: it has to detect it."""
 
 from __future__ import annotations
 

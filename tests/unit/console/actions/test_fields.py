@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
-from deltaworks.console.actions.fields import FormError, parse_form, supports_dry_run, form_fields
+from deltaworks.console.actions.fields import FormError, form_fields, parse_form, supports_dry_run
 from deltaworks.operations.base import Operation
 from deltaworks.operations.in_airflow import form_values
 from deltaworks.operations.options import read_options
@@ -90,14 +90,14 @@ def test_whether_it_only_counts_is_no_field(declared: Operation) -> None:
 @pytest.mark.parametrize(
     ("schema", "text", "problem"),
     [
-        ({"type": "integer"}, "1.5", "is no number"),
-        ({"type": "number"}, "nan", "is no number"),
-        ({"type": "number"}, "inf", "is no number"),
+        ({"type": "integer"}, "1.5", "is not a number"),
+        ({"type": "number"}, "nan", "is not a number"),
+        ({"type": "number"}, "inf", "is not a number"),
         ({"type": "integer", "minimum": 1}, "0", "is less than 1"),
         ({"type": "integer", "maximum": 9}, "10", "is more than 9"),
-        ({"type": "string", "enum": ["a", "b"]}, "c", "is none of a, b"),
-        ({"type": "array", "items": {"enum": ["a"]}}, "a\nz", "'z' is none of a"),
-        ({"type": "string"}, "  ", "it needs a value"),
+        ({"type": "string", "enum": ["a", "b"]}, "c", "is not one of a, b"),
+        ({"type": "array", "items": {"enum": ["a"]}}, "a\nz", "'z' is not one of a"),
+        ({"type": "string"}, "  ", "a value is required"),
         ({"type": ["null", "string"]}, "x" * 5000, "longer than 4000"),
     ],
 )

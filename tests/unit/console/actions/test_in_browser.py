@@ -102,7 +102,7 @@ def test_a_dialog_that_is_left_starts_nothing(page: Page, base: str, actions: Fa
 def test_a_double_click_is_one_run(page: Page, base: str, actions: FakeActions) -> None:
     page.goto(f"{base}{CONTROL}?verb=stop")
     page.get_by_role("button", name="control …").click()
-    page.get_by_role("button", name="Do it").dblclick(no_wait_after=True)
+    page.get_by_role("button", name="Start").dblclick(no_wait_after=True)
     page.wait_for_url("**/runs/console__*")
 
     assert len(actions.started) == 1
@@ -115,9 +115,9 @@ def test_what_was_counted_is_named_before_it_goes(page: Page, base: str, actions
     page.goto(f"{base}{VACUUM}")
     page.get_by_role("button", name="Count first").click()
     page.get_by_role("link", name="Go on: do what was counted …").click()
-    page.get_by_role("button", name="vacuum in earnest …").click()
+    page.get_by_role("button", name="vacuum now …").click()
     expect(page.get_by_role("dialog")).to_contain_text("41,200")
-    page.get_by_role("button", name="Do it").click()
+    page.get_by_role("button", name="Start").click()
     page.wait_for_url("**/runs/console__*")
 
     assert [conf["dry_run"] for _, _, conf in actions.started] == [True, False]

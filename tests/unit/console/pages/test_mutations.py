@@ -174,4 +174,4 @@ def test_nothing_is_read_without_organisation_and_id(
 
     page = view_cascade(page_context(catalog, objects, values={"pipeline": "engagement"}, query={"org": "acme"}))
 
-    assert "Name an organisation and an id." in html("cascade", page)
+    assert "Enter an organisation and an id." in html("cascade", page)

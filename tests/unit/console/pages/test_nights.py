@@ -19,7 +19,7 @@ def test_a_night_says_what_it_rewrote_and_freed_and_what_was_left_out(harness: C
     assert chosen["freed_bytes"] == 12 * 10**9, "what was only counted was not freed"
     assert chosen["put_off"] == 2
     assert "stream crm stands at v640" in page
-    assert "2 put off for lack of time" in page
+    assert "2 deferred for lack of time" in page
 
 
 def test_a_failed_night_comes_first_and_names_its_task(harness: ConsoleHarness) -> None:
@@ -65,5 +65,5 @@ def test_instants_that_are_none_are_left_open(harness: ConsoleHarness) -> None:
 
 
 def test_before_the_first_night_the_page_says_so(harness: ConsoleHarness) -> None:
-    assert "the next one is" in harness.get("/nights/games").text
+    assert "No maintenance run is recorded yet" in harness.get("/nights/games").text
     assert harness.view("/nights")["missing"] == ["edits", "games"]

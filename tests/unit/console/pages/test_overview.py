@@ -165,7 +165,7 @@ def test_runs_that_wait_for_a_person_are_counted_for_who_may_see_them(harness: C
     assert [one["dag_id"] for one in harness.view("/")["approvals"]] == ["vacuum_tables__games", "stream__edits"]
     assert [one["dag_id"] for one in harness.view("/", by="eve")["approvals"]] == ["stream__edits"]
     html = harness.get("/").text
-    assert "Waiting for an answer: 2" in html
+    assert "Pending approvals: 2" in html
     assert 'data-airflow-link href="/dags/vacuum_tables__games/runs/r"' in html
     assert "&lt;b&gt;edits&lt;/b&gt;" in html
 

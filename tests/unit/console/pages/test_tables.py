@@ -50,7 +50,7 @@ def test_a_header_sorts_by_its_column_and_the_other_way_once_it_does(tables: Con
 def test_words_of_the_filter_must_all_be_there(tables: ConsoleHarness) -> None:
     assert names(tables, "/tables?only=GAMES+ev") == ["games.events"]
     assert names(tables, "/tables?only=nothing+like+it") == []
-    assert "No table has these words." in tables.get("/tables?only=nothing+like+it").text
+    assert "No table matches." in tables.get("/tables?only=nothing+like+it").text
 
 
 def test_a_hundred_are_on_a_page(harness: ConsoleHarness) -> None:

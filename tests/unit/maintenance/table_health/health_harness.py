@@ -1,4 +1,4 @@
-"""A shop with a table in bad shape, one in good shape and one that is not there yet."""
+"""A shop with an unhealthy table, a healthy one, and a missing one."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ NOW = dt.datetime(2026, 6, 1, 12, tzinfo=dt.UTC)
 
 
 def declared_shop(folder: Path) -> Catalog:
-    """The shop without tables."""
+    """Declares the shop without creating tables."""
     return project(folder, shop=SHOP + TABLES)
 
 
 def made_shop(catalog: Catalog) -> Lake:
-    """Its tables: `orders` in small files, `items` in one file a day."""
+    """Creates its tables: `orders` with small files, `items` with one file per day."""
     lake = Lake(catalog.environment.lake)
     columns = {"event_date": "date", "event_name": "string", "value": "long"}
     make(lake, "shop", "orders", files=6, days=3, columns=columns)

@@ -1,4 +1,4 @@
-"""Every declared table with its health: read by many threads, and a broken one is a row like the others."""
+"""All declared tables with health, read in parallel; a damaged one has an error."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def known(lake: Lake, count: int) -> list[DeclaredTable]:
     return tables
 
 
-def test_every_table_of_a_project_is_known_whether_it_exists_or_not(lake: Lake) -> None:
+def test_all_declared_tables_are_listed(lake: Lake) -> None:
     catalog = load_catalog("local")
 
     found = {(table.owner, table.name): table for table in all_tables(lake, catalog)}
@@ -49,7 +49,7 @@ def test_every_table_of_a_project_is_known_whether_it_exists_or_not(lake: Lake) 
     assert {table.owner for table in declared_tables(catalog, pipeline="games")} == {"games"}
 
 
-def test_many_tables_are_read_at_once_and_told_in_order(lake: Lake) -> None:
+def test_tables_are_read_in_parallel_and_returned_in_order(lake: Lake) -> None:
     tables = known(lake, 3 * known_tables.READER_THREADS)
 
     found = with_health(lake.storage, tables)
@@ -59,7 +59,7 @@ def test_many_tables_are_read_at_once_and_told_in_order(lake: Lake) -> None:
 
 
 @pytest.mark.parametrize("damage", ["torn", "no protocol", "gap"])
-def test_a_table_that_cannot_be_read_is_told_with_what_is_wrong(lake: Lake, damage: str) -> None:
+def test_an_unreadable_table_has_an_error(lake: Lake, damage: str) -> None:
     tables = known(lake, 3)
     log = Path(lake.storage.prefix, tables[1].key, "_delta_log")
     first = log / f"{0:020d}.json"

@@ -32,7 +32,7 @@ def append(lake: Lake, batch: int, *days: int) -> None:
     lake.append(table, KEY, rows, step=Step("shop/1/events", batch), user_metadata=made)
 
 
-def test_files_rows_and_partitions_are_those_of_the_newest_version(lake: Lake) -> None:
+def test_measures_are_of_the_newest_version(lake: Lake) -> None:
     append(lake, 1, 1, 1, 2)
     append(lake, 2, 1, 3)
 
@@ -88,12 +88,12 @@ def test_last_operations_name_version_and_run(lake: Lake, monkeypatch: pytest.Mo
     assert (found.last_checkpoint, found.commits_since_checkpoint) == (3, 0)
 
 
-def test_a_table_that_is_not_there_has_no_health(lake: Lake) -> None:
+def test_a_missing_table_has_no_health(lake: Lake) -> None:
     assert table_health(lake, KEY) is None
     assert file_sizes_by_value(lake, KEY, "event_date") == {}
 
 
-def test_each_partition_is_told_with_what_could_be_merged_in_it(lake: Lake) -> None:
+def test_partition_health_counts_mergeable_files(lake: Lake) -> None:
     append(lake, 1, 1, 2)
     append(lake, 2, 1, 1)
 
@@ -133,7 +133,7 @@ def test_the_log_is_measured_by_its_commits_and_checkpoints(lake: Lake) -> None:
     )
 
 
-def test_skew_is_told_by_the_median_partition(lake: Lake) -> None:
+def test_skew_is_relative_to_the_median_partition(lake: Lake) -> None:
     append(lake, 1, 1, 2, 3)
     for batch in range(2, 12):
         append(lake, batch, 1)

@@ -1,4 +1,4 @@
-"""The report and the snapshots of tables: every table is told, whatever is wrong with one of them."""
+"""Reports and snapshots cover every table, also damaged ones."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def of(reports: list[TableReport], name: str) -> TableReport:
     return next(report for report in reports if report.name == name)
 
 
-def test_a_table_in_bad_shape_says_what_it_costs_and_what_maintenance_would_do(catalog: Catalog, lake: Lake) -> None:
+def test_a_report_has_costs_and_planned_maintenance(catalog: Catalog, lake: Lake) -> None:
     found = report_tables(catalog, now=NOW)
     orders, items = of(found, "orders"), of(found, "items")
 
@@ -52,9 +52,7 @@ def test_a_table_in_bad_shape_says_what_it_costs_and_what_maintenance_would_do(c
     assert of(found, "none_yet").error == ""
 
 
-def test_a_table_large_enough_for_an_order_is_charged_for_having_none(
-    catalog: Catalog, lake: Lake, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_large_unordered_table_costs_points(catalog: Catalog, lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(table_report, "ROW_GROUP_BYTES", 0)
 
     orders = of(report_tables(catalog, now=NOW), "orders")
@@ -69,7 +67,7 @@ def broken(lake: Lake, name: str) -> None:
     first.write_text("{")
 
 
-def test_a_broken_table_is_a_row_with_its_error(catalog: Catalog, lake: Lake) -> None:
+def test_an_unreadable_table_is_reported_with_its_error(catalog: Catalog, lake: Lake) -> None:
     broken(lake, "items")
 
     found = report_tables(catalog, now=NOW, list_folders=True)
@@ -79,9 +77,7 @@ def test_a_broken_table_is_a_row_with_its_error(catalog: Catalog, lake: Lake) ->
     assert of(found, "orders").score is not None
 
 
-def test_a_broken_ledger_is_told_with_the_tables_of_its_pipeline_which_are_judged_all_the_same(
-    catalog: Catalog, lake: Lake
-) -> None:
+def test_an_unreadable_ledger_is_reported_and_tables_are_still_scored(catalog: Catalog, lake: Lake) -> None:
     key = paths.pipeline_control("shop", "zorder_ledger")
     log = Path(lake.storage.prefix, key, "_delta_log")
     log.mkdir(parents=True)
@@ -95,7 +91,7 @@ def test_a_broken_ledger_is_told_with_the_tables_of_its_pipeline_which_are_judge
     assert orders.choice is None
 
 
-def test_unneeded_files_are_told_when_folders_are_listed(catalog: Catalog, lake: Lake) -> None:
+def test_unreferenced_files_are_counted_when_folders_are_listed(catalog: Catalog, lake: Lake) -> None:
     lost = Path(lake.storage.prefix, paths.table("shop", "orders"), "lost.parquet")
     lost.write_bytes(b"x" * 100_000)
     os.utime(lost, (0, 0))
@@ -114,7 +110,7 @@ def test_unneeded_files_are_told_when_folders_are_listed(catalog: Catalog, lake:
     assert report_table(catalog, "shop", "nothing", now=NOW) is None
 
 
-def test_a_folder_that_cannot_be_listed_costs_no_more_than_that(
+def test_an_unlistable_folder_only_lacks_the_count(
     catalog: Catalog, lake: Lake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refused(*_: object) -> None:
@@ -129,7 +125,7 @@ def test_a_folder_that_cannot_be_listed_costs_no_more_than_that(
     assert orders.score is not None
 
 
-def test_snapshots_are_a_row_for_each_table_and_run_and_land_once(catalog: Catalog, lake: Lake) -> None:
+def test_snapshots_have_a_row_per_table_and_run(catalog: Catalog, lake: Lake) -> None:
     broken(lake, "items")
 
     done = snapshot_tables(catalog, now=NOW)
@@ -147,7 +143,7 @@ def test_snapshots_are_a_row_for_each_table_and_run_and_land_once(catalog: Catal
     assert "to rewrite" in orders["planned_action"]
 
 
-def test_what_a_scan_no_longer_sees_is_carried_over_until_the_table_is_made_anew(catalog: Catalog, lake: Lake) -> None:
+def test_old_operations_are_carried_over_until_the_table_is_recreated(catalog: Catalog, lake: Lake) -> None:
     key = paths.table("shop", "orders")
     table = lake.open(key)
     assert table is not None

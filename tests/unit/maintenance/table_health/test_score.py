@@ -1,4 +1,4 @@
-"""The score of a table: bounded, its parts named and added up, and never better for more trouble."""
+"""The score is bounded, is the sum of its parts, and never improves with more problems."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_the_weights_are_a_hundred_points() -> None:
     assert sum(WEIGHTS.values()) == 100
 
 
-def test_a_table_that_is_well_has_all_points_and_an_empty_one_too() -> None:
+def test_a_healthy_or_empty_table_has_all_points() -> None:
     empty = dataclasses.replace(WELL, files=0, bytes=0, rows=0, partitions=0, median_partition_bytes=0.0)
 
     assert score(WELL, unordered_share=0.0, unreferenced_bytes=0).value == 100
@@ -75,7 +75,7 @@ def test_a_table_that_is_well_has_all_points_and_an_empty_one_too() -> None:
         ("unreferenced", {}, {"unreferenced_bytes": 10 << 28}, 10.0),
     ],
 )
-def test_each_trouble_costs_its_part_and_nothing_else(
+def test_each_problem_costs_only_its_part(
     name: str, changes: dict[str, Any], facts: dict[str, Any], cost: float
 ) -> None:
     changed = dataclasses.replace(WELL, last_checkpoint=49, **changes)
@@ -88,7 +88,7 @@ def test_each_trouble_costs_its_part_and_nothing_else(
     assert next(each.reason for each in found.parts if each.name == name)
 
 
-def test_what_is_not_known_costs_nothing_and_says_so() -> None:
+def test_unknown_parts_cost_nothing() -> None:
     unknown = dataclasses.replace(WELL, rows=None, deletion_vector_rows=None)
 
     found = score(unknown)
@@ -100,9 +100,7 @@ def test_what_is_not_known_costs_nothing_and_says_so() -> None:
 
 
 @given(tables(), st.none() | st.floats(0, 1), st.none() | st.integers(0, 10**15))
-def test_a_score_is_from_0_to_100_and_is_what_its_parts_leave(
-    health: TableHealth, unordered: float | None, unreferenced: int | None
-) -> None:
+def test_a_score_is_100_minus_its_parts(health: TableHealth, unordered: float | None, unreferenced: int | None) -> None:
     found = score(health, unordered_share=unordered, unreferenced_bytes=unreferenced)
 
     assert 0 <= found.value <= 100

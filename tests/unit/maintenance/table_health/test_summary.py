@@ -1,4 +1,4 @@
-"""The summary of tables says what the snapshot saw, what the next night would do, and never fails the snapshot."""
+"""The table summary has the snapshot and the next plan, and never fails the snapshot."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def tables(catalog: Catalog) -> dict[str, TableSummary]:
     return {table.name: table for table in summary.tables}
 
 
-def test_a_table_is_there_with_its_score_by_part_and_what_tonight_would_do(catalog: Catalog) -> None:
+def test_a_summary_has_scores_and_the_next_plan(catalog: Catalog) -> None:
     snapshot(catalog)
 
     orders, items = tables(catalog)["orders"], tables(catalog)["items"]
@@ -62,9 +62,7 @@ def test_a_table_is_there_with_its_score_by_part_and_what_tonight_would_do(catal
     assert (items.next_plan.partitions, items.next_plan.reason) == (0, "nothing to do: 2 partitions of one file")
 
 
-def test_what_no_longer_fits_into_the_minutes_of_a_night_is_put_off(
-    catalog: Catalog, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_partitions_beyond_the_budget_are_deferred(catalog: Catalog, monkeypatch: pytest.MonkeyPatch) -> None:
     plan = summaries.plan_night
     monkeypatch.setattr(summaries, "plan_night", lambda choices, budget_seconds: plan(choices, budget_seconds=0.0))
 
@@ -75,7 +73,7 @@ def test_what_no_longer_fits_into_the_minutes_of_a_night_is_put_off(
     assert (tonight.partitions, tonight.deferred) == (0, 3)
 
 
-def test_nights_grow_by_one_a_date_and_come_back_from_the_snapshots_when_lost(catalog: Catalog) -> None:
+def test_nights_are_restored_from_snapshots(catalog: Catalog) -> None:
     for day in range(3):
         snapshot(catalog, NOW + dt.timedelta(days=day))
     before = tables(catalog)["orders"].nights
@@ -87,7 +85,7 @@ def test_nights_grow_by_one_a_date_and_come_back_from_the_snapshots_when_lost(ca
     assert tables(catalog)["orders"].nights == before
 
 
-def test_a_reader_that_keeps_versions_is_named_with_its_table(catalog: Catalog) -> None:
+def test_holds_are_listed_by_table(catalog: Catalog) -> None:
     PipelineHome.open(catalog.environment.lake, "shop").readers.pin("orders", reader="training", version=1, hours=5)
 
     snapshot(catalog)
@@ -98,7 +96,7 @@ def test_a_reader_that_keeps_versions_is_named_with_its_table(catalog: Catalog) 
     assert tables(catalog)["items"].holds == ()
 
 
-def test_a_table_whose_log_is_damaged_says_so_and_keeps_its_nights(catalog: Catalog) -> None:
+def test_a_damaged_table_keeps_its_nights(catalog: Catalog) -> None:
     snapshot(catalog)
     log = Path(catalog.environment.lake.prefix, "tables/shop/orders/_delta_log", f"{0:020d}.json")
     log.write_text("{")
@@ -111,7 +109,7 @@ def test_a_table_whose_log_is_damaged_says_so_and_keeps_its_nights(catalog: Cata
     assert [point.date for point in orders.nights] == ["2026-06-01"]
 
 
-def test_a_summary_that_cannot_be_written_fails_no_snapshot(catalog: Catalog, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_summary_does_not_fail_the_snapshot(catalog: Catalog, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: object, **__: object) -> bool:
         raise OSError("the disk is full")
 

@@ -1,4 +1,4 @@
-"""Which tables the charts of trends have, and what is in them."""
+"""The tables and values of trend charts."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def snapshot(table: str, day: int, score: int | None, **found: Any) -> dict[str,
     return {"owner": "shop", "table_name": table, "taken_at": at, "score": score, **known, **found}
 
 
-def test_the_worst_tables_are_those_whose_newest_score_is_lowest() -> None:
+def test_the_worst_tables_have_the_lowest_newest_score() -> None:
     rows = [snapshot("a", 0, 10), snapshot("b", 0, 90), snapshot("c", 0, 95), snapshot("d", 0, None)]
     rows += [snapshot("a", 1, 80), snapshot("b", 1, 30), snapshot("c", 1, None), snapshot("d", 1, None)]
 
@@ -27,7 +27,7 @@ def test_the_worst_tables_are_those_whose_newest_score_is_lowest() -> None:
     assert [row["score"] for row in found["shop.c"]] == [95, None]
 
 
-def test_the_share_of_small_files_is_of_a_table_that_has_files() -> None:
+def test_small_file_share_needs_files() -> None:
     assert small_file_share(snapshot("a", 0, 1)) == 0.4
     assert small_file_share(snapshot("a", 0, 1, files=0, small_files=0)) is None
     assert small_file_share(snapshot("a", 0, 1, files=None, small_files=None)) is None

@@ -1,1 +1,1 @@
-"""The relay: turns notifications and listings into the file event log, each object once."""
+"""The relay: writes notifications and listings to the file event log, each object once."""

@@ -1,6 +1,6 @@
 """Runs a relay: `python -m deltaworks.sources.objects.relay --relay landing`.
 
-Ends itself after the relay's `max_run_seconds`, on SIGTERM, on a stop request, and when its launcher dies.
+Ends after the relay's `max_run_seconds`, on SIGTERM, on a stop request, and when its launcher dies.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from deltaworks.specs.catalog import Catalog
 
 
 def open_relay(catalog: Catalog, name: str, on_tick: Callable[[], None]) -> Relay:
-    """The relay of that name, with its queue.
+    """Creates the relay of that name, with its queue.
 
     Raises:
-        ConfigError: RELAY_UNKNOWN, what is wrong with its declaration, REFERENCE_UNRESOLVED.
+        ConfigError: RELAY_UNKNOWN, an invalid declaration, REFERENCE_UNRESOLVED.
     """
     spec, environment = catalog.relay(name), catalog.environment
     queue = None
@@ -42,7 +42,7 @@ RELAY = DaemonKind(
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run one relay to its end; returns the exit code."""
+    """Runs one relay until it ends; returns the exit code."""
     return run_daemon(RELAY, arguments)
 
 

@@ -1,4 +1,4 @@
-"""Moves what arrived into the file event log: append first, then delete the messages it came in."""
+"""Appends received messages and listed objects to the file event log, then deletes the messages."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ from deltaworks.sources.outages import retry_outages
 from deltaworks.specs.relay import RelaySpec
 
 _LOG_RETRY_SECONDS = 300.0
-#: How many lost objects are named in a report.
+#: Maximum number of lost objects named in a report.
 MAX_EXAMPLES = 10
 
 
 @dataclass(slots=True)
 class RelayCounts:
-    """What a relay has done since it started.
+    """Counters of a relay since its start.
 
-    `redelivered` are messages that had been delivered before; `delete_expired` and `extend_expired` receipts that were
-    too old to delete a message by, or to keep it by. `saturated` are receipts refused for too many in flight. `lost`
-    are listed objects no message came about.
+    `redelivered` counts messages that had been delivered before; `delete_expired` and `extend_expired` receipts too old
+        to delete or extend a message; `saturated` receives that SQS refused because too many messages were in flight;
+        `lost` listed objects that were never announced.
     """
 
     messages: int = 0
@@ -56,7 +56,7 @@ class RelayCounts:
 
 
 class Appender:
-    """Appends to one opened log. For one thread."""
+    """Appends to one open log. Not thread-safe."""
 
     def __init__(
         self,
@@ -81,9 +81,9 @@ class Appender:
         return self._writer.append_number
 
     def append_messages(self, messages: Sequence[Message], queue: NotificationQueue, intake: Intake) -> None:
-        """Append what the messages say, then delete them.
+        """Appends the file events of the messages, then deletes the messages.
 
-        Those of objects that may be replacements whose tag is not on record yet are left to come again.
+        Messages about possible rewrites by an erasure, whose ETag is not recorded yet, are left to be redelivered.
         """
         self._refresh_replacements()
         events, quarantined, deferred = self._parse(messages)
@@ -103,7 +103,7 @@ class Appender:
         intake.release(messages)
 
     def append_page(self, page: ListedPage) -> tuple[int, list[str]]:
-        """Append what a page of a listing shows and the log lacks; how many, and the lost ones among them."""
+        """Appends the listed objects that the log lacks; returns their number, and the names of the lost ones."""
         now = utc_now()
         self._refresh_replacements()
         events = [event for event in page.events if not self._may_be_replacement(event)]
@@ -120,7 +120,7 @@ class Appender:
         return self._replacements.may_be_replacement(event.bucket, event.key, event.etag)
 
     def _with_original_identity(self, received: ReceivedEvent) -> ReceivedEvent:
-        """A replacement is the file that it replaces, which the log has, or gets now."""
+        """Returns the event under the identity of the original object, if the object was rewritten by an erasure."""
         event = received.event
         original = self._replacements.original(event.bucket, event.key, event.etag)
         if original is None:

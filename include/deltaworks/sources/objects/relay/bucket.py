@@ -1,6 +1,6 @@
-"""Landing buckets by their clients: S3's words for missing objects, how long one is kept, and which there are.
+"""S3 access to landing buckets: error codes, retention and listings.
 
-Objects are listed page by page, as file events; nothing is remembered between pages.
+Objects are listed page by page as file events. No state is kept between pages.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from deltaworks.specs.globs import key_matcher
 from deltaworks.specs.storage import StorageSpec
 
 MISSING_CODES = ("NoSuchKey", "NoSuchVersion", "404")
-#: Another content lies at the key than the one that was asked for.
+#: The object at the key is not the requested one.
 CHANGED_CODES = ("PreconditionFailed", "412")
 FORBIDDEN_CODES = ("AccessDenied", "403", "NoSuchBucket", "InvalidAccessKeyId", "SignatureDoesNotMatch")
 _DAY_SECONDS = 86_400.0
@@ -33,10 +33,10 @@ _KEYS_PER_PAGE = 1000
 
 
 def bucket_client(storage: StorageSpec, *, read_seconds: int = 60, attempts: int = 5) -> Any:
-    """A client in a session of its own, which threads may share and processes may not.
+    """Creates a client in its own session. Threads may share it, processes may not.
 
     Args:
-        read_seconds: how long an answer is waited for, at each attempt.
+        read_seconds: read timeout of each attempt.
     """
     config = Config(
         s3={"addressing_style": "path" if storage.path_style else "auto"},
@@ -50,12 +50,12 @@ def bucket_client(storage: StorageSpec, *, read_seconds: int = 60, attempts: int
 
 
 def bucket_retention_seconds(storage: StorageSpec, bucket: str, prefix: str) -> float | None:
-    """The seconds after which the first rule that concerns the prefix deletes an object; None where none does.
+    """Returns the expiration, in seconds, of the first lifecycle rule that applies to the prefix; None without a rule.
 
-    Asked once and not waited for long: a stream that is watched has to hear that it is to stop. A folder has no rules.
+    A single attempt with a short timeout, because the caller must react to a stop request. A local folder has no rules.
 
     Raises:
-        botocore.exceptions.BotoCoreError, ClientError: the bucket may not be asked, or does not know of rules.
+        botocore.exceptions.BotoCoreError, ClientError: permission is missing, or the store has no lifecycle rules.
     """
     if storage.scheme == "file":
         return None
@@ -70,9 +70,9 @@ def bucket_retention_seconds(storage: StorageSpec, bucket: str, prefix: str) -> 
 
 
 def shortest_expiry_seconds(rules: Iterable[Mapping[str, Any]], prefix: str) -> float | None:
-    """The shortest expiry in lifecycle rules as S3 returns them, in seconds; None without one.
+    """Returns the shortest expiration, in seconds, of lifecycle rules in S3's format; None without one.
 
-    A rule that is narrowed by tags or sizes is taken to concern every object.
+    A rule restricted by tags or sizes is assumed to apply to every object.
     """
     days = [
         rule["Expiration"]["Days"]
@@ -98,15 +98,16 @@ def list_pages(
     retry_seconds: float = 60.0,
     cancelled: threading.Event | None = None,
 ) -> Iterator[list[FileEvent]]:
-    """Every object below `prefix` whose key fits `glob`, in the order of keys; up to 1,000 keys are asked for at once.
+    """Yields pages of the objects whose key begins with `prefix` and matches `glob`, in key order; up to 1,000 keys per
+    request.
 
     Args:
-        storage: endpoint, region and keys; on local disk, the folder that stands for the bucket.
-        versions: every version of each object that is still there, oldest first, instead of the newest one alone.
+        storage: endpoint, region and keys; on local disk, the folder that represents the bucket.
+        versions: list every existing version of each object, oldest first, instead of the latest.
 
     Raises:
         ConfigError: LISTING_REFUSED.
-        ClientError, BotoCoreError: the store did not answer for `patience_seconds`.
+        ClientError, BotoCoreError: the store did not answer for `retry_seconds`.
     """
     matches = key_matcher(glob)
     if storage.scheme == "file":
@@ -147,7 +148,7 @@ def _s3_pages(
             ) from error
         entries = response.get("Versions" if versions else "Contents", [])
         events = [_event(bucket, entry) for entry in entries]
-        # Versions of a key are listed newest first; they were made the other way round.
+        # S3 lists the versions of a key latest first.
         yield sorted(reversed(events), key=lambda event: event.key) if versions else events
         if not response.get("IsTruncated"):
             return
@@ -172,7 +173,7 @@ def _event(bucket: str, entry: dict[str, Any]) -> FileEvent:
 
 
 def _local_pages(root: Path, bucket: str, prefix: str) -> Iterator[list[FileEvent]]:
-    """The files below a folder: their tags are digests of what they hold."""
+    """Yields the files below a folder; their ETags are digests of their content."""
     page: list[FileEvent] = []
     for path in sorted(path for path in root.rglob("*") if path.is_file()):
         key = path.relative_to(root).as_posix()

@@ -1,9 +1,9 @@
-"""What stands between the queue and the log: receiving threads, a bounded buffer, a watch over held messages.
+"""Receives messages for the log: receiver threads, a bounded buffer, and a thread that extends visibility timeouts.
 
-What is held is bounded, so a log that cannot be written stops receiving instead of filling memory. A message is
-held from its receipt until `done`; one held for half the visibility timeout gets the whole timeout again, so an outage
-of the log's storage neither doubles work nor drives messages into the dead-letter queue. One whose receipt has
-expired all the same is left alone: it comes back, and the log knows it.
+The number of held messages is bounded, so the intake stops receiving while the log cannot be written. A message is held
+from its receipt until `release`. After half the visibility timeout its timeout is extended, so an outage of the log's
+storage neither repeats work nor moves messages to the dead-letter queue. A message whose receipt expired is
+redelivered, and the log skips its events.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ _OVER_LIMIT_PAUSE_SECONDS = 2.0
 
 
 class Intake:
-    """Receives from a queue with several threads until closed; `take` and `done` are for one thread.
+    """Receives from a queue with several threads until closed; `collect` and `release` are for one thread.
 
     Args:
-        max_in_flight: messages held at most, what the caller has taken and not yet done included. A receipt brings
-            up to ten, so it is kept short of by as much.
-        patience_seconds: how long a queue may fail to answer before the intake fails.
+        max_in_flight: maximum number of held messages, including collected ones that are not released. A receive
+            returns up to ten, so at least ten are kept free.
+        retry_seconds: how long the queue may fail before the intake fails.
     """
 
     def __init__(
@@ -54,7 +54,7 @@ class Intake:
         self._capacity = threading.Condition(self._lock)
         self.visibility_seconds = source.visibility_seconds()
         self.extended = self.extend_expired = self.saturated = self.redelivered = 0
-        #: Receipts in a row, over all threads, that brought nothing.
+        #: Consecutive empty receives, over all threads.
         self.empty_receives = 0
         self._last_received = time.monotonic()
         self._receivers = [
@@ -64,27 +64,27 @@ class Intake:
 
     @property
     def idle_seconds(self) -> float:
-        """How long nothing has been received."""
+        """Seconds since the last received message."""
         return time.monotonic() - self._last_received
 
     def start(self) -> None:
-        """Begin to receive."""
+        """Starts the threads."""
         for thread in (*self._receivers, self._extender):
             thread.start()
 
     def collect(self, *, max_messages: int, timeout_seconds: float, wake: threading.Event) -> list[Message]:
-        """Messages collected until there are `at_most` or the first is `within_seconds` old; none when `wake`
-        is set or that time passes without any.
+        """Returns messages once `max_messages` are buffered or the first is `timeout_seconds` old; none if `wake` is
+        set or the time passes.
 
         Raises:
-            ConfigError, ClientError, BotoCoreError: what ended a receiving thread.
+            ConfigError, ClientError, BotoCoreError: the error that ended a receiver thread.
         """
         messages: list[Message] = []
         deadline = time.monotonic() + timeout_seconds
         while len(messages) < max_messages and not wake.is_set():
             if self._failure is not None:
                 raise self._failure
-            # Past its time an append still takes all that waits already: small ones would let the buffer grow old.
+            # After the timeout an append still takes all buffered messages; small appends would let the buffer age.
             remaining = max(0.0, deadline - time.monotonic())
             try:
                 received = self._buffer.get(timeout=min(remaining, 0.2)) if remaining else self._buffer.get_nowait()
@@ -98,14 +98,14 @@ class Intake:
         return messages
 
     def release(self, messages: Iterable[Message]) -> None:
-        """Stop watching over messages that have been deleted."""
+        """Stops extending messages that were deleted."""
         with self._capacity:
             for message in messages:
                 self._held.pop(message.receipt, None)
             self._capacity.notify_all()
 
     def close(self, *, join_seconds: float) -> list[Message]:
-        """Stop receiving; what is still in the buffer, once the threads are done or the time is over."""
+        """Stops receiving; returns the buffered messages once the threads ended or the time is over."""
         self._closed.set()
         remaining: list[Message] = []
         deadline = time.monotonic() + join_seconds
@@ -116,7 +116,7 @@ class Intake:
             time.sleep(0.02)
 
     def held_messages(self) -> list[Message]:
-        """Everything received and not yet done."""
+        """Returns all messages that were received and not released."""
         with self._lock:
             return [message for message, _ in self._held.values()]
 
@@ -149,13 +149,13 @@ class Intake:
         except ClientError as error:
             if error_code(error) != OVER_LIMIT_CODE:
                 raise
-        # Too many are in flight, here or at somebody else's: however long that lasts, the queue is well.
+        # Too many messages are in flight, possibly at other consumers. The queue itself is healthy.
         self.saturated += 1
         self._closed.wait(random.uniform(0.5, 1) * _OVER_LIMIT_PAUSE_SECONDS)
         return []
 
     def _reserve_receive(self) -> bool:
-        """Whether one more receipt keeps within the bound; waits a little where it does not."""
+        """Reserves capacity for one receive; waits briefly and returns False without capacity."""
         with self._capacity:
             if len(self._held) + MAX_BATCH_MESSAGES * (self._receiving + 1) > self._max_in_flight:
                 self._capacity.wait(timeout=0.2)
@@ -180,7 +180,7 @@ class Intake:
             self.extend_visibility()
 
     def extend_visibility(self) -> int:
-        """Give messages held for half the visibility timeout the whole of it again; returns how many."""
+        """Extends the timeout of messages held for half of it; returns their number."""
         now = time.monotonic()
         with self._lock:
             long_held = [m for m, since in self._held.values() if now - since >= self.visibility_seconds / 2]
@@ -189,7 +189,7 @@ class Intake:
         try:
             outcome = self._source.extend(long_held, seconds=self.visibility_seconds)
         except (ClientError, BotoCoreError, DeltaworksError) as error:
-            _LOGGER.warning("Could not keep %d messages invisible: %s", len(long_held), error)
+            _LOGGER.warning("Could not extend the visibility of %d messages: %s", len(long_held), error)
             return 0
         expired = frozenset(outcome.expired_receipts)
         with self._capacity:

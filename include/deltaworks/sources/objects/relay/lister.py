@@ -1,8 +1,7 @@
-"""Lists a relay's buckets: for objects that were there before it, and for those no message ever came about.
+"""Lists a relay's buckets, for objects that were there before it and for objects that were never announced.
 
-A pass goes through all keys once, page by page; the relay appends what its log lacks, so a pass that is cut short is
-simply made again. When the last one ended, and what it found, is kept in an object beside the log: a relay that is
-restarted lists no sooner for it.
+A pass lists all keys once, page by page. The relay appends objects that its log lacks, so an interrupted pass can be
+repeated. The time and the result of the last pass are stored, so a restarted relay does not list earlier than due.
 """
 
 from __future__ import annotations
@@ -32,9 +31,9 @@ _POLL_SECONDS = 2.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ListingRecord:
-    """What is known of a relay's listings. Times are ISO 8601; counts are of the last complete pass.
+    """The state of a relay's listings. Times are ISO 8601; counts are from the last complete pass.
 
-    `lost` objects were in the bucket for longer than a message may take, and no message had come about them.
+    `lost` objects were in the bucket for longer than a message may take and were never announced.
     """
 
     first_started_at: str
@@ -48,7 +47,7 @@ class ListingRecord:
 
 
 def read_listing_record(objects: ObjectStore, relay: str) -> ListingRecord | None:
-    """The record, or None where the relay has never listed."""
+    """Returns the record; None if the relay has never listed."""
     stored = objects.get(relay_listing(relay))
     if stored is None:
         return None
@@ -57,12 +56,12 @@ def read_listing_record(objects: ObjectStore, relay: str) -> ListingRecord | Non
 
 
 def request_listing(objects: ObjectStore, relay: str, *, by: str) -> None:
-    """Ask the relay to list its buckets soon, whenever it would be due."""
+    """Requests a listing before it is due."""
     objects.put(_request_key(relay), json.dumps({"at": iso_now(), "by": by}).encode())
 
 
 def is_listing_requested(objects: ObjectStore, relay: str) -> bool:
-    """Whether a request waits for the relay."""
+    """Returns whether a listing request is pending."""
     return objects.get(_request_key(relay)) is not None
 
 
@@ -72,9 +71,10 @@ def _request_key(relay: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class ListedPage:
-    """Objects listed together. `lost_before`: one the log lacks is lost if it is older; None where that is unknown.
+    """Objects of one page. An object that the log lacks is lost if it is older than `lost_before`; None if that is
+    unknown.
 
-    The last page of a pass says so, and may be empty.
+    The last page of a pass has `is_last` set and may be empty.
     """
 
     events: tuple[FileEvent, ...]
@@ -91,12 +91,12 @@ class _ListingPass:
 
 
 class Lister:
-    """Lists in a thread of its own, some pages ahead of the one that appends them (`take`, then `appended`).
+    """Lists in its own thread, a few pages ahead of the appender (`next_page`, then `record_append`).
 
     Args:
-        storage: how the buckets are reached; its own bucket does not matter.
-        queue_backlog: about how many messages wait, None where there is no queue. While some do, an object the log
-            lacks is not reported as lost: its message may be among them.
+        storage: access to the buckets; its own bucket is ignored.
+        queue_backlog: returns the approximate number of waiting messages; None without a queue. While messages wait, no
+            object is reported as lost, because its message may be among them.
     """
 
     def __init__(
@@ -120,17 +120,17 @@ class Lister:
         self._failure: BaseException | None = None
         self._pass = _ListingPass()
         self._record = ListingRecord(first_started_at=iso_now())
-        #: Passes this one has completed.
+        #: Completed passes of this instance.
         self.passes = 0
         self._thread = threading.Thread(target=self._run, name="lister", daemon=True)
 
     @property
     def record(self) -> ListingRecord:
-        """What is known of the listings."""
+        """The state of the listings."""
         return self._record
 
     def start(self) -> None:
-        """Begin. The time of the first start is kept before anything is listed."""
+        """Starts the thread. The time of the first start is stored before anything is listed."""
         record = read_listing_record(self._objects, self._spec.relay)
         if record is None:
             self._write(self._record)
@@ -139,10 +139,10 @@ class Lister:
         self._thread.start()
 
     def next_page(self, *, timeout_seconds: float) -> ListedPage | None:
-        """The next page, or None where none came in time.
+        """Returns the next page; None if there is none in time.
 
         Raises:
-            ConfigError, ClientError, BotoCoreError: what ended the listing.
+            ConfigError, ClientError, BotoCoreError: the error that ended the listing.
         """
         if self._failure is not None:
             raise self._failure
@@ -153,11 +153,11 @@ class Lister:
 
     @property
     def has_page(self) -> bool:
-        """Whether a page waits to be taken."""
+        """Whether a page is ready."""
         return not self._pages.empty()
 
     def record_append(self, page: ListedPage, new: int, lost: list[str]) -> None:
-        """A page is in the log; after the last one of a pass its record is written."""
+        """Records that a page is in the log; after the last page of a pass, stores the record."""
         current = self._pass
         current.listed += len(page.events)
         current.new += new
@@ -179,7 +179,7 @@ class Lister:
         self.passes += 1
 
     def close(self) -> None:
-        """Stop listing; the pass under way is forgotten."""
+        """Stops listing; an unfinished pass is discarded."""
         self._closed.set()
 
     def _write(self, record: ListingRecord) -> None:
@@ -201,7 +201,7 @@ class Lister:
                     while self.passes == done and not self._closed.wait(0.1):
                         pass
                 self._closed.wait(_POLL_SECONDS)
-        except Exception as error:  # raised to the relay, which knows what it means
+        except Exception as error:  # re-raised in the relay, which classifies it
             self._failure = error
 
     def _is_due(self) -> bool:
@@ -210,7 +210,7 @@ class Lister:
             return True
         try:
             return is_listing_requested(self._objects, self._spec.relay)
-        except DeltaworksError:  # looked at again in seconds
+        except DeltaworksError:  # checked again within seconds
             return False
 
     def _list_buckets(self) -> Iterator[ListedPage]:
@@ -235,7 +235,8 @@ class Lister:
         yield ListedPage((), lost_before, is_last=True)
 
     def _lost_before(self) -> datetime | None:
-        """Objects of the first pass were there before the relay, and those of a queue that is behind are announced."""
+        """Returns None for the first pass, whose objects are older than the relay, and while the queue has a
+        backlog."""
         if self._queue_backlog is None or not self._record.passes or self._queue_backlog():
             return None
         return utc_now() - timedelta(minutes=self._listing.grace_minutes)

@@ -1,8 +1,7 @@
-"""Reads the body of a queue message: which objects were created, what to ignore, what cannot be used and why.
+"""Parses queue messages: created objects, events to ignore, and problems.
 
-Understood are S3's own notification, S3's notification inside SNS's envelope, and EventBridge's event. Every
-record of a message counts. Nothing here touches a network or a clock, and no body makes `parse_message`
-raise.
+Supports S3 notifications, S3 notifications in SNS envelopes, and EventBridge events. Every record of a message counts.
+Uses neither network nor clock; `parse_message` never raises.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ import orjson
 from deltaworks.sources.objects.object_names import is_valid_bucket, is_valid_etag, is_valid_key, is_valid_version_id
 
 _LARGEST_LONG = (1 << 63) - 1
-#: In place of a relay's buckets: events of whichever are taken.
+#: Accepts events of any bucket, in place of a relay's buckets.
 ANY_BUCKET = "*"
 
 
@@ -36,7 +35,7 @@ class Problem(StrEnum):
 
 
 class IgnoreReason(StrEnum):
-    """What is acknowledged without a file event."""
+    """Why a record is acknowledged without a file event."""
 
     TEST_EVENT = "test_event"
     NOT_CREATED = "not_created"
@@ -45,7 +44,7 @@ class IgnoreReason(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class FileEvent:
-    """One object that was created. `key` is decoded, `etag` without quotes, `event_time` in UTC."""
+    """One created object. `key` is decoded, `etag` is without quotes, `event_time` is UTC."""
 
     bucket: str
     key: str
@@ -59,8 +58,7 @@ class FileEvent:
 
 @dataclass(frozen=True, slots=True)
 class ParsedMessage:
-    """What one message says. With problems it is quarantined whole, and its good events count all the
-    same."""
+    """The parsed content of a message. A message with problems is quarantined; its valid events count nevertheless."""
 
     events: tuple[FileEvent, ...] = ()
     ignored: tuple[IgnoreReason, ...] = ()
@@ -68,7 +66,7 @@ class ParsedMessage:
 
     @property
     def reason(self) -> str:
-        """The problems as the quarantine table records them: distinct, sorted, separated by commas."""
+        """The problems as stored in the quarantine table: distinct, sorted, comma-separated."""
         return ",".join(sorted(set(self.problems)))
 
 
@@ -79,10 +77,10 @@ class _MessageError(Exception):
 
 
 def parse_message(body: str, *, buckets: Collection[str]) -> ParsedMessage:
-    """Read one message body.
+    """Parses one message body.
 
     Args:
-        buckets: the buckets the relay is for; events of any other are a problem, not a file event.
+        buckets: the relay's buckets; events of other buckets are a problem.
     """
     try:
         content = _content(body)
@@ -96,7 +94,7 @@ def parse_message(body: str, *, buckets: Collection[str]) -> ParsedMessage:
 
 
 def _content(body: str) -> dict[str, Any]:
-    """The S3 message, taken out of SNS's envelope if it is in one."""
+    """Returns the S3 message, extracted from an SNS envelope if necessary."""
     content = _json_object(body)
     if "TopicArn" not in content or "Message" not in content:
         return content
@@ -146,7 +144,7 @@ def _collect(records: list[Any], parse: Any, buckets: Collection[str]) -> Parsed
 
 
 def _refuse_unsafe_names(event: FileEvent) -> None:
-    """Refuse what could not be asked for, or would ask for something else."""
+    """Rejects names that cannot be requested or would request another object."""
     if not is_valid_bucket(event.bucket):
         raise _MessageError(Problem.FOREIGN_BUCKET)
     if not is_valid_key(event.key):
@@ -156,12 +154,12 @@ def _refuse_unsafe_names(event: FileEvent) -> None:
 
 
 def is_folder_marker(key: str, size: int) -> bool:
-    """Whether an object only stands for a folder, as consoles and file systems over S3 make them."""
+    """Returns whether an object only represents a folder, as consoles and file systems on S3 create it."""
     return size == 0 and key.endswith("/")
 
 
 def _notification_event(record: Any) -> FileEvent | None:
-    """One record of S3's own notification. Its keys are encoded as in an HTML form."""
+    """Parses one record of an S3 notification. Its keys are form-encoded."""
     if not isinstance(record, dict) or not isinstance(record.get("s3"), dict):
         raise _MessageError(Problem.NOT_AN_S3_MESSAGE)
     name = _text(record, "eventName").removeprefix("s3:")
@@ -185,7 +183,7 @@ def _notification_event(record: Any) -> FileEvent | None:
 
 
 def _event_bridge_event(content: Any) -> FileEvent | None:
-    """EventBridge's event. Its keys are as they are, not encoded."""
+    """Parses an EventBridge event. Its keys are not encoded."""
     if content.get("source") != "aws.s3":
         raise _MessageError(Problem.NOT_AN_S3_MESSAGE)
     if content["detail-type"] != "Object Created":
@@ -223,7 +221,7 @@ def _optional_text(value: Any) -> str | None:
 
 
 def _etag(value: Any) -> str:
-    """The tag without quotes: listings and some servers put them around it, notifications do not."""
+    """Returns the ETag without quotes: listings and some servers add them, notifications do not."""
     return value.strip('"') if isinstance(value, str) else ""
 
 

@@ -1,8 +1,7 @@
-"""The notification queue: receive, delete, extend and return messages in batches, entry by entry honest.
+"""The notification queue: receives, deletes, extends and returns messages in batches, and checks each entry's result.
 
-SQS answers a batch call with success for some entries and failure for others, so every answer is read.
-Failures of the server are tried again; a receipt that has expired is not, since its message comes back by
-itself.
+A batch call of SQS may succeed for some entries and fail for others. Server errors are retried. An expired receipt is
+not, because its message is redelivered.
 """
 
 from __future__ import annotations
@@ -25,9 +24,9 @@ from deltaworks.errors import ConfigError
 from deltaworks.sources.outages import error_code, is_outage
 from deltaworks.specs.storage import AwsSpec
 
-#: SQS takes and gives no more than this many messages in one call.
+#: Maximum number of messages per SQS call.
 MAX_BATCH_MESSAGES = 10
-#: SQS refuses to hand out more while so many messages are in flight; nothing is wrong with the queue then.
+#: SQS refuses to deliver more messages while too many are in flight; the queue is healthy then.
 OVER_LIMIT_CODE = "OverLimit"
 _ATTEMPTS = 5
 _MAX_CALL_BYTES = 200_000
@@ -35,15 +34,15 @@ _DELIVERIES = "ApproximateReceiveCount"
 _WAITING = "ApproximateNumberOfMessages"
 _IN_FLIGHT = "ApproximateNumberOfMessagesNotVisible"
 T = TypeVar("T")
-#: A relay that is killed costs its messages a delivery each, and SQS counts deliveries that reach nobody.
+#: A killed relay costs its messages one delivery each, and SQS also counts deliveries that were not processed.
 MIN_RECEIVE_COUNT = 3
-#: Below, messages come again while the append that holds them is still under way.
+#: Below this value, messages are redelivered while the append that holds them is still running.
 MIN_VISIBILITY_SECONDS = 30
 
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """One delivery of a message. `held_since` is on the monotonic clock; `deliveries` counts this one too."""
+    """One delivery of a message. `held_since` is monotonic time; `deliveries` includes this one."""
 
     message_id: str
     receipt: str
@@ -55,8 +54,9 @@ class Message:
 
 @dataclass(frozen=True, slots=True)
 class BatchOutcome:
-    """What became of the entries of a batch call, however many calls it took. `expired_receipts` are of messages
-    that have gone back to the queue meanwhile, or that somebody else has deleted."""
+    """The result of a batch call, over all requests. `expired_receipts` belong to messages that were redelivered or
+    deleted meanwhile.
+    """
 
     succeeded: int = 0
     failed: int = 0
@@ -64,23 +64,23 @@ class BatchOutcome:
 
     @property
     def expired(self) -> int:
-        """How many receipts had expired."""
+        """The number of expired receipts."""
         return len(self.expired_receipts)
 
 
 @dataclass(frozen=True, slots=True)
 class RedrivePolicy:
-    """Where the queue itself puts a message that was delivered too often without being deleted."""
+    """The dead-letter queue, and the number of receives after which SQS moves a message there."""
 
     dead_letter_arn: str
     max_receive_count: int
 
 
 class NotificationQueue:
-    """One SQS queue. Safe to share between threads.
+    """One SQS queue. Thread-safe.
 
     Args:
-        visibility_seconds: how long messages received here stay invisible; by default what the queue itself says.
+        visibility_seconds: visibility timeout of received messages; the queue's own by default.
     """
 
     def __init__(
@@ -100,16 +100,16 @@ class NotificationQueue:
 
     @property
     def url(self) -> str:
-        """The queue's address."""
+        """The queue's URL."""
         return self._url
 
     def receive(self) -> list[Message]:
-        """Up to ten messages, after a long poll.
+        """Receives up to ten messages by long polling.
 
         Raises:
-            ConfigError: QUEUE_REFUSED when the queue is not there or may not be read.
+            ConfigError: QUEUE_REFUSED, the queue does not exist or may not be read.
         """
-        # A timeout in the call would silently replace the queue's own, so there is one only where it was asked for.
+        # A timeout in the call would override the queue's own, so it is passed only if configured.
         visibility = {} if self._visibility_seconds is None else {"VisibilityTimeout": self._visibility_seconds}
         try:
             response = self._client.receive_message(
@@ -135,19 +135,19 @@ class NotificationQueue:
         ]
 
     def delete(self, messages: Sequence[Message]) -> BatchOutcome:
-        """Delete messages that are done with. What could not be deleted is counted: it comes back."""
+        """Deletes processed messages. Failures are counted: those messages are redelivered."""
         return self._call_in_batches(self._client.delete_message_batch, messages)
 
     def extend(self, messages: Sequence[Message], *, seconds: int) -> BatchOutcome:
-        """Keep messages invisible for `seconds` from now."""
+        """Keeps messages invisible for `seconds` from now."""
         return self._call_in_batches(self._client.change_message_visibility_batch, messages, VisibilityTimeout=seconds)
 
     def return_messages(self, messages: Sequence[Message]) -> BatchOutcome:
-        """Make messages visible again at once, for whoever comes next."""
+        """Makes messages visible again immediately."""
         return self.extend(messages, seconds=0)
 
     def send(self, bodies: Sequence[str]) -> list[str]:
-        """Put messages into the queue; those it did not take. Entries it refuses are tried again a few times."""
+        """Sends messages; returns those the queue did not accept after several attempts."""
         refused: list[str] = []
         for batch in _chunks_by_size(bodies):
             refused += self._send_batch(batch)
@@ -170,26 +170,26 @@ class NotificationQueue:
         return list(pending.values())
 
     def visibility_seconds(self) -> int:
-        """How long a message received here stays invisible."""
+        """Returns the visibility timeout of received messages."""
         if self._visibility_seconds is not None:
             return self._visibility_seconds
         return int(self._attributes("VisibilityTimeout")["VisibilityTimeout"])
 
     def approximate_backlog(self) -> int:
-        """About how many messages wait: neither exact nor proof of an empty queue."""
+        """Returns the approximate number of waiting messages; 0 is no proof of an empty queue."""
         return int(self._attributes(_WAITING)[_WAITING])
 
     def retention_seconds(self) -> int:
-        """For how long the queue keeps a message nobody deletes."""
+        """Returns how long the queue retains a message."""
         return int(self._attributes("MessageRetentionPeriod")["MessageRetentionPeriod"])
 
     def approximate_counts(self) -> tuple[int, int]:
-        """About how many messages wait, and how many are in flight."""
+        """Returns the approximate numbers of waiting and in-flight messages."""
         attributes = self._attributes(_WAITING, _IN_FLIGHT)
         return int(attributes[_WAITING]), int(attributes[_IN_FLIGHT])
 
     def redrive_policy(self) -> RedrivePolicy | None:
-        """The queue's redrive policy, where it has one."""
+        """Returns the queue's redrive policy, if any."""
         text = self._attributes("RedrivePolicy").get("RedrivePolicy")
         if not text:
             return None
@@ -197,7 +197,7 @@ class NotificationQueue:
         return RedrivePolicy(policy["deadLetterTargetArn"], int(policy["maxReceiveCount"]))
 
     def dead_letter_queue(self) -> NotificationQueue | None:
-        """The queue's dead-letter queue, where it has one."""
+        """Returns the queue's dead-letter queue, if any."""
         policy = self.redrive_policy()
         if policy is None:
             return None
@@ -260,7 +260,7 @@ class NotificationQueue:
 
 
 def _chunks_by_size(bodies: Iterable[str]) -> Iterator[list[str]]:
-    """Batches of at most ten bodies and, unless one alone is larger, of what SQS takes in one call."""
+    """Yields batches of at most ten bodies that fit into one SQS call, unless a single body is larger."""
     batch: list[str] = []
     size = 0
     for body in bodies:
@@ -282,7 +282,7 @@ def _chunks(items: Iterable[T]) -> Iterator[list[T]]:
 
 @dataclass(frozen=True, slots=True)
 class QueueWarning:
-    """A setting to change: a condition, what is so, and what to do."""
+    """A queue setting to change: condition, description, and advice."""
 
     condition: str
     message: str
@@ -293,15 +293,15 @@ class QueueWarning:
 
 
 def queue_warnings(queue: NotificationQueue) -> tuple[QueueWarning, ...]:
-    """What of the queue's settings is bound to make trouble. Raises what asking the queue raises."""
+    """Returns warnings about settings of the queue that cause failures. Raises the errors of the queue's calls."""
     warnings = []
     policy, seconds = queue.redrive_policy(), queue.visibility_seconds()
     if policy is not None and policy.max_receive_count < MIN_RECEIVE_COUNT:
         warnings.append(
             QueueWarning(
                 "QUEUE_REDRIVES_EARLY",
-                f"{queue.url} puts a message aside after {policy.max_receive_count} deliveries: a relay that is killed "
-                "while it holds messages makes dead letters of them.",
+                f"{queue.url} moves a message to the dead-letter queue after {policy.max_receive_count} "
+                "deliveries. A relay that is killed while it holds messages turns them into dead letters.",
                 "Set maxReceiveCount to 5 or more.",
             )
         )
@@ -309,8 +309,8 @@ def queue_warnings(queue: NotificationQueue) -> tuple[QueueWarning, ...]:
         warnings.append(
             QueueWarning(
                 "QUEUE_VISIBILITY_SHORT",
-                f"{queue.url} delivers a message again after {seconds} s, which a slow append takes longer than.",
-                "Set the queue's visibility timeout to 120 s, or visibility_seconds of the relay.",
+                f"{queue.url} redelivers a message after {seconds} s. A slow append takes longer.",
+                "Set the queue's visibility timeout, or the relay's visibility_seconds, to 120 s.",
             )
         )
     return tuple(warnings)

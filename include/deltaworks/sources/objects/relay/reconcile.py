@@ -1,6 +1,6 @@
-"""Compares what lies in a relay's buckets with its log: what was never announced, what was removed unread.
+"""Compares a relay's buckets with its log: objects never announced, and objects deleted before they were read.
 
-Reads only. Safe beside the running relay; what lands while it runs may be counted either way.
+Read-only. Safe while the relay runs; objects that land meanwhile may be counted either way.
 """
 
 from __future__ import annotations
@@ -24,10 +24,11 @@ _COLUMNS = ("seq", "bucket", "key", "etag", "version_id")
 
 @dataclass(slots=True, kw_only=True)
 class Reconciliation:
-    """What the comparison found.
+    """The result of the comparison.
 
-    `unannounced` objects are in a bucket, older than a message may take, and not in the log; `young` ones may still be
-    announced. `gone` are in the log, not in the bucket any more, and not read by each pipeline that reads them.
+    `unannounced` objects are in a bucket, older than a message may take, and not in the log; `recent` ones may still be
+        announced. `missing` objects are in the log, no longer in the bucket, and not yet read by every pipeline that
+        reads them.
     """
 
     listed: int = 0
@@ -40,7 +41,7 @@ class Reconciliation:
 def reconcile(
     spec: RelaySpec, lake: Lake, landing: StorageSpec, readers: Sequence[LogReader], *, prefix: str = ""
 ) -> Reconciliation:
-    """Compare the buckets of a relay with its log, below `prefix`.
+    """Compares the buckets of a relay with its log, below `prefix`.
 
     Raises:
         ConfigError: LISTING_REFUSED.
@@ -73,12 +74,12 @@ def reconcile(
 
 
 def _listing_overwrites(spec: RelaySpec) -> Any:
-    """A listing shows the newest version of a key alone, so versions are not distinguished here."""
+    """Returns the overwrite policy for listings, which show only the latest version of a key."""
     return "latest" if spec.overwrites == "every_version" else spec.overwrites
 
 
 def _missing_unread(part: Any, existing: set[tuple[str, str]], readers: Sequence[LogReader], prefix: str) -> list[str]:
-    """Objects of a part of the log that are deleted, and that some pipeline has yet to read."""
+    """Returns deleted objects of a part of the log that some pipeline has not read."""
     names: dict[str, None] = {}
     for reader in readers:
         for row in filter_events(part, bucket=reader.bucket, prefix=reader.prefix, glob=reader.glob).to_pylist():

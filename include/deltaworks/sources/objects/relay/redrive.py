@@ -1,7 +1,7 @@
-"""Puts messages back into a relay's queue: those in its dead-letter queue, and quarantined ones that can be used now.
+"""Returns messages to a relay's queue: dead letters, and quarantined messages that can be parsed now.
 
-Nothing is written to the log here: the relay receives the messages as any others, and what its log has already it
-drops. So repeating a redrive, or ending it half-way, neither loses nor doubles a file event.
+Nothing is written to the log: the relay receives the messages and skips events that its log has. So a repeated or
+interrupted redrive neither loses nor duplicates a file event.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ _EMPTY_RECEIVES = 2
 
 @dataclass(slots=True, kw_only=True)
 class RedriveResult:
-    """What a redrive found and did.
+    """The result of a redrive.
 
-    `dead_letters` is the queue's own approximate count; `dead_letters_moved` were put back. Of the quarantined
-    messages `usable` can be read now and hold files the log lacks, `sent` were put back, `landed` hold nothing new, and
-    the others stay for their reasons.
+    `dead_letters` is the queue's approximate count; `dead_letters_moved` were returned. Of the quarantined messages,
+        `usable` can be parsed now and contain files that the log lacks, `sent` were returned, `already_logged` contain
+        nothing new, and the others stay quarantined for `reasons`.
     """
 
     dry_run: bool
@@ -40,7 +40,7 @@ class RedriveResult:
 def redrive(
     spec: RelaySpec, lake: Lake, queue: NotificationQueue, *, dry_run: bool = True, limit: int = 10_000
 ) -> RedriveResult:
-    """Put back what can be used, at most `limit` messages of each kind. Safe beside the running relay.
+    """Returns usable messages to the queue, at most `limit` of each kind. Safe while the relay runs.
 
     Raises:
         ConfigError: QUEUE_REFUSED.
@@ -58,7 +58,7 @@ def redrive(
 
 
 def _move_dead_letters(dead_letter_queue: NotificationQueue, queue: NotificationQueue, limit: int) -> int:
-    """A message is deleted from the dead-letter queue only after the other one has taken it."""
+    """Moves messages to the queue; each is deleted from the dead-letter queue only after the other accepted it."""
     moved = empty = 0
     while moved < limit and empty < _EMPTY_RECEIVES:
         messages = dead_letter_queue.receive()
@@ -73,7 +73,7 @@ def _move_dead_letters(dead_letter_queue: NotificationQueue, queue: Notification
 
 
 def _usable_bodies(spec: RelaySpec, lake: Lake, result: RedriveResult) -> list[str]:
-    """The bodies of quarantined messages without a problem now, that hold a file event the log lacks."""
+    """Returns the bodies of quarantined messages that can be parsed now and contain a file event that the log lacks."""
     rows = lake.rows(message_quarantine_key(spec.relay), columns=["body"])
     bodies: list[str] = [] if rows is None else list(dict.fromkeys(rows.column("body").to_pylist()))
     result.quarantined = len(bodies)
@@ -94,7 +94,7 @@ def _usable_bodies(spec: RelaySpec, lake: Lake, result: RedriveResult) -> list[s
 
 
 def _logged_identities(spec: RelaySpec, lake: Lake, identities: set[bytes]) -> set[bytes]:
-    """Those of the identities that are in the log."""
+    """Returns the identities that are in the log."""
     logged: set[bytes] = set()
     if not identities:
         return logged

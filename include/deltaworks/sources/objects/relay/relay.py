@@ -1,8 +1,8 @@
-"""The relay: moves file events from a notification queue, and from listings, into the file event log, each once.
+"""The relay: writes file events from a notification queue and from listings to the file event log, each once.
 
-One thread appends. A message is deleted only after the append that holds its events has been committed, so a
-crash anywhere brings messages back, and the log drops what it has. One relay runs at a time by lease; one
-that was paused past its lease is fenced by the owner epoch in every commit.
+One thread appends. A message is deleted only after the append with its events is committed, so after a crash messages
+are redelivered and the log skips the events it has. A lease ensures that one relay runs at a time; a relay paused
+beyond its lease is fenced by the owner epoch in every commit.
 """
 
 from __future__ import annotations
@@ -33,15 +33,15 @@ from deltaworks.tables.lake import Lake
 _LOGGER = logging.getLogger(__name__)
 _BACKLOG_POLL_SECONDS = 10.0
 _LOG_RETRY_SECONDS = 300.0
-#: Messages in flight at a predecessor that was killed come back within the queue's visibility timeout; the relay that
-#: drains waits so long for them, and no longer.
+#: Messages in flight at a killed predecessor return within the queue's visibility timeout. A draining relay waits at
+#: most this long for them.
 _MAX_IN_FLIGHT_WAIT_SECONDS = 300.0
 
 LogOpener = Callable[[Lake, str, int], FileEventLogWriter]
 
 
 def log_opener(overwrites: Overwrites) -> LogOpener:
-    """Opens a log for writing under an owner epoch."""
+    """Returns a function that opens a log for writing under an owner epoch."""
 
     def writer(lake: Lake, relay: str, epoch: int) -> FileEventLogWriter:
         return FileEventLogWriter(lake, relay, epoch=epoch, overwrites=overwrites)
@@ -50,15 +50,15 @@ def log_opener(overwrites: Overwrites) -> LogOpener:
 
 
 class Relay:
-    """One run of a relay. `run` returns when its time is over or a stop is asked for, and raises on failure.
+    """One run of a relay. `run` returns at the run limit or after a stop request, and raises on failure.
 
     Args:
-        queue: what the spec's `queue_url` names; None for a relay that only lists.
-        landing: how the buckets are reached, for a relay that lists; on local disk the folder that is the bucket.
-        open_log: how the log is opened under an owner epoch. lease_wait_seconds: how long to wait for another
-        relay's lease; by default its time to live and a half.
+        queue: the queue of the spec's `queue_url`; None for a relay that only lists.
+        landing: access to the buckets, for a relay that lists; on local disk the folder that represents the bucket.
+        open_log: opens the log under an owner epoch.
+        lease_wait_seconds: how long to wait for another relay's lease; by default 1.5 times its time to live.
         until_drained: end once the queue is empty and, for a relay that lists, a pass is complete.
-        on_tick: called every few seconds while it works or waits for input, so that one that hangs is seen.
+        on_tick: called every few seconds while the relay works or waits, to detect a stall.
     """
 
     def __init__(
@@ -76,8 +76,8 @@ class Relay:
         if spec.listing is not None and landing is None:
             raise ConfigError(
                 "LANDING_MISSING",
-                f"Relay {spec.relay!r} lists its buckets, and is not told how they are reached.",
-                hint="Give the environment a `landing`.",
+                f"Relay {spec.relay!r} lists its buckets, but the environment has no `landing` to access them.",
+                hint="Declare `landing` in the environment.",
             )
         self._spec = spec
         self._lake = lake
@@ -106,8 +106,9 @@ class Relay:
         self.counts = RelayCounts()
 
     def stop(self, *, immediately: bool = False) -> None:
-        """End soon: what is in hand is appended first or, `at_once`, given back to the queue. Callable from a
-        signal handler."""
+        """Ends soon: appends held messages first or, if `immediately`, returns them to the queue. Callable from a
+        signal handler.
+        """
         self._immediate_stop_requested = self._immediate_stop_requested or immediately
         self._process.stop()
 
@@ -116,12 +117,12 @@ class Relay:
         return self._immediate_stop_requested or not self._process.holds_lease
 
     def run(self) -> RelayCounts:
-        """Relay until the end.
+        """Runs until the end.
 
         Raises:
             ConcurrencyError: LEASE_HELD, another relay is running.
             FencedError: LEASE_LOST or OWNER_FENCED, a successor has taken over.
-            ConfigError: the queue, a bucket or a table cannot be used at all.
+            ConfigError: the queue, a bucket or a table is unusable.
         """
         with self._process.hold_lease(
             on_tick=self._report_queue, wait_seconds=self._lease_wait, state="starting"
@@ -177,11 +178,11 @@ class Relay:
             self._lister.close()
         if self._intake is None or self._queue is None:
             return
-        # Let the next relay have at once what this one did not handle.
+        # Return unprocessed messages immediately, for the next relay.
         self._intake.close(join_seconds=0)
         held = self._intake.held_messages()
         if held:
-            with contextlib.suppress(Exception):  # they come back by themselves after the visibility timeout
+            with contextlib.suppress(Exception):  # they are redelivered after the visibility timeout
                 self._queue.return_messages(held)
 
     def _append_until_end(self, appender: Appender) -> None:
@@ -221,7 +222,7 @@ class Relay:
         return True
 
     def _is_drained(self) -> bool:
-        """Whether all that was there has been taken. An empty receipt alone does not mean an empty queue."""
+        """Returns whether all input was processed. A single empty receive does not prove an empty queue."""
         if self._lister is not None and not self._lister.passes:
             return False
         if self._intake is None or self._queue is None:
@@ -246,10 +247,10 @@ class Relay:
         )
 
     def _report_queue(self) -> None:
-        """Look at what the queue holds, apart from the appends, and have the heartbeat say so."""
+        """Polls the queue, independently of appends, and reports it in the heartbeat."""
         if self._next_poll_at is None:
             self._next_poll_at = 0.0
-            with contextlib.suppress(Exception):  # a queue that may not be looked at is not watched
+            with contextlib.suppress(Exception):  # without permission, the queue is not monitored
                 self._dead_letter_queue = self._queue.dead_letter_queue() if self._queue is not None else None
                 for warning in queue_warnings(self._queue) if self._queue is not None else ():
                     _LOGGER.warning("relay=%s %s", self._spec.relay, warning)
@@ -270,11 +271,11 @@ class Relay:
         return fields
 
     def _translate_error(self, error: Exception) -> Exception:
-        """What a failure means: an outage is worth another run."""
+        """Converts an outage into a retryable error; returns other errors unchanged."""
         if is_outage(error) and not isinstance(error, DeltaworksError):
             return TransientError(
                 "RELAY_OUTAGE",
-                f"Relay {self._spec.relay!r} waited in vain for its queue or its log: {error}.",
-                hint="Nothing is lost; start it again once queue and storage answer.",
+                f"Relay {self._spec.relay!r} could not reach its queue or its log: {error}.",
+                hint="Nothing is lost. Restart the relay once queue and storage are available.",
             )
         return error

@@ -1,4 +1,4 @@
-"""Removes landed objects, or moves them to an archive, only while they are what was announced."""
+"""Deletes landed objects, or moves them to an archive, only while they are the announced ones."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from deltaworks.sources.objects.relay.bucket import CHANGED_CODES, FORBIDDEN_COD
 from deltaworks.sources.outages import error_code
 from deltaworks.specs.storage import StorageSpec
 
-#: `changed`: another content lies at the key, with a file event of its own. It stays.
-RemovalOutcome = Literal["removed", "gone", "changed"]
-#: Somebody else writes the key at the same moment.
+#: `changed`: the key has another object with its own file event. It stays.
+RemovalOutcome = Literal["removed", "missing", "changed"]
+#: A concurrent write of the key.
 _CONFLICT_CODE = "ConditionalRequestConflict"
-#: What S3 copies in one request, at most.
+#: S3's limit for a single copy request.
 _MAX_COPY_BYTES = 5 << 30
 
 
 class ObjectRemover:
-    """The objects below one landing storage, and where they are archived. Safe to use from several threads.
+    """Removes objects of a landing storage, optionally to an archive. Thread-safe.
 
-    An object that was moved and not yet removed when its process was killed is moved again under the same key.
+    An object that was copied but not deleted when its process was killed is copied again to the same key.
     """
 
     def __init__(self, landing: StorageSpec, *, archive: StorageSpec | None = None, versioned: bool = False) -> None:
@@ -36,7 +36,7 @@ class ObjectRemover:
         self._client: Any = bucket_client(landing) if landing.scheme == "s3" else None
 
     def check(self, bucket: str, key: str, etag: str, version_id: str | None) -> RemovalOutcome:
-        """What removing it would say; nothing is changed."""
+        """Returns the result that `remove` would have; changes nothing."""
         if self._client is None:
             return _local_state(local_path(Path(self._landing.prefix), key), etag)
         return self._outcome_of(
@@ -44,10 +44,10 @@ class ObjectRemover:
         )
 
     def remove(self, bucket: str, key: str, etag: str, version_id: str | None) -> RemovalOutcome:
-        """Remove the object, or move it to the archive. Of a bucket that keeps versions the one that was read.
+        """Deletes the object, or moves it to the archive; in a versioned bucket, the version that was read.
 
-        The storage itself is asked for the tag when it removes; one that does not know that condition has been asked
-        for it the moment before.
+        The storage checks the ETag when it deletes. If it does not support that condition, the ETag was checked
+        immediately before.
 
         Raises:
             ConfigError: OBJECT_NOT_REMOVABLE.
@@ -71,7 +71,7 @@ class ObjectRemover:
         except ClientError as error:
             if "IfMatch" not in request or error_code(error) != "NotImplemented":
                 raise
-            # Some stores ignore a condition they do not know; s3proxy refuses the request.
+            # Some stores ignore an unknown condition; s3proxy rejects the request.
             self._client.delete_object(Bucket=request["Bucket"], Key=request["Key"])
 
     def _request_for(self, bucket: str, key: str, etag: str, version_id: str | None) -> dict[str, Any]:
@@ -97,7 +97,7 @@ class ObjectRemover:
         except ClientError as error:
             code = error_code(error)
             if code in MISSING_CODES:
-                return "gone"
+                return "missing"
             if code in CHANGED_CODES or code == _CONFLICT_CODE:
                 return "changed"
             if code in FORBIDDEN_CODES:
@@ -125,10 +125,10 @@ class ObjectRemover:
 
 
 def _local_state(path: Path | None, etag: str) -> RemovalOutcome:
-    if path is None:  # the key of no object of this folder
-        return "gone"
+    if path is None:  # the key is outside this folder
+        return "missing"
     try:
         data = path.read_bytes()
     except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
-        return "gone"
+        return "missing"
     return "removed" if matches_etag(data, etag) else "changed"

@@ -1,8 +1,8 @@
-"""Wires buckets to a queue, S3 → SNS → SQS, beside what the buckets already announce to others.
+"""Connects buckets to a queue (S3 → SNS → SQS) without changing their other notifications.
 
-One queue with a dead-letter queue, one topic, and in each bucket one notification. Nothing is deleted. Of a bucket's
-configuration, which S3 replaces as a whole, and of policies only our own entry is written, and timeouts only where the
-queue is created: what somebody has set stays. Running it again changes nothing.
+Creates one queue with a dead-letter queue, one topic, and one notification per bucket. Deletes nothing. S3 replaces a
+bucket's notification configuration as a whole; only our own entry of it and of policies is changed. Timeouts are set
+only when the queue is created, so later changes by an administrator stay. Idempotent.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from deltaworks.errors import ContractError
 from deltaworks.specs.relay import RelaySpec
 from deltaworks.specs.storage import AwsSpec, StorageSpec
 
-#: Deliveries before a message goes to the dead-letter queue: SQS also counts those that reached nobody.
+#: Receives before a message moves to the dead-letter queue; SQS also counts receives that were not processed.
 MAX_RECEIVES = 5
-#: How long a message is held for the relay, and kept for a relay that is away, in seconds.
+#: Visibility timeout, and message retention, in seconds.
 VISIBILITY_SECONDS = 120
 RETENTION_SECONDS = 14 * 86_400
 _NOTIFICATION_KINDS = ("TopicConfigurations", "QueueConfigurations", "LambdaFunctionConfigurations")
@@ -34,7 +34,7 @@ _LAKE_ACTIONS = ("s3:GetObject", "s3:PutObject", "s3:DeleteObject", "s3:AbortMul
 
 @dataclass(frozen=True, slots=True)
 class WiringStep:
-    """One thing that has to be there; `state` says whether it is, has to be made, or is there and otherwise."""
+    """One required resource; `state` tells whether it is present, must be created, or must be changed."""
 
     kind: str
     name: str
@@ -43,7 +43,7 @@ class WiringStep:
 
 @dataclass(frozen=True, slots=True)
 class WiringArns:
-    """How AWS names what is wired."""
+    """The ARNs of the connected resources."""
 
     queue: str
     dead_letters: str
@@ -52,21 +52,22 @@ class WiringArns:
 
 @dataclass(frozen=True, slots=True)
 class WiringResult:
-    """What was found, and, unless it was a dry run, made; `queue_url` is None while there is no queue."""
+    """The steps found and, unless it was a dry run, executed; `queue_url` is None without a queue."""
 
     steps: tuple[WiringStep, ...]
     queue_url: str | None
 
     @property
     def pending_count(self) -> int:
-        """How many things were not as they have to be."""
+        """The number of resources that had to be created or changed."""
         return sum(step.state != "present" for step in self.steps)
 
 
 class Wiring:
-    """The wiring of some buckets, whose queue and topic are called `name` and whose dead-letter queue `name`-dead.
+    """The connection of some buckets; queue and topic are named `name`, the dead-letter queue `name`-dead.
 
-    Two that run at once for one bucket can undo each other's notification, as S3 has no condition on it: run it again.
+    Two concurrent runs for one bucket may overwrite each other's notification, because S3 has no conditional update for
+    it. Run it again then.
     """
 
     def __init__(self, messaging: AwsSpec, *, name: str, buckets: Sequence[str], prefix: str = "") -> None:
@@ -74,7 +75,7 @@ class Wiring:
         session: Any = aws_session()
         self._s3, self._sns, self._sqs = (session.client(service, **options) for service in ("s3", "sns", "sqs"))
         identity = session.client("sts", **options).get_caller_identity()
-        # In China and GovCloud names begin otherwise than with arn:aws.
+        # In China and GovCloud, ARNs have another partition.
         self._account, self.partition = identity["Account"], identity["Arn"].split(":")[1]
         self._region = options["region_name"]
         self._name = name
@@ -84,11 +85,11 @@ class Wiring:
         self.arns = WiringArns(self._arn("sqs", name), self._arn("sqs", self._dead_letter_name), self._arn("sns", name))
 
     def wire(self, *, dry_run: bool = True) -> WiringResult:
-        """Find out what is missing, and make it unless it is a dry run.
+        """Determines the missing resources and, unless it is a dry run, creates them.
 
         Raises:
-            ContractError: NOTIFICATION_OVERLAPS where a bucket announces the same objects elsewhere, which S3 refuses;
-                raised before anything is made.
+            ContractError: NOTIFICATION_OVERLAPS, a bucket announces the same objects to another target, which S3
+                refuses; raised before anything is created.
         """
         for bucket in self._buckets:
             self._notification(bucket)
@@ -103,7 +104,7 @@ class Wiring:
         return f"arn:{self.partition}:{service}:{self._region}:{self._account}:{name}"
 
     def _resources(self) -> list[tuple[str, str, Callable[[], State], Callable[[], Any]]]:
-        """In the order in which they are made: each stands on those before."""
+        """Returns the resources in creation order, each with functions that return its state and create it."""
         return [
             ("queue", self._dead_letter_name, self._dead_letter_state, self._create_dead_letter_queue),
             ("queue", self._name, self._queue_state, self._create_queue),
@@ -210,14 +211,14 @@ class Wiring:
         )
 
     def _subscribe(self) -> None:
-        # Not raw: the queue gets SNS's envelope around S3's message.
+        # Without raw delivery: messages have SNS's envelope.
         self._sns.subscribe(TopicArn=self.arns.topic, Protocol="sqs", Endpoint=self.arns.queue)
 
     def _notification_state(self, bucket: str) -> State:
         return self._notification(bucket)[0]
 
     def _notification(self, bucket: str) -> tuple[State, dict[str, Any]]:
-        """Whether the bucket announces to our topic, and its configuration as it has to be."""
+        """Returns the state of the bucket's notification to our topic, and the configuration to write."""
         configuration = self._s3.get_bucket_notification_configuration(Bucket=bucket)
         configuration.pop("ResponseMetadata", None)
         expected = self._notification_entry()
@@ -231,8 +232,11 @@ class Wiring:
             if _overlaps(entry, self._prefix):
                 raise ContractError(
                     "NOTIFICATION_OVERLAPS",
-                    f"{entry.get('Id')!r} of bucket {bucket} announces the same objects, and S3 takes one of both.",
-                    hint="Subscribe the queue to the topic that entry names, or choose prefixes that do not overlap.",
+                    f"Notification {entry.get('Id')!r} of bucket {bucket} announces the same objects, and S3 "
+                    "allows only one.",
+                    hint=(
+                        "Subscribe the queue to the topic of that notification, or choose prefixes that do not overlap."
+                    ),
                 )
         topics = configuration.get("TopicConfigurations", [])
         current_entry = next((entry for entry in topics if entry.get("Id") == expected["Id"]), None)
@@ -267,7 +271,7 @@ def _has_statement(policy: str | None, statement: Mapping[str, Any]) -> bool:
 
 
 def _with_statement(policy: str | None, statement: Mapping[str, Any]) -> str:
-    """The policy with our statement in place of an earlier one of ours."""
+    """Returns the policy with our statement added, replacing a former one."""
     document: dict[str, Any] = json.loads(policy) if policy else {"Version": "2012-10-17", "Statement": []}
     other_entries = [other for other in document["Statement"] if other.get("Sid") != statement["Sid"]]
     return json.dumps({**document, "Statement": [*other_entries, statement]})
@@ -283,7 +287,9 @@ def _is_equivalent(entry: Mapping[str, Any], expected: Mapping[str, Any]) -> boo
 
 
 def _overlaps(other: Mapping[str, Any], prefix: str) -> bool:
-    """Whether both could announce an object, which S3 refuses: ours ends in anything, so suffixes change nothing."""
+    """Returns whether both notifications could announce one object, which S3 refuses. Ours has no suffix filter, so
+    suffixes do not matter.
+    """
     if not any(event.startswith("s3:ObjectCreated:") for event in other.get("Events", [])):
         return False
     other_prefix = _rules(other).get("prefix", "")
@@ -293,7 +299,7 @@ def _overlaps(other: Mapping[str, Any], prefix: str) -> bool:
 def relay_policy(
     relay: RelaySpec, lake: StorageSpec, *, queue_arn: str, dead_letter_arn: str, partition: str = "aws"
 ) -> dict[str, Any]:
-    """What the relay's role needs: its queues, its buckets' listing where it lists them, and the lake."""
+    """Returns the IAM policy of the relay's role: its queues, its buckets' listing if it lists them, and the lake."""
     receive_actions = ("sqs:ReceiveMessage", "sqs:DeleteMessage", "sqs:ChangeMessageVisibility")
     queue_actions = ("sqs:GetQueueAttributes", "sqs:GetQueueUrl", "sqs:SendMessage")
     statements = [_allow("Queues", (*receive_actions, *queue_actions), [queue_arn, dead_letter_arn])]
@@ -304,16 +310,16 @@ def relay_policy(
 
 
 def stream_policy(relay: RelaySpec, lake: StorageSpec, *, partition: str = "aws") -> dict[str, Any]:
-    """What the role of streams and maintenance needs: to read what has landed, and the lake."""
+    """Returns the IAM policy for streams and maintenance: reading landed objects, and the lake."""
     buckets = [f"arn:{partition}:s3:::{bucket}" for bucket in relay.buckets]
     read_actions = ("s3:GetObject", "s3:GetObjectVersion") if relay.overwrites == "every_version" else ("s3:GetObject",)
     return _policy(
         [
-            _allow("Landed", read_actions, [f"{bucket}/*" for bucket in buckets]),
-            # Without it S3 says of an object that is gone that it is forbidden.
-            _allow("Gone", ("s3:ListBucket",), buckets),
-            # How much time is left to read what waits.
-            _allow("Kept", ("s3:GetLifecycleConfiguration",), buckets),
+            _allow("Landing", read_actions, [f"{bucket}/*" for bucket in buckets]),
+            # Without this permission S3 answers 403 for a missing object.
+            _allow("LandingListing", ("s3:ListBucket",), buckets),
+            # For the remaining time to read waiting objects.
+            _allow("LandingRetention", ("s3:GetLifecycleConfiguration",), buckets),
             *_lake_statements(lake, partition),
         ]
     )
@@ -322,7 +328,7 @@ def stream_policy(relay: RelaySpec, lake: StorageSpec, *, partition: str = "aws"
 def wiring_policy(
     buckets: Sequence[str], *, queue_arn: str, dead_letter_arn: str, topic_arn: str, partition: str = "aws"
 ) -> dict[str, Any]:
-    """What whoever wires the buckets needs, once."""
+    """Returns the IAM policy needed once to connect the buckets."""
     queues = ("sqs:CreateQueue", "sqs:GetQueueUrl", "sqs:GetQueueAttributes", "sqs:SetQueueAttributes")
     topic = ("sns:CreateTopic", "sns:GetTopicAttributes", "sns:SetTopicAttributes", "sns:Subscribe")
     return _policy(
@@ -330,7 +336,7 @@ def wiring_policy(
             _allow("Queues", queues, [queue_arn, dead_letter_arn]),
             _allow("Topic", (*topic, "sns:ListSubscriptionsByTopic"), [topic_arn]),
             _allow(
-                "Announcing",
+                "Notifications",
                 ("s3:GetBucketNotification", "s3:PutBucketNotification"),
                 [f"arn:{partition}:s3:::{bucket}" for bucket in buckets],
             ),

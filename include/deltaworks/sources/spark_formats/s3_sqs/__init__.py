@@ -1,1 +1,1 @@
-"""The format `s3-sqs`: objects announced through a queue, as a streaming DataFrame."""
+"""The format `s3-sqs`: objects announced through an SQS queue, as a streaming DataFrame."""

@@ -1,11 +1,11 @@
-"""The schema of a query that is given none: its first version comes from a sample, and new fields make the next ones.
+"""Schema inference for queries without a schema: a sample gives the first version, new fields give the next ones.
 
-The sample is of the first objects the state's log has for the query. Where it has few, what the queue announces is
-taken into it for a while, as the query itself would: messages are deleted once their objects are in the log, and the
-query reads every one of those from the beginning.
+The sample consists of the first objects in the state's log. If the log has few, announced objects are received for a
+while, as the query itself would: messages are deleted once their objects are in the log, and the query reads all of
+them from the beginning.
 
-Spark asks a source for its columns when a query is planned: a new field ends the query with an error that a restart
-mends, or that somebody must, and its column shows in the query that is planned next.
+Spark reads a source's columns when a query is planned. So a new field ends the query with an error, and its column
+exists in the next planned query.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ from deltaworks.tables.arrow_types import arrow_schema
 
 
 def inferred_schema(options: S3SqsOptions, inference: SchemaOptions) -> StructType:
-    """The schema a query begins with. Waits up to a minute for objects to be announced.
+    """Returns the schema a query begins with. Waits up to a minute for announced objects.
 
     Raises:
         TransientError: SCHEMA_NOTHING_TO_SAMPLE.
@@ -60,25 +60,25 @@ def inferred_schema(options: S3SqsOptions, inference: SchemaOptions) -> StructTy
     versions = schema_versions(inference)
     first = first_version(options, inference) if retry_storage(versions.latest) is None else None
 
-    def make(newest: SchemaVersion | None) -> SchemaVersion | None:
-        if newest is None:
+    def next_version(latest: SchemaVersion | None) -> SchemaVersion | None:
+        if latest is None:
             return first
-        if newest.hints == inference.hints:
+        if latest.hints == inference.hints:
             return None
-        hinted = apply_hints(newest.inferred_columns, parse_hints(inference.hints))
-        added = tuple(changed_paths(newest.columns(), hinted))
-        return dataclasses.replace(newest, hints=inference.hints, added=added, conflicts=(), sample={})
+        hinted = apply_hints(latest.inferred_columns, parse_hints(inference.hints))
+        added = tuple(changed_paths(latest.columns(), hinted))
+        return dataclasses.replace(latest, hints=inference.hints, added=added, conflicts=(), sample={})
 
-    return spark_schema(retry_storage(lambda: versions.update(make)), inference)
+    return spark_schema(retry_storage(lambda: versions.update(next_version)), inference)
 
 
 def schema_versions(inference: SchemaOptions) -> SchemaVersions:
-    """The versions at the location."""
+    """Returns the schema versions at the location."""
     return SchemaVersions(open_objects(inference.location), inference.location.root)
 
 
 def spark_schema(version: SchemaVersion, inference: SchemaOptions) -> StructType:
-    """A version's columns as Spark has them, with the one for what no other takes."""
+    """Returns a version's columns as a Spark schema, with the column for rescued data."""
     columns: dict[str, ColumnType] = version.columns()
     if inference.mode.has_rescued_data:
         columns[RESCUED_NAME] = STRING
@@ -87,10 +87,10 @@ def spark_schema(version: SchemaVersion, inference: SchemaOptions) -> StructType
 
 
 def find_version(schema: StructType, inference: SchemaOptions) -> SchemaVersion:
-    """The version a query's schema was made of.
+    """Returns the version from which a query's schema was made.
 
     Raises:
-        ConfigError: SOURCE_OPTION_INVALID, none was: the schema was given.
+        ConfigError: SOURCE_OPTION_INVALID, the schema was passed by the user.
     """
     for version in retry_storage(lambda: list(schema_versions(inference).newest_first())):
         if spark_schema(version, inference) == schema:
@@ -98,22 +98,22 @@ def find_version(schema: StructType, inference: SchemaOptions) -> SchemaVersion:
     raise invalid_option(
         FORMAT,
         SCHEMA_LOCATION_OPTION,
-        "goes without .schema(...): columns are given there, or found with the help of this one",
+        "excludes .schema(...): the schema is either passed or inferred",
     )
 
 
 def first_version(options: S3SqsOptions, inference: SchemaOptions) -> SchemaVersion:
-    """The columns of the first objects there are.
+    """Infers the columns of the first objects.
 
     Raises:
         TransientError: SCHEMA_NOTHING_TO_SAMPLE.
     """
-    sample, of_keys = _take_sample(options, inference, _list_sample_objects(options, inference))
+    sample, key_shape = _take_sample(options, inference, _list_sample_objects(options, inference))
     conflicts: list[Conflict] = []
     inferred = infer_columns(sample.shape, typed=inference.infer_types, conflicts=conflicts)
-    read_from_keys = dict.fromkeys(options.source.partition_columns, STRING) | infer_columns(of_keys)
-    taken = {name.lower() for name in read_from_keys}
-    inferred = {name: kind for name, kind in inferred.items() if name.lower() not in taken} | read_from_keys
+    partition_types = dict.fromkeys(options.source.partition_columns, STRING) | infer_columns(key_shape)
+    key_columns = {name.lower() for name in partition_types}
+    inferred = {name: kind for name, kind in inferred.items() if name.lower() not in key_columns} | partition_types
     if not sample.events:
         raise _nothing_to_sample_error(options, sample)
     hinted = apply_hints(inferred, parse_hints(inference.hints))
@@ -128,34 +128,34 @@ def first_version(options: S3SqsOptions, inference: SchemaOptions) -> SchemaVers
 
 
 def _take_sample(options: S3SqsOptions, inference: SchemaOptions, files: list[LocatedFile]) -> tuple[Sample, Shape]:
-    """A look at the files, and at the fields in their keys."""
-    opener, of_keys = ObjectOpener(options), Shape()
+    """Samples the files and the partition fields of their keys."""
+    opener, key_shape = ObjectOpener(options), Shape()
     sampler = Sampler(options.source, typed=inference.infer_types)
     sample = sampler.sample(map(opener, files), max_bytes=inference.sample_bytes)
     for _, reference in files:
-        of_keys.add_texts(
+        key_shape.add_texts(
             partition_fields(reference.key, options.source.partition_columns), typed=inference.infer_types
         )
-    return sample, of_keys
+    return sample, key_shape
 
 
 def _list_sample_objects(options: S3SqsOptions, inference: SchemaOptions) -> list[LocatedFile]:
     _, slices = retry_storage(lambda: open_log(options))
     limits = SliceLimits(max_files=inference.sample_files, max_bytes=inference.sample_bytes)
 
-    def enough() -> bool:
+    def has_enough() -> bool:
         files = _first_slice(slices, limits)
         # A slice ends before the file that would exceed its limit.
         return len(files) >= inference.sample_files or 2 * sum(size for _, size in files) >= inference.sample_bytes
 
-    if not retry_storage(enough):
+    if not retry_storage(has_enough):
         receiving = QueryRelay(options)
         try:
-            receiving.run_until(lambda: retry_storage(enough))
+            receiving.run_until(lambda: retry_storage(has_enough))
         finally:
-            # A receipt that is cut off would hold its message back until the queue gives it out again.
+            # An interrupted receive would keep its messages invisible until their timeout.
             receiving.stop(immediately=False)
-    return [where for where, _ in retry_storage(lambda: _first_slice(slices, limits))]
+    return [file for file, _ in retry_storage(lambda: _first_slice(slices, limits))]
 
 
 def _first_slice(slices: SlicePlanner, limits: SliceLimits) -> list[tuple[LocatedFile, int]]:
@@ -164,16 +164,17 @@ def _first_slice(slices: SlicePlanner, limits: SliceLimits) -> list[tuple[Locate
 
 
 def _nothing_to_sample_error(options: S3SqsOptions, sample: Sample) -> TransientError:
-    looked = f"none of {sample.objects} objects holds an event" if sample.objects else "nothing has been announced yet"
+    detail = f"none of {sample.objects} objects has an event" if sample.objects else "nothing has been announced yet"
     return TransientError(
         "SCHEMA_NOTHING_TO_SAMPLE",
-        f"{FORMAT}: no columns can be found, {looked} of {options.source.display_name()} ({options.source.format}).",
-        hint="Start it again once there are some; have it look at more with schemaSampleFiles; or give .schema(...).",
+        f"{FORMAT}: no columns can be inferred: {detail} in {options.source.display_name()} ({options.source.format}).",
+        hint="Restart the query once objects have been announced, sample more files with schemaSampleFiles, or pass "
+        ".schema(...).",
     )
 
 
 class NewFieldsError(Exception):
-    """A payload has a field that could be a column and is none yet; `watch` has seen it."""
+    """A payload has a field that could become a column; `detector` found it."""
 
     def __init__(self, detector: NewColumnDetector) -> None:
         super().__init__()
@@ -181,7 +182,7 @@ class NewFieldsError(Exception):
 
 
 class NewColumnDetector:
-    """Tells whether events have fields for new columns, and ends the query that met some. One per task."""
+    """Detects fields for new columns, and creates the error that ends the query. One per task."""
 
     def __init__(self, version: SchemaVersion, inference: SchemaOptions, source: FileSourceSpec) -> None:
         self._version = version
@@ -191,10 +192,10 @@ class NewColumnDetector:
         self._columns = version.columns()
 
     def check_event(self, event: Mapping[str, Any]) -> None:
-        """Look at an event that has something no column takes.
+        """Checks an event that has fields without a column.
 
         Raises:
-            NewFields: it could be a column.
+            NewFieldsError: a field could become a column.
         """
         if not self._sampler.declares_columns:
             shape = Shape()
@@ -202,10 +203,10 @@ class NewColumnDetector:
             self._check(self._version, shape)
 
     def check_payload(self, payload: Payload) -> None:
-        """Look at the columns an object declares, where its form does that.
+        """Checks the columns that an object declares, for formats with a schema.
 
         Raises:
-            NewFields: one is new.
+            NewFieldsError: a column is new.
         """
         if self._sampler.declares_columns:
             self._check(self._version, self._sampler.sample([payload], max_bytes=1).shape)
@@ -219,28 +220,28 @@ class NewColumnDetector:
         return apply_hints(columns, parse_hints(version.hints))
 
     def evolution_error(self, object_uri: str, payloads: Iterable[Payload]) -> TransientError | ContractError:
-        """The error that ends the query, once all new columns of some payloads are known and, where they are to be
-        added, kept.
+        """Returns the error that ends the query, after collecting all new columns of some payloads and, depending on
+        the mode, storing a new version.
 
         Args:
-            met_in: the object with the new field, for people.
-            payloads: that object's first, then others of the same task; they are looked at as a sample is.
+            object_uri: the object with the new field, for the message.
+            payloads: that object's payload first, then others of the task; they are sampled.
         """
         sample = self._sampler.sample(payloads, max_bytes=self._inference.sample_bytes)
         if self._inference.mode is EvolutionMode.FAIL_ON_NEW_COLUMNS:
             return self._new_columns_error(
                 object_uri, changed_paths(self._columns, self._evolved_columns(self._version, sample.shape))
             )
-        newest = retry_storage(
+        latest = retry_storage(
             lambda: schema_versions(self._inference).update(lambda latest: self._next_version(latest, sample))
         )
-        return self._columns_added_error(object_uri, newest, changed_paths(self._columns, newest.columns()))
+        return self._columns_added_error(object_uri, latest, changed_paths(self._columns, latest.columns()))
 
-    def _next_version(self, newest: SchemaVersion | None, sample: Sample) -> SchemaVersion | None:
-        # The versions were there when the query began; without them it continues from its own.
-        base = newest or self._version
+    def _next_version(self, latest: SchemaVersion | None, sample: Sample) -> SchemaVersion | None:
+        # Versions existed when the query began; if they were deleted, it continues from its own.
+        base = latest or self._version
         columns = self._evolved_columns(base, sample.shape)
-        if newest is not None and columns == newest.columns():
+        if latest is not None and columns == latest.columns():
             return None
         conflicts: list[Conflict] = []
         infer_columns(sample.shape, typed=self._inference.infer_types, conflicts=conflicts)
@@ -252,22 +253,22 @@ class NewColumnDetector:
             sample=sample.to_record(),
         )
 
-    def _columns_added_error(self, object_uri: str, newest: SchemaVersion, added: list[str]) -> TransientError:
+    def _columns_added_error(self, object_uri: str, latest: SchemaVersion, added: list[str]) -> TransientError:
         return TransientError(
             "SCHEMA_COLUMNS_ADDED",
-            f"{FORMAT}: {object_uri} has fields that the columns this query began with do not take: {', '.join(added)}. "
-            f"Version {newest.number} of the schema at {self._inference.location.root} has them.",
-            hint="Start the query again, from .load() on: it reads this batch again, with the new columns. Nothing is "
-            "lost. A job that is restarted when it fails continues by itself; the table it writes to has to take new "
-            "columns (mergeSchema).",
+            f"{FORMAT}: {object_uri} has fields without a column in this query: {', '.join(added)}. "
+            f"Version {latest.number} of the schema at {self._inference.location.root} has them.",
+            hint="Restart the query from .load() on. It reads this batch again with the new columns; nothing is lost. "
+            "A job with automatic restarts continues by itself. The target table must accept new columns "
+            "(mergeSchema).",
         )
 
     def _new_columns_error(self, object_uri: str, added: list[str]) -> ContractError:
         hints = ", ".join(added)
         return ContractError(
             "SCHEMA_COLUMNS_NEW",
-            f"{FORMAT}: {object_uri} has fields that no column takes: {hints}. schemaEvolutionMode is failOnNewColumns.",
-            hint=f'To have them, add to schemaHints: "{hints}". To continue without, set schemaEvolutionMode to rescue '
-            "(they are kept in _rescued_data), addNewColumns or none. Then start the query again, from .load() on: it "
-            "reads this batch again, and nothing is lost.",
+            f"{FORMAT}: {object_uri} has fields without a column: {hints}. schemaEvolutionMode is failOnNewColumns.",
+            hint=f'To read them, add to schemaHints: "{hints}". To continue without them, set schemaEvolutionMode to '
+            "rescue (stored in _rescued_data), addNewColumns or none. Then restart the query from .load() on. It reads "
+            "this batch again; nothing is lost.",
         )

@@ -1,27 +1,27 @@
-"""The options of `format("s3-sqs")`, checked.
+"""Parses the options of `format("s3-sqs")`.
 
 Required: `queueUrl`, `fileFormat` (json, csv, tsv, text, parquet or avro), and `.schema(...)` or
 `inferredSchemaLocation`.
 
-- `stateLocation` (below the query's checkpoint): see `places`. Required with `inferredSchemaLocation`.
-- `region` (that of the queue's URL), `endpoint`, `pathStyle` (false): how queue and buckets are reached; `accessKey`
-  and `secretKey` are references such as `env:NAME`, without them the roles and profiles of the machine apply.
-- `stateEndpoint`: where the state is on another server than the buckets.
-- `maxFilesPerTrigger` (1000) and `maxBytesPerTrigger` (268435456): how large a batch may be; a file is never split.
+- `stateLocation` (below the query's checkpoint): see `state_location`. Required with `inferredSchemaLocation`.
+- `region` (that of the queue's URL), `endpoint`, `pathStyle` (false): access to queue and buckets; `accessKey` and
+  `secretKey` are references such as `env:NAME`. Without them, the roles and profiles of the machine apply.
+- `stateEndpoint`: endpoint of the state, if it is on another server than the buckets.
+- `maxFilesPerTrigger` (1000) and `maxBytesPerTrigger` (268435456): limits of a batch; a file is never split.
 - `maxPartitions` (8): tasks that open the files of a batch. `fetchParallelism` (2): threads that receive messages.
-- `bucket`, `prefix`, `glob`: which files; by default all that are announced.
-- `partitionColumns`: fields read from parts of keys such as `day=2026-01-31`, separated by commas.
+- `bucket`, `prefix`, `glob`: files to read; by default all announced files.
+- `partitionColumns`: fields read from key parts such as `day=2026-01-31`, comma-separated.
 - `compression` (auto), `maxObjectBytes` (536870912), `delimiter` of csv, `columns` of csv and tsv without a header,
   `pattern` of text: a regular expression whose named groups are the fields of a line.
-- `overwrites` (latest): see the relay's.
+- `overwrites` (latest): as in the relay.
 
-How columns are inferred where no schema is given:
+Options for schema inference:
 
-- `inferredSchemaLocation`: a folder for the versions of the schema. Required without `.schema(...)`, refused with it.
-- `schemaHints`: types that a sample would get wrong, `a BIGINT, b.c STRING`.
-- `inferColumnTypes` (true): what texts of csv and values of json are; else all columns are strings.
-- `schemaEvolutionMode` (addNewColumns): what becomes of fields nobody has seen before.
-- `schemaSampleFiles` (100) and `schemaSampleBytes` (67108864): how much is looked at.
+- `inferredSchemaLocation`: folder for schema versions. Required without `.schema(...)`, rejected with it.
+- `schemaHints`: types that a sample would infer wrongly, `a BIGINT, b.c STRING`.
+- `inferColumnTypes` (true): infer types of csv texts and json values; otherwise all columns are strings.
+- `schemaEvolutionMode` (addNewColumns): handling of new fields.
+- `schemaSampleFiles` (100) and `schemaSampleBytes` (67108864): size of the sample.
 """
 
 from __future__ import annotations
@@ -57,14 +57,14 @@ from deltaworks.specs.relay import RelaySpec
 from deltaworks.specs.sources.objects import FileSourceSpec
 from deltaworks.specs.storage import AwsSpec, StorageSpec
 
-#: The name of the relay inside the state.
+#: Name of the relay in the state.
 RELAY = "s3_sqs"
 
 _REQUIRED = {
     "queueUrl": "is required: the queue that S3 announces objects to",
     "fileFormat": "is required: json, csv, tsv, text, parquet or avro",
 }
-#: Fields of specs, and the options they are given by.
+#: Option names by spec field.
 _CLIENT_OPTIONS = {"region": "region", "endpoint": "endpoint", "access_key": "accessKey", "secret_key": "secretKey"}
 _SOURCE_OPTIONS = {
     "prefix": "prefix",
@@ -76,16 +76,17 @@ _SOURCE_OPTIONS = {
     "max_object_bytes": "maxObjectBytes",
 }
 _RELAY_OPTIONS = {"overwrites": "overwrites", "receive_threads": "fetchParallelism"}
-#: Where Spark's session has Delta, Delta takes an option of this name for its own, whatever the source.
+#: In a session with Delta, Delta claims this option name for every source.
 _DELTA_OPTION = "schemalocation"
 SCHEMA_OPTIONS = (
     SCHEMA_LOCATION_OPTION,
     *("schemaHints", "inferColumnTypes", "schemaEvolutionMode", "schemaSampleFiles", "schemaSampleBytes"),
 )
 _MAX_SAMPLE_FILES = 10_000
-#: Fields of the location's spec by option; others are options of the state, which have been checked.
+#: Option names by field of the location's spec; its other fields come from options of the state, which are validated
+#: before.
 _LOCATION_OPTIONS = {"root": SCHEMA_LOCATION_OPTION}
-#: Every other field that a mistake can be found in.
+#: All other fields that validation may reject.
 _OTHER_OPTIONS = {
     "root": STATE_OPTION,
     "queue_url": "queueUrl",
@@ -109,7 +110,7 @@ _OPTIONS = (
 
 
 class EvolutionMode(StrEnum):
-    """What becomes of fields that no column takes."""
+    """Handling of fields without a column."""
 
     ADD_NEW_COLUMNS = "addNewColumns"
     RESCUE = "rescue"
@@ -118,7 +119,7 @@ class EvolutionMode(StrEnum):
 
     @property
     def has_rescued_data(self) -> bool:
-        """Whether there is a column for what no other takes."""
+        """Whether there is a column for rescued data."""
         return self is not EvolutionMode.NONE
 
     @property
@@ -129,7 +130,7 @@ class EvolutionMode(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SchemaOptions:
-    """Where versions are kept and how they are made."""
+    """Location and inference settings of schema versions."""
 
     location: StorageSpec
     hints: str
@@ -141,7 +142,7 @@ class SchemaOptions:
 
 @dataclass(frozen=True, slots=True)
 class S3SqsOptions:
-    """What a query is given. `source` says what is read and how, `relay` how messages are taken."""
+    """The options of a query. `source` describes what is read, `relay` how messages are received."""
 
     messaging: AwsSpec
     state: StorageSpec
@@ -154,10 +155,10 @@ class S3SqsOptions:
 
     @classmethod
     def parse(cls, options: Mapping[str, str]) -> S3SqsOptions:
-        """Read the options as Spark hands them over: lower-cased names, text values.
+        """Parses the options as Spark passes them: lower-cased names, text values.
 
         Raises:
-            ConfigError: SOURCE_OPTION_INVALID naming the option.
+            ConfigError: SOURCE_OPTION_INVALID, naming the option.
         """
         check_delta_option(FORMAT, options)
         checkpoint, options = pop_checkpoint(options)
@@ -188,16 +189,16 @@ class S3SqsOptions:
 
     @property
     def queue_url(self) -> str:
-        """The queue's address, which every query has."""
+        """The queue's URL, which every query has."""
         return resolve_text(self.relay.queue_url or "")
 
     def landing(self, bucket: str) -> StorageSpec:
-        """How a bucket is reached."""
+        """Returns the storage spec of a bucket."""
         return StorageSpec(root=f"s3://{bucket}", path_style=self.path_style, **self.messaging.model_dump())
 
 
 def schema_missing_error() -> ConfigError:
-    """The error where no schema is given, and no place for one that is found."""
+    """Returns the error for a query with neither a schema nor a schema location."""
     return invalid_option(
         FORMAT,
         SCHEMA_LOCATION_OPTION,
@@ -208,17 +209,17 @@ def schema_missing_error() -> ConfigError:
 
 
 def has_inferred_schema(options: Mapping[str, str]) -> bool:
-    """Whether a place for columns that are to be found is among the options."""
+    """Returns whether the options contain a schema location."""
     return any(name.lower() == SCHEMA_LOCATION_OPTION.lower() and value for name, value in options.items())
 
 
 def _fallback_option(error: ValidationError) -> str:
-    """The option behind a mistake that is of no single field, by the spec it was found in."""
+    """Returns the option to name for a validation error that concerns no single field, by its spec."""
     return "fileFormat" if error.title == FileSourceSpec.__name__ else "accessKey"
 
 
 def _select_options(values: Mapping[str, str], names: Mapping[str, str]) -> dict[str, Any]:
-    """The options that are given, under the names specs have for them."""
+    """Returns the given options under the names of spec fields."""
     return {target: values[name] for target, name in names.items() if values.get(name)}
 
 
@@ -245,30 +246,28 @@ def _parse_source(values: Mapping[str, str]) -> FileSourceSpec:
 def _parse_relay(values: Mapping[str, str]) -> RelaySpec:
     declared = _select_options(values, _RELAY_OPTIONS)
     buckets = (values.get("bucket", ANY_BUCKET),)
-    # Short, so that a query that was killed leaves nothing its successor has to wait for long.
+    # Short, so a successor need not wait long for the lease of a killed query.
     return RelaySpec.model_validate(
         {"relay": RELAY, "queue_url": values["queueUrl"], "buckets": buckets, "lease_ttl_seconds": 10} | declared
     )
 
 
 def check_delta_option(source: str, options: Mapping[str, str]) -> None:
-    """Say how the location is called here to whom gives it as another source has it.
+    """Rejects the option name that Delta uses for a schema location.
 
     Raises:
         ConfigError: SOURCE_OPTION_INVALID.
     """
     for name in options:
         if name.lower() == _DELTA_OPTION:
-            raise invalid_option(
-                source, name, f"is one of Delta's, which takes it of any source: write {SCHEMA_LOCATION_OPTION}"
-            )
+            raise invalid_option(source, name, f"is claimed by Delta for every source; use {SCHEMA_LOCATION_OPTION}")
 
 
 def schema_options(source: str, values: Mapping[str, str], client_options: Mapping[str, Any]) -> SchemaOptions | None:
-    """The options, or None where columns are not to be found.
+    """Parses the inference options; None without schema inference.
 
     Args:
-        reached: how the state is reached; the location is reached the same way.
+        client_options: access to the state, which also applies to the location.
 
     Raises:
         ConfigError: SOURCE_OPTION_INVALID.
@@ -276,7 +275,7 @@ def schema_options(source: str, values: Mapping[str, str], client_options: Mappi
     if not values.get(SCHEMA_LOCATION_OPTION):
         for name in SCHEMA_OPTIONS:
             if values.get(name):
-                raise invalid_option(source, name, f"goes with {SCHEMA_LOCATION_OPTION}, and only with it")
+                raise invalid_option(source, name, f"is allowed only with {SCHEMA_LOCATION_OPTION}")
         return None
     try:
         location = StorageSpec.model_validate({**client_options, "root": storage_root(values[SCHEMA_LOCATION_OPTION])})

@@ -1,6 +1,6 @@
-"""What a query holds open where it plans: the state's log, its objects' openers, and the relay that fills the log.
+"""Resources of a query's planner: the state's log, object openers, and the relay that fills the log.
 
-The relay runs in a thread while the query runs, or to the bottom of the queue for `AvailableNow`. Queries that share a
+The relay runs in a thread while the query runs, or until the queue is empty for `AvailableNow`. Queries with the same
 state share its log: one of them relays, by lease, and another takes over when it ends.
 """
 
@@ -22,7 +22,7 @@ from deltaworks.sources.objects.slices import SlicePlanner
 from deltaworks.sources.spark_formats.s3_sqs.options import RELAY, S3SqsOptions
 from deltaworks.tables.lake import Lake
 
-#: An object of a batch, in its bucket.
+#: An object of a batch with its bucket.
 LocatedFile = tuple[str, FileReference]
 _LOGGER = logging.getLogger(__name__)
 _PAUSE_SECONDS = 2.0
@@ -34,7 +34,7 @@ _STOP_SECONDS = 15.0
 
 
 def open_log(options: S3SqsOptions) -> tuple[FileEventLog, SlicePlanner]:
-    """The log of the state, and the slices of it this query reads.
+    """Opens the state's log and the planner of the slices that this query reads.
 
     Raises:
         ConfigError: STATE_OF_ANOTHER_QUEUE.
@@ -46,7 +46,7 @@ def open_log(options: S3SqsOptions) -> tuple[FileEventLog, SlicePlanner]:
 
 
 def list_slice(slices: SlicePlanner, start: int, end: int) -> list[tuple[LocatedFile, int]]:
-    """The objects of a slice, each with its size."""
+    """Returns the objects of a slice with their sizes."""
     return [
         ((row["bucket"], FileReference(row["seq"], row["key"], row["etag"], row["version_id"])), row["size"] or 0)
         for row in slices.rows(start, end).to_pylist()
@@ -54,14 +54,14 @@ def list_slice(slices: SlicePlanner, start: int, end: int) -> list[tuple[Located
 
 
 class ObjectOpener:
-    """Opens objects of any bucket the query reads. For one thread."""
+    """Opens objects of any bucket that the query reads. Not thread-safe."""
 
     def __init__(self, options: S3SqsOptions) -> None:
         self._options = options
         self._openers: dict[str, FileOpener] = {}
 
-    def __call__(self, where: LocatedFile) -> Payload:
-        bucket, reference = where
+    def __call__(self, file: LocatedFile) -> Payload:
+        bucket, reference = file
         if bucket not in self._openers:
             source, landing = self._options.source, self._options.landing(bucket)
             self._openers[bucket] = FileOpener(
@@ -71,21 +71,21 @@ class ObjectOpener:
 
 
 def _check_queue(options: S3SqsOptions) -> None:
-    """Refuse a state that was begun for another queue: its log would mix the files of both."""
-    named = str(options.relay.queue_url).encode()
+    """Rejects a state that was created for another queue, because its log would mix both queues' files."""
+    queue_url = str(options.relay.queue_url).encode()
     objects = open_objects(options.state)
-    if objects.put_if_absent("queue_url", named):
+    if objects.put_if_absent("queue_url", queue_url):
         return
     queue = objects.get("queue_url")
     raise ConfigError(
         "STATE_OF_ANOTHER_QUEUE",
-        f"{options.state.root} holds what was announced by {queue.data.decode() if queue else '?'}.",
-        hint="Give this query a stateLocation of its own.",
+        f"{options.state.root} is the state of the queue {queue.data.decode() if queue else '?'}.",
+        hint="Choose a separate stateLocation for this query.",
     )
 
 
 class QueryRelay:
-    """Moves what is announced into the state's log. One per query, in the driver's planner process."""
+    """Runs the relay of a query. One per query, in the driver's planner process."""
 
     def __init__(self, options: S3SqsOptions) -> None:
         self._options = options
@@ -95,10 +95,10 @@ class QueryRelay:
         self._thread: threading.Thread | None = None
 
     def ensure_running(self) -> None:
-        """Relay from now on, in a thread.
+        """Starts the relay thread if it is not running.
 
         Raises:
-            ConfigError: the queue or the state cannot be used; found by the thread since the last call.
+            ConfigError: the thread found the queue or the state unusable.
         """
         if self._failure is not None:
             raise self._failure
@@ -107,26 +107,27 @@ class QueryRelay:
             self._thread.start()
 
     def run_until(self, has_enough: Callable[[], bool], *, seconds: float = _SAMPLE_WAIT_SECONDS) -> None:
-        """Relay until there is enough in the log, the queue is empty, or time is over; `stop` has to follow.
+        """Runs the relay until the log has enough, the queue is empty, or the time is over; the caller must call
+        `stop`.
 
         Raises:
-            ConfigError: the queue or the state cannot be used.
+            ConfigError: the queue or the state is unusable.
         """
         deadline = time.monotonic() + seconds
         while time.monotonic() < deadline:
             self.ensure_running()
-            # The order matters: what was announced before the queue is seen to be empty is in the log then.
+            # Check the queue first: objects announced before it was empty are then in the log.
             empty = self._is_queue_empty()
             if has_enough() or empty:
                 return
             time.sleep(_POLL_SECONDS)
 
     def drain(self) -> None:
-        """Relay until the queue is empty, then let go of the lease.
+        """Runs the relay until the queue is empty, then releases the lease.
 
         Raises:
-            ConfigError: the queue or the state cannot be used.
-            TransientError: QUEUE_NOT_DRAINED, another query relays and does not come to an end.
+            ConfigError: the queue or the state is unusable.
+            TransientError: QUEUE_NOT_DRAINED, another query's relay has not emptied the queue in time.
         """
         deadline = time.monotonic() + _DRAIN_SECONDS
         lease_wait_seconds = 0.0
@@ -141,29 +142,30 @@ class QueryRelay:
                 ).run()
                 return
             except (ConcurrencyError, FencedError):
-                # Another query relays into the same log: once the queue is empty it has taken all there was.
+                # Another query relays into the same log; once the queue is empty, all messages were processed.
                 if self._is_queue_empty():
                     return
-                # One that was killed still holds the lease, and is outlasted; one that lives works on meanwhile.
+                # A killed relay holds the lease until it expires; a running one makes progress meanwhile.
                 lease_wait_seconds = self._options.relay.lease_ttl_seconds * 1.5
         raise TransientError(
             "QUEUE_NOT_DRAINED",
-            f"Another query relays {self._options.relay.queue_url} and has not emptied it in {_DRAIN_SECONDS:.0f} s.",
-            hint="Start it again later; or give this query a queue of its own.",
+            f"Another query relays {self._options.relay.queue_url} and has not emptied it within "
+            f"{_DRAIN_SECONDS:.0f} s.",
+            hint="Retry later, or use a separate queue for this query.",
         )
 
     def _is_queue_empty(self) -> bool:
-        """Whether the queue is empty, however often it is asked: its counts are approximate."""
+        """Returns whether several checks find the queue empty, because its counts are approximate."""
         queue = self._open_queue()
-        for look in range(_EMPTY_CHECKS):
-            if look:
+        for attempt in range(_EMPTY_CHECKS):
+            if attempt:
                 time.sleep(1.0)
             if queue.approximate_counts() != (0, 0):
                 return False
         return True
 
     def stop(self, *, immediately: bool = True) -> None:
-        """End the thread, which gives back what it holds; or, not `at_once`, waits for what is on its way first."""
+        """Ends the thread. Returns held messages to the queue if `immediately`; otherwise processes them first."""
         self._is_stopped.set()
         if self._relay is not None:
             self._relay.stop(immediately=immediately)
@@ -187,5 +189,9 @@ class QueryRelay:
                 self._failure = error
                 return
             except (DeltaworksError, OSError) as error:
-                _LOGGER.warning("%s is relayed by another query, or cannot be just now: %s", self._options.state, error)
+                _LOGGER.warning(
+                    "The state %s is relayed by another query, or is temporarily unavailable: %s",
+                    self._options.state,
+                    error,
+                )
             self._is_stopped.wait(_PAUSE_SECONDS)

@@ -1,7 +1,7 @@
-"""The reader of `format("s3-sqs")`: plans batches of files from the state's log, and reads them in tasks.
+"""The reader of `format("s3-sqs")`: plans batches of files from the state's log and reads them in tasks.
 
-An offset is {"seq": n, "log": id}, n the last file included and id that of the log whose number it is. Everything else
-that a query needs to know is in its `stateLocation`.
+An offset is {"seq": n, "log": id}: the last file included, and the id of its log. All other state is in
+`stateLocation`.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from deltaworks.tables.lake import Lake
 
 
 def slice_limits(limit: ReadLimit, *, max_files: int, max_bytes: int) -> SliceLimits:
-    """What Spark asks for, within the two limits the query declares."""
+    """Returns Spark's read limit combined with the query's own limits."""
     match limit:
         case ReadAllAvailable():
             return SliceLimits(max_files=MAX_BATCH_FILES, max_bytes=None)
@@ -54,7 +54,7 @@ def slice_limits(limit: ReadLimit, *, max_files: int, max_bytes: int) -> SliceLi
 
 
 class FilesPartition(InputPartition):
-    """The files of one task, with the values of the references that reach them."""
+    """The files of one task, with the values of references."""
 
     def __init__(self, files: list[LocatedFile], variables: dict[str, str]) -> None:
         self.files = files
@@ -62,24 +62,23 @@ class FilesPartition(InputPartition):
 
 
 class S3SqsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Plans in one process of the driver, reads in tasks. An exception in planning ends the query, so servers are
-    waited for inside."""
+    """Plans in one driver process, reads in tasks. An exception in planning ends the query, so outages are retried."""
 
     def __init__(self, options: S3SqsOptions, schema: StructType) -> None:
         self._options = options
         self._schema = schema
         inference = options.inference
         self._version = None if inference is None else find_version(schema, inference)
-        # Columns that were found change while the query stays the same.
+        # Inferred columns change while the query remains the same.
         columns = schema.json() if inference is None else inference.location.root
         self._query = query_name(columns, options.source.model_dump_json())
-        RowReader(schema, options.source)  # refuses what it cannot make before anything runs
+        RowReader(schema, options.source)  # rejects unsupported types before the query runs
         self._planning: _PlanningState | None = None
         self._max_seq: int | None = None
         self._is_checked = False
 
     def __getstate__(self) -> dict[str, Any]:
-        # What plans has threads and connections, and is nothing to a task.
+        # The planner has threads and connections and is not needed in tasks.
         return self.__dict__ | {"_planning": None}
 
     def initialOffset(self) -> dict[str, Any]:
@@ -98,7 +97,7 @@ class S3SqsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._check(start)
         if self._max_seq is None:
             planning.relay.ensure_running()
-        # Asked for the next batch, Spark is done with the one that ends here.
+        # Spark has committed the batch that ends here when it requests the next one.
         retry_storage(lambda: planning.quarantine.commit_up_to(start["seq"]))
         source = self._options.source
         limits = slice_limits(limit, max_files=source.max_files_per_batch, max_bytes=source.max_bytes_per_batch)
@@ -110,8 +109,8 @@ class S3SqsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return []
         planning = self._open_planning()
         self._check(end)
-        listed = retry_storage(lambda: list_slice(planning.slices, start["seq"], end["seq"]))
-        files, sizes = [where for where, _ in listed], [max(1, size) for _, size in listed]
+        files_and_sizes = retry_storage(lambda: list_slice(planning.slices, start["seq"], end["seq"]))
+        files, sizes = [where for where, _ in files_and_sizes], [max(1, size) for _, size in files_and_sizes]
         variables = resolved_variables(self._options.messaging) | resolved_variables(self._options.state)
         parts = split_balanced(files, sizes, self._options.max_partitions) if files else []
         return [FilesPartition(part, variables) for part in parts]
@@ -124,23 +123,23 @@ class S3SqsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         )
         objects, opener = open_objects(self._options.state), ObjectOpener(self._options)
         for index, (bucket, reference) in enumerate(part.files):
-            unread: list[RejectedEvent] = []
+            rejected: list[RejectedEvent] = []
             payload = opener((bucket, reference))
             try:
-                batches = reader.read(payload, bucket=bucket, rejected=unread)
+                batches = reader.read(payload, bucket=bucket, rejected=rejected)
                 yield from (batch for batch in batches if batch.num_rows)
-            except NewFieldsError as new:
-                following = chain([payload], map(opener, part.files[index + 1 :]))
-                raise new.watch.evolution_error(f"s3://{bucket}/{reference.key}", following) from None
-            if unread:
-                save_rejected(objects, self._query, reference, bucket=bucket, rejected=unread)
+            except NewFieldsError as error:
+                payloads = chain([payload], map(opener, part.files[index + 1 :]))
+                raise error.watch.evolution_error(f"s3://{bucket}/{reference.key}", payloads) from None
+            if rejected:
+                save_rejected(objects, self._query, reference, bucket=bucket, rejected=rejected)
 
     def stop(self) -> None:
         if self._planning is not None:
             self._planning.relay.stop()
 
     def _check(self, position: dict[str, Any]) -> None:
-        """Compare the log with the first position of a run; each run opens it again."""
+        """Checks the log against the first position of a run; each run opens the log again."""
         if not self._is_checked:
             log = self._open_planning().log
             retry_storage(lambda: log.check_position(position))
@@ -159,7 +158,7 @@ class S3SqsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 
 class _PlanningState:
-    """What the planner process holds open."""
+    """The open resources of the planner process."""
 
     def __init__(self, options: S3SqsOptions, query: str) -> None:
         self.log, self.slices = open_log(options)

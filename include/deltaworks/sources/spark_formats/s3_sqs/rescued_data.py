@@ -1,7 +1,8 @@
-"""What columns do not take of an event, kept as JSON in a column of its own: nothing of an event vanishes.
+"""Rescued data: content of events that fits no column, kept as JSON in a separate column, so nothing is lost.
 
-That is: fields of no column, also of another case and inside objects; values that are not of their column's type, the
-rest of their object staying in its column; an array as a whole where something in it has no place. Null is nothing.
+It includes fields without a column, also those that differ in case and those inside objects. It includes values of
+another type; the rest of their object stays in its column. It includes a complete array if one of its elements does not
+fit. Nulls are ignored.
 """
 
 from __future__ import annotations
@@ -19,53 +20,53 @@ from deltaworks.specs.types import Array, ColumnType, Map, Primitive, Struct
 _DOUBLE, _FLOAT = Primitive("double"), Primitive("float")
 _MAX_EXACT_DOUBLE_INTEGER = 1 << 53
 _LEADING_ZERO = re.compile(r"[+-]?0[0-9]")
-#: Gives what of a value no type takes, or None.
+#: Returns the part of a value that its type does not accept, or None.
 _LeftoverFinder = Callable[[Any], Any]
 
 
 class RescuedDataFinder:
-    """Finds what columns leave of events.
+    """Finds the content of events that fits no column.
 
     Args:
-        columns: those that are read from events; a field of any other name is left over.
+        columns: columns read from events; fields with another name are leftovers.
     """
 
     def __init__(self, columns: Sequence[tuple[str, ColumnType]]) -> None:
         self._names = frozenset(name for name, _ in columns)
-        self._nested = [(name, beyond) for name, kind in columns if (beyond := _leftover_finder(kind)) is not None]
+        self._nested = [(name, finder) for name, kind in columns if (finder := _leftover_finder(kind)) is not None]
 
     def find(self, event: Mapping[str, Any]) -> dict[str, Any]:
-        """The fields nobody takes, where they were in the event; empty where there are none."""
-        left_over = {name: event[name] for name in event.keys() - self._names if event[name] is not None}
+        """Returns the leftover fields in their original structure; empty if there are none."""
+        leftovers = {name: event[name] for name in event.keys() - self._names if event[name] is not None}
         for name, inner in self._nested:
             value = event.get(name)
-            left = None if value is None else inner(value)
-            if left is not None:
-                left_over[name] = left
-        return left_over
+            leftover = None if value is None else inner(value)
+            if leftover is not None:
+                leftovers[name] = leftover
+        return leftovers
 
 
 def split_by_type(value: Any, kind: ColumnType) -> tuple[Any, Any]:
-    """What of a value its type takes, and what it does not, either None where there is none."""
+    """Splits a value into the part that its type accepts and the rest; either may be None."""
     if value is None:
         return None, None
     if isinstance(kind, Struct) and isinstance(value, dict):
-        kept, left = {}, {}
+        accepted_fields, leftover_fields = {}, {}
         for name, inner in kind.fields:
-            fits, rest = split_by_type(value.get(name), inner)
-            if fits is not None:
-                kept[name] = fits
-            if rest is not None:
-                left[name] = rest
-        return kept, left or None
+            accepted, leftover = split_by_type(value.get(name), inner)
+            if accepted is not None:
+                accepted_fields[name] = accepted
+            if leftover is not None:
+                leftover_fields[name] = leftover
+        return accepted_fields, leftover_fields or None
     if convert_column([value], kind)[1] or not is_exact(value, kind):
-        # JSON has no number for it, and would be written as null.
+        # JSON has no representation for this number and would store null.
         return None, str(value) if isinstance(value, float) and not math.isfinite(value) else value
     return value, None
 
 
 def has_floats(kind: ColumnType) -> bool:
-    """Whether values of a type hold numbers that are rounded."""
+    """Returns whether values of a type contain floating-point numbers."""
     match kind:
         case Struct(fields):
             return any(has_floats(inner) for _, inner in fields)
@@ -75,7 +76,9 @@ def has_floats(kind: ColumnType) -> bool:
 
 
 def is_exact(value: Any, kind: ColumnType) -> bool:
-    """Whether every number in a value is the same in its type; declared columns round, those that were found do not."""
+    """Returns whether every number in a value is represented exactly by its type. Declared columns round, inferred ones
+    must not.
+    """
     match kind:
         case Struct(fields) if isinstance(value, dict):
             return all(is_exact(value.get(name), inner) for name, inner in fields)
@@ -96,7 +99,7 @@ def _fits_float(value: float) -> bool:
 
 
 def is_canonical_number(text: str, value: Any) -> bool:
-    """Whether a text is what its number would be written as: `007` as 7 is not."""
+    """Returns whether a text equals the standard notation of its number; `007` for 7 does not."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return True
     if isinstance(value, int):
@@ -104,36 +107,36 @@ def is_canonical_number(text: str, value: Any) -> bool:
     return math.isfinite(value) and not _LEADING_ZERO.match(text.strip()) and Decimal(text) == Decimal(repr(value))
 
 
-def merge_leftovers(one: Any, other: Any) -> Any:
-    """Leftovers of the same field together; a whole value takes in its parts."""
-    if isinstance(one, dict) and isinstance(other, dict):
-        return {name: merge_leftovers(one.get(name), other.get(name)) for name in {**one, **other}}
-    return one if other is None else other
+def merge_leftovers(first: Any, second: Any) -> Any:
+    """Merges two leftovers of the same field; a complete value replaces its parts."""
+    if isinstance(first, dict) and isinstance(second, dict):
+        return {name: merge_leftovers(first.get(name), second.get(name)) for name in {**first, **second}}
+    return first if second is None else second
 
 
 def _leftover_finder(kind: ColumnType) -> _LeftoverFinder | None:
-    """What finds leftovers inside values of a type; None for a type that takes its values whole."""
+    """Returns a function that finds leftovers inside values of a type; None for types without nested values."""
     if isinstance(kind, Struct):
-        inside = RescuedDataFinder(kind.fields)
-        return lambda value: (inside.find(value) or None) if isinstance(value, dict) else None
+        finder = RescuedDataFinder(kind.fields)
+        return lambda value: (finder.find(value) or None) if isinstance(value, dict) else None
     if isinstance(kind, Array):
         element = _leftover_finder(kind.element)
         return None if element is None else lambda value: _array_leftovers(value, element)
     if isinstance(kind, Map):
-        held = _leftover_finder(kind.value)
-        return None if held is None else lambda value: _map_leftovers(value, held)
+        value_finder = _leftover_finder(kind.value)
+        return None if value_finder is None else lambda value: _map_leftovers(value, value_finder)
     return None
 
 
 def _array_leftovers(value: Any, element: _LeftoverFinder) -> Any:
-    # Parts of an array would not say which of its elements they belong to.
+    # Parts of an array would not identify their elements.
     if isinstance(value, list) and any(item is not None and element(item) is not None for item in value):
         return value
     return None
 
 
-def _map_leftovers(value: Any, held: _LeftoverFinder) -> Any:
+def _map_leftovers(value: Any, value_finder: _LeftoverFinder) -> Any:
     if not isinstance(value, dict):
         return None
-    left_over = {name: held(item) for name, item in value.items() if item is not None}
-    return {name: left for name, left in left_over.items() if left is not None} or None
+    leftovers = {name: value_finder(item) for name, item in value.items() if item is not None}
+    return {name: leftover for name, leftover in leftovers.items() if leftover is not None} or None

@@ -1,7 +1,8 @@
-"""From objects to rows of a schema, inside a task; what cannot be read is handed back, and never raised.
+"""Converts objects to rows of a schema inside a task; content that cannot be read is returned as rejected, never
+raised.
 
-Forms, types and reasons are those of pipelines: the same object gives the same rows both ways. Columns called
-`_bucket`, `_key`, `_seq` and `_position` say where a row comes from, if the schema has them.
+Formats, types and reasons equal those of pipelines, so both yield the same rows. Columns `_bucket`, `_key`, `_seq` and
+`_position` give a row's origin, if the schema has them.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ _RAW_BYTES = 65_536
 
 @dataclass(slots=True)
 class _EventBuffer:
-    """Events of one payload. `left` has of each what no column takes, by column, where that is kept."""
+    """Events of one payload. `leftovers` contains each event's content that fits no column, by field."""
 
     events: list[Mapping[str, Any]] = field(default_factory=list)
     leftovers: list[dict[str, Any]] = field(default_factory=list)
@@ -56,14 +57,14 @@ class _EventBuffer:
 
 
 class RowReader:
-    """Makes the rows of a schema out of payloads.
+    """Converts payloads into rows of a schema.
 
     Args:
-        inference: how columns were inferred, where they were: then what no column takes has one of its own, if the mode
-            says so. watch: looks at events that have something for it.
+        inference: settings of schema inference, if used; its mode decides whether leftovers get a column.
+        detector: checks events with leftovers for new columns.
 
     Raises:
-        ConfigError: SOURCE_SCHEMA_UNSUPPORTED, a type that no value of these forms has.
+        ConfigError: SOURCE_SCHEMA_UNSUPPORTED, a column has a type that these formats cannot provide.
     """
 
     def __init__(
@@ -74,7 +75,7 @@ class RowReader:
         inference: SchemaOptions | None = None,
         detector: NewColumnDetector | None = None,
     ) -> None:
-        of_text = source.format in TEXT_FORMATS
+        is_text = source.format in TEXT_FORMATS
         self._target = to_arrow_schema(schema, timezone="UTC")
         self._columns = [
             EventColumn(
@@ -82,7 +83,7 @@ class RowReader:
                 (field.name,),
                 _parse_type(field.name, field.dataType.simpleString()),
                 required=not field.nullable,
-                values_are_text=of_text or field.name in source.partition_columns,
+                values_are_text=is_text or field.name in source.partition_columns,
             )
             for field in schema.fields
         ]
@@ -101,10 +102,10 @@ class RowReader:
             )
 
     def read(self, payload: Payload, *, bucket: str, rejected: list[RejectedEvent]) -> Iterator[pa.RecordBatch]:
-        """The rows of one payload; what gave none is added to `unread`.
+        """Yields the rows of one payload; adds rejected events to `rejected`.
 
         Raises:
-            NewFields: as the watch says.
+            NewFieldsError: from the detector.
         """
         if payload.problem is not None:
             rejected.append(_rejected(payload, ENTIRE_OBJECT, b"", payload.problem))
@@ -113,7 +114,7 @@ class RowReader:
             self._detector.check_payload(payload)
         origin = {"_bucket": bucket, "_key": payload.key, "_seq": payload.seq}
         origin |= partition_fields(payload.key, self._partition_columns)
-        gathered = _EventBuffer()
+        buffer = _EventBuffer()
         try:
             for position, (value, raw) in enumerate(self._frame(payload.data or b"")):
                 try:
@@ -121,16 +122,16 @@ class RowReader:
                 except ConversionError as misfit:
                     rejected.append(_rejected(payload, position, raw, Reason(misfit.code, "", misfit.detail)))
                     continue
-                gathered.leftovers.append(self._leftovers(event))
-                gathered.events.append({**event, **origin, "_position": position})
-                gathered.raw_values.append(raw)
-                gathered.positions.append(position)
-                if len(gathered.events) >= _ROWS_PER_BATCH:
-                    yield from self._rows(payload, gathered, rejected)
-                    gathered = _EventBuffer()
+                buffer.leftovers.append(self._leftovers(event))
+                buffer.events.append({**event, **origin, "_position": position})
+                buffer.raw_values.append(raw)
+                buffer.positions.append(position)
+                if len(buffer.events) >= _ROWS_PER_BATCH:
+                    yield from self._rows(payload, buffer, rejected)
+                    buffer = _EventBuffer()
         except ConversionError as misfit:  # raised before the first event
             rejected.append(_rejected(payload, ENTIRE_OBJECT, b"", Reason(misfit.code, "", misfit.detail)))
-        yield from self._rows(payload, gathered, rejected)
+        yield from self._rows(payload, buffer, rejected)
 
     def _check_event(self, value: Any, raw: bytes) -> dict[str, Any]:
         if len(raw) > self._max_event_bytes and not isinstance(value, Malformed):
@@ -138,21 +139,19 @@ class RowReader:
         return require_event(value)
 
     def _leftovers(self, event: Mapping[str, Any]) -> dict[str, Any]:
-        left = {} if self._rescued_data is None else self._rescued_data.find(event)
-        if left and self._detector is not None:
+        leftovers = {} if self._rescued_data is None else self._rescued_data.find(event)
+        if leftovers and self._detector is not None:
             self._detector.check_event(event)
-        return left
+        return leftovers
 
-    def _rows(
-        self, payload: Payload, gathered: _EventBuffer, rejected: list[RejectedEvent]
-    ) -> Iterator[pa.RecordBatch]:
+    def _rows(self, payload: Payload, buffer: _EventBuffer, rejected: list[RejectedEvent]) -> Iterator[pa.RecordBatch]:
         reasons: Reasons = {}
-        arrays = [self._array(gathered, column, reasons) for column in self._columns if not self._is_rescued(column)]
+        arrays = [self._array(buffer, column, reasons) for column in self._columns if not self._is_rescued(column)]
         if self._rescued_data is not None:
-            arrays.append(_rescued_column(gathered, reasons))
+            arrays.append(_rescued_column(buffer, reasons))
         rejected += [
-            _rejected(payload, gathered.positions[index], gathered.raw_values[index], *misfits)
-            for index, misfits in sorted(reasons.items())
+            _rejected(payload, buffer.positions[index], buffer.raw_values[index], *row_reasons)
+            for index, row_reasons in sorted(reasons.items())
         ]
         table = pa.Table.from_arrays(arrays, names=[column.name for column in self._columns])
         if reasons:
@@ -162,26 +161,27 @@ class RowReader:
     def _is_rescued(self, column: EventColumn) -> bool:
         return self._rescued_data is not None and column.name == RESCUED_NAME
 
-    def _array(self, gathered: _EventBuffer, target: EventColumn, reasons: Reasons) -> pa.Array:
-        """The values of a column. What does not fit is left over where leftovers are kept, else a reason."""
-        values = target.values(gathered.events)
+    def _array(self, buffer: _EventBuffer, target: EventColumn, reasons: Reasons) -> pa.Array:
+        """Returns the values of a column. Values that do not fit become leftovers if those are kept, otherwise
+        reasons."""
+        values = target.values(buffer.events)
         if self._as_text and target.kind == STRING and not target.values_are_text:
             values = [_as_text(value) for value in values]
-        array, misfits = convert_column(values, target.kind)
+        array, errors = convert_column(values, target.kind)
         if self._rescued_data is not None:
-            misfitting = {*misfits, *self._inexact_indexes(gathered, target, values)}
-            array, misfits = _split_misfits(gathered, target, values, misfitting) if misfitting else array, {}
-        target.add_reasons(reasons, array, misfits)
+            misfitting = {*errors, *self._inexact_indexes(buffer, target, values)}
+            array, errors = _split_misfits(buffer, target, values, misfitting) if misfitting else array, {}
+        target.add_reasons(reasons, array, errors)
         return array
 
-    def _inexact_indexes(self, gathered: _EventBuffer, target: EventColumn, values: list[Any]) -> list[int]:
-        """Values that the column would take as others; one that was hinted at is as somebody wants it."""
+    def _inexact_indexes(self, buffer: _EventBuffer, target: EventColumn, values: list[Any]) -> list[int]:
+        """Returns the indexes of values that the column would change; hinted columns are exempt."""
         if target.name.lower() in self._hinted:
             return []
         if target.values_are_text:
             return [
                 index
-                for index, (value, event) in enumerate(zip(values, gathered.events, strict=True))
+                for index, (value, event) in enumerate(zip(values, buffer.events, strict=True))
                 if not isinstance(value, str)
                 and value is not None
                 and not is_canonical_number(event[target.name], value)
@@ -197,32 +197,32 @@ def _as_text(value: Any) -> Any:
     try:
         return json_text(value)
     except ConversionError:
-        return value  # no text, which makes it a misfit and is left over
+        return value  # not text, so it does not fit and becomes a leftover
 
 
 def _split_misfits(
-    gathered: _EventBuffer, target: EventColumn, values: list[Any], misfits: Collection[int]
+    buffer: _EventBuffer, target: EventColumn, values: list[Any], rejected_indexes: Collection[int]
 ) -> pa.Array:
-    """The column with what fits of values that do not; the rest is left over."""
+    """Returns the column with the fitting parts of values; the rest becomes leftovers."""
     name = target.name
-    for index in misfits:
-        written = gathered.events[index].get(name)
-        fits, rest = split_by_type(values[index], target.kind)
-        if isinstance(written, str) and (fits is None or rest is None):
-            fits, rest = None, written
-        values[index] = fits
-        gathered.leftovers[index][name] = merge_leftovers(rest, gathered.leftovers[index].get(name))
+    for index in rejected_indexes:
+        text = buffer.events[index].get(name)
+        accepted, leftover = split_by_type(values[index], target.kind)
+        if isinstance(text, str) and (accepted is None or leftover is None):
+            accepted, leftover = None, text
+        values[index] = accepted
+        buffer.leftovers[index][name] = merge_leftovers(leftover, buffer.leftovers[index].get(name))
     return convert_column(values, target.kind)[0]
 
 
-def _rescued_column(gathered: _EventBuffer, reasons: Reasons) -> pa.Array:
-    """What no column takes, as JSON with the address of the object."""
+def _rescued_column(buffer: _EventBuffer, reasons: Reasons) -> pa.Array:
+    """Returns the leftovers as JSON, with the object's URI."""
     texts: list[str | None] = []
-    for index, (left, event) in enumerate(zip(gathered.leftovers, gathered.events, strict=True)):
+    for index, (leftovers, event) in enumerate(zip(buffer.leftovers, buffer.events, strict=True)):
         text = None
-        if left:
+        if leftovers:
             try:
-                text = json_text({"object": f"s3://{event['_bucket']}/{event['_key']}", "fields": left})
+                text = json_text({"object": f"s3://{event['_bucket']}/{event['_key']}", "fields": leftovers})
             except ConversionError as misfit:
                 reasons.setdefault(index, []).append(Reason(misfit.code, RESCUED_NAME, misfit.detail))
         texts.append(text)

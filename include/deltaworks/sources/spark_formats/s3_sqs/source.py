@@ -1,4 +1,4 @@
-"""The streaming source `s3-sqs` as Spark looks it up; options and reader are imported when they are asked for."""
+"""The streaming source `s3-sqs` for Spark's lookup; options and reader are imported on demand."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 class S3SqsDataSource(DataSource):
-    """The streaming source `s3-sqs`; its options are described in `deltaworks.sources.spark_formats.s3_sqs.options`."""
+    """The streaming source `s3-sqs`; `deltaworks.sources.spark_formats.s3_sqs.options` describes its options."""
 
     @classmethod
     def name(cls) -> str:

@@ -1,8 +1,8 @@
-"""What could not be read, on its way into the table `file_quarantine` of the state, each once.
+"""Writes rejected content to the table `file_quarantine` of the state, each item once.
 
-A task writes one object for each file with something unread: what is in it follows from the file and the schema
-alone, so a task that runs twice writes the same one again. Once a batch is done, the driver takes its objects into the
-table in one guarded step and removes them.
+A task writes one object per file with rejected content. Its content depends only on the file and the schema, so a
+retried task writes the same object. After a batch, the driver commits these objects to the table in one idempotent step
+and deletes them.
 """
 
 from __future__ import annotations
@@ -39,14 +39,14 @@ FILE_QUARANTINE_SCHEMA = pa.schema(
 
 
 def query_name(schema_json: str, source_json: str) -> str:
-    """The id of a query among those over one state: a digest of what it reads, and into which columns."""
+    """Returns the id of a query among those with one state: a digest of its input and its columns."""
     return hashlib.blake2b(f"{source_json}\n{schema_json}".encode(), digest_size=8).hexdigest()
 
 
 def save_rejected(
     objects: ObjectStore, query: str, reference: FileReference, *, bucket: str, rejected: Sequence[RejectedEvent]
 ) -> None:
-    """Keep what could not be read of one file until its batch is done. Idempotent."""
+    """Stores the rejected content of one file until its batch completes. Idempotent."""
     rows = [
         {
             "bucket": bucket,
@@ -65,7 +65,7 @@ def save_rejected(
 
 
 class FileQuarantineTable:
-    """Takes what tasks noted into the table. For one thread, of one driver at a time."""
+    """Commits the rejected content that tasks stored. For one thread of one driver."""
 
     def __init__(self, lake: Lake, objects: ObjectStore, query: str) -> None:
         self._lake = lake
@@ -73,28 +73,30 @@ class FileQuarantineTable:
         self._query = query
 
     def commit_up_to(self, up_to_seq: int) -> int:
-        """Commit what was noted of files up to `up_to_seq`, whose batch is done; how many rows. Repeatable."""
-        due = [key for key in self._objects.list(_folder(self._query)) if _seq_of(key) <= up_to_seq]
-        if not due:
+        """Commits rejected content of files up to `up_to_seq`, whose batch is complete; returns the number of rows.
+        Idempotent.
+        """
+        keys = [key for key in self._objects.list(_folder(self._query)) if _seq_of(key) <= up_to_seq]
+        if not keys:
             return 0
-        made = user_metadata(pipeline="s3-sqs", batch=up_to_seq, operation="commit_rejected")
-        table = self._lake.ensure(FILE_QUARANTINE_KEY, FILE_QUARANTINE_SCHEMA, user_metadata=made)
+        metadata = user_metadata(pipeline="s3-sqs", batch=up_to_seq, operation="commit_rejected")
+        table = self._lake.ensure(FILE_QUARANTINE_KEY, FILE_QUARANTINE_SCHEMA, user_metadata=metadata)
         step = Step(f"s3-sqs/{self._query}", up_to_seq)
-        landed = table.transaction_version(step.app_id) or 0
+        committed_seq = table.transaction_version(step.app_id) or 0
         rows: list[dict[str, object]] = []
-        for key in due:
-            noted = self._objects.get(key)
-            if noted is not None and _seq_of(key) > landed:
-                rows += [{**row, "noted_at": utc_now()} for row in json.loads(noted.data)]
+        for key in keys:
+            stored = self._objects.get(key)
+            if stored is not None and _seq_of(key) > committed_seq:
+                rows += [{**row, "noted_at": utc_now()} for row in json.loads(stored.data)]
         if rows:
             self._lake.append(
                 table,
                 FILE_QUARANTINE_KEY,
                 pa.Table.from_pylist(rows, FILE_QUARANTINE_SCHEMA),
                 step=step,
-                user_metadata=made,
+                user_metadata=metadata,
             )
-        for key in due:
+        for key in keys:
             self._objects.delete(key)
         return len(rows)
 

@@ -31,7 +31,7 @@ def test_an_object_is_removed_while_it_is_the_one_announced(landing: Landing) ->
     assert objects.check(landing.bucket, "a", **first) == "removed"
     assert keys(landing) == ["a", "b"]
     assert objects.remove(landing.bucket, "a", **first) == "removed"
-    assert objects.remove(landing.bucket, "a", **first) == "gone"
+    assert objects.remove(landing.bucket, "a", **first) == "missing"
     assert objects.remove(landing.bucket, "b", **second) == "changed"
     assert keys(landing) == ["b"]
 
