@@ -132,7 +132,7 @@ class TestCommand:
     def test_reconcile_asks_the_relay_only_when_told_to(self, run: Callable[..., str], harness: Harness) -> None:
         assert "0 objects listed, 11 file events in the log" in run("reconcile", "landing")
         assert not is_listing_requested(harness.objects, "landing")
-        assert "Asked landing to list" in run("reconcile", "landing", "--no-dry-run")
+        assert "Requested that landing lists its buckets" in run("reconcile", "landing", "--no-dry-run")
         assert is_listing_requested(harness.objects, "landing")
 
     def test_a_relay_without_a_queue_has_nothing_to_redrive(self, run: Callable[..., str]) -> None:

@@ -51,7 +51,7 @@ class Job:
             self._end.wait()
 
     def wait_until_requested(self) -> None:
-        eventually(lambda: getattr(turn_of(self._stage), "state", "") in ("asked", "granted"), "the job asks")
+        eventually(lambda: getattr(turn_of(self._stage), "state", "") in ("requested", "granted"), "the job requests the turn")
 
     def wait_until_granted(self) -> None:
         assert self._had.wait(PATIENCE_SECONDS)

@@ -80,7 +80,7 @@ def test_the_oldest_files_are_compacted_first(lake: Lake, spec: PipelineSpec, mo
     assert (rows(lake, key), files(lake, key)) == (before, FILES - 2)
 
 
-@pytest.mark.parametrize("state", ["asked", "granted"])
+@pytest.mark.parametrize("state", ["requested", "granted"])
 def test_a_table_with_a_requested_write_turn_is_not_compacted(lake: Lake, spec: PipelineSpec, state: str) -> None:
     key = make(lake, "shop", "orders", files=FILES, days=1)
     turn = TurnRecord(

@@ -172,7 +172,7 @@ def test_a_turn_is_granted_after_the_running_merge(harness: Harness, monkeypatch
     processor.keyed.catch_up_all()
     processor.serve_requests()
 
-    assert [*states, turn_state(harness)] == ["asked", "granted"]
+    assert [*states, turn_state(harness)] == ["requested", "granted"]
     assert merged(harness) == [(7, 0)]
 
 
