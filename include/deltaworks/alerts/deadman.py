@@ -119,14 +119,14 @@ class Deadman:
                 now=now,
             )
             return
-        is_known = math.isfinite(silent)
-        silence_text = f"{silent / 60:.0f} min" if is_known else "an unknown time"
+        is_finite = math.isfinite(silent)
+        silence_text = f"{silent / 60:.0f} min" if is_finite else "an unknown time"
         raise_alert(
             self._objects,
             cause="HEALTH_SILENT",
             subject=SUBJECT,
             summary=f"The health check has not run for {silence_text}. Streams may be running without monitoring.",
-            detail={"silent_seconds": round(silent) if is_known else None, "after_seconds": self._after_seconds},
+            detail={"silent_seconds": round(silent) if is_finite else None, "after_seconds": self._after_seconds},
             now=now,
         )
 

@@ -53,15 +53,15 @@ def check_deadline(
     state: str, *, is_purged: bool, purge_by: datetime, deadline_at: datetime, retention: timedelta, now: datetime
 ) -> ErasureFinding | None:
     """Checks the deadlines of an open request; None if it has time left. Pure."""
-    time_left = deadline_at - now
+    remaining_time = deadline_at - now
     where = f"State {state}, due by {deadline_at:%Y-%m-%d %H:%M} UTC"
-    if time_left <= timedelta():
+    if remaining_time <= timedelta():
         return ErasureFinding(cause=OVERDUE, severity="critical", summary=f"{where}: the deadline has passed.")
-    if time_left < _CRITICAL:
+    if remaining_time < _CRITICAL:
         return ErasureFinding(
-            cause=DUE, severity="critical", summary=f"{where}, in {time_left.total_seconds() / 3600:.0f} h."
+            cause=DUE, severity="critical", summary=f"{where}, in {remaining_time.total_seconds() / 3600:.0f} h."
         )
-    if not is_purged and (time_left < retention + _WARN or now > purge_by):
+    if not is_purged and (remaining_time < retention + _WARN or now > purge_by):
         hours = retention.total_seconds() / 3600
         text = f"{where}; the rows are still in the tables, and their files are kept for another {hours:.0f} h."
         return ErasureFinding(cause=DUE, severity="warning", summary=text)

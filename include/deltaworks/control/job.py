@@ -110,8 +110,8 @@ def as_deltaworks_error(error: BaseException) -> DeltaworksError:
     wrapped = next((link for link in chain if isinstance(link, DeltaworksError)), None) or last_error_in(text)
     if wrapped is not None:
         return wrapped
-    if (known := _spark_error(text, error) or _source_error(text)) is not None:
-        return known
+    if (specific := _spark_error(text, error) or _source_error(text)) is not None:
+        return specific
     if _OUTAGE.search(text) or any(_is_outage(link) for link in chain):
         return TransientError(
             "STORAGE_UNREACHABLE",
@@ -165,10 +165,10 @@ def _cause_chain(error: BaseException) -> Iterator[BaseException]:
     """Yields the error and its explicit causes (`raise … from`), outermost first. Ignores errors that merely preceded
     it.
     """
-    seen: set[int] = set()
+    visited: set[int] = set()
     link: BaseException | None = error
-    while link is not None and id(link) not in seen:
-        seen.add(id(link))
+    while link is not None and id(link) not in visited:
+        visited.add(id(link))
         yield link
         link = link.__cause__
 

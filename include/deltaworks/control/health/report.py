@@ -279,8 +279,10 @@ def format_reports(reports: Iterable[Report]) -> str:
         verdict = item.verdict
         since = verdict.since.strftime("%m-%d %H:%M")
         marker = "!" if verdict.is_unhealthy else ""
-        time_left = "" if verdict.time_left_seconds is None else format_duration(max(0.0, verdict.time_left_seconds))
-        rows.append((marker, item.subject.key, verdict.state, verdict.cause, since, time_left, verdict.detail))
+        remaining_time = (
+            "" if verdict.time_left_seconds is None else format_duration(max(0.0, verdict.time_left_seconds))
+        )
+        rows.append((marker, item.subject.key, verdict.state, verdict.cause, since, remaining_time, verdict.detail))
         if verdict.is_unhealthy:
             rows.append(("", "", "", "", "next", "", verdict.next_step))
     widths = [max(len(row[column]) for row in rows) for column in range(6)]
