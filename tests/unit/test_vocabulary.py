@@ -56,7 +56,7 @@ _PHRASE = re.compile(r"\b(" + "|".join(PHRASES).replace(" ", r"\s+") + r")\b", r
 
 
 def snake_case(identifier: str) -> str:
-    """`GivenUp`, `GIVEN_UP` and `_given_up` as `abandoned`."""
+    """`GivenUp`, `GIVEN_UP` and `_given_up` as `given_up`."""
     return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", identifier).lower().strip("_")
 
 

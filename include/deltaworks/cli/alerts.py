@@ -74,7 +74,7 @@ def send() -> None:
     objects = open_objects(environment.lake)
     flush_alerts(objects)
     result = send_notifications(objects, open_channels(environment.alerts, environment.messaging))
-    print_line(f"Sent {result.sent}, waiting {result.waiting}, given up {result.abandoned}.")
+    print_line(f"Sent {result.sent}, waiting {result.waiting}, abandoned {result.abandoned}.")
     if result.failing_channels:
         raise TransientError(
             "CHANNEL_FAILED",

@@ -84,7 +84,7 @@ def print_listing(listing: Listing) -> None:
 
     table = Table()
     for header in listing.headers:
-        # Folded, not truncated: half a name is of no use.
+        # Folded, not truncated: half a name is useless.
         table.add_column(Text(escape_invisible(header)), overflow="fold")
     for row in listing.rows:
         table.add_row(*(Text(escape_invisible(cell)) for cell in row))

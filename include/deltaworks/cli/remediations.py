@@ -42,7 +42,7 @@ def hold(
     name: str = _NAME,
     reason: str = typer.Option("held by hand", help="Reason, shown in listings."),
 ) -> None:
-    """Hold a remediation: it plans no more actions. Open actions are still verified."""
+    """Hold a remediation: it stops planning actions. Open actions are still verified."""
     records = _records(name)
     records.hold(name, by=getpass.getuser(), reason=reason)
     print_line(f"{name} is held. Resume it with `deltaworks remediations resume {name}`.")

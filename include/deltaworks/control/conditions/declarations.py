@@ -62,18 +62,6 @@ DECLARATIONS: Final = (
             "a spec has errors; each is listed with file, line, key and fix",
             "fix them, then run `deltaworks pipelines check`",
         ),
-        Condition(
-            "KUBERNETES_UNDECLARED",
-            "manifests were requested, but the environment declares no cluster",
-            "declare `kubernetes` in it, or name another environment in the settings file",
-            runbook="how-to/deploy.md#kubernetes",
-        ),
-        Condition(
-            "KUBERNETES_SETTINGS_INVALID",
-            "the settings file has a line that is not `NAME=value`, or a secret; file and line or names are given",
-            "fix the line; move secrets to the Secret",
-            runbook="how-to/deploy.md#kubernetes",
-        ),
         Condition("OVERRIDE_INVALID", "a `DELTAWORKS_SET__…` variable is invalid", "fix or unset the variable"),
         Condition(
             "ALERT_CAUSE_UNKNOWN",

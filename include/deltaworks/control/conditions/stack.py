@@ -11,6 +11,18 @@ STACK: Final = (
     *conditions_of(
         ConfigError,
         Condition(
+            "KUBERNETES_UNDECLARED",
+            "manifests were requested, but the environment declares no cluster",
+            "declare `kubernetes` in it, or name another environment in the settings file",
+            runbook="how-to/deploy.md#kubernetes",
+        ),
+        Condition(
+            "KUBERNETES_SETTINGS_INVALID",
+            "the settings file has a line that is not `NAME=value`, or a secret; file and line or names are given",
+            "fix the line; move secrets to the Secret",
+            runbook="how-to/deploy.md#kubernetes",
+        ),
+        Condition(
             "SPARK_CONNECTION_MISSING",
             "Airflow has no Spark connection",
             "create `spark_default` as JSON",

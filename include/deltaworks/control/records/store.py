@@ -1,7 +1,7 @@
 """Records: JSON objects that are created once, and the store that reads and creates them.
 
 The first process to create a record decides; others read it. A record names its format, and an unreadable one is
-rejected by name: acting on half of it would be worse than stopping.
+rejected by name: acting on partial data would be worse than stopping.
 """
 
 from __future__ import annotations
