@@ -157,8 +157,8 @@ def test_an_invalid_file_keeps_the_previous_table(tmp_path: Path, csv: str, prob
         (("file: reference/splits.csv", "file: a.csv, object: b.csv"), ""),
         (("reference/splits.csv", "reference/split.csv"), "did you mean 'reference/splits.csv'?"),
         (("key: [ticker, ex_date]", "key: [tickr]"), "'tickr' is not a column; did you mean 'ticker'?"),
-        (("type: date", "type: array<date>"), "CSV has no array<date>"),
-        (("key: [", "effective_date: ratio\n    key: ["), "'ratio' is no column of type date"),
+        (("type: date", "type: array<date>"), "CSV does not support array<date>"),
+        (("key: [", "effective_date: ratio\n    key: ["), "'ratio' is not a column of type date"),
         (("name: splits", "name: orders"), "table orders is declared twice"),
     ],
 )

@@ -318,7 +318,7 @@ def test_a_removed_rule_resolves_its_alerts(tmp_path: Path) -> None:
     other = RuleHarness(rules_project(tmp_path, RATE.replace("name: rate", "name: other")))
     other.evaluator.resolve_removed_rules()
 
-    assert other.open() == []
+    assert other.open_subjects() == []
 
 
 def test_a_rule_with_changed_labels_starts_over(tmp_path: Path) -> None:
@@ -326,8 +326,8 @@ def test_a_rule_with_changed_labels_starts_over(tmp_path: Path) -> None:
     evaluated(harness, LINE[:9])
 
     other = RuleHarness(rules_project(tmp_path, RATE.replace("labels: [cdn]", "labels: []")))
-    other.rates([WELL] * 3, first=10)
+    other.append_rates([WELL] * 3, first=10)
     other.evaluate_at(11 + LAG)
 
-    assert other.open() == []
+    assert other.open_subjects() == []
     assert other.phases() == {"": "ok"}
