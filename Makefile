@@ -117,6 +117,7 @@ types: env ## mypy, strict
 tables: env ## write what the docs hold of the code: conditions, alerts, metrics, the Grafana dashboard
 	@$(RUN) -m deltaworks.control.conditions.docs_tables docs
 	@$(RUN) -m deltaworks.metrics.pages docs
+	@$(RUN) -m deltaworks.cli.docs_tables docs
 
 $(DOCS_ENV)/.stamp: docs/requirements.lock
 	@test -x $(DOCS_ENV)/bin/python || $(PYTHON) -m venv $(DOCS_ENV)
