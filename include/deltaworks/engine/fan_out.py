@@ -233,7 +233,7 @@ def _run_tasks(
             # The second pass for new columns would crash again.
             isolation.start_isolated = True
     try:
-        return source.read_isolated(spark, partial(run_task, carefully=True), tasks=tasks, isolation=isolation)
+        return source.read_isolated(spark, partial(run_task, isolated=True), tasks=tasks, isolation=isolation)
     except Exception as error:
         second_cause = crash_cause(error)
         if second_cause is None:

@@ -168,7 +168,7 @@ class LandsOnce:
 
 
 def reprocess_while_a_batch_lands(stage: Stage) -> None:
-    job = stage.job(turn_of=lambda table: nullcontext(LandsOnce(stage)))
+    job = stage.job(get_turn=lambda table: nullcontext(LandsOnce(stage)))
     job.run("r1", ReprocessRequest(selection=Selection(from_start=True)))
 
 
@@ -314,7 +314,7 @@ def test_a_table_that_yields_its_turn_to_nobody_is_not_touched(stage: Stage) -> 
             raise ConcurrencyError("TURN_LOST", "lost", hint="")
 
     versions = stage.versions()
-    job = stage.job(turn_of=lambda table: nullcontext(Refused()))
+    job = stage.job(get_turn=lambda table: nullcontext(Refused()))
 
     with pytest.raises(ConcurrencyError, match="TURN_LOST"):
         job.run("r1", ReprocessRequest(selection=Selection(from_start=True)))
