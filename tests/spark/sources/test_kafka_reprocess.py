@@ -229,7 +229,7 @@ def test_a_record_that_is_missing_from_the_middle_keeps_the_rows_of_all(
     archive.delete("position = '7'")
     before = stage.rows(without=("keyed",))
     if not protected:
-        monkeypatch.setattr("deltaworks.recovery.reprocess.staging.refuse_missing", lambda *_: None)
+        monkeypatch.setattr("deltaworks.recovery.reprocess.staging.reject_incomplete_batches", lambda *_: None)
 
     if protected:
         with pytest.raises(ContractError, match="which had read 20 records, 19 came") as missing:
@@ -239,7 +239,7 @@ def test_a_record_that_is_missing_from_the_middle_keeps_the_rows_of_all(
     else:
         stage.reprocess(selection=Selection(from_start=True))
         assert len(stage.rows()) == len(before) - 1, "a row is lost without the count"
-    assert read_records.reject_incomplete_batches.__name__ == "refuse_missing"
+    assert read_records.reject_incomplete_batches.__name__ == "reject_incomplete_batches"
 
 
 def test_malformed_and_empty_records_are_in_the_archive_as_they_came(
