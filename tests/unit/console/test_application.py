@@ -165,7 +165,7 @@ def test_pages_answer_while_the_storage_does_not(project: Path) -> None:
     assert "could not read &lt;b&gt;" in answer.text
     assert "<code>CONTROL_UNREADABLE</code>" in answer.text
     assert next_step_for("CONTROL_UNREADABLE") in answer.text
-    assert "is not known" in answer.text
+    assert "open issues may be missing" in answer.text
     assert "No open issues" not in answer.text
     assert 'class="issues"' not in answer.text, "it is said once, and not of every stream"
 

@@ -142,7 +142,7 @@ def test_the_least_recently_read_are_forgotten_beyond_the_bound(storage: Storage
 def test_nothing_is_written_through_a_reader(storage: Storage) -> None:
     reader = CachedObjects(lambda: storage).reader()
 
-    with pytest.raises(PermissionError, match="writes nothing"):
+    with pytest.raises(PermissionError, match="does not write"):
         reader.put("a/heartbeat.json", b"2")
     with pytest.raises(PermissionError):
         reader.delete("a/heartbeat.json")

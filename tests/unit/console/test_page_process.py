@@ -122,5 +122,5 @@ def test_a_page_that_fails_there_fails_here_with_its_reason(
     monkeypatch.setenv("DELTAWORKS_PROJECT", "/no/such/project")
     console = console_harness(harness.catalog.root, renderer=elsewhere)
 
-    with pytest.raises(RuntimeError, match="could not be made"):
+    with pytest.raises(RuntimeError, match="could not be rendered"):
         console.get("/")

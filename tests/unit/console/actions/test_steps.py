@@ -73,7 +73,7 @@ def test_what_destroys_counts_first_and_is_done_as_it_was_counted(acting: Consol
     assert acting.actions.started[0][2]["dry_run"] is True
 
     run_page = acting.get(counted).text
-    assert "Go on: do what was counted" in run_page
+    assert "Continue with the counted action" in run_page
     confirm = acting.get(counted.replace("/runs/", "/confirm/")).text
     assert re.search(r"files <strong>42</strong>", confirm), "the dialog names what goes"
     answer = send(
@@ -139,7 +139,7 @@ def test_a_value_that_does_not_fit_is_shown_with_the_form_as_it_was_filled(actin
     )
 
     assert answer.status_code == 422
-    assert "is none of stop, start, restart" in html.unescape(answer.text)
+    assert "is not one of stop, start, restart" in html.unescape(answer.text)
     assert "&lt;b&gt;why&lt;/b&gt;" in answer.text
     assert acting.actions.started == []
 

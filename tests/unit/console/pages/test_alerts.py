@@ -104,4 +104,4 @@ def test_a_torn_object_breaks_no_page(alarmed: ConsoleHarness, key: str, torn: b
 def test_nothing_fires(harness: ConsoleHarness) -> None:
     assert "No alert is firing." in harness.get("/alerts").text
     assert "No alert is silenced." in harness.get("/alerts?show=silenced").text
-    assert "None ended lately." in harness.get("/alerts?show=history").text
+    assert "No alert was resolved recently." in harness.get("/alerts?show=history").text

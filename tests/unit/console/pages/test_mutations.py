@@ -75,7 +75,7 @@ def test_what_waits_is_shown_beside_them(catalog: Catalog, objects: LocalObjects
     page = shown(catalog, objects)
 
     assert (page.waiting, len(page.batches)) == (3_204, 1)
-    assert "3,204 requests wait" in html("mutations", page)
+    assert "3,204 requests are waiting" in html("mutations", page)
 
 
 def test_nothing_is_written_while_nothing_changes(objects: LocalObjects) -> None:

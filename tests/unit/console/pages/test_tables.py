@@ -114,7 +114,7 @@ def test_what_is_put_off_is_said(harness: ConsoleHarness) -> None:
     assert plan is not None
     put_tables(harness.objects, "games", table("events", next_plan=plan.replace(partitions=0, deferred=3)))
 
-    assert "3 partitions do not fit into the night" in harness.get("/tables/games/events").text
+    assert "3 partitions are deferred" in harness.get("/tables/games/events").text
 
 
 def test_no_table_and_no_snapshot_say_what_to_do(harness: ConsoleHarness) -> None:
