@@ -111,7 +111,7 @@ def progress_listener(pipeline: str, progress: ProgressLog) -> IngestListener:
 def listener_attached(spark: SparkSession, listener: IngestListener) -> Iterator[None]:
     """Attaches the listener to the session while the block runs. A failure to attach is only logged."""
     try:
-        spark.streams.addListener(listener)  # type: ignore[arg-type]  # Spark asks for no more than `_jlistener`
+        spark.streams.addListener(listener)  # type: ignore[arg-type]  # Spark needs only `_jlistener`
     except Exception as error:  # monitoring never affects the stream
         log.warning("could not attach the listener for streaming queries: %s", error)
     try:

@@ -2,7 +2,7 @@
 
 A run takes the lease, opens and fences the tables, completes a prepared batch, starts the ingest query and the live
 queries, and watches them until the stop flag, its time limit, a failure, a lost lease or a stalled batch. Data is safe
-whatever ends a run: every batch resumes from its records.
+in every case: each batch resumes from its records.
 """
 
 from __future__ import annotations

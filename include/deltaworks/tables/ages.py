@@ -34,8 +34,8 @@ def table_age(lake: Lake, key: str, name: str) -> TableAge | None:
     """Returns the age of the table at `key`, or None if the table does not exist.
 
     The newest row time is the maximum of `event_time`, or of the first timestamp column with statistics. A date counts
-    as the end of its day. The result is never later than the commit that wrote the row, whatever the producer's clock
-    was.
+    as the end of its day. The result is never later than the commit that wrote the row, even if the producer's clock
+    was fast.
     """
     table = lake.open(key)
     return None if table is None else age_of(lake, key, name, table)

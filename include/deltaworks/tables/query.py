@@ -167,8 +167,7 @@ def _create_declared_views(
         if any(f"{spec.pipeline}.{name}" not in {*existing, *created} for name in view.reads):
             continue
         file = folder / view.sql
-        # Tables are bound in a WITH clause, so that the view always reads its own pipeline's tables, whatever the
-        # search path.
+        # Tables are bound in a WITH clause, so that the view reads its own pipeline's tables for any search path.
         tables = ", ".join(
             f'"{name}" AS NOT MATERIALIZED (SELECT * FROM "{spec.pipeline}"."{name}")' for name in view.reads
         )

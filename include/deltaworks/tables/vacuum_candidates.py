@@ -254,8 +254,8 @@ class _Log:
         return replay
 
     def newest_before(self, before_ms: int) -> int | None:
-        """Returns the newest commit older than `before_ms`. A commit counts as younger than its predecessor, whatever
-        the clocks say.
+        """Returns the newest commit older than `before_ms`. A commit always counts as younger than its predecessor,
+        even if the clocks differ.
         """
         newest, previous_ms = None, -1
         for version, at_ms in self.written_at_ms.items():

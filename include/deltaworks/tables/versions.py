@@ -60,8 +60,8 @@ class Versions:
     def version_at(self, time: dt.datetime) -> int:
         """Returns the newest version committed at or before `time`, by the commits' timestamps.
 
-        Reads about ten commits, whatever the length of the log. If writers' clocks differ, so that timestamps are not
-        in order, it returns one of the possible versions.
+        Reads about ten commits, independent of the length of the log. If writers' clocks differ, so that timestamps are
+        not in order, it returns one of the possible versions.
 
         Raises:
             ContractError: TABLE_VERSION_UNAVAILABLE, the log does not reach back to `time`, or it is in the future.

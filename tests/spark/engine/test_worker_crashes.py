@@ -109,7 +109,7 @@ def test_an_object_that_crashes_its_reader_is_quarantined_and_the_others_are_com
     assert (key, code) == ("f3.json", "object_unreadable")
     assert detail.startswith("2 of 2 tasks reading it crashed: the Python worker crashed")
     if way == "a stall that holds the interpreter":
-        assert detail.endswith("it may be open for 4 s")
+        assert detail.endswith("the limit is 4 s per payload")
     assert shop.objects.list(paths.pipeline_control("shop", "crashes")) == []
 
 

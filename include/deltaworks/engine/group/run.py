@@ -2,7 +2,7 @@
 
 All members are started. A failed member is restarted with the same backoff as a stream with its own driver, and parked
 after too many failures; a stopped one waits until it is started. The run ends by the group's stop flag or its time
-limit, between two batches of each query, or with the JVM. Data is safe whatever ends it: every member resumes from its
+limit, between two batches of each query, or with the JVM. Data is safe in every case: every member resumes from its
 own records.
 """
 
@@ -98,7 +98,7 @@ class GroupRun:
 
     def _run(self) -> GroupResult:
         if self._stop.read() is not None:
-            # A DAG that is not paused starts the next run at once: not every few seconds, then.
+            # A DAG that is not paused starts the next run immediately: limits that to one per interval.
             time.sleep(STOP_FLAG_DELAY_SECONDS)
         while True:
             self._check_driver()
