@@ -51,7 +51,7 @@ class Job:
             self._end.wait()
 
     def wait_until_requested(self) -> None:
-        eventually(lambda: getattr(turn_of(self._stage), "state", "") in ("requested", "granted"), "the job requests the turn")
+        eventually(lambda: getattr(turn_of(self._stage), "state", "") in ("requested", "granted"), "the request")
 
     def wait_until_granted(self) -> None:
         assert self._had.wait(PATIENCE_SECONDS)
