@@ -23,7 +23,7 @@ from sandbox.servers.moto_corrections import correct_moto
 from tests.moto_server import running_moto
 from tests.unit.alerts.aws_harness import Aws
 from tests.unit.feeds.feed_harness import FeedHarness, applied, declared
-from tests.unit.remediation.remediation_harness import RemediationStage
+from tests.unit.remediation.remediation_harness import RemediationHarness
 from tests.unit.remediation.traffic_server import running_director
 from tests.waiting import eventually
 
@@ -143,7 +143,7 @@ def test_a_remediation_that_is_killed_in_its_call_moves_weight_once(
         aws.client("sqs").set_queue_attributes(QueueUrl=queue, Attributes={"VisibilityTimeout": "5"})
         aws.subscribe(topic, queue)
         do = {"kind": "webhook", "url": director.url, "timeout_seconds": 30}
-        stage = RemediationStage(tmp_path, director, queue_url=queue, do=do)
+        stage = RemediationHarness(tmp_path, director, queue_url=queue, do=do)
         messaging = {"endpoint": address, "access_key": "env:TEST_ACCESS_KEY", "secret_key": "env:TEST_SECRET_KEY"}
         spec = stage.spec.model_dump(mode="json", exclude_unset=True)
         write_environment(tmp_path, messaging=messaging, remediations=[spec])

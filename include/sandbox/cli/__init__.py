@@ -9,18 +9,19 @@ COMMANDS = {
         "Start the stack and keep it running: object stores, notifications and Airflow, supervised.",
         "sandbox.cli.stack:up",
     ),
-    "down": Command("Stop streams first, then the stack. `up` continues where it was.", "sandbox.cli.stack:down"),
+    "down": Command("Stop the streams, then the stack. `up` continues where it stopped.", "sandbox.cli.stack:down"),
     "status": Command(
-        "Show what runs and how it is; exits with 0 where all is well, 1 where it is not, 21 where the stack is down.",
+        "Show the state of the system. Exits with 0 if all is healthy, 1 if not, 21 if the stack is down.",
         "sandbox.cli.stack:status",
     ),
     "doctor": Command(
-        "Look for what the demo and the tests need on this machine; exits with 1 where something is missing.",
+        "Check the prerequisites of the demo and the tests on this machine. Exits with 1 if something is missing.",
         "sandbox.cli.doctor:doctor",
     ),
     "demo": Command(
-        "Send real and generated events, wait for the KPIs and compare each with the truth.", "sandbox.cli.demo:demo"
+        "Run pipelines end to end and compare every answer with the truth. Exits with 1 if an answer is wrong.",
+        "sandbox.cli.demo:demo",
     ),
-    "generate": Command("Events with the right answers about them, deterministic by seed.", "sandbox.cli.generate:app"),
-    "experiment": Command("Layouts of tables, measured with sizes of your own.", "sandbox.cli.experiment:app"),
+    "generate": Command("Generate events with known query results, deterministic by seed.", "sandbox.cli.generate:app"),
+    "experiment": Command("Measure table layouts with data sizes of your choice.", "sandbox.cli.experiment:app"),
 }

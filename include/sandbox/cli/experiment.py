@@ -49,8 +49,7 @@ def partitioning(
     keep: Annotated[bool, typer.Option(help="Leave the tables there in the end.")] = False,
     chart: Annotated[Path | None, typer.Option(help="Write a page with charts here.")] = None,
 ) -> None:
-    """Compare partitions by (org_id, date) with org_id and Z-order by date: the same reads, updates and inserts on
-    both.
+    """Compare partitioning by (org_id, date) with org_id and Z-order by date, on equal reads, updates and inserts.
 
     Prints file sizes, times and ratios next to the published ones. Touches nothing outside its folder.
     """

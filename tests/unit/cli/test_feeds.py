@@ -19,10 +19,10 @@ from tests.unit.feeds.feed_harness import FeedHarness, Receiver
 
 
 @pytest.fixture
-def stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FeedHarness:
-    stage = FeedHarness(tmp_path)
-    monkeypatch.setattr(feeds, "catalog", lambda: stage.catalog)
-    return stage
+def harness(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FeedHarness:
+    harness = FeedHarness(tmp_path)
+    monkeypatch.setattr(feeds, "catalog", lambda: harness.catalog)
+    return harness
 
 
 def run(*words: str) -> str:
@@ -32,44 +32,44 @@ def run(*words: str) -> str:
     return result.stdout
 
 
-def replayed(stage: FeedHarness, **options: Any) -> list[str]:
-    context = OperationContext(operation=get_operation("replay_feed"), catalog=stage.catalog, subject="shop")
+def replayed(harness: FeedHarness, **options: Any) -> list[str]:
+    context = OperationContext(operation=get_operation("replay_feed"), catalog=harness.catalog, subject="shop")
     return [str(part) for part in replay(context, ReplayFeedOptions(feed="offers", **options)).parts]
 
 
-def test_feeds_are_listed_with_their_position_and_lag(stage: FeedHarness) -> None:
+def test_feeds_are_listed_with_their_position_and_lag(harness: FeedHarness) -> None:
     (before,) = json.loads(run("list", "--json"))
     assert (before["feed"], before["position"]) == ("shop.offers", "not started")
-    stage.rebuild(0, {"de": 1})
-    stage.feed(Receiver()).run_once()
+    harness.rebuild(0, {"de": 1})
+    harness.feed(Receiver()).run_once()
     (after,) = json.loads(run("list", "shop", "--json"))
-    version = stage.record.position.version
+    version = harness.record.position.version
     assert (after["delivery"], after["position"], after["lag_seconds"]) == (1, f"version {version}", 0)
 
 
-def test_dead_letters_are_listed_with_reasons_and_deleted_on_request(stage: FeedHarness) -> None:
-    stage.rebuild(0, {"de": 1})
-    stage.feed(Receiver(faults=lambda message: (DeadReason.TOO_LARGE, "300 KB"))).run_once()
+def test_dead_letters_are_listed_with_reasons_and_deleted_on_request(harness: FeedHarness) -> None:
+    harness.rebuild(0, {"de": 1})
+    harness.feed(Receiver(faults=lambda message: (DeadReason.TOO_LARGE, "300 KB"))).run_once()
     (letter,) = json.loads(run("dead-letters", "shop", "offers", "--json"))
     assert (letter["reason"], letter["detail"]) == ("too_large", "300 KB")
     run("dead-letters", "shop", "offers", "--delete", "--json")
     assert json.loads(run("dead-letters", "shop", "offers", "--json")) == []
 
 
-def test_a_replay_is_counted_first_and_requested_once(stage: FeedHarness) -> None:
-    feed = stage.feed(Receiver())
+def test_a_replay_is_counted_first_and_requested_once(harness: FeedHarness) -> None:
+    feed = harness.feed(Receiver())
     for orders in (1, 2):
-        stage.rebuild(0, {"de": orders, "at": 0})
+        harness.rebuild(0, {"de": orders, "at": 0})
         feed.run_once()
-    assert replayed(stage, since=1)[0] == "3 changes of 2 deliveries would be sent again."
-    assert replayed(stage, everything=True)[0] == "all 2 rows of turnover would be sent again."
-    assert stage.records.replay_request() is None
-    replayed(stage, since=2, dry_run=False)
-    request = stage.records.replay_request()
+    assert replayed(harness, since=1)[0] == "3 changes of 2 deliveries would be sent again."
+    assert replayed(harness, everything=True)[0] == "all 2 rows of turnover would be sent again."
+    assert harness.records.replay_request() is None
+    replayed(harness, since=2, dry_run=False)
+    request = harness.records.replay_request()
     assert request is not None
     assert request.since == 2
     with pytest.raises(ConcurrencyError, match="FEED_REPLAY_PENDING"):
-        replayed(stage, everything=True, dry_run=False)
+        replayed(harness, everything=True, dry_run=False)
 
 
 @pytest.mark.parametrize(
@@ -82,14 +82,14 @@ def test_a_replay_is_counted_first_and_requested_once(stage: FeedHarness) -> Non
     ],
 )
 def test_an_invalid_or_unbounded_replay_is_rejected(
-    stage: FeedHarness, options: dict[str, Any], condition: str
+    harness: FeedHarness, options: dict[str, Any], condition: str
 ) -> None:
-    stage.rebuild(0, {"de": 1, "at": 0})
-    stage.feed(Receiver()).run_once()
+    harness.rebuild(0, {"de": 1, "at": 0})
+    harness.feed(Receiver()).run_once()
     with pytest.raises(ConfigError, match=condition):
-        replayed(stage, dry_run=False, **options)
+        replayed(harness, dry_run=False, **options)
 
 
-def test_an_unknown_feed_gets_a_suggestion(stage: FeedHarness) -> None:
+def test_an_unknown_feed_gets_a_suggestion(harness: FeedHarness) -> None:
     with pytest.raises(ConfigError, match="FEED_UNKNOWN"):
         run("dead-letters", "shop", "offer")

@@ -20,27 +20,27 @@ from tests.unit.engine.hold_harness import Harness
 
 
 @pytest.fixture
-def stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Harness:
-    stage = Harness.at(tmp_path)
+def harness(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Harness:
+    harness = Harness.at(tmp_path)
     environment = EnvironmentSpec(
         environment="tests",
-        lake=stage.storage,
+        lake=harness.storage,
         landing=StorageSpec(root=f"file://{tmp_path}/landing"),
         messaging=AwsSpec(),
     )
-    fast = stage.spec.model_copy(update={"stream": stage.spec.stream.model_copy(update={"lease_ttl_seconds": 3})})
+    fast = harness.spec.model_copy(update={"stream": harness.spec.stream.model_copy(update={"lease_ttl_seconds": 3})})
     project = Catalog(environment=environment, relays={}, pipelines={"shop": fast}, root=tmp_path)
     for module in (operations, table_health):
         monkeypatch.setattr(module, "catalog", lambda: project)
-    return stage
+    return harness
 
 
 def run(*words: str) -> Result:
     return CliRunner().invoke(app, list(words), env={"COLUMNS": "300"})
 
 
-def suspend(stage: Harness) -> None:
-    HeldTables(stage.objects, "shop").hold(
+def suspend(harness: Harness) -> None:
+    HeldTables(harness.objects, "shop").hold(
         HeldTable(
             table="orders",
             reason="suspended",
@@ -54,9 +54,9 @@ def suspend(stage: Harness) -> None:
 
 
 @pytest.mark.parametrize("words", [["tables"], ["tables", "shop"], ["tables", "list", "shop"], ["tables", "--control"]])
-def test_tables_are_listed_with_held_commits(stage: Harness, words: list[str]) -> None:
-    stage.land(stage.processor(), 0)
-    suspend(stage)
+def test_tables_are_listed_with_held_commits(harness: Harness, words: list[str]) -> None:
+    harness.land(harness.processor(), 0)
+    suspend(harness)
 
     shown = run(*words)
 
@@ -66,27 +66,27 @@ def test_tables_are_listed_with_held_commits(stage: Harness, words: list[str]) -
     assert "level must be positive" in shown.output
 
 
-def test_a_table_resume_is_requested_without_a_stream(stage: Harness) -> None:
-    suspend(stage)
+def test_a_table_resume_is_requested_without_a_stream(harness: Harness) -> None:
+    suspend(harness)
 
     shown = run("tables", "resume", "shop", "orders")
 
     assert shown.exit_code == 0, shown.output
-    assert "its next start catches orders up" in shown.output
-    assert stage.objects.get(paths.resume_request("shop", "orders")) is not None
-    stage.processor()
-    assert PipelineHome(stage.objects, "shop").held.read() == {}
+    assert "catches up orders at its next start" in shown.output
+    assert harness.objects.get(paths.resume_request("shop", "orders")) is not None
+    harness.processor()
+    assert PipelineHome(harness.objects, "shop").held.read() == {}
 
 
-def test_a_table_that_is_not_suspended_is_rejected(stage: Harness) -> None:
+def test_a_table_that_is_not_suspended_is_rejected(harness: Harness) -> None:
     shown = run("tables", "resume", "shop", "orders")
 
     assert isinstance(shown.exception, ConfigError)
     assert shown.exception.condition == "TABLE_NOT_SUSPENDED"
 
 
-def test_a_table_that_fails_again_reports_the_reason(stage: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
-    suspend(stage)
+def test_a_table_that_fails_again_reports_the_reason(harness: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
+    suspend(harness)
     monkeypatch.setattr(LeaseWatch, "is_held", lambda self: True)
     monkeypatch.setattr(
         HeldTableRecords, "request_resume", lambda *_, **__: None
@@ -98,8 +98,8 @@ def test_a_table_that_fails_again_reports_the_reason(stage: Harness, monkeypatch
     assert shown.exception.condition == "ROWS_REFUSED"
 
 
-def test_orphans_are_listed_and_deleted_only_on_request(stage: Harness) -> None:
-    stage.land(stage.processor(), 0)
+def test_orphans_are_listed_and_deleted_only_on_request(harness: Harness) -> None:
+    harness.land(harness.processor(), 0)
 
     shown = run("tables", "orphans", "shop")
 
@@ -107,11 +107,11 @@ def test_orphans_are_listed_and_deleted_only_on_request(stage: Harness) -> None:
     assert "Nothing was removed" in shown.output
 
 
-def test_a_damaged_checkpoint_is_named_and_retired_only_on_request(stage: Harness) -> None:
+def test_a_damaged_checkpoint_is_named_and_retired_only_on_request(harness: Harness) -> None:
 
-    PipelineHome(stage.objects, "shop").generations.current_checkpoint(last_completed=None, end_offset=None)
-    stage.land(stage.processor(), 0)
-    stage.objects.put(f"{paths.checkpoint('shop', 1, 1)}/offsets/0", b"")
+    PipelineHome(harness.objects, "shop").generations.current_checkpoint(last_completed=None, end_offset=None)
+    harness.land(harness.processor(), 0)
+    harness.objects.put(f"{paths.checkpoint('shop', 1, 1)}/offsets/0", b"")
 
     dry = run("checkpoint", "repair", "shop")
     done = run("checkpoint", "repair", "shop", "--no-dry-run")
@@ -120,4 +120,4 @@ def test_a_damaged_checkpoint_is_named_and_retired_only_on_request(stage: Harnes
     assert "offsets/0: it is empty" in dry.output
     assert "Nothing was changed" in dry.output
     assert "The checkpoint is retired" in done.output
-    assert "Nothing is wrong" in after.output
+    assert "No damage found" in after.output

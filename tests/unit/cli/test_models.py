@@ -56,7 +56,7 @@ def test_one_training_run_is_shown_with_versions_folds_and_calibration(
         "12",
         "seasonal",
         "0.125 over seasonal",
-        "what trend adds",
+        "gain of trend",
         "Calibration",
     ):
         assert text in shown.output

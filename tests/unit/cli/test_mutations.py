@@ -61,43 +61,43 @@ def test_json_is_one_array(rows: list[dict[str, object]]) -> None:
 
 
 @pytest.fixture
-def stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> MutationHarness:
-    stage = MutationHarness(tmp_path)
-    monkeypatch.setattr(mutations, "catalog", lambda: stage.catalog)
+def harness(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> MutationHarness:
+    harness = MutationHarness(tmp_path)
+    monkeypatch.setattr(mutations, "catalog", lambda: harness.catalog)
     monkeypatch.setenv("COLUMNS", "200")
-    return stage
+    return harness
 
 
-def land(stage: MutationHarness, requests: int) -> None:
+def land(harness: MutationHarness, requests: int) -> None:
     base = {"org_id": "acme", "time": START, "op": "delete", "id": "a"}
-    stage.land(requests=[{**base, "seq": number} for number in range(requests)])
+    harness.land(requests=[{**base, "seq": number} for number in range(requests)])
 
 
-def begin(stage: MutationHarness, number: int) -> None:
-    batch = BatchPlanner(stage.lake, stage.objects, stage.spec).plan_batch(number)
+def begin(harness: MutationHarness, number: int) -> None:
+    batch = BatchPlanner(harness.lake, harness.objects, harness.spec).plan_batch(number)
     assert batch is not None
-    stage.batches.get_or_create(batch)
+    harness.batches.get_or_create(batch)
 
 
 def status() -> str:
     return CliRunner().invoke(mutations.app, ["status", PIPELINE], catch_exceptions=False).output
 
 
-def test_pending_requests_are_counted_before_the_first_batch(stage: MutationHarness) -> None:
+def test_pending_requests_are_counted_before_the_first_batch(harness: MutationHarness) -> None:
     assert status().strip() == "No requests are pending."
 
-    land(stage, 3)
+    land(harness, 3)
 
     assert "3 requests are pending, the oldest for 0 minutes." in status()
 
 
-def test_batches_are_listed_with_results_and_an_incomplete_one_is_reported(stage: MutationHarness) -> None:
-    land(stage, 2)
-    begin(stage, 1)
+def test_batches_are_listed_with_results_and_an_incomplete_one_is_reported(harness: MutationHarness) -> None:
+    land(harness, 2)
+    begin(harness, 1)
     done = TableMutation(
         table="activities", rows=1_234, files_removed=7, files_added=7, version=3, pause_seconds=2.5, optimized=False
     )
-    stage.batches.complete(
+    harness.batches.complete(
         MutationCompletion(
             pipeline=PIPELINE,
             number=1,
@@ -110,8 +110,8 @@ def test_batches_are_listed_with_results_and_an_incomplete_one_is_reported(stage
             seconds={"merge": 2.0, "resolve": 1.5},
         )
     )
-    land(stage, 1)
-    begin(stage, 2)
+    land(harness, 1)
+    begin(harness, 2)
 
     told = status()
 

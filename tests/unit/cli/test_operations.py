@@ -58,11 +58,11 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(cli_context, "apply_settings", lambda: None)
     monkeypatch.setenv("COLUMNS", "240")
     spec = load_catalog("local", root=tmp_path).pipeline("shop")
-    stage = Harness(tmp_path / "lake", spec)
-    stage.complete(0)
-    stage.complete(1)
-    stage.prepare(2)
-    PipelineHome(stage.objects, "shop").specs.record_start(spec, owner_epoch=1)
+    harness = Harness(tmp_path / "lake", spec)
+    harness.complete(0)
+    harness.complete(1)
+    harness.prepare(2)
+    PipelineHome(harness.objects, "shop").specs.record_start(spec, owner_epoch=1)
     return tmp_path
 
 

@@ -20,20 +20,20 @@ def spec(level: str) -> PipelineSpec:
 
 
 @pytest.fixture
-def stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Stage:
-    stage = Stage(tmp_path)
+def harness(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Stage:
+    harness = Stage(tmp_path)
     lines = [{"name": "order", "time": 1_700_000_000, "level": level} for level in ("one", "two", [3], 4)]
-    stage.ingest(spec("int"), *(json.dumps(line).encode() for line in lines), b"{bad")
-    monkeypatch.setattr(operations, "catalog", lambda: stage.catalog(spec("string")))
+    harness.ingest(spec("int"), *(json.dumps(line).encode() for line in lines), b"{bad")
+    monkeypatch.setattr(operations, "catalog", lambda: harness.catalog(spec("string")))
     monkeypatch.setenv("COLUMNS", "200")
-    return stage
+    return harness
 
 
 def run(*arguments: str) -> Result:
     return CliRunner().invoke(app, ["quarantine", *arguments], catch_exceptions=False)
 
 
-def test_open_rows_are_counted_by_reason_and_event(stage: Stage) -> None:
+def test_open_rows_are_counted_by_reason_and_event(harness: Stage) -> None:
     output = run("list", "shop").output
 
     (line,) = [line for line in output.splitlines() if "type_mismatch" in line]
@@ -47,7 +47,7 @@ def test_open_rows_are_counted_by_reason_and_event(stage: Stage) -> None:
     assert "No open rows" in run("list", "shop", "--event", "login").output
 
 
-def test_a_row_is_shown_with_its_reasons_and_its_raw_value(stage: Stage) -> None:
+def test_a_row_is_shown_with_its_reasons_and_its_raw_value(harness: Stage) -> None:
     output = run("show", "shop", "--reason", "malformed").output
 
     shown = dict(re.split(r"  +", line, maxsplit=1) for line in output.splitlines() if "  " in line)
@@ -56,14 +56,14 @@ def test_a_row_is_shown_with_its_reasons_and_its_raw_value(stage: Stage) -> None
     assert "k1" not in output
 
 
-def test_a_long_raw_value_is_truncated_unless_requested_in_full(stage: Stage) -> None:
+def test_a_long_raw_value_is_truncated_unless_requested_in_full(harness: Stage) -> None:
     long = json.dumps({"name": "order", "time": 1_700_000_000, "level": ["x" * 2_000]})
-    stage.ingest(spec("int"), long.encode())
+    harness.ingest(spec("int"), long.encode())
 
     shown, whole = run("show", "shop", "--limit", "1").output, run("show", "shop", "--limit", "1", "--full").output
 
     assert long not in shown
-    assert "--full shows what is kept" in shown
+    assert "--full shows the stored part" in shown
     assert long in whole
     assert json.loads(run("show", "shop", "--limit", "1", "--json").output)[0]["raw"] == long
 
@@ -71,8 +71,8 @@ def test_a_long_raw_value_is_truncated_unless_requested_in_full(stage: Stage) ->
 @pytest.mark.parametrize(
     "name", ["[/x]", "renovate[bot]", "[link=http://evil.example]m[/link]", "\x1b]0;pwned\x07\x1b[2J"]
 )
-def test_events_of_any_name_are_listed_and_shown(stage: Stage, name: str) -> None:
-    stage.ingest(spec("int"), json.dumps({"name": name, "time": 1_700_000_000, "level": "one"}).encode())
+def test_events_of_any_name_are_listed_and_shown(harness: Stage, name: str) -> None:
+    harness.ingest(spec("int"), json.dumps({"name": name, "time": 1_700_000_000, "level": "one"}).encode())
 
     listed, shown = run("list", "shop").output, run("show", "shop", "--limit", "1").output
 
@@ -83,29 +83,29 @@ def test_events_of_any_name_are_listed_and_shown(stage: Stage, name: str) -> Non
     assert name in [row["event"] for row in json.loads(run("list", "shop", "--json").output)]
 
 
-def test_objects_of_any_name_are_shown(stage: Stage) -> None:
-    stage.ingest(spec("int"), b"{bad", named="[link=http:]m.jsonl[x]")
+def test_objects_of_any_name_are_shown(harness: Stage) -> None:
+    harness.ingest(spec("int"), b"{bad", named="[link=http:]m.jsonl[x]")
 
     assert "[link=http:]m.jsonl[x]6" in run("show", "shop", "--limit", "1").output
 
 
-def test_a_replay_is_a_dry_run_by_default(stage: Stage) -> None:
+def test_a_replay_is_a_dry_run_by_default(harness: Stage) -> None:
     dry = run("replay", "shop", "--reason", "type_mismatch").output
     assert "3 open rows selected: 2 would land, 1 still do not fit, 0 cannot be read again" in dry
     assert "--no-dry-run" in dry
-    assert len(stage.places("orders")) == 1
+    assert len(harness.places("orders")) == 1
 
     output = run("replay", "shop", "--no-dry-run").output
 
     assert "4 open rows selected: 2 landed, 2 still do not fit" in output
     assert "rows to tables: orders 2" in output
-    assert len(stage.places("orders")) == 3
+    assert len(harness.places("orders")) == 3
 
 
 @pytest.mark.parametrize(
     ("option", "value", "condition"),
     [("--reason", "malformd", "QUARANTINE_REASON_UNKNOWN"), ("--from-date", "yesterday", "DATE_INVALID")],
 )
-def test_an_impossible_filter_is_rejected(stage: Stage, option: str, value: str, condition: str) -> None:
+def test_an_impossible_filter_is_rejected(harness: Stage, option: str, value: str, condition: str) -> None:
     with pytest.raises(ConfigError, match=condition):
         run("list", "shop", option, value)

@@ -12,17 +12,17 @@ from typer.testing import CliRunner
 
 from deltaworks.cli import app, remediations
 from deltaworks.errors import ConfigError
-from tests.unit.remediation.remediation_harness import RemediationStage
+from tests.unit.remediation.remediation_harness import RemediationHarness
 from tests.unit.remediation.traffic_server import running_director
 
 
 @pytest.fixture
-def stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[RemediationStage]:
+def harness(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[RemediationHarness]:
     with running_director(a=0.5, b=0.5) as director:
-        stage = RemediationStage(tmp_path, director)
-        environment = SimpleNamespace(environment="tests", lake=stage.storage, remediations=(stage.spec,))
+        harness = RemediationHarness(tmp_path, director)
+        environment = SimpleNamespace(environment="tests", lake=harness.storage, remediations=(harness.spec,))
         monkeypatch.setattr(remediations, "catalog", lambda: SimpleNamespace(environment=environment))
-        yield stage
+        yield harness
 
 
 def run(*words: str) -> str:
@@ -32,23 +32,23 @@ def run(*words: str) -> str:
     return result.stdout
 
 
-def test_a_held_remediation_declines_and_a_resumed_one_acts(stage: RemediationStage) -> None:
+def test_a_held_remediation_declines_and_a_resumed_one_acts(harness: RemediationHarness) -> None:
     run("hold", "shift_cdn", "--reason", "moving by hand")
-    record = stage.remediator().handle_notification(stage.fires("a"))
+    record = harness.remediator().handle_notification(harness.fires("a"))
     assert record is not None
     assert "moving by hand" in record.reason
     declared, done = (
         json.loads(run("list", "--json"))["remediations"],
-        json.loads(run("list", "--json"))["what they did"],
+        json.loads(run("list", "--json"))["actions"],
     )
     assert "moving by hand" in declared[0]["held"]
     assert [item["state"] for item in done] == ["refused"]
     run("resume", "shift_cdn")
-    record = stage.remediator().handle_notification(stage.fires("a", region="eu"))
+    record = harness.remediator().handle_notification(harness.fires("a", region="eu"))
     assert record is not None
     assert record.state == "called"
 
 
-def test_an_undeclared_remediation_is_rejected(stage: RemediationStage) -> None:
+def test_an_undeclared_remediation_is_rejected(harness: RemediationHarness) -> None:
     with pytest.raises(ConfigError, match="REMEDIATION_UNKNOWN"):
         run("hold", "shift_cnd")

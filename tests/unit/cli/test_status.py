@@ -319,6 +319,6 @@ def test_reachable_storage_is_probed_only_once(accepting: socket.socket) -> None
 def test_the_help_explains_the_exit_codes() -> None:
     shown = CliRunner().invoke(app, ["status", "--help"]).stdout
 
-    assert "exits with 0 where all is well, 1 where it is not, 21 where the stack is down" in " ".join(shown.split())
+    assert "Exits with 0 if all is healthy, 1 if not, 21 if the stack is down" in " ".join(shown.split())
     assert CommandOutput([]).exit_code == 0
     assert (cli_status.UNHEALTHY_EXIT_CODE, TransientError.exit_code) == (1, 21)

@@ -129,7 +129,7 @@ def test_a_relay_in_a_pod_is_stopped_and_started_by_its_flag_alone(
 
     assert flag.read() is None
     assert "landing is stopped." in stopped
-    assert "landing may run again; its pod starts it within seconds." in started
+    assert "landing is released; its pod starts it within seconds." in started
     assert airflow.requests == []
 
 
@@ -159,16 +159,16 @@ def test_without_airflow_the_flag_stops_the_stream_and_the_command_names_missing
     said, error = rejected("stop", "shop")
 
     assert flag.read() is not None
-    assert "its stop flag is set" in said
+    assert "Stop flag of shop is set" in said
     assert f"{DAG} is not paused (AIRFLOW_UNREACHABLE)" in said
     assert (error.condition, error.exit_code) == ("AIRFLOW_UNREACHABLE", 21)
-    assert error.message.startswith("shop has ended and stays stopped by its flag, but its DAG stream__shop is not")
+    assert error.message.startswith("shop has ended with its stop flag set, but stream__shop could not be paused")
     assert "airflow in include/environments/local.yaml" in error.hint
     assert "`deltaworks stop shop` again, or pause stream__shop in Airflow by hand" in error.hint
 
 
 @pytest.mark.parametrize(
-    ("command", "done"), [("stop", "stays stopped by its flag"), ("start", "The stop of shop is withdrawn")]
+    ("command", "done"), [("stop", "has ended with its stop flag set"), ("start", "The stop of shop is cleared")]
 )
 def test_a_missing_permission_to_pause_is_named(
     airflow: AirflowServer, flag: StopFlag, command: str, done: str
@@ -252,8 +252,8 @@ def test_restart_ends_the_stream_and_lets_it_run_again(
 
     said = invoke("restart", "shop")
 
-    assert "Asked shop to end" in said
-    assert "shop may run again" in said
+    assert "Stop flag of shop is set" in said
+    assert "shop is released" in said
     assert flag.read() is None
     assert [body for _, _, body in airflow.changes()] == [{"is_paused": False}], "it is never paused"
 
@@ -264,7 +264,7 @@ def test_a_restart_that_does_not_end_in_time_stays_stopped(lake: ObjectStore, fl
     _, error = rejected("restart", "shop", "--wait-seconds", "0")
 
     assert flag.read() is not None
-    assert "`deltaworks start shop` withdraws the stop" in error.hint
+    assert "`deltaworks start shop` clears the stop" in error.hint
 
 
 def test_without_airflow_a_stream_is_restarted_by_its_flag(airflow: AirflowServer, flag: StopFlag) -> None:
@@ -274,4 +274,4 @@ def test_without_airflow_a_stream_is_restarted_by_its_flag(airflow: AirflowServe
 
     assert flag.read() is None
     assert error.condition == "AIRFLOW_UNREACHABLE"
-    assert "where it is paused, nothing starts it" in error.message
+    assert "While it is paused, no run starts" in error.message
