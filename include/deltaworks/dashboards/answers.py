@@ -64,8 +64,8 @@ class PanelAnswer:
 
     def column(self, name: str) -> list[Any]:
         """Returns the values of one column."""
-        place = self.columns.index(name)
-        return [row[place] for row in self.rows]
+        position = self.columns.index(name)
+        return [row[position] for row in self.rows]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

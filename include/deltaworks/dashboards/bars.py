@@ -75,7 +75,7 @@ def row_chart(panel: PanelSpec, data: SeriesSet) -> str:
         middle = row * _ROW_HEIGHT + _ROW_HEIGHT / 2
         label = data.labels[x]
         shown = label if len(label) <= _LABEL_CHARACTERS else f"{label[: _LABEL_CHARACTERS - 1]}…"
-        start, said = 0.0, []
+        start, hover_texts = 0.0, []
         parts.append(
             f'<text class="row" x="{_LABEL_WIDTH - 8}" y="{middle + 4}" text-anchor="end">{escape(shown)}</text>'
         )
@@ -83,7 +83,7 @@ def row_chart(panel: PanelSpec, data: SeriesSet) -> str:
             value = max(item.values.get(x) or 0.0, 0.0)
             left, right = scale(start), scale(start + value)
             parts.append(_rect(f"fill s{number}", left, middle - 8, right - left, 16))
-            said.append(_hover_text(panel, item, value, alone=len(data.series) == 1))
+            hover_texts.append(_hover_text(panel, item, value, alone=len(data.series) == 1))
             start += value
         parts.append(
             f'<text class="tick" x="{scale(start) + 6}" y="{middle + 4}">'
@@ -91,7 +91,7 @@ def row_chart(panel: PanelSpec, data: SeriesSet) -> str:
         )
         parts.append(
             f'<rect class="strip" x="0" y="{row * _ROW_HEIGHT}" width="{width}" height="{_ROW_HEIGHT}">'
-            f"<title>{escape(label)}: {escape('; '.join(said))}</title></rect>"
+            f"<title>{escape(label)}: {escape('; '.join(hover_texts))}</title></rect>"
         )
     height = max(len(xs), 1) * _ROW_HEIGHT
     return f'<svg viewBox="0 0 {width} {height}" role="img" aria-label="{escape(panel.title)}">{"".join(parts)}</svg>'

@@ -95,10 +95,10 @@ def _age_footer(answer: PanelAnswer, now: dt.datetime) -> str:
     )
     newest = answer.newest_at
     written = max((item.last_change_at for item in answer.ages if item.last_change_at is not None), default=None)
-    said = "data of unknown age" if newest is None else f"data to {_time_and_age(newest, now)}"
+    text = "data of unknown age" if newest is None else f"data to {_time_and_age(newest, now)}"
     if written is not None:
-        said += f", written {format_age((now - written).total_seconds())} ago"
-    return f'<span class="age" title="{escape(details)}">{escape(said)}</span>'
+        text += f", written {format_age((now - written).total_seconds())} ago"
+    return f'<span class="age" title="{escape(details)}">{escape(text)}</span>'
 
 
 def _time_and_age(at: dt.datetime, now: dt.datetime) -> str:
@@ -129,8 +129,8 @@ def _large_number(value: float | None, answer: PanelAnswer) -> str:
 
 def _table_chart(answer: PanelAnswer, dashboard: DashboardAnswer) -> str:
     kinds = [
-        ' class="n"' if all(isinstance(row[place], Number | None) for row in answer.rows) else ""
-        for place in range(len(answer.columns))
+        ' class="n"' if all(isinstance(row[position], Number | None) for row in answer.rows) else ""
+        for position in range(len(answer.columns))
     ]
     head = "".join(f"<th{kind}>{escape(name)}</th>" for name, kind in zip(answer.columns, kinds, strict=True))
     rows = "".join(

@@ -84,8 +84,8 @@ def build_series(answer: PanelAnswer, *, additive: bool) -> SeriesSet:
 def _sum_series(series: list[Series]) -> Series:
     sums: dict[float, float | None] = {}
     for item in series:
-        for place, value in item.values.items():
-            sums[place] = (sums.get(place) or 0.0) + (value or 0.0)
+        for position, value in item.values.items():
+            sums[position] = (sums.get(position) or 0.0) + (value or 0.0)
     return Series(OTHER, sums)
 
 
@@ -101,13 +101,15 @@ def _detect_axis(values: list[Any]) -> tuple[AxisKind, list[float], dict[float, 
     if all(isinstance(value, dt.date) for value in present):
         dates = all(not isinstance(value, dt.datetime) for value in present)
         positions = [_epoch_seconds(value) for value in present]
-        labels = {place: value.isoformat() for place, value in zip(positions, present, strict=True)} if dates else {}
+        labels = (
+            {position: value.isoformat() for position, value in zip(positions, present, strict=True)} if dates else {}
+        )
         return "time", positions, labels, dates
     if all(isinstance(value, int | float | Decimal) and not isinstance(value, bool) for value in present):
         return "number", [float(value) for value in present], {}, False
     texts = [_series_name(value) for value in values]
     order = {text: float(number) for number, text in enumerate(dict.fromkeys(texts))}
-    return "text", [order[text] for text in texts], {place: text for text, place in order.items()}, False
+    return "text", [order[text] for text in texts], {position: text for text, position in order.items()}, False
 
 
 def _epoch_seconds(value: dt.date) -> float:

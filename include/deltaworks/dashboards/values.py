@@ -71,8 +71,8 @@ def _format_digits(value: float, digits: int) -> str:
     """Formats significant digits without trailing zeros or exponent."""
     if value == 0:
         return "0"
-    places = max(0, digits - 1 - math.floor(math.log10(abs(value))))
-    text = f"{value:,.{min(places, 12)}f}"
+    decimals = max(0, digits - 1 - math.floor(math.log10(abs(value))))
+    text = f"{value:,.{min(decimals, 12)}f}"
     return text.rstrip("0").rstrip(".") if "." in text else text
 
 

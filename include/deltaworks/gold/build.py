@@ -155,11 +155,11 @@ class _BuildRun:
                     continue
                 if table.name not in jobs:
                     # Gold inputs are pinned after this run has built them.
-                    own = inputs | pin_inputs(
+                    table_inputs = inputs | pin_inputs(
                         self._lake, self._spec, [name for name in table.reads if name in self._gold]
                     )
-                    views.add_inputs(own)
-                    jobs[table.name] = self._plan_table(table, own)
+                    views.add_inputs(table_inputs)
+                    jobs[table.name] = self._plan_table(table, table_inputs)
                 if (job := jobs[table.name]) is not None:
                     self._build_table(job, views)
         return self._results
@@ -217,10 +217,12 @@ class _BuildRun:
 
 def _blocked_result(table: GoldTableSpec, results: Mapping[str, GoldTableResult]) -> GoldTableResult | None:
     """Returns the result of a table whose inputs failed their checks; None if it can be built."""
-    held = sorted(name for name in table.reads if name in results and not results[name].checks_passed)
-    if not held:
+    failed_inputs = sorted(name for name in table.reads if name in results and not results[name].checks_passed)
+    if not failed_inputs:
         return None
-    return GoldTableResult(table.name, True, f"input {', '.join(held)} failed its checks", {}, checks_passed=False)
+    return GoldTableResult(
+        table.name, True, f"input {', '.join(failed_inputs)} failed its checks", {}, checks_passed=False
+    )
 
 
 def _build_or_skip(
@@ -234,10 +236,15 @@ def _build_or_skip(
     try:
         return build_table(spark, lake, spec, job, views)
     except Exception as error:
-        own = as_deltaworks_error(error)
-        if requested or job.plan.table.refresh_seconds is None or not isinstance(own, ConcurrencyError):
+        deltaworks_error = as_deltaworks_error(error)
+        if requested or job.plan.table.refresh_seconds is None or not isinstance(deltaworks_error, ConcurrencyError):
             raise
-        log.warning("pipeline=%s table=%s was built by another builder: %s", spec.pipeline, job.plan.table.name, own)
+        log.warning(
+            "pipeline=%s table=%s was built by another builder: %s",
+            spec.pipeline,
+            job.plan.table.name,
+            deltaworks_error,
+        )
         return GoldTableResult(job.plan.table.name, True, _OVERTAKEN_REASON, job.built_from)
 
 

@@ -81,13 +81,13 @@ def find_duplicates(rows: Arrivals, window: int) -> Int64Array:
     order = np.lexsort((ranks, group_numbers))
     groups, starts, group_of = np.unique(group_numbers[order], return_index=True, return_inverse=True)
     earliest = ranks[order][starts]
-    least = earliest.copy()
+    earliest_in_window = earliest.copy()
     for offset in range(-window, window + 1):
         neighbour = np.minimum(np.searchsorted(groups, groups + offset), len(groups) - 1)
         exists = groups[neighbour] == groups + offset
-        least[exists] = np.minimum(least[exists], earliest[neighbour[exists]])
+        earliest_in_window[exists] = np.minimum(earliest_in_window[exists], earliest[neighbour[exists]])
     is_duplicate = np.empty(len(candidates), np.bool_)
-    is_duplicate[order] = ranks[order] > least[group_of]
+    is_duplicate[order] = ranks[order] > earliest_in_window[group_of]
     return candidates[is_duplicate]
 
 

@@ -85,8 +85,8 @@ class KeyCache:
     def retain(self, table: str, paths: Collection[str]) -> None:
         """Evicts files of a table that are not among these paths: they were compacted or rewritten by an erasure."""
         with self._lock:
-            for place in [place for place in self._rows if place.table == table and place.path not in paths]:
-                self._evict(place)
+            for key in [key for key in self._rows if key.table == table and key.path not in paths]:
+                self._evict(key)
 
     def _evict(self, key: _CacheKey) -> None:
         rows = self._rows.pop(key, None)
@@ -150,18 +150,18 @@ class _KeyReader:
         if not self._columns.names or not _is_comparable(self._columns.field(self._key_column).type):
             raise _NeedsSparkError
         keys = [_CacheKey(self.root, file.path, self._key_column, self._with_hours) for file in files]
-        rows = {place: kept for place in keys if (kept := self._cache.get(place)) is not None}
-        uncached = [(place, file) for place, file in zip(keys, files, strict=True) if place not in rows]
+        rows = {key: cached_rows for key in keys if (cached_rows := self._cache.get(key)) is not None}
+        uncached = [(key, file) for key, file in zip(keys, files, strict=True) if key not in rows]
         if sum(file.size for _, file in uncached) > MAX_UNCACHED_BYTES:
             raise _NeedsSparkError
         with ThreadPoolExecutor(_READER_THREADS) as pool:
-            for (place, _), read in zip(uncached, pool.map(self._read, (file for _, file in uncached)), strict=True):
-                self._cache.put(place, read)
-                rows[place] = read
-        if sum(kept.nbytes for kept in rows.values()) > MAX_KEY_BYTES:
+            for (key, _), new_rows in zip(uncached, pool.map(self._read, (file for _, file in uncached)), strict=True):
+                self._cache.put(key, new_rows)
+                rows[key] = new_rows
+        if sum(cached_rows.nbytes for cached_rows in rows.values()) > MAX_KEY_BYTES:
             raise _NeedsSparkError
-        buckets = [self._bucket_numbers(rows[place], file) for place, file in zip(keys, files, strict=True)]
-        all_rows = pa.concat_tables([self._columns.empty_table(), *(rows[place] for place in keys)])
+        buckets = [self._bucket_numbers(rows[key], file) for key, file in zip(keys, files, strict=True)]
+        all_rows = pa.concat_tables([self._columns.empty_table(), *(rows[key] for key in keys)])
         return all_rows, np.concatenate([np.empty(0, np.int64), *buckets])
 
     def _read(self, file: AddedFile) -> pa.Table:

@@ -83,7 +83,9 @@ def read_plain_files(spark: SparkSession, lake: Lake, table: DeltaTable, scan: F
         listed = reader.parquet(*(f"{uri}/{folder}".rstrip("/") for folder in sorted(folders)))
         rows = _filter_snapshot_files(listed, uri, files)
         if rows is None:
-            log.warning("%s: the files of version %s cannot be told apart by folders", scan.key, scan.version)
+            log.warning(
+                "%s: files of version %s cannot be distinguished from others in their folders", scan.key, scan.version
+            )
             return None
     return rows.select(*(F.col(f"`{name}`") for name in schema.names))
 
@@ -167,7 +169,7 @@ def _overlaps(row: Mapping[str, Any], hours: frozenset[dt.datetime] | None) -> b
     if hours is None or not isinstance(first, dt.datetime) or not isinstance(last, dt.datetime):
         return True
     hour, end = hour_of(_to_utc(first)), _to_utc(last)
-    return any(hour <= one <= end for one in hours)
+    return any(hour <= candidate <= end for candidate in hours)
 
 
 def _to_utc(instant: dt.datetime) -> dt.datetime:

@@ -80,8 +80,8 @@ class InputViews:
         for name in self._registered:
             self._spark.catalog.dropTempView(name)
         for rows in (
-            *(copies.rows for copies in self._duplicates.values()),
-            *(held.rows for held in self._cached_rows),
+            *(duplicates.rows for duplicates in self._duplicates.values()),
+            *(cached.rows for cached in self._cached_rows),
         ):
             rows.unpersist()
 
@@ -114,7 +114,7 @@ class InputViews:
             sql: the query over the views; by default all columns are kept.
         """
         # Models need the view of their features first.
-        for name in sorted(reads, key=lambda read: self._inputs[read].scored_input is not None):
+        for name in sorted(reads, key=lambda name_read: self._inputs[name_read].scored_input is not None):
             rows, scores = self._deduplicated_rows(name, part, sql), self._inputs[name].scored_input
             if scores is not None:
                 rows = score_rows(rows, self._spark.table(scores.table), scores)
@@ -125,8 +125,8 @@ class InputViews:
         """Returns the number of duplicate rows that the views over `part` omit."""
         total = 0
         for name in reads:
-            copies = self._duplicates_in(name, part)
-            count_by_value = copies.count_by_value if copies else {}
+            duplicates = self._duplicates_in(name, part)
+            count_by_value = duplicates.count_by_value if duplicates else {}
             total += sum(count for value, count in count_by_value.items() if part.contains(value))
         return total
 
@@ -137,13 +137,13 @@ class InputViews:
 
     def _deduplicated_rows(self, name: str, part: Part, sql: str) -> DataFrame:
         """Returns the deduplicated rows of `part`, with the columns the SQL needs."""
-        for held in self._cached_rows:
-            if held.serves(name, part, self._referenced_columns(name, [sql])):
+        for cached in self._cached_rows:
+            if cached.serves(name, part, self._referenced_columns(name, [sql])):
                 placed, column = self._translate_part(self._inputs[name], part)
-                return filter_part(held.rows, placed, column, self._inputs[name].time_column)
-        rows, copies = self._visible_rows(name, part), self._duplicates_in(name, part)
-        if copies is not None and copies.count_by_value:
-            rows = rows.join(copies.rows, on=list(ARRIVAL), how="left_anti")
+                return filter_part(cached.rows, placed, column, self._inputs[name].time_column)
+        rows, duplicates = self._visible_rows(name, part), self._duplicates_in(name, part)
+        if duplicates is not None and duplicates.count_by_value:
+            rows = rows.join(duplicates.rows, on=list(ARRIVAL), how="left_anti")
         return rows
 
     def _cache_shared_rows(self, name: str, part: Part, queries: Sequence[str]) -> None:
@@ -217,12 +217,12 @@ class InputViews:
     def _duplicates_in(self, name: str, part: Part) -> Duplicates | None:
         if self._dedupe is None or self._inputs[name].version is None or not self._inputs[name].has_events:
             return None
-        for (input_name, covered), copies in self._duplicates.items():
+        for (input_name, covered), duplicates in self._duplicates.items():
             if input_name == name and covered.covers(part):
-                return copies
-        copies = self._find_in_driver(name, part, self._dedupe) or self._find_with_spark(name, part, self._dedupe)
-        self._duplicates[name, part] = copies
-        return copies
+                return duplicates
+        duplicates = self._find_in_driver(name, part, self._dedupe) or self._find_with_spark(name, part, self._dedupe)
+        self._duplicates[name, part] = duplicates
+        return duplicates
 
     def _find_in_driver(self, name: str, part: Part, dedupe: DedupeSpec) -> Duplicates | None:
         """Finds duplicates in the driver; None if Spark must find them."""

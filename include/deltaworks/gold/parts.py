@@ -136,8 +136,10 @@ def part_from_hours(column: str, hours: Iterable[dt.datetime], since: dt.date | 
     for hour in hours:
         if since is None or hour.date() < since:
             by_date.setdefault(hour.date(), set()).add(hour)
-    full_dates = frozenset(date for date, own in by_date.items() if len(own) == _HOURS_PER_DAY)
-    single_hours = frozenset(hour for date, own in by_date.items() if date not in full_dates for hour in own)
+    full_dates = frozenset(date for date, date_hours in by_date.items() if len(date_hours) == _HOURS_PER_DAY)
+    single_hours = frozenset(
+        hour for date, date_hours in by_date.items() if date not in full_dates for hour in date_hours
+    )
     return Part(column, full_dates, since, single_hours)
 
 

@@ -39,8 +39,8 @@ def pending_gold(
     home = PipelineHome.open(catalog.environment.lake, pipeline)
     results: dict[str, GoldTableResult] = {}
     for table in select_gold_tables(spec, tables):
-        if behind := sorted(name for name in table.reads if name in results and results[name].spark_required):
-            reason = f"input {', '.join(behind)} needs a build"
+        if pending_inputs := sorted(name for name in table.reads if name in results and results[name].spark_required):
+            reason = f"input {', '.join(pending_inputs)} needs a build"
             results[table.name] = GoldTableResult(table.name, True, reason, {}, spark_required=1)
             continue
         key, pinned = paths.table(pipeline, table.name), pin_inputs(lake, spec, table.reads)

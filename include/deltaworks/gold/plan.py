@@ -196,7 +196,8 @@ def _dates_with_moved_duplicates(
     return frozenset(
         date
         for date in dates_in_window
-        if date in dates or any(abs((date - one).days) <= window and is_moved_by(date, one) for one in dates)
+        if date in dates
+        or any(abs((date - changed_date).days) <= window and is_moved_by(date, changed_date) for changed_date in dates)
     )
 
 

@@ -171,13 +171,13 @@ class _TableRefresh:
             if self._lake.open(key) is None:
                 return GoldRefreshResult(table=self._table.name, dry_run=False, built_from={}, reason=job.plan.reason)
             self._fault("built")
-            broken = self._failed_checks(key, job)
+            failures = self._failed_checks(key, job)
             lock.check()
             self._fault("checked")
             state = state_at(self._lake, self._objects, key)
             built = read_built_from(self._lake, key)
-            swapped = not broken and self._swap(state, built, job, shadows.last_swapped + 1, lock)
-            if broken or swapped:
+            swapped = not failures and self._swap(state, built, job, shadows.last_swapped + 1, lock)
+            if failures or swapped:
                 break
         else:
             raise ConcurrencyError(
@@ -200,11 +200,11 @@ class _TableRefresh:
             rows=state.rows,
             bytes=state.bytes,
             version=version,
-            shadow=key if broken else "",
+            shadow=key if failures else "",
             built_from=built.versions,
-            failed_checks=tuple(broken),
+            failed_checks=tuple(failures),
             seconds=time.monotonic() - started,
-            reason=f"not swapped in: {'; '.join(broken)}" if broken else "",
+            reason=f"not swapped in: {'; '.join(failures)}" if failures else "",
         )
 
     def _catch_up(self, key: str) -> TableJob:

@@ -122,7 +122,7 @@ class GoldRefreshLoop:
         ]
         if self._closing.is_set() or not due:
             return
-        began = time.monotonic()
+        started = time.monotonic()
         ready = [table for table in due if self._refresh_external_inputs(table)]
         try:
             if ready:
@@ -135,7 +135,7 @@ class GoldRefreshLoop:
         ended = time.monotonic()
         for table in due:
             failures = int(self._failures.get(table.name, {}).get("failures", 0))
-            wait_seconds = next_wait_seconds(table.refresh_seconds or 0.0, failures, built_seconds=ended - began)
+            wait_seconds = next_wait_seconds(table.refresh_seconds or 0.0, failures, built_seconds=ended - started)
             self._next_refresh_at[table.name] = ended + wait_seconds
         self._compact_inputs()
 

@@ -54,8 +54,10 @@ class Shadows:
     @property
     def orphaned_keys(self) -> list[str]:
         """Keys of shadows that belong to no refresh, for example of a table that was dropped and recreated."""
-        kept = (self.last_swapped, self.last_swapped + 1)
-        return [paths.gold_shadow(self.pipeline, self.table, number) for number in self.numbers if number not in kept]
+        current = (self.last_swapped, self.last_swapped + 1)
+        return [
+            paths.gold_shadow(self.pipeline, self.table, number) for number in self.numbers if number not in current
+        ]
 
 
 def find_shadows(lake: Lake, pipeline: str, table: str) -> Shadows:

@@ -109,18 +109,18 @@ def plan_job(
     # Read first: a later commit by another build makes this build fail.
     opened = lake.open(key)
     step = _next_step(opened, spec, table)
-    own = {name: inputs[name] for name in table.reads}
+    table_inputs = {name: inputs[name] for name in table.reads}
     path = catalog.folder(spec.pipeline) / table.sql
     sql = path.read_text(encoding="utf-8")
-    digest = fingerprint(table, sql, spec.gold.dedupe, own)
+    digest = fingerprint(table, sql, spec.gold.dedupe, table_inputs)
     previous_build = None
-    unbuilt = sorted(name for name, pinned in own.items() if pinned.version is None and not pinned.columns)
-    if unbuilt or all(pinned.version is None for pinned in own.values()):
+    unbuilt = sorted(name for name, pinned in table_inputs.items() if pinned.version is None and not pinned.columns)
+    if unbuilt or all(pinned.version is None for pinned in table_inputs.values()):
         reason = f"input {', '.join(unbuilt)} is not built yet" if unbuilt else "none of its inputs exists yet"
         plan = GoldPlan(table, frozenset(), frozenset(), reason)
     else:
         built = read_built_from(lake, key, opened)
-        newer = _inputs_ahead(lake, built, own, digest)
+        newer = _inputs_ahead(lake, built, table_inputs, digest)
         if newer and (full or dates is not None):
             raise overtaken_error(key)
         if newer:
@@ -132,7 +132,7 @@ def plan_job(
             plan = dated_plan(table, dates) if built.is_traceable else full_plan(table, built.reason)
             previous_build = built if built.is_traceable else None
         else:
-            plan = _plan(lake, spec, table, own, built=built, digest=digest, read_changes=read_changes)
+            plan = _plan(lake, spec, table, table_inputs, built=built, digest=digest, read_changes=read_changes)
     return TableJob(
         step=step,
         plan=plan,
@@ -140,7 +140,7 @@ def plan_job(
         sql=sql,
         sql_path=path,
         fingerprint=digest,
-        inputs=own,
+        inputs=table_inputs,
         previous_build=previous_build,
     )
 
@@ -229,23 +229,23 @@ def build_table(
         # Read several times and then written: cache it.
         answer = answer.persist()
     try:
-        broken = failed_checks(table, answer, _rows_for_drop_check(spark, lake, job)) if run_checks else []
-        if broken:
+        failures = failed_checks(table, answer, _rows_for_drop_check(spark, lake, job)) if run_checks else []
+        if failures:
             seconds = time.monotonic() - started
-            reason = f"not published: {'; '.join(broken)}"
+            reason = f"not published: {'; '.join(failures)}"
             return GoldTableResult(
                 table.name,
                 True,
                 reason,
                 job.built_from,
                 seconds=seconds,
-                failed_checks=tuple(broken),
+                failed_checks=tuple(failures),
                 checks_passed=False,
             )
         version, rows = write_answer(answer, lake, job, state, spec=spec, views=views)
     except Exception as error:
-        if (own := grain_outside_date_error(table, job.sql_path, error)) is not None:
-            raise own from error
+        if (grain_error := grain_outside_date_error(table, job.sql_path, error)) is not None:
+            raise grain_error from error
         raise
     finally:
         if run_checks:

@@ -38,8 +38,8 @@ def write_answer(
         state: of the table, unless all rows are rewritten.
         views: the inputs of the answer.
     """
-    stays, build = job.previous_build or BuiltFrom(job.built_from, job.fingerprint), uuid.uuid4().hex
-    origin = {BUILT_FROM: dict(stays.versions), FINGERPRINT: stays.fingerprint, _BUILD_ID: build}
+    recorded_build, build = job.previous_build or BuiltFrom(job.built_from, job.fingerprint), uuid.uuid4().hex
+    origin = {BUILT_FROM: dict(recorded_build.versions), FINGERPRINT: recorded_build.fingerprint, _BUILD_ID: build}
     batch = ",".join(f"{name}@{version}" for name, version in job.built_from.items())
     metadata = user_metadata(pipeline=spec.pipeline, batch=batch, operation=OPERATION, **origin)
     if state is not None:

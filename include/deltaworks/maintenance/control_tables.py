@@ -1,7 +1,7 @@
 """Compacts the control tables of a pipeline and deletes their old files.
 
 The ledger and the progress table get a file per batch, 40,000 per month, which slows readers down. Compaction changes
-no row, and streams retry their commits on top of it. Needs no JVM.
+no row, and streams retry their commits afterwards. Needs no JVM.
 
 As a job: `python -m deltaworks.maintenance.control_tables --pipeline games`, by default a dry run.
 """
@@ -63,13 +63,16 @@ def compact_control_tables(
     catalog.pipeline(pipeline)
     lake = Lake(catalog.environment.lake)
     maintain = partial(_compact_and_clean, lake, pipeline, dry_run=dry_run, min_files=min_files)
-    own = {name: paths.pipeline_control(pipeline, name) for name in CONTROL_TABLES}
+    pipeline_tables = {name: paths.pipeline_control(pipeline, name) for name in CONTROL_TABLES}
     if dry_run:
-        return [*(maintain(name, key) for name, key in own.items()), maintain(SNAPSHOT_TABLE, paths.table_snapshots())]
+        return [
+            *(maintain(name, key) for name, key in pipeline_tables.items()),
+            maintain(SNAPSHOT_TABLE, paths.table_snapshots()),
+        ]
     home = PipelineHome.open(catalog.environment.lake, pipeline)
     results = []
     with exclusive_maintenance(home, work="the upkeep of control tables") as lock:
-        for name, key in own.items():
+        for name, key in pipeline_tables.items():
             lock.check()
             results.append(maintain(name, key))
     try:

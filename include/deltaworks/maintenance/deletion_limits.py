@@ -1,7 +1,7 @@
 """Limits on what nightly maintenance may delete unattended.
 
 The first night on an existing lake is a dry run, so an operator can review what would be deleted. Its time is recorded
-in the lake, so restarts, retries and other tasks agree. A lake whose tables are all young starts deleting at once.
+in the lake, so restarts, retries and other tasks agree. A lake whose tables are all young starts deleting immediately.
 
 Later nights delete at most a share of a table (`maintenance.max_removed_share`); a larger deletion is skipped and
 raises an alert. Small amounts are always allowed.
@@ -28,7 +28,7 @@ FIRST_NIGHT_DRY_RUN, LIMIT_EXCEEDED = "MAINTENANCE_DRY_RUN", "MAINTENANCE_LIMIT_
 FIRST_NIGHT_HOURS = 18
 #: A lake with only younger tables has nothing old to delete.
 NEW_LAKE_AGE = dt.timedelta(days=7)
-#: Always allowed, whatever their share.
+#: Always allowed, regardless of the share.
 UNLIMITED_BYTES = 256 << 20
 UNLIMITED_ROWS = 10_000
 

@@ -91,7 +91,9 @@ def optimized_tables(spec: PipelineSpec) -> dict[str, OptimizedTable]:
         for live in spec.aggregation_tables
     ]
     tables += [OptimizedTable(name=gold.name, only_closed=True) for gold in spec.gold.tables]
-    tables += [OptimizedTable(name=own, only_closed=own == ARCHIVE) for own in spec.engine_tables]
+    tables += [
+        OptimizedTable(name=engine_table, only_closed=engine_table == ARCHIVE) for engine_table in spec.engine_tables
+    ]
     return {table.name: table for table in tables}
 
 

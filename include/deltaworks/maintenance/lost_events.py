@@ -84,7 +84,10 @@ def find_lost_events(
     before = store.read(lost_events_key(collector)) or LostEvents(checked_at=now.isoformat())
     counts = read_hour_counts(objects, collector)
     bounds = assigned_ranges(counts, before.checked_up_to, now=now)
-    ranges = [*before.missing, *(MissingRange(id=one, first=low, last=high) for one, (low, high) in bounds.items())]
+    ranges = [
+        *before.missing,
+        *(MissingRange(id=process, first=low, last=high) for process, (low, high) in bounds.items()),
+    ]
     missing: list[MissingRange] = []
     if ranges:
         connection = _connect_tables(catalog, [table for table in tables if table is not None])
@@ -100,7 +103,7 @@ def find_lost_events(
         checked_at=now.isoformat(), checked_up_to=counted, missing=() if accept_losses else tuple(missing)
     )
     objects.put(lost_events_key(collector), losses.encode())
-    return LossReport(collector=collector, events=sum(one.events for one in ranges), missing=tuple(missing))
+    return LossReport(collector=collector, events=sum(seq_range.events for seq_range in ranges), missing=tuple(missing))
 
 
 def assigned_ranges(
@@ -158,7 +161,9 @@ def _gaps(connection: duckdb.DuckDBPyConnection, ranges: Sequence[MissingRange])
     if not ranges:
         return []
     connection.execute("CREATE OR REPLACE TABLE wanted (process VARCHAR, first BIGINT, last BIGINT)")
-    connection.executemany("INSERT INTO wanted VALUES (?, ?, ?)", [(one.id, one.first, one.last) for one in ranges])
+    connection.executemany(
+        "INSERT INTO wanted VALUES (?, ?, ?)", [(seq_range.id, seq_range.first, seq_range.last) for seq_range in ranges]
+    )
     query = f"""
         WITH here AS (
             SELECT DISTINCT process, first, last, seq AS low, seq AS high
@@ -179,16 +184,16 @@ def _gaps(connection: duckdb.DuckDBPyConnection, ranges: Sequence[MissingRange])
         SELECT process, before + 1, low - 1 FROM steps WHERE low > before + 1
         QUALIFY row_number() OVER (PARTITION BY process ORDER BY low) <= {_MAX_RANGES} ORDER BY 1, 2
     """
-    least, most = min(one.first for one in ranges), max(one.last for one in ranges)
-    rows = connection.execute(query, {"least": least, "most": most}).fetchall()
+    lowest, highest = min(seq_range.first for seq_range in ranges), max(seq_range.last for seq_range in ranges)
+    rows = connection.execute(query, {"least": lowest, "most": highest}).fetchall()
     return [MissingRange(id=process, first=int(low), last=int(high)) for process, low, high in rows]
 
 
 def _truncated_at(missing: Sequence[MissingRange], counted: Mapping[str, int]) -> dict[str, int]:
     """Returns, for processes with too many ranges, the last number covered."""
     by_process: dict[str, list[MissingRange]] = {}
-    for one in missing:
-        by_process.setdefault(one.id, []).append(one)
+    for missing_range in missing:
+        by_process.setdefault(missing_range.id, []).append(missing_range)
     return {
         process: max(ranges[-1].last, counted.get(process, 0))
         for process, ranges in by_process.items()
@@ -201,6 +206,11 @@ def _earliest_hour(counts: Sequence[HourCounts], missing: Sequence[MissingRange]
     hours = [
         parse_iso(f"{record.hour}:00:00+00:00")
         for record in counts
-        if any(one.id == record.id and record.first_seq <= one.last and record.next_seq > one.first for one in missing)
+        if any(
+            missing_range.id == record.id
+            and record.first_seq <= missing_range.last
+            and record.next_seq > missing_range.first
+            for missing_range in missing
+        )
     ]
     return min((hour for hour in hours if hour is not None), default=datetime.min.replace(tzinfo=UTC))

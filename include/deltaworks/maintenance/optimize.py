@@ -199,8 +199,8 @@ class TableOptimizer:
         for attempt in retry_conflicts(group.table):
             with attempt:
                 turn.check()
-                done = {rewritten.partition for rewritten in self._ledger.rewritten(group)}
-                remaining = [partition for partition in partitions if partition not in done]
+                rewritten_partitions = {rewritten.partition for rewritten in self._ledger.rewritten(group)}
+                remaining = [partition for partition in partitions if partition not in rewritten_partitions]
                 if remaining:
                     self._run_optimize(session, group, remaining)
 

@@ -119,7 +119,7 @@ def _initial_result(choice: TableChoice, night: NightPlan, policy: OptimizePolic
     """Returns the result of a table before rewriting."""
     deferred, reason = night.deferred_partitions(choice.table), choice.reason
     if deferred:
-        reason += f"; {len(deferred)} put off for lack of time"
+        reason += f"; {len(deferred)} deferred for lack of time"
     too_large = [candidate for candidate in night.too_large if candidate.table == choice.table]
     if too_large:
         longest = max(candidate.choice.cost_seconds for candidate in too_large) / 60

@@ -137,12 +137,12 @@ def _remove_all(
     before = datetime.now(tz=UTC) - timedelta(hours=age_hours)
     lake, home = Lake(catalog.environment.lake), PipelineHome.open(catalog.environment.lake, pipeline)
     # Protected files are read before listing, so files committed in between are protected.
-    held = uncommitted_files(lake, home)
+    uncommitted = uncommitted_files(lake, home)
     recovery_files = files_in_recovery_records(home)
     results = []
     for name in names:
         check()
-        protected = held.get(name, UncommittedFiles()).paths | recovery_files
+        protected = uncommitted.get(name, UncommittedFiles()).paths | recovery_files
         remove_of_table = partial(
             _remove_of_table, lake, home, name, before, protected, age_hours=age_hours, dry_run=dry_run, limit=limit
         )
@@ -162,7 +162,7 @@ def _remove_all(
         if staged:
             results.append(_remove_files(lake, f"{name} (staged)", staged, dry_run=dry_run))
     check()
-    results.append(_clean_prepared(lake, home, held, dry_run=dry_run))
+    results.append(_clean_prepared(lake, home, uncommitted, dry_run=dry_run))
     return results
 
 
@@ -237,10 +237,10 @@ def _remove_files(lake: Lake, target: str, files: Sequence[_File], *, dry_run: b
 
 
 def _clean_prepared(
-    lake: Lake, home: PipelineHome, held: dict[str, UncommittedFiles], *, dry_run: bool
+    lake: Lake, home: PipelineHome, uncommitted: dict[str, UncommittedFiles], *, dry_run: bool
 ) -> OrphanResult:
     started = time.monotonic()
-    held_back = any(files.is_held for files in held.values())
+    held_back = any(files.is_held for files in uncommitted.values())
     result = remove_old_prepared(lake, home, keep_all=held_back, dry_run=dry_run)
     return OrphanResult("prepared batches", dry_run, result.removed, 0, "", time.monotonic() - started, result.reason)
 

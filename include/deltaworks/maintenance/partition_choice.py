@@ -93,12 +93,14 @@ class TableChoice:
 
     def without_spark(self) -> TableChoice:
         """Returns only the partitions that are rewritten without Spark."""
-        return replace(self, partitions=tuple(one for one in self.partitions if one.action not in SPARK_ACTIONS))
+        return replace(
+            self, partitions=tuple(choice for choice in self.partitions if choice.action not in SPARK_ACTIONS)
+        )
 
     @property
     def spark_required(self) -> int:
         """The number of partitions that need Spark."""
-        return sum(one.action in SPARK_ACTIONS for one in self.partitions)
+        return sum(choice.action in SPARK_ACTIONS for choice in self.partitions)
 
     @property
     def files_saved(self) -> int:

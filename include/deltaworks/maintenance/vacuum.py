@@ -208,8 +208,8 @@ class _VacuumRun:
         opened = self._lake.open(key)
         if opened is None:
             return replace(result, reason="it does not exist yet")
-        if (waiting := _pending_commit_reason(self._uncommitted.get(name), self._hours)) is not None:
-            return replace(result, skipped=True, reason=waiting)
+        if (pending_reason := _pending_commit_reason(self._uncommitted.get(name), self._hours)) is not None:
+            return replace(result, skipped=True, reason=pending_reason)
         retention = effective_retention(
             self._hours,
             promised_hours=self._spec.maintenance.time_travel_hours,
@@ -224,29 +224,29 @@ class _VacuumRun:
         if created is not None and time.time() - created / 1000 < retention.hours * 3600:
             young = f"it was created less than {retention.hours} h ago"
             return replace(result, reason="; ".join(text for text in (young, retention.reason) if text))
-        done = self._vacuum_with_retention(result, key, retention, version=opened.version())
-        return replace(done, seconds=time.monotonic() - started)
+        vacuumed = self._vacuum_with_retention(result, key, retention, version=opened.version())
+        return replace(vacuumed, seconds=time.monotonic() - started)
 
     def _vacuum_with_retention(
         self, result: VacuumResult, key: str, retention: Retention, *, version: int
     ) -> VacuumResult:
         """Vacuums a table with its effective retention."""
-        mode, why = self._choose_mode(result.table)
+        mode, mode_reason = self._choose_mode(result.table)
         vacuum = partial(self._delete_files, key, hours=retention.hours, version=version)
         try:
             try:
                 files, size, by = vacuum(mode=mode)
             except LogTooShort:
-                why = "its log does not reach back to the last VACUUM"
+                mode_reason = "its log does not reach back to the last VACUUM"
                 if self._mode is not None:
-                    return replace(result, skipped=True, reason=f"skipped: {why}; use mode full")
+                    return replace(result, skipped=True, reason=f"skipped: {mode_reason}; use mode full")
                 mode = "full"
                 files, size, by = vacuum(mode=mode)
         except SparkRequired as reason:
             return replace(result, skipped=True, reason=f"skipped: only Spark can vacuum it: {reason}")
         if mode == "full" and not self._dry_run:
             _record_full(self._home, result.table)
-        listed = f"FULL: {why}" if mode == "full" and why else ""
+        listed = f"FULL: {mode_reason}" if mode == "full" and mode_reason else ""
         return replace(
             result,
             files=files,
@@ -306,15 +306,15 @@ class _VacuumRun:
         return files, size, ""
 
 
-def _pending_commit_reason(held: UncommittedFiles | None, hours: int) -> str | None:
+def _pending_commit_reason(uncommitted: UncommittedFiles | None, hours: int) -> str | None:
     """Returns why a table must not be vacuumed: uncommitted files would be deleted as orphans."""
     if (
-        held is None
-        or held.oldest_prepared_at is None
-        or utc_now() - held.oldest_prepared_at <= _max_pending_age(hours)
+        uncommitted is None
+        or uncommitted.oldest_prepared_at is None
+        or utc_now() - uncommitted.oldest_prepared_at <= _max_pending_age(hours)
     ):
         return None
-    return f"skipped: uncommitted files from {held.oldest_prepared_at:%Y-%m-%d %H:%M} would be deleted"
+    return f"skipped: uncommitted files from {uncommitted.oldest_prepared_at:%Y-%m-%d %H:%M} would be deleted"
 
 
 def _max_pending_age(hours: int) -> timedelta:

@@ -236,17 +236,17 @@ def effective_retention(
         log_hours: how long the table's log keeps removed files.
         holds: readers and writers, with the time since which each needs files.
     """
-    hours, why = configured_hours, ""
+    hours, reason_text = configured_hours, ""
     if promised_hours > hours:
-        hours, why = promised_hours, f"declared time travel of {promised_hours} h"
+        hours, reason_text = promised_hours, f"declared time travel of {promised_hours} h"
     for hold in holds:
         if hold.since is None:
             reason = f"skipped: {hold.holder} needs a version whose commit is no longer in the log"
             return Retention(hours=hours, reason=reason, skipped=True)
         needed_hours = math.ceil((now - hold.since).total_seconds() / 3600) + MARGIN_HOURS
         if needed_hours > hours:
-            hours, why = needed_hours, f"{hold.holder} needs the table as of {hold.since:%Y-%m-%d %H:%M}"
+            hours, reason_text = needed_hours, f"{hold.holder} needs the table as of {hold.since:%Y-%m-%d %H:%M}"
     if hours > log_hours:
-        reason = f"skipped: {why or f'{hours} h are to be kept'}, and its log remembers {log_hours} h"
+        reason = f"skipped: {reason_text or f'a retention of {hours} h is needed'}, but its log keeps {log_hours} h"
         return Retention(hours=hours, reason=f"{reason} (delta.deletedFileRetentionDuration)", skipped=True)
-    return Retention(hours=hours, reason=f"kept for {hours} h: {why}" if why else "")
+    return Retention(hours=hours, reason=f"kept for {hours} h: {reason_text}" if reason_text else "")

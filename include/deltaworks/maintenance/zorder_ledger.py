@@ -214,8 +214,8 @@ class ZOrderLedger:
         if rows is None:
             return 0.0
         runs = zip(rows.column("run").to_pylist(), rows.column("round").to_pylist(), strict=True)
-        mine = pa.array([(task_of_try(name), kind) == (task, round_name) for name, kind in runs], pa.bool_())
-        return float(pc.sum(rows.filter(mine).column("seconds")).as_py() or 0.0)
+        is_own_run = pa.array([(task_of_try(name), kind) == (task, round_name) for name, kind in runs], pa.bool_())
+        return float(pc.sum(rows.filter(is_own_run).column("seconds")).as_py() or 0.0)
 
     def begin(self, group: RewriteGroup) -> None:
         """Records the group whose commits follow."""
@@ -223,10 +223,10 @@ class ZOrderLedger:
 
     def record_interrupted(self) -> int:
         """Records a group whose run died after its commits, from the log. Returns the number of partitions."""
-        begun = self._objects.get(self._pending_group_key)
-        if begun is None:
+        stored = self._objects.get(self._pending_group_key)
+        if stored is None:
             return 0
-        record = json.loads(begun.data)
+        record = json.loads(stored.data)
         group = RewriteGroup(**{**record, "columns": tuple(record["columns"])})
         rewritten = self.rewritten(group)
         self.record(group, rewritten, seconds=0.0)

@@ -188,7 +188,7 @@ def _with_instant(rows: DataFrame, at: str, model: ModelSpec, *, source: str) ->
     if seconds is None:
         raise ConfigError(
             "MODEL_COLUMN_MISSING",
-            f"{at!r} of {source} is of type {kind}, and says no instant of the rows of {model.name!r}.",
+            f"{at!r} of {source} has type {kind}, not timestamp or date, as model {model.name!r} needs.",
             hint="Cast it to timestamp or date.",
         )
     return rows.where(f"{at} IS NOT NULL").selectExpr("*", f"{seconds} AS {AT}")

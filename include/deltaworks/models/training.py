@@ -167,10 +167,9 @@ def _to_published_model(selected: SelectedModel) -> PublishedModel:
 
 
 def _describe_fold(fold: FoldReport) -> str:
-    areas = ", ".join(f"{name} {figures.pr_auc}" for name, figures in fold.scores.items())
-    return (
-        f"tested from {fold.test_from}: {fold.test_rows} rows, {fold.test_positive} positive; {areas or 'not judged'}"
-    )
+    areas = ", ".join(f"{name} {metrics.pr_auc}" for name, metrics in fold.scores.items())
+    counts = f"{fold.test_rows} rows, {fold.test_positive} positive"
+    return f"tested from {fold.test_from}: {counts}; {areas or 'not evaluated'}"
 
 
 def declared_model(catalog: Catalog, pipeline: str, name: str) -> ModelSpec:

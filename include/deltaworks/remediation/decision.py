@@ -79,7 +79,7 @@ def early_refusal(spec: RemediationSpec, situation: Situation) -> Refusal | None
         return Refusal(RefusalReason.ON_HOLD, f"it is held: {situation.hold_reason}")
     if situation.notification_at is None or abs(now - situation.notification_at) > MAX_NOTICE_AGE:
         return Refusal(
-            RefusalReason.STALE_NOTICE, f"the notification is of {situation.notification_at}, more than 5 minutes ago"
+            RefusalReason.STALE_NOTICE, f"the notification from {situation.notification_at} is older than 5 minutes"
         )
     if not situation.is_firing:
         return Refusal(RefusalReason.NOT_FIRING, "its alert is no longer open")
@@ -120,8 +120,8 @@ def decide(spec: RemediationSpec, situation: Situation) -> Plan | Refusal:
     (source,) = situation.sources
     healthy = [target for target in spec.targets if target != source and target not in situation.unhealthy]
     if not healthy:
-        why = "; ".join(text for target, text in situation.unhealthy.items() if target != source)
-        return Refusal(RefusalReason.NO_TARGET, f"no other target is healthy: {why}")
+        reasons = "; ".join(text for target, text in situation.unhealthy.items() if target != source)
+        return Refusal(RefusalReason.NO_TARGET, f"no other target is healthy: {reasons}")
     moved_weight = min(spec.step, weights[source] - spec.floor)
     if moved_weight <= WEIGHT_TOLERANCE:
         return Refusal(

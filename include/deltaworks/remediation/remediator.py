@@ -112,9 +112,9 @@ class Remediator:
             records=tuple(self._recent_records()),
             weights={},
         )
-        refused = early_refusal(self._spec, situation)
-        if refused is not None:
-            return refused
+        refusal = early_refusal(self._spec, situation)
+        if refusal is not None:
+            return refusal
         try:
             weights = self._traffic.weights()
         except ContractError as error:
@@ -182,14 +182,14 @@ class Remediator:
             try:
                 weights = self._traffic.weights()
             except (TransientError, ContractError) as error:
-                log.warning("notification=%s the weights are not told: %s", record.notification, error)
+                log.warning("notification=%s weights are unavailable: %s", record.notification, error)
                 continue
             if weights_equal(weights, intended):
                 return on_confirmed(record)
-        begun = parse_iso(attempted_at)
-        if weights is None and begun is not None and self._clock() - begun < _MAX_UNREADABLE_TIME:
+        attempted = parse_iso(attempted_at)
+        if weights is None and attempted is not None and self._clock() - attempted < _MAX_UNREADABLE_TIME:
             return record
-        state = "are not told" if weights is None else f"are {weights}"
+        state = "are unavailable" if weights is None else f"are {weights}"
         return self._end(
             record,
             "failed",
@@ -222,11 +222,13 @@ class Remediator:
 
     def _verify_improvement(self, record: RemediationRecord, rule: RuleAlertState) -> RemediationRecord:
         """The alert is still open: checks whether its value has improved enough."""
-        improved, least = _improvement(record.value, rule), self._spec.verify.min_improvement
+        improved, required = _improvement(record.value, rule), self._spec.verify.min_improvement
         if improved is None:
             return self._roll_back(record, "the value cannot be compared, and the alert is still open")
-        if improved < least:
-            return self._roll_back(record, f"the figure is better by {improved:.1%}, and {least:.1%} was to be reached")
+        if improved < required:
+            return self._roll_back(
+                record, f"the figure is better by {improved:.1%}, and {required:.1%} was to be reached"
+            )
         return self._end(record, "verified", f"the value improved by {improved:.1%}")
 
     def _roll_back(self, record: RemediationRecord, reason: str) -> RemediationRecord:

@@ -74,17 +74,17 @@ def _is_weight(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
-def _unreachable_error(why: str) -> TransientError:
+def _unreachable_error(problem: str) -> TransientError:
     return TransientError(
         "TRAFFIC_UNREACHABLE",
-        f"The traffic address did not respond: {why}.",
+        f"The traffic address did not respond: {problem}.",
         hint="It is retried. Check whether it runs, and whether `action.timeout_seconds` is long enough.",
     )
 
 
-def _refused_error(why: str) -> ContractError:
+def _refused_error(problem: str) -> ContractError:
     return ContractError(
         "TRAFFIC_REFUSED",
-        f"The traffic address rejected the request: {why}.",
+        f"The traffic address rejected the request: {problem}.",
         hint="Check `action.url` and `action.token` of the remediation, and the response to GET.",
     )

@@ -242,7 +242,9 @@ class _BacktestedRule:
     def is_firing(self, rule: RuleSpec, labels: Labels) -> bool:
         """Whether the rule fires for the labels it shares with another rule's label set."""
         shared = [(self.rule.labels.index(name), at) for at, name in enumerate(rule.labels) if name in self.rule.labels]
-        return any(all(own[at] == labels[to] for at, to in shared) for own in self.evaluation.firing)
+        return any(
+            all(firing_labels[at] == labels[to] for at, to in shared) for firing_labels in self.evaluation.firing
+        )
 
     def _ensure_baseline(self, date: dt.date) -> None:
         baseline = self.rule.baseline

@@ -179,10 +179,10 @@ def past_days(query: RuleQuery, date: dt.date) -> list[dt.date]:
 
 def _is_complete(connection: duckdb.DuckDBPyConnection, rows: Sequence[BaselineRow], dates: int) -> bool:
     """Whether every series and hour in the loaded dates has a baseline, and there is at least one."""
-    seen = connection.execute(
+    observed_count = connection.execute(
         f"SELECT count(*) FROM (SELECT DISTINCT labels, step % {_DAY_MINUTES} // 60 FROM {_OBSERVATIONS_TABLE})"
     ).fetchall()[0][0]
-    return bool(0 < seen <= sum(row.is_hour_of_week for row in rows))
+    return bool(0 < observed_count <= sum(row.is_hour_of_week for row in rows))
 
 
 def _first_minute(date: dt.date) -> int:

@@ -102,7 +102,7 @@ def source_tables(spec: PipelineSpec, reads: Collection[str]) -> list[str]:
     while pending:
         name = pending.pop(0)
         if name in views:
-            pending += [read for read in views[name] if read not in tables]
+            pending += [name_read for name_read in views[name] if name_read not in tables]
         else:
             tables.setdefault(name)
     return list(tables)
@@ -113,7 +113,7 @@ def connect_tables(
 ) -> duckdb.DuckDBPyConnection:
     """Opens a connection restricted to the tables of these rules, with memory and thread limits."""
     single_catalog = dataclasses.replace(catalog, pipelines={spec.pipeline: spec})
-    reads = sorted({read for rule in rules for read in rule.reads})
+    reads = sorted({name for rule in rules for name in rule.reads})
     connection, _ = connect(single_catalog, statement=" ".join(reads) or "nothing", open_table=open_table)
     restrict_connection(connection, spec.pipeline, memory_mib=_MEMORY_MIB, threads=_THREADS)
     return connection

@@ -92,10 +92,11 @@ def alert_event(
 
 def _summary(rule: RuleSpec, alert: OpenAlert, worst: Labels, detail: RuleDetail) -> str:
     compared = "" if detail.baseline is None else f", baseline {format_number(detail.baseline)}"
-    of = f" of {labels_text(rule, worst)}" if alert.is_storm else ""
+    worst_text = f" of {labels_text(rule, worst)}" if alert.is_storm else ""
+    title, value = rule.description.rstrip(".") or rule.name, format_number(detail.value)
     sentences = [
-        f"{rule.description.rstrip('.') or rule.name}: {_describe_members(alert)} at {format_number(detail.value)}{of}"
-        f"{compared}; the rule fires when {detail.bounds} for {rule.for_minutes} minutes.",
+        f"{title}: {_describe_members(alert)} at {value}{worst_text}{compared}; "
+        f"the rule fires when {detail.bounds} for {rule.for_minutes} minutes.",
         f"Out of bounds since {detail.began}; newest data of {', '.join(detail.reads)}: {detail.data_until or '?'}.",
     ]
     if detail.annotations:

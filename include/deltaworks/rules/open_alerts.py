@@ -95,7 +95,7 @@ class OpenAlerts:
         positions = self._storm_label_positions()
         groups: dict[Labels, list[Episode]] = {}
         for episode in episodes:
-            groups.setdefault(tuple(episode.labels[place] for place in positions), []).append(episode)
+            groups.setdefault(tuple(episode.labels[position] for position in positions), []).append(episode)
         return groups
 
     def _raise_alerts(
@@ -108,7 +108,9 @@ class OpenAlerts:
             self.by_subject[subject] = replace(storm, members=storm.members | new_members)
             return []
         positions = self._storm_label_positions()
-        firing_count = sum(tuple(labels[place] for place in positions) == storm_labels for labels in evaluation.firing)
+        firing_count = sum(
+            tuple(labels[position] for position in positions) == storm_labels for labels in evaluation.firing
+        )
         if firing_count >= self.rule.grouping.min_alerts:
             names = dict(zip(self.rule.grouping.by, storm_labels, strict=True))
             return [
@@ -116,9 +118,11 @@ class OpenAlerts:
             ]
         decisions = []
         for episode in episodes:
-            own = subject_of(self.pipeline, self.rule.name, self.rule.labels, episode.labels)
+            label_subject = subject_of(self.pipeline, self.rule.name, self.rule.labels, episode.labels)
             names = dict(zip(self.rule.labels, episode.labels, strict=True))
-            alert = OpenAlert(own, _episode_id(own, episode.fired), names, frozenset({episode.labels}))
+            alert = OpenAlert(
+                label_subject, _episode_id(label_subject, episode.fired), names, frozenset({episode.labels})
+            )
             decisions.append(self._raise_alert(alert, minute))
         return decisions
 

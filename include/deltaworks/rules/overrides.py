@@ -48,9 +48,9 @@ def with_overrides(rule: RuleSpec, settings: Sequence[str]) -> RuleSpec:
         return RuleSpec.model_validate(data)
     except ValidationError as error:
         first = error.errors()[0]
-        place = ".".join(str(part) for part in first["loc"])
+        key_path = ".".join(str(part) for part in first["loc"])
         raise _invalid_error(
-            f"{place}: {first['msg']}", "Correct the --set option; the declaration is unchanged."
+            f"{key_path}: {first['msg']}", "Correct the --set option; the declaration is unchanged."
         ) from error
 
 

@@ -195,7 +195,7 @@ class RuleEvaluator:
         shared = [(self.rule.labels.index(name), at) for at, name in enumerate(rule.labels) if name in self.rule.labels]
         for episode in self._episodes():
             during = episode.fired <= minute and (episode.ended is None or minute < episode.ended)
-            if during and all(episode.labels[own] == labels[other] for own, other in shared):
+            if during and all(episode.labels[own_position] == labels[other] for own_position, other in shared):
                 return True
         return False
 

@@ -36,9 +36,9 @@ class TableHistory:
         versions: dict[str, int] = {}
         for key in self._keys:
             commits = self._commits[key]
-            place = bisect_right(commits, time, key=lambda commit: commit[0])
-            if place:
-                versions[key] = commits[place - 1][1]
+            commit_index = bisect_right(commits, time, key=lambda commit: commit[0])
+            if commit_index:
+                versions[key] = commits[commit_index - 1][1]
             elif commits and commits[0][1] > 0:
                 return None
         return versions

@@ -117,11 +117,11 @@ def peer_baselines(rule: RuleSpec, observations: Sequence[Observation]) -> dict[
     baseline = rule.baseline
     if baseline is None or baseline.kind != "peers":
         return {}
-    places = [rule.labels.index(name) for name in baseline.within]
+    positions = [rule.labels.index(name) for name in baseline.within]
     groups: dict[Labels, list[Observation]] = {}
     for observation in observations:
         if observation.value is not None:
-            groups.setdefault(tuple(observation.labels[place] for place in places), []).append(observation)
+            groups.setdefault(tuple(observation.labels[position] for position in positions), []).append(observation)
     baselines: dict[Labels, Baseline] = {}
     needs_spread = rule.fire.deviations is not None
     for peers in groups.values():
@@ -140,6 +140,6 @@ def peer_baselines(rule: RuleSpec, observations: Sequence[Observation]) -> dict[
 
 
 def _spread_of_others(peers: Sequence[Observation], excluded: int) -> float:
-    values = [peer.value or 0 for place, peer in enumerate(peers) if place != excluded]
+    values = [peer.value or 0 for index, peer in enumerate(peers) if index != excluded]
     middle = median(values)
     return MAD_TO_STANDARD_DEVIATION * median(abs(value - middle) for value in values)

@@ -70,7 +70,7 @@ def test_declared_time_travel_extends_the_retention() -> None:
     [
         (168, 0, (hold(200),), "the stream of b needs"),
         (168, 240, (), "time travel of 240 h"),
-        (300, 0, (), "300 h are to be kept"),
+        (300, 0, (), "a retention of 300 h is needed"),
         (168, 0, (Hold(holder="the reader r", since=None),), "no longer in the log"),
     ],
 )

@@ -81,7 +81,7 @@ def test_a_dry_run_counts_files_and_bytes_and_deletes_nothing(old: Catalog, lake
 def test_a_longer_retention_is_honoured_and_commits_name_their_run(old: Catalog, lake: Lake) -> None:
     older, younger = (orphan(lake, KEY, f"{DAY}/{hours}.parquet", age_hours=hours) for hours in (400, 200))
     left_out = vacuum(old, retention_hours=300)
-    assert "skipped: 300 h are to be kept, and its log remembers 168 h" in left_out.reason
+    assert "skipped: a retention of 300 h is needed, but its log keeps 168 h" in left_out.reason
     in_metadata(lake, KEY, configuration={"delta.deletedFileRetentionDuration": "interval 300 hours"})
 
     result = vacuum(old, retention_hours=300)

@@ -93,12 +93,12 @@ def with_health(
 
 def map_tables(storage: StorageSpec, tables: Iterable[T], do: Callable[[Lake, T], R]) -> Iterator[R]:
     """Applies a function to tables in parallel, each thread with its own lake; yields results in order."""
-    own = threading.local()
+    thread_local = threading.local()
 
     def run(table: T) -> R:
-        if not hasattr(own, "lake"):
-            own.lake = Lake(storage)
-        return do(own.lake, table)
+        if not hasattr(thread_local, "lake"):
+            thread_local.lake = Lake(storage)
+        return do(thread_local.lake, table)
 
     with ThreadPoolExecutor(READER_THREADS, thread_name_prefix="tables") as pool:
         yield from pool.map(run, tables)
@@ -133,7 +133,7 @@ def _pipeline_tables(name: str, spec: PipelineSpec) -> Iterator[tuple[str, str, 
     for kind, tables in kinds.items():
         for table in tables:
             yield name, table.name, kind, paths.table(name, table.name)
-    for kept in () if spec.mutations is None else (spec.mutations.names, spec.mutations.intervals):
-        yield name, kept, "mutations", paths.table(name, kept)
-    for own in spec.engine_tables:
-        yield name, own, own, paths.table(name, own)
+    for mutation_table in () if spec.mutations is None else (spec.mutations.names, spec.mutations.intervals):
+        yield name, mutation_table, "mutations", paths.table(name, mutation_table)
+    for engine_table in spec.engine_tables:
+        yield name, engine_table, engine_table, paths.table(name, engine_table)

@@ -167,10 +167,10 @@ def _partition_health(adds: pa.Table, deleted: Mapping[str, int] | None) -> tupl
     names = ("path", "size_bytes", "modification_time")
     members: dict[Partition, list[_File]] = {}
     columns = (adds.column(name).to_pylist() for name in names)
-    for place, path, size, at, rows in zip(partitions_of(adds), *columns, records, strict=True):
+    for partition, path, size, at, rows in zip(partitions_of(adds), *columns, records, strict=True):
         marked = None if deleted is None else deleted.get(path, 0)
-        members.setdefault(place, []).append(_File(size, at, rows, marked))
-    return tuple(_measure_partition(place, files) for place, files in sorted(members.items(), key=str))
+        members.setdefault(partition, []).append(_File(size, at, rows, marked))
+    return tuple(_measure_partition(partition, files) for partition, files in sorted(members.items(), key=str))
 
 
 def _measure_partition(partition: Partition, files: Sequence[_File]) -> PartitionHealth:
@@ -204,16 +204,16 @@ def file_sizes_by_partition(lake: Lake, key: str) -> dict[Partition, list[int]]:
         return {}
     adds = pa.table(table.get_add_actions(flatten=False))
     sizes_by_partition: dict[Partition, list[int]] = {}
-    for place, size in zip(partitions_of(adds), adds.column("size_bytes").to_pylist(), strict=True):
-        sizes_by_partition.setdefault(place, []).append(size)
+    for partition, size in zip(partitions_of(adds), adds.column("size_bytes").to_pylist(), strict=True):
+        sizes_by_partition.setdefault(partition, []).append(size)
     return sizes_by_partition
 
 
 def file_sizes_by_value(lake: Lake, key: str, column: str) -> dict[str | None, list[int]]:
     """Returns the file sizes of each value of a partition column."""
     sizes_by_value: dict[str | None, list[int]] = {}
-    for place, sizes in file_sizes_by_partition(lake, key).items():
-        sizes_by_value.setdefault(dict(place).get(column), []).extend(sizes)
+    for partition, sizes in file_sizes_by_partition(lake, key).items():
+        sizes_by_value.setdefault(dict(partition).get(column), []).extend(sizes)
     return sizes_by_value
 
 

@@ -109,9 +109,11 @@ def _partition_cost(health: TableHealth) -> tuple[float, str]:
     crowd = min(1.0, max(0.0, (health.partitions - FEW_PARTITIONS) / (MANY_PARTITIONS - FEW_PARTITIONS)))
     tiny = max(0.0, 1.0 - average / SMALL_PARTITION_BYTES) * crowd
     skewed = min(1.0, health.skew / WORST_SKEW) if health.largest_partition_bytes >= SKEW_FROM_BYTES else 0.0
-    of = f"{health.partitions:,} partition{'' if health.partitions == 1 else 's'} of {average / (1 << 20):,.1f} MiB"
-    why = f"{of} on average, the largest {health.skew:,.1f} x the median"
-    return tiny + skewed / 3, why
+    average_text = (
+        f"{health.partitions:,} partition{'' if health.partitions == 1 else 's'} of {average / (1 << 20):,.1f} MiB"
+    )
+    reason = f"{average_text} on average, the largest {health.skew:,.1f} x the median"
+    return tiny + skewed / 3, reason
 
 
 def _unreferenced_cost(health: TableHealth, unreferenced_bytes: int | None) -> tuple[float, str]:

@@ -204,23 +204,25 @@ def snapshot_tables(
     """
     taken_at = now or utc_now()
     reports = report_tables(catalog, pipeline=pipeline, control=True, list_folders=list_folders, now=taken_at)
-    kept = [one for one in reports if one.health is not None or one.error]
-    if kept:
-        rows = [snapshot_row(one) for one in kept]
+    written_reports = [
+        table_report for table_report in reports if table_report.health is not None or table_report.error
+    ]
+    if written_reports:
+        rows = [snapshot_row(table_report) for table_report in written_reports]
         write_snapshots(Lake(catalog.environment.lake), rows, taken_at=taken_at, pipeline=pipeline)
-    report(kept, taken_at)
-    return [_result(one) for one in kept]
+    report(written_reports, taken_at)
+    return [_result(table_report) for table_report in written_reports]
 
 
 def _result(report: TableReport) -> SnapshotResult:
-    health, judged = report.health, report.score
-    dearest = judged.costly[0] if judged is not None and judged.costly else None
+    health, score = report.health, report.score
+    costliest = score.costly[0] if score is not None and score.costly else None
     return SnapshotResult(
         table=f"{report.owner}.{report.name}",
-        score=judged.value if judged is not None else None,
+        score=score.value if score is not None else None,
         files=health.files if health is not None else None,
         bytes=health.bytes if health is not None else None,
-        reason=report.error or (f"{dearest.name}: {dearest.reason}" if dearest is not None else ""),
+        reason=report.error or (f"{costliest.name}: {costliest.reason}" if costliest is not None else ""),
     )
 
 

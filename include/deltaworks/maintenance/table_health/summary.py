@@ -52,15 +52,15 @@ def write_tables_summary(
     with log_failures(f"The summary of the tables of {pipeline}"):
         lake = Lake(catalog.environment.lake)
         home = PipelineHome.open(catalog.environment.lake, pipeline)
-        own = [report for report in reports if report.owner == pipeline]
+        pipeline_reports = [report for report in reports if report.owner == pipeline]
         key = tables_summary(pipeline)
         before, etag = read_summary(TablesSummary, home.objects, key)
         nights = before.nights() if before is not None else _nights_from_snapshots(lake, pipeline, taken_at)
         summary = build_summary(
             pipeline,
-            own,
-            plan=plan_next_night(catalog, pipeline, own),
-            holds=_table_holds(catalog, home.objects, pipeline, own),
+            pipeline_reports,
+            plan=plan_next_night(catalog, pipeline, pipeline_reports),
+            holds=_table_holds(catalog, home.objects, pipeline, pipeline_reports),
             nights=nights,
             taken_at=taken_at,
         )
@@ -145,13 +145,13 @@ def _score_costs(report: TableReport) -> tuple[ScorePenalty, ...]:
 
 
 def _table_plan(choice: TableChoice, plan: NightPlan) -> MaintenancePlan:
-    taken = plan.selected_partitions(choice.table)
+    selected = plan.selected_partitions(choice.table)
     return MaintenancePlan(
         reason=truncate(choice.reason),
-        partitions=len(taken),
-        files_saved=sum(partition.files_saved for partition in taken),
-        bytes_rewritten=sum(partition.bytes_rewritten for partition in taken),
-        seconds=sum(partition.cost_seconds for partition in taken),
+        partitions=len(selected),
+        files_saved=sum(partition.files_saved for partition in selected),
+        bytes_rewritten=sum(partition.bytes_rewritten for partition in selected),
+        seconds=sum(partition.cost_seconds for partition in selected),
         deferred=len(plan.deferred_partitions(choice.table)),
     )
 

@@ -49,7 +49,7 @@ def worst_tables(snapshots: Iterable[Snapshot], max_tables: int) -> dict[str, li
 
 def write_trend_chart(path: Path, by_table: Mapping[str, list[Snapshot]]) -> Path:
     """Writes a page with a line per table in each chart, and returns its path. Gaps are unreadable tables."""
-    figures = [_trend_figure(title, axis, of, by_table) for title, axis, of in CHARTS]
+    figures = [_trend_figure(title, axis, value_of, by_table) for title, axis, value_of in CHARTS]
     times = [row["taken_at"] for rows in by_table.values() for row in rows]
     summary = f"{len(by_table)} tables"
     if times:
@@ -57,9 +57,11 @@ def write_trend_chart(path: Path, by_table: Mapping[str, list[Snapshot]]) -> Pat
     return write_chart_page(path, title="Health of tables over time", summary=f"{summary}.", figures=figures)
 
 
-def _trend_figure(title: str, axis: str, of: LineValue, by_table: Mapping[str, list[Snapshot]]) -> go.Figure:
+def _trend_figure(title: str, axis: str, value_of: LineValue, by_table: Mapping[str, list[Snapshot]]) -> go.Figure:
     lines = [
-        go.Scatter(name=name, x=[row["taken_at"] for row in rows], y=[of(row) for row in rows], mode="lines+markers")
+        go.Scatter(
+            name=name, x=[row["taken_at"] for row in rows], y=[value_of(row) for row in rows], mode="lines+markers"
+        )
         for name, rows in by_table.items()
     ]
     return go.Figure(lines).update_layout(title=title, yaxis_title=axis).update_yaxes(rangemode="tozero")
