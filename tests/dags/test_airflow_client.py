@@ -134,7 +134,7 @@ def test_a_dag_is_paused_and_unpaused(ada: Client) -> None:
         assert dag.is_paused == paused
 
 
-def test_people_who_change_things_at_once_are_all_answered(ada: Client, dag_ids: set[str]) -> None:
+def test_concurrent_changes_are_all_answered(ada: Client, dag_ids: set[str]) -> None:
     """Airflow notes a change before it and commits it after it, on different threads: over SQLite both have to wait."""
     asked = sorted(dag_ids)[:8]
 
@@ -157,7 +157,7 @@ def test_all_dags_are_paused_and_unpaused_by_one_request(ada: Client, dag_ids: s
         assert {dag.is_paused for dag in ada.dags()} == {paused}
 
 
-def test_who_may_only_look_is_told_which_permission_is_lacking(vic: AirflowApi) -> None:
+def test_a_viewer_gets_an_error_with_the_missing_permission(vic: AirflowApi) -> None:
     assert vic.dag(STREAM) is not None
     with pytest.raises(ConfigError, match=r"AIRFLOW_FORBIDDEN.*vic, as the tests has it, may not edit the DAG"):
         vic.pause(STREAM)
@@ -165,7 +165,7 @@ def test_who_may_only_look_is_told_which_permission_is_lacking(vic: AirflowApi) 
         vic.trigger(SNAPSHOT)
 
 
-def test_a_wrong_password_is_refused(url: str) -> None:
+def test_a_wrong_password_is_rejected(url: str) -> None:
     wrong = AirflowLogin(url=url, source="the tests", username="ada", password="another-than-this")
 
     with AirflowApi(wrong) as api, pytest.raises(ConfigError, match="AIRFLOW_LOGIN_REFUSED"):
@@ -178,7 +178,7 @@ def test_a_token_that_airflow_did_not_sign_is_replaced_by_a_login(ada: Client) -
     assert ada.dag(STREAM) is not None
 
 
-def test_a_dag_that_is_not_there_is_answered_with_the_nearest_and_what_does_not_import(ada: Client) -> None:
+def test_an_unknown_dag_is_rejected_with_the_closest_match_and_import_errors(ada: Client) -> None:
     with pytest.raises(ConfigError, match="AIRFLOW_DAG_UNKNOWN") as raised:
         ada.pause("stream__game")
 
@@ -191,7 +191,7 @@ def subject_of(declared: Operation) -> str:
 
 
 @pytest.mark.parametrize("name", sorted(NOT_OFFERED))
-def test_what_nothing_in_the_project_is_declared_for_has_no_dag(dag_ids: set[str], name: str) -> None:
+def test_undeclared_features_have_no_dag(dag_ids: set[str], name: str) -> None:
     declared = OPERATIONS[name]
 
     assert declared.dag_id(subject_of(declared)) not in dag_ids
@@ -211,19 +211,19 @@ def test_the_form_of_every_operation_takes_the_options_of_its_command(
     assert sorted(tasks) == sorted(declared.task_ids(gold=True))
 
 
-def test_what_a_form_does_not_take_is_refused_in_airflows_words(ada: Client) -> None:
+def test_an_invalid_param_is_rejected_with_airflows_message(ada: Client) -> None:
     with pytest.raises(ConfigError, match=r"AIRFLOW_REFUSED.*400 to POST /dags/restore__games/dagRuns"):
         ada.trigger("restore__games", conf={"table": "no_such_table"})
 
 
-def test_a_run_is_triggered_once_however_often_it_is_asked_for(ada: Client) -> None:
+def test_a_repeated_trigger_starts_one_run(ada: Client) -> None:
     runs = [ada.trigger(SNAPSHOT, run_id="once") for _ in range(2)]
 
     assert [run.run_id for run in runs] == ["once", "once"]
     assert [run.run_id for run in ada.dag_runs(SNAPSHOT)].count("once") == 1
 
 
-def test_what_a_task_left_is_read_as_it_was_written(ada: Client) -> None:
+def test_an_xcom_is_read_as_written(ada: Client) -> None:
     records: list[dict[str, Any]] = [{"table": "events", "files": 3, "reason": None}]
     run = ada.trigger(SNAPSHOT, run_id="with-results")
     assert ada.xcom(SNAPSHOT, run.run_id, "snapshot_health", RESULTS_KEY) is None

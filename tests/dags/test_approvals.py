@@ -71,7 +71,7 @@ class Question:
         return self.approvals.valid_approval("vacuum_tables", RUN)
 
 
-def test_nobody_answers_for_the_person_and_waiting_ends_before_the_run_does(tmp_path: Path) -> None:
+def test_an_approval_has_no_default_and_times_out_before_the_run(tmp_path: Path) -> None:
     task = Question(tmp_path, "ada").task
 
     assert task.defaults is None
@@ -82,7 +82,7 @@ def test_nobody_answers_for_the_person_and_waiting_ends_before_the_run_does(tmp_
 
 
 @pytest.mark.parametrize("answer", ["Approve", "Reject"])
-def test_a_default_answer_is_refused(answer: str) -> None:
+def test_a_default_answer_is_rejected(answer: str) -> None:
     from deltaworks.airflow.approvals import OperationApproval
 
     with pytest.raises(ValueError, match="no default answer"):
@@ -92,7 +92,7 @@ def test_a_default_answer_is_refused(answer: str) -> None:
         )  # fmt: skip
 
 
-def test_a_question_without_an_answer_is_not_asked_again_but_an_outage_is_got_over() -> None:
+def test_an_unanswered_question_is_not_retried_but_an_outage_is() -> None:
     from airflow.providers.standard.exceptions import HITLRejectException, HITLTimeoutError
     from airflow.sdk import RetryAction
 
@@ -106,9 +106,7 @@ def test_a_question_without_an_answer_is_not_asked_again_but_an_outage_is_got_ov
     assert type(ApprovalRetryPolicy.deserialize(policy.serialize())) is ApprovalRetryPolicy
 
 
-def test_an_approval_keeps_who_asked_who_answered_and_the_figures_that_were_shown(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_approval_records_requester_approver_and_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     question = Question(tmp_path, "ada")
     asked = question.ask(monkeypatch)
     with pytest.raises(ContractError, match="APPROVAL_MISSING"):
@@ -134,7 +132,7 @@ def test_a_rejection_leaves_no_approval(tmp_path: Path, monkeypatch: pytest.Monk
 
 
 @pytest.mark.parametrize("requester", ["ada", None])
-def test_an_approval_by_who_asked_fails_the_task(
+def test_an_approval_by_the_requester_fails_the_task(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, requester: str | None
 ) -> None:
     question = Question(tmp_path, requester)
@@ -144,9 +142,7 @@ def test_an_approval_by_who_asked_fails_the_task(
         question.answer("ada")
 
 
-def test_where_one_person_is_all_there_are_they_may_be_declared_to_approve_themselves(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_self_approval_may_be_declared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     question = Question(tmp_path, "admin", self_approval=True)
     question.ask(monkeypatch)
 
@@ -155,7 +151,9 @@ def test_where_one_person_is_all_there_are_they_may_be_declared_to_approve_thems
     assert question.record().approved_by == "admin"
 
 
-def test_airflow_is_told_who_may_answer_without_who_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_assigned_users_are_the_approvers_without_the_requester(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     people = ["ada", "bo", {"id": "17", "name": "cy"}]
 
     asked = Question(tmp_path, "ada", approvers=people).ask(monkeypatch)
@@ -163,7 +161,7 @@ def test_airflow_is_told_who_may_answer_without_who_asked(tmp_path: Path, monkey
     assert asked["assigned_users"] == [{"id": "bo", "name": "bo"}, {"id": "17", "name": "cy"}]
 
 
-def test_where_nobody_else_may_approve_nobody_is_asked(tmp_path: Path) -> None:
+def test_without_another_approver_the_task_fails(tmp_path: Path) -> None:
     question = Question(tmp_path, "ada", approvers=["ada"])
 
     with pytest.raises(ContractError, match="Nobody but ada, who asks for it, may approve vacuum_tables"):

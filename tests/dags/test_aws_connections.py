@@ -149,7 +149,7 @@ def test_every_client_gets_keys_and_token_and_so_does_a_worker(project: Path, my
     assert {ACCESS, SECRET, TOKEN} <= set(storage.spark_conf().values())
 
 
-def test_a_connection_that_is_missing_says_what_to_create(project: Path) -> None:
+def test_a_missing_connection_names_the_command_to_create_it(project: Path) -> None:
     with pytest.raises(ConfigError) as caught:
         spark_job(environment()).execute({"params": {}, "ti": None})  # type: ignore[typeddict-item]
 
@@ -169,7 +169,7 @@ def test_a_connection_that_is_missing_says_what_to_create(project: Path) -> None
         (KEYS | {"extra": {"endpoint_url": "http://s3.example"}}, "endpoint of AWS", "endpoint: http://s3.example"),
     ],
 )
-def test_a_connection_that_does_not_fit_says_why(
+def test_an_invalid_connection_names_the_problem(
     project: Path, my_lake: Any, connection: dict[str, Any], problem: str, hint: str
 ) -> None:
     my_lake(**connection)
@@ -185,7 +185,7 @@ def test_a_connection_that_does_not_fit_says_why(
 
 
 @pytest.mark.parametrize("host", list(CLUSTER_EXTRA))
-def test_a_driver_in_cluster_mode_is_not_given_keys_on_a_command_line(
+def test_a_driver_in_cluster_mode_gets_no_keys_on_the_command_line(
     project: Path, connect: Any, my_lake: Any, spark_submit: Any, host: str
 ) -> None:
     connect(host, CLUSTER_EXTRA[host])
@@ -198,7 +198,7 @@ def test_a_driver_in_cluster_mode_is_not_given_keys_on_a_command_line(
     assert not record.exists()
 
 
-def test_variables_that_are_set_stay_and_no_connection_is_asked_for(
+def test_variables_that_are_set_are_kept_without_reading_a_connection(
     project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(f"{PREFIX}ACCESS_KEY", "mine")
@@ -208,7 +208,7 @@ def test_variables_that_are_set_stay_and_no_connection_is_asked_for(
     assert os.environ[f"{PREFIX}ACCESS_KEY"] == "mine"
 
 
-def test_an_environment_that_names_none_asks_for_none(project: Path) -> None:
+def test_an_environment_without_connections_reads_none(project: Path) -> None:
     before = dict(os.environ)
 
     set_environment_keys(load_catalog().environment)

@@ -53,7 +53,7 @@ def told(sample_project: Path) -> Any:
     return run_python(BACKFILL, sample_project)
 
 
-def test_a_backfill_makes_one_run_a_date_although_gold_is_built_every_quarter_of_an_hour(told: Any) -> None:
+def test_a_backfill_creates_one_run_per_date(told: Any) -> None:
     assert [logical[:10] for logical, _ in told["three"]] == ["2026-01-01", "2026-01-02", "2026-01-03"]
     assert len(told["to_the_end_of_a_date"]) == 1
 
@@ -62,7 +62,7 @@ def test_a_backfilled_date_has_a_logical_date_that_no_scheduled_run_has(told: An
     assert {dt.datetime.fromisoformat(logical).second for logical, _ in told["three"]} == {1}
 
 
-def test_a_date_that_is_not_over_is_not_backfilled(told: Any) -> None:
+def test_an_incomplete_date_is_not_backfilled(told: Any) -> None:
     ends = [dt.datetime.fromisoformat(end) for _, end in told["unfinished"]]
 
     assert len(ends) == 1
@@ -84,7 +84,7 @@ def test_scheduled_runs_follow_the_cron_expression(told: Any) -> None:
         ("manual", "2026-01-05", "2026-01-05"),
     ],
 )
-def test_only_a_backfilled_run_builds_its_own_date(run_type: str, dates: str | None, built: str) -> None:
+def test_only_a_backfill_run_builds_its_own_date(run_type: str, dates: str | None, built: str) -> None:
     from types import SimpleNamespace
 
     from jinja2 import Environment
@@ -100,6 +100,6 @@ def test_only_a_backfilled_run_builds_its_own_date(run_type: str, dates: str | N
     assert rendered == built
 
 
-def test_a_dag_that_is_new_does_not_run_for_a_time_that_has_passed(told: Any) -> None:
+def test_a_new_dag_does_not_run_for_past_schedules(told: Any) -> None:
     for first in told["first"]:
         assert dt.datetime.fromisoformat(first) > dt.datetime.fromisoformat(told["now"])

@@ -71,7 +71,7 @@ ADA, VIC = ("ada", "admin"), ("vic", "viewer")
 
 
 @pytest.mark.parametrize("page", ANSWERS)
-def test_who_is_answered_what(server: Any, project: Path, page: str) -> None:
+def test_access_to_each_route(server: Any, project: Path, page: str) -> None:
     logins = ({}, {"Authorization": "Bearer forged"}, as_user(*VIC), as_user(*ADA))
 
     assert (
@@ -80,14 +80,14 @@ def test_who_is_answered_what(server: Any, project: Path, page: str) -> None:
     )
 
 
-def test_somebody_without_a_login_is_sent_to_airflows_and_comes_back(server: Any, project: Path) -> None:
+def test_a_user_without_login_is_redirected_to_airflows_login(server: Any, project: Path) -> None:
     answer = server.get("/deltaworks/?only=games", headers={"Accept": "text/html"})
 
     assert answer.headers["location"].startswith("/auth/login?next=")
     assert quote("/deltaworks/?only=games", safe="") in answer.headers["location"]
 
 
-def test_a_script_without_a_login_is_told_so(server: Any, project: Path) -> None:
+def test_a_script_without_login_gets_401(server: Any, project: Path) -> None:
     assert server.get("/deltaworks/?format=json").status_code == 401
 
 
@@ -103,13 +103,13 @@ def test_every_relay_and_stream_whose_dag_is_on_record_is_shown(server: Any, pro
     assert {row["may_restart"] for row in by_admin["streams"]} == {True}
 
 
-def test_a_dag_of_others_is_told_kindly_that_there_is_nothing(server: Any, project: Path) -> None:
+def test_the_page_of_an_unrelated_dag_has_a_message(server: Any, project: Path) -> None:
     html = server.get("/deltaworks/dag/somebody_elses", headers={"Accept": "text/html", **as_user(*VIC)}).text
 
     assert "is no DAG of Deltaworks" in html
 
 
-def test_airflow_takes_every_place_that_the_plugin_declares(server: Any, project: Path) -> None:
+def test_airflow_accepts_every_view_of_the_plugin(server: Any, project: Path) -> None:
     listed = server.get("/api/v2/plugins", headers=as_user(*ADA)).json()["plugins"]
     (ours,) = [plugin for plugin in listed if plugin["name"] == "deltaworks"]
 
@@ -228,7 +228,7 @@ def test_a_viewer_and_a_foreign_page_start_nothing(
     assert "console__nonce-of-this-test-2" not in {run["dag_run_id"] for run in runs}
 
 
-def test_a_run_that_waits_for_a_person_is_on_the_overview_until_it_is_answered(
+def test_a_pending_approval_is_on_the_overview_until_it_is_answered(
     server: Any, control_dag: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     acting(server, monkeypatch)
@@ -293,7 +293,7 @@ def ask_for_approval(dag_id: str) -> Callable[[], None]:
     return answer
 
 
-def test_what_airflow_does_not_take_is_said_in_its_words(
+def test_airflows_rejection_is_shown_in_its_words(
     server: Any, control_dag: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     acting(server, monkeypatch)

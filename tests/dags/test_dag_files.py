@@ -101,7 +101,7 @@ def test_the_pipelines_of_this_project_have_their_dags() -> None:
     assert [dag for dag in parsed["dags"] if dag.startswith("find_lost_events__")] == ["find_lost_events__games"]
 
 
-def test_dag_files_only_wire() -> None:
+def test_dag_files_contain_only_wiring() -> None:
     for path in (REPOSITORY / "dags").glob("*.py"):
         assert len(path.read_text().splitlines()) <= 80, path
 
@@ -160,7 +160,7 @@ def test_every_task_has_its_pool_and_retries(bag: Any) -> None:
                 assert task.retry_exponential_backoff, (dag.dag_id, task.task_id)
 
 
-def test_endless_tasks_have_no_time_out_and_a_high_limit_before_they_pause(bag: Any) -> None:
+def test_continuous_tasks_have_no_timeout_and_a_high_failure_limit(bag: Any) -> None:
     endless = [dag for dag in bag.dags.values() if "continuous" in dag.tags]
     assert len(endless) == 3
     for dag in endless:
@@ -169,7 +169,7 @@ def test_endless_tasks_have_no_time_out_and_a_high_limit_before_they_pause(bag: 
         assert all(task.execution_timeout is None for task in dag.tasks), dag.dag_id
 
 
-def test_tasks_that_end_have_a_time_out(bag: Any) -> None:
+def test_batch_tasks_have_a_timeout(bag: Any) -> None:
     for dag in bag.dags.values():
         if "continuous" not in dag.tags:
             assert dag.dagrun_timeout is not None, dag.dag_id
@@ -180,7 +180,7 @@ def test_tasks_that_end_have_a_time_out(bag: Any) -> None:
                 assert task.execution_timeout or timeout < dag.dagrun_timeout, task.task_id
 
 
-def test_cleaning_counts_only_until_it_is_told_otherwise(bag: Any) -> None:
+def test_cleaning_is_a_dry_run_by_default(bag: Any) -> None:
     dag = bag.dags["clean__landing"]
     (task,) = dag.tasks
 
@@ -213,7 +213,7 @@ def test_maintenance_runs_its_steps_in_order(bag: Any) -> None:
     assert (note.is_teardown, note.on_failure_fail_dagrun) == (True, False), "a run is as its other tasks made it"
 
 
-def test_files_in_use_within_seven_days_are_deleted_only_behind_a_persons_approval(bag: Any) -> None:
+def test_recent_files_are_deleted_only_with_approval(bag: Any) -> None:
     dag = bag.dags["vacuum_tables__games"]
     order = [task.task_id for task in dag.topological_sort()]
     form = {"retention_hours": 48, "allow_below_minimum": "the disk is full", "dry_run": False}
@@ -236,7 +236,7 @@ def arguments_for(task: Any, form: dict[str, Any]) -> list[str]:
     return option_arguments(task, {"tables": None, "vacuum_dry_run": False} | form)
 
 
-def test_jobs_tell_of_their_failures_and_of_their_ends(bag: Any) -> None:
+def test_jobs_have_failure_and_success_callbacks(bag: Any) -> None:
     from deltaworks.airflow.job_alerts import alert_on_failure, resolve_on_success
 
     jobs = [
@@ -259,7 +259,7 @@ def test_gold_tables_are_assets_of_the_task_that_builds_them(bag: Any, sample_pr
         assert outlets[0].uri == f"file://{sample_project}/lake/tables/games/events_per_hour"
 
 
-def test_the_graph_of_assets_shows_what_gold_reads_and_no_stream_announces_anything(bag: Any) -> None:
+def test_the_asset_graph_shows_the_inputs_of_gold_and_no_stream_updates(bag: Any) -> None:
     gold, stream = bag.dags["gold__games"].get_task("rebuild_gold"), bag.dags["stream__games"].get_task("ingest")
 
     assert "bronze.games.events" in {asset.name for asset in gold.inlets}
@@ -280,7 +280,7 @@ def test_the_graph_of_assets_shows_what_gold_reads_and_no_stream_announces_anyth
         (None, ["edits", "games"]),
     ],
 )
-def test_a_task_reads_the_pipeline_of_its_dag_and_the_scheduler_all(
+def test_a_task_loads_the_pipeline_of_its_dag_and_the_scheduler_loads_all(
     sample_project: Path, monkeypatch: pytest.MonkeyPatch, dag_id: str | None, read: list[str]
 ) -> None:
     monkeypatch.setenv("DELTAWORKS_PROJECT", str(sample_project))
@@ -309,7 +309,7 @@ print(json.dumps(dags))
         assert {other.partition("__")[2] for other in there} <= {dag_id.partition("__")[2], "landing"}
 
 
-def test_a_form_is_the_dags_and_no_copy_of_it_is_a_tasks(bag: Any) -> None:
+def test_tasks_do_not_copy_the_params_of_the_dag(bag: Any) -> None:
     forms = [dag for dag in bag.dags.values() if dag.params]
     assert {"restore__games", "gold__games", "maintenance__games", "clean__landing"} <= {dag.dag_id for dag in forms}
     for dag in forms:
@@ -317,7 +317,7 @@ def test_a_form_is_the_dags_and_no_copy_of_it_is_a_tasks(bag: Any) -> None:
             assert not set(task.params) & set(dag.params), (dag.dag_id, task.task_id)
 
 
-def test_operations_have_dags_for_the_pipelines_that_the_environment_names(tmp_path: Path) -> None:
+def test_operations_have_dags_for_the_declared_pipelines(tmp_path: Path) -> None:
     project = write_project(tmp_path)
     environment = project / "include" / "environments" / "local.yaml"
     environment.write_text(environment.read_text() + "operation_dags: [edits]\n")

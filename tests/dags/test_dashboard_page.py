@@ -65,12 +65,12 @@ def viewer() -> dict[str, str]:
 
 
 @pytest.mark.parametrize("page", [LIST, PAGE, f"{PAGE}{SPAN}", "/deltaworks/dashboards/unknown/unknown"])
-def test_nobody_sees_a_dashboard_without_logging_in(server: Any, dashboards: Path, page: str) -> None:
+def test_a_dashboard_needs_a_login(server: Any, dashboards: Path, page: str) -> None:
     assert server.get(page).status_code == 401
     assert server.get(page, headers={"Authorization": "Bearer forged"}).status_code == 403
 
 
-def test_who_may_read_the_streams_runs_sees_its_dashboards(server: Any, dashboards: Path) -> None:
+def test_readers_of_the_stream_dag_see_its_dashboards(server: Any, dashboards: Path) -> None:
     listed, page = server.get(LIST, headers=viewer()), server.get(f"{PAGE}{SPAN}", headers=viewer())
 
     assert f'href="{PAGE}"' in listed.text
@@ -85,7 +85,7 @@ def test_who_may_read_the_streams_runs_sees_its_dashboards(server: Any, dashboar
     assert not re.search(r"<script|javascript:|\son\w+=", page.text)
 
 
-def test_who_may_not_sees_none_and_costs_nothing(server: Any, dashboards: Path, drawn: list[str]) -> None:
+def test_other_users_see_no_dashboard_and_cause_no_query(server: Any, dashboards: Path, drawn: list[str]) -> None:
     from airflow.api_fastapi.app import get_auth_manager
 
     def only_others(*, details: Any, **_: Any) -> bool:
@@ -101,7 +101,7 @@ def test_who_may_not_sees_none_and_costs_nothing(server: Any, dashboards: Path, 
     assert drawn == []
 
 
-def test_a_page_is_drawn_once_for_all_readers_until_it_is_due(server: Any, dashboards: Path, drawn: list[str]) -> None:
+def test_a_page_is_rendered_once_per_refresh_interval(server: Any, dashboards: Path, drawn: list[str]) -> None:
     declaration = dashboards / "include" / "pipelines" / "games" / "pipeline.yaml"
     declaration.write_text(declaration.read_text().replace("title: Operations", "title: Shared"))
 

@@ -51,7 +51,7 @@ def test_a_configuration_with_an_auth_manager_and_random_secrets_starts(variable
 
 
 @pytest.mark.parametrize("allowed", [None, "", "false"])
-def test_the_simple_auth_manager_is_refused_unless_it_is_allowed(
+def test_the_simple_auth_manager_is_rejected_unless_allowed(
     variables: dict[str, str], monkeypatch: pytest.MonkeyPatch, allowed: str | None
 ) -> None:
     monkeypatch.setenv("AIRFLOW__CORE__AUTH_MANAGER", SIMPLE)
@@ -66,7 +66,7 @@ def test_the_simple_auth_manager_is_refused_unless_it_is_allowed(
     assert refusal({**variables, "DELTAWORKS_ENVIRONMENT": "local"}) is None
 
 
-def test_a_simple_auth_manager_that_makes_everybody_an_admin_is_refused_even_if_allowed(
+def test_a_simple_auth_manager_with_all_admins_is_always_rejected(
     variables: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("AIRFLOW__CORE__AUTH_MANAGER", SIMPLE)
@@ -89,7 +89,7 @@ def test_a_simple_auth_manager_that_makes_everybody_an_admin_is_refused_even_if_
         ("AIRFLOW_CONN_DELTAWORKS_AIRFLOW", "http://admin:admin@airflow", "login"),
     ],
 )
-def test_a_weak_secret_of_airflow_is_refused_by_option_and_variable(
+def test_a_weak_secret_is_rejected_with_its_option_and_variable(
     variables: dict[str, str], monkeypatch: pytest.MonkeyPatch, variable: str, value: str, place: str
 ) -> None:
     monkeypatch.setenv(variable, value)
@@ -104,7 +104,7 @@ def test_a_weak_secret_of_airflow_is_refused_by_option_and_variable(
 
 
 @pytest.mark.parametrize(("allowed", "starts"), [("", False), ("true", True)])
-def test_a_process_of_airflow_ends_before_it_does_anything(tmp_path: Path, allowed: str, starts: bool) -> None:
+def test_an_unsafe_airflow_process_ends_at_its_start(tmp_path: Path, allowed: str, starts: bool) -> None:
     inherited = {name: value for name, value in os.environ.items() if not name.startswith(("AIRFLOW", "DELTAWORKS"))}
     environment = (
         inherited
@@ -141,7 +141,7 @@ def test_a_process_of_airflow_ends_before_it_does_anything(tmp_path: Path, allow
         ("AIRFLOW__CORE__FERNET_KEY", ("api-server", "scheduler", "triggerer", "dag-processor", "db"), ()),
     ],
 )
-def test_a_process_that_needs_a_secret_is_refused_without_it_and_no_other_is(
+def test_a_missing_secret_is_rejected_only_in_processes_that_need_it(
     variables: dict[str, str],
     monkeypatch: pytest.MonkeyPatch,
     variable: str,

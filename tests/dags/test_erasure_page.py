@@ -71,7 +71,7 @@ def viewer() -> dict[str, str]:
 
 
 @pytest.mark.parametrize("page", [LIST, SAVED, CHAIN])
-def test_nobody_sees_a_request_without_logging_in(server: Any, requests: Path, page: str) -> None:
+def test_erasure_requests_need_a_login(server: Any, requests: Path, page: str) -> None:
     assert server.get(page).status_code == 401
     assert server.get(page, headers={"Accept": "text/html"}).status_code == 303
 
@@ -86,18 +86,18 @@ def test_requests_are_shown_with_what_is_due(server: Any, requests: Path) -> Non
     assert f'href="{SAVED}"' in page.text
 
 
-def test_a_certificate_is_handed_out_as_it_is_stored(server: Any, requests: Path) -> None:
+def test_a_certificate_is_served_as_stored(server: Any, requests: Path) -> None:
     saved = server.get(SAVED, headers=viewer())
     assert json.loads(saved.text)["request_id"] == "e1"
     assert saved.headers["content-disposition"] == 'attachment; filename="erasure-players-e1.json"'
     assert server.get(f"{LIST}/players/e2/certificate", headers=viewer()).status_code == 404
 
 
-def test_the_chain_of_certificates_is_compared(server: Any, requests: Path) -> None:
+def test_the_certificate_chain_is_verified(server: Any, requests: Path) -> None:
     assert "Certificates: 1" in server.get(CHAIN, headers=viewer()).text
 
 
-def test_who_may_not_read_the_dag_sees_nothing(server: Any, requests: Path) -> None:
+def test_a_user_who_may_not_read_the_dag_sees_nothing(server: Any, requests: Path) -> None:
     from airflow.api_fastapi.app import get_auth_manager
 
     def only_others(*, details: Any, **_: Any) -> bool:

@@ -10,7 +10,7 @@ import pytest
 
 
 @pytest.mark.parametrize("off", [False, True], ids=["protected", "without"])
-def test_an_executor_ends_although_one_of_its_tasks_never_does(off: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_executor_ends_with_a_continuous_task(off: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     from airflow.executors.local_executor import LocalExecutor as AirflowsExecutor
 
     from deltaworks.airflow.executor import GRACE_VARIABLE, LocalExecutor

@@ -24,7 +24,7 @@ def forms() -> Any:
     return run_python(PARAMS, REPOSITORY)
 
 
-def test_no_form_waits_for_a_value_that_nobody_has_to_give(forms: Any) -> None:
+def test_no_form_requires_an_optional_value(forms: Any) -> None:
     empty_texts = [
         f"{dag_id}.{name}"
         for dag_id, params in forms.items()
@@ -35,13 +35,13 @@ def test_no_form_waits_for_a_value_that_nobody_has_to_give(forms: Any) -> None:
     assert empty_texts == []
 
 
-def test_every_field_has_a_type_that_chooses_it_and_a_title(forms: Any) -> None:
+def test_every_field_has_a_type_and_a_title(forms: Any) -> None:
     for dag_id, params in forms.items():
         for name, param in params.items():
             assert {"type", "title"} <= set(param["schema"]), (dag_id, name)
 
 
-def test_a_choice_that_may_stay_open_lists_none_and_shows_it_in_words(forms: Any) -> None:
+def test_an_optional_choice_has_a_labelled_null(forms: Any) -> None:
     choices = {
         (dag_id, name): param["schema"]
         for dag_id, params in forms.items()

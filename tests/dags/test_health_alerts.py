@@ -69,7 +69,7 @@ def open_ones(objects: LocalObjects) -> set[tuple[str, str]]:
     ],
     ids=lambda value: value.cause if isinstance(value, Verdict) else "",
 )
-def test_a_verdict_calls_for_its_alerts(verdict: Verdict, expected: set[str]) -> None:
+def test_a_verdict_causes_its_alerts(verdict: Verdict, expected: set[str]) -> None:
     assert alert_causes(verdict) == expected
 
 
@@ -77,7 +77,7 @@ def test_every_alert_of_verdicts_is_registered() -> None:
     assert set(ALERTS) >= verdict_alerts() >= {"DATA_LOSS_NEAR", "STREAM_UNHEALTHY", "DATA_LOST"}
 
 
-def test_alerts_come_with_verdicts_and_go_with_them(objects: LocalObjects) -> None:
+def test_alerts_are_raised_and_resolved_with_verdicts(objects: LocalObjects) -> None:
     other = dataclasses.replace(WELL, name="edits")
     alert_on_verdicts(objects, [ill("BACKLOG_OLD"), other], now=NOW)
     assert open_ones(objects) == {("BACKLOG_OLD", "stream games")}
@@ -89,7 +89,7 @@ def test_alerts_come_with_verdicts_and_go_with_them(objects: LocalObjects) -> No
     assert open_ones(objects) == set()
 
 
-def test_alerts_of_what_is_declared_no_more_end(objects: LocalObjects) -> None:
+def test_alerts_of_undeclared_subjects_are_resolved(objects: LocalObjects) -> None:
     alert_on_verdicts(objects, [ill("BACKLOG_OLD")], now=NOW)
 
     alert_on_verdicts(objects, [dataclasses.replace(WELL, name="edits")], now=NOW + timedelta(minutes=1))
@@ -98,7 +98,7 @@ def test_alerts_of_what_is_declared_no_more_end(objects: LocalObjects) -> None:
 
 
 @pytest.mark.parametrize("off", [False, True], ids=["protected", "without a bound"])
-def test_more_input_than_can_be_landed_is_told_by_its_age_and_clears_alone(objects: LocalObjects, off: bool) -> None:
+def test_an_old_backlog_raises_an_alert_and_resolves_itself(objects: LocalObjects, off: bool) -> None:
     """Twice the capacity comes in for three hours, then nothing until all of it has landed."""
     limits = HealthLimits(backlog_seconds_max=1e9 if off else 3600, stall_seconds=1e9)
     previous, causes = None, []
@@ -125,9 +125,7 @@ def test_more_input_than_can_be_landed_is_told_by_its_age_and_clears_alone(objec
 
 
 @pytest.mark.parametrize("off", [False, True], ids=["protected", "without a bound"])
-def test_a_stream_whose_events_do_not_fit_is_alerted_on_with_the_reasons_and_clears_alone(
-    objects: LocalObjects, off: bool
-) -> None:
+def test_quarantined_rows_raise_an_alert_with_reasons_and_resolve_it(objects: LocalObjects, off: bool) -> None:
     """For half an hour nothing that comes in fits, then everything does."""
     limits = HealthLimits(quarantined_share_max=1.0 if off else 0.05, stall_seconds=1e9)
     previous, throughput, causes, summaries = None, Throughput(), [], set()
@@ -170,9 +168,7 @@ def test_a_stream_whose_events_do_not_fit_is_alerted_on_with_the_reasons_and_cle
         (ill("SOURCE_EXPIRES"), "Mend it."),
     ],
 )
-def test_a_source_that_forgets_is_told_with_what_keeps_it_from_that(
-    objects: LocalObjects, verdict: Verdict, step: str
-) -> None:
+def test_expiring_input_raises_an_alert_with_the_next_step(objects: LocalObjects, verdict: Verdict, step: str) -> None:
     for left, seen in ((7_200.0, "forgets the oldest that waits in 2.0 h"), (-7_200.0, "may have forgotten")):
         verdict = dataclasses.replace(verdict, loss_near=True, time_left_seconds=left)
         alert_on_verdicts(objects, [verdict], now=NOW)
@@ -219,13 +215,13 @@ def test_the_running_task_of_a_hung_stream_is_cleared(objects: LocalObjects) -> 
     [Airflow(state="up_for_retry"), Airflow(started=NOW - timedelta(seconds=60))],
     ids=["none runs", "it has just started"],
 )
-def test_nothing_is_cleared_where_no_task_runs_or_it_is_young(objects: LocalObjects, airflow: Airflow) -> None:
+def test_nothing_is_cleared_without_a_running_task_or_during_startup(objects: LocalObjects, airflow: Airflow) -> None:
     restart_hung(objects, [HUNG], airflow, now=NOW)
 
     assert airflow.cleared == []
 
 
-def test_the_bounds_a_stream_declares_are_those_it_is_judged_by(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stream_is_checked_by_its_declared_limits(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from deltaworks.control.health.report import limits_of
     from deltaworks.specs.project import load_catalog
 
@@ -246,7 +242,7 @@ def test_a_stream_may_declare_that_it_starts_sooner(objects: LocalObjects) -> No
     assert len(airflow.cleared) == 1
 
 
-def test_a_stream_that_hangs_again_and_again_is_left_after_a_few_times_and_told(objects: LocalObjects) -> None:
+def test_restarts_of_a_hung_stream_are_limited_and_alerted(objects: LocalObjects) -> None:
     airflow = Airflow()
     for minute in range(30):
         restart_hung(objects, [HUNG], airflow, now=NOW + timedelta(minutes=minute))
@@ -260,7 +256,7 @@ def test_a_stream_that_hangs_again_and_again_is_left_after_a_few_times_and_told(
     assert open_ones(objects) == set()
 
 
-def test_two_health_checks_at_once_take_one_restart(objects: LocalObjects) -> None:
+def test_concurrent_health_checks_restart_once(objects: LocalObjects) -> None:
     class Racing(LocalObjects):
         """Another one writes between our look and our write."""
 
@@ -292,7 +288,7 @@ def test_a_job_is_overdue_after_two_of_its_intervals_or_one_and_an_hour(
     assert is_overdue(schedule, NOW - timedelta(hours=hours), NOW) == overdue
 
 
-def test_the_longest_wait_of_a_schedule_is_over_its_weekend() -> None:
+def test_the_longest_interval_of_a_weekday_schedule_is_the_weekend() -> None:
     assert longest_interval("0 3 * * 1-5", NOW) == timedelta(days=3)
 
 
@@ -302,7 +298,7 @@ def context_of(objects: LocalObjects, *, leaf: bool = True, exception: object = 
     return {"ti": ti, "task": task, "exception": exception}
 
 
-def test_a_failed_task_is_told_with_its_condition_and_its_next_success_ends_that(objects: LocalObjects) -> None:
+def test_a_failed_task_raises_an_alert_that_its_next_success_resolves(objects: LocalObjects) -> None:
     from deltaworks.airflow.job_alerts import last_success, raise_failure_alert, record_success
     from deltaworks.errors import ConcurrencyError
 
@@ -342,7 +338,7 @@ def by_hand(objects: LocalObjects, form: dict[str, Any], **fixed: Any) -> Any:
         ({"dry_run": False, "tables": ["events"]}, {"dry_run": False}, False),
     ],
 )
-def test_a_failed_task_of_a_night_is_made_good_by_the_whole_of_it_in_earnest(
+def test_a_complete_manual_run_resolves_the_failure_of_a_night(
     objects: LocalObjects, form: dict[str, Any], fixed: dict[str, Any], made_good: bool
 ) -> None:
     from deltaworks.airflow.job_alerts import raise_failure_alert, record_success
@@ -360,7 +356,7 @@ def test_a_failed_task_of_a_night_is_made_good_by_the_whole_of_it_in_earnest(
     )
 
 
-def test_a_night_has_come_to_its_end_with_the_task_before_its_note(objects: LocalObjects) -> None:
+def test_a_night_succeeds_with_the_task_before_its_teardown(objects: LocalObjects) -> None:
     from deltaworks.airflow.job_alerts import last_success, record_success
 
     context = context_of(objects, leaf=False)
@@ -385,7 +381,7 @@ def test_some_conditions_are_alerts_of_their_own(objects: LocalObjects, conditio
     assert open_ones(objects) == set()
 
 
-def test_a_night_that_is_skipped_is_told_by_the_look_for_it_and_by_nothing_else(objects: LocalObjects) -> None:
+def test_a_skipped_night_is_alerted_as_overdue(objects: LocalObjects) -> None:
     from deltaworks.airflow.job_alerts import record_success
 
     catalog, night = load_catalog("local"), "maintenance__games"
@@ -406,7 +402,7 @@ def test_a_night_that_is_skipped_is_told_by_the_look_for_it_and_by_nothing_else(
     assert ("JOB_OVERDUE", night) not in open_ones(objects)
 
 
-def test_a_record_of_a_success_that_cannot_be_read_does_not_make_a_job_late_for_ever_or_never(
+def test_a_damaged_success_record_is_replaced(
     objects: LocalObjects,
 ) -> None:
     from deltaworks.airflow.job_alerts import last_success
@@ -417,7 +413,7 @@ def test_a_record_of_a_success_that_cannot_be_read_does_not_make_a_job_late_for_
     assert last_success(objects, "maintenance__games", now=NOW + timedelta(hours=49)) == NOW
 
 
-def test_a_step_that_others_follow_is_not_the_end_of_its_job(objects: LocalObjects) -> None:
+def test_a_task_with_downstream_tasks_does_not_complete_its_job(objects: LocalObjects) -> None:
     from deltaworks.airflow.job_alerts import record_success
 
     record_success(objects, context_of(objects, leaf=False))
@@ -425,7 +421,7 @@ def test_a_step_that_others_follow_is_not_the_end_of_its_job(objects: LocalObjec
     assert objects.list("control/alerts/jobs/") == []
 
 
-def test_a_gold_table_nobody_builds_is_told_until_it_is_fresh_again(objects: LocalObjects) -> None:
+def test_a_stale_gold_table_is_alerted_until_it_is_fresh(objects: LocalObjects) -> None:
     from deltaworks.gold.inputs import record_refreshed
     from deltaworks.specs.gold import GoldTableSpec
 
@@ -446,7 +442,7 @@ def test_a_gold_table_nobody_builds_is_told_until_it_is_fresh_again(objects: Loc
     assert open_ones(objects) == set()
 
 
-def test_a_callback_that_cannot_reach_anything_fails_no_task(
+def test_a_failing_callback_does_not_fail_the_task(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     from deltaworks.airflow import job_alerts
@@ -466,7 +462,7 @@ def test_a_callback_that_cannot_reach_anything_fails_no_task(
 
 
 @pytest.mark.parametrize("minutes", [None, "30"])
-def test_a_declared_deadline_is_airflows_own_and_calls_what_tells_it(
+def test_a_declared_deadline_uses_airflows_deadline_alert(
     project: Path, monkeypatch: pytest.MonkeyPatch, minutes: str | None
 ) -> None:
     from deltaworks.airflow.scheduled_dags import gold_dag
@@ -483,7 +479,7 @@ def test_a_declared_deadline_is_airflows_own_and_calls_what_tells_it(
     assert declared == ([] if minutes is None else [(timedelta(minutes=30), path, told)])
 
 
-def test_a_missed_deadline_is_told_and_the_next_end_resolves_it(
+def test_a_missed_deadline_raises_an_alert_that_the_next_success_resolves(
     project: Path, objects: LocalObjects, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from deltaworks.airflow import job_alerts

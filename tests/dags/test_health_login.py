@@ -35,7 +35,7 @@ def without_connection(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("without_connection")
-def test_without_a_connection_the_environment_says_where_airflow_is(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_connection_the_environments_airflow_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
     with airflow_server("stream__games") as server:
         monkeypatch.setenv("PASSWORD_OF_ADA", server.login[1])
         declared = environment(url=server.url, username=server.login[0], password="env:PASSWORD_OF_ADA")
@@ -47,12 +47,12 @@ def test_without_a_connection_the_environment_says_where_airflow_is(monkeypatch:
 
 
 @pytest.mark.usefixtures("without_connection")
-def test_with_neither_hung_streams_are_left_to_people_and_the_log_says_what_to_declare() -> None:
+def test_without_any_login_hung_streams_are_not_restarted_and_the_log_has_a_hint() -> None:
     with pytest.raises(ConfigError, match="AIRFLOW_CONNECTION_MISSING"):
         airflow_api(environment())
 
 
-def test_a_connection_of_airflow_wins_over_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_connection_of_airflow_overrides_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     connection = (
         '{"conn_type": "http", "host": "airflow", "port": 8443, "schema": "https", "login": "bo", "password": "p"}'
     )

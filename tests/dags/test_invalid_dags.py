@@ -48,14 +48,14 @@ def parsed(tmp_path_factory: pytest.TempPathFactory) -> Any:
     return run_python(PARSE, project)
 
 
-def test_the_others_have_all_their_dags(parsed: Any) -> None:
+def test_valid_pipelines_have_all_their_dags(parsed: Any) -> None:
     sound = {name for name, dag in parsed["dags"].items() if "declared wrongly" not in dag["tags"]}
 
     assert {"stream__edits", "maintenance__edits", "reprocess__edits", "relay__landing", "stream_health"} <= sound
     assert not [name for name in sound if name.endswith("__games")]
 
 
-def test_a_wrong_one_keeps_its_dags_without_a_schedule_and_with_its_mistake(parsed: Any) -> None:
+def test_an_invalid_pipeline_keeps_its_dags_without_a_schedule(parsed: Any) -> None:
     wrong = {name: dag for name, dag in parsed["dags"].items() if "declared wrongly" in dag["tags"]}
 
     assert {"gold__games", "maintenance__games", "stream__games", "relay__second", "relay__third"} <= wrong.keys()
@@ -73,7 +73,7 @@ def kinds_of(parsed: Any, name: str) -> dict[str, Any]:
     return {dag_id.partition("__")[0]: dag for dag_id, dag in parsed["dags"].items() if dag_id.endswith(f"__{name}")}
 
 
-def test_a_wrong_one_has_the_dags_of_a_sound_one(parsed: Any) -> None:
+def test_an_invalid_pipeline_has_the_dags_of_a_valid_one(parsed: Any) -> None:
     sound, wrong = kinds_of(parsed, "edits"), kinds_of(parsed, "games")
 
     assert {"restore", "reprocess", "replay_quarantine", "start_over"} <= wrong.keys()
@@ -85,7 +85,7 @@ def test_a_wrong_one_has_the_dags_of_a_sound_one(parsed: Any) -> None:
         assert wrong[kind]["tags"] == sorted({*sound[kind]["tags"], "declared wrongly", "games", kind} - {"edits"})
 
 
-def test_a_run_under_way_keeps_its_tasks(parsed: Any) -> None:
+def test_a_running_run_keeps_its_tasks(parsed: Any) -> None:
     sound, wrong = kinds_of(parsed, "edits"), kinds_of(parsed, "games")
 
     assert wrong["stream"]["tasks"] == ["ingest"]
@@ -95,7 +95,7 @@ def test_a_run_under_way_keeps_its_tasks(parsed: Any) -> None:
         assert [task for task in wrong[kind]["tasks"] if task != "rebuild_gold"] == sound[kind]["tasks"], kind
 
 
-def test_every_mistake_is_in_one_import_error_and_nothing_else_is(parsed: Any) -> None:
+def test_one_import_error_contains_all_validation_errors(parsed: Any) -> None:
     assert list(parsed["errors"]) == ["declarations.py"]
     shown = parsed["errors"]["declarations.py"]
     assert "pipeline games: 1 error in pipeline.yaml:" in shown
@@ -103,7 +103,7 @@ def test_every_mistake_is_in_one_import_error_and_nothing_else_is(parsed: Any) -
     assert "relay second: " in shown
 
 
-def test_the_task_of_such_a_dag_fails_with_the_mistake() -> None:
+def test_the_task_of_a_placeholder_dag_fails_with_the_error() -> None:
     from airflow.sdk.exceptions import AirflowFailException
 
     from deltaworks.airflow.invalid_dags import invalid_dag
@@ -121,7 +121,7 @@ def test_the_task_of_such_a_dag_fails_with_the_mistake() -> None:
             task.execute({})
 
 
-def test_a_runbook_links_to_a_page_of_the_console_that_is_there() -> None:
+def test_a_runbook_links_to_an_existing_console_page() -> None:
     from deltaworks.airflow.runbooks import invalid_runbook
     from deltaworks.errors import ConfigError
 
@@ -131,7 +131,7 @@ def test_a_runbook_links_to_a_page_of_the_console_that_is_there() -> None:
     assert "(/deltaworks/)" in invalid_runbook("restore__games", "games", wrong)
 
 
-def test_a_fence_in_a_mistake_does_not_end_the_block_that_shows_it() -> None:
+def test_a_code_fence_in_an_error_does_not_end_its_block() -> None:
     from deltaworks.airflow.runbooks import invalid_runbook
     from deltaworks.errors import ConfigError
 
@@ -140,7 +140,7 @@ def test_a_fence_in_a_mistake_does_not_end_the_block_that_shows_it() -> None:
     assert docs.count("```") == 2
 
 
-def test_the_console_has_a_wrong_one_with_its_mistake_and_its_run(
+def test_the_console_shows_an_invalid_pipeline_with_error_and_run(
     dags_on_record: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from airflow.api_fastapi.app import create_app
@@ -167,7 +167,7 @@ def test_the_console_has_a_wrong_one_with_its_mistake_and_its_run(
     assert (alone["row"]["cause"], alone["owner"]["batch_id"]) == ("INVALID_DECLARATION", 41)
 
 
-def test_the_dag_files_leave_no_wrong_pipeline_out() -> None:
+def test_every_invalid_pipeline_has_placeholder_dags() -> None:
     for name in ("streams", "gold", "maintenance", "mutations", "operations"):
         text = (REPOSITORY / "dags" / f"{name}.py").read_text()
         assert "wrong_pipelines(" in text or "invalid_operation_dags(catalog)" in text, name

@@ -10,7 +10,7 @@ from deltaworks.airflow.scheduled_dags import round_template
 from deltaworks.specs.maintenance import MaintenanceSpec
 
 
-def test_the_line_of_results_is_heard_and_others_are_not() -> None:
+def test_only_the_results_line_is_parsed() -> None:
     heard: list[list[object]] = []
     output = JobOutput(on_results=heard.append)
 
@@ -20,7 +20,7 @@ def test_the_line_of_results_is_heard_and_others_are_not() -> None:
     assert heard == [[{"table": "events", "files_after": 3}]]
 
 
-def test_results_that_are_too_long_are_cut_and_say_so() -> None:
+def test_results_that_are_too_long_are_truncated_and_marked() -> None:
     records = [{"table": f"t{number}", "reason": "x" * 1_000} for number in range(100)]
 
     kept = parse_results(json.dumps(records))
@@ -30,7 +30,7 @@ def test_results_that_are_too_long_are_cut_and_say_so() -> None:
     assert len(json.dumps(kept)) < 50_000
 
 
-def test_the_second_round_runs_on_its_weekday_or_when_the_form_asks_for_it() -> None:
+def test_the_second_round_runs_on_its_weekday_or_by_form() -> None:
     import datetime as dt
 
     from jinja2 import Template

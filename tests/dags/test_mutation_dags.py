@@ -104,7 +104,7 @@ def test_batches_are_applied_every_ten_minutes_one_run_at_a_time(dag: Any) -> No
         ("manual", {"org": "acme"}, ["--org=acme"]),
     ],
 )
-def test_a_scheduled_run_applies_and_one_by_hand_does_what_its_form_says(
+def test_a_scheduled_run_applies_and_a_manual_one_follows_its_form(
     dag: Any, run_type: str, form: dict[str, Any], arguments: list[str]
 ) -> None:
     (task,) = dag.tasks
@@ -113,7 +113,7 @@ def test_a_scheduled_run_applies_and_one_by_hand_does_what_its_form_says(
     assert option_arguments(task, params, run_type=run_type) == arguments
 
 
-def test_the_night_is_mutate_purge_expire_optimize_vacuum_and_what_follows_in_this_order(spec: PipelineSpec) -> None:
+def test_the_order_of_maintenance_tasks_with_mutations(spec: PipelineSpec) -> None:
     from deltaworks.airflow.scheduled_dags import maintenance_dag
 
     nightly = maintenance_dag(spec, ENVIRONMENT)
@@ -128,7 +128,7 @@ def test_the_night_is_mutate_purge_expire_optimize_vacuum_and_what_follows_in_th
     assert option_arguments(purge, {"vacuum_dry_run": False}) == ["--no-dry-run"]
 
 
-def test_the_health_dag_looks_at_what_waits_where_a_pipeline_declares_mutations(tmp_path: Path) -> None:
+def test_the_health_dag_checks_waiting_mutation_requests(tmp_path: Path) -> None:
     from deltaworks.airflow.health_dags import health_dag
 
     assert [task.task_id for task in health_dag().tasks] == ["check_streams"]

@@ -50,7 +50,7 @@ def restore() -> Any:
 
 
 @pytest.mark.parametrize("declared", APPROVED, ids=lambda declared: declared.name)
-def test_nothing_is_done_before_a_person_has_approved_what_was_counted(declared: Operation) -> None:
+def test_nothing_runs_before_the_count_is_approved(declared: Operation) -> None:
     dag = dag_of(declared)
 
     steps = ["count", "dry_run_gate", "approve", declared.name, *(["rebuild_gold"] if declared.rebuilds_gold else [])]
@@ -65,14 +65,14 @@ def test_nothing_is_done_before_a_person_has_approved_what_was_counted(declared:
 
 
 @pytest.mark.parametrize(("dry_run", "goes_on"), [(True, False), (False, True)])
-def test_a_person_is_asked_only_where_more_than_a_count_is_wanted(restore: Any, dry_run: bool, goes_on: bool) -> None:
+def test_a_dry_run_needs_no_approval(restore: Any, dry_run: bool, goes_on: bool) -> None:
     requested = restore.get_task("dry_run_gate")
 
     assert restore.params["dry_run"] is True
     assert requested.python_callable(params={"dry_run": dry_run}) is goes_on
 
 
-def test_what_was_counted_and_what_was_asked_for_is_what_a_person_reads(restore: Any) -> None:
+def test_an_approval_shows_count_and_params(restore: Any) -> None:
     from types import SimpleNamespace
 
     from jinja2 import Environment
@@ -97,7 +97,7 @@ def test_what_was_counted_and_what_was_asked_for_is_what_a_person_reads(restore:
 
 
 @pytest.mark.parametrize("declared", PLAIN, ids=lambda declared: declared.name)
-def test_an_operation_without_approval_is_one_task_that_takes_its_form(declared: Operation) -> None:
+def test_an_operation_without_approval_is_one_task_with_a_form(declared: Operation) -> None:
     (task,) = dag_of(declared).tasks
 
     assert task.task_id == declared.name
@@ -125,7 +125,7 @@ def test_a_task_starts_the_job_of_its_operation_for_its_subject(declared: Operat
     assert len(arguments) == 2 or declared.scope == "namespace"
 
 
-def test_a_pipeline_is_offered_what_it_can_do_and_nothing_that_has_a_schedule() -> None:
+def test_a_pipeline_has_dags_for_available_unscheduled_operations() -> None:
     from deltaworks.airflow.operation_dags import available_operations, relay_operations
 
     shop = {declared.name for declared in available_operations(SHOP)}
@@ -141,7 +141,7 @@ def test_a_pipeline_is_offered_what_it_can_do_and_nothing_that_has_a_schedule() 
 
 
 @each_operation
-def test_a_runbook_says_what_happens_and_the_same_as_a_command(declared: Operation) -> None:
+def test_a_runbook_describes_the_steps_and_the_command(declared: Operation) -> None:
     dag = dag_of(declared)
 
     assert f"`deltaworks {declared.command} {SUBJECTS[declared.scope]}" in dag.doc_md
@@ -149,7 +149,7 @@ def test_a_runbook_says_what_happens_and_the_same_as_a_command(declared: Operati
     assert ("approve" in dag.doc_md) == (declared.approval or declared.name == "reveal")
 
 
-def test_the_page_of_a_reprocess_says_which_tables_it_cannot_replace() -> None:
+def test_the_page_of_a_reprocess_names_its_restrictions() -> None:
     from deltaworks.airflow.operation_dags import operation_dag
 
     crm = operation_dag(get_operation("reprocess"), PipelineSpec.model_validate(CRM), ENVIRONMENT)

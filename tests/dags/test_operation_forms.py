@@ -72,7 +72,7 @@ def test_a_form_has_the_options_with_their_defaults_and_their_help(declared: Ope
 
 
 @each_operation
-def test_an_untouched_form_can_be_submitted_unless_an_option_is_required(declared: Operation) -> None:
+def test_an_unchanged_form_can_be_submitted_unless_an_option_is_required(declared: Operation) -> None:
     for name, field in fields_of(declared).items():
         param = form_of(declared)[name]
         optional = "null" in param.schema["type"] if isinstance(param.schema["type"], list) else False
@@ -83,7 +83,7 @@ def test_an_untouched_form_can_be_submitted_unless_an_option_is_required(declare
 
 
 @each_operation
-def test_what_was_left_empty_or_cleared_is_accepted_and_means_the_default(declared: Operation) -> None:
+def test_an_empty_or_cleared_field_means_the_default(declared: Operation) -> None:
     form = form_of(declared)
     expected = options_from(declared, defaults(declared))
 
@@ -100,7 +100,7 @@ def test_what_was_left_empty_or_cleared_is_accepted_and_means_the_default(declar
 @each_operation
 @settings(max_examples=examples(25), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(data=st.data())
-def test_a_form_asks_for_the_same_as_a_command(declared: Operation, data: st.DataObject) -> None:
+def test_a_form_has_the_options_of_the_command(declared: Operation, data: st.DataObject) -> None:
     options = data.draw(options_of(declared))
 
     assert options_from(declared, plain(options)) == options
@@ -117,7 +117,7 @@ def test_a_form_asks_for_the_same_as_a_command(declared: Operation, data: st.Dat
         ("dry_run", None),
     ],
 )
-def test_what_an_option_does_not_take_is_refused_before_the_run_begins(name: str, wrong: Any) -> None:
+def test_an_invalid_param_is_rejected_before_the_run_starts(name: str, wrong: Any) -> None:
     from airflow.sdk.exceptions import AirflowException
 
     with pytest.raises((AirflowException, ValueError)):
@@ -136,7 +136,7 @@ def test_the_tables_of_the_pipeline_are_offered_where_an_option_names_one() -> N
 
 
 @pytest.mark.parametrize("dag_id", ["maintenance", "gold", "mutations"])
-def test_the_forms_of_scheduled_dags_can_be_submitted_untouched(dag_id: str) -> None:
+def test_the_forms_of_scheduled_dags_can_be_submitted_unchanged(dag_id: str) -> None:
     from deltaworks.airflow.scheduled_dags import gold_dag, maintenance_dag, mutation_dag
     from tests.dags.test_mutation_dags import CRM
 

@@ -112,7 +112,7 @@ def conf_of(command: list[str]) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("master", ["local[2]", "local[*]", "spark://spark.example:7077", "yarn"])
-def test_the_master_is_whatever_the_connection_says(project: Path, connect: Any, master: str) -> None:
+def test_the_master_comes_from_the_connection(project: Path, connect: Any, master: str) -> None:
     connect(master)
 
     command = command_of(job(project, share=share_of(driver_memory="700m")))
@@ -123,7 +123,7 @@ def test_the_master_is_whatever_the_connection_says(project: Path, connect: Any,
     assert command[-3:] == [str(project / "spark_jobs" / "rebuild_gold.py"), "--pipeline", "games"]
 
 
-def test_a_master_given_as_a_uri_is_understood(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_master_given_as_a_uri_is_parsed(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AIRFLOW_CONN_SPARK_DEFAULT", "spark://spark.example:7077")
 
     assert option(command_of(job(project)), "--master") == "spark://spark.example:7077"
@@ -137,7 +137,7 @@ def test_a_master_given_as_a_uri_is_understood(project: Path, monkeypatch: pytes
         "spark://spark.example:7077",
     ],
 )
-def test_a_standalone_master_is_refused_where_nobody_says_how_it_is_protected(
+def test_a_standalone_master_without_declared_protection_is_rejected(
     project: Path, monkeypatch: pytest.MonkeyPatch, connection: str
 ) -> None:
     monkeypatch.setenv("AIRFLOW_CONN_SPARK_DEFAULT", connection)
@@ -176,14 +176,14 @@ def test_a_job_is_submitted_with_its_share_of_the_cluster(project: Path, connect
     assert conf_of(command)["spark.executor.memory"] == "5g"
 
 
-def test_a_master_of_one_machine_has_the_cores_of_the_share(project: Path, connect: Any) -> None:
+def test_a_local_master_has_the_cores_of_the_share(project: Path, connect: Any) -> None:
     connect("local[8]")
 
     assert option(command_of(job(project, share=share_of(executor_cores=3))), "--master") == "local[3]"
     assert option(command_of(job(project)), "--master") == "local[8]"
 
 
-def test_the_queue_of_a_class_wins_over_the_connections(project: Path, connect: Any) -> None:
+def test_the_queue_of_a_class_overrides_the_connections(project: Path, connect: Any) -> None:
     connect("yarn", {"queue": "everybody"})
 
     assert option(command_of(job(project, share=share_of(queue="night"))), "--queue") == "night"
@@ -217,7 +217,7 @@ def test_cluster_mode_is_tracked_by_the_cluster_with_the_connection_alone(
         ("yarn", {"deploy-mode": "cluster"}, "SPARK_CONNECTION_INCOMPLETE"),
     ],
 )
-def test_a_connection_that_cannot_work_is_refused_with_the_remedy(
+def test_an_unusable_connection_is_rejected_with_a_hint(
     project: Path, connect: Any, host: str, extra: dict[str, str], condition: str
 ) -> None:
     connect(host, extra)
@@ -243,7 +243,7 @@ def test_a_missing_connection_is_an_error_and_never_yarn(
     assert "AIRFLOW_CONN_SPARK_NOWHERE" in caught.value.hint
 
 
-def test_params_become_arguments_only_where_they_say_something(project: Path, connect: Any) -> None:
+def test_only_params_with_a_value_become_arguments(project: Path, connect: Any) -> None:
     connect("local[2]")
 
     def submitted(params: dict[str, Any], **fixed: Any) -> list[str]:
@@ -257,7 +257,7 @@ def test_params_become_arguments_only_where_they_say_something(project: Path, co
     assert submitted({"full": True, "dates": "2026-01-01"}, dates="", full=False) == [], "what the DAG fixes wins"
 
 
-def test_a_value_that_an_option_does_not_take_fails_before_the_job_is_submitted(project: Path, connect: Any) -> None:
+def test_an_invalid_option_fails_before_the_job_is_submitted(project: Path, connect: Any) -> None:
     connect("local[2]")
     task = job(
         project, job="optimize_tables", operation=get_operation("optimize_tables"), values={"minutes": "{{ x }}"}
@@ -278,7 +278,7 @@ def test_a_value_that_an_option_does_not_take_fails_before_the_job_is_submitted(
     ],
 )
 @pytest.mark.usefixtures("project")
-def test_spark_is_started_where_the_task_before_has_left_something_or_does_not_say(
+def test_spark_runs_if_the_previous_task_left_work_or_no_result(
     connect: Any, spark_submit: Any, tmp_path: Path, left: list[Any] | None, needed: bool
 ) -> None:
     from jinja2 import Environment
@@ -312,7 +312,7 @@ def test_spark_is_started_where_the_task_before_has_left_something_or_does_not_s
         ("print('nothing is known')", True),
     ],
 )
-def test_a_job_that_looks_first_is_submitted_where_it_sees_work_or_cannot_see(
+def test_a_job_tried_without_spark_is_submitted_if_work_remains_or_the_try_fails(
     project: Path, connect: Any, spark_submit: Any, look: str, needed: bool
 ) -> None:
     connect("local[2]")
@@ -329,7 +329,7 @@ def test_a_job_that_looks_first_is_submitted_where_it_sees_work_or_cannot_see(
     assert needed or instance.pushed == {"results": [{"table": "a", "spark_required": 0}]}
 
 
-def test_gold_looks_first_at_night_and_on_its_schedule(project: Path) -> None:
+def test_gold_is_tried_without_spark_at_night_and_on_schedule(project: Path) -> None:
     from jinja2 import Environment
 
     spec, environment = load_catalog().pipelines["games"], load_catalog().environment
@@ -342,7 +342,7 @@ def test_gold_looks_first_at_night_and_on_its_schedule(project: Path) -> None:
     assert (looks("scheduled"), looks("manual"), looks("backfill")) == ("True", "False", "False")
 
 
-def test_schedules_can_be_left_out_of_all_dags_at_once(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_schedules_can_be_disabled_in_all_dags(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     spec, environment = load_catalog().pipelines["games"], load_catalog().environment
     monkeypatch.setenv(SCHEDULES_VARIABLE, "off")
     by_hand = [make(spec, environment).schedule for make in (gold_dag, maintenance_dag)]
@@ -362,9 +362,7 @@ def test_vacuum_deletes_only_when_the_form_says_so(project: Path) -> None:
     ]
 
 
-def test_what_the_job_says_was_wrong_is_what_the_task_raises_however_much_follows(
-    project: Path, connect: Any, spark_submit: Any
-) -> None:
+def test_the_jobs_error_is_raised_whatever_output_follows(project: Path, connect: Any, spark_submit: Any) -> None:
     connect("local[2]")
     line = ContractError("SCHEMA_CHANGED", "column secret_of x is gone", hint="declare it").as_line()
     spark_submit(f"print({line!r})\nfor n in range(600): print('WARN noise', n)\nsys.exit(11)")
@@ -376,7 +374,7 @@ def test_what_the_job_says_was_wrong_is_what_the_task_raises_however_much_follow
     assert caught.value.hint == "declare it"
 
 
-def test_a_job_that_dies_without_a_word_keeps_the_launchers_message(
+def test_a_job_without_an_error_line_keeps_the_launchers_message(
     project: Path, connect: Any, spark_submit: Any
 ) -> None:
     from airflow.sdk.exceptions import AirflowException
@@ -388,9 +386,7 @@ def test_a_job_that_dies_without_a_word_keeps_the_launchers_message(
         job(project).execute({"params": {}, "ti": FakeInstance(pushed={})})  # type: ignore[typeddict-item]
 
 
-def test_the_address_of_the_spark_ui_is_kept_while_the_job_runs_and_only_if_a_browser_may_open_it(
-    project: Path, connect: Any, spark_submit: Any
-) -> None:
+def test_only_web_addresses_of_the_spark_ui_are_stored(project: Path, connect: Any, spark_submit: Any) -> None:
     connect("local[2]")
     instance = FakeInstance(pushed={})
     spark_submit("print('DELTAWORKS_UI http://driver.example:4040')\nprint('DELTAWORKS_UI javascript:alert(1)')")
@@ -400,7 +396,7 @@ def test_the_address_of_the_spark_ui_is_kept_while_the_job_runs_and_only_if_a_br
     assert instance.pushed == {"spark_ui": "http://driver.example:4040"}
 
 
-def test_on_a_machine_they_share_maintenance_gives_way_to_streams(
+def test_maintenance_has_a_higher_niceness_than_streams(
     project: Path, connect: Any, spark_submit: Any, tmp_path: Path
 ) -> None:
     connect("local[2]")
@@ -433,7 +429,7 @@ def test_a_process_gets_its_run_and_its_error_is_the_tasks(tmp_path: Path, monke
     assert (caught.value.condition, caught.value.retryable) == ("LEASE_HELD", True)
 
 
-def test_a_process_that_says_nothing_is_retried(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_process_without_an_error_line_is_retried(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "silent.py").write_text("raise SystemExit(3)\n")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
 
@@ -462,7 +458,7 @@ SLEEPER = "import os, time\nopen(os.environ['PID_FILE'], 'w').write(str(os.getpi
 
 
 @pytest.mark.parametrize("kind", ["process", "spark"])
-def test_the_child_dies_at_once_when_its_task_runner_is_killed(
+def test_the_child_dies_with_its_task_runner(
     project: Path, tmp_path: Path, spark_submit: Any, connect: Any, kind: str
 ) -> None:
     connect("local[2]")

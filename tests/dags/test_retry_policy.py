@@ -34,7 +34,7 @@ def action(exception: BaseException, policy: Any = None) -> str:
     return str(decision.action.value)
 
 
-def test_a_job_that_names_a_final_condition_is_not_tried_again() -> None:
+def test_a_job_with_a_final_condition_is_not_retried() -> None:
     assert action(RuntimeError(launcher_text(FINAL.as_line()))) == "fail"
     assert action(RuntimeError(launcher_text(PASSING.as_line(), 21))) == "retry"
 
@@ -52,21 +52,21 @@ def test_the_last_of_several_error_lines_counts() -> None:
 
 
 @pytest.mark.parametrize(("error", "expected"), [(FINAL, "fail"), (PASSING, "retry"), (FencedError("X", "m"), "fail")])
-def test_an_error_raised_in_the_task_itself_carries_its_own_verdict(error: Exception, expected: str) -> None:
+def test_an_error_raised_in_the_task_decides_the_retry(error: Exception, expected: str) -> None:
     assert action(error) == expected
 
 
 @pytest.mark.parametrize("code", [ConfigError.exit_code, ContractError.exit_code, FencedError.exit_code])
-def test_where_the_line_was_lost_the_exit_code_tells(code: int) -> None:
+def test_without_the_error_line_the_exit_code_decides(code: int) -> None:
     assert action(RuntimeError(launcher_text("Killed", code))) == "fail"
 
 
 @pytest.mark.parametrize("code", [1, 20, 21, 137])
-def test_other_exit_codes_leave_it_to_airflow(code: int) -> None:
+def test_other_exit_codes_use_airflows_default(code: int) -> None:
     assert action(RuntimeError(launcher_text("Killed", code))) == "default"
 
 
-def test_a_line_damaged_by_masking_is_still_understood() -> None:
+def test_an_error_line_damaged_by_masking_is_parsed() -> None:
     from airflow.providers.apache.spark.hooks.spark_submit import _mask_sensitive_values
 
     error = ConfigError("REFERENCE_UNRESOLVED", 'no value for secret_key "env:KEY"', hint="set it")
@@ -76,7 +76,7 @@ def test_a_line_damaged_by_masking_is_still_understood() -> None:
     assert action(RuntimeError(launcher_text(masked, 1))) == "fail"
 
 
-def test_an_endless_job_is_always_started_again_and_waits_longer_with_each_early_failure() -> None:
+def test_a_continuous_job_is_always_retried_with_growing_delays() -> None:
     policy = ContinuousRetryPolicy()
 
     delays = [policy.evaluate(RuntimeError("x"), n, 8).retry_delay for n in range(1, 9)]
@@ -86,7 +86,7 @@ def test_an_endless_job_is_always_started_again_and_waits_longer_with_each_early
     assert policy.evaluate(FINAL, 1, 8).retry_delay == timedelta(seconds=300)
 
 
-def test_an_endless_job_that_ran_well_for_long_is_back_within_seconds() -> None:
+def test_a_continuous_job_that_ran_for_long_restarts_within_seconds() -> None:
     context: Any = {"ti": SimpleNamespace(start_date=datetime.now(UTC) - timedelta(hours=2))}
 
     decision = ContinuousRetryPolicy().evaluate(PASSING, 7, 8, context)

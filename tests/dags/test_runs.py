@@ -183,7 +183,7 @@ def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
         stage.end()
 
 
-def test_a_gold_run_hands_its_params_and_its_name_to_the_job(stage: Stage) -> None:
+def test_a_gold_run_passes_its_params_and_run_id_to_the_job(stage: Stage) -> None:
     stage.spark_submit("print('DELTAWORKS_UI http://driver.example:4040')")
 
     done = stage.run("gold__games", {"tables": ["events_per_hour"], "full": True})
@@ -203,7 +203,7 @@ def test_a_gold_run_hands_its_params_and_its_name_to_the_job(stage: Stage) -> No
     assert done["xcoms"]["spark_ui"] == "http://driver.example:4040"
 
 
-def test_a_refresh_of_gold_in_a_shadow_only_counts_unless_its_form_says_otherwise(stage: Stage) -> None:
+def test_a_gold_refresh_is_a_dry_run_by_default(stage: Stage) -> None:
     stage.spark_submit("")
     stage.run("refresh_gold__games")
     stage.run("refresh_gold__games", {"dry_run": False})
@@ -213,7 +213,7 @@ def test_a_refresh_of_gold_in_a_shadow_only_counts_unless_its_form_says_otherwis
     assert (counted[-2:], done[-3:]) == (["--pipeline", "games"], ["--pipeline", "games", "--no-dry-run"])
 
 
-def test_what_deletes_ends_with_its_count_unless_its_form_asks_for_more(stage: Stage) -> None:
+def test_a_deleting_operation_ends_after_the_count_by_default(stage: Stage) -> None:
     done = stage.run("vacuum_tables__games", {"retention_hours": 200})
 
     assert done["state"] == "success"
@@ -225,7 +225,7 @@ def test_what_deletes_ends_with_its_count_unless_its_form_asks_for_more(stage: S
     }
 
 
-def test_a_reprocess_only_counts_unless_its_form_says_otherwise(stage: Stage) -> None:
+def test_a_reprocess_is_a_dry_run_by_default(stage: Stage) -> None:
     stage.spark_submit("")
     counted = stage.run("reprocess__games", {"batches": "1-3"})
     done = stage.run(
@@ -258,7 +258,7 @@ def test_a_night_without_work_submits_nothing(stage: Stage) -> None:
     assert "it does not exist yet" in {result.reason for result in vacuumed.results}
 
 
-def test_a_night_that_fails_is_red_and_kept_with_the_task_that_failed(stage: Stage) -> None:
+def test_a_failed_night_is_red_and_recorded_with_its_failed_task(stage: Stage) -> None:
     line = ConfigError("SPEC_INVALID", "no such table", hint="mend it").as_line()
     with stage.job("vacuum_tables", f"import sys\nprint({line!r})\nsys.exit(10)\n"):
         done = stage.run("maintenance__games")
@@ -270,7 +270,7 @@ def test_a_night_that_fails_is_red_and_kept_with_the_task_that_failed(stage: Sta
     assert ("JOB_FAILED", "maintenance__games.vacuum_tables", "raised") in stage.told()
 
 
-def test_a_job_that_no_retry_can_mend_fails_at_its_first_try(stage: Stage) -> None:
+def test_a_job_that_is_not_retryable_fails_at_its_first_try(stage: Stage) -> None:
     line = ConfigError("SPEC_INVALID", "no such table", hint="mend it").as_line()
     stage.spark_submit(f"print({line!r})\nsys.exit(10)")
 
@@ -291,7 +291,7 @@ def verdicts_of(done: Any) -> Any:
     return json.loads(verdicts) if isinstance(verdicts, str) else verdicts
 
 
-def test_health_is_green_while_starting_and_red_with_the_cause_once_a_stream_hangs(stage: Stage) -> None:
+def test_health_is_green_while_starting_and_red_once_a_stream_hangs(stage: Stage) -> None:
     for kind, name in (("relay", "landing"), ("stream", "games")):
         stage.heartbeat(kind, name, age_seconds=1)
     well = stage.run("stream_health")

@@ -67,7 +67,7 @@ def class_of(dag_id: str, task_id: str) -> JobClass:
     return OPERATIONS[name if name in OPERATIONS else kind].job_class
 
 
-def test_every_task_is_in_the_pool_of_its_class_with_its_rank(dags: dict[str, Any]) -> None:
+def test_every_task_has_the_pool_and_priority_of_its_class(dags: dict[str, Any]) -> None:
     assert {dag_id.partition("__")[0] for dag_id in dags} >= {"stream", "relay", "gold", "maintenance", "mutations"}
     for dag_id, dag in dags.items():
         for task in dag.tasks:
@@ -109,7 +109,7 @@ def test_gold_at_the_end_of_a_night_waits_for_gold_alone(dags: dict[str, Any]) -
     assert {task.pool for task in night.tasks} == {"pool_gold", "pool_maintenance"}
 
 
-def test_gold_never_shares_a_pool_with_what_it_would_wait_for() -> None:
+def test_gold_never_shares_a_pool_with_its_upstream() -> None:
     for name in ("local", "compose", "aws"):
         shares = load_catalog(name, root=REPOSITORY, only=()).environment.shares
         others = {shares.of(other).pool for other in ("stream", "maintenance", "mutation", "reprocess")}  # type: ignore[arg-type]

@@ -48,9 +48,7 @@ def template(submitted: list[str], role: str) -> dict[str, Any]:
     return pod["spec"]
 
 
-def test_a_driver_is_a_pod_of_the_image_with_an_account_and_the_job_it_has_itself(
-    project: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_driver_pod_has_image_account_and_job(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     submitted = command(monkeypatch, environment())
     conf = conf_of(submitted)
 
@@ -63,7 +61,7 @@ def test_a_driver_is_a_pod_of_the_image_with_an_account_and_the_job_it_has_itsel
     assert submitted[-3] == f"local://{project / 'spark_jobs' / 'rebuild_gold.py'}"
 
 
-def test_a_driver_is_given_what_its_pipeline_refers_to_and_an_executor_nothing(
+def test_a_driver_gets_the_variables_of_its_pipeline_and_an_executor_none(
     project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     transport = {"type": "http", "url": "http://lineage", "auth": {"apiKey": "env:LINEAGE_KEY"}}
@@ -79,7 +77,7 @@ def test_a_driver_is_given_what_its_pipeline_refers_to_and_an_executor_nothing(
     assert conf_of(submitted)["spark.kubernetes.executor.podTemplateContainerName"] == executor["name"]
 
 
-def test_settings_of_the_environment_win(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_settings_of_the_environment_take_precedence(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     of = environment()
     spark = of.spark.model_copy(update={"conf": {"spark.kubernetes.container.image": "mine:2"}})
 
@@ -88,9 +86,7 @@ def test_settings_of_the_environment_win(project: Path, monkeypatch: pytest.Monk
     assert conf_of(submitted)["spark.kubernetes.container.image"] == "mine:2"
 
 
-def test_a_connection_to_a_cluster_that_nobody_declares_is_as_it_was(
-    project: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_connection_to_an_undeclared_cluster_is_unchanged(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     submitted = command(monkeypatch, environment(kubernetes=None))
 
     assert not [name for name in conf_of(submitted) if "podTemplate" in name or "serviceAccount" in name]
@@ -106,7 +102,7 @@ def test_the_exit_code_of_a_pod_decides_whether_a_job_is_retried(code: int, retr
     assert (error is None or error.retryable) is retryable
 
 
-def test_a_relay_that_is_a_pod_has_no_dag_and_what_is_cleaned_behind_it_has(tmp_path: Path) -> None:
+def test_a_relay_pod_has_no_relay_dag_but_a_clean_dag(tmp_path: Path) -> None:
     project = write_project(tmp_path)
     listed = "import json; from airflow.dag_processing.dagbag import DagBag; print(json.dumps(sorted(DagBag().dags)))"
     before = set(run_python(listed, project))

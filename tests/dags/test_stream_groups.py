@@ -65,7 +65,7 @@ def test_a_group_has_one_dag_instead_of_those_of_its_members(project: Path) -> N
     assert "deltaworks stop --group small" in dag["docs"]
 
 
-def test_a_member_that_is_declared_wrongly_does_not_stop_its_group(project: Path) -> None:
+def test_an_invalid_member_does_not_stop_its_group(project: Path) -> None:
     grouped(project, "edits", "stream_group: small\ncolour: blue")
 
     dags = run_python(PARSE, project)
@@ -97,7 +97,7 @@ def test_the_note_of_a_groups_run_has_a_line_for_each_pipeline_the_unhealthy_fir
     ]
 
 
-def test_the_note_of_a_large_group_is_no_longer_than_airflow_takes_it() -> None:
+def test_the_note_of_a_large_group_is_within_airflows_limit() -> None:
     ((_, _, text),) = due_notes([report(f"pipeline_{number:03}") for number in range(100)], {}, NOW)
 
     assert len(text) <= MAX_CHARACTERS
@@ -106,7 +106,7 @@ def test_the_note_of_a_large_group_is_no_longer_than_airflow_takes_it() -> None:
     assert f"- and {100 - shown} more" in text
 
 
-def test_verdicts_of_members_are_kept_apart() -> None:
+def test_members_have_separate_verdicts() -> None:
     before = {"stream__ants": report("ants").verdict}
 
     assert due_notes([report("ants")], before, NOW) == []
@@ -114,7 +114,7 @@ def test_verdicts_of_members_are_kept_apart() -> None:
 
 
 @pytest.mark.parametrize(("others", "restarted"), [("HEARTBEAT_STALE", True), ("OK", False)])
-def test_a_groups_driver_is_restarted_only_where_none_of_its_streams_lives(others: str, restarted: bool) -> None:
+def test_a_groups_driver_is_restarted_only_if_no_stream_is_alive(others: str, restarted: bool) -> None:
     hangs = report("ants", state="unhealthy", cause="HEARTBEAT_STALE")
     alone = report("cats", group="", run="stream__cats", state="unhealthy", cause="HEARTBEAT_STALE")
 

@@ -43,7 +43,7 @@ def test_the_note_has_state_rows_quarantine_and_lag() -> None:
     assert "lag: nothing waits" in run_note(report(waits=0), NOW)
 
 
-def test_a_note_is_no_longer_than_airflow_takes_it() -> None:
+def test_a_note_is_within_airflows_limit() -> None:
     reasons = {("type_mismatch", "f" * 5_000): 1, ("rule", "g" * 5_000): 1}
 
     assert len(run_note(report(read=EventTotals(events=2, quarantined=2, reasons=reasons)), NOW)) <= MAX_CHARACTERS
@@ -73,7 +73,7 @@ def test_a_note_is_written_every_five_minutes_and_where_the_verdict_has_changed(
 
 
 @pytest.mark.parametrize("run", ["manual", "", "stream__games", "stream__other/r/ingest/1"])
-def test_what_no_run_of_its_dag_does_gets_no_note(run: str) -> None:
+def test_a_stream_without_a_run_gets_no_note(run: str) -> None:
     assert due_notes([report(run=run)], {}, NOW) == []
 
 

@@ -153,7 +153,7 @@ def test_every_page_is_readable_in_both_themes_and_on_a_phone(watched: Watched, 
     assert watched.wrong == []
 
 
-def test_what_others_wrote_is_shown_and_does_nothing(watched: Watched) -> None:
+def test_untrusted_text_is_shown_and_not_executed(watched: Watched) -> None:
     for path in PAGES:
         watched.open(path)
         assert watched.page.evaluate("window.__xss") is None, path
@@ -163,7 +163,7 @@ def test_what_others_wrote_is_shown_and_does_nothing(watched: Watched) -> None:
     assert watched.wrong == []
 
 
-def test_a_page_renews_itself_and_keeps_the_focus(watched: Watched) -> None:
+def test_a_page_updates_itself_and_keeps_the_focus(watched: Watched) -> None:
     page = watched.page
     watched.open("/")
     page.focus("#stream-games")

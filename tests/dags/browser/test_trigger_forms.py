@@ -46,7 +46,7 @@ def _missing_on_purpose(params: dict[str, Any]) -> list[str]:
     return [name for name, param in params.items() if required(param["schema"]) and param["value"] is None]
 
 
-def test_every_form_opens_ready_and_submits_what_was_filled_in(
+def test_every_form_is_ready_and_submits_its_input(
     page: Any, site: AirflowSite, rest: AirflowRest, subtests: pytest.Subtests
 ) -> None:
     forms = {dag_id: params for dag_id in rest.dag_ids() if dag_id not in OWN and (params := rest.params(dag_id))}
@@ -67,7 +67,7 @@ def _open(page: Any, site: AirflowSite, rest: AirflowRest, dag_id: str) -> Trigg
     return TriggerForm.open(page, site, dag_id, rest.params(dag_id))
 
 
-def test_a_form_of_optional_fields_is_sent_untouched(page: Any, site: AirflowSite, rest: AirflowRest) -> None:
+def test_a_form_of_optional_fields_can_be_sent_unchanged(page: Any, site: AirflowSite, rest: AirflowRest) -> None:
     form = _open(page, site, rest, "field_kinds")
 
     assert form.can_be_sent
@@ -75,7 +75,7 @@ def test_a_form_of_optional_fields_is_sent_untouched(page: Any, site: AirflowSit
     assert conf == {name: param["value"] for name, param in form.params.items()}
 
 
-def test_every_kind_of_field_submits_what_was_filled_in(page: Any, site: AirflowSite, rest: AirflowRest) -> None:
+def test_every_kind_of_field_submits_its_input(page: Any, site: AirflowSite, rest: AirflowRest) -> None:
     form = _open(page, site, rest, "field_kinds")
     values = {name: value_for(param["schema"], param["value"]) for name, param in form.params.items()}
 
@@ -97,9 +97,7 @@ def test_a_cleared_field_submits_null(page: Any, site: AirflowSite, rest: Airflo
     assert {name: conf[name] for name in names} == dict.fromkeys(names)
 
 
-def test_a_text_that_is_empty_by_default_makes_a_form_that_cannot_be_sent(
-    page: Any, site: AirflowSite, rest: AirflowRest
-) -> None:
+def test_an_empty_default_text_blocks_the_form(page: Any, site: AirflowSite, rest: AirflowRest) -> None:
     form = _open(page, site, rest, "required_text")
 
     assert not form.can_be_sent
@@ -114,7 +112,7 @@ def test_a_required_list_may_be_empty(page: Any, site: AirflowSite, rest: Airflo
     assert form.can_be_sent
 
 
-def test_a_schema_without_a_type_makes_a_field_of_text(page: Any, site: AirflowSite, rest: AirflowRest) -> None:
+def test_a_schema_without_a_type_is_a_text_field(page: Any, site: AirflowSite, rest: AirflowRest) -> None:
     form = _open(page, site, rest, "any_of")
 
     form.fill("hours", "7")

@@ -69,14 +69,14 @@ def address_of(route: str) -> str:
     return re.sub(r"\{(\w+)\}", lambda part: values[part[1]], route)
 
 
-def test_every_route_is_in_the_table_of_answers(harness: ConsoleHarness) -> None:
+def test_every_route_is_in_the_access_table(harness: ConsoleHarness) -> None:
     routes = {route.path for route in harness.client.app.routes if isinstance(route, APIRoute)}  # type: ignore[attr-defined]
 
     assert routes == set(ANSWERS)
 
 
 @pytest.mark.parametrize("route", ANSWERS)
-def test_who_is_answered_what(harness: ConsoleHarness, route: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_access_to_each_route(harness: ConsoleHarness, route: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(table_read_pages, "read_tables", lambda *_, **__: TableReadResult())
     authenticator = (None, "mallory", "eve", "vic", "ada")
     put_tables(harness.objects, "games", table("events"))
@@ -85,7 +85,7 @@ def test_who_is_answered_what(harness: ConsoleHarness, route: str, monkeypatch: 
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_a_page_is_sent_with_a_policy_that_lets_nothing_of_others_run(harness: ConsoleHarness, page: object) -> None:
+def test_a_page_has_a_content_security_policy(harness: ConsoleHarness, page: object) -> None:
     answer = harness.get("/")
     policy = answer.headers["content-security-policy"]
 
@@ -94,16 +94,16 @@ def test_a_page_is_sent_with_a_policy_that_lets_nothing_of_others_run(harness: C
     assert answer.headers["x-content-type-options"] == "nosniff"
 
 
-def test_nobody_is_sent_to_the_login_and_comes_back(harness: ConsoleHarness) -> None:
+def test_a_request_without_login_is_redirected_to_the_login(harness: ConsoleHarness) -> None:
     assert harness.get("/", by=None).headers["location"] == "/login?next=/"
 
 
-def test_a_fragment_says_that_the_login_has_ended(harness: ConsoleHarness) -> None:
+def test_a_fragment_without_login_gets_401(harness: ConsoleHarness) -> None:
     assert harness.get("/?fragment=1", by=None).status_code == 401
     assert harness.get("/?format=json", by=None, accept="application/json").status_code == 401
 
 
-def test_a_page_that_has_not_changed_is_not_sent_again(harness: ConsoleHarness) -> None:
+def test_an_unchanged_page_gets_304(harness: ConsoleHarness) -> None:
     harness.write_heartbeat("games")
     harness.get("/")  # what was never read before is new
     first = harness.get("/?fragment=1")
@@ -124,14 +124,14 @@ def test_a_fragment_is_the_polled_part_of_its_page(harness: ConsoleHarness) -> N
     assert "Other processes" in fragment
 
 
-def test_the_same_data_comes_as_json(harness: ConsoleHarness) -> None:
+def test_a_view_is_available_as_json(harness: ConsoleHarness) -> None:
     answer = harness.get("/?format=json")
 
     assert answer.headers["content-type"] == "application/json"
     assert [row["name"] for row in json.loads(answer.text)["view"]["streams"]] == ["edits", "games"]
 
 
-def test_links_lie_below_the_prefix_under_which_the_console_is_served(project: Path) -> None:
+def test_links_include_the_path_prefix_of_the_console(project: Path) -> None:
     from fastapi import FastAPI
     from fastapi.testclient import TestClient
 

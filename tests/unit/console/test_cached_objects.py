@@ -52,7 +52,7 @@ def storage(tmp_path: Path) -> Storage:
     return storage
 
 
-def test_many_who_ask_at_once_cost_one_read(storage: Storage) -> None:
+def test_concurrent_requests_share_one_read(storage: Storage) -> None:
     cache = CachedObjects(lambda: storage, wait_seconds=30)
     storage.answers.clear()
     with ThreadPoolExecutor(8) as pool:
@@ -65,7 +65,7 @@ def test_many_who_ask_at_once_cost_one_read(storage: Storage) -> None:
     assert storage.reads == {"a/heartbeat.json": 1}
 
 
-def test_a_heartbeat_is_read_anew_after_seconds_and_other_objects_after_a_minute(storage: Storage) -> None:
+def test_a_heartbeat_expires_after_seconds_and_other_objects_after_a_minute(storage: Storage) -> None:
     clock = Clock()
     cache = CachedObjects(lambda: storage, clock=clock, wait_seconds=30)
     for moved in (0, 6, 62):
@@ -75,7 +75,7 @@ def test_a_heartbeat_is_read_anew_after_seconds_and_other_objects_after_a_minute
     assert storage.reads == {"a/heartbeat.json": 3, "a/slow.json": 2}
 
 
-def test_what_cannot_be_read_is_served_as_it_was_with_since_when(storage: Storage) -> None:
+def test_an_unreadable_object_is_served_from_the_cache_with_its_age(storage: Storage) -> None:
     clock = Clock()
     cache = CachedObjects(lambda: storage, clock=clock, wait_seconds=30)
     cache.reader().get("a/heartbeat.json")
@@ -98,7 +98,7 @@ def _problem(cache: CachedObjects) -> str:
     return reader.problem
 
 
-def test_a_storage_that_hangs_holds_up_the_first_request_only_for_its_bound(storage: Storage) -> None:
+def test_a_hanging_storage_delays_the_first_request_up_to_its_limit(storage: Storage) -> None:
     storage.answers.clear()
     cache = CachedObjects(lambda: storage, wait_seconds=0.2)
     keys = [f"k{number}/heartbeat.json" for number in range(100)]
@@ -112,7 +112,7 @@ def test_a_storage_that_hangs_holds_up_the_first_request_only_for_its_bound(stor
     assert set(storage.reads.values()) == {1}
 
 
-def test_while_the_storage_fails_nobody_waits_and_each_key_is_tried_again_after_a_rest(storage: Storage) -> None:
+def test_while_the_storage_fails_requests_do_not_wait_and_keys_are_retried_after_a_delay(storage: Storage) -> None:
     clock, storage.fails = Clock(), True
     cache = CachedObjects(lambda: storage, clock=clock, wait_seconds=30)
     for _ in range(5):
@@ -131,7 +131,7 @@ def test_while_the_storage_fails_nobody_waits_and_each_key_is_tried_again_after_
     storage.answers.set()
 
 
-def test_the_least_recently_read_are_forgotten_beyond_the_bound(storage: Storage) -> None:
+def test_the_least_recently_read_entries_are_evicted(storage: Storage) -> None:
     cache = CachedObjects(lambda: storage, wait_seconds=30, max_entries=2)
     for key in ("x.json", "y.json", "z.json", "z.json", "x.json"):
         cache.reader().get(key)

@@ -27,7 +27,7 @@ def test_a_sparkline_stays_in_its_box_and_draws_each_value(values: list[float | 
     assert len(points_of(drawn)) == sum(value is not None for value in values)
 
 
-def test_a_gap_is_no_line() -> None:
+def test_a_gap_is_not_drawn() -> None:
     drawn = sparkline([1, 2, None, 3, None, 4, 5])
 
     assert len(drawn.paths) == 2
@@ -35,7 +35,7 @@ def test_a_gap_is_no_line() -> None:
 
 
 @given(st.lists(st.floats(0, 1e9, allow_nan=False), min_size=1, max_size=5_000), st.integers(0, 4_999))
-def test_a_peak_survives_thinning(values: list[float], place: int) -> None:
+def test_a_peak_survives_downsampling(values: list[float], place: int) -> None:
     values[place % len(values)] = 2e9
     series = Series(name="lag", points=[(NOW + timedelta(seconds=index), value) for index, value in enumerate(values)])
     drawn = line(series, since=NOW, until=NOW + timedelta(seconds=max(len(values) - 1, 1)))
@@ -44,7 +44,7 @@ def test_a_peak_survives_thinning(values: list[float], place: int) -> None:
     assert len(points_of(drawn)) <= 2 * (drawn.width + 1)
 
 
-def test_what_lies_outside_the_span_is_not_drawn() -> None:
+def test_points_outside_the_span_are_not_drawn() -> None:
     series = Series(name="rows", points=[(NOW - timedelta(hours=9), 10.0), (NOW - timedelta(hours=1), 2.0)])
     drawn = line(series, since=NOW - timedelta(hours=6), until=NOW)
 
@@ -53,7 +53,7 @@ def test_what_lies_outside_the_span_is_not_drawn() -> None:
 
 
 @given(VALUES)
-def test_a_bar_is_seen_for_every_value_above_nothing(values: list[float | None]) -> None:
+def test_every_value_above_zero_has_a_visible_bar(values: list[float | None]) -> None:
     drawn = bars(values)
 
     assert [bar.index for bar in drawn] == [i for i, value in enumerate(values) if value is not None and value > 0]

@@ -48,7 +48,7 @@ def test_bytes(number: float | None, text: str) -> None:
     ("share", "text"),
     [(None, formats.NO_VALUE), (0, "0 %"), (0.00001, "< 0.1 %"), (0.054, "5.4 %"), (0.71, "71 %"), (1, "100 %")],
 )
-def test_a_small_share_is_never_shown_as_none(share: float | None, text: str) -> None:
+def test_a_small_share_is_never_shown_as_zero(share: float | None, text: str) -> None:
     assert formats.share_text(share) == text
 
 

@@ -34,7 +34,9 @@ def pid_of(elsewhere: PageProcess) -> int:
     return worker.process.pid
 
 
-def test_pages_made_apart_are_those_made_here_for_everybody(harness: ConsoleHarness, apart: ConsoleHarness) -> None:
+def test_the_page_process_and_the_host_render_the_same_pages_for_every_person(
+    harness: ConsoleHarness, apart: ConsoleHarness
+) -> None:
     harness.write_heartbeat("games")
     pages = ("/", "/streams/games", "/tables", "/alerts", "/dag/stream__games", "/lineage", "/costs", "/streams/none")
     for by in ("ada", "vic", "eve"):
@@ -49,7 +51,7 @@ def test_pages_made_apart_are_those_made_here_for_everybody(harness: ConsoleHarn
     assert "games" not in apart.get("/", by="eve").text, "whoever may not see it is shown none of it"
 
 
-def test_who_has_the_newest_already_is_told_so_and_others_get_it_packed(
+def test_a_current_copy_gets_304_and_other_requests_a_compressed_page(
     harness: ConsoleHarness, apart: ConsoleHarness
 ) -> None:
     first = apart.get("/", accept_encoding="gzip")
@@ -65,7 +67,7 @@ def test_who_has_the_newest_already_is_told_so_and_others_get_it_packed(
     assert apart.get("/", by="vic", if_none_match=first.headers["etag"]).status_code == 200
 
 
-def test_a_right_that_is_taken_away_is_gone_with_the_next_page(harness: ConsoleHarness, apart: ConsoleHarness) -> None:
+def test_a_revoked_right_applies_to_the_next_page(harness: ConsoleHarness, apart: ConsoleHarness) -> None:
     harness.write_heartbeat("games")
     assert {row["name"] for row in apart.view("/")["streams"]} == {"edits", "games"}
 
@@ -76,7 +78,7 @@ def test_a_right_that_is_taken_away_is_gone_with_the_next_page(harness: ConsoleH
 
 
 @pytest.mark.parametrize("end", [signal.SIGKILL, signal.SIGTERM])
-def test_a_process_that_died_is_started_again_and_no_page_is_missing(
+def test_a_crashed_page_process_is_restarted_and_no_page_is_missing(
     apart: ConsoleHarness, elsewhere: PageProcess, end: signal.Signals
 ) -> None:
     assert apart.get("/").status_code == 200
@@ -88,7 +90,7 @@ def test_a_process_that_died_is_started_again_and_no_page_is_missing(
 
 
 @pytest.mark.parametrize("code", ["import time; time.sleep(60)", "raise SystemExit(3)", "import os; os.abort()"])
-def test_what_a_process_does_not_make_is_made_by_the_host(harness: ConsoleHarness, code: str) -> None:
+def test_the_host_renders_what_the_page_process_does_not(harness: ConsoleHarness, code: str) -> None:
     process = PageProcess(command=(sys.executable, "-c", code), deadline_seconds=0.5)
     try:
         console = console_harness(harness.catalog.root, renderer=process)
@@ -99,7 +101,7 @@ def test_what_a_process_does_not_make_is_made_by_the_host(harness: ConsoleHarnes
         process.close()
 
 
-def test_a_program_that_is_not_there_is_the_hosts_work(harness: ConsoleHarness, tmp_path: Path) -> None:
+def test_the_host_renders_pages_if_the_program_is_missing(harness: ConsoleHarness, tmp_path: Path) -> None:
     process = PageProcess(command=(str(tmp_path / "none"),))
 
     assert console_harness(harness.catalog.root, renderer=process).get("/").status_code == 200
@@ -115,7 +117,7 @@ def test_the_process_ends_with_its_host(apart: ConsoleHarness, elsewhere: PagePr
     eventually(lambda: worker.process.poll() == 0, "it ends once all sockets are closed")
 
 
-def test_a_page_that_fails_there_fails_here_with_its_reason(
+def test_a_failed_render_fails_the_request_with_its_reason(
     harness: ConsoleHarness, elsewhere: PageProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # The process has this variable of its start, and finds no project there.

@@ -41,12 +41,12 @@ def acting(harness: ConsoleHarness) -> ConsoleHarness:
     return harness
 
 
-def test_no_address_of_a_page_goes_to_other_sites(harness: ConsoleHarness) -> None:
+def test_no_page_links_to_other_sites(harness: ConsoleHarness) -> None:
     assert harness.get("/").headers["referrer-policy"] == "same-origin"
 
 
 @pytest.mark.parametrize("path", [CONTROL, RELAY])
-def test_who_may_not_start_it_is_shown_no_form(acting: ConsoleHarness, path: str) -> None:
+def test_a_person_who_may_not_start_an_action_sees_no_form(acting: ConsoleHarness, path: str) -> None:
     assert 'name="verb"' in acting.get(path).text
 
     shown = acting.get(f"{path}?format=json", by="vic").json()["view"]
@@ -55,7 +55,7 @@ def test_who_may_not_start_it_is_shown_no_form(acting: ConsoleHarness, path: str
 
 
 @pytest.mark.parametrize("path", [CONTROL, RELAY])
-def test_what_somebody_may_not_see_has_no_act_for_them(acting: ConsoleHarness, path: str) -> None:
+def test_an_invisible_subject_has_no_action(acting: ConsoleHarness, path: str) -> None:
     # They may start everything, and see nothing but another pipeline.
     acting.people["max"] = person("max", reads=("stream__edits",))
 
@@ -66,7 +66,7 @@ def test_what_somebody_may_not_see_has_no_act_for_them(acting: ConsoleHarness, p
 
 
 @pytest.mark.parametrize("subject", ["..%2Fgames", "%2F%2Fevil.example", "games%2F..%2F..", "games%0d%0aX-A:%20b"])
-def test_an_act_leads_nowhere_but_to_the_run_of_what_is_declared(acting: ConsoleHarness, subject: str) -> None:
+def test_an_action_only_leads_to_the_run_of_its_operation(acting: ConsoleHarness, subject: str) -> None:
     answer = send(acting, f"/actions/control/{subject}", "ada")
 
     assert answer.status_code in (404, 405)
@@ -75,7 +75,7 @@ def test_an_act_leads_nowhere_but_to_the_run_of_what_is_declared(acting: Console
     assert send(acting, CONTROL, "ada").headers["location"].startswith(f"{CONTROL}/runs/console__")
 
 
-def test_two_people_never_share_a_tag(harness: ConsoleHarness) -> None:
+def test_two_people_never_share_an_etag(harness: ConsoleHarness) -> None:
     harness.people["bob"] = person("bob")
     tags = {by: harness.get("/costs", by=by).headers["etag"] for by in ("ada", "bob")}
 
@@ -87,7 +87,7 @@ def test_two_people_never_share_a_tag(harness: ConsoleHarness) -> None:
 @pytest.mark.parametrize(
     "name", ["..%2F..%2Fconsole.py", "%2e%2e/console.py", "..%2Ftemplates%2Fbase.html", "none.css"]
 )
-def test_no_file_but_those_of_pages_is_sent(harness: ConsoleHarness, name: str) -> None:
+def test_only_page_assets_are_served(harness: ConsoleHarness, name: str) -> None:
     digest = assets()["console.css"].digest
 
     assert harness.get(f"/assets/{digest}/{name}").status_code == 404
@@ -102,11 +102,11 @@ def test_no_file_but_those_of_pages_is_sent(harness: ConsoleHarness, name: str) 
         ("../../etc/passwd", "erasure-players-..-..-etc-passwd.json"),
     ],
 )
-def test_the_name_of_a_file_is_no_header_and_no_path(request_id: str, name: str) -> None:
+def test_a_file_name_cannot_inject_a_header_or_a_path(request_id: str, name: str) -> None:
     assert file_name("players", request_id) == name
 
 
-def test_a_certificate_is_of_a_request_that_is_listed_whatever_its_address(project: Path) -> None:
+def test_only_certificates_of_listed_requests_are_served(project: Path) -> None:
     declared = project / "include" / "pipelines" / "games" / "pipeline.yaml"
     declared.write_text(
         declared.read_text() + "privacy: {namespace: players, fields: [{path: secret, action: drop}]}\n"
@@ -119,7 +119,7 @@ def test_a_certificate_is_of_a_request_that_is_listed_whatever_its_address(proje
         assert harness.get(f"/erasures/players/{climbed}/certificate").status_code == 404
 
 
-def test_at_most_four_threads_of_the_host_work_for_pages_and_none_of_its_own(project: Path) -> None:
+def test_pages_use_at_most_four_threads_and_none_of_the_host(project: Path) -> None:
     """A host takes heartbeats of tasks by threads of its own: forty-five pages that hang take none of them."""
     inside, most, release = [], [], threading.Event()
     lock = threading.Lock()
@@ -161,7 +161,7 @@ def test_at_most_four_threads_of_the_host_work_for_pages_and_none_of_its_own(pro
     assert (len(most), max(most)) == (45, 4)
 
 
-def test_nobody_waits_for_a_storage_that_is_known_to_fail(project: Path) -> None:
+def test_requests_do_not_wait_for_a_failing_storage(project: Path) -> None:
     class Broken:
         def get(self, key: str) -> None:
             raise OSError("no")
@@ -174,7 +174,7 @@ def test_nobody_waits_for_a_storage_that_is_known_to_fail(project: Path) -> None
     assert cache.seconds_to_wait(entry, float("inf")) == 0.0
 
 
-def test_lineage_shows_nothing_of_a_pipeline_that_somebody_may_not_see(harness: ConsoleHarness) -> None:
+def test_lineage_hides_pipelines_the_person_may_not_see(harness: ConsoleHarness) -> None:
     assert "games" in harness.get("/lineage").text
     assert "games." not in harness.get("/lineage", by="eve").text
     assert harness.get("/lineage?of=games.events", by="eve").text.count("games.events") <= 1, (
@@ -182,7 +182,7 @@ def test_lineage_shows_nothing_of_a_pipeline_that_somebody_may_not_see(harness: 
     )
 
 
-def test_what_was_done_in_earnest_is_no_count_that_may_be_done(acting: ConsoleHarness) -> None:
+def test_a_real_run_cannot_be_confirmed_as_a_count(acting: ConsoleHarness) -> None:
     vacuum = "/actions/vacuum_tables/games"
     headers = {**OWN, "X-Person": "ada"}
     counted = acting.client.post(vacuum, data={"_nonce": "n" * 20}, headers=headers, follow_redirects=False)

@@ -11,7 +11,7 @@ from deltaworks.console.render_lock import RenderLock, release_while_waiting
 from tests.waiting import eventually
 
 
-def test_two_are_never_within_it_at_once() -> None:
+def test_two_threads_never_hold_the_lock() -> None:
     turn, inside, begun = RenderLock(), threading.Event(), threading.Event()
 
     def make() -> None:
@@ -31,7 +31,7 @@ def test_two_are_never_within_it_at_once() -> None:
     assert inside.is_set()
 
 
-def test_who_waits_for_something_lets_another_make_its_page() -> None:
+def test_a_waiting_thread_releases_the_lock() -> None:
     turn, answered, made = RenderLock(), threading.Event(), []
 
     def slow() -> None:
@@ -50,7 +50,7 @@ def test_who_waits_for_something_lets_another_make_its_page() -> None:
     assert made == ["quick", "slow"]
 
 
-def test_others_get_the_interpreter_sooner_only_while_a_page_is_made() -> None:
+def test_the_switch_interval_is_short_only_while_a_page_is_rendered() -> None:
     turn, usual = RenderLock(), sys.getswitchinterval()
     with turn.hold():
         within = sys.getswitchinterval()
@@ -61,7 +61,7 @@ def test_others_get_the_interpreter_sooner_only_while_a_page_is_made() -> None:
     assert (outside, sys.getswitchinterval()) == (usual, usual)
 
 
-def test_a_page_that_fails_leaves_the_turn() -> None:
+def test_a_failed_page_releases_the_lock() -> None:
     turn = RenderLock()
     with pytest.raises(ValueError, match="torn"), turn.hold():
         raise ValueError("torn")
@@ -76,6 +76,6 @@ def test_a_page_that_fails_leaves_the_turn() -> None:
     eventually(done.is_set, "the next page has its turn")
 
 
-def test_waiting_outside_of_a_page_is_just_waiting() -> None:
+def test_waiting_without_the_lock_releases_nothing() -> None:
     with release_while_waiting():
         assert True

@@ -36,7 +36,7 @@ def test_without_the_cookie_nothing_is_shown(project: Path, path: str) -> None:
     assert stranger.get(path, cookies={"deltaworks_console": "forged"}).status_code == 401
 
 
-def test_a_strangers_name_for_this_machine_is_refused(project: Path) -> None:
+def test_an_unknown_host_name_is_rejected(project: Path) -> None:
     reader = SingleUser()
 
     assert client(reader, "evil.example").get(f"/open/{reader.login_key}").status_code == 400
@@ -53,7 +53,7 @@ def test_nothing_can_be_started(project: Path) -> None:
     assert {route.methods == {"GET"} for route in browser.app.routes if hasattr(route, "methods")} == {True}  # type: ignore[attr-defined]
 
 
-def test_a_form_is_a_command_there_and_sending_one_starts_nothing(project: Path) -> None:
+def test_a_standalone_form_shows_the_command_and_starts_nothing(project: Path) -> None:
     reader = SingleUser()
     browser = client(reader)
     browser.get(f"/open/{reader.login_key}")

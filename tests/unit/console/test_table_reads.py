@@ -25,7 +25,7 @@ def child(code: str) -> tuple[str, ...]:
     return sys.executable, "-c", code
 
 
-def test_the_question_reaches_the_child_and_its_rows_come_back() -> None:
+def test_the_query_reaches_the_child_and_its_rows_are_returned() -> None:
     echo = "import json, sys; print('a warning'); print(json.dumps({'rows': [json.loads(sys.argv[1])]}))"
 
     answer = read_tables("history", command=child(echo), seconds=600, table="a; rm -rf $HOME", pipeline="--help")
@@ -33,7 +33,7 @@ def test_the_question_reaches_the_child_and_its_rows_come_back() -> None:
     assert answer.rows == ({"read": "history", "table": "a; rm -rf $HOME", "pipeline": "--help"},)
 
 
-def test_a_child_that_takes_too_long_is_ended() -> None:
+def test_a_child_beyond_the_deadline_is_killed() -> None:
     before = {process.pid for process in psutil.Process().children(recursive=True)}
 
     answer = read_tables("history", command=child("import time; time.sleep(600)"), seconds=0.3)
@@ -46,7 +46,7 @@ def test_a_child_that_takes_too_long_is_ended() -> None:
     "code",
     ["import os; os.abort()", "raise SystemExit(9)", "print('{')", "print('[]')", "print('{}')", "print('null')"],
 )
-def test_a_child_that_crashes_or_talks_nonsense_is_a_problem_on_the_page(code: str) -> None:
+def test_a_crashed_child_or_invalid_output_is_a_problem_on_the_page(code: str) -> None:
     answer = read_tables("history", command=child(code), seconds=600)
 
     assert answer.rows == ()
@@ -59,7 +59,7 @@ def test_an_error_of_the_child_is_the_problem() -> None:
     assert answer == TableReadResult(problem="no log")
 
 
-def test_a_program_that_is_not_there_is_a_problem_too() -> None:
+def test_a_missing_program_is_a_problem_on_the_page() -> None:
     assert "could not be started" in read_tables("history", command=("/nowhere/at/all",)).problem
 
 
@@ -96,7 +96,7 @@ def test_the_history_of_a_table_is_a_table(harness: ConsoleHarness, monkeypatch:
     assert "<html" not in harness.get("/tables/games/events/history?fragment=1").text
 
 
-def test_samples_are_shown_to_those_who_may_reprocess_and_kept_by_no_browser(
+def test_samples_are_shown_to_people_who_may_reprocess_and_are_not_cached(
     harness: ConsoleHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sample = {"event": "<b>", "reasons": [{"code": "malformed", "path": "", "detail": "x"}, 3], "raw": "<script>"}
@@ -108,7 +108,7 @@ def test_samples_are_shown_to_those_who_may_reprocess_and_kept_by_no_browser(
     assert harness.get("/quarantine/games/samples", by="vic").status_code == 404
 
 
-def test_the_real_child_reads_what_was_committed(harness: ConsoleHarness, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_real_child_reads_committed_rows(harness: ConsoleHarness, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONPATH", str(REPOSITORY / "include"))
     lake = Lake(harness.catalog.environment.lake)
     lake.ensure(paths.table("games", "purchase"), arrow_schema({"n": "long"}), user_metadata=json.dumps({"run": "r1"}))

@@ -25,14 +25,14 @@ FORBIDDEN = {
 
 
 @pytest.mark.parametrize("path", TEMPLATES, ids=lambda path: path.name)
-def test_a_template_switches_no_protection_off(path: Path) -> None:
+def test_no_template_disables_escaping(path: Path) -> None:
     text = path.read_text()
 
     assert {why for pattern, why in FORBIDDEN.items() if re.search(pattern, text)} == set()
 
 
 @pytest.mark.parametrize("path", CODE, ids=lambda path: str(path.relative_to(_FOLDER)))
-def test_no_code_of_the_console_makes_markup(path: Path) -> None:
+def test_only_templates_create_markup(path: Path) -> None:
     assert not re.search(r"\bMarkup\b|\bmarkupsafe\b", path.read_text())
 
 

@@ -42,7 +42,7 @@ def refusal(server: AirflowServer, *, dag_id: str = DAG) -> DeltaworksError:
     return raised.value
 
 
-def test_a_busy_server_is_waited_for(server: AirflowServer) -> None:
+def test_requests_to_a_busy_server_are_retried(server: AirflowServer) -> None:
     server.slow = 3
 
     with api(server) as client:
@@ -52,9 +52,7 @@ def test_a_busy_server_is_waited_for(server: AirflowServer) -> None:
     assert server.paused[DAG]
 
 
-def test_with_the_patience_for_a_server_that_is_not_there_a_busy_one_is_given_up(
-    server: AirflowServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_busy_server_needs_a_longer_retry_time(server: AirflowServer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(airflow_requests, "_BUSY_RETRY_SECONDS", 0.05)
     server.slow = 3
 
@@ -64,7 +62,7 @@ def test_with_the_patience_for_a_server_that_is_not_there_a_busy_one_is_given_up
     assert f"no answer to PATCH /dags/{DAG} within" in error.message
 
 
-def test_a_server_that_restarts_is_asked_again(server: AirflowServer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_requests_are_retried_while_the_server_restarts(server: AirflowServer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(airflow_requests, "_RETRY_SECONDS", 5.0)
     server.broken = 1
 
@@ -74,7 +72,7 @@ def test_a_server_that_restarts_is_asked_again(server: AirflowServer, monkeypatc
     assert server.paused[DAG]
 
 
-def test_one_that_is_not_there_is_given_up_early(server: AirflowServer) -> None:
+def test_an_unreachable_server_is_given_up_early(server: AirflowServer) -> None:
     server.server_close()
 
     error = refusal(server)
@@ -84,7 +82,7 @@ def test_one_that_is_not_there_is_given_up_early(server: AirflowServer) -> None:
     assert "the tests" in error.hint, "it says who named this address"
 
 
-def test_an_impatient_client_tries_once(server: AirflowServer) -> None:
+def test_a_client_without_retries_tries_once(server: AirflowServer) -> None:
     server.slow = 3
 
     with api(server, patient=False) as client, pytest.raises(TransientError, match="no usable answer"):
@@ -93,7 +91,7 @@ def test_an_impatient_client_tries_once(server: AirflowServer) -> None:
     assert server.slow == 2
 
 
-def test_a_note_changes_the_note_alone(server: AirflowServer) -> None:
+def test_a_note_changes_only_the_note(server: AirflowServer) -> None:
     run_id = "scheduled__2026-03-01T09:00:00+00:00"
 
     with api(server) as client:
@@ -106,7 +104,7 @@ def test_a_note_changes_the_note_alone(server: AirflowServer) -> None:
 @pytest.mark.parametrize(
     "answer", [(401, "Token Expired"), (403, "Invalid JWT token")], ids=["its time is over", "signed by another secret"]
 )
-def test_a_token_that_is_no_longer_taken_is_renewed_once_and_the_request_sent_again(
+def test_a_rejected_token_is_renewed_once_and_the_request_repeated(
     server: AirflowServer, answer: tuple[int, str]
 ) -> None:
     server.token_refusal = (answer[0], {"detail": answer[1]})
@@ -120,7 +118,7 @@ def test_a_token_that_is_no_longer_taken_is_renewed_once_and_the_request_sent_ag
     assert not server.paused[DAG]
 
 
-def test_a_token_that_was_made_elsewhere_is_used_without_a_login_and_refused_when_it_is_over(
+def test_a_given_token_is_used_without_login_until_it_expires(
     server: AirflowServer,
 ) -> None:
     server.tokens.add("made-elsewhere")
@@ -135,7 +133,7 @@ def test_a_token_that_was_made_elsewhere_is_used_without_a_login_and_refused_whe
     assert server.issued == 0
 
 
-def test_a_wrong_password_is_refused_at_once_without_being_shown(server: AirflowServer) -> None:
+def test_a_wrong_password_is_rejected_immediately_and_not_shown(server: AirflowServer) -> None:
     wrong = dataclasses.replace(login(server), password="guessed-wrong")
 
     with AirflowApi(wrong) as client, pytest.raises(ConfigError, match="AIRFLOW_LOGIN_REFUSED") as raised:
@@ -150,7 +148,7 @@ def test_a_wrong_password_is_refused_at_once_without_being_shown(server: Airflow
     ("forbidden", "permission"),
     [("PATCH /dags/stream__games", "edit the DAG"), ("POST /dags/stream__games/dagRuns", "trigger the DAG")],
 )
-def test_what_a_login_may_not_do_is_named_with_the_permission(
+def test_a_forbidden_request_names_the_missing_permission(
     server: AirflowServer, forbidden: str, permission: str
 ) -> None:
     server.forbidden = (forbidden,)
@@ -163,7 +161,7 @@ def test_what_a_login_may_not_do_is_named_with_the_permission(
     assert "role User" in raised.value.hint
 
 
-def test_a_dag_that_is_not_there_is_answered_with_the_nearest_and_when_to_look_again(server: AirflowServer) -> None:
+def test_an_unknown_dag_is_rejected_with_the_closest_match_and_a_hint(server: AirflowServer) -> None:
     error = refusal(server, dag_id="stream__game")
 
     assert error.condition == "AIRFLOW_DAG_UNKNOWN"
@@ -171,13 +169,13 @@ def test_a_dag_that_is_not_there_is_answered_with_the_nearest_and_when_to_look_a
     assert "within a minute" in error.hint
 
 
-def test_the_nearest_dag_is_looked_for_on_all_pages(server: AirflowServer) -> None:
+def test_the_closest_dag_is_searched_on_all_pages(server: AirflowServer) -> None:
     server.page = 1
 
     assert "stream__games" in refusal(server, dag_id="stream__game").message
 
 
-def test_a_dag_whose_file_does_not_import_is_answered_with_that_files_error(server: AirflowServer) -> None:
+def test_a_dag_with_an_import_error_is_rejected_with_that_error(server: AirflowServer) -> None:
     server.import_errors = [
         {"filename": "gold.py", "stack_trace": "Traceback\n  ...\nValueError: another one"},
         {"filename": "streams.py", "stack_trace": "Traceback\n  ...\nModuleNotFoundError: No module named 'x'\n"},
@@ -190,13 +188,13 @@ def test_a_dag_whose_file_does_not_import_is_answered_with_that_files_error(serv
     assert "import error" in error.hint
 
 
-def test_import_errors_that_may_not_be_seen_keep_no_answer_back(server: AirflowServer) -> None:
+def test_forbidden_import_errors_do_not_hide_the_error(server: AirflowServer) -> None:
     server.forbidden = ("GET /importErrors",)
 
     assert refusal(server, dag_id="stream__new").condition == "AIRFLOW_DAG_UNKNOWN"
 
 
-def test_a_run_that_is_not_there_is_not_taken_for_a_dag_that_is_not(server: AirflowServer) -> None:
+def test_a_missing_run_is_not_reported_as_a_missing_dag(server: AirflowServer) -> None:
     with api(server) as client, pytest.raises(ConfigError) as raised:
         client.dag_run(DAG, "no-such-run")
 
@@ -204,7 +202,7 @@ def test_a_run_that_is_not_there_is_not_taken_for_a_dag_that_is_not(server: Airf
     assert "no-such-run" in raised.value.message
 
 
-def test_a_run_that_was_triggered_although_no_answer_came_is_not_triggered_twice(server: AirflowServer) -> None:
+def test_a_run_triggered_without_a_response_is_not_triggered_twice(server: AirflowServer) -> None:
     with api(server) as client:
         first = client.trigger(DAG, conf={"dry_run": True}, run_id="once")
         again = client.trigger(DAG, conf={"dry_run": True}, run_id="once")
@@ -213,12 +211,12 @@ def test_a_run_that_was_triggered_although_no_answer_came_is_not_triggered_twice
     assert len(server.runs) == 1
 
 
-def test_what_is_refused_is_answered_with_airflows_own_words(server: AirflowServer) -> None:
+def test_a_rejection_contains_airflows_detail(server: AirflowServer) -> None:
     with api(server) as client, pytest.raises(ConfigError, match=r"AIRFLOW_REFUSED.*Invalid input for param dry_run"):
         client.trigger(DAG, conf={"dry_run": "perhaps"})
 
 
-def test_an_address_that_is_not_airflows_is_said_to_be_none(server: AirflowServer) -> None:
+def test_an_address_without_airflow_is_reported(server: AirflowServer) -> None:
     elsewhere = dataclasses.replace(login(server), url=f"{server.url}/elsewhere")
 
     with AirflowApi(elsewhere) as client, pytest.raises(DeltaworksError) as raised:

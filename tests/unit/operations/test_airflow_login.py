@@ -26,7 +26,7 @@ def environment(**airflow: object) -> EnvironmentSpec:
     return EnvironmentSpec(environment="prod", lake=lake, landing=lake, messaging=AwsSpec(), airflow=declared)
 
 
-def test_the_declared_login_is_resolved_when_it_is_needed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_declared_login_is_resolved_on_use(monkeypatch: pytest.MonkeyPatch) -> None:
     declared = environment(url="env:AIRFLOW_URL", username="ada", password="env:PASSWORD_OF_ADA")
     with pytest.raises(ConfigError, match="REFERENCE_UNRESOLVED"):
         airflow_login(declared, {})
@@ -40,7 +40,7 @@ def test_the_declared_login_is_resolved_when_it_is_needed(monkeypatch: pytest.Mo
     assert login.link_base == login.url
 
 
-def test_a_variable_that_holds_no_address_is_refused_with_its_place(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_variable_without_an_address_is_rejected_with_its_location(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AIRFLOW_URL", "airflow.example.com")
     monkeypatch.setenv("TOKEN", "t")
 
@@ -56,7 +56,7 @@ def test_the_environment_variable_overrides_the_spec() -> None:
     assert airflow_login(declared, {CONNECTION_VARIABLE: VARIABLE}).url == "http://airflow:8080"
 
 
-def test_where_neither_says_so_the_error_says_what_to_declare() -> None:
+def test_without_a_login_the_error_names_the_declaration() -> None:
     with pytest.raises(ConfigError, match="AIRFLOW_CONNECTION_MISSING") as raised:
         airflow_login(environment(), {})
 
@@ -82,7 +82,7 @@ def test_where_neither_says_so_the_error_says_what_to_declare() -> None:
         ('{"host": "https://airflow", "extra": "{\\"token\\": \\"t\\"}"}', "https://airflow", ""),
     ],
 )
-def test_a_connection_is_read_as_airflow_writes_it(value: str, url: str, name: str) -> None:
+def test_a_connection_is_parsed_as_airflow_writes_it(value: str, url: str, name: str) -> None:
     login = login_from_variable(value)
 
     assert (login.url, login.username) == (url, name)
@@ -103,7 +103,7 @@ def test_a_password_in_a_uri_is_unquoted() -> None:
         ('{"host": "ftp://airflow", "login": "bo", "password": "p"}', "host: write the address"),
     ],
 )
-def test_a_variable_that_is_no_connection_is_refused_with_an_example(value: str, problem: str) -> None:
+def test_an_invalid_connection_variable_is_rejected_with_an_example(value: str, problem: str) -> None:
     with pytest.raises(ConfigError, match="AIRFLOW_CONNECTION_INVALID") as raised:
         login_from_variable(value)
 
@@ -119,7 +119,7 @@ def test_secrets_are_not_shown() -> None:
     assert "a-token" not in repr(login)
 
 
-def test_a_file_of_certificates_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+def test_an_unreadable_certificate_file_is_named(tmp_path: Path) -> None:
     broken = tmp_path / "ca.pem"
     broken.write_text("no certificate")
 

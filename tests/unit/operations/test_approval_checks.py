@@ -83,7 +83,7 @@ def stage(make_spec: Callable[..., PipelineSpec], tmp_path: Any) -> Stage:
     return Stage(Catalog(environment, {}, {"shop": make_spec()}, Path()))
 
 
-def test_what_another_person_approved_is_done_within_its_figures(stage: Stage) -> None:
+def test_an_approved_operation_stays_within_the_approved_counts(stage: Stage) -> None:
     stage.ask()
     stage.approve()
 
@@ -92,7 +92,7 @@ def test_what_another_person_approved_is_done_within_its_figures(stage: Stage) -
     assert stage.options(max_files=9).max_files == 7
 
 
-def test_without_an_answer_nothing_is_done_whatever_the_state_of_a_task(stage: Stage) -> None:
+def test_without_an_answer_nothing_runs_whatever_the_task_state(stage: Stage) -> None:
     with pytest.raises(ContractError, match="APPROVAL_MISSING"):
         stage.options()
     stage.ask()
@@ -100,7 +100,7 @@ def test_without_an_answer_nothing_is_done_whatever_the_state_of_a_task(stage: S
         stage.options()
 
 
-def test_nobody_approves_what_they_asked_for_unless_that_is_declared(stage: Stage) -> None:
+def test_self_approval_is_rejected_unless_declared(stage: Stage) -> None:
     stage.ask(by="ada")
     stage.approve("ada")
 
@@ -110,7 +110,7 @@ def test_nobody_approves_what_they_asked_for_unless_that_is_declared(stage: Stag
     assert stage.options().max_files == 7
 
 
-def test_who_asks_under_a_name_does_not_approve_under_the_id_of_it(stage: Stage) -> None:
+def test_a_requester_cannot_approve_under_their_id(stage: Stage) -> None:
     stage.ask(by="ada")
     stage.approve("Ada Lovelace", person_id="ada")
 
@@ -118,7 +118,7 @@ def test_who_asks_under_a_name_does_not_approve_under_the_id_of_it(stage: Stage)
         stage.options()
 
 
-def test_where_it_is_not_on_record_who_asked_nobody_can_be_told_apart(stage: Stage) -> None:
+def test_without_a_known_requester_no_approval_is_valid(stage: Stage) -> None:
     stage.ask(by="")
     stage.approve("bo")
 
@@ -127,7 +127,7 @@ def test_where_it_is_not_on_record_who_asked_nobody_can_be_told_apart(stage: Sta
 
 
 @pytest.mark.parametrize("declared", [["bo"], [{"id": "17", "name": "bo"}]])
-def test_only_those_who_are_declared_may_approve(stage: Stage, declared: list[Any]) -> None:
+def test_only_declared_approvers_may_approve(stage: Stage, declared: list[Any]) -> None:
     stage.declare(approvers=declared)
     stage.ask()
     stage.approve("cy")
@@ -138,7 +138,7 @@ def test_only_those_who_are_declared_may_approve(stage: Stage, declared: list[An
     assert stage.options().max_files == 7
 
 
-def test_approvers_of_a_pipeline_stand_instead_of_those_of_the_environment(stage: Stage) -> None:
+def test_approvers_of_a_pipeline_replace_those_of_the_environment(stage: Stage) -> None:
     stage.declare(approvers=["bo"], own=["cy"])
     stage.ask()
     stage.approve("bo")
@@ -148,7 +148,7 @@ def test_approvers_of_a_pipeline_stand_instead_of_those_of_the_environment(stage
 
 
 @pytest.mark.parametrize("changed", [{"tables": "clicks"}, {"retention_hours": 24}, {"mode": "full"}])
-def test_an_approval_is_of_what_was_asked_for_and_of_nothing_else(stage: Stage, changed: dict[str, Any]) -> None:
+def test_an_approval_is_valid_only_for_its_options(stage: Stage, changed: dict[str, Any]) -> None:
     stage.ask()
     stage.approve()
 
@@ -156,7 +156,7 @@ def test_an_approval_is_of_what_was_asked_for_and_of_nothing_else(stage: Stage, 
         stage.options(**changed)
 
 
-def test_a_question_that_is_asked_again_takes_the_answer_back(stage: Stage) -> None:
+def test_a_repeated_question_revokes_the_answer(stage: Stage) -> None:
     stage.ask()
     stage.approve()
     stage.ask()
@@ -165,7 +165,7 @@ def test_a_question_that_is_asked_again_takes_the_answer_back(stage: Stage) -> N
         stage.options()
 
 
-def test_an_approval_of_yesterday_is_over(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_approval_expires_after_a_day(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     from deltaworks.control.records import approval
 
     stage.ask()
@@ -177,7 +177,7 @@ def test_an_approval_of_yesterday_is_over(stage: Stage, monkeypatch: pytest.Monk
 
 
 @pytest.mark.parametrize("other", ["restore", "start_over"])
-def test_the_approval_of_one_operation_is_none_of_another(stage: Stage, other: str) -> None:
+def test_an_approval_is_valid_for_one_operation(stage: Stage, other: str) -> None:
     stage.ask()
     stage.approve()
 
@@ -191,7 +191,7 @@ def done(context: OperationContext, options: VacuumOptions) -> Report:
 
 
 @pytest.mark.parametrize("under_airflow", [True, False])
-def test_the_job_holds_itself_to_the_approval_where_airflow_runs_it(
+def test_the_job_checks_the_approval_in_airflow(
     stage: Stage, monkeypatch: pytest.MonkeyPatch, under_airflow: bool
 ) -> None:
     if under_airflow:
@@ -214,9 +214,7 @@ def test_the_job_holds_itself_to_the_approval_where_airflow_runs_it(
         run(dry_run=False)
 
 
-def test_the_nightly_upkeep_needs_no_approval_and_is_held_to_the_bounds_of_a_night(
-    stage: Stage, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_nightly_maintenance_needs_no_approval_and_has_limits(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     def reports(context: OperationContext, options: VacuumOptions) -> Report:
         return Report(parts=[f"nightly {context.nightly}"])
 
@@ -239,7 +237,7 @@ def test_the_nightly_upkeep_needs_no_approval_and_is_held_to_the_bounds_of_a_nig
 
 
 @pytest.mark.parametrize("night", [True, False])
-def test_what_the_night_may_do_is_decided_for_the_night_alone(stage: Stage, night: bool) -> None:
+def test_nightly_limits_apply_only_to_nightly_maintenance(stage: Stage, night: bool) -> None:
     from deltaworks.operations.nightly_limits import apply_nightly_limits
 
     said: list[str] = []
@@ -252,7 +250,7 @@ def test_what_the_night_may_do_is_decided_for_the_night_alone(stage: Stage, nigh
     assert ["first night" in line for line in said] == ([True] if night else [])
 
 
-def test_every_operation_of_the_night_that_deletes_is_bounded_by_declaration() -> None:
+def test_every_deleting_nightly_operation_has_limits() -> None:
     nightly = {name for name, declared in OPERATIONS.items() if declared.unattended}
 
     assert nightly == {
@@ -265,7 +263,7 @@ def test_every_operation_of_the_night_that_deletes_is_bounded_by_declaration() -
     assert all(get_operation(name).destructive for name in nightly)
 
 
-def test_a_try_that_failed_is_repeated_on_the_same_approval(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_try_reuses_its_approval(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(provenance.RUN_VARIABLE, f"vacuum_tables__shop/{RUN}/vacuum_tables/1")
     tries: list[int | None] = []
 
@@ -292,9 +290,7 @@ def test_a_try_that_failed_is_repeated_on_the_same_approval(stage: Stage, monkey
     asked=st.none() | st.integers(0, 200),
     later=st.none() | st.integers(0, 400),
 )
-def test_no_job_may_do_more_than_was_counted_or_asked_for(
-    counted: list[int], asked: int | None, later: int | None
-) -> None:
+def test_no_job_exceeds_the_count_or_the_request(counted: list[int], asked: int | None, later: int | None) -> None:
     options = VacuumOptions(max_files=asked)
 
     (bound,) = counted_bounds(VACUUM, options, [{"files": files} for files in counted]).values()
@@ -304,7 +300,7 @@ def test_no_job_may_do_more_than_was_counted_or_asked_for(
 
 
 @pytest.mark.parametrize("name", [declared.name for declared in OPERATIONS.values() if declared.approval])
-def test_every_bound_is_an_option_and_a_field_of_what_is_counted(name: str) -> None:
+def test_every_bound_is_an_option_and_a_field_of_the_count(name: str) -> None:
     declared = get_operation(name)
 
     assert set(declared.bounds) <= set(declared.options_model().model_fields)

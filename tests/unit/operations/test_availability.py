@@ -33,7 +33,7 @@ def reading(kind: str) -> PipelineSpec:
         ("delta", {"reprocess", "recover_files"}),
     ],
 )
-def test_what_the_source_does_not_give_is_never_possible(kind: str, never: set[str]) -> None:
+def test_operations_the_source_does_not_support_are_unavailable(kind: str, never: set[str]) -> None:
     reasons = {name: unavailable_reason(declared, reading(kind)) for name, declared in OPERATIONS.items()}
 
     without = {"mutate_tables", "purge_deleted", "rebuild_gold", "refresh_gold", "replay_feed", "train_model"}
@@ -41,7 +41,7 @@ def test_what_the_source_does_not_give_is_never_possible(kind: str, never: set[s
     assert all(reason.endswith(".") for reason in reasons.values() if reason)
 
 
-def test_a_page_says_which_tables_are_only_read_again_into_a_shadow() -> None:
+def test_a_page_names_tables_that_need_a_shadow() -> None:
     spec = load_catalog("local").pipeline("engagement")
 
     text = restrictions(get_operation("reprocess"), spec)

@@ -23,7 +23,7 @@ class Stuck(LocalObjects):
         return super().list(prefix)
 
 
-def test_a_reload_that_waits_for_the_lake_says_that_it_has_not_ended(tmp_path: Path) -> None:
+def test_a_reload_that_waits_for_the_lake_reports_that_it_has_not_ended(tmp_path: Path) -> None:
     lake = Stuck(tmp_path)
     reload = SuppressionReload(CollectorRedaction(namespaces={"shop": "customers"}), lake, seconds=0)
     reload.start()

@@ -57,7 +57,7 @@ def flag(lake: ObjectStore) -> StopFlag:
     return stop_flag(lake)
 
 
-def test_a_stop_names_the_person_who_pressed_it_and_why(press: Press, flag: StopFlag, airflow: AirflowServer) -> None:
+def test_a_stop_records_the_person_and_the_reason(press: Press, flag: StopFlag, airflow: AirflowServer) -> None:
     report = press("stop", reason="a new key")
 
     request = flag.read()
@@ -67,7 +67,7 @@ def test_a_stop_names_the_person_who_pressed_it_and_why(press: Press, flag: Stop
     assert report.results == [ControlResult(verb="stop", target="shop", by="grace", reason="a new key")]
 
 
-def test_a_start_withdraws_what_a_stop_left(press: Press, flag: StopFlag, airflow: AirflowServer) -> None:
+def test_a_start_clears_the_stop(press: Press, flag: StopFlag, airflow: AirflowServer) -> None:
     press("stop")
 
     press("start")
@@ -93,7 +93,7 @@ def test_a_restart_leaves_the_flag_while_the_stream_has_not_ended(
 LONG_AGO = "2026-01-01T00:00:00+00:00"
 
 
-def test_a_restart_of_a_stream_that_hangs_clears_its_task_since_no_flag_reaches_it(
+def test_a_restart_of_a_stalled_stream_clears_its_task(
     press: Press, flag: StopFlag, lake: ObjectStore, airflow: AirflowServer
 ) -> None:
     write_heartbeat(lake, "running", at=LONG_AGO)
@@ -112,7 +112,7 @@ def test_a_restart_of_a_stream_that_hangs_clears_its_task_since_no_flag_reaches_
 
 
 @pytest.mark.parametrize("task", ["queued", "running"])
-def test_of_a_stream_that_hangs_no_successor_is_killed(
+def test_a_starting_successor_of_a_stalled_stream_is_not_killed(
     press: Press, lake: ObjectStore, airflow: AirflowServer, monkeypatch: pytest.MonkeyPatch, task: str
 ) -> None:
     write_heartbeat(lake, "running", at="2025-12-31T23:00:00+00:00")
@@ -126,7 +126,7 @@ def test_of_a_stream_that_hangs_no_successor_is_killed(
     assert [method for method, _, _ in airflow.changes()] == ["PATCH"], "its DAG is unpaused, and nothing else"
 
 
-def test_of_a_stream_that_hangs_soon_after_its_start_the_task_is_cleared_since_it_has_been_heard_of(
+def test_a_stream_that_stalls_soon_after_its_first_heartbeat_is_cleared(
     press: Press, lake: ObjectStore, airflow: AirflowServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write_heartbeat(lake, "running", at="2025-12-31T23:00:00+00:00", run=f"{DAG}/r1/ingest/1")
@@ -142,7 +142,7 @@ def test_of_a_stream_that_hangs_soon_after_its_start_the_task_is_cleared_since_i
 
 
 @pytest.mark.parametrize("verb", ["start", "restart"])
-def test_a_stream_that_waits_for_its_next_try_is_tried_now(
+def test_a_stream_in_retry_delay_is_started_immediately(
     press: Press, lake: ObjectStore, airflow: AirflowServer, verb: str
 ) -> None:
     write_heartbeat(lake, "failed")
@@ -155,7 +155,7 @@ def test_a_stream_that_waits_for_its_next_try_is_tried_now(
     assert cleared == [(f"/api/v2/dags/{DAG}/clearTaskInstances", ["ingest"])]
 
 
-def test_a_stream_that_hangs_while_airflow_is_away_is_left_as_it_is(
+def test_a_stalled_stream_is_not_cleared_while_airflow_is_unreachable(
     press: Press, flag: StopFlag, lake: ObjectStore, airflow: AirflowServer
 ) -> None:
     write_heartbeat(lake, "running", at=LONG_AGO)
@@ -175,7 +175,7 @@ def test_a_relay_is_stopped_by_its_own_form(press: Press, lake: ObjectStore, air
     assert airflow.paused["relay__landing"]
 
 
-def test_a_suspended_table_is_asked_for_in_the_name_of_the_person(press: Press, lake: ObjectStore) -> None:
+def test_a_resume_request_records_the_person(press: Press, lake: ObjectStore) -> None:
     home = PipelineHome(lake, "shop")
     held = HeldTable(table="events", reason="suspended", since_batch=3, at=iso_now())
     lake.put(paths.held_table("shop", "events"), held.encode())
@@ -187,7 +187,7 @@ def test_a_suspended_table_is_asked_for_in_the_name_of_the_person(press: Press, 
     assert json.loads(stored.data)["by"] == "grace"
 
 
-def test_a_reader_is_released_by_its_table_and_name(press: Press, lake: ObjectStore) -> None:
+def test_a_reader_is_unpinned_by_its_table_and_name(press: Press, lake: ObjectStore) -> None:
     readers = PipelineHome(lake, "shop").readers
     readers.pin("events", reader="training", version=7, hours=5)
 
@@ -205,7 +205,7 @@ def test_a_reader_is_released_by_its_table_and_name(press: Press, lake: ObjectSt
         ("unpin", "events/nobody", "readers keep: nothing"),
     ],
 )
-def test_a_target_that_is_not_there_is_answered_with_what_is(
+def test_an_unknown_target_is_rejected_with_the_available_ones(
     press: Press, flag: StopFlag, verb: str, target: str | None, says: str
 ) -> None:
     with pytest.raises(ConfigError, match="CONTROL_TARGET_INVALID") as raised:

@@ -34,7 +34,7 @@ def judged(objects: LocalObjects, rule: str, *episodes: EpisodeRecord) -> None:
     objects.put(rule_paths.rule_state("shop", rule), state.encode())
 
 
-def test_notes_and_episodes_of_the_pipeline_stand_on_its_charts(tmp_path: Path) -> None:
+def test_notes_and_episodes_of_the_pipeline_are_marked_on_its_charts(tmp_path: Path) -> None:
     catalog = shop(tmp_path)
     put(catalog, "errors_minute", errors())
     objects = LocalObjects(tmp_path / "lake")
@@ -57,7 +57,7 @@ def test_notes_and_episodes_of_the_pipeline_stand_on_its_charts(tmp_path: Path) 
     assert (page.count('class="fired"'), page.count('<line class="note"')) == (3, 1)
 
 
-def test_records_that_cannot_be_read_hide_no_figures(tmp_path: Path) -> None:
+def test_unreadable_records_do_not_hide_panels(tmp_path: Path) -> None:
     objects = LocalObjects(tmp_path)
     annotate(objects, "shop", "price change", at=at(3))
     objects.put(rule_paths.rule_state("shop", "errors"), b"{")
@@ -72,7 +72,7 @@ def test_records_that_cannot_be_read_hide_no_figures(tmp_path: Path) -> None:
     assert (marks.items, marks.problem) == ((), "ConnectionError: no route")
 
 
-def test_of_many_notes_the_newest_are_read(tmp_path: Path) -> None:
+def test_the_newest_notes_are_read(tmp_path: Path) -> None:
     objects = LocalObjects(tmp_path)
     for number in range(MAX_MARKS + 5):
         annotate(objects, "shop", f"note {number}", at=at(number))

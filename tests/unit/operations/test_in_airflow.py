@@ -66,7 +66,7 @@ def listed(report: Report) -> list[Any]:
 
 
 @pytest.mark.parametrize("declared", OPERATIONS.values(), ids=OPERATIONS)
-def test_a_run_gets_every_option_of_the_command_so_that_no_default_of_a_form_counts(declared: Any) -> None:
+def test_a_run_gets_every_option_of_the_command(declared: Any) -> None:
     model = declared.options_model()
     options = model.model_validate(required_options(model, "x"))
 
@@ -77,9 +77,7 @@ def test_a_run_gets_every_option_of_the_command_so_that_no_default_of_a_form_cou
     assert declared.dag_id("shop").endswith("__shop")
 
 
-def test_a_run_is_triggered_with_the_options_followed_and_answered_with_what_its_job_left(
-    server: AirflowServer, run: Run, said: list[str]
-) -> None:
+def test_a_run_is_triggered_followed_and_returns_its_results(server: AirflowServer, run: Run, said: list[str]) -> None:
     server.scripts[REPROCESS] = RunScript(
         steps=[
             ("queued", {"reprocess": None}),
@@ -105,14 +103,14 @@ def test_a_run_is_triggered_with_the_options_followed_and_answered_with_what_its
     assert report.exit_code == 0
 
 
-def test_a_dry_run_of_what_needs_an_approval_shows_what_was_counted(server: AirflowServer, run: Run) -> None:
+def test_a_dry_run_of_an_operation_with_approval_shows_the_count(server: AirflowServer, run: Run) -> None:
     steps = {"count": "success", "dry_run_gate": "success", "approve": "skipped", "restore": "skipped"}
     server.scripts[RESTORE] = RunScript(steps=[("success", steps)], results={"count": RECORDS})
 
     assert listed(run("restore", {"table": "orders", "to_batch": "3"})) == RECORDS
 
 
-def test_what_needs_an_approval_says_where_and_by_whom_and_goes_on_once_it_is_given(
+def test_an_approval_is_requested_and_the_run_continues_once_it_is_given(
     server: AirflowServer, run: Run, said: list[str]
 ) -> None:
     server.scripts[RESTORE] = RunScript(
@@ -133,7 +131,7 @@ def test_what_needs_an_approval_says_where_and_by_whom_and_goes_on_once_it_is_gi
     assert listed(report) == RECORDS
 
 
-def test_a_rejected_one_is_no_success(server: AirflowServer, run: Run) -> None:
+def test_a_rejected_approval_is_an_error(server: AirflowServer, run: Run) -> None:
     steps = {"count": "success", "approve": "success", "restore": "skipped"}
     server.scripts[RESTORE] = RunScript(steps=[("success", steps)], results={"count": RECORDS})
 
@@ -143,7 +141,7 @@ def test_a_rejected_one_is_no_success(server: AirflowServer, run: Run) -> None:
     assert raised.value.exit_code == 11
 
 
-def test_one_that_nobody_answers_in_time_goes_on_waiting_and_says_where(server: AirflowServer, run: Run) -> None:
+def test_an_unanswered_approval_keeps_waiting_and_is_linked(server: AirflowServer, run: Run) -> None:
     server.scripts[RESTORE] = RunScript(steps=[("running", {"count": "success", "approve": "awaiting_input"})])
 
     with pytest.raises(TransientError, match="APPROVAL_PENDING") as raised:
@@ -152,7 +150,7 @@ def test_one_that_nobody_answers_in_time_goes_on_waiting_and_says_where(server: 
     assert "/tasks/approve/required_actions" in raised.value.hint
 
 
-def test_a_run_that_fails_is_answered_with_its_jobs_own_error(server: AirflowServer, run: Run) -> None:
+def test_a_failed_run_returns_its_jobs_error(server: AirflowServer, run: Run) -> None:
     line = "DELTAWORKS_ERROR " + json.dumps(ERROR | {"retryable": False})
     server.scripts[REPROCESS] = RunScript(
         steps=[("failed", {"reprocess": "failed"})],
@@ -168,9 +166,7 @@ def test_a_run_that_fails_is_answered_with_its_jobs_own_error(server: AirflowSer
 
 
 @pytest.mark.parametrize("lines", [[], [{"event": 'DELTAWORKS_ERROR {"condition": ***'}], ["a plain line"]])
-def test_a_run_whose_log_says_nothing_is_answered_with_where_it_failed(
-    server: AirflowServer, run: Run, lines: list[Any]
-) -> None:
+def test_a_failed_run_without_a_log_names_the_failed_task(server: AirflowServer, run: Run, lines: list[Any]) -> None:
     steps = [("failed", {"reprocess": "failed"})]
     server.scripts[REPROCESS] = RunScript(steps=steps, logs={"reprocess": lines} if lines else {})
 
@@ -178,14 +174,14 @@ def test_a_run_whose_log_says_nothing_is_answered_with_where_it_failed(
         run("reprocess", {"from_start": True})
 
 
-def test_a_run_that_takes_longer_than_it_is_followed_goes_on(server: AirflowServer, run: Run) -> None:
+def test_a_run_longer_than_the_timeout_continues(server: AirflowServer, run: Run) -> None:
     server.scripts[REPROCESS] = RunScript(steps=[("running", {"reprocess": "running"})])
 
     with pytest.raises(TransientError, match=r"DAG_RUN_TIMEOUT.*still running, and goes on"):
         run("reprocess", {"from_start": True}, minutes=0.001)
 
 
-def test_an_airflow_that_restarts_while_a_run_is_followed_is_waited_for(
+def test_following_a_run_survives_a_restart_of_airflow(
     server: AirflowServer, run: Run, said: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(airflow_requests, "_RETRY_SECONDS", 0.0)
@@ -203,7 +199,7 @@ def test_an_airflow_that_restarts_while_a_run_is_followed_is_waited_for(
     assert any("does not answer (AIRFLOW_UNREACHABLE)" in line for line in said)
 
 
-def test_a_run_is_left_alone_where_it_is_not_to_be_followed(server: AirflowServer, run: Run, said: list[str]) -> None:
+def test_a_run_is_not_followed_with_a_zero_timeout(server: AirflowServer, run: Run, said: list[str]) -> None:
     report = run("restore", IN_EARNEST, minutes=0)
 
     assert len(server.runs) == 1
@@ -211,7 +207,7 @@ def test_a_run_is_left_alone_where_it_is_not_to_be_followed(server: AirflowServe
     assert len(said) == 1
 
 
-def test_a_dag_that_is_paused_is_not_triggered(server: AirflowServer, run: Run) -> None:
+def test_a_paused_dag_is_not_triggered(server: AirflowServer, run: Run) -> None:
     server.paused[SNAPSHOT] = True
 
     with pytest.raises(ConfigError, match=r"AIRFLOW_DAG_PAUSED.*None was triggered"):
@@ -220,14 +216,14 @@ def test_a_dag_that_is_paused_is_not_triggered(server: AirflowServer, run: Run) 
     assert server.runs == {}
 
 
-def test_a_dag_that_airflow_does_not_have_is_answered_with_the_nearest(server: AirflowServer, run: Run) -> None:
+def test_an_unknown_dag_is_rejected_with_the_closest_match(server: AirflowServer, run: Run) -> None:
     del server.paused[SNAPSHOT]
 
     with pytest.raises(ConfigError, match="AIRFLOW_DAG_UNKNOWN"):
         run("snapshot_health")
 
 
-def test_a_login_that_may_not_trigger_is_told_so(server: AirflowServer, run: Run) -> None:
+def test_a_login_without_permission_gets_an_error(server: AirflowServer, run: Run) -> None:
     server.forbidden = ("POST /dags",)
 
     with pytest.raises(ConfigError, match=r"AIRFLOW_FORBIDDEN.*may not trigger the DAG"):
@@ -235,7 +231,7 @@ def test_a_login_that_may_not_trigger_is_told_so(server: AirflowServer, run: Run
 
 
 @pytest.mark.parametrize(("name", "reason"), [("rebuild_gold", "gold tables"), ("mutate_tables", "mutations")])
-def test_what_the_pipeline_has_no_dag_for_is_refused_before_airflow_is_asked(
+def test_an_unavailable_operation_is_rejected_before_a_request(
     server: AirflowServer, run: Run, name: str, reason: str
 ) -> None:
     with pytest.raises(ConfigError, match=rf"OPERATION_UNAVAILABLE.*{reason}"):
@@ -244,7 +240,7 @@ def test_what_the_pipeline_has_no_dag_for_is_refused_before_airflow_is_asked(
     assert server.requests == []
 
 
-def test_a_wrong_option_is_refused_before_airflow_is_asked(server: AirflowServer, run: Run) -> None:
+def test_an_invalid_option_is_rejected_before_a_request(server: AirflowServer, run: Run) -> None:
     with pytest.raises(ConfigError, match="OPTION_INVALID"):
         run("restore", {"table": "orders", "to_batch": "three"})
 

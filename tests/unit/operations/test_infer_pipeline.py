@@ -150,7 +150,7 @@ def test_no_record_of_the_sample_goes_to_quarantine(tmp_path: Path, rows: list[l
         ([[1, "one"]], "field", None),
     ],
 )
-def test_types_are_looked_up_in_the_values(tmp_path: Path, values: list[Any], name: str, kind: str | None) -> None:
+def test_types_are_inferred_from_the_values(tmp_path: Path, values: list[Any], name: str, kind: str | None) -> None:
     assert of_field(tmp_path, values, name) == kind
 
 
@@ -171,7 +171,7 @@ def test_times_in_other_formats_are_columns_of_times(tmp_path: Path, values: lis
     assert of_field(tmp_path, values, name) == kind
 
 
-def test_a_format_is_declared_with_what_led_to_it(tmp_path: Path) -> None:
+def test_a_format_is_declared_with_its_reason(tmp_path: Path) -> None:
     values = [{"time": AT, "paid_at": "10/17/2020 14:05", "seen": "20/May/2015:21:05:15 +0000"}]
 
     text = infer(on_lines(tmp_path, values)).text
@@ -182,7 +182,7 @@ def test_a_format_is_declared_with_what_led_to_it(tmp_path: Path) -> None:
     assert '# All values fit the format "%d/%b/%Y:%H:%M:%S %z", and no other that was tried.\n' in text
 
 
-def test_of_two_orders_of_day_and_month_neither_is_taken(tmp_path: Path) -> None:
+def test_ambiguous_day_and_month_stay_text(tmp_path: Path) -> None:
     text = infer(on_lines(tmp_path, [{"time": AT, "paid_at": f"0{day}/04/2020"} for day in range(1, 9)])).text
 
     assert "      - {name: paid_at, path: paid_at, type: string}\n" in text
@@ -203,7 +203,7 @@ def test_the_time_of_events_is_found_in_other_formats(tmp_path: Path) -> None:
     assert not pipeline.quarantined
 
 
-def test_a_time_that_could_be_of_two_formats_is_asked_for(tmp_path: Path) -> None:
+def test_an_ambiguous_event_time_needs_a_choice(tmp_path: Path) -> None:
     events = on_lines(tmp_path, [{"at": "03/04/2020 14:05", "page": "/"}])
 
     for chosen in ({}, {"time": "at"}):
@@ -219,7 +219,7 @@ def test_a_time_that_could_be_of_two_formats_is_asked_for(tmp_path: Path) -> Non
     assert not pipeline.quarantined
 
 
-def test_only_leaves_are_columns_named_after_what_they_are_of(tmp_path: Path) -> None:
+def test_only_leaf_fields_become_columns_named_by_their_path(tmp_path: Path) -> None:
     event = {"time": AT, "id": 7, "user": {"id": 1, "login": "x", "plan": "a"}, "repository": {"owner": {"id": 2}}}
 
     pipeline = infer(on_lines(tmp_path, [event]))
@@ -234,7 +234,7 @@ def test_only_leaves_are_columns_named_after_what_they_are_of(tmp_path: Path) ->
     assert spec_of(pipeline).event.id == ("id",)
 
 
-def test_the_twenty_most_frequent_types_have_tables_and_the_rest_is_in_one(tmp_path: Path) -> None:
+def test_the_twenty_most_frequent_types_have_tables_and_others_share_one(tmp_path: Path) -> None:
     sent = webhooks(3_000)
 
     pipeline = infer(sent.write(tmp_path / "hooks.jsonl"))
@@ -255,7 +255,7 @@ def test_the_twenty_most_frequent_types_have_tables_and_the_rest_is_in_one(tmp_p
     assert "No column, values are int53 and text: payload.build.attempt." in pipeline.text
 
 
-def test_the_declaration_says_why_it_is_as_it_is(tmp_path: Path) -> None:
+def test_the_declaration_explains_its_choices(tmp_path: Path) -> None:
     sent = webhooks(500)
     sent.events.append(sent.events[0])
 
@@ -276,7 +276,7 @@ def test_the_declaration_says_why_it_is_as_it_is(tmp_path: Path) -> None:
         lambda events: [{"body": json.dumps(events)}],
     ],
 )
-def test_events_are_looked_for_in_wrappers(wrap: Any, tmp_path: Path) -> None:
+def test_events_are_found_in_wrappers(wrap: Any, tmp_path: Path) -> None:
     events = [{"type": "order", "at": AT, "total": number} for number in range(30)]
 
     pipeline = infer(on_lines(tmp_path, wrap(events)))
@@ -285,13 +285,13 @@ def test_events_are_looked_for_in_wrappers(wrap: Any, tmp_path: Path) -> None:
     assert (pipeline.proposal.events, pipeline.quarantined.total()) == (30, 0)
 
 
-def test_a_list_in_an_event_is_no_wrapper(tmp_path: Path) -> None:
+def test_a_list_in_an_event_is_not_a_wrapper(tmp_path: Path) -> None:
     pipeline = infer(on_lines(tmp_path, [{"at": AT, "items": [{"at": AT}]}] * 3))
 
     assert spec_of(pipeline).unwrap is None
 
 
-def test_fields_that_are_named_are_taken(tmp_path: Path) -> None:
+def test_overrides_are_used(tmp_path: Path) -> None:
     events = [
         {"type": "a", "shape": "b", "time": AT, "when": 1_700_000_000, "id": "x", "key": number} for number in (1, 2)
     ]
@@ -302,7 +302,7 @@ def test_fields_that_are_named_are_taken(tmp_path: Path) -> None:
     assert (spec.event.name.path, spec.event.id) == ("shape", ("key",))
 
 
-def test_parquet_is_inferred_as_it_declares_itself(tmp_path: Path) -> None:
+def test_parquet_is_inferred_from_its_schema(tmp_path: Path) -> None:
     at = [dt.datetime(2026, 3, 1, tzinfo=dt.UTC)] * 3
     pq.write_table(pa.table({"at": at, "n": [1, 2, 3], "day": [dt.date(2026, 3, 1)] * 3}), tmp_path / "x.parquet")
 
@@ -332,7 +332,7 @@ def test_events_of_very_many_days_are_not_partitioned(tmp_path: Path) -> None:
         (b"a,a\n1,2\n", "duplicate or empty field name"),
     ],
 )
-def test_a_form_that_is_not_known_is_refused(data: bytes, told: str, tmp_path: Path) -> None:
+def test_an_unknown_format_is_rejected(data: bytes, told: str, tmp_path: Path) -> None:
     with pytest.raises(ContractError) as caught:
         infer(written(tmp_path, data))
 
@@ -340,14 +340,14 @@ def test_a_form_that_is_not_known_is_refused(data: bytes, told: str, tmp_path: P
     assert told in caught.value.message
 
 
-def test_files_of_several_forms_are_refused_by_name(tmp_path: Path) -> None:
+def test_files_of_several_formats_are_rejected_by_name(tmp_path: Path) -> None:
     files = written(tmp_path, b'{"a": 1}\n', "one"), written(tmp_path, b"a,b\n1,2\n", "two")
 
     with pytest.raises(ContractError, match=r"one is json; .*two is csv"):
         infer(*files)
 
 
-def test_events_without_a_time_are_refused(tmp_path: Path) -> None:
+def test_events_without_a_time_are_rejected(tmp_path: Path) -> None:
     with pytest.raises(ContractError) as caught:
         infer(on_lines(tmp_path, [{"a": 1}, {"a": 2}]))
 

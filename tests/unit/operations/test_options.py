@@ -45,14 +45,14 @@ def required_values(declared: Operation) -> dict[str, Any]:
 
 @each_operation
 @given(data=st.data())
-def test_a_job_reads_from_its_arguments_the_options_they_were_made_of(declared: Operation, data: st.DataObject) -> None:
+def test_options_survive_a_round_trip_through_job_arguments(declared: Operation, data: st.DataObject) -> None:
     options = data.draw(options_of(declared))
 
     assert parsed(declared, to_arguments(options)) == options
 
 
 @each_operation
-def test_only_what_differs_from_its_default_becomes_an_argument(declared: Operation) -> None:
+def test_only_values_that_differ_from_the_default_become_arguments(declared: Operation) -> None:
     required = required_values(declared)
 
     assert to_arguments(read_options(declared.options_model(), required)) == [
@@ -62,7 +62,7 @@ def test_only_what_differs_from_its_default_becomes_an_argument(declared: Operat
 
 @pytest.mark.parametrize(("declared", "field"), EVERY_OPTION)
 @pytest.mark.parametrize("empty", ["", None, "None"], ids=["empty", "null", "template"])
-def test_what_was_left_empty_is_the_default(declared: Operation, field: OptionField, empty: str | None) -> None:
+def test_an_empty_value_is_the_default(declared: Operation, field: OptionField, empty: str | None) -> None:
     required = required_values(declared)
     if field.required:
         with pytest.raises(ConfigError, match="OPTION_INVALID"):
@@ -77,7 +77,7 @@ def test_what_was_left_empty_is_the_default(declared: Operation, field: OptionFi
 @pytest.mark.parametrize(("declared", "field"), EVERY_OPTION)
 @settings(max_examples=examples(25))
 @given(data=st.data())
-def test_the_text_of_a_value_is_the_value(declared: Operation, field: OptionField, data: st.DataObject) -> None:
+def test_the_text_of_a_value_parses_to_the_value(declared: Operation, field: OptionField, data: st.DataObject) -> None:
     value = data.draw(values(field))
     text = ",".join(value) if field.kind == "names" else str(value)
 
@@ -93,7 +93,7 @@ def test_the_text_of_a_value_is_the_value(declared: Operation, field: OptionFiel
 @pytest.mark.parametrize(
     ("declared", "field"), [item for item in EVERY_OPTION if item.values[1].kind not in ("text", "names")]
 )
-def test_a_wrong_value_is_answered_with_its_flag_and_its_help(declared: Operation, field: OptionField) -> None:
+def test_an_invalid_value_is_rejected_with_its_flag_and_help(declared: Operation, field: OptionField) -> None:
     with pytest.raises(ConfigError, match="OPTION_INVALID") as caught:
         read_options(declared.options_model(), required_values(declared) | {field.name: "many"})
 
@@ -101,7 +101,7 @@ def test_a_wrong_value_is_answered_with_its_flag_and_its_help(declared: Operatio
     assert field.help in caught.value.hint
 
 
-def test_a_choice_and_a_name_that_there_is_not_are_refused() -> None:
+def test_unknown_choices_and_options_are_rejected() -> None:
     restore = OPERATIONS["restore"].options_model()
 
     with pytest.raises(ConfigError, match=r"OPTION_INVALID.*--repair sources"):
@@ -116,12 +116,12 @@ def test_names_are_split_at_commas_and_not_within_braces(names: list[str]) -> No
     assert split_names(names) == names
 
 
-def test_patterns_with_braces_stay_whole() -> None:
+def test_patterns_with_braces_are_not_split() -> None:
     assert split_names("a,{b,c}/*.gz, d ,,") == ["a", "{b,c}/*.gz", "d"]
     assert split_names(["x/{1,{2,3}}", "y,z"]) == ["x/{1,{2,3}}", "y", "z"]
 
 
-def test_a_model_says_all_that_a_flag_and_a_field_of_a_form_need() -> None:
+def test_a_model_describes_flags_and_form_fields() -> None:
     class Sample(Options):
         dry_run: bool = Field(True, description="Only count.")
         rows: int | None = Field(None, ge=1, le=9, description="So many.")

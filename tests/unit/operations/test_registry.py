@@ -62,7 +62,7 @@ def test_a_command_takes_its_subject_and_exactly_the_options_of_the_operation(de
 
 
 @each_operation
-def test_a_command_says_what_it_does_and_what_it_may_run_beside(declared: Operation) -> None:
+def test_a_command_describes_its_effect_and_concurrency(declared: Operation) -> None:
     shown = all_commands()[declared.command].help
 
     assert shown.splitlines()[0] == declared.summary
@@ -78,7 +78,7 @@ def test_an_operation_and_its_options_are_explained_in_sentences(declared: Opera
 
 
 @each_operation
-def test_what_destroys_counts_unless_told_otherwise(declared: Operation) -> None:
+def test_a_destructive_operation_is_a_dry_run_by_default(declared: Operation) -> None:
     fields = {field.name: field for field in option_fields(declared.options_model())}
 
     if declared.destructive:
@@ -110,7 +110,7 @@ print(json.dumps([before, [name for name in {HEAVY!r} if name in sys.modules]]))
     assert json.loads(done.stdout) == [[], []]
 
 
-def test_an_unknown_name_is_answered_with_the_nearest() -> None:
+def test_an_unknown_name_is_rejected_with_the_closest_match() -> None:
     with pytest.raises(ConfigError, match="OPERATION_UNKNOWN") as caught:
         get_operation("restor")
 

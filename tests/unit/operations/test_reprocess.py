@@ -42,16 +42,16 @@ def parsed(*arguments: str) -> ReprocessRequest | None:
         (["--from-start"], Selection(from_start=True)),
     ],
 )
-def test_each_way_to_select_has_its_argument(arguments: list[str], selection: Selection) -> None:
+def test_each_selection_has_its_argument(arguments: list[str], selection: Selection) -> None:
     assert parsed(*arguments) == ReprocessRequest(selection=selection)
 
 
-def test_a_job_counts_unless_it_is_told_otherwise() -> None:
+def test_a_job_is_a_dry_run_by_default() -> None:
     assert options_of().dry_run
     assert not options_of("--no-dry-run").dry_run
 
 
-def test_tables_and_switches_are_taken_over() -> None:
+def test_tables_and_switches_are_passed_on() -> None:
     request = parsed("--from-start", "--tables", "a,b", "--shadow", "--allow-missing")
 
     assert request == ReprocessRequest(
@@ -59,7 +59,7 @@ def test_tables_and_switches_are_taken_over() -> None:
     )
 
 
-def test_without_a_selection_there_is_only_something_to_go_on_with() -> None:
+def test_without_a_selection_a_reprocess_can_only_be_continued() -> None:
     assert parsed("--id", "r1") is None
 
 
@@ -78,6 +78,6 @@ def test_files_may_be_listed_in_a_file(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("wrong", [{"batches": "a-b"}, {"events": "2026"}, {"batches": "1", "from_start": True}])
-def test_what_cannot_be_understood_is_refused(wrong: dict[str, Any]) -> None:
+def test_invalid_selections_are_rejected(wrong: dict[str, Any]) -> None:
     with pytest.raises(ConfigError, match="REPROCESS_SELECTION_INVALID"):
         build_request(ReprocessOptions(**wrong))

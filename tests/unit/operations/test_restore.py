@@ -33,7 +33,7 @@ def run(capsys: pytest.CaptureFixture[str], *words: str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("table", ["orders", ""])
-def test_what_was_counted_bounds_what_is_done(
+def test_the_count_is_the_limit_of_the_restore(
     stage: SourceStage, table: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     # As a template fills it in: what was left empty is an empty text.
@@ -51,7 +51,7 @@ def test_what_was_counted_bounds_what_is_done(
     assert {seq for seq, _ in stage.landed("clicks")} == ({1, 2, 3} if table else {1})
 
 
-def test_times_are_read_as_utc_and_nonsense_is_named() -> None:
+def test_times_are_parsed_as_utc_and_invalid_ones_rejected() -> None:
     point = restore_point(RestoreOptions(to_time="2026-01-31T12:00:00"))
 
     assert point is not None
@@ -62,7 +62,7 @@ def test_times_are_read_as_utc_and_nonsense_is_named() -> None:
 
 
 @pytest.mark.parametrize("options", [RestoreOptions(), RestoreOptions(table="orders")])
-def test_nothing_is_counted_where_no_point_is_named(stage: SourceStage, options: RestoreOptions) -> None:
+def test_nothing_is_counted_without_a_restore_point(stage: SourceStage, options: RestoreOptions) -> None:
     context = OperationContext(operation=get_operation("restore"), catalog=stage.catalog(), subject="shop")
 
     with pytest.raises(ConfigError, match="RESTORE_POINT_INVALID"):

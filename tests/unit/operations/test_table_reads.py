@@ -37,9 +37,7 @@ def using(monkeypatch: pytest.MonkeyPatch, catalog: Catalog) -> None:
     monkeypatch.setattr(PROJECT, lambda **_: catalog)
 
 
-def test_the_last_commits_come_newest_first_and_no_more_than_are_shown(
-    stage: Stage, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_last_commits_are_limited_and_newest_first(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     using(monkeypatch, stage.catalog(shop(orders("int"))))
     lake, key = Lake(stage.environment.lake), paths.table("shop", "orders")
     made = json.dumps({"run": "r1", "operation": "append", "batch": 7})
@@ -53,7 +51,7 @@ def test_the_last_commits_come_newest_first_and_no_more_than_are_shown(
     assert (rows[0]["run"], rows[0]["by"], rows[0]["changes_rows"]) == ("r1", "append", True)
 
 
-def test_certificates_are_counted_as_long_as_none_was_changed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unchanged_certificates_are_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     root = write_project(tmp_path / "project")
     declared = root / "include" / "pipelines" / "games" / "pipeline.yaml"
     declared.write_text(
@@ -76,7 +74,7 @@ def test_certificates_are_counted_as_long_as_none_was_changed(tmp_path: Path, mo
     assert "NAMESPACE_UNKNOWN" in run_query({**question, "namespace": "player"})["error"]
 
 
-def test_samples_are_the_newest_open_rows_cut(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_samples_are_the_newest_open_rows_truncated(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     spec = shop(orders("int"))
     using(monkeypatch, stage.catalog(spec))
     lines = [{"name": "order", "time": 1_700_000_000, "level": f"{number}" + "x" * 900} for number in range(8)]
@@ -90,7 +88,7 @@ def test_samples_are_the_newest_open_rows_cut(stage: Stage, monkeypatch: pytest.
     assert rows[0]["event"] == "order"
 
 
-def test_a_table_that_nobody_declares_is_an_error_and_never_read(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_undeclared_table_is_an_error(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     using(monkeypatch, stage.catalog(shop(orders("int"))))
     for name in ("none", "../orders", "orders/_delta_log"):
         assert "declares no table" in run_query({"read": "history", "pipeline": "shop", "table": name})["error"]
@@ -136,21 +134,19 @@ CHAIN = [
 ]
 
 
-def test_an_entity_is_every_id_that_ended_where_it_did_in_the_order_of_time(
+def test_an_entity_has_all_ids_with_the_same_final_id_in_order_of_time(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert entity(stage, monkeypatch, CHAIN, "id1") == [("id1", "id4"), ("id2", "id4")]
 
 
-def test_an_id_that_was_used_again_brings_both_entities_and_joins_no_further(
-    stage: Stage, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_reused_id_returns_both_entities_and_no_others(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     assert entity(stage, monkeypatch, CHAIN, "id2") == [
         ("id1", "id4"), ("id2", "id4"), ("id7", "id9"), ("id2", "id9"),
     ]  # fmt: skip
 
 
-def test_one_more_than_are_shown_says_that_there_are_more(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_extra_row_marks_truncation(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     many = [interval(f"n{number}", "end", day(1)) for number in range(MAX_INTERVALS + 50)]
 
     assert len(entity(stage, monkeypatch, many, "n0")) == MAX_INTERVALS + 1

@@ -130,7 +130,7 @@ def test_the_master_is_left_as_it_is(master: str) -> None:
 
 
 @on_each_cluster
-def test_settings_of_the_environment_win(master: str) -> None:
+def test_settings_of_the_environment_take_precedence(master: str) -> None:
     declared = environment({"conf": {"spark.executor.memory": "7g", "spark.sql.ansi.enabled": "false"}})
     launch = launch_settings(declared.shares.of("gold"), master, declared)
 

@@ -65,7 +65,7 @@ def test_a_form_submits_what_the_command_would(declared: Operation, data: st.Dat
 
 
 @pytest.mark.parametrize("declared", OPERATIONS.values(), ids=OPERATIONS)
-def test_an_untouched_form_means_the_defaults(declared: Operation) -> None:
+def test_an_unchanged_form_submits_the_defaults(declared: Operation) -> None:
     params = params_of(declared)
     conf = parse_form(
         form_fields(params), sent({field.name: field.value for field in form_fields(params)} | required(declared))
@@ -79,7 +79,7 @@ def required(declared: Operation) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("declared", OPERATIONS.values(), ids=OPERATIONS)
-def test_whether_it_only_counts_is_no_field(declared: Operation) -> None:
+def test_dry_run_is_not_a_form_field(declared: Operation) -> None:
     params = params_of(declared)
 
     assert "dry_run" not in {field.name for field in form_fields(params)}
@@ -101,7 +101,7 @@ def test_whether_it_only_counts_is_no_field(declared: Operation) -> None:
         ({"type": ["null", "string"]}, "x" * 5000, "longer than 4000"),
     ],
 )
-def test_a_value_that_does_not_fit_is_refused_with_its_field(schema: dict[str, Any], text: str, problem: str) -> None:
+def test_an_invalid_value_is_rejected_with_its_field(schema: dict[str, Any], text: str, problem: str) -> None:
     fields = form_fields({"it": {"value": None, "schema": schema}})
 
     with pytest.raises(FormError, match=problem) as raised:

@@ -88,7 +88,7 @@ def test_a_stream_is_restarted_by_keyboard_alone(page: Page, base: str, actions:
     assert (dag_id, conf["verb"], conf["reason"]) == ("control__games", "restart", "a new key")
 
 
-def test_a_dialog_that_is_left_starts_nothing(page: Page, base: str, actions: FakeActions) -> None:
+def test_a_cancelled_dialog_starts_nothing(page: Page, base: str, actions: FakeActions) -> None:
     from playwright.sync_api import expect
 
     page.goto(f"{base}{CONTROL}?verb=stop")
@@ -108,7 +108,7 @@ def test_a_double_click_is_one_run(page: Page, base: str, actions: FakeActions) 
     assert len(actions.started) == 1
 
 
-def test_what_was_counted_is_named_before_it_goes(page: Page, base: str, actions: FakeActions) -> None:
+def test_counts_are_shown_before_the_deletion(page: Page, base: str, actions: FakeActions) -> None:
     from playwright.sync_api import expect
 
     actions.results[:] = [{"table": "events", "files": 41_000}, {"table": "purchase", "files": 200}]
@@ -143,7 +143,7 @@ def test_a_form_works_without_scripts(browser: Any, base: str, actions: FakeActi
     assert [conf["verb"] for _, _, conf in actions.started] == ["stop"]
 
 
-def test_what_was_filled_in_survives_a_poll(page: Page, base: str) -> None:
+def test_form_input_survives_a_poll(page: Page, base: str) -> None:
     from playwright.sync_api import expect
 
     page.goto(f"{base}{CONTROL}?verb=stop")

@@ -58,7 +58,7 @@ def test_a_stop_is_one_run_of_the_control_dag_with_what_the_form_says(acting: Co
     assert "complete" in acting.get(answer.headers["location"]).text
 
 
-def test_a_form_that_is_sent_twice_is_one_run(acting: ConsoleHarness) -> None:
+def test_a_form_sent_twice_starts_one_run(acting: ConsoleHarness) -> None:
     values = {**opened(acting, CONTROL), "verb": "restart"}
 
     addresses = {send(acting, CONTROL, values).headers["location"] for _ in range(2)}
@@ -67,7 +67,7 @@ def test_a_form_that_is_sent_twice_is_one_run(acting: ConsoleHarness) -> None:
     assert len(addresses) == 1
 
 
-def test_what_destroys_counts_first_and_is_done_as_it_was_counted(acting: ConsoleHarness) -> None:
+def test_a_destructive_action_counts_first_and_runs_with_the_counted_options(acting: ConsoleHarness) -> None:
     acting.actions.results = [{"table": "events", "files": 40}, {"table": "purchase", "files": 2}]
     counted = send(acting, VACUUM, {**opened(acting, VACUUM), "tables": "events"}).headers["location"]
     assert acting.actions.started[0][2]["dry_run"] is True
@@ -88,7 +88,7 @@ def test_what_destroys_counts_first_and_is_done_as_it_was_counted(acting: Consol
 
 
 @pytest.mark.parametrize("ends", ["failed", "running"])
-def test_nothing_is_done_by_a_count_that_has_not_ended_well(acting: ConsoleHarness, ends: str) -> None:
+def test_a_count_that_did_not_succeed_cannot_be_confirmed(acting: ConsoleHarness, ends: str) -> None:
     counted = send(acting, VACUUM, opened(acting, VACUUM)).headers["location"]
     acting.actions.end_state = ends
 
@@ -99,7 +99,7 @@ def test_nothing_is_done_by_a_count_that_has_not_ended_well(acting: ConsoleHarne
     assert len(acting.actions.started) == 1
 
 
-def test_a_form_cannot_ask_for_it_in_earnest_at_once(acting: ConsoleHarness) -> None:
+def test_a_form_cannot_skip_the_count(acting: ConsoleHarness) -> None:
     send(acting, VACUUM, {**opened(acting, VACUUM), "dry_run": "off"})
     send(acting, VACUUM, {**opened(acting, VACUUM), "dry_run": "false"})
 
@@ -117,7 +117,7 @@ def test_a_form_cannot_ask_for_it_in_earnest_at_once(acting: ConsoleHarness) -> 
         (None, OWN, 401),
     ],
 )
-def test_nobody_else_starts_anything(
+def test_other_people_and_pages_start_nothing(
     acting: ConsoleHarness, by: str | None, headers: dict[str, str], status: int
 ) -> None:
     values = {"_nonce": "n" * 20, "verb": "stop"}
@@ -127,13 +127,13 @@ def test_nobody_else_starts_anything(
 
 
 @pytest.mark.parametrize("nonce", ["", "short", "x" * 65, "../../api/v2/dags", "nnnnnnnnnnnnnnnn\n"])
-def test_a_form_without_its_number_is_refused(acting: ConsoleHarness, nonce: str) -> None:
+def test_a_form_without_a_nonce_is_rejected(acting: ConsoleHarness, nonce: str) -> None:
     assert send(acting, CONTROL, {"_nonce": nonce, "verb": "stop"}).status_code == 422 or nonce.endswith("\n")
     assert all(run_id == f"console__{nonce.strip()}" for _, run_id, _ in acting.actions.started)
     assert not acting.actions.started or nonce.endswith("\n")
 
 
-def test_a_value_that_does_not_fit_is_shown_with_the_form_as_it_was_filled(acting: ConsoleHarness) -> None:
+def test_an_invalid_value_is_shown_with_the_submitted_form(acting: ConsoleHarness) -> None:
     answer = send(
         acting, CONTROL, {**opened(acting, CONTROL), "verb": "explode", "reason": "<b>why</b>", "wait_seconds": "5"}
     )
@@ -167,12 +167,12 @@ def test_a_dead_scheduler_leaves_commands_in_place_of_buttons(acting: ConsoleHar
     "path",
     ["/actions/explode/games", "/actions/control/nothing", "/actions/mutate_tables/games", "/actions/control/landing"],
 )
-def test_an_act_that_is_not_there_is_not_there(acting: ConsoleHarness, path: str) -> None:
+def test_an_unknown_action_is_not_found(acting: ConsoleHarness, path: str) -> None:
     assert acting.get(path).status_code == 404
     assert send(acting, path, {"_nonce": "n" * 20}).status_code == 404
 
 
-def test_a_form_that_is_too_large_is_refused(acting: ConsoleHarness) -> None:
+def test_a_form_that_is_too_large_is_rejected(acting: ConsoleHarness) -> None:
     assert send(acting, CONTROL, {"_nonce": "n" * 20, "reason": "x" * 70_000}).status_code == 413
 
 
@@ -186,7 +186,7 @@ def test_results_of_hostile_names_are_text(acting: ConsoleHarness) -> None:
     assert html.escape(name, quote=False).replace('"', "&#34;") in page
 
 
-def test_a_form_and_a_run_are_data_too(acting: ConsoleHarness) -> None:
+def test_a_form_and_a_run_are_available_as_json(acting: ConsoleHarness) -> None:
     run = send(acting, CONTROL, {**opened(acting, CONTROL), "verb": "stop"}).headers["location"]
 
     assert [field["name"] for field in acting.view(CONTROL)["fields"]] == ["verb", "target", "reason", "wait_seconds"]

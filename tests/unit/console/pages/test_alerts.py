@@ -20,7 +20,7 @@ def alarmed(harness: ConsoleHarness) -> ConsoleHarness:
     return harness
 
 
-def test_an_alert_has_its_next_step_once_and_what_may_be_pressed(harness: ConsoleHarness) -> None:
+def test_an_alert_has_its_next_step_once_and_its_action(harness: ConsoleHarness) -> None:
     step = "Start it again: `deltaworks start games`."
     raise_alert(
         harness.objects,
@@ -47,14 +47,14 @@ def silence(harness: ConsoleHarness, **more: str) -> None:
     create_silence(harness.objects, **{**said, **more}, hours=2)  # type: ignore[arg-type]
 
 
-def test_the_most_severe_come_first_and_what_ended_is_history(alarmed: ConsoleHarness) -> None:
+def test_the_most_severe_come_first_and_resolved_alerts_are_history(alarmed: ConsoleHarness) -> None:
     assert shown(alarmed)[0] == "DATA_LOSS_NEAR"
     assert set(shown(alarmed)) == {"DATA_LOSS_NEAR", "GOLD_STALE", "CHANNEL_FAILING"}
     assert shown(alarmed, "history") == ["JOB_OVERDUE"]
     assert shown(alarmed, "anything") == shown(alarmed)
 
 
-def test_a_silenced_alert_is_shown_with_whose_word_it_is(alarmed: ConsoleHarness) -> None:
+def test_a_silenced_alert_is_shown_with_its_author(alarmed: ConsoleHarness) -> None:
     silence(alarmed)
 
     assert "GOLD_STALE" not in shown(alarmed)
@@ -72,7 +72,7 @@ def test_each_alert_of_a_pipeline_has_the_command_that_silences_it(alarmed: Cons
     assert "no pipeline" in page
 
 
-def test_somebody_sees_alerts_and_silences_of_what_they_may_see(alarmed: ConsoleHarness) -> None:
+def test_a_person_sees_alerts_and_silences_of_visible_subjects(alarmed: ConsoleHarness) -> None:
     silence(alarmed)
 
     assert shown(alarmed, by="eve") == ["DATA_LOSS_NEAR"]
@@ -82,26 +82,26 @@ def test_somebody_sees_alerts_and_silences_of_what_they_may_see(alarmed: Console
     assert "backfill" not in alarmed.get("/alerts", by="eve").text
 
 
-def test_who_may_silence_is_who_may_start_its_dag(alarmed: ConsoleHarness) -> None:
+def test_a_person_who_may_start_the_dag_may_silence(alarmed: ConsoleHarness) -> None:
     may = {row["cause"]: row["may_silence"] for row in alarmed.view("/alerts")["listed"]["rows"]}
     assert may == {"DATA_LOSS_NEAR": True, "GOLD_STALE": True, "CHANNEL_FAILING": False}
     assert not any(row["may_silence"] for row in alarmed.view("/alerts", by="vic")["listed"]["rows"])
 
 
-def test_notices_that_wait_are_counted(alarmed: ConsoleHarness) -> None:
+def test_waiting_notifications_are_counted(alarmed: ConsoleHarness) -> None:
     assert alarmed.view("/alerts")["waiting_notifications"] == len(alarmed.objects.list(paths.alerts("spool/"))) > 0
 
 
 @pytest.mark.parametrize("torn", [b"", b"{", b"[]", b"null", b'{"format": 99}', b"\xff\xfe"])
 @pytest.mark.parametrize("key", [paths.alert_state("JOB_FAILED", "x"), "control/alerts/silences/x.json"])
-def test_a_torn_object_breaks_no_page(alarmed: ConsoleHarness, key: str, torn: bytes) -> None:
+def test_a_damaged_object_breaks_no_page(alarmed: ConsoleHarness, key: str, torn: bytes) -> None:
     alarmed.objects.put(key, torn)
 
     for show in ("firing", "silenced", "history"):
         assert alarmed.get(f"/alerts?show={show}").status_code == 200
 
 
-def test_nothing_fires(harness: ConsoleHarness) -> None:
+def test_no_alert_is_firing(harness: ConsoleHarness) -> None:
     assert "No alert is firing." in harness.get("/alerts").text
     assert "No alert is silenced." in harness.get("/alerts?show=silenced").text
     assert "No alert was resolved recently." in harness.get("/alerts?show=history").text

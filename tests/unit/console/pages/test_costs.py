@@ -22,7 +22,7 @@ def put_hours(harness: ConsoleHarness, *ages: float) -> None:
     harness.objects.put(stream_hours("games"), StreamHours(pipeline="games", written_at=at(), hours=hours).encode())
 
 
-def test_what_lies_further_back_than_thirty_days_does_not_count(harness: ConsoleHarness) -> None:
+def test_usage_older_than_thirty_days_does_not_count(harness: ConsoleHarness) -> None:
     put_hours(harness, 60 * DAY, 29 * DAY, 2 * DAY, 3_600)
     put_nights(harness.objects, "games", night("r1"), night("r0", seconds_ago=40 * DAY))
     (row,) = harness.view("/costs")["listed"]["rows"]
@@ -33,7 +33,7 @@ def test_what_lies_further_back_than_thirty_days_does_not_count(harness: Console
     assert sum(row["seconds_by_day"]) == 3 * 1_800
 
 
-def test_without_prices_nothing_is_turned_into_money(harness: ConsoleHarness) -> None:
+def test_without_prices_no_cost_is_calculated(harness: ConsoleHarness) -> None:
     put_hours(harness, 3_600)
     shown = harness.view("/costs")
 
@@ -41,7 +41,7 @@ def test_without_prices_nothing_is_turned_into_money(harness: ConsoleHarness) ->
     assert "declares no <code>prices</code>" in harness.get("/costs").text
 
 
-def test_with_prices_the_dearest_pipeline_comes_first(project: Path) -> None:
+def test_with_prices_the_most_expensive_pipeline_comes_first(project: Path) -> None:
     environment = project / "include" / "environments" / "local.yaml"
     environment.write_text(environment.read_text() + PRICES)
     harness = console_harness(project)
@@ -53,7 +53,7 @@ def test_with_prices_the_dearest_pipeline_comes_first(project: Path) -> None:
     assert (shown["total"], shown["currency"]) == (100.0, "EUR")
 
 
-def test_money_is_the_sum_of_what_was_used() -> None:
+def test_the_cost_is_the_sum_of_the_usage() -> None:
     prices = PricesSpec(currency="USD", stored_per_tb_month=20, rewritten_per_tb=5, core_hour=0.5)
 
     assert estimate_cost(prices, stored=2 * 10**12, rewritten=10**12, core_hours=10) == 40 + 5 + 5
@@ -61,13 +61,13 @@ def test_money_is_the_sum_of_what_was_used() -> None:
 
 @pytest.mark.parametrize("torn", [b"", b"{", b"[]", b"null", b'{"format": 99}', b"\xff\xfe"])
 @pytest.mark.parametrize("key", [stream_hours("games"), tables_summary("games"), nights_summary("games")])
-def test_a_torn_summary_breaks_no_page(harness: ConsoleHarness, key: str, torn: bytes) -> None:
+def test_a_damaged_summary_breaks_no_page(harness: ConsoleHarness, key: str, torn: bytes) -> None:
     harness.objects.put(key, torn)
 
     assert harness.get("/costs").status_code == 200
 
 
-def test_somebody_sees_what_they_may_see(harness: ConsoleHarness) -> None:
+def test_a_person_sees_only_visible_pipelines(harness: ConsoleHarness) -> None:
     put_hours(harness, 3_600)
 
     assert harness.view("/costs", by="eve")["listed"]["total"] == 0

@@ -41,7 +41,7 @@ def receive(harness: ConsoleHarness, name: str, *, days_ago: float) -> None:
     Erasures(harness.objects, "players").create(name, received_at=received, digest="d", by="dpo", **terms)
 
 
-def test_what_is_open_comes_first_by_its_deadline_with_what_is_due(harness: ConsoleHarness) -> None:
+def test_open_requests_come_first_by_deadline(harness: ConsoleHarness) -> None:
     shown = harness.view("/erasures", by="dpo")
 
     assert [(row["request_id"], row["severity"]) for row in shown["listed"]["rows"]] == [
@@ -62,7 +62,7 @@ def test_what_is_open_comes_first_by_its_deadline_with_what_is_due(harness: Cons
     assert command in harness.get("/erasures", by="dpo").text
 
 
-def test_only_a_certified_request_has_a_certificate_which_is_handed_out_as_stored(harness: ConsoleHarness) -> None:
+def test_only_a_certified_request_has_a_certificate_served_as_stored(harness: ConsoleHarness) -> None:
     html = harness.get("/erasures", by="dpo").text
     saved = harness.get(SAVED, by="dpo")
 
@@ -75,7 +75,7 @@ def test_only_a_certified_request_has_a_certificate_which_is_handed_out_as_store
     assert harness.get("/erasures/players/..%2Fe1/certificate", by="dpo").status_code == 404
 
 
-def test_who_may_not_read_the_dag_that_erases_learns_nothing(harness: ConsoleHarness) -> None:
+def test_a_person_who_may_not_read_the_erasure_dag_sees_nothing(harness: ConsoleHarness) -> None:
     listed = harness.get("/erasures", by="eve")
 
     assert listed.status_code == 200
@@ -86,7 +86,7 @@ def test_who_may_not_read_the_dag_that_erases_learns_nothing(harness: ConsoleHar
     assert "privacy advance" not in listed.text
 
 
-def test_the_overview_says_where_a_deadline_nears_to_who_may_know(harness: ConsoleHarness) -> None:
+def test_the_overview_shows_approaching_deadlines_to_people_who_may_see_them(harness: ConsoleHarness) -> None:
     (counts,) = harness.view("/", by="dpo")["erasures"]
 
     assert (counts["namespace"], counts["due"], counts["overdue"], counts["open"]) == ("players", 1, 1, 3)
@@ -94,7 +94,7 @@ def test_the_overview_says_where_a_deadline_nears_to_who_may_know(harness: Conso
     assert harness.view("/", by="eve")["erasures"] == []
 
 
-def test_an_alert_on_a_request_is_for_who_may_see_the_requests(harness: ConsoleHarness) -> None:
+def test_an_alert_on_a_request_is_shown_to_people_who_may_see_the_requests(harness: ConsoleHarness) -> None:
     raise_alert(harness.objects, cause="ERASURE_DUE", subject="players e2", summary="due in 48 h")
 
     (need,) = harness.view("/", by="dpo")["issues"]
@@ -103,7 +103,7 @@ def test_an_alert_on_a_request_is_for_who_may_see_the_requests(harness: ConsoleH
     assert harness.view("/", by="eve")["issues"] == []
 
 
-def test_where_all_have_time_the_overview_says_nothing(project: Path) -> None:
+def test_without_approaching_deadlines_the_overview_shows_none(project: Path) -> None:
     declared = project / "include" / "pipelines" / "games" / "pipeline.yaml"
     declared.write_text(declared.read_text() + PRIVACY)
     harness = console_harness(project)
@@ -112,7 +112,7 @@ def test_where_all_have_time_the_overview_says_nothing(project: Path) -> None:
     assert harness.view("/")["erasures"] == []
 
 
-def test_the_chain_is_compared_by_the_process_that_reads_much(
+def test_the_certificate_chain_is_verified_by_the_child_process(
     harness: ConsoleHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(page, "read_tables", lambda *_, **__: TableReadResult(rows=({"certificates": 12},)))
@@ -124,11 +124,11 @@ def test_the_chain_is_compared_by_the_process_that_reads_much(
     assert "each bound to" not in broken
 
 
-def test_no_page_of_them_is_kept_by_a_browser(harness: ConsoleHarness) -> None:
+def test_erasure_pages_are_not_cached(harness: ConsoleHarness) -> None:
     assert harness.get("/erasures", by="dpo").headers["cache-control"] == "no-store"
 
 
-def test_a_summary_that_is_torn_is_said_and_breaks_nothing(harness: ConsoleHarness) -> None:
+def test_a_damaged_erasure_summary_is_a_message(harness: ConsoleHarness) -> None:
     harness.objects.put(f"{erasure_paths.privacy_control('players')}/erasures.json", b"{")
     answer = harness.get("/erasures", by="dpo")
 

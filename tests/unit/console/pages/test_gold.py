@@ -40,7 +40,7 @@ def built(harness: ConsoleHarness, name: str, seconds_ago: float) -> None:
     harness.objects.put(paths.gold_state("games", name), json.dumps({"at": ago(seconds_ago)}).encode())
 
 
-def test_a_table_within_its_promise_is_fresh_and_beyond_it_stale(harness: ConsoleHarness) -> None:
+def test_a_table_within_its_declared_age_is_fresh_and_beyond_it_stale(harness: ConsoleHarness) -> None:
     built(harness, TABLE, 29 * 60)
 
     assert row_of(harness, TABLE)["state"] == "fresh"
@@ -54,7 +54,7 @@ def test_a_stale_table_comes_first(harness: ConsoleHarness) -> None:
     assert "stale" in harness.get("/gold").text
 
 
-def test_an_alert_of_a_table_stands_beside_it_and_it_comes_first(harness: ConsoleHarness) -> None:
+def test_a_table_with_an_alert_shows_it_and_comes_first(harness: ConsoleHarness) -> None:
     raise_alert(harness.objects, cause="GOLD_REFRESH_FAILING", subject=f"games.{TABLE}", summary="It fails.")
 
     assert harness.view("/gold")["listed"]["rows"][0]["alerts"] == ["GOLD_REFRESH_FAILING"]
@@ -68,17 +68,17 @@ def test_rows_and_size_are_those_of_the_last_snapshot(harness: ConsoleHarness) -
 
 
 @pytest.mark.parametrize("torn", [b"", b"{", b"[]", b"null", b'{"at": "soon"}', b'{"at": 3}', b"\xff\xfe"])
-def test_a_torn_object_is_a_table_that_was_never_built(harness: ConsoleHarness, torn: bytes) -> None:
+def test_a_damaged_object_means_never_built(harness: ConsoleHarness, torn: bytes) -> None:
     harness.objects.put(paths.gold_state("games", TABLE), torn)
 
     assert row_of(harness, TABLE)["state"] == "never built"
 
 
-def test_dashboards_are_listed_with_the_command_that_draws_them(harness: ConsoleHarness) -> None:
+def test_dashboards_are_listed_with_their_command(harness: ConsoleHarness) -> None:
     assert [row["title"] for row in harness.view("/gold/games")["dashboards"]] == ["Sales"]
     assert "deltaworks dashboard games sales --html sales.html" in harness.get("/gold").text
 
 
-def test_somebody_sees_what_they_may_see(harness: ConsoleHarness) -> None:
+def test_a_person_sees_only_visible_pipelines(harness: ConsoleHarness) -> None:
     assert {row["pipeline"] for row in harness.view("/gold", by="eve")["listed"]["rows"]} <= {"edits"}
     assert harness.get("/gold/games", by="eve").status_code == 404

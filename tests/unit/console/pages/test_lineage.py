@@ -21,7 +21,7 @@ def graph(joined: list[tuple[int, int]]) -> Graph:
 
 @settings(deadline=None)
 @given(joined=pairs.map(lambda every: [(min(pair), max(pair)) for pair in every]))
-def test_whatever_is_read_lies_to_the_left_of_its_reader(joined: list[tuple[int, int]]) -> None:
+def test_inputs_are_left_of_their_readers(joined: list[tuple[int, int]]) -> None:
     made = graph(joined)
     drawing = layout_graph(made, made.nodes, selected="")
     x = {box.name: box.x for box in drawing.boxes}
@@ -34,7 +34,7 @@ def test_whatever_is_read_lies_to_the_left_of_its_reader(joined: list[tuple[int,
 
 @settings(deadline=None)
 @given(joined=pairs)
-def test_tables_that_read_each_other_in_a_circle_are_drawn_too(joined: list[tuple[int, int]]) -> None:
+def test_a_cycle_of_tables_is_drawn(joined: list[tuple[int, int]]) -> None:
     made = graph(joined)
     drawing = layout_graph(made, made.nodes, selected="")
 
@@ -44,7 +44,7 @@ def test_tables_that_read_each_other_in_a_circle_are_drawn_too(joined: list[tupl
 
 @settings(deadline=None)
 @given(joined=pairs, depth=st.integers(1, 4))
-def test_near_is_what_a_walk_of_so_many_steps_reaches_one_way(joined: list[tuple[int, int]], depth: int) -> None:
+def test_the_neighbourhood_is_reached_in_one_direction(joined: list[tuple[int, int]], depth: int) -> None:
     made = graph(joined)
     for start in made.nodes:
         near, cut = made.neighbourhood(start, depth=depth)
@@ -79,7 +79,7 @@ def test_a_pipeline_flows_from_its_bucket_to_its_gold(harness: ConsoleHarness) -
     assert any(made.nodes[reader].kind == "gold" and source.startswith("games.") for source, reader in way)
 
 
-def test_the_list_says_the_same_as_the_drawing(harness: ConsoleHarness) -> None:
+def test_the_list_matches_the_drawing(harness: ConsoleHarness) -> None:
     shown = harness.view("/lineage?of=stream+games&depth=2")
     listed = {(one["name"], entry["node"]["name"]) for entry in shown["entries"] for one in entry["inputs"]}
     listed_too = {(entry["node"]["name"], one["name"]) for entry in shown["entries"] for one in entry["readers"]}
@@ -90,15 +90,15 @@ def test_the_list_says_the_same_as_the_drawing(harness: ConsoleHarness) -> None:
 
 
 @pytest.mark.parametrize("depth", ["0", "9", "x", "-1", "99999999999", ""])
-def test_any_depth_has_an_answer(harness: ConsoleHarness, depth: str) -> None:
+def test_any_depth_is_accepted(harness: ConsoleHarness, depth: str) -> None:
     assert 1 <= harness.view(f"/lineage?of=relay+landing&depth={depth}")["depth"] <= 6
 
 
-def test_somebody_sees_what_they_may_see(harness: ConsoleHarness) -> None:
+def test_a_person_sees_only_visible_pipelines(harness: ConsoleHarness) -> None:
     assert not [name for name in harness.view("/lineage", by="eve")["choices"] if "games" in name]
     assert harness.get("/lineage?of=stream+games", by="eve").status_code == 404
     assert "games" not in harness.get("/lineage?of=relay+landing&depth=6", by="eve").text
 
 
-def test_what_is_not_declared_is_not_here(harness: ConsoleHarness) -> None:
+def test_undeclared_nodes_are_not_found(harness: ConsoleHarness) -> None:
     assert harness.get("/lineage?of=nothing").status_code == 404

@@ -58,7 +58,7 @@ def html(name: str, view: Any) -> str:
     return render(name, frame, view)
 
 
-def test_the_last_batches_are_kept_newest_first_each_once(catalog: Catalog, objects: LocalObjects) -> None:
+def test_the_last_batches_are_listed_once_newest_first(catalog: Catalog, objects: LocalObjects) -> None:
     record_batches(objects, "engagement", [end(number) for number in range(1, 40)])
     record_batches(objects, "engagement", [end(number) for number in range(30, MAX_BATCHES + 10)])
     batches = shown(catalog, objects).batches
@@ -67,7 +67,7 @@ def test_the_last_batches_are_kept_newest_first_each_once(catalog: Catalog, obje
     assert (batches[0]["conflicts"], batches[0]["pause_seconds"], batches[0]["total_seconds"]) == (1, 22, 29)
 
 
-def test_what_waits_is_shown_beside_them(catalog: Catalog, objects: LocalObjects) -> None:
+def test_waiting_requests_are_shown_with_the_batches(catalog: Catalog, objects: LocalObjects) -> None:
     record_batches(objects, "engagement", [end(1)])
     record_waiting_requests(
         objects, "engagement", requests=3_204, oldest_at="2026-03-01T11:54:00+00:00", checked_at="x"
@@ -88,9 +88,7 @@ def test_nothing_is_written_while_nothing_changes(objects: LocalObjects) -> None
 
 
 @pytest.mark.parametrize("torn", [b"", b"{", b"[]", b"null", b'{"format": 99}', b"\xff\xfe"])
-def test_a_torn_summary_is_a_word_on_the_page_and_begun_anew(
-    catalog: Catalog, objects: LocalObjects, torn: bytes
-) -> None:
+def test_a_damaged_summary_is_a_message_and_is_replaced(catalog: Catalog, objects: LocalObjects, torn: bytes) -> None:
     objects.put(mutations_summary("engagement"), torn)
     page = shown(catalog, objects)
     assert page.problem
@@ -117,7 +115,7 @@ CHAIN = [
 ]
 
 
-def test_an_id_that_was_used_again_is_of_two_entities() -> None:
+def test_a_reused_id_belongs_to_two_entities() -> None:
     first, second = group_by_entity(CHAIN, "id2")
 
     assert ([move.id for move in first.intervals], first.final_id) == (["id1", "id2"], "id4")
@@ -141,7 +139,7 @@ def test_a_chain_is_a_list_in_the_order_of_time(
     assert "has been used by 2 entities" in page
 
 
-def test_two_hundred_moves_are_shown_and_more_are_said(
+def test_at_most_two_hundred_intervals_are_shown(
     catalog: Catalog, objects: LocalObjects, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     many = TableReadResult(rows=tuple(stretch(f"id{n}", "end", None) for n in range(MAX_INTERVALS + 1)))
@@ -158,7 +156,7 @@ def test_two_hundred_moves_are_shown_and_more_are_said(
         (TableReadResult(problem="<b>no log</b>"), "&lt;b&gt;no log"),
     ],
 )
-def test_each_answer_has_its_words(
+def test_each_outcome_has_its_message(
     catalog: Catalog, objects: LocalObjects, monkeypatch: pytest.MonkeyPatch, answer: TableReadResult, words: str
 ) -> None:
     assert words in html("cascade", cascade(catalog, objects, monkeypatch, answer))

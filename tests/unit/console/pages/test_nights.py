@@ -9,7 +9,7 @@ from tests.console_harness import ConsoleHarness
 from tests.unit.console.summaries_harness import night, put_nights
 
 
-def test_a_night_says_what_it_rewrote_and_freed_and_what_was_left_out(harness: ConsoleHarness) -> None:
+def test_a_night_shows_rewritten_deleted_and_skipped_data(harness: ConsoleHarness) -> None:
     put_nights(harness.objects, "games", night("r1"))
     shown = harness.view("/nights/games")
     page = harness.get("/nights/games").text
@@ -41,7 +41,7 @@ def test_an_earlier_night_is_shown_by_its_run(harness: ConsoleHarness) -> None:
     assert harness.get("/nights/games?run=none").status_code == 404
 
 
-def test_somebody_sees_what_they_may_see(harness: ConsoleHarness) -> None:
+def test_a_person_sees_only_visible_pipelines(harness: ConsoleHarness) -> None:
     put_nights(harness.objects, "games", night("r1"))
 
     assert harness.view("/nights", by="eve")["listed"]["total"] == 0
@@ -49,7 +49,7 @@ def test_somebody_sees_what_they_may_see(harness: ConsoleHarness) -> None:
 
 
 @pytest.mark.parametrize("torn", [b"", b"{", b"[]", b"null", b'{"format": 99}', b"\xff\xfe"])
-def test_a_torn_summary_is_a_word_on_the_page(harness: ConsoleHarness, torn: bytes) -> None:
+def test_a_damaged_summary_is_a_message_on_the_page(harness: ConsoleHarness, torn: bytes) -> None:
     harness.objects.put(nights_summary("games"), torn)
 
     assert harness.view("/nights")["problems"]
@@ -57,13 +57,13 @@ def test_a_torn_summary_is_a_word_on_the_page(harness: ConsoleHarness, torn: byt
     assert harness.get("/nights/games").status_code == 200
 
 
-def test_instants_that_are_none_are_left_open(harness: ConsoleHarness) -> None:
+def test_invalid_instants_are_none(harness: ConsoleHarness) -> None:
     put_nights(harness.objects, "games", night("r1", started_at="soon", ended_at=""))
 
     assert harness.view("/nights/games")["selected"]["seconds"] is None
     assert harness.get("/nights/games").status_code == 200
 
 
-def test_before_the_first_night_the_page_says_so(harness: ConsoleHarness) -> None:
+def test_before_the_first_night_the_page_has_a_message(harness: ConsoleHarness) -> None:
     assert "No maintenance run is recorded yet" in harness.get("/nights/games").text
     assert harness.view("/nights")["missing"] == ["edits", "games"]

@@ -43,7 +43,7 @@ def test_each_state_is_a_word_and_a_mark(harness: ConsoleHarness, state: str) ->
     assert f"</span> {state}" in harness.get("/").text
 
 
-def test_the_unhealthy_come_first_and_are_named_with_the_next_step(harness: ConsoleHarness) -> None:
+def test_unhealthy_streams_come_first_with_their_next_step(harness: ConsoleHarness) -> None:
     harness.write_heartbeat("edits")
     harness.write_heartbeat("games", written_at=ago(4_000))
     shown = harness.view("/")
@@ -53,7 +53,7 @@ def test_the_unhealthy_come_first_and_are_named_with_the_next_step(harness: Cons
     assert all(need["next_step"] for need in shown["issues"])
 
 
-def test_a_stopped_stream_says_who_stopped_it(harness: ConsoleHarness) -> None:
+def test_a_stopped_stream_shows_the_person_who_stopped_it(harness: ConsoleHarness) -> None:
     harness.write_heartbeat("edits", state="ended")
     StopFlag(harness.objects, paths.stop_request(paths.pipeline_control("edits"))).set(by="ada", reason="upgrade")
     row = row_of(harness, "edits")
@@ -62,7 +62,7 @@ def test_a_stopped_stream_says_who_stopped_it(harness: ConsoleHarness) -> None:
     assert "ada" in str(row["detail"])
 
 
-def test_an_open_alert_on_something_else_needs_somebody_too(harness: ConsoleHarness) -> None:
+def test_an_open_alert_on_another_subject_is_an_issue(harness: ConsoleHarness) -> None:
     harness.write_heartbeat("games")
     harness.write_heartbeat("edits")
     raise_alert(harness.objects, cause="JOB_OVERDUE", subject="gold__games", summary="last came to its end 2 h ago")
@@ -84,7 +84,7 @@ def only_games(harness: ConsoleHarness) -> None:
     write_process_heartbeat(harness.objects, paths.relay_control("landing"), "landing", batch_id=None)
 
 
-def test_a_verdict_that_is_an_alert_as_well_is_shown_once_with_since_when(harness: ConsoleHarness) -> None:
+def test_a_verdict_with_an_alert_is_shown_once_with_its_start(harness: ConsoleHarness) -> None:
     only_games(harness)
     harness.write_heartbeat("games", written_at=ago(4_000))
     for cause in ("STREAM_HUNG", "RESTARTS_EXHAUSTED"):
@@ -97,9 +97,7 @@ def test_a_verdict_that_is_an_alert_as_well_is_shown_once_with_since_when(harnes
 
 
 @pytest.mark.parametrize("subject", ["stream games", "games.purchase"])
-def test_a_suspended_table_is_shown_once_whoever_raised_it_and_is_resumed_by_its_name(
-    harness: ConsoleHarness, subject: str
-) -> None:
+def test_a_suspended_table_is_shown_once_and_is_resumed_by_its_name(harness: ConsoleHarness, subject: str) -> None:
     only_games(harness)
     harness.write_heartbeat("games", held=({**SUSPENDED, "at": ago(600), "message": "column amount"},))
     raise_alert(harness.objects, cause="TABLE_SUSPENDED", subject=subject, summary="seen")
@@ -119,7 +117,7 @@ def test_each_of_two_suspended_tables_is_shown(harness: ConsoleHarness) -> None:
     assert needs(harness) == [("TABLE_SUSPENDED", "games.events"), ("TABLE_SUSPENDED", "games.purchase")]
 
 
-def test_another_trouble_of_the_same_stream_is_not_hidden_by_its_verdict(harness: ConsoleHarness) -> None:
+def test_another_alert_of_the_same_stream_is_not_hidden_by_its_verdict(harness: ConsoleHarness) -> None:
     only_games(harness)
     harness.write_heartbeat("games", written_at=ago(4_000))
     for cause in ("DATA_LOSS_NEAR", "STREAM_HUNG"):
@@ -134,7 +132,7 @@ def health_ran(harness: ConsoleHarness, *, seconds_ago: float) -> None:
     )
 
 
-def test_a_silent_health_check_is_named_by_its_own_record_and_once(harness: ConsoleHarness) -> None:
+def test_a_silent_health_check_is_one_issue(harness: ConsoleHarness) -> None:
     only_games(harness)
     harness.write_heartbeat("games")
     health_ran(harness, seconds_ago=7_200)
@@ -145,7 +143,7 @@ def test_a_silent_health_check_is_named_by_its_own_record_and_once(harness: Cons
     assert needs(harness, by="eve") == [], "whoever may not see the health check"
 
 
-def test_a_health_check_that_runs_needs_nobody(harness: ConsoleHarness) -> None:
+def test_a_running_health_check_is_no_issue(harness: ConsoleHarness) -> None:
     only_games(harness)
     harness.write_heartbeat("games")
     health_ran(harness, seconds_ago=20)
@@ -159,7 +157,7 @@ def question(dag_id: str, subject: str = "vacuum games?") -> PendingApproval:
     )
 
 
-def test_runs_that_wait_for_a_person_are_counted_for_who_may_see_them(harness: ConsoleHarness) -> None:
+def test_pending_approvals_are_counted_for_people_who_may_see_them(harness: ConsoleHarness) -> None:
     harness.actions.approvals = (question("vacuum_tables__games"), question("stream__edits", "<b>edits</b>"))
 
     assert [one["dag_id"] for one in harness.view("/")["approvals"]] == ["vacuum_tables__games", "stream__edits"]
@@ -170,11 +168,11 @@ def test_runs_that_wait_for_a_person_are_counted_for_who_may_see_them(harness: C
     assert "&lt;b&gt;edits&lt;/b&gt;" in html
 
 
-def test_where_nobody_waits_nothing_is_said_of_answers(harness: ConsoleHarness) -> None:
+def test_without_pending_approvals_none_are_shown(harness: ConsoleHarness) -> None:
     assert "Waiting for an answer" not in harness.get("/").text
 
 
-def test_somebody_sees_the_streams_whose_dags_they_may_see_and_counts_of_those(harness: ConsoleHarness) -> None:
+def test_a_person_sees_only_streams_of_visible_dags(harness: ConsoleHarness) -> None:
     harness.write_heartbeat("edits")
     harness.write_heartbeat("games", written_at=ago(4_000))
     shown = harness.view("/", by="eve")
@@ -185,7 +183,7 @@ def test_somebody_sees_the_streams_whose_dags_they_may_see_and_counts_of_those(h
     assert "games" not in harness.get("/", by="eve").text
 
 
-def test_rows_that_have_the_words_are_kept(harness: ConsoleHarness) -> None:
+def test_rows_are_filtered_by_words(harness: ConsoleHarness) -> None:
     harness.write_heartbeat("edits")
     shown = harness.view("/?only=EDIT")
 
@@ -212,7 +210,7 @@ def test_a_relay_shows_its_dead_letters(harness: ConsoleHarness) -> None:
         paths.alert_state("JOB_FAILED", "x"),
     ],
 )
-def test_a_torn_object_breaks_no_page(harness: ConsoleHarness, key: str, torn: bytes) -> None:
+def test_a_damaged_object_breaks_no_page(harness: ConsoleHarness, key: str, torn: bytes) -> None:
     harness.write_heartbeat("games")
     harness.objects.put(key, torn)
 
@@ -227,7 +225,7 @@ def test_ages_are_no_part_of_the_view(harness: ConsoleHarness) -> None:
     assert harness.get("/?format=json").headers["etag"] == first
 
 
-def test_collectors_are_judged_as_of_the_look_and_not_read_for_the_page_of_a_stream(tmp_path: Path) -> None:
+def test_collectors_are_checked_for_the_overview_and_not_for_a_stream_page(tmp_path: Path) -> None:
     catalog, objects = declare_project(tmp_path / "project"), NotingObjects(tmp_path / "lake")
     now = utc_now()
     beat = collector_beat(written_at=now.isoformat(), started_at=now.isoformat())

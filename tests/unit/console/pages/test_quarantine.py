@@ -23,7 +23,7 @@ def counted(harness: ConsoleHarness) -> ConsoleHarness:
     return harness
 
 
-def test_kinds_are_counted_over_their_days_most_first(counted: ConsoleHarness) -> None:
+def test_groups_are_summed_over_days_largest_first(counted: ConsoleHarness) -> None:
     shown = counted.view("/quarantine/games")
 
     assert [(kind["reason"], kind["event"], kind["rows"], kind["since"]) for kind in shown["listed"]["rows"]] == [
@@ -38,7 +38,7 @@ def test_kinds_are_counted_over_their_days_most_first(counted: ConsoleHarness) -
     }
 
 
-def test_the_command_of_a_kind_counts_what_a_replay_of_it_lands(counted: ConsoleHarness) -> None:
+def test_the_command_of_a_group_counts_its_replay(counted: ConsoleHarness) -> None:
     page = counted.get("/quarantine/games").text
 
     assert "deltaworks quarantine replay games --reason type_mismatch --event purchase" in page
@@ -50,7 +50,7 @@ def test_a_name_that_a_shell_would_read_is_quoted(harness: ConsoleHarness) -> No
     assert harness.view("/quarantine/games")["listed"]["rows"][0]["command"].endswith("--event 'a; rm -rf $HOME'")
 
 
-def test_pipelines_with_most_open_rows_come_first_and_clean_ones_are_named(counted: ConsoleHarness) -> None:
+def test_pipelines_with_most_open_rows_come_first_and_those_without_are_listed(counted: ConsoleHarness) -> None:
     shown = counted.view("/quarantine")
 
     assert [(row["pipeline"], row["rows"], row["reason"]) for row in shown["listed"]["rows"]] == [
@@ -59,19 +59,19 @@ def test_pipelines_with_most_open_rows_come_first_and_clean_ones_are_named(count
     assert shown["pipelines_without_rows"] == ["edits"]
 
 
-def test_somebody_sees_what_they_may_see(counted: ConsoleHarness) -> None:
+def test_a_person_sees_only_visible_pipelines(counted: ConsoleHarness) -> None:
     assert counted.view("/quarantine", by="eve")["listed"]["total"] == 0
     assert counted.get("/quarantine/games", by="eve").status_code == 404
 
 
-def test_samples_are_offered_to_those_who_may_reprocess(counted: ConsoleHarness) -> None:
+def test_samples_are_offered_to_people_who_may_reprocess(counted: ConsoleHarness) -> None:
     assert counted.view("/quarantine/games")["may_sample"]
     assert not counted.view("/quarantine/games", by="vic")["may_sample"]
     assert "/quarantine/games/samples" not in counted.get("/quarantine/games", by="vic").text
 
 
 @pytest.mark.parametrize("torn", [b"", b"{", b"[]", b"null", b'{"format": 99}', b"\xff\xfe"])
-def test_a_torn_summary_is_a_word_on_the_page(counted: ConsoleHarness, torn: bytes) -> None:
+def test_a_damaged_summary_is_a_message_on_the_page(counted: ConsoleHarness, torn: bytes) -> None:
     counted.objects.put(quarantine_summary("games"), torn)
 
     assert counted.view("/quarantine/games")["problem"]
@@ -84,7 +84,7 @@ def test_a_pipeline_that_was_never_counted_says_so(harness: ConsoleHarness) -> N
     assert "Nothing has been quarantined" in harness.get("/quarantine/games").text
 
 
-def test_a_date_that_is_none_is_a_row_without_a_day(harness: ConsoleHarness) -> None:
+def test_an_invalid_date_has_no_day(harness: ConsoleHarness) -> None:
     put_quarantine(harness.objects, "games", rows("malformed", 3, date="yesterday"))
 
     assert harness.view("/quarantine/games")["days"] == []

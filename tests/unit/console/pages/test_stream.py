@@ -104,7 +104,7 @@ def test_the_owner_the_freshness_and_the_last_batches_are_shown(busy: ConsoleHar
     assert [text for _, text in shown["problems"]] == ["boom"]
 
 
-def test_a_held_table_is_named_with_since_when_and_why(busy: ConsoleHarness) -> None:
+def test_a_held_table_is_shown_with_start_and_reason(busy: ConsoleHarness) -> None:
     held = {
         "table": "purchase",
         "reason": "suspended",
@@ -133,7 +133,7 @@ def test_a_batch_shows_its_phases_tables_and_input(busy: ConsoleHarness) -> None
     assert (shown["previous_batch"], shown["next_batch"]) == (811, None)
 
 
-def test_a_batch_without_its_prepared_object_is_shown_from_the_summary(busy: ConsoleHarness) -> None:
+def test_a_batch_without_its_prepared_batch_is_shown_from_the_summary(busy: ConsoleHarness) -> None:
     shown = busy.view("/streams/games/batches/800")
 
     assert (shown["rows"], shown["shares"], shown["next_batch"]) == (100, [], 801)
@@ -141,7 +141,7 @@ def test_a_batch_without_its_prepared_object_is_shown_from_the_summary(busy: Con
 
 
 @pytest.mark.parametrize("number", ["99999", "-1", "x", "1" * 40, "٣", "²"])
-def test_a_batch_that_is_not_there_is_missing(busy: ConsoleHarness, number: str) -> None:
+def test_an_unknown_batch_is_missing(busy: ConsoleHarness, number: str) -> None:
     assert busy.get(f"/streams/games/batches/{number}").status_code == 404
 
 
@@ -151,7 +151,7 @@ def test_a_stream_that_never_ran_has_its_page(harness: ConsoleHarness) -> None:
     assert (shown["batches"], shown["running_spec"], shown["owner"]["epoch"]) == ([], "", None)
 
 
-def test_a_pipeline_that_is_declared_wrongly_has_its_page(harness: ConsoleHarness) -> None:
+def test_an_invalid_pipeline_has_its_page(harness: ConsoleHarness) -> None:
     harness.write_heartbeat("games", batch_id=41)
     harness.catalog.root.joinpath("include/pipelines/games/pipeline.yaml").write_text("pipeline: games\ncolour: blue\n")
     shown = harness.view("/streams/games")
@@ -172,7 +172,7 @@ def test_a_pipeline_that_is_declared_wrongly_has_its_page(harness: ConsoleHarnes
         summary_paths.stream_hours("games"),
     ],
 )
-def test_a_torn_object_breaks_neither_page(busy: ConsoleHarness, key: str, torn: bytes) -> None:
+def test_a_damaged_object_breaks_neither_page(busy: ConsoleHarness, key: str, torn: bytes) -> None:
     busy.objects.put(key, torn)
 
     assert busy.get("/streams/games").status_code == 200

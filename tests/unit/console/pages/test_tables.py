@@ -28,7 +28,7 @@ def tables(harness: ConsoleHarness) -> ConsoleHarness:
     return harness
 
 
-def test_the_worst_come_first_and_those_without_a_score_last(tables: ConsoleHarness) -> None:
+def test_the_lowest_scores_come_first_and_tables_without_a_score_last(tables: ConsoleHarness) -> None:
     assert names(tables) == ["games.torn", "games.events", "edits.changes", "games.items", "edits.new"]
 
 
@@ -40,14 +40,14 @@ def test_the_address_says_how_they_are_sorted(tables: ConsoleHarness, query: str
     assert names(tables, f"/tables?{query}")[0] == first
 
 
-def test_a_header_sorts_by_its_column_and_the_other_way_once_it_does(tables: ConsoleHarness) -> None:
+def test_a_header_sorts_by_its_column_and_then_reverses(tables: ConsoleHarness) -> None:
     page = tables.get("/tables?only=games&sort=size").text
 
     assert 'aria-sort="ascending"><a href="/tables?only=games&amp;sort=size&amp;order=down"' in page
     assert 'href="/tables?only=games&amp;sort=table&amp;order=up"' in page
 
 
-def test_words_of_the_filter_must_all_be_there(tables: ConsoleHarness) -> None:
+def test_all_words_of_the_filter_must_match(tables: ConsoleHarness) -> None:
     assert names(tables, "/tables?only=GAMES+ev") == ["games.events"]
     assert names(tables, "/tables?only=nothing+like+it") == []
     assert "No table matches." in tables.get("/tables?only=nothing+like+it").text
@@ -64,7 +64,7 @@ def test_a_hundred_are_on_a_page(harness: ConsoleHarness) -> None:
         assert len(harness.view(f"/tables?page={page}")["listed"]["rows"]) == 100
 
 
-def test_somebody_sees_the_tables_of_pipelines_they_may_see(tables: ConsoleHarness) -> None:
+def test_a_person_sees_the_tables_of_visible_pipelines(tables: ConsoleHarness) -> None:
     assert names(tables, by="eve") == ["edits.changes", "edits.new"]
     assert tables.view("/tables", by="eve")["listed"]["total"] == 2
     assert tables.get("/tables/games/events", by="eve").status_code == 404
@@ -78,7 +78,7 @@ def test_pipelines_without_a_snapshot_are_named(harness: ConsoleHarness) -> None
 
 
 @pytest.mark.parametrize("torn", [b"", b"{", b"[]", b"null", b'{"format": 99}', b"\xff\xfe"])
-def test_a_torn_summary_is_a_word_on_the_page(tables: ConsoleHarness, torn: bytes) -> None:
+def test_a_damaged_summary_is_a_message_on_the_page(tables: ConsoleHarness, torn: bytes) -> None:
     tables.objects.put(tables_summary("games"), torn)
     shown = tables.view("/tables")
 
@@ -87,7 +87,7 @@ def test_a_torn_summary_is_a_word_on_the_page(tables: ConsoleHarness, torn: byte
     assert tables.get("/tables/games/events").status_code == 404
 
 
-def test_one_table_has_its_score_by_part_its_sizes_its_plan_and_who_keeps_its_files(harness: ConsoleHarness) -> None:
+def test_a_table_page_shows_score_sizes_plan_and_holders(harness: ConsoleHarness) -> None:
     put_tables(harness.objects, "games", table("events", holds=held_by("the stream of crm")))
     shown = harness.view("/tables/games/events")
     page = harness.get("/tables/games/events").text
@@ -109,7 +109,7 @@ def test_a_table_that_cannot_be_read_has_a_page_with_its_error(tables: ConsoleHa
     assert "DeltaError: no log" in page.text
 
 
-def test_what_is_put_off_is_said(harness: ConsoleHarness) -> None:
+def test_deferred_partitions_are_shown(harness: ConsoleHarness) -> None:
     plan = table("events").next_plan
     assert plan is not None
     put_tables(harness.objects, "games", table("events", next_plan=plan.replace(partitions=0, deferred=3)))

@@ -104,7 +104,7 @@ def shapes(project: Path) -> dict[str, list[tuple[str, tuple[str, ...]]]]:
 
 @settings(max_examples=examples(12), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(TEXTS)
-def test_what_others_wrote_is_text_on_every_page(
+def test_untrusted_text_is_text_on_every_page(
     project: Path, shapes: dict[str, list[tuple[str, tuple[str, ...]]]], text: str
 ) -> None:
     harness = console_harness(project)
@@ -120,6 +120,6 @@ def test_what_others_wrote_is_text_on_every_page(
 
 
 @pytest.mark.parametrize("text", CLASSICS)
-def test_only_addresses_of_the_web_become_links(text: str) -> None:
+def test_only_web_addresses_become_links(text: str) -> None:
     assert not is_web_url(text)
     assert is_web_url("https://driver.example:4040/jobs?x=1")

@@ -120,7 +120,7 @@ def test_events_in_quarantine(catalog: Catalog, tmp_path: Path, name: str) -> No
 
 @examples
 @given(name=hostile)
-def test_what_alerts_and_silences_say(catalog: Catalog, tmp_path: Path, name: str) -> None:
+def test_texts_of_alerts_and_silences(catalog: Catalog, tmp_path: Path, name: str) -> None:
     objects = LocalObjects(tmp_path)
     raise_alert(objects, cause="JOB_FAILED", subject=f"games {name}", summary=name)
     far = "2100-01-01T00:00:00+00:00"
@@ -134,7 +134,7 @@ def test_what_alerts_and_silences_say(catalog: Catalog, tmp_path: Path, name: st
 
 @examples
 @given(name=hostile)
-def test_requests_to_be_erased(catalog: Catalog, tmp_path: Path, name: str) -> None:
+def test_erasure_requests(catalog: Catalog, tmp_path: Path, name: str) -> None:
     objects = LocalObjects(tmp_path)
     namespace = next(iter(catalog.namespaces))
     times = dict.fromkeys(("since", "received_at", "purge_by", "deadline_at"), "2026-03-01T00:00:00+00:00")
@@ -148,7 +148,7 @@ def test_requests_to_be_erased(catalog: Catalog, tmp_path: Path, name: str) -> N
 
 @examples
 @given(name=hostile)
-def test_what_a_night_left_out(catalog: Catalog, tmp_path: Path, name: str) -> None:
+def test_skipped_work_of_a_maintenance_run(catalog: Catalog, tmp_path: Path, name: str) -> None:
     objects = LocalObjects(tmp_path)
     night = made.night("r1")
     tasks = tuple(
@@ -164,7 +164,7 @@ def test_what_a_night_left_out(catalog: Catalog, tmp_path: Path, name: str) -> N
 
 @examples
 @given(name=hostile)
-def test_what_tables_hold(catalog: Catalog, tmp_path: Path, name: str) -> None:
+def test_texts_of_tables(catalog: Catalog, tmp_path: Path, name: str) -> None:
     objects = LocalObjects(tmp_path)
     sample = {"event": name, "raw": name, "object": name, "reasons": [{"code": name, "path": name, "detail": name}]}
     commit = {"version": 1, "operation": name, "by": name, "run": name, "metrics": {name: name}}

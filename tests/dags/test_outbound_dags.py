@@ -56,7 +56,7 @@ def test_a_remediation_is_a_process_of_its_own() -> None:
     assert missing_in_runbook(dag) == []
 
 
-def test_only_a_pipeline_with_feeds_offers_to_replay_them() -> None:
+def test_only_a_pipeline_with_feeds_has_a_replay_dag() -> None:
     from deltaworks.airflow.operation_dags import available_operations
 
     assert "replay_feed" in {declared.name for declared in available_operations(shop())}

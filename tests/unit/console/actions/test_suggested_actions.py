@@ -114,7 +114,7 @@ def forms_in(page: str) -> set[str]:
 
 
 @pytest.mark.parametrize("trouble", TROUBLES.values(), ids=TROUBLES)
-def test_the_overview_names_the_cause_and_offers_the_act(harness: ConsoleHarness, trouble: Trouble) -> None:
+def test_the_overview_names_the_cause_and_offers_the_action(harness: ConsoleHarness, trouble: Trouble) -> None:
     trouble.happens(harness)
 
     page = harness.get("/").text
@@ -133,7 +133,7 @@ def test_the_overview_names_the_cause_and_offers_the_act(harness: ConsoleHarness
 
 
 @pytest.mark.parametrize("cause", sorted(ALERTS))
-def test_every_alert_has_a_next_step_where_whoever_raises_it_says_none(harness: ConsoleHarness, cause: str) -> None:
+def test_every_alert_has_a_default_next_step(harness: ConsoleHarness, cause: str) -> None:
     raise_alert(harness.objects, cause=cause, subject="games.purchase", summary="seen")
     (need,) = [
         one for one in harness.view("/")["issues"] if (one["cause"], one["subject"]) == (cause, "games.purchase")
@@ -144,7 +144,7 @@ def test_every_alert_has_a_next_step_where_whoever_raises_it_says_none(harness: 
 
 
 @pytest.mark.parametrize("trouble", [one for one in TROUBLES.values() if one.form], ids=lambda one: one.cause)
-def test_the_act_is_a_form_that_is_there_and_filled(harness: ConsoleHarness, trouble: Trouble) -> None:
+def test_the_action_is_a_prefilled_form_that_exists(harness: ConsoleHarness, trouble: Trouble) -> None:
     for declared in OPERATIONS.values():
         subject = "landing" if declared.scope == "relay" else "games"
         harness.actions.forms[declared.dag_id(subject)] = params_of(declared)
@@ -168,7 +168,7 @@ def test_the_act_is_a_form_that_is_there_and_filled(harness: ConsoleHarness, tro
         *("erase__players.erase", "vault__players.ingest_vault", "keep_vault__players.maintain_vault"),
     ],
 )
-def test_no_cause_leads_to_a_form_that_is_not_there(cause: str, subject: str) -> None:
+def test_no_cause_suggests_a_form_that_does_not_exist(cause: str, subject: str) -> None:
     action = suggest_action(cause, subject)
     if action is not None:
         _, _, operation, name = action.path.partition("?")[0].split("/")
@@ -177,9 +177,7 @@ def test_no_cause_leads_to_a_form_that_is_not_there(cause: str, subject: str) ->
 
 
 @pytest.mark.parametrize("name", [one.name for one in OPERATIONS.values() if one.scope == "namespace"])
-def test_what_is_done_to_a_namespace_has_no_form_under_the_name_of_a_pipeline(
-    harness: ConsoleHarness, name: str
-) -> None:
+def test_operations_on_a_namespace_have_no_form_for_a_pipeline(harness: ConsoleHarness, name: str) -> None:
     declared = OPERATIONS[name]
     harness.actions.forms[declared.dag_id("games")] = params_of(declared)
 
@@ -187,7 +185,7 @@ def test_what_is_done_to_a_namespace_has_no_form_under_the_name_of_a_pipeline(
     assert command_form_path(f"deltaworks {declared.command} games") == ""
 
 
-def test_what_stands_is_started_and_what_runs_is_stopped_or_restarted() -> None:
+def test_a_stopped_process_can_be_started_and_a_running_one_stopped_or_restarted() -> None:
     words = {
         state: [action.label for action in process_actions("stream", "games", state)]
         for state in ("stopped", "healthy")

@@ -45,7 +45,7 @@ def dags(tmp_path_factory: pytest.TempPathFactory) -> Any:
     return run_python(LOOK, root)
 
 
-def test_gold_that_reads_none_of_others_follows_the_clock_alone(dags: Any) -> None:
+def test_gold_without_external_inputs_follows_only_its_schedule(dags: Any) -> None:
     assert dags["gold__games"]["timetable"] == "GoldTimetable"
     assert dags["gold__games"]["assets"] == []
 

@@ -63,7 +63,7 @@ async def all_under_way(airflow: Airflow, requests: list[Coroutine[Any, Any, Non
 
 
 @pytest.mark.parametrize(("requests", "at_once"), [(WRITES, 1), (PASSING, 3), ((*WRITES, *PASSING), 4)])
-def test_one_request_that_may_write_is_under_way_at_a_time(requests: tuple[tuple[str, str], ...], at_once: int) -> None:
+def test_one_writing_request_is_active_at_a_time(requests: tuple[tuple[str, str], ...], at_once: int) -> None:
     async def run() -> tuple[int, int]:
         airflow = Airflow()
         application = SerializedWrites(airflow)
@@ -73,7 +73,7 @@ def test_one_request_that_may_write_is_under_way_at_a_time(requests: tuple[tuple
     assert asyncio.run(run()) == (at_once, len(requests))
 
 
-def test_a_server_below_a_prefix_is_asked_with_it_or_without() -> None:
+def test_paths_are_matched_with_or_without_the_prefix() -> None:
     async def run() -> int:
         airflow = Airflow()
         application = SerializedWrites(airflow)
@@ -87,7 +87,7 @@ def test_a_server_below_a_prefix_is_asked_with_it_or_without() -> None:
     assert asyncio.run(run()) == 1
 
 
-def test_who_never_sends_what_it_writes_holds_up_nobody() -> None:
+def test_a_request_without_a_body_blocks_no_other() -> None:
     async def run() -> list[bytes]:
         airflow = Airflow()
         application = SerializedWrites(airflow)
@@ -100,7 +100,7 @@ def test_who_never_sends_what_it_writes_holds_up_nobody() -> None:
     assert asyncio.run(run()) == [b"{}"]
 
 
-def test_a_body_in_parts_comes_as_it_was_sent() -> None:
+def test_a_chunked_body_is_passed_unchanged() -> None:
     async def run() -> list[bytes]:
         got: list[bytes] = []
 
@@ -118,5 +118,5 @@ def test_a_body_in_parts_comes_as_it_was_sent() -> None:
 @pytest.mark.parametrize(
     ("database", "registered"), [("sqlite:////home/airflow.db?timeout=60", 1), ("postgresql+psycopg2://a:b@db/c", 0)]
 )
-def test_only_a_database_with_one_writer_asks_for_it(database: str, registered: int) -> None:
+def test_only_sqlite_gets_the_middleware(database: str, registered: int) -> None:
     assert len(middlewares_for_database(database)) == registered
