@@ -1,4 +1,4 @@
-"""A small server that speaks as much of Airflow's API (v2) as this project asks for, and keeps what was asked."""
+"""A test server that implements the used part of Airflow's API (v2) and records requests."""
 
 from __future__ import annotations
 

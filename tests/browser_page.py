@@ -1,4 +1,4 @@
-"""A Chromium and a site of one page, for clients of the collector that run in browsers."""
+"""A Chromium and a site with one page, for browser clients of the collector."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _ARGUMENTS = ("--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-back
 
 
 class PageSite:
-    """One page at `/` and files beside it; `page` and `files` may be set while it serves."""
+    """A page at `/` with further files; `page` and `files` may be set while it serves."""
 
     def __init__(self) -> None:
         self.page = ""

@@ -1,4 +1,4 @@
-"""A project with the pipeline `shop` whose environment declares an Airflow, and the heartbeat of its stream."""
+"""A project with the pipeline `shop` whose environment declares an Airflow, and its stream's heartbeat."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A small declared project, and fresh interpreters that see it through an Airflow home of their own."""
+"""A small declared project, and fresh interpreters with an Airflow home of their own."""
 
 from __future__ import annotations
 

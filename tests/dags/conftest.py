@@ -1,4 +1,4 @@
-"""Airflow for these tests: a home of its own, set before Airflow is imported and for these tests only."""
+"""Airflow for these tests: a home of its own, set before Airflow is imported."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def airflow_settings() -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def reset_console_cache() -> None:
-    """The console anew for each test: it remembers the project of the process, and tests have their own."""
+    """Resets the console before each test: it caches the project of the process, and tests have their own."""
     for name, module in list(sys.modules.items()):
         if name.endswith("deltaworks_plugin"):
             for hosted in module.DeltaworksPlugin.fastapi_apps:

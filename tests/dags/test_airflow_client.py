@@ -1,4 +1,4 @@
-"""The client of this project against Airflow's own API, with the DAGs and forms that Airflow has of a project."""
+"""The API client against Airflow's real API, with the DAGs and forms of a project."""
 
 from __future__ import annotations
 

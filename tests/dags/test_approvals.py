@@ -1,4 +1,4 @@
-"""The task that waits for a person: no answer of its own, not asked twice in vain, and its answer is on record."""
+"""The approval task: no default answer, no useless retry, and a recorded answer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Keys of the lake from Airflow's connections: they reach jobs by their environment, and nothing else shows them."""
+"""Keys of the lake from Airflow's connections: they reach jobs by environment variables only."""
 
 from __future__ import annotations
 

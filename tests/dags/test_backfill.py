@@ -1,4 +1,4 @@
-"""Gold tables are backfilled by date with Airflow's own means, whatever their schedule."""
+"""Gold tables are backfilled by date with Airflow's own backfill, independent of their schedule."""
 
 from __future__ import annotations
 

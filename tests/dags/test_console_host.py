@@ -1,4 +1,4 @@
-"""The console in Airflow's real API server: who may see and start what, its places in Airflow, links on tasks."""
+"""The console in Airflow's real API server: access, actions, menu entries and task links."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ DAGS = (
     "erase__players",
     "somebody_elses",
 )
-#: What each address answers: to nobody, to a forged token, to a viewer, to an administrator.
+#: Status of each address: without login, with a forged token, for a viewer, and for an administrator.
 ANSWERS = {
     "/deltaworks/": (303, 403, 200, 200),
     "/deltaworks/dag/stream__games": (303, 403, 200, 200),

@@ -1,4 +1,4 @@
-"""Gold that reads gold of another pipeline runs after it, by Airflow's assets, and keeps its schedule and backfills."""
+"""Gold that reads gold of another pipeline runs after it, by Airflow's assets, with its schedule and backfills."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The DAG files: what importing them costs and pulls in, and the rules every DAG keeps."""
+"""The DAG files: import cost and dependencies, and the rules for every DAG."""
 
 from __future__ import annotations
 

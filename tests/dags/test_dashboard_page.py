@@ -1,4 +1,4 @@
-"""Dashboards in Airflow's real API server: who may see them, and how often they are drawn."""
+"""Dashboards in Airflow's real API server: access and render frequency."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def test_a_page_is_rendered_once_per_refresh_interval(server: Any, dashboards: P
     assert pages[0] == pages[1]
     assert drawn == ["noc"]
 
-    # Another declaration is drawn at once, and so is another span.
+    # Another declaration or time span is rendered immediately.
     declaration.write_text(declaration.read_text().replace("title: Shared", "title: Other"))
     assert "Other" in server.get(PAGE, headers=viewer()).text
     server.get(f"{PAGE}{SPAN}", headers=viewer())

@@ -1,4 +1,4 @@
-"""Airflow does not start outside `local` with an auth manager for development or with secrets that are none."""
+"""Outside `local` Airflow does not start with a development auth manager or weak secrets."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Requests to be erased in Airflow's real API server: who sees them, what is due, and certificates to download."""
+"""Erasure requests in Airflow's real API server: access, due dates, and certificates to download."""
 
 from __future__ import annotations
 

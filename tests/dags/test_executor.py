@@ -1,4 +1,4 @@
-"""A scheduler ends although a stream under it never does, so that it can be started again."""
+"""A scheduler with a continuous task ends, so that it can be restarted."""
 
 from __future__ import annotations
 

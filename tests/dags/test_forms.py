@@ -1,4 +1,4 @@
-"""Every DAG's form can be sent as it opens, by the rules `tests/dags/browser` holds in a browser."""
+"""Every DAG's form can be sent unchanged, by the rules that `tests/dags/browser` checks in a browser."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What follows from verdicts: alerts that come and go, hung ones started anew within bounds, jobs that are overdue."""
+"""Alerts of verdicts, limited restarts of hung processes, and overdue jobs."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ def test_an_old_backlog_raises_an_alert_and_resolves_itself(objects: LocalObject
         previous, causes = verdict, [*causes, verdict.cause]
 
     assert causes[0] == causes[-1] == "OK"
-    told = [Notification.decode(objects.get(key).data) for key in objects.list("control/alerts/spool/")]  # type: ignore[union-attr]
+    sent = [Notification.decode(objects.get(key).data) for key in objects.list("control/alerts/spool/")]  # type: ignore[union-attr]
     expected = [] if off else [("BACKLOG_OLD", "raised"), ("BACKLOG_OLD", "resolved")]
     assert [(notification.cause, notification.kind) for notification in told] == expected
     assert open_ones(objects) == set()
@@ -146,11 +146,11 @@ def test_quarantined_rows_raise_an_alert_with_reasons_and_resolve_it(objects: Lo
 
     assert causes[-1] == "OK"
     assert open_ones(objects) == set()
-    told = [Notification.decode(objects.get(key).data) for key in objects.list("control/alerts/spool/")]  # type: ignore[union-attr]
+    sent = [Notification.decode(objects.get(key).data) for key in objects.list("control/alerts/spool/")]  # type: ignore[union-attr]
     expected = [] if off else [("ROWS_QUARANTINED", "raised"), ("ROWS_QUARANTINED", "resolved")]
     assert [(notification.cause, notification.kind) for notification in told] == expected
     if not off:
-        assert told[0].runbook == "reference/alerts.md#too-much-goes-to-quarantine"
+        assert sent[0].runbook == "reference/alerts.md#too-much-goes-to-quarantine"
         assert any("1,000 of 1,000 events of the last hour are in quarantine" in text for text in summaries)
         assert all(
             "type_mismatch at level" in text and "deltaworks quarantine list games" in text for text in summaries

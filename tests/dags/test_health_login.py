@@ -1,4 +1,4 @@
-"""By which login the health check asks Airflow itself: its connection, or what the environment declares."""
+"""The health check's login to Airflow: its connection or the environment's declaration."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A pipeline that is declared wrongly keeps its place in Airflow and says what is wrong; the others have their DAGs."""
+"""An invalid pipeline keeps its DAGs as placeholders with the errors; valid ones have their DAGs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a job says it did is in its task's XCom, as much of it as Airflow's database should hold."""
+"""A job's results are in its task's XCom, truncated to a size for Airflow's database."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where Airflow's OpenLineage provider is there and on, a job's lineage joins the run of its task."""
+"""With Airflow's OpenLineage provider, a job's lineage has the task's run as parent."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The DAGs of a pipeline whose rows change: its batches, the nightly order, and the look at what waits."""
+"""The DAGs of a pipeline with mutations: batches, maintenance order, and the check of waiting requests."""
 
 from __future__ import annotations
 

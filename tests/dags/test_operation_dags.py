@@ -1,4 +1,4 @@
-"""The DAGs of operations: what deletes counts first, a person approves the count, and no more than that is done."""
+"""The DAGs of operations: a deletion counts first, needs an approval, and stays within it."""
 
 from __future__ import annotations
 

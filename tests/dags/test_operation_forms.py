@@ -1,4 +1,4 @@
-"""The form of an operation: its options, with fields that Airflow lets a person submit untouched."""
+"""The form of an operation: its options as fields that can be submitted unchanged."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the operators run, with which settings, and what becomes of it when they or their job end."""
+"""The operators: commands, settings, and the end of a job or its task."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which failures are tried again, and how soon."""
+"""Which failures are retried, and after which delay."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whole DAG runs through Airflow's own task runner, with a spark-submit that only records how it was called."""
+"""Complete DAG runs in Airflow's task runner, with a spark-submit that records its arguments."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Requests that write to an Airflow on SQLite take turns; what only reads, and what plugins serve, waits for nobody."""
+"""Writing requests to an Airflow with SQLite are serialized; reads and plugin requests do not wait."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every task runs in the pool of its class, and every Spark job with its share: in the DAGs of the whole project."""
+"""Every task runs in the pool of its class, and every Spark job with its share, in all DAGs of the project."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A job whose connection names a Kubernetes cluster is submitted as pods of the environment's cluster."""
+"""A job with a Kubernetes connection is submitted as pods of the environment's cluster."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pipelines of a group have one DAG together, which a search for any of them leads to; the others keep theirs."""
+"""Pipelines of a group share one DAG, which a search for any of them finds; others keep their own."""
 
 from __future__ import annotations
 

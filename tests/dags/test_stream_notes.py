@@ -1,4 +1,4 @@
-"""The note of a stream's run: what its last hour brought, written seldom, and never in the way of the health check."""
+"""The note of a stream's run: its last hour, written rarely, without failing the health check."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""An Airflow that people can open in a browser: its API server over serialized DAGs, and no scheduler.
+"""An Airflow in a browser: its API server over serialized DAGs, without a scheduler.
 
-A trigger form needs nothing more: it creates a run, which stays queued.
+A trigger form needs no more: it creates a run, which stays queued.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The console in Airflow's own API server, in a browser: readable, accessible, and closed to what others wrote."""
+"""The console in Airflow's API server, in a browser: readable, accessible, and safe against untrusted text."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Summaries as their writers leave them, in a console's storage."""
+"""Writes summaries to a console's storage as the product writes them."""
 
 from __future__ import annotations
 

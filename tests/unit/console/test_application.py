@@ -1,4 +1,4 @@
-"""What the application answers to whom: every route, who may see it, how it is sent, and what is sent in its place."""
+"""Access, headers and error pages of every route."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from deltaworks.errors import TransientError
 from tests.console_harness import ConsoleHarness, console_harness
 from tests.unit.console.summaries_harness import put_tables, table
 
-#: What each route answers: to nobody, to a forged login, to a viewer without the DAG of games, to a viewer, to ada.
+#: Status of each route: without login, with a forged login, for a viewer without access to games, a viewer, and ada.
 ANSWERS = {
     "/": (303, 403, 200, 200, 200),
     "/streams/{pipeline}": (303, 403, 404, 200, 200),

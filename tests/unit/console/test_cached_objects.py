@@ -1,4 +1,4 @@
-"""The cache of control objects: one read a key, old answers with their age, and nobody who waits for a dead storage."""
+"""The cache of control objects: one read per key, stale values with their age, and no waits for a failing storage."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Geometry of charts: nothing is drawn outside, gaps stay gaps, and no peak is lost by thinning."""
+"""Geometry of charts: nothing outside the drawing, gaps, and peaks that survive downsampling."""
 
 from __future__ import annotations
 

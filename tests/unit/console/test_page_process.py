@@ -1,4 +1,4 @@
-"""Pages from a process apart are those that the host would make, for the same people, and the host outlives it."""
+"""The page process renders the same pages as the host, for the same people, and its crashes do not affect the host."""
 
 from __future__ import annotations
 

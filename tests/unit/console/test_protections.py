@@ -1,4 +1,4 @@
-"""What keeps the console closed: each of these fails where the protection that it names is taken out."""
+"""Protections of the console: each test fails if its protection is removed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One page at a time is made, and whoever waits gives the turn away."""
+"""The render lock: one page at a time, released while a thread waits."""
 
 from __future__ import annotations
 

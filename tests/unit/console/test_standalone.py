@@ -1,4 +1,4 @@
-"""The console alone: an address that works once, a cookie that scripts cannot read, nothing but reading."""
+"""The standalone console: a one-time address, an HTTP-only cookie, and read-only access."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is read by a child: its deadline, its crash and its nonsense are words on a page, and it is gone afterwards."""
+"""Table reads in a child process: its deadline, crash or invalid output is a message on the page."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What templates may not say, so that others' text stays text and the policy holds."""
+"""Rules for templates that keep escaping and the content security policy effective."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whatever others call things, pages show it as text: it is all there, and none of it is markup."""
+"""Pages show untrusted names as text, complete and without markup."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whatever others wrote is text on every page: names, messages, addresses, of any length and in any script."""
+"""Untrusted names, messages and addresses of any length and script are text on every page."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The client of Airflow's API against a server that speaks it: logins, refusals, pages, outages."""
+"""The client of Airflow's API against a test server: logins, rejections, pages, outages."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which Airflow a command addresses: the variable first, then the environment; and what is wrong with either."""
+"""The login of Airflow's API: the variable first, then the environment, and their errors."""
 
 from __future__ import annotations
 

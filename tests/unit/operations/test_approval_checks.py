@@ -1,4 +1,4 @@
-"""What people approve bounds the job: by whom, for what, how much at most, and once."""
+"""An approval limits a job: approver, request, amount, and single use."""
 
 from __future__ import annotations
 
@@ -219,7 +219,7 @@ def test_nightly_maintenance_needs_no_approval_and_has_limits(stage: Stage, monk
         return Report(parts=[f"nightly {context.nightly}"])
 
     monkeypatch.setattr(Operation, "load", lambda self: reports)
-    monkeypatch.setattr(Operation, "options", lambda self: VacuumOptions)
+    monkeypatch.setattr(Operation, "options_model", lambda self: VacuumOptions)
 
     def run(run: str, **values: Any) -> Any:
         monkeypatch.setenv(provenance.RUN_VARIABLE, run)
@@ -274,7 +274,7 @@ def test_a_failed_try_reuses_its_approval(stage: Stage, monkeypatch: pytest.Monk
         return Report()
 
     monkeypatch.setattr(Operation, "load", lambda self: failing_once)
-    monkeypatch.setattr(Operation, "options", lambda self: VacuumOptions)
+    monkeypatch.setattr(Operation, "options_model", lambda self: VacuumOptions)
     stage.ask()
     stage.approve()
     with pytest.raises(OSError, match="away"):

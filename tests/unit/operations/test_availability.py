@@ -1,4 +1,4 @@
-"""What a pipeline can never do is not offered; what it can do in part says which part."""
+"""Unavailable operations are not offered; partly available ones name their restrictions."""
 
 from __future__ import annotations
 

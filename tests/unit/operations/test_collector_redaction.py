@@ -1,4 +1,4 @@
-"""The lists of erased subjects beside a collector: read again, and ended in time or not."""
+"""The reload of suppression lists of a collector, and its end within a timeout."""
 
 from __future__ import annotations
 

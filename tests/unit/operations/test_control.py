@@ -1,4 +1,4 @@
-"""`control`: what an operator presses is done as the commands do it, and is recorded with who pressed it."""
+"""The `control` operation does the same as the commands and records the person."""
 
 from __future__ import annotations
 

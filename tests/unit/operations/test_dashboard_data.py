@@ -1,4 +1,4 @@
-"""A dashboard is drawn with what happened meanwhile: people's notes, and the times for which rules fired."""
+"""A dashboard has marks for notes and rule episodes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Operations that Airflow runs: triggered with the options of the command, followed, answered with their results."""
+"""Operations run in Airflow: triggered with the command's options, followed, and answered with their results."""
 
 from __future__ import annotations
 

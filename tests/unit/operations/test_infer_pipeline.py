@@ -1,4 +1,4 @@
-"""A pipeline that is inferred from files lands every event of them, and says why it is as it is."""
+"""An inferred pipeline lands every event of its files and explains its choices."""
 
 from __future__ import annotations
 

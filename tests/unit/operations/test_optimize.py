@@ -1,4 +1,4 @@
-"""`deltaworks optimize`: what a night would do, with a reason for every table, and nothing done."""
+"""`deltaworks optimize` as a dry run: the plan with a reason for every table."""
 
 from __future__ import annotations
 

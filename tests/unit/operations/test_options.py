@@ -1,4 +1,4 @@
-"""Options mean the same however they are written: as values, as a job's arguments, or as texts of a template."""
+"""Options have the same meaning as values, as a job's arguments, and as texts of a template."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every operation is declared once; its job and its command are what the declaration says."""
+"""Every operation is declared once; its job and command follow the declaration."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What to read again: the options of a reprocess, as its command, its job and its form give them."""
+"""The options of a reprocess from its command, its job and its form."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The job of a restore: what it counts is the bound that the restore itself is given."""
+"""The job of a restore: its count limits the restore."""
 
 from __future__ import annotations
 

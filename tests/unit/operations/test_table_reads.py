@@ -1,4 +1,4 @@
-"""What pages read from tables: bounded, and an error where it cannot be read."""
+"""Table reads for pages: bounded results, and errors for unreadable tables."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""A form is its DAG's own params: what it submits is what Airflow's form would, or is refused with the field."""
+"""Form fields come from the DAG's params, submit what Airflow's form would, and reject invalid values with the
+field."""
 
 from __future__ import annotations
 

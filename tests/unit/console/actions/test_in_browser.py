@@ -1,6 +1,6 @@
-"""Acts pressed in a browser: by keyboard alone, confirmed by a dialog that names what goes, and sent once.
+"""Actions in a browser: by keyboard, confirmed by a dialog with the counts, and sent once.
 
-Skipped where no `chromium` is on the PATH.
+Skipped without `chromium` on the PATH.
 """
 
 from __future__ import annotations

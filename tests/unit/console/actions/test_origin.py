@@ -1,4 +1,4 @@
-"""A form counts only where a browser says that a page of this origin sent it."""
+"""A form is accepted only if the browser says that a page of this origin sent it."""
 
 from __future__ import annotations
 

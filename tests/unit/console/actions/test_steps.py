@@ -1,4 +1,4 @@
-"""Acts in the console: form, count, confirmation, run; who may, once, and by a page of its own alone."""
+"""Steps of an action: form, count, confirmation and run; who may start it, once, from the console's own pages."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A drill: of each trouble, made by the records it leaves, the overview names the cause, the next step and the act."""
+"""For each condition, written as its records, the overview shows the cause, the next step and the action."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def beating(**changes: Any) -> Callable[[ConsoleHarness], None]:
 
 
 def expiring(harness: ConsoleHarness) -> None:
-    # As of now: whoever runs many tests may come to this one late.
+    # Relative to now, because a long test session may reach this test late.
     harness.write_heartbeat("games", oldest_pending_at=ago(3500), retention_seconds=3600, backlog_files=4)
 
 

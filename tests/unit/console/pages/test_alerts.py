@@ -1,4 +1,4 @@
-"""Alerts: what fires, what somebody has silenced and until when, and what ended."""
+"""Alerts: firing, silenced and resolved ones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Costs: an estimate from below of what pipelines used lately, in money where prices are declared."""
+"""Costs: a lower estimate of recent usage, priced if prices are declared."""
 
 from __future__ import annotations
 

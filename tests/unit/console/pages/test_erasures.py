@@ -1,4 +1,4 @@
-"""Requests to be erased: who sees them, what is due, and certificates to download."""
+"""Erasure requests: who sees them, what is due, and certificates to download."""
 
 from __future__ import annotations
 

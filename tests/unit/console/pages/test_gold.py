@@ -1,4 +1,4 @@
-"""Gold: fresh or stale against its promise, and the dashboards that a pipeline declares."""
+"""Gold: freshness against the declared age, and declared dashboards."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Lineage: columns by what is read, a list that says the same as the drawing, and nothing of others' pipelines."""
+"""Lineage: columns by inputs, a list that matches the drawing, and no invisible pipelines."""
 
 from __future__ import annotations
 

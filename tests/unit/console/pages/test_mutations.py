@@ -1,4 +1,4 @@
-"""Mutations: what waits, how the last batches went, and what has become of an entity."""
+"""Mutations: waiting requests, the last batches, and the history of an entity."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Nights: how they went, what they rewrote and freed, and what was left out and why."""
+"""Maintenance runs: outcome, rewritten and deleted data, and skipped work with its reason."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The overview in every state, over every torn object, for whoever may see what."""
+"""The overview in every state, with damaged objects, and for people with different access."""
 
 from __future__ import annotations
 

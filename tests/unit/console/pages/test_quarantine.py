@@ -1,4 +1,4 @@
-"""Quarantine: which rows are open, since when, and what lands them; raw values for those who may land them."""
+"""Quarantine: open rows, their age and replay command; raw values for people who may reprocess."""
 
 from __future__ import annotations
 

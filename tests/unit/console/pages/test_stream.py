@@ -1,4 +1,4 @@
-"""The pages of a stream and of a batch: every state, every span, and whatever is missing or torn."""
+"""The pages of a stream and of a batch in every state, with missing and damaged records."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tables: the worst first, sorted, filtered and cut by the address; one table with everything that is known of it."""
+"""Tables: sorted, filtered and paged by the address; the page of a table."""
 
 from __future__ import annotations
 
