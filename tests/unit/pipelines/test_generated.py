@@ -238,7 +238,7 @@ def test_the_same_settings_emit_the_same_bytes() -> None:
     assert viewers()[0] == viewers()[0]
     assert viewers(seed=4)[0] != viewers()[0]
     assert market()[0] == market()[0]
-    with pytest.raises(ConfigError, match="the rate twice is 2"):
+    with pytest.raises(ConfigError, match="the rate duplicate_logs is 2"):
         ViewerFaults(duplicate_logs=2)
 
 
