@@ -25,7 +25,7 @@ def test_results_that_are_too_long_are_truncated_and_marked() -> None:
 
     kept = parse_results(json.dumps(records))
 
-    assert kept[-1] == {"left_out": 100 - (len(kept) - 1)}
+    assert kept[-1] == {"omitted": 100 - (len(kept) - 1)}
     assert kept[:-1] == records[: len(kept) - 1]
     assert len(json.dumps(kept)) < 50_000
 

@@ -99,7 +99,7 @@ def parse_results(text: str) -> list[Any]:
     for record in records:
         length += len(json.dumps(record))
         if length > _MAX_RESULTS_CHARACTERS:
-            return [*fitting, {"left_out": len(records) - len(fitting)}]
+            return [*fitting, {"omitted": len(records) - len(fitting)}]
         fitting.append(record)
     return fitting
 

@@ -32,7 +32,7 @@ class RecoverySummary:
     pipeline: str
     table: str
     dry_run: bool
-    rows_out: int
+    rows_removed: int
     summary: str
 
 
@@ -99,7 +99,7 @@ def recover_files(context: OperationContext, options: FilesOptions) -> Report:
         result.restore,
         is_damaged=broken,
         subject=f"the files of {pipeline}.{table}",
-        rows_out=result.rows,
+        rows_removed=result.rows,
     )
 
 
@@ -133,7 +133,7 @@ def _report(
     *,
     is_damaged: bool,
     subject: str,
-    rows_out: int = 0,
+    rows_removed: int = 0,
 ) -> Report:
     parts = [*parts, *(describe_restore(restore) if restore is not None else [])]
     if not is_damaged:
@@ -141,12 +141,12 @@ def _report(
     elif options.dry_run:
         parts.append("Nothing was changed. Use --no-dry-run to apply it.")
     if restore is not None and restore.difference is not None:
-        rows_out = restore.difference.rows_removed
+        rows_removed = restore.difference.rows_removed
     summary = RecoverySummary(
         pipeline=context.subject,
         table=options.table,
         dry_run=options.dry_run,
-        rows_out=rows_out,
+        rows_removed=rows_removed,
         summary=" ".join(part for part in parts if isinstance(part, str)),
     )
     return Report(parts=parts, results=[summary])

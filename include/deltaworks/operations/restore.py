@@ -58,7 +58,7 @@ class RestoreSummary:
     pipeline: str
     table: str
     dry_run: bool
-    rows_out: int
+    rows_removed: int
     summary: str
 
 
@@ -133,7 +133,7 @@ def _table_summary(result: TableRestoreResult) -> RestoreSummary:
         pipeline=result.pipeline,
         table=result.table,
         dry_run=result.dry_run,
-        rows_out=result.difference.rows_removed if result.difference else 0,
+        rows_removed=result.difference.rows_removed if result.difference else 0,
         summary="; ".join(lines),
     )
 
@@ -183,7 +183,7 @@ def _restore_pipeline(context: OperationContext, options: RestoreOptions, point:
         *([] if result.strategy is None else [f"the way: {result.strategy.describe(context.subject)}"]),
     ]
     summary = RestoreSummary(
-        pipeline=context.subject, table="", dry_run=options.dry_run, rows_out=result.rows, summary="; ".join(lines)
+        pipeline=context.subject, table="", dry_run=options.dry_run, rows_removed=result.rows, summary="; ".join(lines)
     )
     return Report(parts=parts, results=[summary])
 
@@ -249,7 +249,7 @@ class StartOverSummary:
 
     pipeline: str
     dry_run: bool
-    rows_out: int
+    rows_removed: int
     summary: str
 
 
@@ -290,7 +290,7 @@ def start_over(context: OperationContext, options: StartOverOptions) -> Report:
     summary = StartOverSummary(
         pipeline=pipeline,
         dry_run=options.dry_run,
-        rows_out=result.rows,
+        rows_removed=result.rows,
         summary="; ".join([*lines, f"generation {result.generation} reads the source from its beginning"]),
     )
     return Report(parts=parts, results=[summary])

@@ -39,13 +39,13 @@ def test_the_count_is_the_limit_of_the_restore(
     # As a template fills it in: what was left empty is an empty text.
     form = [f"--table={table}", "--to-batch=1", "--to-time=", "--to-version=", "--repair=none", "--reason=a mistake"]
     counted = run(capsys, *form)
-    assert (counted["dry_run"], counted["rows_out"]) == (True, 4 if table else 14)
+    assert (counted["dry_run"], counted["rows_removed"]) == (True, 4 if table else 14)
     assert len(stage.landed("orders")) == 6
 
-    below = ("--max-rows", str(counted["rows_out"] - 1), "--no-dry-run")
+    below = ("--max-rows", str(counted["rows_removed"] - 1), "--no-dry-run")
     assert main("restore", ["--pipeline", "shop", *form, *below]) == ConfigError.exit_code
     assert "TOO_LARGE" in capsys.readouterr().out
-    run(capsys, *form, "--max-rows", str(counted["rows_out"]), "--no-dry-run")
+    run(capsys, *form, "--max-rows", str(counted["rows_removed"]), "--no-dry-run")
 
     assert {seq for seq, _ in stage.landed("orders")} == {1}
     assert {seq for seq, _ in stage.landed("clicks")} == ({1, 2, 3} if table else {1})
