@@ -46,8 +46,10 @@ class DeltaworksError(Exception):
         return "DELTAWORKS_ERROR " + json.dumps(self.as_record())
 
 
-def _rebuild(kind: type[DeltaworksError], condition: str, message: str, hint: str, retryable: bool) -> DeltaworksError:
-    return kind(condition, message, hint=hint, retryable=retryable)
+def _rebuild(
+    error_type: type[DeltaworksError], condition: str, message: str, hint: str, retryable: bool
+) -> DeltaworksError:
+    return error_type(condition, message, hint=hint, retryable=retryable)
 
 
 class ConfigError(DeltaworksError):
@@ -86,11 +88,11 @@ def last_error_in(text: str) -> DeltaworksError | None:
     """Parses the last Deltaworks error in a text, such as the Python traceback that Spark reports; None if there is
     none.
     """
-    reports = _IN_TRACEBACK.findall(text)
-    if not reports:
+    matches = _IN_TRACEBACK.findall(text)
+    if not matches:
         return None
-    name, condition, text_of_error = reports[-1]
-    kinds = (ConfigError, ContractError, ConcurrencyError, TransientError, FencedError)
-    kind = next((kind for kind in kinds if kind.__name__ == name), ContractError)
-    message, _, hint = text_of_error.partition(" Next: ")
-    return kind(condition, message, hint=hint)
+    name, condition, error_text = matches[-1]
+    error_types = (ConfigError, ContractError, ConcurrencyError, TransientError, FencedError)
+    error_type = next((error_type for error_type in error_types if error_type.__name__ == name), ContractError)
+    message, _, hint = error_text.partition(" Next: ")
+    return error_type(condition, message, hint=hint)

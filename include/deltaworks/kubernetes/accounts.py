@@ -22,17 +22,19 @@ def accounts(spec: KubernetesSpec, *, vault: bool = False) -> Iterator[Manifest]
         vault: includes the account of vault jobs, which has a separate role.
     """
     roles = dict.fromkeys((ACCOUNT, DRIVER_ACCOUNT), spec.service_account_annotations)
-    for name, notes in (roles | ({VAULT_ACCOUNT: spec.vault_account_annotations} if vault else {})).items():
+    roles |= {VAULT_ACCOUNT: spec.vault_account_annotations} if vault else {}
+    for name, account_annotations in roles.items():
         yield {
             "apiVersion": "v1",
             "kind": "ServiceAccount",
-            "metadata": metadata(spec, name, "accounts") | ({"annotations": dict(notes)} if notes else {}),
+            "metadata": metadata(spec, name, "accounts")
+            | ({"annotations": dict(account_annotations)} if account_annotations else {}),
             "automountServiceAccountToken": name == DRIVER_ACCOUNT,
         }
     yield _role(spec, DRIVER_ACCOUNT, {"": ["configmaps", "persistentvolumeclaims", "pods", "services"]}, _DRIVER_VERBS)
     yield _binding(spec, DRIVER_ACCOUNT, [DRIVER_ACCOUNT])
-    submitted = {"": ["configmaps", "pods", "services"], "networking.k8s.io": ["networkpolicies"]}
-    yield _role(spec, _SUBMITTER, submitted, _SUBMITTER_VERBS)
+    submitter_resources = {"": ["configmaps", "pods", "services"], "networking.k8s.io": ["networkpolicies"]}
+    yield _role(spec, _SUBMITTER, submitter_resources, _SUBMITTER_VERBS)
     yield _binding(spec, _SUBMITTER, spec.airflow_service_accounts)
 
 
@@ -43,8 +45,7 @@ def _role(spec: KubernetesSpec, name: str, resources: Mapping[str, Sequence[str]
         "kind": "Role",
         "metadata": metadata(spec, name, "accounts"),
         "rules": [
-            {"apiGroups": [group], "resources": list(of_group), "verbs": list(verbs)}
-            for group, of_group in resources.items()
+            {"apiGroups": [group], "resources": list(names), "verbs": list(verbs)} for group, names in resources.items()
         ],
     }
 

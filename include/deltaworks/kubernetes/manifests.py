@@ -44,8 +44,8 @@ def manifests(catalog: Catalog, settings: Mapping[str, str]) -> list[Manifest]:
     """
     spec = require_kubernetes(catalog)
     vault = list(vault_jobs(catalog, spec, settings))
-    made = [*accounts(spec, vault=bool(vault)), *settings_maps(spec, settings), *workloads(catalog, spec, settings)]
-    return [*made, *vault]
+    items = [*accounts(spec, vault=bool(vault)), *settings_maps(spec, settings), *workloads(catalog, spec, settings)]
+    return [*items, *vault]
 
 
 def secret_keys(catalog: Catalog, settings: Mapping[str, str]) -> list[str]:

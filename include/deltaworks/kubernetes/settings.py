@@ -66,11 +66,11 @@ def reject_secrets(variables: Mapping[str, str], path: Path, catalog: Catalog) -
     """
     declared = [catalog.environment, *catalog.relays.values(), *catalog.pipelines.values()]
     secrets = {reference.name for spec in declared for _, reference in find_secrets(spec)}
-    named = sorted(name for name in variables if name in secrets or _SECRET_NAME.search(name))
-    if named:
+    secret_variables = sorted(name for name in variables if name in secrets or _SECRET_NAME.search(name))
+    if secret_variables:
         raise _invalid(
             str(path),
-            f"contains {', '.join(named)}: secrets must not be in a ConfigMap",
+            f"contains {', '.join(secret_variables)}: secrets must not be in a ConfigMap",
             "Move them to the Secret: kubectl create secret generic … --from-env-file=….",
         )
 
@@ -104,5 +104,5 @@ def _config_map(spec: KubernetesSpec, name: str, data: Mapping[str, str]) -> Man
     }
 
 
-def _invalid(place: str, problem: str, hint: str) -> ConfigError:
-    return ConfigError("KUBERNETES_SETTINGS_INVALID", f"{place} {problem}.", hint=hint)
+def _invalid(location: str, problem: str, hint: str) -> ConfigError:
+    return ConfigError("KUBERNETES_SETTINGS_INVALID", f"{location} {problem}.", hint=hint)

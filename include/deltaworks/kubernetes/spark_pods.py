@@ -95,8 +95,8 @@ def _write_template(template: Manifest) -> str:
     """Writes a template and returns its path. The file is named by its content, so equal templates share one file."""
     data = json.dumps(template, indent=1)
     path = Path(tempfile.gettempdir()) / f"spark-pod-{hashlib.sha256(data.encode()).hexdigest()[:16]}.yaml"
-    descriptor, fresh = tempfile.mkstemp(dir=path.parent, prefix=".spark-pod-")
+    descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=".spark-pod-")
     with os.fdopen(descriptor, "w", encoding="utf-8") as file:
         file.write(data)
-    os.replace(fresh, path)
+    os.replace(temporary, path)
     return str(path)

@@ -38,7 +38,7 @@ def _relay(catalog: Catalog, spec: KubernetesSpec, relay: RelaySpec, settings: M
     environment = catalog.environment
     refers_to = [environment.lake, environment.landing, environment.messaging, relay]
     names = secret_names(find_references(refers_to), settings)
-    beat = _heartbeat_probe(_RELAY_SILENT_SECONDS)
+    probe = _heartbeat_probe(_RELAY_SILENT_SECONDS)
     main = container(
         spec,
         "relay",
@@ -48,8 +48,8 @@ def _relay(catalog: Catalog, spec: KubernetesSpec, relay: RelaySpec, settings: M
         ],
         size=spec.relay,
         variables=from_secret(spec, names),
-        startupProbe={**beat, "periodSeconds": 5, "failureThreshold": 120},
-        livenessProbe={**beat, "periodSeconds": 30},
+        startupProbe={**probe, "periodSeconds": 5, "failureThreshold": 120},
+        livenessProbe={**probe, "periodSeconds": 30},
     )
     # On SIGTERM it returns unprocessed messages to the queue.
     details = pod(spec, [main], terminationGracePeriodSeconds=60)
@@ -107,14 +107,17 @@ def _collector(
         livenessProbe={**_http_probe("/health"), "periodSeconds": 20, "failureThreshold": 3},
     )
     main["volumeMounts"] = [*main["volumeMounts"], {"name": "spool", "mountPath": _SPOOL}]
-    spread = {
+    topology_spread = {
         "maxSkew": 1,
         "topologyKey": "kubernetes.io/hostname",
         "whenUnsatisfiable": "ScheduleAnyway",
         "labelSelector": {"matchLabels": labels("collector")},
     }
     details = pod(
-        spec, [main], topologySpreadConstraints=[spread], terminationGracePeriodSeconds=_COLLECTOR_GRACE_SECONDS
+        spec,
+        [main],
+        topologySpreadConstraints=[topology_spread],
+        terminationGracePeriodSeconds=_COLLECTOR_GRACE_SECONDS,
     )
     yield _stateful_set(spec, declared, details, settings)
     yield _service(spec, "collector", {"ports": [{"name": "http", "port": 80, "targetPort": "http"}]})
@@ -132,10 +135,10 @@ def _collector(
 def _stateful_set(
     spec: KubernetesSpec, declared: CollectorPodsSpec, details: Manifest, settings: Mapping[str, str]
 ) -> Manifest:
-    chosen = labels("collector")
+    selector_labels = labels("collector")
     storage = {"storageClassName": declared.storage_class} if declared.storage_class else {}
     claim = {
-        "metadata": {"name": "spool", "labels": chosen},
+        "metadata": {"name": "spool", "labels": selector_labels},
         "spec": {
             "accessModes": ["ReadWriteOnce"],
             "resources": {"requests": {"storage": declared.spool_size}},
@@ -150,9 +153,9 @@ def _stateful_set(
             "serviceName": "collector-pods",
             "replicas": declared.replicas,
             "podManagementPolicy": "Parallel",
-            "selector": {"matchLabels": chosen},
+            "selector": {"matchLabels": selector_labels},
             "template": {
-                "metadata": {"labels": chosen, "annotations": {"deltaworks/settings": _digest(settings)}},
+                "metadata": {"labels": selector_labels, "annotations": {"deltaworks/settings": _digest(settings)}},
                 "spec": details,
             },
             "volumeClaimTemplates": [claim],
@@ -186,7 +189,7 @@ def _deployment(
     replicas: int = 1,
     strategy: Manifest,
 ) -> Manifest:
-    chosen = labels(component, instance)
+    selector_labels = labels(component, instance)
     return {
         "apiVersion": "apps/v1",
         "kind": "Deployment",
@@ -194,10 +197,10 @@ def _deployment(
         "spec": {
             "replicas": replicas,
             "strategy": strategy,
-            "selector": {"matchLabels": chosen},
+            "selector": {"matchLabels": selector_labels},
             "template": {
                 # Settings are read at startup: changed settings replace the pods.
-                "metadata": {"labels": chosen, "annotations": {"deltaworks/settings": _digest(settings)}},
+                "metadata": {"labels": selector_labels, "annotations": {"deltaworks/settings": _digest(settings)}},
                 "spec": details,
             },
         },

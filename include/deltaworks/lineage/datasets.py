@@ -137,8 +137,8 @@ def _source_datasets(catalog: Catalog, spec: PipelineSpec) -> list[Dataset]:
     return [storage_dataset(catalog.environment.landing.with_bucket(source.bucket), source.prefix.rstrip("/"))]
 
 
-def unique(datasets: Iterable[Dataset]) -> Iterator[Dataset]:
-    """Each dataset once, the first of its name."""
+def distinct_datasets(datasets: Iterable[Dataset]) -> Iterator[Dataset]:
+    """Yields the first dataset of each name."""
     first: dict[tuple[str, str], Dataset] = {}
     for dataset in datasets:
         first.setdefault((dataset.namespace, dataset.name), dataset)

@@ -67,7 +67,7 @@ class Emitter:
             self._thread.join(max(0.0, deadline - time.monotonic()))
         with self._lock:
             if self._thread.is_alive():
-                self.counts.dropped += sum(1 for made in self._queue.queue if made is not None) + 1
+                self.counts.dropped += sum(1 for create_event in self._queue.queue if create_event is not None) + 1
             lost = self.counts.failed + self.counts.dropped
             if lost:
                 log.warning(
@@ -90,6 +90,6 @@ class Emitter:
                 # Warn once: an unavailable backend would fill the log.
                 log.log(logging.WARNING if self.counts.failed == 1 else logging.DEBUG, "lineage: %s", error)
 
-    def _count(self, what: str) -> None:
+    def _count(self, outcome: str) -> None:
         with self._lock:
-            setattr(self.counts, what, getattr(self.counts, what) + 1)
+            setattr(self.counts, outcome, getattr(self.counts, outcome) + 1)

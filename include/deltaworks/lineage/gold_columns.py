@@ -39,9 +39,9 @@ def column_origins(sql: str, reads: Mapping[str, Dataset]) -> dict[str, tuple[Co
 
 
 def _origin_columns(node: Node, reads: Mapping[str, Dataset]) -> Iterator[Column]:
-    for below in node.walk():
-        table = below.expression
+    for child in node.walk():
+        table = child.expression
         if isinstance(table, exp.Table) and table.name.lower() in reads:
-            column = exp.to_column(below.name).name
+            column = exp.to_column(child.name).name
             if column != "*":
                 yield reads[table.name.lower()].column(column)

@@ -17,11 +17,11 @@ from deltaworks.control.clock import iso_now
 from deltaworks.control.error_redaction import redact_values
 from deltaworks.lineage.datasets import (
     Dataset,
+    distinct_datasets,
     mutation_inputs,
     mutation_outputs,
     stream_inputs,
     stream_outputs,
-    unique,
 )
 from deltaworks.lineage.emitter import Emitter
 from deltaworks.specs.catalog import Catalog
@@ -51,8 +51,8 @@ class WrittenTables:
 
     def add(self, table: str, rows: int | None = None) -> None:
         """Records a written table and its row count."""
-        before = self.tables.get(table)
-        self.tables[table] = rows if before is None else before + (rows or 0)
+        previous = self.tables.get(table)
+        self.tables[table] = rows if previous is None else previous + (rows or 0)
 
 
 @dataclass(slots=True)
@@ -76,7 +76,7 @@ class LineageRun:
         at, written = iso_now(), dict(self.written.tables)
         parent = os.environ.get(PARENT_VARIABLE, "")
 
-        def made() -> Any:
+        def create_event() -> Any:
             from deltaworks.lineage.events import build_event
 
             return build_event(
@@ -86,13 +86,13 @@ class LineageRun:
                 namespace=self.spec.namespace,
                 job=self.job,
                 kind=self.kind,
-                inputs=list(unique(self.inputs(written))),
-                outputs=list(unique(self.outputs(written))),
+                inputs=list(distinct_datasets(self.inputs(written))),
+                outputs=list(distinct_datasets(self.outputs(written))),
                 parent=parent,
                 error=error,
             )
 
-        self.emitter.emit(made)
+        self.emitter.emit(create_event)
 
     def emit_running(self) -> None:
         """Emits RUNNING, at most once per interval and not after the end."""

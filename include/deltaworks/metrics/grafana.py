@@ -149,16 +149,14 @@ _ROWS: Final[Sequence[tuple[str, Sequence[Panel]]]] = (
 def dashboard() -> dict[str, Any]:
     """Returns the dashboard in Grafana's import format."""
     panels: list[dict[str, Any]] = []
-    top = 0
+    y = 0
     for title, row in _ROWS:
-        panels.append(_row(title, number=len(panels) + 1, top=top))
-        top += 1
-        for place, panel in enumerate(row):
-            left = place * _WIDTH % _COLUMNS
-            panels.append(
-                _panel(panel, number=len(panels) + 1, left=left, top=top + place * _WIDTH // _COLUMNS * _HEIGHT)
-            )
-        top += -(-len(row) * _WIDTH // _COLUMNS) * _HEIGHT
+        panels.append(_row(title, number=len(panels) + 1, y=y))
+        y += 1
+        for position, panel in enumerate(row):
+            x = position * _WIDTH % _COLUMNS
+            panels.append(_panel(panel, number=len(panels) + 1, x=x, y=y + position * _WIDTH // _COLUMNS * _HEIGHT))
+        y += -(-len(row) * _WIDTH // _COLUMNS) * _HEIGHT
     return {
         "uid": UID,
         "title": "Deltaworks",
@@ -197,12 +195,12 @@ def _variables() -> list[dict[str, Any]]:
     ]
 
 
-def _row(title: str, *, number: int, top: int) -> dict[str, Any]:
-    place = {"h": 1, "w": _COLUMNS, "x": 0, "y": top}
-    return {"id": number, "type": "row", "title": title, "collapsed": False, "gridPos": place, "panels": []}
+def _row(title: str, *, number: int, y: int) -> dict[str, Any]:
+    position = {"h": 1, "w": _COLUMNS, "x": 0, "y": y}
+    return {"id": number, "type": "row", "title": title, "collapsed": False, "gridPos": position, "panels": []}
 
 
-def _panel(panel: Panel, *, number: int, left: int, top: int) -> dict[str, Any]:
+def _panel(panel: Panel, *, number: int, x: int, y: int) -> dict[str, Any]:
     family = FAMILIES.get(panel.family)
     unit = panel.unit or (family.unit if family is not None else "short")
     target = {"refId": "A", "datasource": _DATASOURCE, "expr": panel.expression, "legendFormat": panel.legend}
@@ -212,7 +210,7 @@ def _panel(panel: Panel, *, number: int, left: int, top: int) -> dict[str, Any]:
         "title": panel.title,
         "description": family.help if family is not None else "",
         "datasource": _DATASOURCE,
-        "gridPos": {"h": _HEIGHT, "w": _WIDTH, "x": left, "y": top},
+        "gridPos": {"h": _HEIGHT, "w": _WIDTH, "x": x, "y": y},
         "fieldConfig": {"defaults": {"unit": unit}, "overrides": []},
         "targets": [target],
     }

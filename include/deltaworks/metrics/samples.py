@@ -123,7 +123,7 @@ def _stream(item: Report, now: datetime) -> Iterator[Sample]:
     if beat is None:
         return
     lag = age_seconds(beat.oldest_pending_at, now) if beat.oldest_pending_at is not None else 0.0
-    figures: Mapping[str, float | None] = {
+    values_by_name: Mapping[str, float | None] = {
         "heartbeat_age_seconds": age_seconds(beat.written_at, now),
         "lag_seconds": lag,
         "rows_total": beat.rows,
@@ -134,33 +134,33 @@ def _stream(item: Report, now: datetime) -> Iterator[Sample]:
         "lost_files": beat.lost_files,
         "held_tables": len(beat.held),
     }
-    for figure, value in figures.items():
+    for name_suffix, value in values_by_name.items():
         if value is not None:
-            yield Sample(f"deltaworks_stream_{figure}", name, value)
+            yield Sample(f"deltaworks_stream_{name_suffix}", name, value)
 
 
 def _relay(name: str, beat: Heartbeat, now: datetime) -> Iterator[Sample]:
-    figures: Mapping[str, float | None] = {
+    values_by_name: Mapping[str, float | None] = {
         "heartbeat_age_seconds": age_seconds(beat.written_at, now),
         "events_total": beat.rows,
         "backlog_messages": beat.backlog_files,
         "dead_letters": beat.dead_letters,
     }
-    for figure, value in figures.items():
+    for name_suffix, value in values_by_name.items():
         if value is not None:
-            yield Sample(f"deltaworks_relay_{figure}", (name,), value)
+            yield Sample(f"deltaworks_relay_{name_suffix}", (name,), value)
 
 
 def _collectors(collectors: Iterable[CollectorFacts], now: datetime) -> Iterator[Sample]:
     """Yields samples of all collectors, then raises if one of them could not be read."""
-    unread = None
+    read_error = None
     for facts in collectors:
-        unread = unread or facts.error
+        read_error = read_error or facts.error
         beats = [beat for beat in facts.heartbeats if beat.state != "ended" or beat.oldest_at is not None]
         if beats:
             yield from _collector(facts.name, beats, now)
-    if unread is not None:
-        raise unread
+    if read_error is not None:
+        raise read_error
 
 
 def _collector(name: str, beats: list[CollectorHeartbeat], now: datetime) -> Iterator[Sample]:
@@ -169,14 +169,14 @@ def _collector(name: str, beats: list[CollectorHeartbeat], now: datetime) -> Ite
     oldest = (age_seconds(beat.oldest_at, now) for beat in beats if beat.oldest_at is not None)
     yield Sample("deltaworks_collector_oldest_seconds", (name,), max(oldest, default=0.0))
     delivered: Counter[str] = Counter()
-    aside: Counter[str] = Counter()
+    dead_letters: Counter[str] = Counter()
     for beat in beats:
         for source, counts in beat.sources.items():
             delivered[source] += counts.delivered
-            aside[source] += counts.dead_letters
+            dead_letters[source] += counts.dead_letters
     for source in sorted(delivered):
         yield Sample("deltaworks_collector_delivered_total", (name, source), delivered[source])
-        yield Sample("deltaworks_collector_dead_letters", (name, source), aside[source])
+        yield Sample("deltaworks_collector_dead_letters", (name, source), dead_letters[source])
 
 
 def _freshness(catalog: Catalog, objects: ObjectStore, now: datetime) -> Iterator[Sample]:
@@ -184,8 +184,8 @@ def _freshness(catalog: Catalog, objects: ObjectStore, now: datetime) -> Iterato
     for name, recent in zip(
         names, map_concurrently(lambda name: records.read(summary_paths.recent_batches(name)), names), strict=True
     ):
-        fresh = recent.freshness(now) if recent is not None else None
-        for quantile, seconds in zip(("0.5", "0.95"), fresh or (), strict=False):
+        freshness = recent.freshness(now) if recent is not None else None
+        for quantile, seconds in zip(("0.5", "0.95"), freshness or (), strict=False):
             yield Sample("deltaworks_stream_freshness_seconds", (name, quantile), seconds)
 
 
@@ -196,9 +196,10 @@ def _gold(catalog: Catalog, objects: ObjectStore, now: datetime) -> Iterator[Sam
         if table.checks.max_age_minutes is not None:
             declared = 60 * table.checks.max_age_minutes
             yield Sample("deltaworks_gold_max_age_seconds", (pipeline, table.name), declared)
-        at = _recorded_time(item.data) if item is not None else None
-        if at is not None:
-            yield Sample("deltaworks_gold_age_seconds", (pipeline, table.name), max(0.0, (now - at).total_seconds()))
+        recorded_at = _recorded_time(item.data) if item is not None else None
+        if recorded_at is not None:
+            age = max(0.0, (now - recorded_at).total_seconds())
+            yield Sample("deltaworks_gold_age_seconds", (pipeline, table.name), age)
 
 
 def _alerts(objects: ObjectStore) -> Iterator[Sample]:
@@ -211,9 +212,9 @@ def _alerts(objects: ObjectStore) -> Iterator[Sample]:
 
 
 def _health(item: StoredObject | None, now: datetime) -> Iterator[Sample]:
-    at = _recorded_time(item.data, "written_at") if item is not None else None
-    if at is not None:
-        yield Sample("deltaworks_health_age_seconds", (), max(0.0, (now - at).total_seconds()))
+    recorded_at = _recorded_time(item.data, "written_at") if item is not None else None
+    if recorded_at is not None:
+        yield Sample("deltaworks_health_age_seconds", (), max(0.0, (now - recorded_at).total_seconds()))
 
 
 def _recorded_time(data: bytes, name: str = "at") -> datetime | None:

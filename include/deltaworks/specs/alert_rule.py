@@ -48,12 +48,14 @@ class BoundsSpec(Spec):
 
     @model_validator(mode="after")
     def _has_one_direction(self) -> Self:
-        up = [name for name in _UPWARDS if getattr(self, name) is not None]
-        down = [name for name in _DOWNWARDS if getattr(self, name) is not None]
+        upward = [name for name in _UPWARDS if getattr(self, name) is not None]
+        downward = [name for name in _DOWNWARDS if getattr(self, name) is not None]
         problems: list[Problem] = []
-        if up and down:
-            problems.append(((down[0],), f"{up[0]} and {down[0]} have opposite directions; write a rule for each"))
-        if not up and not down:
+        if upward and downward:
+            problems.append(
+                ((downward[0],), f"{upward[0]} and {downward[0]} have opposite directions; write a rule for each")
+            )
+        if not upward and not downward:
             text = "give a bound, such as above: 0.05 or above_baseline: 1.1"
             problems.append((("deviations",) if self.deviations is not None else (), text))
         raise_problems(problems)
@@ -250,13 +252,13 @@ class RuleSpec(Spec):
 def _hysteresis_problems(fire: BoundsSpec, clear: BoundsSpec) -> Iterator[Problem]:
     """Yields clear bounds within which the rule would fire again."""
     for name, bound in clear.named_bounds.items():
-        at = fire.named_bounds.get(name)
-        if at is None:
+        fire_bound = fire.named_bounds.get(name)
+        if fire_bound is None:
             yield ("clear", name), f"`fire` has no {name}; use the same bounds as `fire`, closer to normal values"
-        elif (bound < at) if name in ("below", "below_baseline") else (bound > at):
+        elif (bound < fire_bound) if name in ("below", "below_baseline") else (bound > fire_bound):
             yield (
                 ("clear", name),
-                (f"{bound:g} is beyond {at:g} of `fire`: it would be clear and fire at the same time"),
+                (f"{bound:g} is beyond {fire_bound:g} of `fire`: it would be clear and fire at the same time"),
             )
 
 

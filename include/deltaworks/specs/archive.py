@@ -31,16 +31,16 @@ def archive_problems(pipeline: PipelineSpec) -> Iterator[Problem]:
     if pipeline.archive is None:
         return
     if not isinstance(pipeline.source, RecordSourceSpec):
-        kept = "the table it reads keeps rows" if pipeline.source.kind == "delta" else "the bucket keeps objects"
+        alternative = "the table it reads keeps rows" if pipeline.source.kind == "delta" else "the bucket keeps objects"
         yield (
             ("archive",),
-            f"an archive is only for records, which expire in kafka and kinesis; {kept}: remove `archive`",
+            f"an archive is only for records, which expire in kafka and kinesis; {alternative}: remove `archive`",
         )
-    declared = [("tables", table) for table in pipeline.tables] + [("live", table) for table in pipeline.live]
-    for index, (kind, table) in enumerate(declared):
+    tables = [("tables", table) for table in pipeline.tables] + [("live", table) for table in pipeline.live]
+    for index, (kind, table) in enumerate(tables):
         if table.name == ARCHIVE:
-            at = index if kind == "tables" else index - len(pipeline.tables)
-            yield (kind, at, "name"), f"the archive is a table called {ARCHIVE!r}; choose another name"
+            position = index if kind == "tables" else index - len(pipeline.tables)
+            yield (kind, position, "name"), f"the archive is a table called {ARCHIVE!r}; choose another name"
     for index, gold in enumerate(pipeline.gold.tables):
         if gold.name == ARCHIVE:
             yield ("gold", "tables", index, "name"), f"the archive is a table called {ARCHIVE!r}; choose another name"

@@ -68,14 +68,18 @@ def _channel_problems(spec: PipelineSpec, channels: Mapping[str, str] | None) ->
                 f"the channel {name!r} has kind {kind}, and views are announced on topics: use one of kind sns",
             )
         else:
-            where = "below alerts.channels of the environment"
-            yield key_path, f"there is no channel {name!r} of kind sns {where}; {suggest_name(name, topics)}"
+            location = "below alerts.channels of the environment"
+            yield key_path, f"there is no channel {name!r} of kind sns {location}; {suggest_name(name, topics)}"
 
 
 def _share_problems(spec: PipelineSpec, shares: ClusterShares) -> Iterator[tuple[KeyPath, str]]:
     """Yields a stream share that the cluster cannot provide."""
-    own = spec.stream.share
-    excess = shares.excess(shares.of_stream(own, live=bool(spec.aggregation_tables))) if own is not None else None
+    own_share = spec.stream.share
+    excess = (
+        shares.excess(shares.of_stream(own_share, live=bool(spec.aggregation_tables)))
+        if own_share is not None
+        else None
+    )
     if excess is not None:
         key, text = excess
         yield ("stream", "share", key), text
@@ -92,9 +96,9 @@ def _declaration_problems(
         )
     if isinstance(spec.source, FileSourceSpec) and spec.source.relay not in relays:
         name = spec.source.relay
-        wrong = invalid_relays.get(name)
-        if wrong is not None:
-            yield ("source", "relay"), f"the relay {name!r} is invalid: {wrong.message}"
+        invalid = invalid_relays.get(name)
+        if invalid is not None:
+            yield ("source", "relay"), f"the relay {name!r} is invalid: {invalid.message}"
         else:
             yield ("source", "relay"), f"there is no relay {name!r} in include/relays; {suggest_name(name, relays)}"
     yield from _file_problems(spec, folder)
@@ -121,22 +125,22 @@ def _file_problems(spec: PipelineSpec, folder: Path) -> Iterator[tuple[KeyPath, 
         for index, reference in enumerate(spec.references)
         if reference.file is not None
     ]
-    for key_path, what, name in files:
+    for key_path, owner, name in files:
         path = folder / name
         if not path.is_file():
             yield (
                 key_path,
-                (f"{what} refers to {name}, which does not exist in its folder; {_suggest_file(folder, name)}"),
+                (f"{owner} refers to {name}, which does not exist in its folder; {_suggest_file(folder, name)}"),
             )
         elif key_path[0] in ("references", "dashboards", "rules") and not path.resolve().is_relative_to(
             folder.resolve()
         ):
-            yield key_path, f"{what} refers to {name} outside its folder; move the file into the folder"
+            yield key_path, f"{owner} refers to {name} outside its folder; move the file into the folder"
         elif key_path[0] == "references" and path.stat().st_size > MAX_REFERENCE_BYTES:
             most = MAX_REFERENCE_BYTES >> 20
             yield (
                 key_path,
-                f"{what} refers to {name}, which exceeds {most} MiB; ingest it as events of a pipeline instead",
+                f"{owner} refers to {name}, which exceeds {most} MiB; ingest it as events of a pipeline instead",
             )
 
 

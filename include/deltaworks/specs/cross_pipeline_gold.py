@@ -42,17 +42,17 @@ def _problem(pipeline: str, reader: GoldTableSpec, other: str, table: str, folde
         return f"the pipeline {other!r} has no gold table of that name; {suggest_name(table, declared)}"
     if reader.affects == "same" and declared[table].get("partition_by") != reader.partition_by:
         return f"`affects: same` requires that it is partitioned by {reader.partition_by!r} too"
-    way = _dependency_path(other, pipeline, folder, ())
-    return f"cycle: gold of {' reads gold of '.join((pipeline, *way))}" if way else ""
+    cycle = _dependency_path(other, pipeline, folder, ())
+    return f"cycle: gold of {' reads gold of '.join((pipeline, *cycle))}" if cycle else ""
 
 
 def _dependency_path(start: str, end: str, folder: Path, visited: tuple[str, ...]) -> tuple[str, ...]:
     """Returns the pipelines from one to another, each of which reads gold of the next; empty if there is no path."""
     if start == end:
         return (end,)
-    for following in sorted(_upstream_pipelines(folder, start) - {start, *visited}):
-        if way := _dependency_path(following, end, folder, (*visited, start)):
-            return (start, *way)
+    for upstream in sorted(_upstream_pipelines(folder, start) - {start, *visited}):
+        if cycle := _dependency_path(upstream, end, folder, (*visited, start)):
+            return (start, *cycle)
     return ()
 
 

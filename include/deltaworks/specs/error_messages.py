@@ -47,8 +47,8 @@ def _instead_message(words: str) -> Callable[[Any, Context], str]:
 def _string_message(value: Any, context: Context) -> str:
     if value is None or isinstance(value, Mapping | list | tuple):
         return f"write a text instead of {_format_value(value)}"
-    written = _format_value(value)
-    return f"write a text, in quotes: {json.dumps(written)}"
+    text = _format_value(value)
+    return f"write a text, in quotes: {json.dumps(text)}"
 
 
 def _list_message(value: Any, context: Context) -> str:

@@ -53,8 +53,8 @@ class EventTimeSpec(Spec):
         if not self.path:
             if self.arrival is not True:
                 problems.append((("path",), "give the path of the time; or arrival: true for events without one"))
-            meaningless = [key for key in _PATH_KEYS if getattr(self, key) != type(self).model_fields[key].default]
-            problems += [((key,), "it requires a path, and none is declared") for key in meaningless]
+            unused_keys = [key for key in _PATH_KEYS if getattr(self, key) != type(self).model_fields[key].default]
+            problems += [((key,), "it requires a path, and none is declared") for key in unused_keys]
         raise_problems(problems)
         return self
 
@@ -124,13 +124,13 @@ def _keep_problems(pipeline: PipelineSpec, unwrap: UnwrapSpec) -> Iterator[Probl
                 key_path,
                 f"{path} overlaps with {unwrap.path}, the path of the events; use another field of the wrapper",
             )
-        twice = next((other for other in unwrap.keep[:index] if _overlap(path, other)), None)
-        if twice is not None:
-            yield key_path, f"{path} and {twice} overlap; remove one of them"
+        duplicate = next((other for other in unwrap.keep[:index] if _overlap(path, other)), None)
+        if duplicate is not None:
+            yield key_path, f"{path} and {duplicate} overlap; remove one of them"
         name = path.split(".")[0]
         if name in _ENGINE_FIELDS:
             yield key_path, f"{name} is added to events by the engine and cannot be kept"
-        own = next(
+        event_path = next(
             (
                 other
                 for other in read
@@ -138,11 +138,11 @@ def _keep_problems(pipeline: PipelineSpec, unwrap: UnwrapSpec) -> Iterator[Probl
             ),
             None,
         )
-        if own is not None:
+        if event_path is not None:
             yield (
                 key_path,
-                f"{own} is read from events, which therefore have their own {name!r}. If it is a wrapper field, "
-                f"keep {own} too",
+                f"{event_path} is read from events, which therefore have their own {name!r}. If it is a wrapper field, "
+                f"keep {event_path} too",
             )
 
 

@@ -75,22 +75,22 @@ def stream_dag_id(pipeline: str, group: str | None = None) -> str:
 def stream_groups(catalog: Catalog) -> dict[str, StreamGroup]:
     """Returns all groups of the catalog, including groups of invalid pipelines, sorted."""
     members: dict[str, dict[str, PipelineSpec]] = {}
-    wrong: dict[str, dict[str, ConfigError]] = {}
+    invalid: dict[str, dict[str, ConfigError]] = {}
     for pipeline, spec in catalog.pipelines.items():
         if spec.stream_group is not None:
             members.setdefault(spec.stream_group, {})[pipeline] = spec
     for pipeline, error in catalog.invalid_pipelines().items():
         if (group := group_of(catalog, pipeline)) is not None:
-            wrong.setdefault(group, {})[pipeline] = error
+            invalid.setdefault(group, {})[pipeline] = error
     declared = catalog.environment.stream_groups
     return {
         name: StreamGroup(
             name=name,
             settings=declared.get(name) or StreamGroupSpec(),
             members=members.get(name, {}),
-            invalid_members=wrong.get(name, {}),
+            invalid_members=invalid.get(name, {}),
         )
-        for name in sorted({*members, *wrong})
+        for name in sorted({*members, *invalid})
     }
 
 
@@ -115,8 +115,8 @@ def group_of(catalog: Catalog, pipeline: str) -> str | None:
     spec = catalog.pipelines.get(pipeline)
     if spec is not None:
         return spec.stream_group
-    overridden = catalog.environment.overrides.get("pipelines", {}).get(pipeline, {})
-    if "stream_group" in overridden:
-        return str(overridden["stream_group"]) if overridden["stream_group"] else None
-    named = _GROUP_KEY.search(catalog.declaration_text("pipeline", pipeline))
-    return named.group(1) if named else None
+    overrides = catalog.environment.overrides.get("pipelines", {}).get(pipeline, {})
+    if "stream_group" in overrides:
+        return str(overrides["stream_group"]) if overrides["stream_group"] else None
+    match = _GROUP_KEY.search(catalog.declaration_text("pipeline", pipeline))
+    return match.group(1) if match else None

@@ -155,9 +155,9 @@ def _deletion_problems(keyed: KeyedSpec, types: Mapping[str, str]) -> Iterator[P
         if problem:
             yield key_path, problem
             continue
-        wrong = [value for value in values if type(value) is not DELETION_TYPES[types[column]]]
-        if wrong:
-            yield key_path, f"{column!r} is {types[column]}, and {wrong[0]!r} is not"
+        mismatches = [value for value in values if type(value) is not DELETION_TYPES[types[column]]]
+        if mismatches:
+            yield key_path, f"{column!r} is {types[column]}, and {mismatches[0]!r} is not"
         elif not values:
             yield key_path, "give a value"
 

@@ -86,9 +86,9 @@ class LiveTableSpec(Spec):
         problems: list[Problem] = []
         declared = self.model_fields_set
         if self.kind == "latest":
-            instead = "`latest` has one row per key and no window; remove it, and declare `expire_after_minutes`"
+            advice = "`latest` has one row per key and no window; remove it, and declare `expire_after_minutes`"
             problems += [
-                ((name,), f"{name} is a key of `kind: counts`: {instead}") for name in _COUNTS_KEYS if name in declared
+                ((name,), f"{name} is a key of `kind: counts`: {advice}") for name in _COUNTS_KEYS if name in declared
             ]
             if not self.key:
                 problems.append((("key",), "give the key columns, such as key: [view_id]"))
@@ -97,9 +97,9 @@ class LiveTableSpec(Spec):
                     (("expire_after_minutes",), "give the maximum age of a row, such as expire_after_minutes: 30")
                 )
         else:
-            instead = "write `kind: latest`, or remove it"
+            advice = "write `kind: latest`, or remove it"
             problems += [
-                ((name,), f"{name} is a key of `kind: latest`: {instead}")
+                ((name,), f"{name} is a key of `kind: latest`: {advice}")
                 for name in _LATEST_KEYS
                 if getattr(self, name)
             ]

@@ -111,15 +111,15 @@ class ModelSpec(Spec):
                 f"{{train_days: {-(-2 * self.horizon_seconds // 86_400)}}} "
                 "or more",
             )
-        seen: dict[str, KeyPath] = {}
+        first: dict[str, KeyPath] = {}
         for group, columns in self.feature_groups.items():
             for index, column in enumerate(columns):
                 key_path = ("feature_groups", group, index)
-                if column in seen:
-                    yield key_path, f"{column!r} is named twice; keep it in one group", (seen[column],)
+                if column in first:
+                    yield key_path, f"{column!r} is named twice; keep it in one group", (first[column],)
                 elif column in (*self.entity, self.timestamp):
                     yield key_path, f"{column!r} identifies the row and cannot be a feature; remove it"
-                seen.setdefault(column, key_path)
+                first.setdefault(column, key_path)
         for key in ("algorithms", "baselines"):
             names = getattr(self, key)
             if len(set(names)) < len(names):

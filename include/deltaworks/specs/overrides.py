@@ -148,14 +148,14 @@ def unused_overrides(environment: EnvironmentSpec, declared: Mapping[str, Collec
         if kind in declared and name in declared[kind]:
             continue
         candidates = declared.get(kind, declared)
-        wrong = name if kind in declared else kind
-        nearest = closest_match(wrong, candidates, cutoff=_TYPO_CUTOFF if kind in declared else 0.4)
-        thing = f"{kind.removesuffix('s')} {name!r}" if kind in declared else f"kind of spec {kind!r}"
+        unknown_name = name if kind in declared else kind
+        nearest = closest_match(unknown_name, candidates, cutoff=_TYPO_CUTOFF if kind in declared else 0.4)
+        description = f"{kind.removesuffix('s')} {name!r}" if kind in declared else f"kind of spec {kind!r}"
         advice = f"did you mean {nearest!r}?" if nearest else _removal_advice(origin, kind, candidates, declared)
         yield UnusedOverride(
             key_path=("overrides", kind, name) if kind in declared else ("overrides", kind),
             variable=origin,
-            text=f"there is no {thing}; {advice}",
+            text=f"there is no {description}; {advice}",
             is_typo=nearest is not None or origin is not None or kind not in declared,
         )
 

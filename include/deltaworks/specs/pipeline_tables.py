@@ -93,15 +93,17 @@ def _gold_problems(pipeline: PipelineSpec) -> Iterator[Problem]:
             if read not in partitions:
                 yield key_path, f"{gold.name!r} reads unknown table {read!r}; {suggest_name(read, partitions)}"
                 continue
-            texts = [name for name in partitions[read] if read not in types or types[read].get(name) == "string"]
-            if gold.affects == "same" and gold.partition_by not in texts:
+            string_columns = [
+                name for name in partitions[read] if read not in types or types[read].get(name) == "string"
+            ]
+            if gold.affects == "same" and gold.partition_by not in string_columns:
                 yield (
                     key_path,
                     f"{gold.name!r} declares `affects: same`, but {read!r} is not partitioned by "
                     f"{gold.partition_by!r} of type string",
                 )
-        own = (*_affects_problems(pipeline, gold), *grain_problems(pipeline, gold))
-        yield from ((("gold", "tables", index, *key_path), text) for key_path, text in own)
+        gold_problems = (*_affects_problems(pipeline, gold), *grain_problems(pipeline, gold))
+        yield from ((("gold", "tables", index, *key_path), text) for key_path, text in gold_problems)
     cycle = find_cycle(pipeline.gold.tables)
     if cycle:
         key_paths = {gold.name: ("gold", "tables", index, "reads") for index, gold in enumerate(pipeline.gold.tables)}
@@ -112,10 +114,10 @@ def _gold_problems(pipeline: PipelineSpec) -> Iterator[Problem]:
 def _affects_problems(pipeline: PipelineSpec, gold: GoldTableSpec) -> Iterator[tuple[KeyPath, str]]:
     """Yields problems in a gold table's effects per input and in its intervals."""
     intervals = gold.checks.intervals
-    whole = gold.affects == "all" or (
+    rebuilds_completely = gold.affects == "all" or (
         gold.affects == "same" and intervals is not None and gold.partition_by in intervals.by
     )
-    if intervals is not None and not whole:
+    if intervals is not None and not rebuilds_completely:
         yield (
             ("checks", "intervals"),
             f"intervals cannot be checked because {gold.name!r} is rebuilt in parts; declare `affects: all`, or "
@@ -249,8 +251,11 @@ def _announced_problems(pipeline: PipelineSpec, table: TableSpec) -> Iterator[Pr
     types = data.column_types()
     key = table.announces.key
     if types.get(key) != "string":
-        texts = [name for name, kind in types.items() if kind == "string"]
-        yield ("announces", "key"), f"{key!r} is not a string column of {data.name!r}; {suggest_name(key, texts)}"
+        string_columns = [name for name, kind in types.items() if kind == "string"]
+        yield (
+            ("announces", "key"),
+            f"{key!r} is not a string column of {data.name!r}; {suggest_name(key, string_columns)}",
+        )
     for index, column in enumerate(table.columns):
         if types.get(column.name) != column.type:
             present = types.get(column.name)
@@ -271,9 +276,9 @@ def _requests_problems(pipeline: PipelineSpec, name: str) -> Iterator[Problem]:
     if requests.mutable is not None:
         yield ("mutations", "requests"), f"{name!r} is mutable; the request table must not be"
     types = requests.column_types()
-    wrong = [f"{column} {kind}" for column, kind in REQUEST_COLUMNS.items() if types.get(column) != kind]
-    if wrong:
-        yield ("mutations", "requests"), f"the request table {name!r} lacks columns: {', '.join(wrong)}"
+    missing = [f"{column} {kind}" for column, kind in REQUEST_COLUMNS.items() if types.get(column) != kind]
+    if missing:
+        yield ("mutations", "requests"), f"the request table {name!r} lacks columns: {', '.join(missing)}"
 
 
 def _mutation_table_problems(pipeline: PipelineSpec) -> Iterator[Problem]:

@@ -50,7 +50,7 @@ def load_plain_yaml(data: bytes) -> Any:
 def _document(parser: Any) -> Any:
     """Parses the only document."""
     values = _DocumentBuilder()
-    takes = {
+    handlers = {
         yaml.ScalarEvent: values.scalar,
         yaml.MappingStartEvent: values.begin_mapping,
         yaml.SequenceStartEvent: values.begin_list,
@@ -66,7 +66,7 @@ def _document(parser: Any) -> Any:
         event = parser.get_event()
         if type(event) is yaml.StreamEndEvent:
             return values.document()
-        takes[type(event)](event)
+        handlers[type(event)](event)
     raise NotPlainYamlError
 
 

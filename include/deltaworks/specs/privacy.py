@@ -43,10 +43,10 @@ ERASURE_TERMS = Edit(Effect.SAFE, "Nothing: applies to new requests.")
 def _check_private_path(value: str) -> str:
     if value.startswith("$"):
         raise ValueError(f"a path starts with a field name and not with $: write {value.lstrip('$.') or 'email'}")
-    wrong = next((part for part in value.split(".") if not _PART.match(part)), None)
-    if wrong is not None:
+    invalid_part = next((part for part in value.split(".") if not _PART.match(part)), None)
+    if invalid_part is not None:
         raise ValueError(
-            f"{wrong!r} is not a field name: separate names by dots, and write [] after a list to select its "
+            f"{invalid_part!r} is not a field name: separate names by dots, and write [] after a list to select its "
             "elements, such as eventParams.friends[].name"
         )
     return value
@@ -209,7 +209,9 @@ class PrivacySpec(Spec):
         """
         bare = {field.path.replace("[]", ""): field for field in self.fields}
         parts = path.split(".")
-        return next((bare[above] for end in range(len(parts), 0, -1) if (above := ".".join(parts[:end])) in bare), None)
+        return next(
+            (bare[parent] for end in range(len(parts), 0, -1) if (parent := ".".join(parts[:end])) in bare), None
+        )
 
     @property
     def uses_vault(self) -> bool:

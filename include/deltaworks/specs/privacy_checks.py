@@ -199,8 +199,9 @@ def _routing_problems(pipeline: PipelineSpec, privacy: PrivacySpec) -> Iterator[
     for index, path in enumerate(event.id):
         field = privacy.field_for(path)
         if field is not None and field.action not in TOKEN_ACTIONS:
-            at: KeyPath = ("event", "id", *([index] if len(event.id) > 1 else []))
-            yield at, f"{path!r} does not identify events after redaction; choose another field, or make it a token"
+            id_path: KeyPath = ("event", "id", *([index] if len(event.id) > 1 else []))
+            text = f"{path!r} does not identify events after redaction; choose another field, or make it a token"
+            yield id_path, text
 
 
 def _conflict_problems(pipeline: PipelineSpec, privacy: PrivacySpec) -> Iterator[Problem]:

@@ -53,8 +53,8 @@ def load_catalog(
     env = load_spec(EnvironmentSpec, env_file).with_webhook(os.environ.get(WEBHOOK_VARIABLE, ""))
     check_secrets(env, env_file, environment=name)
     catalog = Catalog(environment=env, relays={}, pipelines={}, root=root)
-    reading = _ProjectLoader(catalog, env_file, pipeline_files(root))
-    for kind, name, read, path in reading.steps(only):
+    loader = _ProjectLoader(catalog, env_file, pipeline_files(root))
+    for kind, name, read, path in loader.steps(only):
         try:
             read(path)
         except ConfigError as error:
@@ -170,12 +170,12 @@ def _check_collector(catalog: Catalog, path: Path) -> None:
 def _check_overrides(env: EnvironmentSpec, path: Path, declaration: Mapping[str, Collection[str]]) -> None:
     """Rejects overrides with a typo, which would silently have no effect. Overrides of removed pipelines are
     allowed."""
-    slips = [unused for unused in unused_overrides(env, declaration) if unused.is_typo]
-    if not slips:
+    typos = [unused for unused in unused_overrides(env, declaration) if unused.is_typo]
+    if not typos:
         return
     file = read_declaration(path)
     listed = "\n  ".join(
         f"{unused.variable}: {unused.text}" if unused.variable else str(file.error_at(unused.key_path, unused.text))
-        for unused in slips
+        for unused in typos
     )
     raise ConfigError("OVERRIDE_UNKNOWN", f"Overrides without effect:\n  {listed}", hint="Correct or remove them.")

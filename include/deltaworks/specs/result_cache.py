@@ -56,12 +56,12 @@ class ResultCache(Generic[T]):
             return
         self._results |= self._added
         self._added = {}
-        kept = list(self._results.items())[-self._max_entries :]
-        part = self._file.with_name(f"{self._file.name}.{uuid.uuid4().hex}")
+        newest = list(self._results.items())[-self._max_entries :]
+        temporary = self._file.with_name(f"{self._file.name}.{uuid.uuid4().hex}")
         with contextlib.suppress(OSError):
             self._file.parent.mkdir(parents=True, exist_ok=True)
-            part.write_text(json.dumps(dict(kept)))
-            part.replace(self._file)
+            temporary.write_text(json.dumps(dict(newest)))
+            temporary.replace(self._file)
 
 
 def cache_folder() -> Path:

@@ -212,14 +212,14 @@ class ClusterShares(Spec):
         if cluster is None:
             return None
         if share.executor_cores > cluster.worker_cores:
-            here = f"a worker has {cluster.worker_cores} (shares.cluster.worker_cores)"
-            return "executor_cores", f"no worker can start an executor of {share.executor_cores} cores: {here}"
+            limit = f"a worker has {cluster.worker_cores} (shares.cluster.worker_cores)"
+            return "executor_cores", f"no worker can start an executor of {share.executor_cores} cores: {limit}"
         if memory_bytes(share.executor_memory) > memory_bytes(cluster.worker_memory):
-            here = f"a worker has {cluster.worker_memory} (shares.cluster.worker_memory)"
-            return "executor_memory", f"no worker can start an executor of {share.executor_memory}: {here}"
+            limit = f"a worker has {cluster.worker_memory} (shares.cluster.worker_memory)"
+            return "executor_memory", f"no worker can start an executor of {share.executor_memory}: {limit}"
         if share.cores > cluster.cores:
-            sum_of = f"{share.executors} executors of {share.executor_cores} cores are {share.cores}"
-            return "executors", f"{sum_of}, and the cluster has {cluster.cores} cores (shares.cluster)"
+            total = f"{share.executors} executors of {share.executor_cores} cores are {share.cores}"
+            return "executors", f"{total}, and the cluster has {cluster.cores} cores (shares.cluster)"
         return None
 
     def _limit_to_cluster(self, share: Share) -> Share:

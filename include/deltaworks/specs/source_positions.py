@@ -30,17 +30,17 @@ def location_of(loc: KeyPath, data: Any, *, missing: bool) -> Location:
     Args:
         missing: whether the last part is a missing key.
     """
-    kept: list[str | int] = []
+    key_path: list[str | int] = []
     branches: list[tuple[KeyPath, str]] = []
     node = data
     for index, part in enumerate(loc):
         if _has_child(node, part):
             node = node[part]
         elif not (missing and index == len(loc) - 1):
-            branches.append((tuple(kept), str(part)))
+            branches.append((tuple(key_path), str(part)))
             continue
-        kept.append(part)
-    return Location(tuple(kept), tuple(branches))
+        key_path.append(part)
+    return Location(tuple(key_path), tuple(branches))
 
 
 def value_at(key_path: KeyPath, data: Any) -> Any:
@@ -85,9 +85,9 @@ def allowed_keys(loc: KeyPath, model: type[BaseModel]) -> set[str]:
     """Returns the allowed keys at pydantic's location."""
     candidates, names = [model], _yaml_keys(model)
     for part in loc:
-        of_kind = [inner for inner in candidates if len(candidates) > 1 and part in _union_labels(inner)]
-        if of_kind:
-            candidates, names = of_kind, _yaml_keys(of_kind[0])
+        matching = [inner for inner in candidates if len(candidates) > 1 and part in _union_labels(inner)]
+        if matching:
+            candidates, names = matching, _yaml_keys(matching[0])
             continue
         names = {name for inner in candidates for name in _yaml_keys(inner)}
         fields = [inner.model_fields[part] for inner in candidates if part in inner.model_fields]

@@ -327,9 +327,9 @@ def _origin_problems(
 ) -> Iterator[Problem]:
     if name not in columns or origin not in columns:
         return
-    changing, kept = columns[name], columns[origin]
-    if (changing.path, changing.type, changing.time_format) != (kept.path, kept.type, kept.time_format):
-        written = ", ".join(filter(None, (changing.path, changing.type, changing.unit, changing.format, changing.zone)))
+    current, original = columns[name], columns[origin]
+    if (current.path, current.type, current.time_format) != (original.path, original.type, original.time_format):
+        written = ", ".join(filter(None, (current.path, current.type, current.unit, current.format, current.zone)))
         yield (
             key_path,
             f"{origin!r} is the original of {name!r}: give it the same path, type, unit, format and zone ({written})",

@@ -123,23 +123,23 @@ def parse_pattern(text: str) -> TimePattern:
 def _directive(letter: str, text: str) -> str:
     if letter in _COMPONENTS:
         return f"%{letter}"
-    instead = _ALTERNATIVES.get(letter, "known directives: " + ", ".join(f"%{name}" for name in _COMPONENTS))
-    raise ValueError(f"%{letter} in {text!r} is not a directive; {instead}")
+    advice = _ALTERNATIVES.get(letter, "known directives: " + ", ".join(f"%{name}" for name in _COMPONENTS))
+    raise ValueError(f"%{letter} in {text!r} is not a directive; {advice}")
 
 
 def _check(pattern: TimePattern) -> None:
     letters = [part[1] for part in pattern.parts if part[0] == "%"]
-    about = [_COMPONENTS[letter] for letter in letters]
+    components = [_COMPONENTS[letter] for letter in letters]
     if not letters:
         suggested = _spark_to_strptime(pattern.text)
         advice = f"did you mean {suggested!r}?" if suggested else "write, for example, %d/%b/%Y:%H:%M:%S %z"
         raise ValueError(f"{pattern.text!r} has no strptime directive; {advice}")
     for name in ("year", "month", "day"):
-        if name not in about:
+        if name not in components:
             raise ValueError(f"{pattern.text!r} has no {name}, which a date needs")
-    twice = next((name for name in about if about.count(name) > 1), None)
-    if twice:
-        raise ValueError(f"{pattern.text!r} has two directives for the {twice}")
+    repeated = next((name for name in components if components.count(name) > 1), None)
+    if repeated:
+        raise ValueError(f"{pattern.text!r} has two directives for the {repeated}")
     for letter, others in _REQUIRED_WITH:
         if letter in letters and not set(others) & set(letters):
             raise ValueError(f"%{letter} in {pattern.text!r} requires %{' or %'.join(others)}")
@@ -149,8 +149,8 @@ def _spark_to_strptime(text: str) -> str | None:
     """Converts a Spark pattern to strptime; None if it is not one."""
 
     def directive(match: re.Match[str]) -> str:
-        quoted, run = match.group(1), match.group(0)
-        return quoted if quoted is not None else _SPARK_LETTERS.get(run) or _SPARK_LETTERS[run[0]]
+        quoted, letters = match.group(1), match.group(0)
+        return quoted if quoted is not None else _SPARK_LETTERS.get(letters) or _SPARK_LETTERS[letters[0]]
 
     try:
         suggested = re.sub(r"'([^']*)'|([A-Za-z])\2*", directive, text)

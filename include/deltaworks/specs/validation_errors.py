@@ -41,16 +41,16 @@ class Declaration:
     def error_at(self, key_path: KeyPath, text: str) -> SpecError:
         """Returns an error at a key path. If an override sets the value, the error is located at the override."""
         key_path = _selected_source_path(key_path, self)
-        line, shown = line_of(self.document, key_path)
-        key = ".".join(str(part) for part in shown)
+        line, shown_path = line_of(self.document, key_path)
+        key = ".".join(str(part) for part in shown_path)
         if not self.overrides.is_overridden(key_path, self.document):
             return SpecError(self.path, line, key, text)
         variable = self.overrides.variable(key_path)
         if variable is not None or self.overrides.file is None:
             return SpecError(self.path, line, f"{key} (set by {variable or 'an override'})", text)
         key_path = (*self.overrides.key_prefix, *key_path)
-        line, shown = line_of(_load_document(self.overrides.file), key_path)
-        return SpecError(self.overrides.file, line, ".".join(str(part) for part in shown), text)
+        line, shown_path = line_of(_load_document(self.overrides.file), key_path)
+        return SpecError(self.overrides.file, line, ".".join(str(part) for part in shown_path), text)
 
     def line_number(self, key_path: KeyPath) -> int:
         """Returns the line of a key path."""
@@ -120,15 +120,15 @@ def _to_spec_error(problem: _PydanticError, declaration: Declaration, model: typ
 
 def _union_errors(problems: list[_PydanticError]) -> dict[KeyPath, list[_PydanticError]]:
     """Groups errors of values that match none of several alternatives, by the key path of the value."""
-    tried: dict[KeyPath, set[str]] = {}
+    labels_by_path: dict[KeyPath, set[str]] = {}
     for problem in problems:
         for key_path, label in problem.location.union_branches:
-            tried.setdefault(key_path, set()).add(label)
+            labels_by_path.setdefault(key_path, set()).add(label)
     return {
         value: [
             problem for problem in problems if any(key_path == value for key_path, _ in problem.location.union_branches)
         ]
-        for value, labels in tried.items()
+        for value, labels in labels_by_path.items()
         if len(labels) > 1
     }
 
@@ -161,14 +161,14 @@ def _split_types(node: Any, key_path: KeyPath) -> Iterator[_SplitType]:
 
 def _rejoin_type(node: Mapping[Any, Any], kind: str, key_path: KeyPath) -> Iterator[_SplitType]:
     keys = [str(key) for key in node]
-    pieces: list[str] = []
+    fragments: list[str] = []
     for key in keys[keys.index("type") + 1 :]:
         if node.get(key, "") is not None and key in node:
             return
-        pieces.append(key)
-        text = ",".join([kind, *pieces])
+        fragments.append(key)
+        text = ",".join([kind, *fragments])
         if _has_balanced_brackets(text):
-            yield _SplitType((*key_path, "type"), frozenset(pieces), text)
+            yield _SplitType((*key_path, "type"), frozenset(fragments), text)
             return
 
 

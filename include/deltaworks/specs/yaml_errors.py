@@ -42,18 +42,18 @@ def explain_yaml_error(problem: str, *, line: int, column: int | None, text: str
         text: the complete file.
     """
     lines = text.splitlines()
-    written = lines[line - 1] if line <= len(lines) else ""
-    twice = _DUPLICATE.match(problem)
-    if twice is not None:
-        return _duplicate_key_message(twice[1], lines, line, column)
-    unstarted = _INVALID_START.match(problem)
-    if unstarted is not None:
-        is_tab = unstarted[1] in ("\t", "\\t")
-        return _TAB if is_tab else f"quote a text that starts with {unstarted[1]}"
-    if "undefined alias" in problem or ("expected alphabetic" in problem and "*" in written):
-        return f"quote a text that starts with *{_quoted_star(written)}"
-    type_ = _NESTED_TYPE.search(written)
-    if type_ is not None and not written[: type_.start(1)].rstrip().endswith(('"', "'")):
+    line_text = lines[line - 1] if line <= len(lines) else ""
+    duplicate = _DUPLICATE.match(problem)
+    if duplicate is not None:
+        return _duplicate_key_message(duplicate[1], lines, line, column)
+    invalid_start = _INVALID_START.match(problem)
+    if invalid_start is not None:
+        is_tab = invalid_start[1] in ("\t", "\\t")
+        return _TAB if is_tab else f"quote a text that starts with {invalid_start[1]}"
+    if "undefined alias" in problem or ("expected alphabetic" in problem and "*" in line_text):
+        return f"quote a text that starts with *{_quoted_star(line_text)}"
+    type_ = _NESTED_TYPE.search(line_text)
+    if type_ is not None and not line_text[: type_.start(1)].rstrip().endswith(('"', "'")):
         return f'quote it, because of its colons: type: "{_balanced_prefix(type_[1])}"'
     matches = ((pattern.search(problem), advice) for pattern, advice in _ADVICE)
     return next((advice.format(*match.groups()) for match, advice in matches if match is not None), problem)
@@ -67,8 +67,8 @@ def _duplicate_key_message(key: str, lines: list[str], line: int, column: int | 
     return f"duplicate key {key!r}{where}: keep one of them"
 
 
-def _quoted_star(written: str) -> str:
-    match = re.search(r"([\w-]+):\s+(\*[^#}\]]*)", written)
+def _quoted_star(line_text: str) -> str:
+    match = re.search(r"([\w-]+):\s+(\*[^#}\]]*)", line_text)
     return f': {match[1]}: "{match[2].rstrip(" ,")}"' if match is not None else ""
 
 

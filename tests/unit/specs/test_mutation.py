@@ -82,7 +82,7 @@ DAY = "- {name: day, path: day, type: date}\n    partition_by: [org_id, i"
 CASES = [
     ("origin: origin_contact,", "origin: orign_contact,", "mutable.origin", "did you mean 'origin_contact'"),
     ("id: contact,", "id: length,", "mutable.id", "'length' is long; ids must be of type string"),
-    ("origin: origin_contact,", "origin: page,", "mutable", "column 'page' stands for two things"),
+    ("origin: origin_contact,", "origin: page,", "mutable", "column 'page' is used twice"),
     (
         "origin: origin_contact,",
         "origin: region,",

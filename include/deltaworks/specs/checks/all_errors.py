@@ -55,11 +55,11 @@ class ValidationResult:
     def is_consequence(self, key_path: KeyPath, text: str) -> bool:
         """Returns whether an error can be a consequence of a replaced part."""
         message = re.split("; (?:did you mean|known names)", text)[0]
-        named = any(f"'{name}'" in message or f"`{name}`" in message for name in self.replaced_names)
+        is_named = any(f"'{name}'" in message or f"`{name}`" in message for name in self.replaced_names)
         sections = [str(prefix[0]) for prefix in self.replaced if len(prefix) == 1]
-        named = named or any(re.search(rf"\b{section}\b", message) for section in sections)
-        of_tables = key_path[:1] == ("mutations",) and any(prefix[0] == "tables" for prefix in self.replaced)
-        return self.is_replaced(key_path) or named or of_tables
+        is_named = is_named or any(re.search(rf"\b{section}\b", message) for section in sections)
+        depends_on_tables = key_path[:1] == ("mutations",) and any(prefix[0] == "tables" for prefix in self.replaced)
+        return self.is_replaced(key_path) or is_named or depends_on_tables
 
 
 def validate_pipeline(declaration: Declaration, cross_check: CrossCheck) -> ValidationResult:
@@ -77,12 +77,14 @@ def validate_pipeline(declaration: Declaration, cross_check: CrossCheck) -> Vali
         except ValidationError as error:
             problems = to_spec_errors(error, result.declaration, PipelineSpec)
         # Compare with the parts replaced before this pass.
-        new = [
+        new_errors = [
             (key_path, spec_error)
             for key_path, spec_error in problems
             if not result.is_consequence(key_path, spec_error.text)
         ]
-        result.errors += [replace(spec_error, text=_PLACEHOLDER_NAME.sub("", spec_error.text)) for _, spec_error in new]
+        result.errors += [
+            replace(spec_error, text=_PLACEHOLDER_NAME.sub("", spec_error.text)) for _, spec_error in new_errors
+        ]
         if result.spec is not None:
             break
         before = set(result.replaced)
@@ -125,12 +127,16 @@ def _replacement_candidates(key_path: KeyPath, data: dict[str, Any]) -> Iterator
     head = str(key_path[0]) if key_path else ""
     item = _table_key_path(key_path)
     if item is not None and value_at(item, data) is not None:
-        below = key_path[len(item) :]
-        if below and below[0] in _OPTIONAL[head]:
-            yield (*item, below[0]), _REMOVE
-        column = value_at((*item, *below[:2]), data) if below[:1] == ("columns",) and len(below) > 2 else None
-        if isinstance(column, dict) and below[2] != "name" and _is_name(column.get("name")):
-            yield (*item, *below[:2]), {"name": column["name"], "path": "placeholder", "type": "string"}
+        relative_path = key_path[len(item) :]
+        if relative_path and relative_path[0] in _OPTIONAL[head]:
+            yield (*item, relative_path[0]), _REMOVE
+        column = (
+            value_at((*item, *relative_path[:2]), data)
+            if relative_path[:1] == ("columns",) and len(relative_path) > 2
+            else None
+        )
+        if isinstance(column, dict) and relative_path[2] != "name" and _is_name(column.get("name")):
+            yield (*item, *relative_path[:2]), {"name": column["name"], "path": "placeholder", "type": "string"}
         yield item, _placeholder_table(item, data)
     if head == "sources" and len(key_path) > 1:
         yield key_path[:2], copy.deepcopy(_PLACEHOLDERS["source"])

@@ -33,11 +33,11 @@ def cluster_warnings(environment: EnvironmentSpec, pipelines: Sequence[PipelineS
     if (text := _capacity_excess(cluster, streams, {})) is not None:
         yield _CLUSTER_KEY, f"the streams do not fit: {text}; some wait forever"
         return
-    stuck = {name: _capacity_excess(cluster, streams, {name: _minimum_share(share)}) for name, share in jobs.items()}
-    for name, text in stuck.items():
+    blocked = {name: _capacity_excess(cluster, streams, {name: _minimum_share(share)}) for name, share in jobs.items()}
+    for name, text in blocked.items():
         if text is not None:
             yield _CLUSTER_KEY, f"{text}; a {name} job waits forever"
-    if not any(stuck.values()) and (text := _capacity_excess(cluster, streams, jobs)) is not None:
+    if not any(blocked.values()) and (text := _capacity_excess(cluster, streams, jobs)) is not None:
         yield _CLUSTER_KEY, f"{text}; jobs of one class wait for those of another"
 
 
@@ -73,8 +73,8 @@ def _capacity_excess(cluster: ClusterSpec, streams: dict[str, Share], jobs: dict
         return f"{_format_terms(cores)} are {sum(cores.values())} cores, and the cluster has {cluster.cores}"
     memory = {name: share.memory_bytes >> 20 for name, share in shares.items()}
     if sum(memory.values()) > cluster.memory_bytes >> 20:
-        have = cluster.memory_bytes >> 20
-        return f"{_format_terms(memory)} are {sum(memory.values())} MB of executors, and the cluster has {have}"
+        available = cluster.memory_bytes >> 20
+        return f"{_format_terms(memory)} are {sum(memory.values())} MB of executors, and the cluster has {available}"
     return None
 
 

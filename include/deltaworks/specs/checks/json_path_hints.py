@@ -20,8 +20,8 @@ def json_path_errors(spec: PipelineSpec, declaration: Declaration) -> Iterator[t
         return
     for key_path, path in declared_paths(spec):
         if "/" in path and ("." not in path or path.startswith("/")) and path.strip("/"):
-            meant = path.strip("/").replace("/", ".")
-            yield key_path, declaration.error_at(key_path, f"separate the names of a path by dots: write {meant}")
+            suggestion = path.strip("/").replace("/", ".")
+            yield key_path, declaration.error_at(key_path, f"separate the names of a path by dots: write {suggestion}")
 
 
 def declared_paths(spec: PipelineSpec) -> Iterator[tuple[KeyPath, str]]:

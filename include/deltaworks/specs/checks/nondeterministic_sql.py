@@ -48,8 +48,8 @@ def nondeterminism_errors(path: Path, sql: str) -> list[SpecError]:
             names |= {str(name).lower() for name in node.sql_names()}
     errors: dict[int, SpecError] = {}
     for name in sorted(names & _VOLATILE_FUNCTIONS):
-        instead = "write $to instead" if name not in _RANDOM_FUNCTIONS else "remove it"
-        text = f"{name} is nondeterministic, and rules must be deterministic; {instead}"
+        advice = "write $to instead" if name not in _RANDOM_FUNCTIONS else "remove it"
+        text = f"{name} is nondeterministic, and rules must be deterministic; {advice}"
         errors.setdefault(_line(sql, name), SpecError(path, _line(sql, name), "", text))
     return list(errors.values())
 

@@ -52,11 +52,11 @@ def check_query(
         return None, [SpecError(path, line, "", f"invalid SQL: a quote is not closed ({note})")]
     if query is None:
         return None, [SpecError(path, 1, "", f"write one SELECT and nothing else ({note})")]
-    if dialect == "duckdb" and (writing := _write_keyword(query)) is not None:
-        line = sql.count("\n", 0, sql.upper().find(writing)) + 1
+    if dialect == "duckdb" and (keyword := _write_keyword(query)) is not None:
+        line = sql.count("\n", 0, sql.upper().find(keyword)) + 1
         return None, [
             SpecError(
-                path, line, "", f"{writing} is not allowed: views and panels only read; write one SELECT ({note})"
+                path, line, "", f"{keyword} is not allowed: views and panels only read; write one SELECT ({note})"
             )
         ]
     try:

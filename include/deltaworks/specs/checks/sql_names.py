@@ -69,18 +69,18 @@ class QueryNames:
     def unknown_tables(self) -> Iterator[exp.Table]:
         """Yields tables that are neither views nor CTEs."""
         for table in self._query.find_all(exp.Table):
-            named = isinstance(table.this, exp.Identifier) and table.find_ancestor(exp.Hint) is None
-            if named and (table.db or table.name.lower() not in {*self._views, *self._cte_names}):
+            table_columns = isinstance(table.this, exp.Identifier) and table.find_ancestor(exp.Hint) is None
+            if table_columns and (table.db or table.name.lower() not in {*self._views, *self._cte_names}):
                 yield table
 
     def unknown_columns(self) -> Iterator[UnknownName]:
         """Yields columns that no table in scope has."""
-        seen: set[int] = set()  # columns of a LATERAL VIEW are in two scopes
+        visited: set[int] = set()  # columns of a LATERAL VIEW are in two scopes
         for scope in self._scopes:
             for column in scope.find_all(exp.Column):
-                if isinstance(column.this, exp.Star) or self._is_builtin(column) or id(column) in seen:
+                if isinstance(column.this, exp.Star) or self._is_builtin(column) or id(column) in visited:
                     continue
-                seen.add(id(column))
+                visited.add(id(column))
                 parts = [part.name for part in column.parts]
                 if not self._resolves(parts, scope):
                     yield UnknownName(line_at(column.this), self._advice(parts, scope))
@@ -118,17 +118,18 @@ class QueryNames:
         sources = self._sources(scope)
         outer: Scope | None = scope
         while len(parts) > 1 and outer is not None:
-            named = self._sources(outer)
-            if parts[0].lower() in named:
-                return f"{parts[0]} has no column {parts[1]!r}; {_suggest(parts[1], named[parts[0].lower()] or ())}"
+            table_columns = self._sources(outer)
+            if parts[0].lower() in table_columns:
+                suggestion = _suggest(parts[1], table_columns[parts[0].lower()] or ())
+                return f"{parts[0]} has no column {parts[1]!r}; {suggestion}"
             outer = outer.parent if outer.can_be_correlated else None
         if len(parts) > 1:
             return f"unknown table {parts[0]!r} of column {parts[1]!r}; {_suggest(parts[0], sources)}"
         if not sources:
             return f"there is no column {parts[0]!r}, since FROM is missing"
-        every = {name for columns in sources.values() for name in columns or ()}
+        candidates = {name for columns in sources.values() for name in columns or ()}
         tables = ", ".join(sorted(name for name in sources if name)) or "its input"
-        return f"there is no column {parts[0]!r} in {tables}; {_suggest(parts[0], every)}"
+        return f"there is no column {parts[0]!r} in {tables}; {_suggest(parts[0], candidates)}"
 
     def _sources(self, scope: Scope) -> dict[str, Collection[str] | None]:
         """Returns the tables of a scope with their columns in lower case."""

@@ -1,4 +1,4 @@
--- Interpolated percentiles (percentile_cont), of which nearest-rank ones of few requests are 10 % apart.
+-- Interpolated percentiles (percentile_cont): nearest-rank percentiles of few requests differ by 10 %.
 WITH media_hits AS (
   SELECT event_date, date_trunc('MINUTE', event_time) AS minute, coalesce(cdn, 'cloudfront') AS cdn,
     substring(edge, 1, 3) AS edge, isp, region, country, first_byte_seconds * 1000 AS hit_ms

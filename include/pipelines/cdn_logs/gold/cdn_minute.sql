@@ -1,6 +1,6 @@
--- A ratio is a sum over a sum: rows keep both, so that hours, regions and CDNs follow from minutes. Percentiles do not add:
--- those here are of the row's own requests; for others see cdn_latency and latency_histogram.
--- Cacheable is what a cache answered or had to fetch; an answer of a function, a redirect or a refusal is neither.
+-- Ratios are sums over sums: rows contain both, so that hours, regions and CDNs can be aggregated. Percentiles cannot be added:
+-- these are of the row's own requests; for others see cdn_latency and latency_histogram.
+-- Cacheable requests are hits and misses; responses of functions, redirects and rejections are not.
 WITH dated AS (
   SELECT
     event_date,

@@ -1,4 +1,5 @@
--- CMCD travels in the query, encoded once or, in older logs, twice: sid="…" is the session, bs says that its buffer ran dry.
+-- CMCD is in the query string, encoded once or, in older logs, twice: sid="…" is the session, bs means that its buffer was
+-- empty.
 WITH by_player AS (
   SELECT event_date, event_time, event_id, coalesce(cdn, 'cloudfront') AS cdn, substring(edge, 1, 3) AS edge, asn, isp,
     bytes, seconds, first_byte_seconds, coalesce(status, '') AS status,

@@ -1,5 +1,5 @@
--- What an edge logged of a minute, by the minute in which it came here: so that sums can be taken of what had arrived by
--- any moment. All columns add. `seconds` over the seconds of a span are the requests under way at once, on average.
+-- Requests of an edge per minute and per minute of arrival, so that sums can be restricted to data that had arrived by any time.
+-- All columns are additive. `seconds` divided by the length of a time range is the average number of concurrent requests.
 SELECT
   event_date,
   date_trunc('MINUTE', event_time) AS minute,

@@ -1,6 +1,6 @@
--- What was there of an edge at a minute: sums of the last 1, 5, 15 and 60 minutes of what had arrived by then, and never of what
--- came later. A row is there while something has arrived within the last five minutes. What is usual is the same hour of the
--- seven days before, as it was there when the date began.
+-- State of an edge at a minute: sums over the last 1, 5, 15 and 60 minutes of data that had arrived by then. A row exists if
+-- data arrived within the last five minutes. The baseline is the same hour of the seven days before, as known when the date
+-- began.
 WITH arrivals AS (
   SELECT *, explode(sequence(
       greatest(arrived_at, minute + INTERVAL 1 MINUTE), minute + INTERVAL 60 MINUTES, INTERVAL 1 MINUTE)) AS seen_at

@@ -1,4 +1,4 @@
--- Bucket b holds what took from 10^(b/100) to 10^((b+1)/100) ms. What took no measurable time is in the bucket of 0.1 ms.
+-- Bucket b contains times from 10^(b/100) to 10^((b+1)/100) ms. Unmeasurably short times are in the bucket of 0.1 ms.
 SELECT event_date, date_trunc('MINUTE', event_time) AS minute, coalesce(cdn, 'cloudfront') AS cdn,
   substring(edge, 1, 3) AS edge, asn, isp, country, region,
   CAST(floor(100 * log10(greatest(first_byte_seconds * 1000, 0.1D))) AS INT) AS bucket,

@@ -1,5 +1,5 @@
--- When an edge is slow: for three minutes in a row its media hits take a tenth and 20 ms longer to their first byte than in
--- the same hour of the seven days before; over once that has not been so for five minutes. A minute is there at its end.
+-- An edge is slow after three consecutive minutes in which the time to the first byte of media hits was a tenth and 20 ms above
+-- the same hour of the seven days before; it ends after five minutes below. A minute is known at its end.
 WITH minutes AS (
   SELECT cdn, edge, minute, sum(timed_hits) AS timed_hits, sum(first_byte_ms) AS first_byte_ms
   FROM edge_arrivals

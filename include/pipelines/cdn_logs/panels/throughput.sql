@@ -1,4 +1,4 @@
--- Bytes over the seconds that they took.
+-- Bytes over transfer time.
 SELECT minute, sum(bytes) / nullif(sum(seconds), 0) AS bytes_per_second
 FROM cdn_minute
 WHERE event_date >= $from::DATE AND minute >= $from AND minute < $to

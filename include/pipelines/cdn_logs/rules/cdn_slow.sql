@@ -1,4 +1,4 @@
--- Media hits of a minute by how long their first byte took, in buckets that add up.
+-- Media hits of a minute by time to the first byte, in additive buckets.
 SELECT minute, cdn, bucket, sum(media_hits) AS samples
 FROM latency_histogram
 WHERE event_date >= $from::DATE AND minute >= $from AND minute < $to

@@ -1,4 +1,4 @@
--- From buckets that add up: the middle (on the logarithm) of the bucket that the percentile falls into.
+-- From additive buckets: the logarithmic middle of the bucket that contains the percentile.
 WITH hours AS (
   SELECT date_trunc('hour', minute) AS hour, cdn, edge, isp, bucket, sum(media_hits) AS media_hits
   FROM latency_histogram GROUP BY ALL

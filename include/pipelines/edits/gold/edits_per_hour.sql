@@ -1,4 +1,4 @@
--- One row per hour (UTC): edits, how many different users made them, and characters added.
+-- One row per hour (UTC): edits, distinct users and characters added.
 SELECT
   event_date,
   date_trunc('HOUR', event_time) AS hour,

@@ -1,4 +1,4 @@
--- One row per date (UTC): edits, different users, edits made without an account, characters added and deleted.
+-- One row per date (UTC): edits, distinct users, anonymous edits, characters added and deleted.
 SELECT
   event_date,
   count(*) AS edits,

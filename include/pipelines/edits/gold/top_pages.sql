@@ -1,5 +1,4 @@
--- One row per date (UTC) and page for its hundred most edited pages, the most edited one ranked 1; pages with equally
--- many edits are ranked by their names.
+-- One row per date (UTC) and page for the hundred most edited pages, ranked from 1; ties are ranked by name.
 WITH pages AS (
   SELECT event_date, page, count(*) AS edits
   FROM edits

@@ -1,4 +1,4 @@
--- Activities of each organisation per date and kind, as they are known after all requests.
+-- Activities of each organisation per date and kind, after all requests.
 SELECT
   org_id,
   engagement_date,

@@ -1,4 +1,4 @@
--- Weeks begin on Monday. A contact that did two things or more in a week is engaged.
+-- Weeks start on Monday. A contact with two or more activities in a week is engaged.
 WITH per_contact AS (
   SELECT
     org_id,

@@ -1,4 +1,4 @@
--- The busiest contacts of each organisation. A contact nobody has named is shown by its id.
+-- The busiest contacts of each organisation. A contact without a name is shown by its id.
 WITH ranked AS (
   SELECT
     org_id,

@@ -1,5 +1,5 @@
--- A year has 350 to 380 days (371 with a 53rd week) and is of a 10-K, also an amended one; a quarter has 80 to 100.
--- When it came is of no answer but how late it came: known_late_days.
+-- A year has 350 to 380 days (371 with a 53rd week) and comes from a 10-K, possibly amended; a quarter has 80 to 100 days. The
+-- arrival time only determines known_late_days.
 SELECT f.event_date, c.ticker, f.cik, f.filed, f.form, f.accession, f.period_start, f.period_end, f.eps,
   datediff(f.period_end, f.period_start) + 1 AS period_days,
   CASE

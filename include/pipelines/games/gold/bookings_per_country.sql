@@ -1,6 +1,6 @@
--- One row per date (UTC) and country with purchases: the sum of their amounts and their number. A purchase is of the
--- country that the envelope of the same event says, and of '??' where it says none.
--- Only the envelopes of purchases are joined, which are few.
+-- One row per date (UTC) and country with purchases: total amount and number. The country comes from the envelope of the same
+-- event, or is '??'.
+-- Joins only the envelopes of purchases, which are few.
 SELECT
   purchase.event_date,
   coalesce(events.country, '??') AS country,

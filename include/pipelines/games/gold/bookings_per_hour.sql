@@ -1,4 +1,4 @@
--- One row per hour (UTC) with purchases: the sum of their amounts and their number.
+-- One row per hour (UTC) with purchases: total amount and number.
 SELECT
   event_date,
   date_trunc('HOUR', event_time) AS hour,

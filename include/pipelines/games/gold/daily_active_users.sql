@@ -1,4 +1,4 @@
--- One row per date (UTC): how many different devices sent at least one event.
+-- One row per date (UTC): number of distinct devices with an event.
 SELECT
   event_date,
   count(DISTINCT device_id) AS users

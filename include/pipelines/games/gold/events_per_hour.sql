@@ -1,4 +1,4 @@
--- One row per hour (UTC) and event type: how many events of it have their time in that hour.
+-- One row per hour (UTC) and event type: number of events.
 SELECT
   event_date,
   date_trunc('HOUR', event_time) AS hour,

@@ -1,4 +1,4 @@
--- What a device did on a date, by the date on which that came here: so that sums can be taken of what had arrived by any date.
+-- Activity of a device per date and per date of arrival, so that sums can be restricted to events that had arrived by any date.
 SELECT event_date, CAST(_ingested_at AS DATE) AS arrived_date, device_id,
   count(*) AS events,
   count_if(event_name = 'session_start') AS sessions,

@@ -1,5 +1,5 @@
--- One row per date of installation: how many devices installed, and how many of them sent an event exactly one day
--- and exactly seven days later. Null while that day is not over, which it is once the next one has an event.
+-- One row per date of installation: installed devices, and those with an event exactly one and seven days later. Null until that
+-- day is over, which is when the next day has an event.
 WITH cohort AS (
   SELECT DISTINCT event_date AS cohort_date, device_id FROM install
 ),

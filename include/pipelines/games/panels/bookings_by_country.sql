@@ -1,4 +1,4 @@
--- Money of each country, the largest first.
+-- Bookings by country, largest first.
 SELECT country, sum(bookings) AS bookings
 FROM bookings_per_country
 WHERE event_date >= $from::DATE AND event_date < $to

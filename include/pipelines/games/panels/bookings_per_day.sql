@@ -1,4 +1,4 @@
--- Money and purchases of each date.
+-- Bookings and purchases by date.
 SELECT event_date AS date, sum(bookings) AS bookings, sum(purchases) AS purchases
 FROM bookings_per_hour
 WHERE event_date >= $from::DATE AND event_date < $to

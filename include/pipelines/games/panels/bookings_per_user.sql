@@ -1,4 +1,4 @@
--- Money of each date over the devices that were there.
+-- Bookings per active device, by date.
 WITH sold AS (
   SELECT event_date, sum(bookings) AS bookings
   FROM bookings_per_hour

@@ -1,4 +1,4 @@
--- What an hour brought, for every hour with purchases.
+-- Bookings of each hour with purchases.
 SELECT bookings
 FROM bookings_per_hour
 WHERE event_date >= $from::DATE AND hour >= $from AND hour < $to

@@ -1,4 +1,4 @@
--- Of the devices that installed on a date, the share that was there one and seven days later.
+-- Fraction of installed devices that were active one and seven days later.
 SELECT
   cohort_date AS date,
   100.0 * retained_day_1 / installs AS day_1,

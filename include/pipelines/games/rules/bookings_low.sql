@@ -1,4 +1,4 @@
--- Bookings of an hour in which anybody played, 0 where nobody bought; of how many events, says whether the hour counts.
+-- Bookings of each hour with events, 0 without purchases; the sample count is the number of events.
 WITH active AS (
   SELECT hour, sum(events) AS events
   FROM events_per_hour

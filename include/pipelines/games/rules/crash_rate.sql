@@ -1,4 +1,4 @@
--- Of the sessions of each five minutes, how many crashed, by version.
+-- Fraction of the sessions of five minutes that crashed, by version.
 SELECT time_bucket(INTERVAL 5 MINUTES, event_time) AS minute, coalesce(app_version, 'unknown') AS app_version,
   count(DISTINCT session_id) FILTER (event_name = 'crash') / count(DISTINCT session_id) AS value,
   count(DISTINCT session_id) AS samples

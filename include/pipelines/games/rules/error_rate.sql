@@ -1,4 +1,4 @@
--- Of the sessions of each five minutes, how many met an error that the game caught, by platform.
+-- Fraction of the sessions of five minutes with an error that the game caught, by platform.
 WITH errors AS (
   SELECT DISTINCT session_id
   FROM crash

@@ -1,4 +1,4 @@
--- What a device brings that is active in an hour, by the variant it was put into within the two weeks before.
+-- Bookings per active device and hour, by the variant to which it was assigned within the two weeks before.
 WITH exposed AS (
   SELECT experiment, device_id, arg_max(variant, event_time) AS variant
   FROM experiment_exposure

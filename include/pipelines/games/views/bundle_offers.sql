@@ -1,5 +1,5 @@
--- Of the seven dates up to the newest one, by what a purchase in the country comes to. Countries where nothing was bought
--- lately keep no offer: the feed then says that theirs is gone.
+-- By the average purchase in the country over the last seven dates. Countries without recent purchases have no offer: the feed
+-- then deletes theirs.
 SELECT
   country,
   CASE

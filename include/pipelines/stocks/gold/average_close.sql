@@ -1,4 +1,4 @@
--- Splits up to the newest price bring all closes to its share basis; vendors' adjusted closes change with every dividend too.
+-- All closes are converted to the share basis of the newest price; vendors' adjusted closes also change with every dividend.
 WITH newest AS (
   SELECT ticker, event_date AS price_date, close,
     row_number() OVER (PARTITION BY ticker, event_date ORDER BY _ingested_at DESC, _seq DESC, _position DESC) AS place

@@ -1,5 +1,5 @@
--- A fact counts from the session after it was filed. Of annual figures the newest period counts, and of it the newest filing;
--- twelve months are the newest four quarters that follow one another, on the share basis of the day the interval begins.
+-- A fact is known from the session after its filing. Annual earnings are those of the newest period, in its newest filing;
+-- twelve months are the newest four consecutive quarters, on the share basis of the start of the interval.
 WITH calendar AS (
   SELECT session_date, lag(session_date) OVER (ORDER BY session_date) AS session_before FROM sessions
 ), facts AS (

@@ -1,5 +1,5 @@
--- Prices stay as traded; earnings are brought to their share basis, by the splits since they were available. Earnings that were
--- filed more than 400 days ago, a loss and none at all have no price over earnings.
+-- Prices are as traded; earnings are converted to their share basis by the splits since they were available. There is no price
+-- over earnings for a loss, for missing earnings, and for earnings filed more than 400 days ago.
 WITH newest AS (
   SELECT ticker, event_date AS price_date, close,
     row_number() OVER (PARTITION BY ticker, event_date ORDER BY _ingested_at DESC, _seq DESC, _position DESC) AS place

@@ -1,4 +1,4 @@
--- Average close of each share with a price in the span, over all of its sessions.
+-- Average close over all sessions, of each share with a price in the time range.
 SELECT ticker, average_close
 FROM average_close
 WHERE last_date >= $from::DATE AND last_date < $to

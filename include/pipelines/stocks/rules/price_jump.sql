@@ -1,5 +1,4 @@
--- By how much a close differs from the one before, on the share basis of the day: a split is no jump. Of a price that was sent
--- again the newest counts.
+-- Relative difference of a close from the previous one, adjusted for splits. Of repeated prices the newest counts.
 WITH newest AS (
   SELECT ticker, event_date, arg_max(close, (_ingested_at, _seq, _position))::DOUBLE AS close
   FROM prices

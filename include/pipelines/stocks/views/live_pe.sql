@@ -1,4 +1,4 @@
--- As pe_daily does for each session, for the newest price there is.
+-- Like pe_daily, for the newest price.
 WITH joined AS (
   SELECT p.ticker, p.event_date AS price_date, p.event_time, p.close, e.valid_from, e.eps_annual, e.annual_filed,
     e.annual_available_on, e.eps_twelve_months, e.twelve_months_filed

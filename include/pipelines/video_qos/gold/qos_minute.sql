@@ -1,5 +1,5 @@
--- What was played and stalled counts in the minute it was reported in; attempts, and what became of them, in the minute the
--- view began to be one; a view is there in every minute that it meets.
+-- Played and stalled time counts in the minute of its report; attempts and their outcome count in the minute in which the view
+-- became an attempt; a view counts in every minute that it overlaps.
 WITH meeting AS (
   SELECT explode(sequence(date_trunc('MINUTE', started_at), date_trunc('MINUTE', ended_at), INTERVAL 1 MINUTE)) AS minute,
     cdn, isp, country, region, device

@@ -1,4 +1,4 @@
--- Ids are compared as they are: two that differ in case are two. A session may go on past midnight.
+-- Ids are case-sensitive. A session can continue past midnight.
 WITH delivered AS (
   SELECT sid, min(first_request_at) AS first_request_at, sum(requests) AS requests, sum(starved_requests) AS starved_requests,
     sum(errors_5xx) AS errors_5xx, sum(bytes) AS bytes, sum(seconds) AS seconds, sum(first_byte_ms) AS first_byte_ms,

@@ -1,5 +1,5 @@
--- What was there of a viewer at the end of a Sunday: how much was played in the 7 and 28 days up to it, how long ago last, and
--- how well. Quality is in rates: who watches much stalls more in total. A Sunday to come fills as its days pass.
+-- State of a viewer at the end of a Sunday: amount played in the last 7 and 28 days, time since the last play, and quality.
+-- Quality is a rate, since heavy viewers have more stalls in total. The next Sunday fills day by day.
 WITH plays AS (
   SELECT *, explode(sequence(
       next_day(date_sub(event_date, 1), 'SU'), date_add(next_day(date_sub(event_date, 1), 'SU'), 21), INTERVAL 7 DAYS)) AS sunday

@@ -1,4 +1,4 @@
--- What a viewer met in a play on a date, and when all of that had come here. A play past midnight is one on either date.
+-- A viewer's quality in a play on a date, and when all its events had arrived. A play past midnight counts on both dates.
 WITH framed AS (
   SELECT event_date, play_id, media_id, user_id, event_name, event_time, played_ms, stalled_ms, after_seek, fatal, _ingested_at,
     min(CASE WHEN event_name IN ('first_frame', 'play') THEN event_time END)

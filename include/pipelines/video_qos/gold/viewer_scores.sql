@@ -1,2 +1,2 @@
--- How likely a viewer plays nothing in the 28 days after a Sunday, by the model that was in force then.
+-- Probability that a viewer plays nothing in the 28 days after a Sunday, by the model valid then.
 SELECT cutoff_date, user_id, model, score, threshold FROM viewer_inactivity

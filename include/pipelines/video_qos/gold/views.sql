@@ -1,5 +1,5 @@
--- A view's dimensions are those of its first event, and it consists of its first session: a page that is opened again with
--- the same id is another visit. Stalls count after the first frame, and not where they follow a seek.
+-- A view has the dimensions of its first event and consists of its first session: a page that is opened again with the same id
+-- is another visit. Stalls count after the first frame, unless they follow a seek.
 WITH ordered AS (
   SELECT *,
     row_number() OVER (PARTITION BY play_id, media_id ORDER BY event_time, event_id) AS place,

@@ -1,4 +1,4 @@
--- Bitrate, weighted by what was played at it.
+-- Bitrate, weighted by played time.
 SELECT minute, bitrate_kbps
 FROM noc
 WHERE minute >= $from AND minute < $to

@@ -1,4 +1,4 @@
--- Errors of each minute by class; warnings and business rules are none.
+-- Errors of each minute by class, without warnings and business rules.
 SELECT minute, error_class, sum(errors)::BIGINT AS errors
 FROM error_minute
 WHERE event_date >= $from::DATE AND minute >= $from AND minute < $to

@@ -1,4 +1,4 @@
--- The providers whose viewers stall most, of those with an hour of play.
+-- Providers with the most stalling, among those with at least an hour of play.
 SELECT coalesce(isp, 'unknown') AS provider,
   round(100.0 * sum(stalled_ms) / (sum(played_ms) + sum(stalled_ms)), 2) AS "rebuffering, %",
   sum(stalls)::BIGINT AS stalls, round(sum(played_ms) / 3600000, 1) AS "hours played"

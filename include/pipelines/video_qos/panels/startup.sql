@@ -1,4 +1,4 @@
--- Plays by their time to the first frame, in bins a quarter of a power of ten wide.
+-- Plays by time to the first frame, in bins of a quarter of a decade.
 SELECT format('{:g} to {:g} s', round(10 ** (bin / 4) / 1000, 2), round(10 ** ((bin + 1) / 4) / 1000, 2)) AS "first frame", plays
 FROM (
   SELECT floor(bucket / 25) AS bin, sum(plays)::BIGINT AS plays

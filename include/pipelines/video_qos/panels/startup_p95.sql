@@ -1,4 +1,4 @@
--- The 95th percentile of the time to the first frame by quarters of an hour, within 2.4 %, from buckets that add up.
+-- 95th percentile of the time to the first frame per quarter of an hour, within 2.4 %, from additive buckets.
 WITH quarters AS (
   SELECT time_bucket(INTERVAL 15 MINUTE, minute) AS quarter, bucket, sum(plays) AS plays
   FROM startup_histogram

@@ -1,4 +1,4 @@
--- Views of each minute that meet it.
+-- Views that overlap each minute.
 SELECT minute, concurrent_viewers
 FROM noc
 WHERE minute >= $from AND minute < $to

@@ -1,4 +1,4 @@
--- Stalled time over stalled and played time of a provider. The milliseconds are what ratios are weighted by.
+-- Stalled time over stalled and played time of a provider. Ratios are weighted by milliseconds.
 SELECT minute, coalesce(isp, 'unknown') AS isp,
   sum(stalled_ms) / nullif(sum(played_ms) + sum(stalled_ms), 0) AS value,
   sum(played_ms) + sum(stalled_ms) AS samples

@@ -1,4 +1,4 @@
--- Of the views that were active in a minute, how many met a fatal error in it, by device.
+-- Fraction of the active views of a minute with a fatal error, by device.
 SELECT date_trunc('minute', event_time) AS minute, coalesce(device, 'unknown') AS device,
   count(DISTINCT (play_id, media_id)) FILTER (event_name = 'error' AND fatal) / count(DISTINCT (play_id, media_id)) AS value,
   count(DISTINCT (play_id, media_id)) AS samples

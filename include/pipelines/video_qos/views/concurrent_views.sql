@@ -1,4 +1,4 @@
--- A view counts from its first event to its last, both included.
+-- A view counts from its first to its last event, inclusive.
 WITH steps AS (
   SELECT started_at AS instant, 1 AS step FROM views
   UNION ALL SELECT ended_at + INTERVAL 1 MICROSECOND, -1 FROM views

@@ -1,4 +1,4 @@
--- Percentiles do not add: those of all views of a minute come from startup_histogram, those of a row from qos_minute.
+-- Percentiles cannot be added: those of all views of a minute come from startup_histogram, those of a row from qos_minute.
 SELECT minute,
   sum(active_views)::BIGINT AS concurrent_viewers,
   sum(attempts)::BIGINT AS attempts,

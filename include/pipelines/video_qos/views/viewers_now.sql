@@ -1,5 +1,5 @@
--- Now is the newest report: nobody's clock but the collector's. A view is there where it has reported within two heartbeats of
--- ten seconds, and its last report was neither its end nor a fatal error; a user is active who reported within five minutes.
+-- The current time is that of the newest report, by the collector's clock. A view is active if its last report is within two
+-- heartbeats of ten seconds and is neither its end nor a fatal error; a user is active with a report within five minutes.
 WITH newest AS (SELECT max(event_time) AS newest_at FROM views_now)
 SELECT n.newest_at,
   count(*) FILTER (WHERE v.event_time >= n.newest_at - INTERVAL 20 SECOND AND v.event_name <> 'end' AND NOT coalesce(v.fatal, false)) AS concurrent_viewers,
