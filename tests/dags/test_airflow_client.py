@@ -159,7 +159,7 @@ def test_all_dags_are_paused_and_unpaused_by_one_request(ada: Client, dag_ids: s
 
 def test_a_viewer_gets_an_error_with_the_missing_permission(vic: AirflowApi) -> None:
     assert vic.dag(STREAM) is not None
-    with pytest.raises(ConfigError, match=r"AIRFLOW_FORBIDDEN.*vic, as the tests has it, may not edit the DAG"):
+    with pytest.raises(ConfigError, match=r"AIRFLOW_FORBIDDEN.*vic \(from the tests\) may not edit the DAG"):
         vic.pause(STREAM)
     with pytest.raises(ConfigError, match=r"AIRFLOW_FORBIDDEN.*may not trigger the DAG"):
         vic.trigger(SNAPSHOT)
@@ -299,5 +299,5 @@ def test_a_command_triggers_its_operation_there(ada: Client, far: StopFlag) -> N
 
     (run,) = ada.dag_runs("vacuum_tables__games", limit=1)
     assert f"{ada.login.url}/dags/vacuum_tables__games/runs/manual__" in said
-    assert "It asks there before it does what it counted." in said
+    assert "It waits there for approval of its count." in said
     assert (run.conf["tables"], run.conf["dry_run"]) == (["events"], False)

@@ -115,7 +115,7 @@ def test_airflow_accepts_every_view_of_the_plugin(server: Any, project: Path) ->
 
     assert {(view["name"], view["destination"]) for view in ours["external_views"]} == {
         ("Deltaworks", "nav"),
-        ("Deltaworks, own tab", "nav"),
+        ("Deltaworks (new tab)", "nav"),
         ("Deltaworks", "dag"),
         ("Deltaworks dashboards", "nav"),
     }

@@ -72,7 +72,7 @@ def test_a_simple_auth_manager_with_all_admins_is_always_rejected(
     monkeypatch.setenv("AIRFLOW__CORE__AUTH_MANAGER", SIMPLE)
     monkeypatch.setenv("AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_ALL_ADMINS", "true")
 
-    with pytest.raises(ConfigError, match="lets everybody in"):
+    with pytest.raises(ConfigError, match="makes every visitor an admin"):
         check_deployment({**variables, "DELTAWORKS_ALLOW_SIMPLE_AUTH": "true"})
 
 

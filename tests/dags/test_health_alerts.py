@@ -120,7 +120,7 @@ def test_an_old_backlog_raises_an_alert_and_resolves_itself(objects: LocalObject
     assert causes[0] == causes[-1] == "OK"
     sent = [Notification.decode(objects.get(key).data) for key in objects.list("control/alerts/spool/")]  # type: ignore[union-attr]
     expected = [] if off else [("BACKLOG_OLD", "raised"), ("BACKLOG_OLD", "resolved")]
-    assert [(notification.cause, notification.kind) for notification in told] == expected
+    assert [(notification.cause, notification.kind) for notification in sent] == expected
     assert open_ones(objects) == set()
 
 
@@ -148,7 +148,7 @@ def test_quarantined_rows_raise_an_alert_with_reasons_and_resolve_it(objects: Lo
     assert open_ones(objects) == set()
     sent = [Notification.decode(objects.get(key).data) for key in objects.list("control/alerts/spool/")]  # type: ignore[union-attr]
     expected = [] if off else [("ROWS_QUARANTINED", "raised"), ("ROWS_QUARANTINED", "resolved")]
-    assert [(notification.cause, notification.kind) for notification in told] == expected
+    assert [(notification.cause, notification.kind) for notification in sent] == expected
     if not off:
         assert sent[0].runbook == "reference/alerts.md#too-much-goes-to-quarantine"
         assert any("1,000 of 1,000 events of the last hour are in quarantine" in text for text in summaries)
@@ -394,8 +394,8 @@ def test_a_skipped_night_is_alerted_as_overdue(objects: LocalObjects) -> None:
         True
     ] * 3
     assert ("JOB_OVERDUE", night) in open_ones(objects)
-    told = [alert for alert in alerts(objects) if (alert.cause, alert.subject) == ("JOB_OVERDUE", night)]
-    assert [len(alert.state.notification_times) for alert in told] == [1]
+    raised = [alert for alert in alerts(objects) if (alert.cause, alert.subject) == ("JOB_OVERDUE", night)]
+    assert [len(alert.state.notification_times) for alert in sent] == [1]
 
     record_success(objects, context_of(objects))
     assert night not in alert_on_overdue_jobs(objects, catalog, now=utc_now())
@@ -456,7 +456,7 @@ def test_a_failing_callback_does_not_fail_the_task(
     job_alerts.resolve_on_success(context_of(LocalObjects(Path("none"))))
 
     assert [record.getMessage() for record in caplog.records if record.name == job_alerts.__name__] == [
-        "The alert of the failure could not be raised.",
+        "The alert for the failed task could not be raised.",
         "The success could not be recorded.",
     ]
 
@@ -475,8 +475,8 @@ def test_a_declared_deadline_uses_airflows_deadline_alert(
 
     declared = [(alert.interval, alert.callback.path, alert.callback.kwargs) for alert in dag.deadline or []]
 
-    path, told = "deltaworks.airflow.job_alerts.alert_on_missed_deadline", {"dag_id": "gold__games", "minutes": 30.0}
-    assert declared == ([] if minutes is None else [(timedelta(minutes=30), path, told)])
+    path, kwargs = "deltaworks.airflow.job_alerts.alert_on_missed_deadline", {"dag_id": "gold__games", "minutes": 30.0}
+    assert declared == ([] if minutes is None else [(timedelta(minutes=30), path, kwargs)])
 
 
 def test_a_missed_deadline_raises_an_alert_that_the_next_success_resolves(

@@ -77,7 +77,7 @@ def test_an_approval_shows_count_and_params(restore: Any) -> None:
 
     from jinja2 import Environment
 
-    results = [{"table": "orders", "rows_out": 7}, {"table": "clicks", "rows_out": 0}]
+    results = [{"table": "orders", "rows_removed": 7}, {"table": "clicks", "rows_removed": 0}]
     params = {"table": "orders", "reason": "a bad deploy", "to_time": None, "dry_run": False}
     ti = SimpleNamespace(xcom_pull=lambda **_: results)
 
@@ -89,7 +89,7 @@ def test_an_approval_shows_count_and_params(restore: Any) -> None:
         .render(ti=SimpleNamespace(xcom_pull=lambda **_: None), params=params)
     )
 
-    for line in ("| table | rows_out |", "| orders | 7 |", "| clicks | 0 |", "- reason: a bad deploy"):
+    for line in ("| table | rows_removed |", "| orders | 7 |", "| clicks | 0 |", "- reason: a bad deploy"):
         assert line in body.splitlines(), body
     assert "to_time" not in body
     assert "nothing is done" in nothing

@@ -71,7 +71,7 @@ def test_an_invalid_member_does_not_stop_its_group(project: Path) -> None:
     dags = run_python(PARSE, project)
 
     assert "stream__edits" not in dags
-    assert "`edits` **is declared wrongly" in dags["stream_group__small"]["docs"]
+    assert "`edits` **has an invalid declaration" in dags["stream_group__small"]["docs"]
     assert "ingest" in dags["stream_group__small"]["tasks"]
 
 

@@ -27,7 +27,7 @@ _ALLOW_MISSING = "Accept that rows whose objects no longer exist are lost."
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecoverySummary:
-    """The damage and its repair; `rows_out` limits the number of rows that a repair may remove."""
+    """The damage and its repair; `rows_removed` limits the number of rows that a repair may remove."""
 
     pipeline: str
     table: str

@@ -53,7 +53,7 @@ class RestoreOptions(Options):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RestoreSummary:
-    """The removed rows; `rows_out` limits the number of rows that a restore may remove."""
+    """The removed rows; `rows_removed` limits the number of rows that a restore may remove."""
 
     pipeline: str
     table: str
@@ -245,7 +245,7 @@ class StartOverOptions(Options):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StartOverSummary:
-    """The dropped rows; `rows_out` limits the number of rows that a start over may drop."""
+    """The dropped rows; `rows_removed` limits the number of rows that a start over may drop."""
 
     pipeline: str
     dry_run: bool

@@ -47,7 +47,7 @@ def test_a_variable_without_an_address_is_rejected_with_its_location(monkeypatch
     with pytest.raises(ConfigError, match="AIRFLOW_CONNECTION_INVALID") as raised:
         airflow_login(environment(url="env:AIRFLOW_URL", token="env:TOKEN"), {})
 
-    assert "airflow in include/environments/prod.yaml: url: write the address" in raised.value.message
+    assert "airflow in include/environments/prod.yaml: url: write the URL" in raised.value.message
 
 
 def test_the_environment_variable_overrides_the_spec() -> None:
@@ -100,7 +100,7 @@ def test_a_password_in_a_uri_is_unquoted() -> None:
         ("airflow", "neither JSON nor a URI"),
         ('{"host": "http://airflow"}', "it needs host, login and password"),
         ('{"login": "bo", "password": "p"}', "it needs host, login and password"),
-        ('{"host": "ftp://airflow", "login": "bo", "password": "p"}', "host: write the address"),
+        ('{"host": "ftp://airflow", "login": "bo", "password": "p"}', "host: write the URL"),
     ],
 )
 def test_an_invalid_connection_variable_is_rejected_with_an_example(value: str, problem: str) -> None:

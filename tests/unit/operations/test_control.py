@@ -194,15 +194,15 @@ def test_a_reader_is_unpinned_by_its_table_and_name(press: Press, lake: ObjectSt
     report = press("unpin", target="events/training")
 
     assert readers.read() == []
-    assert "training keeps version 7 of shop.events no more." in report.parts
+    assert "training no longer claims version 7 of shop.events." in report.parts
 
 
 @pytest.mark.parametrize(
     ("verb", "target", "says"),
     [
         ("stop", "events", "shop runs: stream"),
-        ("resume", None, "name the suspended table"),
-        ("unpin", "events/nobody", "readers keep: nothing"),
+        ("resume", None, "give the suspended table"),
+        ("unpin", "events/nobody", "readers claim: nothing"),
     ],
 )
 def test_an_unknown_target_is_rejected_with_the_available_ones(

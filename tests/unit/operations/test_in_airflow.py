@@ -25,7 +25,7 @@ from tests.unit.specs.conftest import PIPELINE, write_project
 
 RESTORE, REPROCESS, SNAPSHOT = "restore__shop", "reprocess__shop", "snapshot_health__shop"
 IN_EARNEST = {"table": "orders", "to_batch": "3", "dry_run": False}
-RECORDS = [{"table": "orders", "rows_out": 12}, {"left_out": 1}]
+RECORDS = [{"table": "orders", "rows_removed": 12}, {"omitted": 1}]
 ERROR = {"condition": "REPROCESS_OBJECTS_MISSING", "message": "3 objects are gone.", "hint": "Have them sent again."}
 Run = Callable[..., Report]
 
@@ -95,7 +95,7 @@ def test_a_run_is_triggered_followed_and_returns_its_results(server: AirflowServ
     assert (conf["tables"], conf["from_start"], conf["dry_run"]) == (["orders"], True, True)
     assert said[0].startswith(f"Triggered {REPROCESS}: run {run_id}, {server.url}/dags/{REPROCESS}/runs/manual__")
     assert said[1:] == [
-        "It is queued; one run of a DAG goes at a time.",
+        "It is queued: one run of a DAG is active at a time.",
         "reprocess: running",
         "reprocess: success after 3 s",
     ]
@@ -126,7 +126,7 @@ def test_an_approval_is_requested_and_the_run_continues_once_it_is_given(
     report = run("restore", IN_EARNEST)
 
     (question,) = (line for line in said if "approval" in line)
-    assert question.startswith(f"approve waits for the approval of ada, bo: {server.url}/dags/{RESTORE}/runs/manual__")
+    assert question.startswith(f"approve waits for approval by ada, bo: {server.url}/dags/{RESTORE}/runs/manual__")
     assert question.endswith("/tasks/approve/required_actions")
     assert listed(report) == RECORDS
 
@@ -177,7 +177,7 @@ def test_a_failed_run_without_a_log_names_the_failed_task(server: AirflowServer,
 def test_a_run_longer_than_the_timeout_continues(server: AirflowServer, run: Run) -> None:
     server.scripts[REPROCESS] = RunScript(steps=[("running", {"reprocess": "running"})])
 
-    with pytest.raises(TransientError, match=r"DAG_RUN_TIMEOUT.*still running, and goes on"):
+    with pytest.raises(TransientError, match=r"DAG_RUN_TIMEOUT.*still running and continues"):
         run("reprocess", {"from_start": True}, minutes=0.001)
 
 
@@ -203,7 +203,7 @@ def test_a_run_is_not_followed_with_a_zero_timeout(server: AirflowServer, run: R
     report = run("restore", IN_EARNEST, minutes=0)
 
     assert len(server.runs) == 1
-    assert "asks there before it does" in str(report.parts[0])
+    assert "waits there for approval of its count" in str(report.parts[0])
     assert len(said) == 1
 
 

@@ -22,7 +22,7 @@ def stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SourceStage:
     stage = SourceStage.at(tmp_path)
     assert isinstance(stage, SourceStage)
     stage.land_all(0, 1, 2, 3)
-    monkeypatch.setattr(project, "load_catalog", lambda tolerant: stage.catalog())
+    monkeypatch.setattr(project, "load_catalog", lambda skip_invalid: stage.catalog())
     return stage
 
 

@@ -281,7 +281,7 @@ class TestWithALedger:
         asked = run(app, ["files", "clean", "landing"])
         assert "4 objects" in asked.output
         assert "would be deleted" in asked.output
-        assert "--no-dry-run does it" in asked.output
+        assert "Use --no-dry-run" in asked.output
         assert run(app, ["files", "clean", "landing", "--no-dry-run"]).exit_code == 0
 
         left = sorted(int(path.stem) for path in (tmp_path / "landing" / "day").iterdir())

@@ -105,7 +105,7 @@ TROUBLES = {
     "a dead channel": Trouble(
         alerting("CHANNEL_FAILING", "sns people"), "CHANNEL_FAILING", "", "/alerts?only=sns+people"
     ),
-    "nobody watches": Trouble(health_dies, "HEALTH_SILENT", "", "/dag/stream_health"),
+    "no alerts are raised": Trouble(health_dies, "HEALTH_SILENT", "", "/dag/stream_health"),
 }
 
 
