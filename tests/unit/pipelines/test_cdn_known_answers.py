@@ -107,7 +107,7 @@ def test_panels_show_shares_as_percentages(real: ShippedLake) -> None:
         if panel.panel.unit == "percent"
     }
     # 23 of 25 requests that a cache could answer, none with 5xx.
-    assert {title: max(values) for title, values in shares.items()} == {"Hit ratio": 100.0, "Answers with 5xx": 0.0}
+    assert {title: max(values) for title, values in shares.items()} == {"Hit ratio": 100.0, "5xx responses": 0.0}
     assert min(shares["Hit ratio"]) > 1
     assert [panel.problem for panel in answer.panels] == [""] * len(dashboard.panels)
 
