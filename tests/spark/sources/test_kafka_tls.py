@@ -162,6 +162,6 @@ def test_a_store_that_is_not_there_is_named_before_anything_is_asked(
     topic = Topic(secured.running, "no_store")
     security = {**login, "truststore": str(secured.authority.folder / "absent.pem")}
 
-    with pytest.raises(ConfigError, match=r"absent\.pem is no file") as missing:
+    with pytest.raises(ConfigError, match=r"absent\.pem does not exist") as missing:
         run(spark, project_of(topic.source(security=security, bootstrap_servers=secured.with_login)))
     assert missing.value.condition == "SOURCE_CERTIFICATE_MISSING"

@@ -1,4 +1,4 @@
-"""`format("s3-sqs")` without a schema: columns found in the first files, kept in versions, changed by a mode's rule."""
+"""`format("s3-sqs")` without a schema: columns inferred from the first files, kept in versions, changed by a mode's rule."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_a_new_column_ends_the_query_once_and_the_restart_reads_the_batch_again_
     with pytest.raises(PySparkException, match="SCHEMA_COLUMNS_ADDED") as raised:
         stage.drain()
     assert "user.age long, level long" in str(raised.value)
-    assert "Start the query again" in str(raised.value)
+    assert "Restart the query" in str(raised.value)
     stage.drain()
     rows = stage.rows()
     assert [(row["id"], row["level"], row["user"]) for row in rows if row["level"]] == [(3, 7, {"name": "b", "age": 9})]
@@ -133,5 +133,5 @@ def test_where_nothing_lies_it_is_said_and_nothing_is_kept(stage: SchemaStage) -
 
 
 def test_a_schema_or_a_place_for_one_is_required_and_it_is_said_why(stage: SchemaStage) -> None:
-    with pytest.raises(PySparkException, match=r"'inferredSchemaLocation' is required .*found in the first files"):
+    with pytest.raises(PySparkException, match=r"'inferredSchemaLocation' is required .*inferred from the first files"):
         stage.frame(inferredSchemaLocation="")

@@ -161,7 +161,7 @@ def test_stores_and_what_opens_them_are_given_by_reference(monkeypatch: pytest.M
         "ssl.keystore.password": "secret",
     }
     store.unlink()
-    with pytest.raises(ConfigError, match=r"source.security.keystore: .*client.p12 is no file") as missing:
+    with pytest.raises(ConfigError, match=r"source.security.keystore: .*client.p12 does not exist") as missing:
         client_properties(KafkaSecuritySpec.model_validate(declared))
     assert missing.value.condition == "SOURCE_CERTIFICATE_MISSING"
 

@@ -91,8 +91,8 @@ class TopicIds:
             if first != current_id:
                 raise ContractError(
                     "KAFKA_TOPIC_REPLACED",
-                    f"Topic {topic} of {self._pipeline!r} was recreated: its id was {first}, now it is {current_id}. "
-                    "The offsets read so far are invalid.",
+                    f"Topic {topic} of {self._pipeline!r} was deleted and recreated: its id was {first}, now it is "
+                    f"{current_id}. The offsets read so far are invalid.",
                     hint=(
                         f"Read it from the beginning with `deltaworks pipelines start-over {self._pipeline}`, or "
                         "give the new topic another name and add it to `source.topics`."

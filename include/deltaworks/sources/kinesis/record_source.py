@@ -177,8 +177,8 @@ _ROW_TYPES = (
 
 def _overlaps(details: Mapping[str, Any], first_number: int, last_number: int | None) -> bool:
     """Returns whether a share may have a record with these sequence numbers, both inclusive."""
-    start, last_number = int(details["start"].get("after") or -1), details["through"]
-    return (last_number is None or start < last_number) and (last_number is None or int(last_number) >= first_number)
+    start, through = int(details["start"].get("after") or -1), details["through"]
+    return (last_number is None or start < last_number) and (through is None or int(through) >= first_number)
 
 
 def oldest_sequence_number(stream: KinesisStream, shard_id: str) -> int | None:

@@ -249,5 +249,5 @@ def test_a_missing_state_location_says_why_it_is_needed(make_stage: Make, spark:
     given = stage.options()
     del given["stateLocation"]
 
-    with pytest.raises(Exception, match=r"stateLocation.*is required: Kinesis does not say where a batch ends"):
+    with pytest.raises(Exception, match=r"stateLocation.*is required: tasks agree on the end of each batch"):
         spark.readStream.format("kinesis").options(**given).load()

@@ -56,7 +56,7 @@ def test_a_gap_behind_what_was_read_is_told_with_its_versions(stage: Stage) -> N
     told = str(stage.gap(7))
 
     assert told.startswith("SOURCE_EXPIRED: ")
-    assert "versions 2 to 5 are not in its log any more" in told
+    assert "versions 2 to 5 are no longer in its log" in told
 
 
 def test_a_log_of_which_nothing_is_left_but_a_checkpoint_is_a_gap_up_to_its_end(stage: Stage) -> None:

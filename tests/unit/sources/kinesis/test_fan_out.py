@@ -169,7 +169,7 @@ def test_readers_that_take_a_shard_from_each_other_lose_and_repeat_nothing(
     assert all_of(second, 3) == ["3", "4", "5"]
     put(raw, name, "6")
     assert all_of(first, 1) == ["6"]
-    assert "a consumer is for one query alone" in caplog.text
+    assert "A consumer serves one query" in caplog.text
 
 
 def test_an_event_that_is_cut_off_is_pushed_again(

@@ -144,7 +144,7 @@ def test_sequence_numbers_name_shares(stage: Stage) -> None:
 def test_where_nobody_has_on_record_where_the_newest_batch_ended_nothing_is_read(stage: Stage) -> None:
     stage.state.delete_batches("run", before=3, all_older=True)
 
-    with pytest.raises(ContractError, match="does not say where batch 7 ended in shardId-000000000000") as unknown:
+    with pytest.raises(ContractError, match="records where batch 7 ended in shardId-000000000000") as unknown:
         stage.ranges()
 
     assert unknown.value.condition == "LEDGER_WITHOUT_OFFSET"

@@ -136,9 +136,12 @@ class Wiring:
         return "present" if complete else "change"
 
     def _create_queue(self) -> None:
-        attributes = {"VisibilityTimeout": str(VISIBILITY_SECONDS), "MessageRetentionPeriod": str(RETENTION_SECONDS)}
+        initial_attributes = {
+            "VisibilityTimeout": str(VISIBILITY_SECONDS),
+            "MessageRetentionPeriod": str(RETENTION_SECONDS),
+        }
         url = self._queue_url(self._name)
-        url = url or self._sqs.create_queue(QueueName=self._name, Attributes=attributes)["QueueUrl"]
+        url = url or self._sqs.create_queue(QueueName=self._name, Attributes=initial_attributes)["QueueUrl"]
         current = self._attributes(url)
         redrive = {"deadLetterTargetArn": self.arns.dead_letters, "maxReceiveCount": MAX_RECEIVES}
         attributes = {

@@ -202,9 +202,9 @@ def schema_missing_error() -> ConfigError:
     return invalid_option(
         FORMAT,
         SCHEMA_LOCATION_OPTION,
-        'is required where no schema is given by .schema("id long, at timestamp"): columns are then found in the first '
-        "files, and kept there, so that they are the same when the query starts again or beside another, and change by "
-        "rules. Give a folder of this source's own, s3://bucket/folder",
+        'is required without .schema("id long, at timestamp"): columns are then inferred from the first files and '
+        "stored there, so concurrent and later queries use the same schema. Choose a separate folder for this source, "
+        "s3://bucket/folder",
     )
 
 

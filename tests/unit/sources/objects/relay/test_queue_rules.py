@@ -194,6 +194,6 @@ def test_the_command_shows_what_waits_and_puts_it_back_only_when_told_to(
 
     assert "about 2 dead letters" in run()
     assert landing.waiting() == (0, 0)
-    assert "Put back: 2 dead letters" in run("--no-dry-run")
+    assert "Moved back: 2 dead letters" in run("--no-dry-run")
     assert landing.waiting() == (2, 0)
     assert "about 0 dead letters" in run()

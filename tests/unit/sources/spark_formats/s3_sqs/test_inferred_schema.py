@@ -101,7 +101,7 @@ def test_later_queries_have_what_is_kept_and_other_hints_make_the_next_version(
     assert (newest.number, newest.added, oldest.number) == (2, ("price decimal(9,2)", "at timestamp"), 1)
     assert (find_version(first, query.inference), find_version(hinted.schema(), query.inference)) == (oldest, newest)
     given = spark_schema(SchemaVersion(number=1, inferred_columns={}, hints="id STRING"), query.inference)
-    with pytest.raises(ConfigError, match=r"'inferredSchemaLocation' goes without .schema"):
+    with pytest.raises(ConfigError, match=r"'inferredSchemaLocation' excludes .schema"):
         find_version(given, query.inference)
 
 

@@ -163,8 +163,8 @@ def test_columns_are_to_be_found_where_there_is_a_place_for_them() -> None:
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"schemaHints": "a INT"}, "'schemaHints' goes with inferredSchemaLocation"),
-        ({"schemaLocation": "/data/schema"}, "Delta's, which takes it of any source: write inferredSchemaLocation"),
+        ({"schemaHints": "a INT"}, "'schemaHints' is allowed only with inferredSchemaLocation"),
+        ({"schemaLocation": "/data/schema"}, "claimed by Delta for every source; use inferredSchemaLocation"),
         ({"inferredSchemaLocation": "ftp://x"}, "'inferredSchemaLocation' is wrong: write s3://"),
         ({"inferredSchemaLocation": "/s", "schemaHints": "a"}, "'schemaHints' cannot be read: 'a' is not a type hint"),
         ({"inferredSchemaLocation": "/s", "inferColumnTypes": "no"}, "'inferColumnTypes' must be true or false"),
