@@ -1,1 +1,3 @@
-"""Takes events over HTTP, keeps them on disk before it answers, and takes them to a bucket, a stream or a topic."""
+"""Receives events over HTTP, writes them to disk before it responds, and delivers them to a bucket, a stream or a
+topic.
+"""

@@ -14,11 +14,13 @@ from deltaworks.specs.collector_file import load_collector
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run until a signal; the exit code."""
+    """Runs until a signal; returns the exit code."""
     parser = argparse.ArgumentParser(prog="python -m collector", description=__doc__)
-    parser.add_argument("name", help="of a file in include/collectors")
-    parser.add_argument("--spool", type=Path, required=True, help="folder of this process, on a disk that stays")
-    parser.add_argument("--project", type=Path, default=None, help="folder with include/collectors")
+    parser.add_argument("name", help="name of a file in include/collectors")
+    parser.add_argument(
+        "--spool", type=Path, required=True, help=("spool folder of this process, on a persistent disk")
+    )
+    parser.add_argument("--project", type=Path, default=None, help="project folder with include/collectors")
     options = parser.parse_args(arguments)
     try:
         spec = load_collector(options.name, root=options.project or project_root())

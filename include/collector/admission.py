@@ -1,4 +1,6 @@
-"""Who may send, and how much: keys and origins of sources, rates of keys, bytes in flight, addresses behind proxies."""
+"""Admission of requests: write keys and origins of sources, rate limits, bytes in flight, client addresses behind
+proxies.
+"""
 
 from __future__ import annotations
 
@@ -12,12 +14,12 @@ from urllib.parse import parse_qsl
 
 from deltaworks.specs.collector import ANY_ORIGIN, CollectorSourceSpec, CollectorSpec, KeySpec, RateSpec
 
-#: Keys as they were sent whose source is remembered: a client sends the same header with every request.
+#: Maximum number of authorization headers whose source is cached; a client sends the same header with every request.
 _MAX_CACHED_HEADERS = 10_000
 
 
 class TokenBucket:
-    """Events that may come now. It may fall below nothing by one request, whose events nobody had counted before."""
+    """A rate limit of events. May become negative by one request, because its events are counted only afterwards."""
 
     def __init__(self, spec: RateSpec, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._rate = spec.events_per_second
@@ -27,38 +29,38 @@ class TokenBucket:
         self._refilled_at = clock()
 
     def wait_seconds(self) -> float:
-        """How long until an event may come; 0 where one may come now."""
+        """Returns the time until an event is allowed; 0 if one is allowed now."""
         now = self._clock()
         self._tokens = min(self._burst, self._tokens + (now - self._refilled_at) * self._rate)
         self._refilled_at = now
         return 0.0 if self._tokens > 0 else (1 - self._tokens) / self._rate
 
     def consume(self, events: int) -> None:
-        """Count events that have come."""
+        """Consumes tokens for received events."""
         self._tokens -= events
 
 
 class InFlightBytes:
-    """Bytes of all bodies under way, up to a limit. Used by one thread."""
+    """The bytes of all bodies in flight, up to a limit. Not thread-safe."""
 
     def __init__(self, max_bytes: int) -> None:
         self._max_bytes = max_bytes
         self.in_use = 0
 
     def acquire(self, size_bytes: int) -> bool:
-        """Count bytes; False, and none counted, where they would be too many."""
+        """Counts bytes; returns False, and counts none, if the limit would be exceeded."""
         if self.in_use + size_bytes > self._max_bytes:
             return False
         self.in_use += size_bytes
         return True
 
     def release(self, size_bytes: int) -> None:
-        """They are no longer under way."""
+        """Releases bytes."""
         self.in_use -= size_bytes
 
 
 class ByteReservation:
-    """What one request has of the bytes under way."""
+    """The bytes in flight that one request holds."""
 
     __slots__ = ("_in_flight", "_reserved")
 
@@ -67,23 +69,23 @@ class ByteReservation:
         self._reserved = 0
 
     def grow_to(self, size_bytes: int) -> bool:
-        """Have so many in all; False, and no more than before, where they would be too many."""
-        more = size_bytes - self._reserved
-        if more > 0:
-            if not self._in_flight.acquire(more):
+        """Grows the reservation to this size; returns False, without a change, if the limit would be exceeded."""
+        additional_bytes = size_bytes - self._reserved
+        if additional_bytes > 0:
+            if not self._in_flight.acquire(additional_bytes):
                 return False
             self._reserved = size_bytes
         return True
 
     def release(self) -> None:
-        """Give them all back."""
+        """Releases all bytes."""
         self._in_flight.release(self._reserved)
         self._reserved = 0
 
 
 @dataclass(slots=True)
 class SourceKey:
-    """A key of a source: its digest, its rate."""
+    """A write key of a source: its digest and its rate limit."""
 
     source: str
     digest: bytes
@@ -92,12 +94,12 @@ class SourceKey:
     rate_limit: TokenBucket | None
 
     def allows_origin(self, origin: str) -> bool:
-        """Whether scripts of a page may send with this key."""
+        """Returns whether scripts of this origin may send with the key."""
         return ANY_ORIGIN in self.source_spec.origins or origin.lower() in self.source_spec.origins
 
 
 class KeyRegistry:
-    """The keys of all sources. A key is never kept: what comes is digested, and the digest looked up."""
+    """The write keys of all sources. Keys are not stored: a received key is hashed and its digest looked up."""
 
     def __init__(self, spec: CollectorSpec, *, clock: Callable[[], float] = time.time) -> None:
         self._clock = clock
@@ -112,12 +114,14 @@ class KeyRegistry:
         self._origins = {origin for source in spec.sources.values() for origin in source.origins}
 
     def find_key(self, key: str) -> SourceKey | None:
-        """Whose key it is, where it is taken now."""
+        """Returns the source key, if it is valid now."""
         holder = self._by_digest.get(hashlib.sha256(key.encode("utf-8", "surrogatepass")).hexdigest())
         return holder if holder is not None and holder.spec.is_valid_at(self._clock()) else None
 
     def authenticate(self, authorization: bytes | None, query: bytes) -> tuple[SourceKey | None, bool]:
-        """Whose key a request's head has, and whether it has one at all: the user of Basic, else `writeKey`."""
+        """Returns the source key of a request, and whether it contains a key at all: the user of Basic authentication,
+        or `writeKey`.
+        """
         if authorization:
             holder = self._by_header.get(authorization)
             if holder is not None:
@@ -135,7 +139,7 @@ class KeyRegistry:
         return None, False
 
     def is_known_origin(self, origin: str) -> bool:
-        """Whether scripts of a page may send to any source: what can be said before the key is read."""
+        """Returns whether any source allows this origin, for responses before the key is read."""
         return ANY_ORIGIN in self._origins or origin.lower() in self._origins
 
 
@@ -150,9 +154,9 @@ def _basic_auth_user(authorization: bytes) -> str:
 
 
 def client_address(peer: str, headers: Mapping[bytes, bytes], *, trusted_hops: int) -> str:
-    """The address of a client behind `trusted_hops` proxies, each of which has added the address it was called from.
+    """Returns the client's address behind `trusted_hops` proxies, each of which appends its caller's address.
 
-    What stands before those in `X-Forwarded-For` the client has written itself.
+    Earlier entries of `X-Forwarded-For` are set by the client and not trusted.
     """
     forwarded = headers.get(b"x-forwarded-for") if trusted_hops else None
     if not forwarded:
@@ -162,7 +166,9 @@ def client_address(peer: str, headers: Mapping[bytes, bytes], *, trusted_hops: i
 
 
 def cors_headers(origin: bytes, *, preflight: bool = False) -> list[tuple[bytes, bytes]]:
-    """What lets scripts of a page read an answer, refusals too: else a browser reports 429 as a failure of CORS."""
+    """Returns the CORS headers of a response. Rejections have them too; otherwise a browser reports 429 as a CORS
+    failure.
+    """
     headers = [
         (b"access-control-allow-origin", origin),
         (b"vary", b"Origin"),

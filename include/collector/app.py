@@ -1,4 +1,4 @@
-"""The collector as an ASGI application: reads requests, waits until their events are durable, and answers."""
+"""The ASGI application: reads requests, waits until their events are durable, and responds."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ Receive = Callable[[], Awaitable[Mapping[str, Any]]]
 Send = Callable[[dict[str, Any]], Awaitable[None]]
 log = logging.getLogger(__name__)
 _SETTINGS_PATH = "/v1/projects/"
-#: How many times the limit is read of a body that is too large, so that its client reads the answer.
+#: An oversized body is read up to this multiple of the limit, so that its client reads the response.
 _MAX_OVERSIZE_FACTOR: Final = 4
 
 
 class ServerState(Enum):
-    """Where the process is between its start and its end."""
+    """The lifecycle of the process."""
 
     RUNNING = "running"
     DRAINING = "leaving"
@@ -35,7 +35,7 @@ class ServerState(Enum):
 
 
 class CollectorApp:
-    """Takes requests. Bodies that do not come and connections beyond the limit cost the others nothing."""
+    """Handles requests. Stalled bodies and excess connections do not affect other requests."""
 
     def __init__(self, handler: RequestHandler, writer: DurableWriter, *, metrics: Metrics | None = None) -> None:
         self.state = ServerState.RUNNING
@@ -55,7 +55,7 @@ class CollectorApp:
         head = RequestHead(scope["method"], scope["path"], scope["query_string"], sent, host)
         try:
             response = await self._respond(head, receive)
-        except Exception:  # a fault of ours turns one request away, which comes again
+        except Exception:  # an internal error rejects one request, which the client retries
             log.exception("a request failed")
             response = reject("internal", self._new_id())
         if response is None:
@@ -66,10 +66,10 @@ class CollectorApp:
         await send({"type": "http.response.body", "body": response.body if head.method != "HEAD" else b""})
 
     def handle_complete(self, head: RequestHead, body: bytes, reply: Callable[[Response], None]) -> bool:
-        """Take a POST whose body is there; False, and nothing done, for all other requests.
+        """Handles a POST with a complete body; returns False, without side effects, for other requests.
 
         Args:
-            reply: is given the answer, once: at once where the request is turned away, else when its events are
+            reply: called once with the response: immediately if the request is rejected, otherwise when its events are
                 durable.
         """
         if head.method != "POST" or self.state is ServerState.CLOSED:
@@ -85,7 +85,7 @@ class CollectorApp:
         return True
 
     def _submit_complete(self, request: _CompleteRequest, body: bytes) -> Response | None:
-        """Have the events of a body made durable; the answer where none are."""
+        """Submits the events of a body; returns the response if there are none."""
         admitted = self._handler.admit(request.head, request.request_id)
         if isinstance(admitted, Response):
             return admitted
@@ -108,7 +108,7 @@ class CollectorApp:
             events[accepted.source, "kept"] += accepted.malformed_count
 
     def _finalize(self, head: RequestHead, response: Response) -> Response:
-        """The answer as it goes out, counted."""
+        """Counts the response and adds headers."""
         self.metrics.requests[response.status, response.code] += 1
         response = self._handler.with_cors(head, response)
         if self.state is not ServerState.RUNNING and not response.closes_connection:
@@ -129,7 +129,7 @@ class CollectorApp:
         return await self._handle_body(request, receive)
 
     async def _handle_body(self, request: AdmittedRequest, receive: Receive) -> Response | None:
-        """Read a body and make its events durable, its bytes counted as under way until then."""
+        """Reads a body and writes its events; its bytes count as in flight until then."""
         length = int(request.head.headers.get(b"content-length", b"0") or 0)
         reservation = ByteReservation(self._in_flight)
         try:
@@ -146,7 +146,7 @@ class CollectorApp:
             reservation.release()
 
     async def _write_events(self, accepted: AcceptedEvents, request_id: str) -> Response:
-        if not accepted.entries:  # none of its events may be kept
+        if not accepted.entries:  # all events were dropped
             return accepted.response
         future: asyncio.Future[WriteResult] = asyncio.get_running_loop().create_future()
         self._writer.submit(accepted.submission, partial(_resolve, future))
@@ -157,7 +157,9 @@ class CollectorApp:
         return accepted.response
 
     async def _read_body(self, receive: Receive, reservation: ByteReservation) -> bytes | str | None:
-        """The body; a code where it is too large, too slow or one too many; None where the client has gone."""
+        """Returns the body; an error code if it is too large, too slow or exceeds the bytes in flight; None if the
+        client disconnected.
+        """
         task = asyncio.current_task()
         if task is None:
             raise RuntimeError("no task runs")
@@ -178,10 +180,10 @@ class CollectorApp:
     async def _read_chunks(
         self, message: Mapping[str, Any], receive: Receive, reservation: ByteReservation
     ) -> bytes | str | None:
-        """A body that comes in pieces.
+        """Reads a body that arrives in chunks.
 
-        Of one that is too large some more is read and thrown away: a connection that is closed before its client has
-        sent all may end in an error there, and the answer would not be read.
+        Part of an oversized body is read and discarded: closing the connection before the client has sent everything
+        may cause an error there, and the response would not be read.
         """
         chunks: list[bytes] = []
         size, max_bytes = 0, self._limits.max_body_bytes
@@ -198,9 +200,9 @@ class CollectorApp:
         return None
 
     def reject_slow_bodies(self, now: float) -> None:
-        """Turn away the requests whose bodies have not come in time; to be called about every second.
+        """Rejects requests whose bodies did not arrive in time. Called about once per second.
 
-        The time of a body begins with the first call that sees it: most bodies are there before, and cost no clock.
+        The time of a body starts with the first call that sees it, so bodies that arrive quickly need no clock.
         """
         for task, end in list(self._body_deadlines.items()):
             if end is None:
@@ -210,7 +212,7 @@ class CollectorApp:
                 task.cancel()
 
     def _respond_without_body(self, head: RequestHead) -> Response:
-        """Answers that need no body: health, readiness, settings, a browser's question before it sends."""
+        """Responds to requests without a body: health, readiness, settings, CORS preflight."""
         request_id = self._new_id()
         if head.method == "OPTIONS":
             origin = head.headers.get(b"origin", b"")
@@ -227,7 +229,9 @@ class CollectorApp:
         return self._handler.admit(head, request_id)  # type: ignore[return-value]
 
     def _readiness(self) -> Response:
-        """Whether more should be sent here. Sinks do not count: their outage would take every replica away."""
+        """Returns whether the process accepts more requests. Sinks do not count, because their outage would make every
+        replica unready.
+        """
         reason = self._writer.rejection_reason()
         if self.state is not ServerState.RUNNING:
             reason = "draining"
@@ -238,7 +242,7 @@ class CollectorApp:
         return Response(503, orjson.dumps({"status": "not ready", "code": reason}), [JSON_CONTENT_TYPE], reason)
 
     def _client_settings(self, head: RequestHead, key: str, request_id: str) -> Response:
-        """What analytics.js asks for before it sends: where to, and that nothing else is switched on."""
+        """Returns the settings that analytics.js requests before it sends: the endpoint, without other integrations."""
         if self._handler.keys.find_key(key) is None:
             return reject("bad_key", request_id)
         host = head.headers.get(b"host", b"").decode("latin-1")
@@ -251,7 +255,7 @@ class CollectorApp:
 
 
 class _CompleteRequest:
-    """A request whose body was there at once, until it is answered."""
+    """A request that arrived with its complete body, until it is responded to."""
 
     __slots__ = ("_app", "_reply", "accepted", "head", "request_id", "reserved_bytes")
 
@@ -266,7 +270,7 @@ class _CompleteRequest:
         self._reply = reply
 
     def on_written(self, written: WriteResult) -> None:
-        """Answer what became of the events."""
+        """Responds according to the write result."""
         if written.problem is not None or self.accepted is None:
             self.respond(reject(written.problem or "internal", self.request_id))
             return
@@ -274,7 +278,7 @@ class _CompleteRequest:
         self.respond(self.accepted.response)
 
     def respond(self, response: Response) -> None:
-        """Answer, and give back what the request had of the bytes under way."""
+        """Sends the response and releases the request's bytes in flight."""
         self._app._in_flight.release(self.reserved_bytes)
         self.reserved_bytes = 0
         self._reply(self._app._finalize(self.head, response))

@@ -1,8 +1,8 @@
-"""What a body holds: its events as they were sent, text and value, whatever is broken between them.
+"""Parses request bodies into events: text and value of each, regardless of malformed content between them.
 
-A body is inflated up to a cap and split by the standard library's scanner, which says where a value ends: so an event
-goes on byte for byte, and a number of thirty digits stays one. What cannot be read is an event without a value, and
-costs its neighbours nothing.
+A body is decompressed up to a limit and split with the scanner of the standard library, which returns where a value
+ends. So an event is passed on byte for byte, and a number of thirty digits is not changed. Malformed content becomes an
+event without a value and does not affect its neighbours.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from typing import Any, Final, NamedTuple, NoReturn
 import zstandard
 
 _BYTE_ORDER_MARK: Final = "\ufeff"
-# Not `str.splitlines`: that ends lines at characters which JSON allows inside of a string.
+# `str.splitlines` would also split at characters that JSON allows inside strings.
 _LINE_END = re.compile(r"\r\n|\n|\r")
 _SPACE = re.compile(r"[ \t\r\n]*")
-#: A whole text, a bracket or a comma. Possessive: a valid text needs no second look.
+#: A complete string, a bracket or a comma. Possessive, so valid text is not scanned twice.
 _TOKEN = re.compile(r'"[^"\\]*+(?:\\.[^"\\]*+)*+"|[{}\[\],]', re.DOTALL)
-#: Events of one request. Each is kept with a stamp, and SDKs send a thousand at most.
+#: Maximum number of events per request. Each gets a stamp; SDKs send at most a thousand.
 MAX_EVENTS: Final = 20_000
 _OPENERS: Final = {"}": "{", "]": "["}
-#: What is looked at of a body to find where broken events end; behind it the rest is one broken event.
+#: Maximum number of tokens scanned for the end of malformed events; after that the rest is one malformed event.
 _MAX_RECOVERY_TOKENS: Final = 200_000
 _MAX_ZSTD_WINDOW_BYTES: Final = 8 << 20
 ENCODINGS: Final = frozenset({b"", b"identity", b"gzip", b"x-gzip", b"zstd"})
@@ -38,16 +38,16 @@ def _reject_constant(name: str) -> NoReturn:
 
 _decoder: Any = json.JSONDecoder(parse_constant=_reject_constant)
 _scan: Callable[[str, int], tuple[Any, int]] = _decoder.scan_once
-#: What the scanner raises where there is no value: nested too deeply is one of them.
+#: Exceptions of the scanner for invalid or too deeply nested values.
 _SCAN_ERRORS = (ValueError, StopIteration, RecursionError)
 
 
 class TooLargeError(Exception):
-    """A body inflates to more than the cap, or holds more than `MOST_EVENTS`."""
+    """A body exceeds the decompressed size limit, or `MAX_EVENTS`."""
 
 
 class SentEvent(NamedTuple):
-    """An event as it was sent; `value` is None where the text is no JSON object."""
+    """An event as it was sent; `value` is None if the text is not a JSON object."""
 
     text: str
     value: dict[str, Any] | None
@@ -55,7 +55,7 @@ class SentEvent(NamedTuple):
 
 @dataclass(slots=True)
 class RequestBody:
-    """What a request holds: events, and what a batch says for all of them (`context` as it was sent)."""
+    """The content of a request: events, and batch-level fields (`context` as it was sent)."""
 
     events: list[SentEvent] = field(default_factory=list)
     context: str | None = None
@@ -64,12 +64,12 @@ class RequestBody:
 
 
 def inflate_body(body: bytes, encoding: bytes, *, max_bytes: int) -> bytes:
-    """A body without its compression; of a broken one what comes before the break.
+    """Decompresses a body; of a damaged one, returns the content before the damage.
 
-    No more than `most_bytes` and one are ever inflated, whatever the body promises to be.
+    Never decompresses more than `max_bytes` plus one.
 
     Raises:
-        TooLargeError: it is longer.
+        TooLargeError: the content is longer.
     """
     if encoding in (b"", b"identity"):
         content = body
@@ -85,7 +85,7 @@ def inflate_body(body: bytes, encoding: bytes, *, max_bytes: int) -> bytes:
 
 
 def _gzip(body: bytes, max_bytes: int) -> bytes:
-    """The members of a gzip one behind the other."""
+    """Decompresses concatenated gzip members."""
     chunks: list[bytes] = []
     remaining_bytes = max_bytes + 1
     while body and remaining_bytes > 0:
@@ -103,7 +103,7 @@ def _gzip(body: bytes, max_bytes: int) -> bytes:
 
 
 def _decompress_damaged(body: bytes, max_bytes: int) -> bytes:
-    """What a broken member gives before its break, fed in small steps."""
+    """Returns the content of a damaged member before the damage, by feeding it in small steps."""
     member, chunks = zlib.decompressobj(wbits=31), []
     try:
         for start in range(0, len(body), 256):
@@ -133,22 +133,23 @@ def _zstd(body: bytes, max_bytes: int) -> bytes:
 
 
 def decode_text(content: bytes) -> str:
-    """Bytes as text. Those that are no UTF-8 become escapes, which no reader takes for an event's own."""
+    """Decodes UTF-8; invalid bytes become escapes, which cannot be confused with an event's own."""
     return content.decode("utf-8", "backslashreplace").removeprefix(_BYTE_ORDER_MARK)
 
 
 def parse_single(text: str) -> RequestBody:
-    """A body that is one event."""
+    """Parses a body that is one event."""
     event = _parse_event(text)
     value = event.value or {}
     return RequestBody([event], None, value.get("sentAt"), _optional_text(value.get("writeKey")))
 
 
 def parse_events(text: str, *, json_lines: bool) -> RequestBody:
-    """A body that is an event, an array of events, or events on lines.
+    """Parses a body that is an event, an array of events, or events on lines.
 
     Args:
-        lines: every line is an event, whatever is on it. Without it a body of several values is read as lines too.
+        json_lines: every line is an event, regardless of its content. Otherwise a body of several values is also parsed
+            as lines.
     """
     if not json_lines:
         event = _parse_event(text)
@@ -177,9 +178,9 @@ def _parse_array(text: str, start: int) -> RequestBody:
 
 
 def parse_batch(text: str) -> RequestBody:
-    """A body of `batch`, `context`, `sentAt`, `writeKey`, as SDKs of Segment and RudderStack send it.
+    """Parses a body with `batch`, `context`, `sentAt` and `writeKey`, as SDKs of Segment and RudderStack send it.
 
-    A tail that is broken is an event that cannot be read; those before it are read.
+    A malformed tail becomes one unreadable event; the events before it are parsed.
     """
     body, seen = RequestBody(), False
     at = 0
@@ -208,7 +209,9 @@ def parse_batch(text: str) -> RequestBody:
 
 
 class _ObjectReader:
-    """The names of a text's outermost object, with where their values begin; `at` is set behind a value to go on."""
+    """Yields the member names of a text's outermost object and where their values begin; the caller sets `at` to a
+    value's end.
+    """
 
     def __init__(self, text: str) -> None:
         self._text = text
@@ -223,7 +226,7 @@ class _ObjectReader:
         while not text.startswith("}", at):
             try:
                 name, at = _scan(text, at)
-            except StopIteration as end:  # which a generator may not pass on
+            except StopIteration as end:  # StopIteration must not leave a generator
                 raise ValueError("no name") from end
             at = _skip_space(text, at)
             if type(name) is not str or not text.startswith(":", at):
@@ -238,7 +241,7 @@ class _ObjectReader:
 
 
 class _ArrayReader:
-    """The elements of an array that begins at `start`; `end` is behind it, or where nothing more can be read."""
+    """Reads the elements of an array that begins at `start`; `end` is its end, or where nothing more can be read."""
 
     def __init__(self, text: str, start: int) -> None:
         self._text = text
@@ -254,7 +257,7 @@ class _ArrayReader:
             except _SCAN_ERRORS:
                 value, end = None, self._end_of_malformed(at)
             after = _skip_space(text, end)
-            # An object that is whole is no beginning of another one, so it is an event at the end of a torn text too.
+            # A complete object is not the start of another, so it is an event at the end of a truncated text too.
             if after < len(text) and not text.startswith((",", "]"), after):
                 value, end = None, self._end_of_malformed(end)
                 after = _skip_space(text, end)
@@ -266,7 +269,7 @@ class _ArrayReader:
         return events
 
     def _end_of_malformed(self, at: int) -> int:
-        """Behind what is broken there: at the comma or bracket that ends an element, or at the end of the text."""
+        """Returns the end of a malformed element: the comma or bracket that follows it, or the end of the text."""
         opened = _BracketStack()
         for token in _TOKEN.finditer(self._text, at):
             self._tokens -= 1
@@ -283,7 +286,7 @@ class _ArrayReader:
 
 
 class _BracketStack:
-    """Brackets that are open. However many, closing one costs no look at all of them."""
+    """Open brackets. Closing one takes constant time, regardless of their number."""
 
     def __init__(self) -> None:
         self._open: list[str] = []
@@ -297,7 +300,9 @@ class _BracketStack:
         self._counts[opener] += 1
 
     def close(self, opener: str) -> None:
-        """Close the newest of that kind, with those in it that nothing has closed; any, where there is none."""
+        """Closes the last bracket of this kind, including unclosed ones inside it; any bracket if there is none of this
+        kind.
+        """
         while (newest := self._open.pop()) != opener and self._counts[opener]:
             self._counts[newest] -= 1
         self._counts[newest] -= 1
@@ -315,7 +320,7 @@ def _parse_event(text: str) -> SentEvent:
 
 
 def _skip_space(text: str, at: int) -> int:
-    """Behind the white space at a place."""
+    """Returns the position after white space."""
     if at < len(text) and text[at] > " ":
         return at
     return _SPACE.match(text, at).end()  # type: ignore[union-attr]

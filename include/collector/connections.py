@@ -1,11 +1,11 @@
-"""Connections of the HTTP server: requests that are there at once cost no task, and those who say nothing are closed.
+"""Connections of the HTTP server: requests in one read need no task, and idle connections are closed.
 
-Most requests of SDKs arrive head and body in one piece. Such a request is handed to the application in the call that
-reads it, and answered in the call that says its events are durable: no task, one write. Everything else, such as a body
-in pieces, a second request before the first is answered, a client that does not read, goes uvicorn's way.
+Most SDK requests arrive with head and body in one read. Such a request is passed to the application in the same call
+and answered when its events are durable, without a task and with one write. uvicorn handles everything else: bodies in
+chunks, pipelined requests, clients that do not read.
 
-uvicorn's own limit of connections answers without `Retry-After`, it waits for ever for the head of a first request, and
-it sets a timer for every answer to end a connection that stays open behind it.
+uvicorn's own connection limit responds without `Retry-After`, it waits indefinitely for the head of a first request,
+and it sets a keep-alive timer for every response.
 """
 
 from __future__ import annotations
@@ -21,29 +21,29 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResp
 from collector.request_handler import RequestHead
 from collector.responses import Response, encode_response, reject
 
-#: Above that of balancers, which else send a request into a connection that is just being closed.
+#: Longer than the timeout of load balancers, which would otherwise send a request to a connection that is being closed.
 KEEP_ALIVE_SECONDS = 75
-#: Takes a request whose body is there, and calls back with its answer, once; False where it does not.
+#: Handles a request with a complete body and calls back with its response once; False if it does not handle it.
 CompleteRequestHandler = Callable[[RequestHead, bytes, Callable[[Response], None]], bool]
 
 
 def decline_request(_head: RequestHead, _body: bytes, _reply: Callable[[Response], None]) -> bool:
-    """Every request goes uvicorn's way."""
+    """Leaves every request to uvicorn."""
     return False
 
 
 class LimitedProtocol(HttpToolsProtocol):
-    """A connection that is turned away where there are too many.
+    """A connection that is rejected above a limit of connections.
 
     Attributes:
-        quiet_since: when it was opened or answered last, on the monotonic clock, while no request is under way.
+        idle_since: when it was opened or last responded, in monotonic time, while no request is in progress.
     """
 
     max_connections: ClassVar[int] = 10_000
     handle_complete: ClassVar[CompleteRequestHandler] = staticmethod(decline_request)
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Take the connection, or answer 503 to it unread."""
+        """Accepts the connection, or responds 503 without reading it."""
         self.idle_since = time.monotonic()
         self._is_parsing = False
         self._pending_request: tuple[RequestResponseCycle, Any] | None = None
@@ -53,14 +53,14 @@ class LimitedProtocol(HttpToolsProtocol):
             transport.close()
 
     def data_received(self, data: bytes) -> None:
-        """Read what has come, and begin with a request whose body is still to come."""
+        """Parses received data, and starts a request whose body is incomplete."""
         self._is_parsing = True
         super().data_received(data)
         self._is_parsing = False
         self._start_pending()
 
     def on_message_complete(self) -> None:
-        """Take the request at once where nothing of it was waited for."""
+        """Handles a request directly if it arrived completely in one read."""
         super().on_message_complete()
         if self._pending_request is None or self.flow.write_paused:
             return
@@ -71,7 +71,7 @@ class LimitedProtocol(HttpToolsProtocol):
             self._pending_request = None
 
     def on_response_complete(self) -> None:
-        """Go on with what was sent meanwhile. `end_quiet` ends the connection where nothing comes: no timer does."""
+        """Continues with pipelined data. `close_idle` closes idle connections, so no timer is set."""
         if self.pipeline or self.transport.is_closing():
             super().on_response_complete()
             return
@@ -80,13 +80,13 @@ class LimitedProtocol(HttpToolsProtocol):
         self.idle_since = time.monotonic()
 
     def is_idle_since(self, moment: float) -> bool:
-        """Whether no request is under way, nor was at any time since then."""
+        """Returns whether no request has been in progress since then."""
         cycle: RequestResponseCycle | None = self.cycle
         return (cycle is None or cycle.response_complete) and self.idle_since < moment
 
     @property
     def is_new(self) -> bool:
-        """Whether it has never sent the whole head of a request."""
+        """Whether it has never received a complete request head."""
         cycle: RequestResponseCycle | None = self.cycle
         return cycle is None
 
@@ -102,7 +102,7 @@ class LimitedProtocol(HttpToolsProtocol):
             super()._start_asgi_task(*pending)
 
     def _respond(self, cycle: RequestResponseCycle, response: Response) -> None:
-        """Write an answer as one piece, unless whoever waits for it is gone."""
+        """Writes a response in one piece, unless the client disconnected."""
         if cycle.disconnected or cycle.response_complete:
             return
         data = response.prepared_bytes if cycle.keep_alive else b""
@@ -111,7 +111,7 @@ class LimitedProtocol(HttpToolsProtocol):
         if not cycle.keep_alive or response.closes_connection:
             self.transport.close()
         cycle.on_response()
-        cycle.on_response = _noop  # it holds the connection, which holds the cycle
+        cycle.on_response = _noop  # breaks a reference cycle between the connection and the request cycle
 
 
 def _noop() -> None:
@@ -119,9 +119,9 @@ def _noop() -> None:
 
 
 def close_idle(connections: Iterable[Any], *, now: float, head_seconds: float) -> int:
-    """Close connections on which nothing is under way; how many that were.
+    """Closes idle connections; returns their number.
 
-    Those that have never sent the head of a request have `head_seconds`, all others `KEEP_ALIVE_SECONDS`.
+    New connections without a request head have `head_seconds`, all others `KEEP_ALIVE_SECONDS`.
     """
     idle = [
         item

@@ -1,8 +1,8 @@
-"""Takes the events of one source from the spool to its sink, and tries for ever.
+"""Delivers the events of one source from the spool to its sink, with unlimited retries.
 
-What is done is written down before what it frees is deleted. An object is planned, and the plan written down, before it
-is put: a crash in between puts the same object again, and its key is there already. So from spool to lake an event
-comes once; to a stream or a topic at least once.
+Progress is stored before the segments it releases are deleted. An object's plan is stored before the object is put, so
+after a crash the same object is put again under the same key. Delivery to a bucket is therefore exactly once; to a
+stream or topic it is at least once.
 """
 
 from __future__ import annotations
@@ -29,40 +29,40 @@ from collector.spool_folder import sync_folder
 
 log = logging.getLogger(__name__)
 _FIRST_WAIT_SECONDS, _MAX_WAIT_SECONDS = 0.25, 30.0
-#: What is read of a spool at once, and the most that a stream or a topic is handed at once.
+#: Bytes read from the spool at a time, and the maximum passed to a stream or topic at a time.
 READ_BYTES = 4 << 20
 
 
 class Cursor(Protocol):
-    """Reads the durable events of one source in order, once. Used by one thread."""
+    """Reads the durable events of one source in order. Not thread-safe."""
 
     def read(self, target_bytes: int) -> list[SpooledEvent]:
-        """The next events, about so many bytes of them; none where there are no more for now."""
+        """Returns the next events, about `target_bytes` of them; none if there are no more for now."""
 
     def read_between(self, first: int, last: int) -> Iterable[SpooledEvent]:
-        """All events of the source from `first` to `last`, wherever the cursor is."""
+        """Returns all events of the source from `first` to `last`, regardless of the cursor's position."""
 
     def skip_to(self, last: int) -> None:
-        """Read nothing up to `last`, which was delivered as it was planned."""
+        """Skips events up to `last`, which were delivered from a stored plan."""
 
     def unread_bytes(self) -> int:
-        """How many bytes lie behind the cursor."""
+        """Returns the number of bytes after the cursor."""
 
     @property
     def scanned_seq(self) -> int:
-        """Everything up to this number was read, or is of other sources."""
+        """All events up to this number were read, or belong to other sources."""
 
 
 class ObjectSink(Protocol):
-    """Takes packed objects, each once."""
+    """A sink of packed objects, each put once."""
 
     def put(self, item: PackedObject) -> None:
-        """Put one."""
+        """Puts an object."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CloseThresholds:
-    """When an object is closed: at so many bytes of JSON, or so long after its first event."""
+    """When an object is closed: its size in bytes of JSON, or the time since its first event."""
 
     bytes: int = 8 << 20
     seconds: float = 60.0
@@ -70,14 +70,14 @@ class CloseThresholds:
 
 @dataclass(slots=True)
 class DeliveryProblem:
-    """Why a source does not get on, and since when (epoch seconds); empty where it does."""
+    """Why a delivery fails, and since when (epoch seconds); empty if it works."""
 
     reason: str = ""
     since: float = 0.0
 
 
 class Delivery:
-    """The way of one source's events. One thread calls `step`; all else may be read from others."""
+    """The delivery of one source's events. One thread calls `step`; attributes may be read from other threads."""
 
     def __init__(
         self,
@@ -98,28 +98,28 @@ class Delivery:
         self._stop = stop
         self._clock = clock
         self._failures = 0
-        #: Nothing of this source up to this number is needed any more.
+        #: All events of this source up to this number may be deleted.
         self.deletable_up_to = progress.get(source).delivered_up_to
-        #: Whether `free_up_to` says more than what was on record at the start.
+        #: Whether `deletable_up_to` is newer than the stored progress.
         self.has_scanned = False
 
     @property
     def has_pending(self) -> bool:
-        """Whether something of this source was read and is not where it belongs."""
+        """Whether events of this source were read and are not delivered."""
         raise NotImplementedError
 
     @property
     def waiting_bytes(self) -> int:
-        """Bytes of what was read and is not where it belongs, and of all that lies unread behind it."""
+        """Bytes of undelivered events: those that were read, and all unread ones after the cursor."""
         return self._pending_bytes + self._cursor.unread_bytes()
 
     def step(self, *, flush: bool = False) -> bool:
-        """Deliver what is due; whether anything was done. With `closing` all that waits is due."""
-        done = self._deliver_due(flush=flush)
-        # Only here, where nothing that was read is in between: others delete by it.
+        """Delivers due events; returns whether anything was done. With `flush`, all buffered events are due."""
+        progress_record = self._deliver_due(flush=flush)
+        # Updated only here, where no event is in transit, because other threads delete segments by it.
         self.deletable_up_to = self._deletable_up_to()
         self.has_scanned = True
-        return done
+        return progress_record
 
     def _deliver_due(self, *, flush: bool) -> bool:
         raise NotImplementedError
@@ -132,10 +132,10 @@ class Delivery:
         raise NotImplementedError
 
     def close(self) -> None:
-        """Let go of the sink."""
+        """Closes the sink."""
 
     def _attempt(self, action: Callable[[], None]) -> bool:
-        """Do something once; False where it failed, after a wait that grows with each failure in a row."""
+        """Runs an action once; returns False if it failed, after a wait that grows with consecutive failures."""
         try:
             action()
         except Exception as error:
@@ -147,11 +147,11 @@ class Delivery:
     def _record_failure(self, error: Exception) -> None:
         self.metrics.errors += 1
         if not self.problem.reason:
-            log.warning("%s: the sink does not take events: %s: %s", self.source, type(error).__name__, error)
+            log.warning("%s: delivery to the sink failed: %s: %s", self.source, type(error).__name__, error)
         self.problem = DeliveryProblem(f"{type(error).__name__}: {error}", self.problem.since or self._clock())
-        longest = min(_MAX_WAIT_SECONDS, _FIRST_WAIT_SECONDS * 2.0 ** min(self._failures, 16))
+        max_wait = min(_MAX_WAIT_SECONDS, _FIRST_WAIT_SECONDS * 2.0 ** min(self._failures, 16))
         self._failures += 1
-        self._stop.wait(random.uniform(longest / 2, longest))
+        self._stop.wait(random.uniform(max_wait / 2, max_wait))
 
 
 class LandingDelivery(Delivery):
@@ -222,12 +222,14 @@ class LandingDelivery(Delivery):
         return full or self._clock() - self._buffer_started_at >= self._thresholds.seconds
 
     def _plan_and_put(self, events: Sequence[SpooledEvent]) -> None:
-        """Plan, write the plan down, put, write down that it is done: in this order and no other."""
+        """Plans the object, stores the plan, puts the object, and stores the progress, in this order."""
         at = datetime.fromtimestamp(self._clock(), UTC)
-        plan = plan_object(self._prefix, collector=self._collector, first=events[0].seq, last=events[-1].seq, at=at)
+        plan = plan_object(
+            self._prefix, collector=self._collector, first=events[0].seq, last=events[-1].seq, created_at=at
+        )
         record = self._progress.get(self.source)
         self._progress.set(self.source, record.model_copy(update={"planned_object": plan}))
-        # From here on what fails is tried again by the plan, as after a crash.
+        # From here on failures are retried from the plan, as after a crash.
         self._put(plan, events)
         self._clear_buffer()
 
@@ -238,7 +240,7 @@ class LandingDelivery(Delivery):
         if events:
             self._put(plan, events)
         else:
-            log.error("%s: nothing is left of what was planned as %s", self.source, plan.key)
+            log.error("%s: no event is left for the planned object %s", self.source, plan.key)
             self._record_delivered(plan, 0)
             self._cursor.skip_to(plan.last)
         self._clear_buffer()
@@ -255,20 +257,20 @@ class LandingDelivery(Delivery):
 
     def _record_delivered(self, plan: ObjectPlan, events: int) -> None:
         record = self._progress.get(self.source)
-        done = SourceProgress(
+        progress_record = SourceProgress(
             delivered_up_to=plan.last,
             objects=record.objects + (events > 0),
             events=record.events + events,
             dead_letters=record.dead_letters,
         )
-        self._progress.set(self.source, done)
+        self._progress.set(self.source, progress_record)
 
     def _clear_buffer(self) -> None:
         self._buffer, self._buffered_bytes = [], 0
 
 
 class RecordDelivery(Delivery):
-    """Hands events to a stream or a topic."""
+    """Sends events to a stream or a topic."""
 
     def __init__(
         self,
@@ -288,8 +290,8 @@ class RecordDelivery(Delivery):
         self._batch_count = 0
 
     def _deletable_up_to(self) -> int:
-        done = self._progress.get(self.source).delivered_up_to
-        return done if self._unsent else max(done, self._cursor.scanned_seq)
+        progress_record = self._progress.get(self.source).delivered_up_to
+        return progress_record if self._unsent else max(progress_record, self._cursor.scanned_seq)
 
     @property
     def has_pending(self) -> bool:
@@ -320,18 +322,18 @@ class RecordDelivery(Delivery):
             raise
         write_dead_letters(self._folder, self.source, dead_letters)
         record = self._progress.get(self.source)
-        done = SourceProgress(
+        progress_record = SourceProgress(
             delivered_up_to=self._last_seq,
             objects=record.objects,
             events=record.events + self._batch_count - len(dead_letters),
             dead_letters=record.dead_letters + len(dead_letters),
         )
-        self._progress.set(self.source, done)
+        self._progress.set(self.source, progress_record)
         self._unsent = []
 
 
 def write_dead_letters(folder: Path, source: str, items: Sequence[DeadLetter]) -> None:
-    """Keep events that a sink can never take in a file of the spool, and say so; synced when this returns."""
+    """Appends events that the sink permanently rejects to a dead-letter file of the spool; synced on return."""
     if not items:
         return
     path = folder / f"dead-letters-{source}.jsonl"
@@ -346,4 +348,10 @@ def write_dead_letters(folder: Path, source: str, items: Sequence[DeadLetter]) -
         file.flush()
         os.fsync(file.fileno())
     sync_folder(folder)
-    log.error("%s: %d events the sink cannot take are set aside in %s: %s", source, len(items), path, items[0].reason)
+    log.error(
+        "%s: the sink rejects %d events permanently; they are in the dead-letter file %s: %s",
+        source,
+        len(items),
+        path,
+        items[0].reason,
+    )

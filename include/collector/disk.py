@@ -1,4 +1,4 @@
-"""The disk under a spool, as few calls: what a test replaces to lose what was never synced."""
+"""The disk of a spool, in few calls; tests replace it to lose unsynced writes."""
 
 from __future__ import annotations
 
@@ -10,47 +10,47 @@ from collector.spool_folder import sync_folder
 
 
 class SegmentFile(Protocol):
-    """A file that is appended to by one thread."""
+    """A file that one thread appends to."""
 
     def write(self, data: memoryview) -> int:
-        """Append some of the data; how much."""
+        """Appends some of the data; returns the number of bytes."""
         ...
 
     def sync(self) -> None:
-        """Make what was written durable. After a failure nobody knows what is: it is never tried again."""
+        """Makes written data durable. After a failure the state is unknown, so it is never retried."""
         ...
 
     def truncate(self, size: int) -> None:
-        """Cut the file at `size`, and write on from there."""
+        """Truncates the file to `size` and continues to write there."""
         ...
 
     def close(self) -> None:
-        """Close it, durable or not."""
+        """Closes the file without a sync."""
         ...
 
 
 class Disk(Protocol):
-    """The calls that make files and their names durable."""
+    """Creates and removes files durably."""
 
     def create(self, path: Path) -> SegmentFile:
-        """A new file. Raises FileExistsError where there is one."""
+        """Creates a file. Raises FileExistsError if it exists."""
         ...
 
     def sync_folder(self, path: Path) -> None:
-        """Make the names in a folder durable."""
+        """Makes the directory entries of a folder durable."""
         ...
 
     def remove(self, path: Path) -> None:
-        """Remove a file."""
+        """Removes a file."""
         ...
 
     def free_percent(self, path: Path) -> float:
-        """What of the disk is free."""
+        """Returns the free space of the disk in percent."""
         ...
 
 
 class LocalFile:
-    """A file of the machine."""
+    """A local file."""
 
     def __init__(self, path: Path) -> None:
         self._descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
@@ -70,7 +70,7 @@ class LocalFile:
 
 
 class LocalDisk:
-    """The machine's own disk."""
+    """The local disk."""
 
     def create(self, path: Path) -> SegmentFile:
         return LocalFile(path)
@@ -87,7 +87,7 @@ class LocalDisk:
 
 
 def write_all(file: SegmentFile, data: bytes) -> None:
-    """Write all of it, however little the disk takes at a time."""
+    """Writes all data, in as many calls as necessary."""
     left = memoryview(data)
     while left:
         left = left[file.write(left) :]

@@ -1,7 +1,8 @@
-"""Empties a spool folder: every source's events go to its sink, and segments go once nobody needs them.
+"""Drains a spool folder: delivers every source's events to its sink, and deletes segments that are delivered.
 
-One thread a source, so that a sink that is away holds up nobody else; it holds up the folder, whose quota then turns
-requests away. Nothing is given up: a source that is no longer declared keeps its segments until it is declared again.
+One thread per source, so an unavailable sink delays only its own source. It also delays deletion in the folder, whose
+quota then rejects requests. Nothing is discarded: the segments of a source that is no longer declared stay until it is
+declared again.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from collector.spool_cursor import DurablePosition, RangeLister, SpoolCursor, li
 from collector.spool_folder import SpoolFolder, file_size, sync_folder
 
 log = logging.getLogger(__name__)
-#: What the progress of sealed frames is called, which no source can be.
+#: The progress key of sealed frames, which no source can have.
 VAULT_SOURCE = "_vault"
 _VAULT_CLOSE_SECONDS = 30.0
 _IDLE_SECONDS = 0.1
@@ -32,7 +33,7 @@ _DELETE_SECONDS = 0.5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LandingDestination:
-    """A source's events become objects below `prefix`."""
+    """Delivers a source's events as objects below `prefix`."""
 
     sink: ObjectSink
     prefix: str
@@ -41,7 +42,7 @@ class LandingDestination:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordDestination:
-    """A source's events become records; `open_sink` is called once, in the thread that uses the sink."""
+    """Delivers a source's events as records; `open_sink` is called once, in the thread that uses the sink."""
 
     open_sink: Callable[[], RecordSink]
 
@@ -51,7 +52,7 @@ Destination = LandingDestination | RecordDestination
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceState:
-    """How far a source is: for the heartbeat and the metrics. `trouble` is empty where its sink takes events."""
+    """The delivery state of a source, for heartbeat and metrics. `problem` is empty if delivery works."""
 
     delivered_up_to: int
     objects: int
@@ -62,14 +63,14 @@ class SourceState:
 
 
 class Drain:
-    """Empties one folder that this process holds.
+    """Drains one folder that this process has locked.
 
     Args:
-        folder: held for as long as the drain runs.
-        ways: the sink of each declared source.
-        vault: takes what was sealed; without it nothing was.
-        durable: where the folder's writer is; None where nobody writes into it.
-        freed: called with how many bytes were deleted.
+        folder: locked while the drain runs.
+        destinations: the destination of each declared source.
+        vault: sink of sealed frames; None if there are none.
+        durable_position: returns the folder's durable position; None if nothing writes to it.
+        on_deleted: called with the number of deleted bytes.
     """
 
     def __init__(
@@ -109,14 +110,15 @@ class Drain:
         ]
 
     def start(self) -> None:
-        """Begin, in threads of its own."""
+        """Starts the threads."""
         for thread in self._threads:
             thread.start()
 
     def stop(self, *, timeout_seconds: float) -> bool:
-        """Deliver what lies in the spool for so long, then end; whether all of it is delivered. Nobody writes any more.
+        """Delivers the remaining events within the timeout, then ends; returns whether all were delivered. The writer
+        must have stopped.
 
-        Nothing that was acknowledged depends on it: what is left is delivered by the next process.
+        Acknowledged events do not depend on it: the next process delivers the rest.
         """
         self._flushing.set()
         end = time.monotonic() + timeout_seconds
@@ -130,7 +132,7 @@ class Drain:
         return all(drained.is_set() for drained in self._drained.values()) and not self._unclaimed
 
     def states(self) -> dict[str, SourceState]:
-        """How far each source is."""
+        """Returns the delivery state of each source."""
         states = {}
         for delivery in self._deliveries:
             record = self._progress.get(delivery.source)
@@ -145,22 +147,22 @@ class Drain:
         return states
 
     def sinks(self) -> dict[str, SinkSnapshot]:
-        """What each source's sink does, and what waits for it."""
+        """Returns the metrics and the waiting bytes of each source's sink."""
         return {
             delivery.source: SinkSnapshot(metrics=delivery.metrics, waiting_bytes=delivery.waiting_bytes)
             for delivery in self._deliveries
         }
 
     def delete_delivered(self) -> int:
-        """Delete the segments that nobody needs any more; how many bytes that were.
+        """Deletes segments that are delivered; returns the number of bytes.
 
-        The newest one stays: its name has the number with which the next one begins.
+        The last segment stays, because its name holds the next event number.
         """
         with self._delete_lock:
-            free = self.deletable_up_to()
+            deletable = self.deletable_up_to()
             deleted = 0
             for byte_range in self._list_ranges()[:-1]:
-                if byte_range.before_seq - 1 > free:
+                if byte_range.before_seq - 1 > deletable:
                     break
                 deleted += file_size(byte_range.path)
                 byte_range.path.unlink(missing_ok=True)
@@ -170,21 +172,23 @@ class Drain:
             return deleted
 
     def deletable_up_to(self) -> int:
-        """Everything up to this number is where it belongs."""
+        """Returns the event number up to which everything is delivered."""
         return min([self.delivered_up_to(), *(seq - 1 for seq in self._unclaimed.values())])
 
     def delivered_up_to(self) -> int:
-        """Everything up to this number is where it belongs, but for sources that nobody declares."""
+        """Returns the event number up to which everything is delivered, except events of undeclared sources."""
         return min((delivery.deletable_up_to for delivery in self._deliveries), default=0)
 
     def oldest_waiting_ms(self, next_seq: int) -> int | None:
-        """About when the oldest event that waits came in, in milliseconds since 1970: when its segment was begun."""
-        free = self.deletable_up_to()
-        if free >= next_seq - 1 or not all(delivery.has_scanned for delivery in self._deliveries):
+        """Returns about when the oldest undelivered event was received, in milliseconds since 1970: its segment's
+        creation time.
+        """
+        deletable = self.deletable_up_to()
+        if deletable >= next_seq - 1 or not all(delivery.has_scanned for delivery in self._deliveries):
             return None
         for byte_range in self._list_ranges():
-            if byte_range.before_seq - 1 > free:
-                with contextlib.suppress(FileNotFoundError):  # deleted meanwhile: the next one is the oldest
+            if byte_range.before_seq - 1 > deletable:
+                with contextlib.suppress(FileNotFoundError):  # deleted meanwhile, so the next one is the oldest
                     header = Segment.open(byte_range.path).header
                     return header.created_ms if header is not None else 0
         return None
@@ -227,11 +231,13 @@ class Drain:
         )
 
     def _record_unclaimed(self, seq: int, number: int) -> None:
-        """Note the first event of a source that nobody declares."""
+        """Records the first event of an undeclared source."""
         if number not in self._source_numbers and number not in self._unclaimed:
             name = self._folder.source_name(number) or f"number {number}"
             self._unclaimed[number] = seq
-            log.error("%s: events of the source %s wait: it is declared no longer", self._folder.path, name)
+            log.error(
+                "%s: events of source %s are not delivered because it is no longer declared", self._folder.path, name
+            )
 
     def _run(self, delivery: Delivery) -> None:
         deleted_at = 0.0
@@ -251,7 +257,7 @@ class Drain:
     def _step(self, delivery: Delivery, *, flush: bool) -> bool:
         try:
             return delivery.step(flush=flush)
-        except Exception:  # a disk that fails: the folder is as it was, and the next try may do better
+        except Exception:  # a disk failure leaves the folder unchanged, and a retry may succeed
             log.exception("%s: reading the spool failed", delivery.source)
             self._stop.wait(1.0)
             return False
@@ -259,10 +265,10 @@ class Drain:
     def _delete_or_log(self) -> None:
         try:
             self.delete_delivered()
-        except Exception:  # what can be read is delivered all the same
-            log.exception("%s: what is delivered could not be deleted", self._folder.path)
+        except Exception:  # delivery continues regardless
+            log.exception("%s: delivered segments could not be deleted", self._folder.path)
 
 
 def spool_folders(root: Path) -> list[Path]:
-    """The folders of a spool, one a process: `w0`, `w1`, …"""
+    """Returns the folders of a spool, one per process: `w0`, `w1`, …"""
     return sorted(path for path in root.glob("w*") if path.is_dir())

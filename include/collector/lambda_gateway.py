@@ -1,7 +1,8 @@
-"""The collector as an AWS Lambda behind API Gateway: the same door, and no spool. It answers once the sink has it.
+"""The collector as an AWS Lambda behind API Gateway: the same request handler without a spool. Responds after the sink
+has the events.
 
-Its entry point is `deltaworks.operations.collector_lambda.handle`, which opens sinks and keys. REST APIs send one form
-of event, HTTP APIs and function URLs another; a body that is no text comes in Base64 in both.
+Its entry point is `deltaworks.operations.collector_lambda.handle`, which opens sinks and keys. REST APIs send events in
+format 1.0, HTTP APIs and function URLs in format 2.0; both encode binary bodies in Base64.
 """
 
 from __future__ import annotations
@@ -29,21 +30,22 @@ from collector.submissions import Entry
 from deltaworks.specs.collector import CollectorSpec
 
 log = logging.getLogger(__name__)
-#: Tries of what a sink did not take before the sender is asked to send it again.
+#: Attempts per request before the sender has to retry.
 _MAX_ATTEMPTS = 3
 _WAIT_SECONDS = 0.2
 
 
 class Gateway:
-    """Takes requests of API Gateway. Used by one thread, as a Lambda's instance is.
+    """Handles requests of API Gateway. Not thread-safe, like a Lambda instance.
 
-    What was sent and not answered comes again and may be there twice: events carry ids, by which gold counts each once.
-    Numbers of events have gaps here, since an instance ends without a word, so nobody looks for lost ones.
+    A request that was not answered is sent again, so its events may be duplicated. Events carry ids, by which gold
+    deduplicates. Event numbers have gaps, because an instance may end at any time, so lost events are not detected by
+    number.
 
     Args:
-        strips: what strips the events of each source that has personal data.
-        vault: takes what was sealed on the way; needed with `strips`. Events go on only after it has that.
-        before: called before each request.
+        redactions: redaction of each source with personal data.
+        vault: stores sealed frames; required with `redactions`. Events are delivered only after their frame is stored.
+        before_request: called before each request.
     """
 
     def __init__(
@@ -72,7 +74,7 @@ class Gateway:
         self._sleep = sleep
 
     def handle(self, event: Mapping[str, Any]) -> dict[str, Any]:
-        """API Gateway's answer to one of its requests."""
+        """Returns API Gateway's response to one request."""
         head = parse_head(event)
         try:
             self._before_request()
@@ -121,20 +123,20 @@ class Gateway:
         return SpooledEvent(seq, (b"%d" % seq).join(parts))
 
     def _store_sealed(self, sealed: Entry) -> bool:
-        """Whether the vault has what was sealed of a request."""
+        """Stores a request's sealed frame in the vault; returns whether that succeeded."""
         seq = next(self._seq)
         frame = SpooledEvent(seq, b"".join(sealed.parts))
         return self._send_with_retries(VAULT_SOURCE, [frame], self._put_sealed)
 
     def _put_sealed(self, _source: str, frames: Sequence[SpooledEvent]) -> None:
         if self._vault is None:
-            raise TypeError("events of people are stripped here, and there is no vault")
+            raise TypeError("redaction needs a vault")
         self._vault.put(self._pack("", frames))
 
     def _send_with_retries(
         self, source: str, events: Sequence[SpooledEvent], send: Callable[[str, Sequence[SpooledEvent]], None]
     ) -> bool:
-        """Whether all of them are where they belong."""
+        """Returns whether all events were delivered."""
         for attempt in range(_MAX_ATTEMPTS):
             if attempt:
                 self._sleep(_WAIT_SECONDS * 2**attempt)
@@ -157,26 +159,27 @@ class Gateway:
         if source not in self._sinks:
             self._sinks[source] = destination.open_sink()
         for dead_letter in self._sinks[source].send(events):
-            # Nothing is kept here, so the log is where it is.
+            # There is no spool, so the log is the only record.
             log.error(
-                "%s: the sink can never take %r: %s", source, dead_letter.event.payload[:1000], dead_letter.reason
+                "%s: the sink permanently rejects %r: %s", source, dead_letter.event.payload[:1000], dead_letter.reason
             )
 
     def _pack(self, prefix: str, events: Sequence[SpooledEvent]) -> PackedObject:
         at = datetime.fromtimestamp(self._clock(), UTC)
         return pack(
-            plan_object(prefix, collector=self._collector_id, first=events[0].seq, last=events[-1].seq, at=at), events
+            plan_object(prefix, collector=self._collector_id, first=events[0].seq, last=events[-1].seq, created_at=at),
+            events,
         )
 
 
 def parse_head(event: Mapping[str, Any]) -> RequestHead:
-    """The request without its body, of either form of event."""
+    """Parses the request head of either event format."""
     context = event.get("requestContext") or {}
     headers = {
         str(name).lower().encode("latin-1", "replace"): str(value).encode("latin-1", "replace")
         for name, value in (event.get("headers") or {}).items()
     }
-    if "http" in context:  # form 2.0: HTTP APIs and function URLs
+    if "http" in context:  # format 2.0: HTTP APIs and function URLs
         http = context["http"]
         path = _remove_stage(str(event.get("rawPath") or http.get("path", "/")), str(context.get("stage", "")))
         query = str(event.get("rawQueryString") or "")
@@ -188,7 +191,7 @@ def parse_head(event: Mapping[str, Any]) -> RequestHead:
 
 
 def decode_body(event: Mapping[str, Any]) -> bytes:
-    """The body as the client sent it."""
+    """Returns the body as the client sent it."""
     body = event.get("body") or ""
     if not event.get("isBase64Encoded"):
         return str(body).encode("utf-8", "surrogatepass")
@@ -199,5 +202,5 @@ def decode_body(event: Mapping[str, Any]) -> bytes:
 
 
 def _remove_stage(path: str, stage: str) -> str:
-    """HTTP APIs put the name of a stage before the path, but for the stage `$default`."""
+    """Removes the stage name that HTTP APIs prepend to the path, except for `$default`."""
     return path.removeprefix(f"/{stage}") if stage and path.startswith(f"/{stage}/") else path

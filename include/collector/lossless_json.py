@@ -1,6 +1,6 @@
-"""JSON texts that keep what was sent: members are taken out of a text, not out of what a parser makes of it.
+"""Edits JSON texts without parsing and re-serializing them, so the remaining content is unchanged.
 
-What is parsed and written again is not what was sent: 1.10 becomes 1.1, and of a name that comes twice one is gone.
+Re-serializing would change 1.10 to 1.1 and drop duplicate names.
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ from typing import Any
 
 import orjson
 
-# Strings are taken whole, so that no bracket inside of one counts. Possessive: a valid text needs no second look.
+# Strings match as one token, so brackets inside them do not count. Possessive, so valid text is not scanned twice.
 _TOKEN = re.compile(r'"[^"\\]*+(?:\\.[^"\\]*+)*+"|[{}\[\],:]', re.DOTALL)
 
 
 def dump_json(value: Any) -> str:
-    """A value as JSON, in ASCII where it holds half a surrogate pair or a number beyond 64 bits."""
+    """Serializes a value as JSON; in ASCII if it contains half a surrogate pair or a number beyond 64 bits."""
     try:
         return orjson.dumps(value).decode()
     except TypeError:
@@ -24,7 +24,7 @@ def dump_json(value: Any) -> str:
 
 
 def remove_member(text: str, name: str) -> str:
-    """The text of a JSON object without its members of that name, however often they come; all else as it stands."""
+    """Returns the text of a JSON object without members of that name; everything else is unchanged."""
     members, start, depth, key = [], text.index("{") + 1, 0, ""
     for token in _TOKEN.finditer(text):
         kind = token[0][0]

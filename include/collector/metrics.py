@@ -1,4 +1,6 @@
-"""Figures of the collector in the text format of Prometheus. No label holds an id: sources, statuses, codes alone."""
+"""Metrics of the collector in Prometheus text format. Labels contain no ids, only sources, status codes and error
+codes.
+"""
 
 from __future__ import annotations
 
@@ -10,15 +12,15 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Final
 
-#: Seconds of a sync: from a fast SSD to a disk in trouble.
+#: Seconds of a sync, from a fast SSD to a failing disk.
 SYNC_BUCKETS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0)
 GROUP_BUCKETS: Final = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000)
-#: Seconds of a call of a sink: from a stream next door to one that gives up after its tries.
+#: Seconds of a sink call, from a nearby stream to a call that exhausts its retries.
 SINK_BUCKETS: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 
 
 class Histogram:
-    """Counts of values up to bounds. Written by one thread; a reader may see the last value in part."""
+    """A histogram with fixed bounds. Written by one thread; a concurrent reader may see the last value partially."""
 
     def __init__(self, bounds: Sequence[float]) -> None:
         self._bounds = bounds
@@ -26,12 +28,12 @@ class Histogram:
         self.sum = 0.0
 
     def observe(self, value: float) -> None:
-        """Count a value."""
+        """Counts a value."""
         self._counts[bisect_left(self._bounds, value)] += 1
         self.sum += value
 
     def lines(self, name: str, *, labels: str = "") -> Iterable[str]:
-        """The histogram as text, with labels such as `source="games"`."""
+        """Yields the histogram as text, with labels such as `source="games"`."""
         count = 0
         before, alone = (f"{labels},", f"{{{labels}}}") if labels else ("", "")
         for bound, number in zip([*map(str, self._bounds), "+Inf"], self._counts, strict=True):
@@ -43,10 +45,11 @@ class Histogram:
 
 @dataclass(slots=True)
 class SinkMetrics:
-    """What one source's sink does. Written by the thread that delivers.
+    """Metrics of one source's sink. Written by the delivery thread.
 
     Attributes:
-        seconds: of each call of the sink, those that failed too. errors: tries that failed since the start.
+        seconds: duration of each sink call, including failed ones.
+        errors: failed attempts since the start.
     """
 
     seconds: Histogram = field(default_factory=lambda: Histogram(SINK_BUCKETS))
@@ -54,7 +57,7 @@ class SinkMetrics:
 
     @contextmanager
     def measure_call(self) -> Iterator[None]:
-        """Measure a call of the sink, whatever becomes of it."""
+        """Measures the duration of a sink call, including failed ones."""
         began = time.monotonic()
         try:
             yield
@@ -64,25 +67,25 @@ class SinkMetrics:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SinkSnapshot:
-    """The figures of a source's sink, and how many bytes wait for it now."""
+    """The metrics of a source's sink, and the bytes that wait for it."""
 
     metrics: SinkMetrics
     waiting_bytes: int
 
 
 class Metrics:
-    """What the process counts. Used by the thread of the event loop, but for the histograms of the spool."""
+    """Counters of the process. Used by the event loop's thread, except for the spool's histograms."""
 
     def __init__(self) -> None:
         self.requests: Counter[tuple[int, str]] = Counter()
         self.events: Counter[tuple[str, str]] = Counter()
         self.sync_seconds = Histogram(SYNC_BUCKETS)
         self.group_requests = Histogram(GROUP_BUCKETS)
-        #: By source; empty where nothing drains the spool beside the door.
+        #: By source; empty if no drain runs in this process.
         self.sinks: Callable[[], Mapping[str, SinkSnapshot]] = dict
 
     def text(self, gauges: Mapping[str, float]) -> str:
-        """All figures, with the current values of `gauges`."""
+        """Returns all metrics as text, with the current values of `gauges`."""
         lines = ["# TYPE deltaworks_collector_requests_total counter"]
         lines += [
             f'deltaworks_collector_requests_total{{status="{status}",code="{code}"}} {count}'
@@ -103,7 +106,7 @@ class Metrics:
 
 
 def _sink_lines(sinks: Mapping[str, SinkSnapshot]) -> list[str]:
-    """The figures of sinks; a name's lines stand together, as the format wants it."""
+    """Returns the metrics of sinks; lines of one metric are consecutive, as the format requires."""
     if not sinks:
         return []
     prefix, ordered = "deltaworks_collector_sink", sorted(sinks.items())

@@ -1,7 +1,7 @@
-"""Packs events into the objects that land, as a Firehose delivery stream forms them: JSON lines, gzip, no time inside.
+"""Packs events into objects in the layout of Firehose: JSON lines, gzip, without a timestamp.
 
-The same events give the same lines wherever they are packed, so that a crash between the plan and the put ends in the
-same object. Compressed bytes are not what identifies it: another zlib packs others.
+The same events give the same lines, so a retry after a crash puts the same object. Compressed bytes do not identify an
+object, because zlib versions differ.
 """
 
 from __future__ import annotations
@@ -14,20 +14,20 @@ from datetime import UTC, datetime
 
 from pydantic import BaseModel, ConfigDict
 
-#: Fast enough to keep up with any sender; level 6 takes 2.3 times the CPU for 9 % fewer bytes.
+#: Fast enough for any sender; level 6 takes 2.3 times the CPU for 9 % fewer bytes.
 GZIP_LEVEL = 1
 
 
 @dataclass(frozen=True, slots=True)
 class SpooledEvent:
-    """One event as it was spooled: its number, and the JSON that lands, without an end of line."""
+    """One spooled event: its number and its JSON, without a line end."""
 
     seq: int
     payload: bytes
 
 
 class ObjectPlan(BaseModel):
-    """What one object holds: every event of a source from `first` to `last`, under `key` and no other."""
+    """The plan of one object: all events of a source from `first` to `last`, under `key`."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -38,7 +38,7 @@ class ObjectPlan(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class PackedObject:
-    """An object, ready to be put. `crc` is that of the lines before they are compressed."""
+    """An object to be put. `crc` is the checksum of the uncompressed lines."""
 
     plan: ObjectPlan
     events: int
@@ -47,23 +47,23 @@ class PackedObject:
 
     @property
     def metadata(self) -> dict[str, str]:
-        """What says, of an object that is there already, whether it is this one."""
+        """Metadata that identifies the object, to recognize it if it exists already."""
         return {"first": str(self.plan.first), "last": str(self.plan.last), "crc": f"{self.crc:08x}"}
 
 
-def plan_object(prefix: str, *, collector: str, first: int, last: int, at: datetime) -> ObjectPlan:
-    """The plan of an object: its key names the hour, the collector and the numbers of its first and last event."""
-    hour = at.astimezone(UTC).strftime("%Y/%m/%d/%H")
+def plan_object(prefix: str, *, collector: str, first: int, last: int, created_at: datetime) -> ObjectPlan:
+    """Returns the plan of an object; its key contains the hour, the collector, and the first and last event number."""
+    hour = created_at.astimezone(UTC).strftime("%Y/%m/%d/%H")
     return ObjectPlan(first=first, last=last, key=f"{prefix}{hour}/{collector}-{first:012d}-{last:012d}.json.gz")
 
 
 def with_checksum_key(plan: ObjectPlan, crc: int) -> ObjectPlan:
-    """The plan for events whose key holds an object of others: with the checksum of its lines in the key."""
+    """Returns the plan with the checksum in the key, for a key that holds another object."""
     return plan.model_copy(update={"key": plan.key.removesuffix(".json.gz") + f"-{crc:08x}.json.gz"})
 
 
 def pack(plan: ObjectPlan, events: Sequence[SpooledEvent]) -> PackedObject:
-    """The object of a plan.
+    """Packs the object of a plan.
 
     Args:
         events: all events of the source from `plan.first` to `plan.last`, in order.
@@ -74,9 +74,9 @@ def pack(plan: ObjectPlan, events: Sequence[SpooledEvent]) -> PackedObject:
 
 
 def lines_checksum(body: bytes) -> int:
-    """The checksum of the lines in an object.
+    """Returns the checksum of an object's lines.
 
     Raises:
-        OSError, EOFError, zlib.error: it is no gzip.
+        OSError, EOFError, zlib.error: not gzip.
     """
     return zlib.crc32(gzip.decompress(body))

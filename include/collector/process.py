@@ -1,7 +1,7 @@
-"""The process of a collector: a spool, a door and an HTTP server, from the start to the end by SIGTERM.
+"""The process of a collector: spool, request handler and HTTP server, until SIGTERM.
 
-Exit codes: 0 after a signal, 10 for a wrong declaration, 20 where another process has the spool, 21 where its disk has
-failed. Whoever runs it starts it again after any of them; no event that was answered depends on how it ended.
+Exit codes: 0 after a signal, 10 for an invalid declaration, 20 if another process has locked the spool, 21 if its disk
+failed. The launcher restarts it after any of them; acknowledged events do not depend on how it ended.
 """
 
 from __future__ import annotations
@@ -39,28 +39,30 @@ _TICK_SECONDS = 1.0
 
 
 class Background(Protocol):
-    """What runs beside the door in threads of its own: the drain of the spool, the heartbeat."""
+    """A service with its own threads, such as the drain or the heartbeat."""
 
     def start(self) -> None:
-        """Begin."""
+        """Starts the service."""
 
     def stop(self, *, timeout_seconds: float) -> bool:
-        """End what is under way within so long; whether nothing is left to do. Nobody writes to the spool any more."""
+        """Completes current work within the timeout; returns whether nothing is left. The spool's writer must have
+        stopped.
+        """
 
 
-#: Makes what runs beside the door, of a spool that is recovered and has not begun.
+#: Creates the background services for a recovered spool that has not started.
 BackgroundFactory = Callable[[CollectorSpec, SpoolFolder, Spool, RecoveredSpool], Sequence[Background]]
 
 
 def no_background(
     _spec: CollectorSpec, _folder: SpoolFolder, _spool: Spool, _recovered: RecoveredSpool
 ) -> list[Background]:
-    """A door alone: what it takes stays in the spool until another process drains it."""
+    """Returns no services: events stay in the spool until another process drains it."""
     return []
 
 
 class _Server(uvicorn.Server):
-    """A server whose signals are the collector's: uvicorn's own handlers close the port at once."""
+    """A server without uvicorn's signal handlers, which close the port immediately."""
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -68,7 +70,7 @@ class _Server(uvicorn.Server):
 
 
 class CollectorProcess:
-    """One collector with a spool folder of its own."""
+    """One collector with its own spool folder."""
 
     def __init__(
         self,
@@ -89,11 +91,11 @@ class CollectorProcess:
         self._stopping: asyncio.Event | None = None
 
     def run(self) -> int:
-        """Take events until a signal; the exit code.
+        """Receives events until a signal; returns the exit code.
 
         Raises:
-            DeltaworksError: SPOOL_LOCKED, SPOOL_FOLDER_DAMAGED, SPOOL_SEGMENT_UNKNOWN; COLLECTOR_WITHOUT_SPOOL where it
-                is declared to answer after its sink, as a Lambda does.
+            DeltaworksError: SPOOL_LOCKED, SPOOL_FOLDER_DAMAGED, SPOOL_SEGMENT_UNKNOWN; COLLECTOR_WITHOUT_SPOOL, the
+                collector is declared with `ack: sink`, for a Lambda.
         """
         if self._spec.spool.ack == "sink":
             raise ConfigError(
@@ -101,7 +103,7 @@ class CollectorProcess:
                 f"The collector {self._spec.collector} declares `ack: sink`; a process answers from its spool.",
                 hint="Write `ack: spool`, or run it as a Lambda (`make lambda`).",
             )
-        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # a core would hold events, and what they say of people
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # a core dump would contain personal data
         folder = SpoolFolder.acquire(self._path)
         try:
             recovered = recover(folder)
@@ -114,7 +116,7 @@ class CollectorProcess:
             folder.close()
         if self._error is None:
             return 0
-        print(self._error.as_line(), flush=True)  # noqa: T201  the last line is what a launcher reads
+        print(self._error.as_line(), flush=True)  # noqa: T201  launchers read the last line
         return self._error.exit_code
 
     def _config(self) -> uvicorn.Config:
@@ -167,7 +169,7 @@ class CollectorProcess:
         serving = loop.create_task(server.serve([listener]))
         metrics_server = await asyncio.start_server(self._metrics_handler(spool), sock=metrics_listener)
         places = {"port": listener.getsockname()[1], "metrics_port": metrics_listener.getsockname()[1]}
-        print("COLLECTOR_LISTENING " + json.dumps(places), flush=True)  # noqa: T201  for whoever has started it
+        print("COLLECTOR_LISTENING " + json.dumps(places), flush=True)  # noqa: T201  for the launcher
         await leaving.wait()
         await self._drain_requests(server, serving)
         await asyncio.to_thread(spool.close)
@@ -177,7 +179,7 @@ class CollectorProcess:
             await asyncio.to_thread(service.stop, timeout_seconds=self._spec.limits.flush_seconds)
 
     async def _drain_requests(self, server: _Server, serving: asyncio.Task[None]) -> None:
-        """Take requests for as long as balancers may still send some, then no more, and end those under way."""
+        """Accepts requests while load balancers may still send some, then completes those in progress."""
         self._app.state = ServerState.DRAINING
         if self._error is None:
             with contextlib.suppress(asyncio.TimeoutError):
@@ -210,7 +212,7 @@ class CollectorProcess:
             self._stopping.set()
 
     async def _run_housekeeping(self, spool: Spool, server: _Server) -> None:
-        """About every second: bodies that do not come, connections that say nothing, what the disk has left."""
+        """Rejects slow bodies, closes idle connections and refreshes disk usage, about once per second."""
         loop = asyncio.get_running_loop()
         while True:
             await asyncio.sleep(_TICK_SECONDS)

@@ -1,7 +1,7 @@
-"""What of a spool is where it belongs, by source: written down before anything is deleted, and before an object is put.
+"""Delivery progress per source, stored before segments are deleted and before an object is put.
 
-One small file beside the segments, replaced as a whole and durably. Whoever holds the folder's lock writes it, from one
-thread a source.
+One small file with the segments, replaced atomically and durably. Written by the process that has locked the folder,
+from one thread per source.
 """
 
 from __future__ import annotations
@@ -19,9 +19,10 @@ FILE_NAME = "progress.json"
 
 
 class SourceProgress(BaseModel):
-    """One source: everything up to `done` is where it belongs. `planned` is the object that is put next, or again.
+    """Progress of one source: everything up to `delivered_up_to` is delivered. `planned_object` is the object to put
+    next.
 
-    `objects`, `events` and `dead_letters` count what was done in all.
+    `objects`, `events` and `dead_letters` are totals.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -41,7 +42,7 @@ class _ProgressFile(BaseModel):
 
 
 class Progress:
-    """The progress of one spool folder. Safe to share between threads of the process that holds the folder.
+    """The progress of one spool folder. Thread-safe within the process that has locked the folder.
 
     Raises:
         ContractError: SPOOL_PROGRESS_UNREADABLE.
@@ -53,20 +54,20 @@ class Progress:
         self._sources = _read(folder / FILE_NAME)
 
     def get(self, source: str) -> SourceProgress:
-        """That of one source; the start where it has none."""
+        """Returns the progress of one source; the initial one if none is stored."""
         with self._lock:
             return self._sources.get(source, SourceProgress())
 
     def all_sources(self) -> dict[str, SourceProgress]:
-        """That of every source that has any."""
+        """Returns the stored progress of all sources."""
         with self._lock:
             return dict(self._sources)
 
     def set(self, source: str, progress: SourceProgress) -> None:
-        """Write down the progress of a source; it has survived a power failure when this returns.
+        """Stores the progress of a source; durable on return.
 
         Raises:
-            OSError: the disk is full, or fails; what was written down before stands.
+            OSError: the disk is full or fails; the former progress is unchanged.
         """
         with self._lock:
             sources = {**self._sources, source: progress}
@@ -86,7 +87,9 @@ def _read(path: Path) -> dict[str, SourceProgress]:
     except ValidationError as error:
         raise ContractError(
             "SPOOL_PROGRESS_UNREADABLE",
-            f"{path} is no progress of a spool this release can read: {error.errors()[0]['msg']}.",
-            hint="Put back the release that wrote it. Where the file is damaged, move it away: what is in the folder "
-            "is then delivered once more, and gold counts each event once by its id.",
+            f"{path} is not a progress file that this release can read: {error.errors()[0]['msg']}.",
+            hint=(
+                "Run the release that wrote it. If the file is damaged, move it away: the folder is then "
+                "delivered again, and gold deduplicates events by id."
+            ),
         ) from error

@@ -1,7 +1,7 @@
-"""Looks at a spool that a process left behind: cuts what was never promised, puts damage aside, and counts on.
+"""Recovers a spool after a process ended: truncates unacknowledged writes, repairs damage, and continues the numbering.
 
-A crash may leave the group of the last write in parts. Nobody was told of it, so it goes. Anything else that cannot be
-read is damage: the events around it are kept, and the file as it was stays beside them as `.damaged`.
+A crash may leave the last group incomplete. It was not acknowledged, so it is truncated. Any other unreadable content
+is damage: the events around it are kept, and the original file stays as `.damaged`.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _REPAIRED_SUFFIX = ".repaired"
 
 @dataclass(frozen=True, slots=True)
 class Damage:
-    """Bytes of a segment that could not be read, and the numbers of the events that were in them."""
+    """Unreadable bytes of a segment, and the event numbers they contained."""
 
     path: Path
     start: int
@@ -42,7 +42,7 @@ class Damage:
 
 @dataclass(frozen=True, slots=True)
 class RecoveredSpool:
-    """A folder that can be written to: the number of its next event, bytes that were cut off, and what was damaged."""
+    """A recovered folder: the next event number, truncated bytes, and damages."""
 
     next_seq: int
     cut_bytes: int
@@ -50,28 +50,28 @@ class RecoveredSpool:
 
 
 def recover(folder: SpoolFolder) -> RecoveredSpool:
-    """Make a folder fit to be written to and drained. Idempotent: after a crash within it, it is done anew.
+    """Recovers a folder for writing and draining. Idempotent, also after a crash during recovery.
 
-    Nothing else may use the folder meanwhile.
+    No other process or thread may use the folder meanwhile.
 
     Raises:
-        ContractError: SPOOL_SEGMENT_UNKNOWN, a segment is of another release; SPOOL_FOLDER_DAMAGED, nobody can say how
-            far sinks are.
+        ContractError: SPOOL_SEGMENT_UNKNOWN, a segment has another version; SPOOL_FOLDER_DAMAGED, the progress cannot
+            be read.
     """
     next_seq, cut_bytes = _next_seq_from_progress(folder.path), 0
     damages: list[Damage] = []
     segments = folder.segments()
-    for at, path in enumerate(segments):
-        after = parse_segment_name(segments[at + 1].name) if at + 1 < len(segments) else None
-        mended = _SegmentRepair(path, after).repair(folder.collector)
-        next_seq, cut_bytes = max(next_seq, mended.next_seq), cut_bytes + mended.cut_bytes
-        damages += mended.damages
+    for index, path in enumerate(segments):
+        next_first_seq = parse_segment_name(segments[index + 1].name) if index + 1 < len(segments) else None
+        repaired = _SegmentRepair(path, next_first_seq).repair(folder.collector)
+        next_seq, cut_bytes = max(next_seq, repaired.next_seq), cut_bytes + repaired.cut_bytes
+        damages += repaired.damages
     sync_folder(folder.path)
     return RecoveredSpool(next_seq, cut_bytes, tuple(damages))
 
 
 class _SegmentRepair:
-    """One segment; `after` is the first number of the next one, None of the newest."""
+    """Repairs one segment; `next_first_seq` is the first number of the next segment, None for the last."""
 
     def __init__(self, path: Path, next_first_seq: int | None) -> None:
         self._path = path
@@ -81,28 +81,28 @@ class _SegmentRepair:
     def repair(self, collector: bytes) -> RecoveredSpool:
         segment = Segment.open(self._path)
         frames, unreadable = self._read_frames(segment)
-        good_end = frames[-1].end if frames else HEADER_BYTES
+        valid_end = frames[-1].end if frames else HEADER_BYTES
         size = self._path.stat().st_size
         if segment.header is None:
             if not frames and self._next_first_seq is None:
-                self._path.unlink()  # its making was cut off: its name was not durable, and nothing in it promised
+                self._path.unlink()  # its creation was interrupted, so nothing was acknowledged
                 return RecoveredSpool(self._first_seq, size, ())
-            unreadable.insert(0, UnreadableBytes(0, HEADER_BYTES, "the segment's head is none", at_end=False))
-        torn = unreadable and unreadable[-1].at_end and self._next_first_seq is None
-        damages = self._find_damages(frames, unreadable[:-1] if torn else unreadable)
+            unreadable.insert(0, UnreadableBytes(0, HEADER_BYTES, "the segment header is invalid", at_end=False))
+        is_torn = unreadable and unreadable[-1].at_end and self._next_first_seq is None
+        damages = self._find_damages(frames, unreadable[:-1] if is_torn else unreadable)
         last = max((frame.seq for frame in frames if frame.kind == FrameKind.EVENT), default=self._first_seq - 1)
         next_seq = last + 1 if self._next_first_seq is None else self._next_first_seq
         if damages:
             self._replace_damaged(frames, collector)
             return RecoveredSpool(next_seq, 0, tuple(damages))
         if not frames and self._next_first_seq is None:
-            self._path.unlink()  # the next one has its number, and so its name
-        elif good_end < size:
-            _truncate(self._path, good_end)
-        return RecoveredSpool(next_seq, size - good_end, ())
+            self._path.unlink()  # the next segment gets its number and name
+        elif valid_end < size:
+            _truncate(self._path, valid_end)
+        return RecoveredSpool(next_seq, size - valid_end, ())
 
     def _read_frames(self, segment: Segment) -> tuple[list[Frame], list[UnreadableBytes]]:
-        """Frames without their payloads in memory, and what lies between them."""
+        """Returns frames without payloads, and the unreadable ranges between them."""
         frames, unreadable = [], []
         for item in segment.scan():
             if isinstance(item, UnreadableBytes):
@@ -110,24 +110,26 @@ class _SegmentRepair:
             elif self._next_first_seq is None or item.seq < self._next_first_seq:
                 frames.append(Frame(item.seq, item.kind, item.source, b"", item.start, item.end))
             else:
-                break  # written, never promised, and its number given to an event of the next segment
+                break  # unacknowledged; its number belongs to an event of the next segment
         return frames, unreadable
 
     def _find_damages(self, frames: list[Frame], unreadable: list[UnreadableBytes]) -> list[Damage]:
-        """What is missing, as the numbers around it say; bytes between numbers that are all there were no events."""
+        """Returns the missing event numbers. Unreadable bytes between consecutive numbers contained no event."""
         damages = []
         events = [frame for frame in frames if frame.kind == FrameKind.EVENT]
         for gap in unreadable:
-            before = max((frame.seq for frame in events if frame.end <= gap.start), default=self._first_seq - 1)
-            behind = min((frame.seq for frame in events if frame.start >= gap.end), default=self._next_first_seq)
-            if gap.at_end and behind is not None and before + 1 >= behind:
-                continue  # what a failed sync left behind the last promised event
-            last = before if behind is None else behind - 1
-            damages.append(Damage(self._path, gap.start, gap.end, gap.reason, before + 1, last))
+            seq_before = max((frame.seq for frame in events if frame.end <= gap.start), default=self._first_seq - 1)
+            seq_after = min((frame.seq for frame in events if frame.start >= gap.end), default=self._next_first_seq)
+            if gap.at_end and seq_after is not None and seq_before + 1 >= seq_after:
+                continue  # left by a failed sync after the last acknowledged event
+            last = seq_before if seq_after is None else seq_after - 1
+            damages.append(Damage(self._path, gap.start, gap.end, gap.reason, seq_before + 1, last))
         return damages
 
     def _replace_damaged(self, frames: list[Frame], collector: bytes) -> None:
-        """Keep the damaged file beside one that holds its good frames; at every moment the segment's name has one."""
+        """Replaces the damaged file by one with its valid frames and keeps the original; the segment's name always
+        refers to a file.
+        """
         damaged = self._path.with_name(self._path.name + DAMAGED_SUFFIX)
         repaired = self._path.with_name(self._path.name + _REPAIRED_SUFFIX)
         created_ms = int(self._path.stat().st_mtime * 1000)
@@ -155,7 +157,7 @@ def _truncate(path: Path, size: int) -> None:
 
 
 def _next_seq_from_progress(folder: Path) -> int:
-    """The number behind the last one a sink has or has planned: segments that are done are gone."""
+    """Returns the number after the last delivered or planned event, because delivered segments are deleted."""
     file = folder / "progress.json"
     if not file.exists():
         return 1
@@ -164,16 +166,16 @@ def _next_seq_from_progress(folder: Path) -> int:
     except orjson.JSONDecodeError as error:
         raise ContractError(
             "SPOOL_FOLDER_DAMAGED",
-            f"{file} is no JSON, so that nobody can say how far sinks are.",
+            f"{file} is not valid JSON, so the delivery progress is unknown.",
             hint="Put it back from a copy, or start with a new folder and leave this one to be drained.",
         ) from error
 
 
 def _max_seq(value: Any) -> int:
-    """The largest `done` or `last` at any depth."""
+    """Returns the largest event number at any depth."""
     if isinstance(value, list):
         return max(map(_max_seq, value), default=0)
     if not isinstance(value, dict):
         return 0
-    own = [number for key in ("delivered_up_to", "last") if isinstance(number := value.get(key), int)]
-    return max([*own, *map(_max_seq, value.values())], default=0)
+    own_seqs = [number for key in ("delivered_up_to", "last") if isinstance(number := value.get(key), int)]
+    return max([*own_seqs, *map(_max_seq, value.values())], default=0)

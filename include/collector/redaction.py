@@ -1,8 +1,8 @@
-"""Strips events of people at the door: before the first byte of them reaches the spool, a log or a sink.
+"""Redacts events with personal data before they reach the spool, a log or a sink.
 
-What is in the vault later travels through the spool sealed: one frame a request, of the kind IDENTITIES, whose payload
-is a line of JSON with the sealed frames in Base64. A request whose frame cannot be sealed is turned away: its sender
-keeps it, and nothing goes on in plain.
+Data for the vault passes through the spool as one sealed frame per request, of kind IDENTITIES, whose payload is a JSON
+line with the sealed frames in Base64. If a frame cannot be sealed the request is rejected: its sender keeps it, and
+nothing is stored in plain text.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from deltaworks.privacy.envelope_encryption import SealedFrame, SealedKind, Seal
 from deltaworks.privacy.redactor import RedactionOutcome, RedactionResult, Redactor
 from deltaworks.privacy.suppression import Suppression
 
-#: What is sealed of one body that cannot be read; of the rest there is the digest.
+#: Maximum number of bytes sealed of one unreadable body; of the rest only the digest is stored.
 _MAX_SEALED_BODY_BYTES: Final = 65_536
 
 
 class SourceRedactor:
-    """Strips the events of one source. Used by the thread of the door, but for `suppress`.
+    """Redacts the events of one source. Used by the request handler's thread, except for `suppress`.
 
     Args:
-        sealer: of the source's namespace.
+        sealer: encrypts for the source's namespace.
     """
 
     def __init__(self, walker: Redactor, sealer: Sealer) -> None:
@@ -36,16 +36,16 @@ class SourceRedactor:
         self._sealer = sealer
 
     def begin_request(self, received_ms: int) -> RequestRedactor:
-        """Begin with the events of a request."""
+        """Starts the redaction of a request's events."""
         return RequestRedactor(self._walker, self._sealer, received_ms, self.counts)
 
     def suppress(self, suppression: Suppression) -> None:
-        """Drop from now on the events of whom the list names."""
+        """Drops events of the people in the suppression list from now on."""
         self._walker.set_suppression(suppression)
 
 
 class RequestRedactor:
-    """What is stripped of one request."""
+    """The redaction of one request."""
 
     def __init__(self, walker: Redactor, sealer: Sealer, received_ms: int, counts: Counter[str]) -> None:
         self._walker = walker
@@ -55,17 +55,17 @@ class RequestRedactor:
         self._unreadable: list[bytes] = []
 
     def redact(self, event: dict[str, Any]) -> dict[str, Any] | None:
-        """The event as it may be kept, changed in place; None for one that is kept nowhere, which is counted."""
+        """Redacts the event in place and returns it; None for an event that must not be stored, which is counted."""
         outcome = self._walker.redact(event, at_ms=self._received_ms, result=self._stripped)
         return event if outcome is RedactionOutcome.KEPT else None
 
     def record_unreadable(self, text: str) -> None:
-        """Take note of what cannot be read, and so not be stripped."""
+        """Records text that cannot be parsed and therefore not be redacted."""
         self._stripped.counts["unreadable"] += 1
         self._unreadable.append(text.encode("utf-8", "surrogatepass"))
 
     def sealed_payload(self, request: str) -> bytes | None:
-        """The payload of the request's sealed frame; None where there is nothing to seal.
+        """Returns the payload of the request's sealed frame; None without content to seal.
 
         Raises:
             TransientError: KEY_SERVICE_UNREACHABLE.
@@ -85,7 +85,7 @@ class RequestRedactor:
 
 
 def encode_vault_file(lines: Iterable[tuple[int, bytes]]) -> bytes:
-    """The sealed file of payloads of the spool, by their numbers."""
+    """Encodes spool payloads, by their numbers, as a sealed file."""
     return encode_sealed_file(
         SealedFrame(seq, kind, base64.b64decode(payload))
         for seq, line in lines

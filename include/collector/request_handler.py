@@ -1,7 +1,7 @@
-"""The door: one request from its head to its answer, without a server around it. HTTP servers and a Lambda share it.
+"""Handles one request from its head to its response, independently of a server. Shared by HTTP servers and the Lambda.
 
-A request is admitted by its head, then its body is read into events, then they are made durable, then it is answered.
-Nothing that passes key and size is turned away for what is in it.
+A request is admitted by its head, its body is parsed into events, the events are made durable, and then the response is
+sent. A request with a valid key and size is never rejected for its content.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ log = logging.getLogger(__name__)
 
 _BATCH_PATHS = ("batch", "b", "import")
 _SINGLE_PATHS = ("track", "identify", "page", "screen", "group", "alias", "t", "i", "p", "s", "g", "a")
-#: How the body of a path is read.
+#: The body form of each path.
 BODY_FORMS: Mapping[str, str] = {
     **{f"/v1/{name}": "batch" for name in _BATCH_PATHS},
     "/beacon/v1/batch": "batch",
@@ -47,7 +47,7 @@ JSON_LINES_TYPES = (b"application/x-ndjson", b"application/jsonl", b"application
 
 
 class RequestHead(NamedTuple):
-    """A request without its body. Names of headers are in lower case."""
+    """A request without its body. Header names are in lower case."""
 
     method: str
     path: str
@@ -57,7 +57,7 @@ class RequestHead(NamedTuple):
 
 
 class AdmittedRequest(NamedTuple):
-    """A request whose body may be read. `holder` is None where its key is in the body."""
+    """A request whose body may be read. `key` is None if the write key is in the body."""
 
     head: RequestHead
     request_id: str
@@ -67,7 +67,7 @@ class AdmittedRequest(NamedTuple):
 
 
 class AcceptedEvents(NamedTuple):
-    """The events of a request, to be made durable before `answer` is given."""
+    """The events of a request, to be made durable before the response is sent."""
 
     entries: list[Entry]
     response: Response
@@ -77,18 +77,19 @@ class AcceptedEvents(NamedTuple):
 
     @property
     def submission(self) -> list[Entry]:
-        """All that is to be made durable, what was sealed first: it has the number of the first event behind it."""
+        """All entries to write. The sealed frame comes first; it has the number of the next event."""
         return self.entries if self.sealed is None else [self.sealed, *self.entries]
 
 
 class RequestHandler:
-    """Admits requests and reads their events. Used by one thread.
+    """Admits requests and parses their events. Not thread-safe.
 
     Args:
-        collector: the id that events carry.
-        numbers: of sources, as the spool has them.
-        refuses: why nothing can be taken now, looked at before a body is read; None where it can.
-        strips: by source, what is done to an event before anything of it is kept.
+        collector_id: the id in events.
+        source_numbers: numbers of sources in the spool.
+        rejection_reason: returns why requests are rejected now, checked before a body is read; None if they are
+            accepted.
+        redactions: redaction by source, applied before an event is stored.
     """
 
     def __init__(
@@ -119,7 +120,7 @@ class RequestHandler:
         }
 
     def admit(self, head: RequestHead, request_id: str) -> AdmittedRequest | Response:
-        """Whether the body of a request may be read; else the answer."""
+        """Returns the admitted request, or a rejection."""
         headers = head.headers
         encoding = headers.get(b"content-encoding", b"").strip().lower()
         if (problem := self._head_problem(head, encoding)) is not None:
@@ -134,7 +135,7 @@ class RequestHandler:
         return AdmittedRequest(head, request_id, BODY_FORMS[head.path], encoding, key)
 
     def _head_problem(self, head: RequestHead, encoding: bytes) -> str | None:
-        """What is wrong with a request whoever sends it."""
+        """Returns the error code of an invalid request head, regardless of its sender."""
         if head.path not in BODY_FORMS:
             return "path"
         if head.method != "POST":
@@ -145,7 +146,7 @@ class RequestHandler:
         return "too_large" if length.isdigit() and int(length) > self.spec.limits.max_body_bytes else None
 
     def read_events(self, request: AdmittedRequest, body: bytes) -> AcceptedEvents | Response:
-        """The events of a body that was read; else the answer."""
+        """Parses the events of a body; returns a rejection if that is not possible."""
         head, request_id = request.head, request.request_id
         if len(body) > self.spec.limits.max_body_bytes:
             return reject("too_large", request_id)
@@ -207,16 +208,16 @@ class RequestHandler:
 
     @staticmethod
     def _seal(redaction: RequestRedaction, source_number: int, request_id: str) -> Entry | Response | None:
-        """What of a request goes to the vault; nothing of the request is taken where that cannot be sealed."""
+        """Returns the request's sealed frame, if any. Rejects the request if it cannot be sealed."""
         try:
             payload = redaction.sealed_payload(request_id)
         except DeltaworksError as error:
-            log.warning("a request was turned away: %s", error.condition)
+            log.warning("a request was rejected: %s", error.condition)
             return reject("keys", request_id)
         return None if payload is None else Entry(source_number, (payload,), FrameKind.IDENTITIES)
 
     def with_cors(self, head: RequestHead, response: Response) -> Response:
-        """The answer with what lets scripts read it: those of pages that may send to any of the sources."""
+        """Adds CORS headers to the response if any source allows the request's origin."""
         origin = head.headers.get(b"origin")
         if origin is None or not self.keys.is_known_origin(origin.decode("latin-1")):
             return response
@@ -234,14 +235,15 @@ def _parse_body(request: AdmittedRequest, text: str) -> RequestBody:
 
 
 def new_request_id() -> str:
-    """An id of a request, as answers and events carry it."""
+    """Returns a new request id, as in responses and events."""
     return os.urandom(12).hex()
 
 
 def request_ids() -> Callable[[], str]:
-    """Gives the ids of one process's requests, without a call of the system for each.
+    """Returns a generator function of request ids, without a system call per id.
 
-    They look as those of `new_request_id`. A process that is copied while it runs, as a Lambda may be, needs that one.
+    Ids look like those of `new_request_id`. A process that may be cloned while it runs, such as a Lambda, must use that
+    function.
     """
     start, numbers = os.urandom(6).hex(), count(int.from_bytes(os.urandom(4)))
     return lambda: f"{start}{next(numbers):012x}"

@@ -1,7 +1,7 @@
-"""What the collector answers: one table of refusals, and the body of a success.
+"""Responses of the collector: the table of rejections, and the body of a success.
 
-A success is 200 and never 202 or 204: one SDK in wide use takes those for failures, sends ten times and drops the
-batch. For the same reason every error has `code` and `message`. SDKs read the status alone: nothing hangs on verdicts.
+A success is 200, never 202 or 204: a widely used SDK treats those as failures, retries ten times and drops the batch.
+For the same reason every error has `code` and `message`. SDKs read only the status; verdicts are informational.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ Headers = list[tuple[bytes, bytes]]
 JSON_CONTENT_TYPE: Final = (b"content-type", b"application/json")
 CLOSE_HEADER: Final = (b"connection", b"close")
 MALFORMED_VERDICT: Final = "kept:malformed"
-#: Of an event that may not be kept, whether its subject has refused or was erased: senders are not told which.
+#: For an event that must not be stored because its subject opted out or was erased; senders are not told which.
 DROPPED_VERDICT: Final = "dropped"
 MAX_RETRY_AFTER_SECONDS: Final = 30
 
 
 class Response(NamedTuple):
-    """Status, body and headers of an answer. `code` names a refusal, and is empty for a success.
+    """Status, body and headers of a response. `code` names a rejection and is empty for a success.
 
     Attributes:
-        wire: the whole response of HTTP/1.1 where it is prepared, to a request whose connection stays.
+        prepared_bytes: the complete HTTP/1.1 response for a keep-alive connection, if prepared.
     """
 
     status: int
@@ -39,13 +39,13 @@ class Response(NamedTuple):
 
     @property
     def closes_connection(self) -> bool:
-        """Whether the connection ends with the answer."""
+        """Whether the connection is closed after the response."""
         return CLOSE_HEADER in self.headers
 
 
 @dataclass(frozen=True, slots=True)
 class Rejection:
-    """A row of the table: what SDKs do with the status decides what it is used for."""
+    """A row of the rejection table; the status is chosen for how SDKs react to it."""
 
     status: int
     message: str
@@ -54,34 +54,36 @@ class Rejection:
 
 
 REJECTIONS: Final[dict[str, Rejection]] = {
-    "bad_key": Rejection(401, "No source has this write key, or it has expired."),
-    "origin": Rejection(403, "Scripts of this page may not send to the source: declare its origin."),
-    "path": Rejection(404, "There is nothing at this path. Events are posted to /v1/batch or /v1/events."),
-    "method": Rejection(405, "Events are sent with POST."),
+    "bad_key": Rejection(401, "The write key is unknown or has expired."),
+    "origin": Rejection(403, "The source does not allow this origin. Declare it in the source's origins."),
+    "path": Rejection(404, "Unknown path. Post events to /v1/batch or /v1/events."),
+    "method": Rejection(405, "Send events with POST."),
     "slow_body": Rejection(408, "The body did not arrive in time.", closes_connection=True),
     "too_large": Rejection(
-        413, "The body, or what it inflates to, is above the limit: send less at once.", closes_connection=True
+        413, "The body, or its decompressed content, exceeds the limit. Send smaller requests.", closes_connection=True
     ),
-    "encoding": Rejection(415, "Send the body as it is, or with Content-Encoding gzip or zstd."),
-    "rate": Rejection(429, "The key sends more events than its rate allows.", is_retryable=True),
-    "spool_full": Rejection(503, "The spool is full: its sink has not taken events for long.", is_retryable=True),
-    "disk": Rejection(503, "The disk of the spool does not take events now.", is_retryable=True),
+    "encoding": Rejection(415, "Send the body uncompressed, or with Content-Encoding gzip or zstd."),
+    "rate": Rejection(429, "The write key exceeds its rate limit.", is_retryable=True),
+    "spool_full": Rejection(
+        503, "The spool is full because its sink has not accepted events for some time.", is_retryable=True
+    ),
+    "disk": Rejection(503, "The spool's disk cannot store events now.", is_retryable=True),
     "keys": Rejection(503, "The key service does not answer.", is_retryable=True),
-    "sink": Rejection(503, "The sink does not take events now.", is_retryable=True),
-    "busy": Rejection(503, "Too many requests are under way.", is_retryable=True),
+    "sink": Rejection(503, "The sink does not accept events now.", is_retryable=True),
+    "busy": Rejection(503, "Too many requests are in progress.", is_retryable=True),
     "draining": Rejection(
-        503, "This collector is being stopped; another one takes events.", is_retryable=True, closes_connection=True
+        503, "This collector is stopping. Retry to reach another one.", is_retryable=True, closes_connection=True
     ),
     "internal": Rejection(500, "The collector failed. Send the request again.", is_retryable=True),
 }
 
 
 def reject(code: str, request_id: str, *, retry_after_seconds: float | None = None) -> Response:
-    """The answer of a row of the table.
+    """Returns the response for a row of the rejection table.
 
     Args:
-        retry_after_seconds: where it is known when a retry can succeed; else one to ten seconds, so that clients that
-            were turned away together do not come back together. Never above `LONGEST_RETRY_SECONDS`.
+        retry_after_seconds: when a retry can succeed, if known; otherwise one to ten seconds at random, so that
+            rejected clients do not return together. At most `MAX_RETRY_AFTER_SECONDS`.
     """
     row = REJECTIONS[code]
     headers: Headers = [JSON_CONTENT_TYPE]
@@ -95,11 +97,11 @@ def reject(code: str, request_id: str, *, retry_after_seconds: float | None = No
 
 
 def success(count: int, verdicts: Mapping[int, str], *, malformed_count: int | None = None) -> Response:
-    """All events of a request are durable, but for those that may not be kept at all.
+    """Returns the response if all events are durable, except those that must not be stored.
 
     Args:
-        verdicts: of other events than the accepted ones, by index.
-        kept: how many of these could not be read and are in quarantine later; all of them by default.
+        verdicts: verdicts of events that were not accepted normally, by index.
+        malformed_count: how many of these could not be parsed and go to quarantine; all of them by default.
     """
     if not verdicts:
         return _all_accepted(count)
@@ -119,10 +121,10 @@ def _all_accepted(count: int) -> Response:
 
 
 def encode_response(response: Response, *, closes_connection: bool = False) -> bytes:
-    """The whole response of HTTP/1.1 to a request with a body.
+    """Returns the complete HTTP/1.1 response to a request with a body.
 
     Args:
-        closes: the connection ends with it, whatever its headers say.
+        closes_connection: close the connection, regardless of the headers.
     """
     headers = (
         [*response.headers, CLOSE_HEADER] if closes_connection and not response.closes_connection else response.headers

@@ -1,8 +1,8 @@
-"""The spool: events are on the disk of the collector before anybody is told that they were taken.
+"""The spool: a write-ahead log that makes events durable before senders get a response.
 
-One thread writes. It takes all that waits, gives the events their numbers, appends them to the open segment and syncs
-it once for all (group commit: the delay of the last sync is what gathers the next group). Only then are the senders
-answered. What was answered survives the end of the process and of the machine's power, not the loss of its disk.
+One thread writes. It takes all queued entries, numbers the events, appends them to the open segment and syncs once for
+all (group commit: the next group collects during a sync). Then it responds to the senders. Acknowledged events survive
+a process crash and a power failure, not the loss of the disk.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ from collector.submissions import Entry, OnGroupWritten, OnWritten, Submission, 
 from deltaworks.errors import TransientError
 from deltaworks.specs.collector import SpoolSpec
 
-#: A group takes requests until it is as long.
+#: Target size of a group.
 MAX_GROUP_BYTES: Final = 4 << 20
-#: Failed syncs in a row that end the process: of the disk nothing is to be hoped for.
+#: Consecutive failed syncs that end the process.
 MAX_FAILURES: Final = 2
 _NO_SPACE: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
-#: From here on `fill` says that no more should come; at 1 nothing is taken.
+#: Fill ratio from which `fill_ratio` asks for no more requests; at 1 all are rejected.
 NEARLY_FULL_RATIO: Final = 0.9
 
 
 @dataclass(slots=True)
 class _OpenSegment:
-    """The segment that is written. Up to `good` all is durable."""
+    """The segment being written. Everything up to `durable_bytes` is durable."""
 
     path: Path
     first_seq: int
@@ -45,16 +45,16 @@ class _OpenSegment:
 
 
 class Spool:
-    """Takes entries from any thread; one thread of its own writes them.
+    """Accepts entries from any thread; its own thread writes them.
 
-    A `Written` without a problem is given after its group is durable, and never before. One with a problem says that
-    the request may be sent again; what of it reached the disk is cut off, and its numbers are given to others.
+    A `WriteResult` without a problem is reported only after its group is durable. One with a problem means that the
+    request may be sent again; its partial writes are truncated and its numbers reused.
 
     Args:
-        next_seq: the number of the first event, from `recovery.recover`.
-        wake: is handed what became of a group, once, in the writer's thread.
-        on_failure: is called in the writer's thread where the disk is hopeless, and the process had better end.
-        on_group: is called in the writer's thread with the requests of a group and the seconds of its sync.
+        next_seq: number of the first event, from `recovery.recover`.
+        on_group_written: called once per group with all results, in the writer's thread.
+        on_failure: called in the writer's thread if the disk keeps failing and the process should end.
+        on_sync: called in the writer's thread with the number of requests and the seconds of the sync.
     """
 
     def __init__(
@@ -92,19 +92,19 @@ class Spool:
         self._thread = threading.Thread(target=self._run, name="spool", daemon=True)
 
     def start(self) -> None:
-        """Begin to write."""
+        """Starts the writer's thread."""
         self._thread.start()
 
     def submit(self, entries: Sequence[Entry], on_written: OnWritten) -> None:
-        """Have entries written, all of them or none, one behind the other.
+        """Queues the entries of a request, which are written completely or not at all.
 
         Args:
-            done: is given what became of them, from the writer's thread or as `wake` has it.
+            on_written: called with the result, in the writer's thread or by `on_group_written`.
         """
         self.submit_all([Submission(entries, on_written)])
 
     def submit_all(self, submissions: Sequence[Submission]) -> None:
-        """Have the entries of several requests written, as `submit` does, in one hand-over."""
+        """Queues the entries of several requests, as `submit` does."""
         with self._ready:
             if not self._closing:
                 self._queue.extend(submissions)
@@ -115,31 +115,33 @@ class Spool:
             submission.on_written(WriteResult(problem="draining"))
 
     def durable_position(self) -> tuple[int, int]:
-        """Up to where the folder may be read now: the first number of the newest segment that was written to, and the
-        byte up to which it is durable. Segments before it may be read up to the first number of the next one."""
+        """Returns how far the folder may be read: the first number of the newest segment, and its durable length.
+        Earlier segments may be read up to the first number of the next.
+        """
         return self._durable_position
 
     def next_seq(self) -> int:
-        """The number the next event will get. Every event below it is durable."""
+        """Returns the number of the next event. All events below it are durable."""
         return self._next_seq
 
     def record_deleted(self, size_bytes: int) -> None:
-        """Take note that a segment was deleted."""
+        """Records that a segment was deleted."""
         self._used_bytes -= size_bytes
 
     def rejection_reason(self) -> str | None:
-        """Why nothing can be taken: `spool_full` or `disk`; None where it can. Costs nothing, so it is looked at
-        before a body is read."""
+        """Returns why requests are rejected, `spool_full` or `disk`; None if they are accepted. Cheap enough to call
+        before a body is read.
+        """
         if self._used_bytes >= self._spec.max_bytes:
             return "spool_full"
         return "disk" if self._free_percent < self._spec.min_free_percent else None
 
     def fill_ratio(self) -> float:
-        """How full the spool is, from 0 to 1; 1 too where the disk has no more to give."""
+        """Returns how full the spool is, from 0 to 1; also 1 if the disk is nearly full."""
         return 1.0 if self.rejection_reason() else self._used_bytes / self._spec.max_bytes
 
     def gauges(self) -> dict[str, float]:
-        """Figures of now, for metrics."""
+        """Returns the current gauges for metrics."""
         return {
             "spool_bytes": self._used_bytes,
             "spool_fill": self.fill_ratio(),
@@ -149,12 +151,12 @@ class Spool:
         }
 
     def refresh_disk_usage(self) -> None:
-        """Count anew what the folder takes and what the disk has left: sinks remove segments meanwhile."""
+        """Recalculates the folder's size and the free disk space, because sinks delete segments."""
         self._used_bytes = self._folder.size_bytes()
         self._free_percent = self._disk.free_percent(self._folder.path)
 
     def close(self) -> None:
-        """Write what waits, close the segment and end the thread. What comes later is turned away."""
+        """Writes queued entries, closes the segment and ends the thread. Later submissions are rejected."""
         with self._ready:
             self._closing = True
             self._ready.notify()
@@ -170,7 +172,7 @@ class Spool:
                 self._current_group = []
                 self._close_expired()
             self._close_segment()
-        except Exception as error:  # whatever ends the writer ends the process: nobody may wait for it for ever
+        except Exception as error:  # no request may wait forever, so any error in the writer ends the process
             with self._ready:
                 self._closing = True
                 waiting = [*self._current_group, *self._queue]
@@ -179,18 +181,18 @@ class Spool:
             self._report_failure(f"{type(error).__name__}: {error}")
 
     def _next_group(self) -> list[Submission] | None:
-        """All that waits, up to `GROUP_BYTES`; nothing where a segment has become old; None at the end."""
+        """Returns all queued submissions up to `MAX_GROUP_BYTES`; empty if a segment expired; None at the end."""
         with self._ready:
             while not self._queue:
                 if self._closing:
                     return None
-                left = None
+                remaining_seconds = None
                 if self._segment is not None:
-                    left = self._segment.opened_at + self._spec.segment_seconds - self._clock()
-                    if left <= 0:
+                    remaining_seconds = self._segment.opened_at + self._spec.segment_seconds - self._clock()
+                    if remaining_seconds <= 0:
                         return []
                 self._idle = True
-                self._ready.wait(left)
+                self._ready.wait(remaining_seconds)
                 self._idle = False
             group: list[Submission] = []
             size = 0
@@ -200,9 +202,9 @@ class Spool:
             return group
 
     def _commit(self, group: list[Submission]) -> None:
-        """Write a group and sync it, then answer; where that fails cut it off, then answer."""
-        data, firsts, seq = encode_group(group, self._next_seq)
-        begun = time.perf_counter()
+        """Writes and syncs a group, then responds; on failure truncates it, then responds."""
+        data, first_seqs, seq = encode_group(group, self._next_seq)
+        started_at = time.perf_counter()
         try:
             segment = self._get_segment()
             write_all(segment.file, data)
@@ -210,25 +212,25 @@ class Spool:
             self._reject_group(group, error, before_sync=True)
             return
         try:
-            begun = time.perf_counter()
+            started_at = time.perf_counter()
             segment.file.sync()
         except OSError as error:
             self._reject_group(group, error, before_sync=False)
             return
-        self._on_sync(len(group), time.perf_counter() - begun)
+        self._on_sync(len(group), time.perf_counter() - started_at)
         self._failures_in_row = 0
         segment.durable_bytes += len(data)
         self._used_bytes += len(data)
         self._next_seq = seq
         self._durable_position = (segment.first_seq, segment.durable_bytes)
         self._on_group_written(
-            [(item.on_written, WriteResult(number)) for item, number in zip(group, firsts, strict=True)]
+            [(item.on_written, WriteResult(number)) for item, number in zip(group, first_seqs, strict=True)]
         )
         if segment.durable_bytes >= self._spec.segment_bytes:
             self._close_segment()
 
     def _get_segment(self) -> _OpenSegment:
-        """The open segment, or a new one, whose name is durable before anything in it is promised."""
+        """Returns the open segment, or creates one, whose name is durable before its events are acknowledged."""
         if self._segment is not None:
             return self._segment
         path = self._folder.path / segment_name(self._next_seq)
@@ -244,23 +246,22 @@ class Spool:
         return self._segment
 
     def _reject_group(self, group: list[Submission], error: OSError, *, before_sync: bool) -> None:
-        """Take back what was written of a group, and answer that it was not taken.
+        """Truncates the writes of a group and rejects its requests.
 
-        A disk that is full says so before the sync: what was written is cut off and the segment goes on. After any
-        other failure, and after a failed sync, the kernel may have dropped pages: the segment ends at its last good
-        offset.
+        A full disk fails before the sync: the write is truncated and the segment continues. After other failures, or a
+        failed sync, the kernel may have dropped pages, so the segment ends at its durable length.
         """
-        full = error.errno in _NO_SPACE
-        if not full:
+        is_full = error.errno in _NO_SPACE
+        if not is_full:
             self.failures += 1
             self._failures_in_row += 1
-        if not (full and before_sync and self._truncate_segment()):
+        if not (is_full and before_sync and self._truncate_segment()):
             self._abandon_segment()
         self._on_group_written([(submission.on_written, WriteResult(problem="disk")) for submission in group])
         self._fail_if_repeated(error)
 
     def _truncate_segment(self) -> bool:
-        """Cut the open segment at its last good offset, to write on there; whether that could be done."""
+        """Truncates the open segment to its durable length, to continue there; returns whether that succeeded."""
         segment = self._segment
         if segment is None or segment.durable_bytes < HEADER_BYTES:
             return segment is None
@@ -271,9 +272,9 @@ class Spool:
         return True
 
     def _abandon_segment(self) -> None:
-        """End the open segment at its last good offset without a sync of it.
+        """Ends the open segment at its durable length without a sync.
 
-        Where what lies behind comes back after a crash, its numbers are those of the next segment, and nobody reads it.
+        If later bytes reappear after a crash, their numbers belong to the next segment, and readers ignore them.
         """
         segment, self._segment = self._segment, None
         if segment is None:
@@ -295,8 +296,8 @@ class Spool:
             self._on_failure(
                 TransientError(
                     "SPOOL_FAILED",
-                    f"The disk of {self._folder.path} does not take events: {problem}.",
-                    hint="Look at the disk; the process is started again by whoever runs it.",
+                    f"The disk of {self._folder.path} cannot store events: {problem}.",
+                    hint="Check the disk. The launcher restarts the process.",
                 )
             )
 
@@ -306,7 +307,7 @@ class Spool:
             self._close_segment()
 
     def _close_segment(self) -> None:
-        """Close the open segment: the next group begins another one."""
+        """Closes the open segment; the next group creates another."""
         segment, self._segment = self._segment, None
         if segment is not None:
             with contextlib.suppress(OSError):

@@ -1,7 +1,7 @@
-"""Reads the segments of a spool folder in order: what is durable in them, and of one source.
+"""Reads the segments of a spool folder in order: the durable events of one source.
 
-Several cursors read a folder at once, one a source, while its writer appends. A cursor never reads what a power failure
-could still take back: the numbers of such events would be given to others.
+Several cursors, one per source, read a folder concurrently while its writer appends. A cursor never reads unsynced
+events, whose numbers may be reused after a power failure.
 """
 
 from __future__ import annotations
@@ -14,16 +14,15 @@ from collector.packing import SpooledEvent
 from collector.segments import HEADER_BYTES, FrameKind, Segment, parse_segment_name
 from collector.spool_folder import file_size
 
-#: Where the writer of a folder is: the number with which its open segment begins, and up to before which byte of it all
-#: is durable.
+#: The writer's position: the first number of its open segment, and that segment's durable length.
 DurablePosition = Callable[[], tuple[int, int]]
 
 
 @dataclass(frozen=True, slots=True)
 class ByteRange:
-    """What may be read of a segment: up to before byte `end` (None: all of it) and before event `before_seq`.
+    """The readable part of a segment: up to before byte `end` (None: all of it) and before event `before_seq`.
 
-    What lies behind was written and never promised; its numbers are those of later events.
+    Anything after that is unacknowledged; its numbers belong to later events.
     """
 
     path: Path
@@ -31,23 +30,23 @@ class ByteRange:
     before_seq: int
 
 
-#: What may be read now, the oldest first.
+#: Lists the readable ranges, oldest first.
 RangeLister = Callable[[], list[ByteRange]]
 _UNBOUNDED_SEQ = 1 << 63
 
 
 def list_all_ranges(folder: Path) -> list[ByteRange]:
-    """What may be read of a folder that was recovered and that nobody writes into: all of it."""
+    """Returns the readable ranges of a recovered folder without a writer: all of it."""
     numbered = [(first, path) for path in folder.iterdir() if (first := parse_segment_name(path.name)) is not None]
     numbered.sort()
-    # Each ends where the next one begins; of a folder that nothing was written to there is none.
+    # Each range ends where the next begins.
     bounds = [*(first for first, _ in numbered[1:]), _UNBOUNDED_SEQ]
     return [ByteRange(path, None, bound) for (_, path), bound in zip(numbered, bounds, strict=False)]
 
 
 def list_durable_ranges(folder: Path, durable_position: DurablePosition) -> list[ByteRange]:
-    """What may be read of a folder while somebody writes into it."""
-    # In this order: a segment that is begun in between is behind the one that is open, and left for the next time.
+    """Returns the readable ranges of a folder with a writer."""
+    # Read the position first: a segment created afterwards is ignored until the next call.
     first, end = durable_position()
     written = list_all_ranges(folder)
     older_ranges = [
@@ -60,13 +59,13 @@ def list_durable_ranges(folder: Path, durable_position: DurablePosition) -> list
 
 
 class SpoolCursor:
-    """Events of one source behind a number. Used by one thread; `scanned` may be read from any.
+    """Reads the events of one source after a number. Not thread-safe, except for `scanned_seq`.
 
     Args:
-        number: what the frames of the source carry.
-        after: begin behind this event.
-        strange: called with the number and the source of an event of another source.
-        sealed: read the sealed frames of all sources instead. Such a frame has the number of the event behind it.
+        source_number: number of the source in frames.
+        after: begin after this event.
+        on_unknown_source: called with event number and source number of events of other sources.
+        sealed_frames: read the sealed frames of all sources instead. A sealed frame has the number of the next event.
     """
 
     def __init__(
@@ -87,12 +86,12 @@ class SpoolCursor:
         self.scanned_seq = after
 
     def read(self, target_bytes: int) -> list[SpooledEvent]:
-        """The next events, about so many bytes of them; none where there are no more for now."""
+        """Returns the next events, about `target_bytes` of them; none if there are no more for now."""
         events: list[SpooledEvent] = []
         size = 0
         for event, seq, offset in self._items():
             self._offset = offset
-            # What was read before is read again where a segment is opened anew.
+            # A reopened segment is read again from its start.
             if seq > self.scanned_seq:
                 self.scanned_seq = seq
                 if event is not None:
@@ -103,11 +102,11 @@ class SpoolCursor:
         return events
 
     def skip_to(self, last: int) -> None:
-        """Read nothing up to `last`."""
+        """Skips events up to `last`."""
         self.scanned_seq = max(self.scanned_seq, last)
 
     def unread_bytes(self) -> int:
-        """How many bytes of the spool, of whatever source, lie behind the cursor. May be called from any thread."""
+        """Returns the number of bytes after the cursor, of all sources. Thread-safe."""
         path, offset, unread = self._path, self._offset, 0
         for byte_range in self._list_ranges():
             if (path is not None and byte_range.path < path) or byte_range.before_seq <= self.scanned_seq + 1:
@@ -117,7 +116,7 @@ class SpoolCursor:
         return unread
 
     def read_between(self, first: int, last: int) -> Iterator[SpooledEvent]:
-        """All events of the source from `first` to `last`, wherever the cursor is."""
+        """Yields all events of the source from `first` to `last`, regardless of the cursor's position."""
         cursor = SpoolCursor(self._list_ranges, self._source_number, after=first - 1, sealed_frames=self._sealed_frames)
         for event, seq, _ in cursor._items():
             if seq > last:
@@ -126,8 +125,7 @@ class SpoolCursor:
                 yield event
 
     def _items(self) -> Iterator[tuple[SpooledEvent | None, int, int]]:
-        """From where the cursor is on: an event of the source, or None for one of another; its number; the offset
-        behind it."""
+        """Yields from the cursor on: the event, or None for another source; its number; the offset after it."""
         byte_ranges = self._list_ranges()
         for byte_range in byte_ranges:
             if self._path is not None and byte_range.path < self._path:
@@ -160,5 +158,5 @@ class SpoolCursor:
                 if self._on_unknown_source is not None:
                     self._on_unknown_source(frame.seq, frame.source)
                 yield None, frame.seq, frame.end
-        except FileNotFoundError:  # a segment nothing was ever promised of, which its writer has removed
+        except FileNotFoundError:  # an empty segment that its writer removed
             return

@@ -1,11 +1,11 @@
-"""The folder of a spool: who has it, the collector's id, the numbers of its sources, its segments.
+"""The folder of a spool: its lock, the collector's id, the numbers of its sources, its segments.
 
 ```
 LOCK          held by the one process that writes and drains here
-id            16 random bytes, made once: the collector, in segments and in `_collector.collector` as 32 hex digits
-sources.json  names of sources by number, only ever added to: a frame says a number
+id            16 random bytes, created once: the collector, in segments and, as hex, in `_collector.collector`
+sources.json  source names by number, append-only: frames contain the number
 seg-*.wal     segments
-progress.json how far sinks are (`collector.drain`)
+progress.json delivery progress (`collector.drain`)
 ```
 """
 
@@ -30,10 +30,9 @@ DAMAGED_SUFFIX: Final = ".damaged"
 
 
 class SpoolFolder:
-    """A folder of a spool that this process has, until `close`.
+    """A spool folder that this process has locked, until `close`.
 
-    The lock is the kernel's: it is let go of however the process ends, and a folder whose lock nobody holds may be
-    drained by whoever takes it.
+    The kernel releases the lock when the process ends. Any process may lock and drain an unlocked folder.
     """
 
     def __init__(self, path: Path, *, lock: int, collector_id: bytes, sources: list[str]) -> None:
@@ -44,10 +43,10 @@ class SpoolFolder:
 
     @classmethod
     def acquire(cls, path: Path) -> Self:
-        """Take a folder, and make what is not there yet.
+        """Locks a folder and creates missing files.
 
         Raises:
-            ConcurrencyError: SPOOL_LOCKED, another process has it.
+            ConcurrencyError: SPOOL_LOCKED, another process has locked it.
             ContractError: SPOOL_FOLDER_DAMAGED, its id or its sources cannot be read.
         """
         path.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -59,8 +58,8 @@ class SpoolFolder:
             os.close(lock)
             raise ConcurrencyError(
                 "SPOOL_LOCKED",
-                f"Another process has the spool {path}.",
-                hint="End it, or give this one a folder of its own.",
+                f"Another process has locked the spool {path}.",
+                hint="Stop it, or use another folder for this process.",
             ) from error
         except BaseException:
             os.close(lock)
@@ -68,50 +67,50 @@ class SpoolFolder:
 
     @property
     def collector_hex(self) -> str:
-        """The collector's id as events carry it."""
+        """The collector's id as hex digits, as in events."""
         return self.collector.hex()
 
     def source_numbers(self, names: Iterable[str]) -> dict[str, int]:
-        """The number of each source; new ones get the next, which is durable before this returns.
+        """Returns the number of each source; numbers of new sources are durable on return.
 
         Raises:
-            ContractError: SPOOL_FOLDER_DAMAGED, there have been more sources than a byte counts.
+            ContractError: SPOOL_FOLDER_DAMAGED, there are more sources than one byte can number.
         """
-        new = [name for name in dict.fromkeys(names) if name not in self._sources]
-        if new:
-            if len(self._sources) + len(new) > MAX_SOURCES:
+        new_names = [name for name in dict.fromkeys(names) if name not in self._sources]
+        if new_names:
+            if len(self._sources) + len(new_names) > MAX_SOURCES:
                 raise _damaged_error(self.path / "sources.json", f"holds {MAX_SOURCES} sources already")
-            self._sources = [*self._sources, *new]
+            self._sources = [*self._sources, *new_names]
             replace_durably(self.path / "sources.json", orjson.dumps(self._sources))
         return {name: number for number, name in enumerate(self._sources)}
 
     def source_name(self, number: int) -> str | None:
-        """The source that a frame means; None for a number nobody was given."""
+        """Returns the source with this number; None for an unknown number."""
         return self._sources[number] if number < len(self._sources) else None
 
     def segments(self) -> list[Path]:
-        """Its segments, the oldest first; damaged ones that were put aside are none."""
+        """Returns its segments, oldest first, without damaged ones that were replaced."""
         return sorted(path for path in self.path.iterdir() if parse_segment_name(path.name) is not None)
 
     def size_bytes(self) -> int:
-        """What its segments take, damaged ones included."""
+        """Returns the size of its segments, including damaged ones."""
         names = (path for path in self.path.iterdir() if path.name.startswith("seg-"))
         return sum(file_size(path) for path in names)
 
     def oldest_age_seconds(self, now: float) -> float:
-        """How long ago the oldest segment was last written to; 0 where there is none."""
+        """Returns the time since the oldest segment was last written; 0 without segments."""
         oldest = next(iter(self.segments()), None)
         with contextlib.suppress(FileNotFoundError):
             return max(0.0, now - oldest.stat().st_mtime) if oldest is not None else 0.0
         return 0.0
 
     def close(self) -> None:
-        """Let go of the folder; afterwards nothing of it may be written."""
+        """Releases the lock; the folder must not be written afterwards."""
         os.close(self._lock)
 
 
 def file_size(path: Path) -> int:
-    """The length of a file; nothing where it has been removed meanwhile."""
+    """Returns the length of a file; 0 if it was removed meanwhile."""
     try:
         return path.stat().st_size
     except FileNotFoundError:
@@ -119,7 +118,7 @@ def file_size(path: Path) -> int:
 
 
 def sync_folder(path: Path) -> None:
-    """Make names in a folder durable: files that were made, renamed or removed there."""
+    """Makes created, renamed and removed directory entries durable."""
     descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(descriptor)
@@ -128,16 +127,16 @@ def sync_folder(path: Path) -> None:
 
 
 def replace_durably(path: Path, content: bytes) -> None:
-    """Put a file's content, so that after any crash it is the old or the new one, whole, and the new one from here on.
+    """Replaces a file's content durably: after a crash it is either the old or the new content.
 
     One writer at a time.
     """
     temporary = path.with_name(path.name + ".new")
     descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     try:
-        left = memoryview(content)
-        while left:
-            left = left[os.write(descriptor, left) :]
+        remaining = memoryview(content)
+        while remaining:
+            remaining = remaining[os.write(descriptor, remaining) :]
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
@@ -172,5 +171,5 @@ def _damaged_error(file: Path, problem: str) -> ContractError:
     return ContractError(
         "SPOOL_FOLDER_DAMAGED",
         f"{file} {problem}.",
-        hint="Put it back from a copy, or start with a new folder and leave this one to be drained.",
+        hint="Restore it from a copy, or start with a new folder and drain this one separately.",
     )

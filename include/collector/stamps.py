@@ -1,7 +1,7 @@
-"""What the collector adds to an event, put into its text: `_collector`, with time, id, source and where it came from.
+"""Adds the stamp `_collector` to the text of each event, with time, id, source and request origin.
 
-The event itself goes on as it was sent. The number of an event is not decided before it is written, so an event is
-given as the parts of its text between which the number goes.
+The rest of the event is unchanged. Its number is assigned when it is written, so an event consists of text parts
+between which the number is inserted.
 """
 
 from __future__ import annotations
@@ -24,23 +24,23 @@ STAMP_FIELD: Final = "_collector"
 
 
 class RequestRedaction(Protocol):
-    """Changes the events of one request before anything of them is kept anywhere."""
+    """Redacts the events of one request before they are stored anywhere."""
 
     def redact(self, event: dict[str, Any]) -> dict[str, Any] | None:
-        """The event as it may be kept; None where it may not."""
+        """Returns the redacted event; None if it must not be stored."""
 
     def record_unreadable(self, text: str) -> None:
-        """Take note of what cannot be read."""
+        """Records text that cannot be parsed."""
 
     def sealed_payload(self, request: str) -> bytes | None:
-        """The payload of the request's sealed frame, if any."""
+        """Returns the payload of the request's sealed frame, if any."""
 
 
 class SourceRedaction(Protocol):
-    """Strips the events of a source."""
+    """Redacts the events of a source."""
 
     def begin_request(self, received_ms: int) -> RequestRedaction:
-        """Begin with the events of a request."""
+        """Starts the redaction of a request's events."""
 
 
 _VERSION = 1
@@ -58,7 +58,7 @@ _MAX_FUTURE_MS = 5 * 60_000
 
 
 class RequestOrigin(NamedTuple):
-    """Where and when a request came in. `address` is cut already; `key` is the digest of the sender's key."""
+    """Origin and time of a request. `address` is truncated; `key` is the digest of the write key."""
 
     source: str
     key: bytes
@@ -71,10 +71,10 @@ class RequestOrigin(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class StampRules:
-    """What is a wrong clock, what is late, and the shape that events have.
+    """Thresholds for clock skew and late events, and the layout of events.
 
-    `gateway`: an event is the text in `body` of a request of API Gateway. `event_time`: it has the time as `eventTime`
-    too.
+    `wrap_api_gateway`: an event is the `body` text of an API Gateway request. `add_event_time`: it also has the time as
+        `eventTime`.
     """
 
     skew_ms: int
@@ -87,10 +87,10 @@ class StampRules:
 def stamp_events(
     body: RequestBody, arrival: RequestOrigin, rules: StampRules, redaction: RequestRedaction | None = None
 ) -> list[tuple[bytes, ...] | None]:
-    """The events of a request as they are kept: each as parts of a text, the event's number between them.
+    """Returns the stamped events of a request: each as text parts between which the event's number is inserted.
 
     Args:
-        strip: changes them before; None of those it says may not be kept.
+        redaction: redacts events first; None for events that must not be stored.
     """
     times = [_event_time(event.value) for event in body.events]
     sent_ms = epoch_ms(body.sent_at)
@@ -101,10 +101,10 @@ def stamp_events(
 
 
 def _clock_skew(sent_ms: int | None, times: list[int | None], received_ms: int, threshold_ms: int) -> int | None:
-    """By how much the clock of the sender is wrong; None where it is not, or nobody can say.
+    """Returns the clock skew of the sender; None if there is none or it is unknown.
 
-    Below the threshold what is measured is how long a request took, and correcting it would reorder a device. A time of
-    sending before the newest event is one of an earlier try.
+    Below the threshold the difference is the request's duration, and correcting it would reorder a device's events. A
+    send time before the latest event belongs to an earlier attempt.
     """
     if sent_ms is None or abs(received_ms - sent_ms) <= threshold_ms:
         return None
@@ -113,7 +113,7 @@ def _clock_skew(sent_ms: int | None, times: list[int | None], received_ms: int, 
 
 
 def _shared_members(sent_ms: int | None, skew: int | None, arrival: RequestOrigin) -> tuple[str, str]:
-    """What the stamps of a request's events have in common: before their time and behind it."""
+    """Returns the stamp members that a request's events share: before and after their time."""
     before_time = f'"received_at":"{iso(arrival.received_ms)}"'
     if sent_ms is not None:
         before_time += f',"sent_at":"{iso(sent_ms)}","skew_ms":{arrival.received_ms - sent_ms}'
@@ -150,14 +150,14 @@ class _StampWriter:
         return _STAMP_START_BYTES, rest.encode()
 
     def _redact(self, value: dict[str, Any], redaction: RequestRedaction) -> SentEvent | None:
-        """The event as it may be kept: nothing of the stamp is made of what was taken out of it."""
+        """Returns the redacted event; the stamp is computed from it, so it contains no removed value."""
         if self._sent.context is not None and "context" not in value:
             value = {**value, "context": json.loads(self._sent.context)}
         redacted = redaction.redact(value)
         return None if redacted is None else SentEvent(dump_json(redacted), redacted)
 
     def _stamp(self, event: SentEvent, time: int | None) -> str:
-        """The stamp from behind its number to its closing brace."""
+        """Returns the stamp from after the event number to its closing brace."""
         origin, name = _event_id(event, time, self._arrival.key)
         event_ms = self._arrival.received_ms if time is None else time + self._skew
         flags = self._flags(event_ms, skewed=self._skew != 0 and time is not None)
@@ -183,7 +183,7 @@ class _StampWriter:
         return ',"flags":["' + '","'.join(flags) + '"]' if flags else ""
 
     def _event_members(self, text: str, value: dict[str, Any]) -> str:
-        """Members of the event behind the stamp, to the end of the object."""
+        """Returns the event's members after the stamp, to the end of the object."""
         if STAMP_FIELD in value:
             text = remove_member(text, STAMP_FIELD)
         added = ""
@@ -197,10 +197,10 @@ class _StampWriter:
         return f"{added},{members}}}" if members else f"{added}}}"
 
     def _unreadable_members(self, text: str) -> str:
-        """What could not be read; of a source whose events are stripped only what it was like.
+        """Returns the members for unreadable text; for redacted sources only its size and digest.
 
-        Behind it stands a comma and no member, so that no parser takes it for an event, and brackets pair, so that it
-        breaks nothing around it: the lake puts it into quarantine.
+        A comma without a member follows, so no parser accepts it as an event and the lake quarantines it. Brackets are
+        balanced, so its neighbours are not affected.
         """
         if self._redaction is None:
             return f'"raw":{dump_json(text)}'
@@ -220,7 +220,7 @@ _MALFORMED_MEMBER = '"kept":"malformed"'
 
 
 def _event_id(event: SentEvent, time: int | None, key: bytes) -> tuple[str, str]:
-    """Where the id of an event is from, and the id as JSON."""
+    """Returns the origin of an event's id, and the id as JSON."""
     body = event.value or {}
     for field in _ID_FIELDS:
         value = body.get(field)
@@ -243,7 +243,7 @@ def _event_time(value: dict[str, Any] | None) -> int | None:
 
 
 def epoch_ms(value: Any) -> int | None:
-    """Milliseconds since 1970 of a time as clients write it: ISO 8601, or seconds or milliseconds since 1970."""
+    """Parses a client's time (ISO 8601, or seconds or milliseconds since 1970) to milliseconds since 1970."""
     try:
         if type(value) is str:
             moment = datetime.fromisoformat(value)
@@ -259,7 +259,7 @@ def epoch_ms(value: Any) -> int | None:
 
 
 def iso(epoch_milliseconds: int) -> str:
-    """`2026-11-23T12:00:00.123Z`."""
+    """Formats a time like `2026-11-23T12:00:00.123Z`."""
     clamped = min(max(epoch_milliseconds, _FIRST_MS), _LAST_MS)
     return f"{_iso_second(clamped // 1000)}.{clamped % 1000:03d}Z"
 
@@ -271,5 +271,5 @@ def _iso_second(epoch_seconds: int) -> str:
 
 @lru_cache(maxsize=4096)
 def is_bot(user_agent: bytes) -> bool:
-    """Whether a client says that it is a program: such events are flagged and kept."""
+    """Returns whether the user agent identifies a program; such events are flagged and kept."""
     return _BOT_USER_AGENT.search(user_agent) is not None

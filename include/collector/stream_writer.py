@@ -1,6 +1,6 @@
-"""Puts records into a Kinesis stream; of a call that took some of them, only those it did not take are sent again.
+"""Puts records into a Kinesis stream; after a partially failed call, only the failed records are retried.
 
-What the stream cannot take at all is found out record by record, so that it costs its neighbours nothing.
+A record that the stream can never accept is isolated, so it does not affect others.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from typing import Any
 
 from collector.records import OutgoingRecord
 
-#: What one PutRecords takes at most. A record counts with its key; a stream can be set to take up to 10 MiB.
+#: Limits of one PutRecords call. A record counts with its key; a stream can allow records of up to 10 MiB.
 MAX_RECORDS_PER_CALL, MAX_BYTES_PER_CALL = 500, 5 << 20
 MAX_RECORD_BYTES = 1 << 20
 _ATTEMPTS = 8
 _FIRST_WAIT_SECONDS, _MAX_WAIT_SECONDS = 0.1, 5.0
 _BAD_REQUEST, _TOO_LARGE = 400, 413
-#: Errors of a whole call that say something about what was in it.
+#: Errors of a call that are caused by its records.
 _RECORD_ERROR_CODES = ("ValidationException", "InvalidArgumentException", "ParamValidationError")
 
 IndexedRecord = tuple[int, OutgoingRecord]
@@ -27,7 +27,7 @@ IndexedRecord = tuple[int, OutgoingRecord]
 
 @dataclass(frozen=True, slots=True)
 class RejectedRecord:
-    """A record that is not in the stream, by its index. `status` is None where it may be taken another time."""
+    """A record that is not in the stream, by index. `status` is None if a retry may succeed."""
 
     index: int
     reason: str
@@ -35,10 +35,10 @@ class RejectedRecord:
 
 
 class StreamWriter:
-    """Writes to one stream. Safe to share between threads, as its client is.
+    """Writes to one stream. Thread-safe, as its client is.
 
-    A record whose call failed on its way back may be in the stream twice: Kinesis has no ids, so events carry
-    one, and gold counts each id once.
+    A record whose reply was lost may be duplicated: Kinesis has no ids, so events carry one and gold deduplicates by
+    it.
     """
 
     def __init__(
@@ -59,33 +59,33 @@ class StreamWriter:
         self._random = random.Random(seed)
 
     def put(self, records: Sequence[OutgoingRecord]) -> list[RejectedRecord]:
-        """Put records, in as few calls as can be; those that are not in the stream, in their order."""
-        refusals, fitting = [], []
+        """Puts records in as few calls as possible; returns those that are not in the stream, in order."""
+        rejected, accepted = [], []
         for index, record in enumerate(records):
             if record.size_bytes > self._record_bytes:
                 reason = f"{record.size_bytes} bytes as a record, more than {self._record_bytes}"
-                refusals.append(RejectedRecord(index, reason, _TOO_LARGE))
+                rejected.append(RejectedRecord(index, reason, _TOO_LARGE))
             else:
-                fitting.append((index, record))
-        for batch in _batches(fitting):
-            refusals += self._put_batch(batch)
-        return sorted(refusals, key=lambda refusal: refusal.index)
+                accepted.append((index, record))
+        for batch in _batches(accepted):
+            rejected += self._put_batch(batch)
+        return sorted(rejected, key=lambda rejection: rejection.index)
 
     def _put_batch(self, batch: list[IndexedRecord]) -> list[RejectedRecord]:
         reason = ""
         for attempt in range(self._attempts):
             if attempt:
-                longest = min(_MAX_WAIT_SECONDS, _FIRST_WAIT_SECONDS * 2**attempt)
-                self._sleep(self._random.uniform(longest / 2, longest))
+                max_wait = min(_MAX_WAIT_SECONDS, _FIRST_WAIT_SECONDS * 2**attempt)
+                self._sleep(self._random.uniform(max_wait / 2, max_wait))
             try:
                 entries = [record.request_entry() for _, record in batch]
-                answer = self._client.put_records(StreamName=self._stream, Records=entries)
-            except Exception as error:  # the call as a whole: nothing of it was taken
+                response = self._client.put_records(StreamName=self._stream, Records=entries)
+            except Exception as error:  # the call failed as a whole, so no record was accepted
                 reason = f"{type(error).__name__}: {error}"
                 if _is_record_error(error):
                     return self._put_halves(batch, reason)
                 continue
-            results = answer["Records"]
+            results = response["Records"]
             batch = [record for record, result in zip(batch, results, strict=True) if result.get("ErrorCode")]
             if not batch:
                 return []
@@ -93,7 +93,7 @@ class StreamWriter:
         return [RejectedRecord(index, reason) for index, _ in batch]
 
     def _put_halves(self, batch: list[IndexedRecord], reason: str) -> list[RejectedRecord]:
-        """Put the halves of a batch that some record of it makes impossible; refuse the record once it is alone."""
+        """Puts the halves of a batch that one record makes fail; rejects the record once it is isolated."""
         if len(batch) == 1:
             return [RejectedRecord(batch[0][0], reason, _BAD_REQUEST)]
         middle = len(batch) // 2
@@ -101,7 +101,7 @@ class StreamWriter:
 
 
 def _is_record_error(error: Exception) -> bool:
-    """Whether a call was refused for the records in it, and not for its stream, its rights or the moment."""
+    """Returns whether a call failed because of its records, not because of stream, permissions or load."""
     response = getattr(error, "response", None)
     code = response.get("Error", {}).get("Code") if isinstance(response, dict) else type(error).__name__
     return code in _RECORD_ERROR_CODES and "records" in str(error).partition(":")[2].lower()

@@ -1,4 +1,4 @@
-"""What is handed to a spool, and what becomes of it."""
+"""Submissions to a spool, and their results."""
 
 from __future__ import annotations
 
@@ -10,7 +10,9 @@ from collector.segments import FrameKind, encode_frame
 
 
 class Entry(NamedTuple):
-    """What becomes a frame. Between the `parts` of an event's text its number is written; one part has no number."""
+    """The content of a frame. The event number is inserted between the `parts` of its text; a single part has no
+    number.
+    """
 
     source: int
     parts: tuple[bytes, ...]
@@ -18,7 +20,7 @@ class Entry(NamedTuple):
 
 
 class WriteResult(NamedTuple):
-    """What became of a request: the number of its first event, or why it is not in the spool (`spool_full`, `disk`)."""
+    """The result of a request: the number of its first event, or why it was not written (`spool_full`, `disk`)."""
 
     first_seq: int | None = None
     problem: str | None = None
@@ -28,70 +30,73 @@ OnWritten = Callable[[WriteResult], None]
 
 
 class Submission(NamedTuple):
-    """The entries of one request, and who waits for them."""
+    """The entries of one request, and its callback."""
 
     entries: Sequence[Entry]
     on_written: OnWritten
 
     @property
     def size_bytes(self) -> int:
-        """What they take, but for their frames."""
+        """Their size without frame headers."""
         return sum(len(part) for entry in self.entries for part in entry.parts)
 
 
-#: Told of a group: who waited, and what became of each. Called in the writer's thread, once a group.
+#: Called once per group, in the writer's thread, with the callbacks and results of its requests.
 OnGroupWritten = Callable[[list[tuple[OnWritten, WriteResult]]], None]
 
 
 def call_directly(results: list[tuple[OnWritten, WriteResult]]) -> None:
-    """Answer in the writer's thread itself."""
-    for done, written in results:
-        done(written)
+    """Calls the callbacks in the writer's thread."""
+    for on_written, written in results:
+        on_written(written)
 
 
 def encode_group(group: Sequence[Submission], next_seq: int) -> tuple[bytes, list[int], int]:
-    """The frames of a group from event `next_seq` on, the number of each request's first event, and the next one."""
+    """Encodes the frames of a group from event `next_seq` on; returns them, each request's first event number, and the
+    next number.
+    """
     frames: list[bytes] = []
-    firsts: list[int] = []
+    first_seqs: list[int] = []
     seq = next_seq
     for submission in group:
-        firsts.append(seq)
+        first_seqs.append(seq)
         for source, parts, kind in submission.entries:
             frames.append(encode_frame(seq, kind, source, (b"%d" % seq).join(parts)))
             seq += kind == FrameKind.EVENT
-    return b"".join(frames), firsts, seq
+    return b"".join(frames), first_seqs, seq
 
 
 class DurableWriter(Protocol):
-    """What makes events durable: the spool, or a sink itself."""
+    """Makes events durable: the spool, or a sink itself."""
 
     def submit(self, entries: list[Entry], on_written: OnWritten) -> None:
-        """Have entries made durable; `done` is given what became of them."""
+        """Writes entries durably and calls `on_written` with the result."""
 
     def rejection_reason(self) -> str | None:
-        """Why nothing can be taken now."""
+        """Returns why requests are rejected now; None if they are accepted."""
 
     def fill_ratio(self) -> float:
-        """How full it is, from 0 to 1."""
+        """Returns how full it is, from 0 to 1."""
 
 
 class _GroupWriter(Protocol):
-    """A spool, as far as it is handed requests and asked for room."""
+    """The spool methods that `BatchingWriter` needs."""
 
     def submit_all(self, submissions: Sequence[Submission]) -> None:
-        """Take them in their order."""
+        """Queues submissions in order."""
 
     def rejection_reason(self) -> str | None:
-        """Why nothing can be taken now."""
+        """Returns why requests are rejected now; None if they are accepted."""
 
     def fill_ratio(self) -> float:
-        """How full it is, from 0 to 1."""
+        """Returns how full it is, from 0 to 1."""
 
 
 class BatchingWriter:
-    """Hands what one turn of the event loop has read to the spool's thread at once, not request by request.
+    """Submits all requests of one event loop iteration to the spool together.
 
-    That thread would else be woken for the first of them, and sync it alone. Of the event loop's thread.
+    Otherwise the first request would wake the spool's thread, which would sync it alone. Used by the event loop's
+    thread.
     """
 
     def __init__(self, spool: _GroupWriter, loop: asyncio.AbstractEventLoop) -> None:
@@ -100,19 +105,19 @@ class BatchingWriter:
         self._pending: list[Submission] = []
 
     def submit(self, entries: list[Entry], on_written: OnWritten) -> None:
-        """Have entries written with all others of this turn."""
+        """Queues entries for the end of this event loop iteration."""
         if not self._pending:
             self._loop.call_soon(self._submit_pending)
         self._pending.append(Submission(entries, on_written))
 
     def rejection_reason(self) -> str | None:
-        """That of the spool."""
+        """Returns the spool's rejection reason."""
         return self._spool.rejection_reason()
 
     def fill_ratio(self) -> float:
-        """That of the spool."""
+        """Returns the spool's fill ratio."""
         return self._spool.fill_ratio()
 
     def _submit_pending(self) -> None:
-        read, self._pending = self._pending, []
-        self._spool.submit_all(read)
+        pending, self._pending = self._pending, []
+        self._spool.submit_all(pending)

@@ -1,8 +1,7 @@
-"""Where spooled events go: objects that land, a Kinesis stream, a Kafka topic. One sink a source.
+"""Sinks of spooled events: landing objects, a Kinesis stream, a Kafka topic. One sink per source.
 
-A sink is handed events in order and returns once they are where they belong. It is called again with the same events
-until it has: it never gives up by itself, and what it was handed twice does no harm (landing) or is counted once by id
-(Kinesis, Kafka).
+A sink receives events in order and returns once they are delivered. The caller retries with the same events until then.
+Repeated events are harmless for landing, and are deduplicated by id for Kinesis and Kafka.
 """
 
 from __future__ import annotations
@@ -16,17 +15,14 @@ from collector.packing import SpooledEvent
 
 @dataclass(frozen=True, slots=True)
 class DeadLetter:
-    """An event that a sink can never take, and why."""
+    """An event that a sink permanently rejects, and the reason."""
 
     event: SpooledEvent
     reason: str
 
 
 class SinkBusyError(Exception):
-    """The sink did not take everything this time. `left` are the events to be handed over again.
-
-    None of them is lost, and all others are where they belong.
-    """
+    """The sink did not accept all events. `remaining` must be sent again; all others are delivered."""
 
     def __init__(self, reason: str, *, remaining: Sequence[SpooledEvent]) -> None:
         super().__init__(reason)
@@ -34,14 +30,14 @@ class SinkBusyError(Exception):
 
 
 class RecordSink(Protocol):
-    """A sink of records. Used by one thread."""
+    """A sink of records. Not thread-safe."""
 
     def send(self, events: Sequence[SpooledEvent]) -> list[DeadLetter]:
-        """Hand events over, and wait until they are there; those the sink can never take.
+        """Sends events and waits until they are delivered; returns permanently rejected ones.
 
         Raises:
-            SinkBusyError: some of them are to be handed over again.
+            SinkBusyError: some events must be sent again.
         """
 
     def close(self) -> None:
-        """Let go of connections."""
+        """Closes connections."""

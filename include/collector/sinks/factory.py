@@ -1,4 +1,4 @@
-"""The sinks that a collector's declaration means, opened in an environment."""
+"""Opens the sinks of a collector's declaration in an environment."""
 
 from __future__ import annotations
 
@@ -17,21 +17,20 @@ from deltaworks.specs.catalog import Catalog
 from deltaworks.specs.collector import CollectorSourceSpec, CollectorSpec, KinesisSinkSpec, LandingSinkSpec
 from deltaworks.specs.environment import EnvironmentSpec
 
-#: Tries of one call before the spool tries again; that says so, and knows no end.
+#: Attempts per call; the spool retries after that without limit and reports the failure.
 _ATTEMPTS_PER_CALL = 3
 
 
 def open_destinations(
     spec: CollectorSpec, catalog: Catalog, *, close_seconds: float | None = None
 ) -> dict[str, Destination]:
-    """Where the events of each source go.
+    """Returns the destination of each source.
 
     Args:
-        close_seconds: close objects after so long where the declaration waits longer.
+        close_seconds: close objects after this time if the declaration has a longer one.
 
     Raises:
-        ConfigError: COLLECTOR_SINK_UNDEFINED, neither sink nor pipeline names the bucket or stream; or a
-            reference that is not set.
+        ConfigError: COLLECTOR_SINK, neither sink nor pipeline names the bucket or stream; or an unset reference.
     """
     clients: dict[str, Any] = {}
     destinations: dict[str, Destination] = {}
@@ -63,16 +62,16 @@ def _open_destination(
 
 
 def _pipeline_setting(name: str, source: CollectorSourceSpec, catalog: Catalog, key: str) -> str:
-    """What the pipeline of a source reads."""
-    declared = getattr(catalog.pipeline(source.pipeline).source, key, None)
-    if isinstance(declared, str) and declared:
-        return declared
+    """Returns a setting of the source of a collector source's pipeline."""
+    setting = getattr(catalog.pipeline(source.pipeline).source, key, None)
+    if isinstance(setting, str) and setting:
+        return setting
     kind = catalog.pipeline(source.pipeline).source.kind
     raise ConfigError(
         "COLLECTOR_SINK_UNDEFINED",
-        f"The sink {source.sink.kind} of the source {name!r} names no {key}, and the pipeline {source.pipeline!r} "
-        f"reads {kind}, which has none.",
-        hint=f"Give sources.{name}.sink.{key} in the collector's file.",
+        f"The {source.sink.kind} sink of source {name!r} has no {key}, and its pipeline {source.pipeline!r} reads "
+        f"{kind}, which has none.",
+        hint=f"Set sources.{name}.sink.{key} in the collector's file.",
     )
 
 

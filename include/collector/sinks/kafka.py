@@ -1,4 +1,4 @@
-"""Sends events to a topic of Kafka by an idempotent producer; each is done when its broker says so."""
+"""Sends events to a Kafka topic with an idempotent producer; an event is delivered when the broker acknowledges it."""
 
 from __future__ import annotations
 
@@ -11,18 +11,17 @@ from collector.sinks import DeadLetter, SinkBusyError
 if TYPE_CHECKING:
     from confluent_kafka import KafkaError, Message, Producer
 
-#: For so long a producer tries a message before it comes back to the spool, which tries again.
+#: Delivery timeout of the producer; the spool retries after that.
 _DELIVERY_SECONDS = 30
-#: Codes of librdkafka for a message no broker of this topic will ever take.
+#: librdkafka errors for messages that the topic can never accept.
 _PERMANENT_ERRORS = ("MSG_SIZE_TOO_LARGE", "_MSG_SIZE_TOO_LARGE", "INVALID_RECORD")
 _POLL_SECONDS = 0.2
 
 
 class KafkaSink:
-    """One topic. Used by one thread.
+    """One topic. Not thread-safe.
 
-    Within one producer nothing comes twice, whatever it sends again; after a crash what was not yet recorded as done
-    is sent once more.
+    A producer never duplicates an event; after a crash, events without recorded progress are sent again.
     """
 
     def __init__(
@@ -41,10 +40,10 @@ class KafkaSink:
         self._producer: Producer | None = None
 
     def send(self, events: Sequence[SpooledEvent]) -> list[DeadLetter]:
-        """Send events and wait for the word of the brokers; those that are too large for the topic.
+        """Sends events and waits for acknowledgements; returns those that are too large for the topic.
 
         Raises:
-            SinkBusyError: brokers did not take all of them within half a minute.
+            SinkBusyError: brokers did not accept all of them within half a minute.
         """
         results: dict[int, KafkaError | None] = {}
 
@@ -70,17 +69,17 @@ class KafkaSink:
             if error is not None and error.name() in _PERMANENT_ERRORS:
                 dead_letters.append(DeadLetter(event, error.str()))
             else:
-                failure = error.str() if error is not None else failure or "no word from the brokers"
+                failure = error.str() if error is not None else failure or "no acknowledgement from the brokers"
                 unsent.append(event)
         if unsent:
-            # A producer that has failed may be fatally out of step with its brokers: the next try has a new one.
+            # A failed producer may be permanently out of sequence with its brokers; the next attempt creates a new one.
             self.close()
             # Whoever hands those over again hears of the ones that are never taken then.
             raise SinkBusyError(failure, remaining=[*unsent, *(item.event for item in dead_letters)])
         return dead_letters
 
     def close(self) -> None:
-        """Give up what waits in the producer, all of which is in the spool, and let go of it."""
+        """Discards the producer's queue, whose events are still in the spool, and closes it."""
         if self._producer is not None:
             self._producer.purge()
             self._producer.flush(1)
@@ -96,7 +95,7 @@ class KafkaSink:
     def _produce(
         self, producer: Any, event: SpooledEvent, on_delivery: Callable[..., None], dead_letters: list[DeadLetter]
     ) -> str:
-        """Hand one event to the producer; why that failed, empty where it did not."""
+        """Queues one event; returns the error, empty on success."""
         from confluent_kafka import KafkaException
 
         while True:

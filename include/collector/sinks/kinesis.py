@@ -1,8 +1,8 @@
-"""Puts events into a Kinesis stream, packed as the Kinesis Producer Library packs them.
+"""Puts events into a Kinesis stream, aggregated as by the Kinesis Producer Library.
 
 An aggregated record is four magic bytes, a protobuf message and the MD5 of that message (aggregation-format.md of
-awslabs/amazon-kinesis-producer). Its one partition key is the key of every part: readers drop parts whose key belongs
-to another shard than the record's, which after a reshard would be some of them where keys differed.
+awslabs/amazon-kinesis-producer). All parts share one partition key: readers drop parts whose key belongs to another
+shard, which would happen after a reshard if keys differed.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from collector.sinks import DeadLetter, SinkBusyError
 from collector.stream_writer import MAX_RECORD_BYTES, StreamWriter
 
 MAGIC = b"\xf3\x89\x9a\xc2"
-#: How large an aggregated record grows. Below what readers and networks take well, far above a single event.
+#: Maximum size of an aggregated record: small enough for readers and networks, far above a single event.
 MAX_AGGREGATE_BYTES = 256 << 10
-#: Magic, digest, the key and its tag.
+#: Magic bytes, digest, key and its tag.
 _AGGREGATE_OVERHEAD_BYTES = 64
 _KEY_TABLE, _RECORDS, _KEY_INDEX, _DATA = 0x0A, 0x1A, 0x08, 0x1A
 _CONTINUATION_BIT, _PAYLOAD_MASK = 0x80, 0x7F
 
 
 class KinesisSink:
-    """One stream. Used by one thread."""
+    """One stream. Not thread-safe."""
 
     def __init__(
         self, writer: StreamWriter, *, aggregate_bytes: int = MAX_AGGREGATE_BYTES, keys: random.Random | None = None
@@ -36,12 +36,12 @@ class KinesisSink:
         self._keys = keys or random.SystemRandom()
 
     def send(self, events: Sequence[SpooledEvent]) -> list[DeadLetter]:
-        """Put events into the stream; those that are too large for a record of it.
+        """Puts events into the stream; returns those that are too large for a record.
 
-        Only records that the stream did not take are put again. A record whose reply was lost is there twice.
+        Only rejected records are put again. A record whose reply was lost is duplicated.
 
         Raises:
-            SinkBusyError: the stream did not take all of them.
+            SinkBusyError: the stream did not accept all of them.
         """
         groups = list(group_by_size(events, self._aggregate_bytes))
         rejected = self._writer.put([self._record(group) for group in groups])
@@ -53,7 +53,7 @@ class KinesisSink:
                 reason = rejection.reason
             elif len(group) == 1:
                 dead_letters.append(DeadLetter(group[0], rejection.reason))
-            else:  # none of them is too large, so it is the record that is not liked: one by one they are
+            else:  # no event is too large by itself, so put them one by one
                 unsent += group
                 reason = rejection.reason
         if unsent:
@@ -62,7 +62,7 @@ class KinesisSink:
         return dead_letters
 
     def close(self) -> None:
-        """Nothing is kept open."""
+        """Does nothing: no connection is open."""
 
     def _record(self, group: Sequence[SpooledEvent]) -> OutgoingRecord:
         key = str(self._keys.randint(1, PARTITION_KEYS))
@@ -72,7 +72,8 @@ class KinesisSink:
 
 
 def group_by_size(events: Sequence[SpooledEvent], max_bytes: int) -> Iterator[list[SpooledEvent]]:
-    """The events in order, as many together as an aggregated record holds; one that is larger is alone."""
+    """Yields the events in order, grouped up to the size of an aggregated record; a larger event is a group of
+    its own."""
     group: list[SpooledEvent] = []
     size = _AGGREGATE_OVERHEAD_BYTES
     for event in events:
@@ -87,12 +88,12 @@ def group_by_size(events: Sequence[SpooledEvent], max_bytes: int) -> Iterator[li
 
 
 def aggregate(payloads: Sequence[bytes], key: str) -> bytes:
-    """One aggregated record of several user records, all of them with the same partition key."""
+    """Returns one aggregated record of several user records with the same partition key."""
     table = key.encode()
     parts = [bytes([_KEY_TABLE]), varint(len(table)), table]
     for payload in payloads:
         length = varint(len(payload))
-        # The index of the key, 0 as there is one, then the data.
+        # The index of the only key, 0, then the data.
         inner = 2 + 1 + len(length) + len(payload)
         parts += [bytes([_RECORDS]), varint(inner), bytes([_KEY_INDEX, 0, _DATA]), length, payload]
     message = b"".join(parts)
@@ -100,7 +101,7 @@ def aggregate(payloads: Sequence[bytes], key: str) -> bytes:
 
 
 def varint(number: int) -> bytes:
-    """A number as protobuf writes it: seven bits a byte, the lowest first."""
+    """Encodes a number as a protobuf varint: seven bits per byte, lowest first."""
     out = bytearray()
     while number > _PAYLOAD_MASK:
         out.append((number & _PAYLOAD_MASK) | _CONTINUATION_BIT)
@@ -110,5 +111,5 @@ def varint(number: int) -> bytes:
 
 
 def kinesis_sink(client: object, stream: str, *, record_bytes: int = MAX_RECORD_BYTES) -> KinesisSink:
-    """The sink of a stream by a boto3 client."""
+    """Creates the sink of a stream with a boto3 client."""
     return KinesisSink(StreamWriter(client, stream, record_bytes=record_bytes))

@@ -1,4 +1,4 @@
-"""Puts packed objects into a landing bucket: each once, whatever reply is lost and whoever dies in between."""
+"""Puts packed objects into a landing bucket, each once, despite lost replies and crashes."""
 
 from __future__ import annotations
 
@@ -15,25 +15,25 @@ _EXISTS_CODES = frozenset({"PreconditionFailed", "412"})
 
 
 class KeyConflictError(Exception):
-    """Another object lies under the key of ours."""
+    """Another object exists under the key."""
 
 
 class LandingSink:
-    """A landing bucket. Safe to share between threads, as its client is."""
+    """A landing bucket. Thread-safe, as its client is."""
 
     def __init__(self, client: Any, bucket: str) -> None:
         self._client = client
         self._bucket = bucket
 
     def put(self, item: PackedObject) -> None:
-        """Put an object that is not there yet. Idempotent: one that is there, and is this one, counts as put.
+        """Creates an object. Idempotent: succeeds if the same object exists.
 
-        Its metadata says whether it is this one; where a store keeps none, what is in it does. Never the tag: another
-        zlib packs the same lines into other bytes.
+        Metadata identifies the object, or its content if the store keeps no metadata. The ETag does not, because zlib
+        versions differ.
 
         Raises:
-            KeyTakenError: what lies there has other events.
-            BotoCoreError, ClientError: the store refused, or did not answer; it may have the object.
+            KeyConflictError: the existing object has other events.
+            BotoCoreError, ClientError: the store refused or did not answer; it may have the object.
         """
         from botocore.exceptions import ClientError
 
@@ -53,9 +53,9 @@ class LandingSink:
                 raise KeyConflictError(f"{item.plan.key} holds other events") from error
 
     def _is_same_object(self, item: PackedObject) -> bool:
-        there = self._client.head_object(Bucket=self._bucket, Key=item.plan.key).get("Metadata") or {}
-        if "crc" in there:
-            return {name: there.get(name) for name in item.metadata} == item.metadata
+        metadata = self._client.head_object(Bucket=self._bucket, Key=item.plan.key).get("Metadata") or {}
+        if "crc" in metadata:
+            return {name: metadata.get(name) for name in item.metadata} == item.metadata
         body = self._client.get_object(Bucket=self._bucket, Key=item.plan.key)["Body"].read()
         try:
             return lines_checksum(body) == item.crc
@@ -64,7 +64,7 @@ class LandingSink:
 
 
 def landing_client(storage: StorageSpec) -> Any:
-    """A client of the bucket that gives up a call soon: whoever calls tries again for ever, and says so meanwhile."""
+    """Creates a client with short timeouts, because callers retry indefinitely and report failures."""
     import boto3
     from botocore.config import Config
 
@@ -80,10 +80,10 @@ def landing_client(storage: StorageSpec) -> Any:
 
 
 def repack_with_checksum_key(item: PackedObject, events: Sequence[SpooledEvent]) -> PackedObject:
-    """The same events under another key, since a stranger's object lies under theirs.
+    """Repacks the events under a key with a checksum, because another object exists under their key.
 
-    That happens where a spool was copied, or put back from a backup: two collectors then count from the same number.
+    That happens if a spool was copied or restored from a backup: two collectors then use the same numbers.
     """
     plan = with_checksum_key(item.plan, item.crc)
-    log.error("%s holds events of another collector of this name: these land as %s", item.plan.key, plan.key)
+    log.error("%s has events of another collector with the same id; these events land as %s", item.plan.key, plan.key)
     return pack(plan, events)

@@ -1,4 +1,4 @@
-"""The vault as a sink: sealed frames of the spool become sealed files, named by the numbers they span."""
+"""The vault as a sink: sealed frames of the spool become sealed files, named by their event numbers."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from deltaworks.privacy import paths
 
 
 class VaultObjects(Protocol):
-    """What of an object store the sink needs."""
+    """The object store methods that the sink needs."""
 
     def put(self, key: str, data: bytes) -> None:
-        """Write or replace the object."""
+        """Creates or replaces the object."""
 
 
 class VaultSink:
-    """Puts sealed files of one collector. One that is put again, after a crash, has the same name and holds the same.
+    """Puts sealed files of one collector. A repeated put after a crash has the same name and content.
 
     Args:
-        collector: the id of the spool's folder.
+        collector: the id of the spool folder.
     """
 
     def __init__(self, objects: VaultObjects, collector: str) -> None:
@@ -29,7 +29,7 @@ class VaultSink:
         self._collector = collector
 
     def put(self, item: PackedObject) -> None:
-        """Put one: its lines are payloads of sealed frames.
+        """Puts one sealed file; its lines are payloads of sealed frames.
 
         Raises:
             TransientError: the vault does not answer.

@@ -113,7 +113,7 @@ def test_a_segment_whose_head_is_damaged_gives_its_events(tmp_path: Path) -> Non
 
     outcome = recovered(tmp_path)
 
-    assert [damage.reason for damage in outcome.damages] == ["the segment's head is none"]
+    assert [damage.reason for damage in outcome.damages] == ["the segment header is invalid"]
     assert (numbers(path), outcome.next_seq) == ([1, 2, 3], 4)
     assert Segment.open(path).header is not None
 
