@@ -164,7 +164,7 @@ def test_without_airflow_the_flag_stops_the_stream_and_the_command_names_missing
     assert (error.condition, error.exit_code) == ("AIRFLOW_UNREACHABLE", 21)
     assert error.message.startswith("shop has ended with its stop flag set, but stream__shop could not be paused")
     assert "airflow in include/environments/local.yaml" in error.hint
-    assert "`deltaworks stop shop` again, or pause stream__shop in Airflow by hand" in error.hint
+    assert "`deltaworks stop shop` again, or pause stream__shop in Airflow" in error.hint
 
 
 @pytest.mark.parametrize(
