@@ -84,7 +84,7 @@ def checked(pod: dict[str, Any]) -> dict[str, Any]:
     return dict(container)
 
 
-def test_a_submission_makes_the_pod_of_a_driver_by_the_rights_of_airflows_tasks(templates: dict[str, str]) -> None:
+def test_a_submission_creates_the_driver_pod_with_the_rights_of_airflow_tasks(templates: dict[str, str]) -> None:
     job = f"local://{ROOT}/spark_jobs/rebuild_gold.py"
     with running_api() as api:
         waits = {"spark.kubernetes.submission.waitAppCompletion": "false"}

@@ -76,9 +76,7 @@ def backend(monkeypatch: pytest.MonkeyPatch) -> Iterator[Backend]:
         yield running
 
 
-def test_a_stream_and_its_gold_are_told_with_tables_and_columns(
-    spark: SparkSession, shop: Project, backend: Backend
-) -> None:
+def test_a_stream_and_its_gold_emit_tables_and_columns(spark: SparkSession, shop: Project, backend: Backend) -> None:
     catalog = told_to(shop, backend)
     with stream_lineage(spark, catalog, ["shop"]):
         assert IngestRun(spark, catalog, "shop", available_now=True).run().rows == 3
@@ -114,7 +112,7 @@ def test_a_stream_and_its_gold_are_told_with_tables_and_columns(
     }
 
 
-def test_a_backend_that_hangs_delays_a_stream_by_no_more_than_its_end(spark: SparkSession, shop: Project) -> None:
+def test_a_hanging_backend_delays_only_the_end_of_a_stream(spark: SparkSession, shop: Project) -> None:
     with running_backend(hangs=True) as hanging:
         catalog = told_to(shop, hanging, timeout=600)
         started = time.monotonic()

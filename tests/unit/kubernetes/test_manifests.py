@@ -31,7 +31,7 @@ AWS = {"DELTAWORKS_AWS_ACCESS_KEY", "DELTAWORKS_AWS_SECRET_KEY"}
 ALERTS = {"CHAT_URL", "CHAT_TOKEN", "DELTAWORKS_ALERTS_WEBHOOK"}
 
 
-def test_a_process_is_given_the_secrets_it_refers_to_and_no_other(render: Callable[..., Rendered]) -> None:
+def test_a_process_only_gets_the_secrets_it_refers_to(render: Callable[..., Rendered]) -> None:
     rendered = render()
 
     assert rendered.secrets("relay-landing") == LAKE | AWS
@@ -39,14 +39,14 @@ def test_a_process_is_given_the_secrets_it_refers_to_and_no_other(render: Callab
     assert rendered.secrets("collector") == LAKE | AWS
 
 
-def test_what_a_setting_says_is_no_key_of_the_secret(render: Callable[..., Rendered]) -> None:
+def test_settings_are_not_keys_of_the_secret(render: Callable[..., Rendered]) -> None:
     rendered = render()
 
     assert set(secret_keys(rendered.catalog, SETTINGS)) == LAKE | AWS | {"CHAT_URL", "CHAT_TOKEN", "LINEAGE_KEY"}
     assert rendered.objects["ConfigMap", SETTINGS_MAP]["data"] == SETTINGS
 
 
-def test_the_same_secrets_reach_a_process_as_compose_gives_it(render: Callable[..., Rendered]) -> None:
+def test_pods_get_the_same_secrets_as_compose_services(render: Callable[..., Rendered]) -> None:
     """But for the channels, which the environment here declares and that of Compose does not."""
     files = [file for file in COMPOSE["services"]["deadman"]["env_file"] if file.startswith("docker/secrets/")]
     names = {name for file in files for name in FILES.get(Path(file).name, ())}
@@ -109,7 +109,7 @@ def test_with_the_variables_of_its_container_a_process_resolves_every_reference(
         assert caught.value.condition == "REFERENCE_UNRESOLVED", f"{deployment} does not need {secret}"
 
 
-def test_with_the_variables_of_its_pod_a_driver_makes_its_session(
+def test_a_driver_creates_its_session_with_the_variables_of_its_pod(
     render: Callable[..., Rendered], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rendered = render()
@@ -175,7 +175,7 @@ def test_a_collector_of_one_pod_has_no_budget_that_would_hold_a_node(render: Cal
     assert objects["StatefulSet", "collector"]["spec"]["replicas"] == 1
 
 
-def test_what_a_collector_acknowledged_lies_on_a_volume_that_outlives_its_pod(render: Callable[..., Rendered]) -> None:
+def test_acknowledged_events_are_on_a_volume_that_outlives_the_pod(render: Callable[..., Rendered]) -> None:
     rendered = render()
     container, owner = rendered.container("collector"), rendered.objects["StatefulSet", "collector"]["spec"]
 
@@ -204,7 +204,7 @@ def test_a_collector_is_reached_while_it_is_ready_and_has_time_to_end(render: Ca
     assert rendered.objects["Service", headless]["spec"]["clusterIP"] == "None"
 
 
-def test_what_probes_and_arguments_name_is_there(render: Callable[..., Rendered]) -> None:
+def test_probes_and_arguments_refer_to_existing_modules(render: Callable[..., Rendered]) -> None:
     rendered = render()
 
     for deployment in ("relay-landing", "deadman"):
@@ -215,7 +215,7 @@ def test_what_probes_and_arguments_name_is_there(render: Callable[..., Rendered]
         assert heartbeat_file.startswith(container["volumeMounts"][0]["mountPath"])
 
 
-def test_other_settings_are_other_pods(render: Callable[..., Rendered]) -> None:
+def test_changed_settings_replace_pods(render: Callable[..., Rendered]) -> None:
     catalog = render().catalog
 
     def annotation(settings: Mapping[str, str]) -> str:
@@ -243,7 +243,7 @@ def test_airflows_settings_are_those_of_compose(render: Callable[..., Rendered])
     assert connection["extra"] == {"deploy-mode": "cluster", "namespace": "lakehouse"}
 
 
-def test_tasks_start_drivers_drivers_start_executors_and_nobody_else_asks_the_cluster(
+def test_only_tasks_and_drivers_have_api_access(
     render: Callable[..., Rendered],
 ) -> None:
     objects = render().objects
@@ -261,7 +261,7 @@ def test_tasks_start_drivers_drivers_start_executors_and_nobody_else_asks_the_cl
     assert objects["ServiceAccount", "deltaworks"]["metadata"]["annotations"] == {"role": "deltaworks"}
 
 
-def test_an_environment_without_a_cluster_is_refused_with_what_to_write(render: Callable[..., Rendered]) -> None:
+def test_an_environment_without_kubernetes_is_rejected_with_advice(render: Callable[..., Rendered]) -> None:
     with pytest.raises(ConfigError) as caught:
         _ = render(environment=ENVIRONMENT[: ENVIRONMENT.index("kubernetes:")]).objects
 
@@ -282,7 +282,7 @@ def test_an_environment_without_a_cluster_is_refused_with_what_to_write(render: 
         ),
     ],
 )
-def test_what_cannot_be_is_refused_where_it_is_written(
+def test_invalid_settings_are_rejected_at_their_keys(
     render: Callable[..., Rendered], old: str, new: str, problem: str
 ) -> None:
     assert old in ENVIRONMENT
@@ -295,7 +295,7 @@ def test_what_cannot_be_is_refused_where_it_is_written(
     assert "local.yaml:" in caught.value.message
 
 
-def test_keys_of_airflows_connections_are_refused_since_pods_get_none(render: Callable[..., Rendered]) -> None:
+def test_airflow_connections_are_rejected_for_pods(render: Callable[..., Rendered]) -> None:
     keys = "  access_key: env:DELTAWORKS_LAKE_ACCESS_KEY\n  secret_key: env:DELTAWORKS_LAKE_SECRET_KEY\n"
 
     with pytest.raises(ConfigError) as caught:
@@ -311,20 +311,18 @@ def test_keys_of_airflows_connections_are_refused_since_pods_get_none(render: Ca
         ("name: edge, spool_size: 10Gi", "the spool of 'edge' needs up to 10240 MiB: make its volume larger"),
     ],
 )
-def test_pods_of_a_collector_that_could_not_work_are_refused(
-    render: Callable[..., Rendered], declared: str, problem: str
-) -> None:
+def test_invalid_collector_pods_are_rejected(render: Callable[..., Rendered], declared: str, problem: str) -> None:
     with pytest.raises(ConfigError) as caught:
         render(environment=ENVIRONMENT.replace("name: edge", declared))
 
     assert problem in caught.value.message
 
 
-def test_an_environment_without_a_cluster_is_written_out_as_before() -> None:
+def test_an_environment_without_kubernetes_is_serialized_without_the_key() -> None:
     assert "kubernetes" not in load_catalog("aws", root=ROOT, only=()).environment.model_dump(mode="json")
 
 
-def test_the_values_for_airflows_chart_name_what_is_rendered() -> None:
+def test_the_values_of_airflows_chart_refer_to_rendered_objects() -> None:
     text = (ROOT / "docs" / "how-to/deploy.md").read_text()
     block = text.partition("<!-- values of the chart of Airflow -->\n```yaml\n")[2].partition("```")[0]
     values = YAML(typ="safe").load(block)

@@ -31,7 +31,7 @@ KINDS = {
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_every_object_is_of_its_schema(render: Callable[..., Rendered], version: str) -> None:
+def test_every_object_is_valid_by_its_schema(render: Callable[..., Rendered], version: str) -> None:
     objects = render().objects
 
     for item in objects.values():
@@ -40,7 +40,7 @@ def test_every_object_is_of_its_schema(render: Callable[..., Rendered], version:
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_the_pods_of_spark_are_of_their_schema(render: Callable[..., Rendered], version: str) -> None:
+def test_spark_pods_are_valid_by_their_schema(render: Callable[..., Rendered], version: str) -> None:
     spec = render().catalog.environment.kubernetes
     assert spec is not None
 
@@ -63,7 +63,7 @@ def test_the_shipped_environment_is_rendered_with_its_example(version: str, monk
     }
 
 
-def test_what_is_printed_reads_back_as_what_was_rendered(render: Callable[..., Rendered]) -> None:
+def test_printed_manifests_parse_to_the_rendered_ones(render: Callable[..., Rendered]) -> None:
     rendered = list(render().objects.values())
 
     assert list(YAML(typ="safe").load_all(to_yaml(rendered))) == rendered
@@ -86,7 +86,7 @@ def _container(item: dict[str, Any]) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("name", sorted(BREAKS))
-def test_a_wrong_field_is_seen(render: Callable[..., Rendered], name: str) -> None:
+def test_a_schema_violation_is_detected(render: Callable[..., Rendered], name: str) -> None:
     item = copy.deepcopy(render().objects["Deployment", "relay-landing"])
     check(item, VERSIONS[-1])
 

@@ -30,7 +30,7 @@ def test_a_file_is_read_as_docker_reads_it(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("line", ["export NAME=value", "NAME", "1NAME=x", "NA ME=x"])
-def test_a_line_that_is_no_variable_is_refused_with_its_number(tmp_path: Path, line: str) -> None:
+def test_an_invalid_line_is_rejected_with_its_number(tmp_path: Path, line: str) -> None:
     with pytest.raises(ConfigError) as caught:
         read_variables(written(tmp_path, f"A=1\n{line}\n"))
 
@@ -38,7 +38,7 @@ def test_a_line_that_is_no_variable_is_refused_with_its_number(tmp_path: Path, l
     assert "settings.env:2 is not of the form NAME=value" in caught.value.message
 
 
-def test_a_file_that_is_not_there_is_refused(tmp_path: Path) -> None:
+def test_a_missing_file_is_rejected(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="cannot be read"):
         read_variables(tmp_path / "nowhere.env")
 
@@ -55,7 +55,7 @@ def test_a_secret_is_refused_and_not_shown(render: Callable[..., Rendered], tmp_
     assert "hunter2" not in str(caught.value)
 
 
-def test_a_secret_is_known_by_what_it_is_used_for(render: Callable[..., Rendered], tmp_path: Path) -> None:
+def test_a_secret_is_detected_by_its_use(render: Callable[..., Rendered], tmp_path: Path) -> None:
     environment = ENVIRONMENT.replace("env:DELTAWORKS_LAKE_SECRET_KEY", "env:INNOCENT")
 
     with pytest.raises(ConfigError, match="INNOCENT"):

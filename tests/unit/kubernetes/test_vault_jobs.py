@@ -26,7 +26,7 @@ def with_vault(render: Callable[..., Rendered]) -> Rendered:
     return render(environment=environment + VAULT, pipeline=PIPELINE.replace("tables:\n", PRIVATE + "tables:\n", 1))
 
 
-def test_filling_and_keeping_run_under_an_account_that_nothing_else_has(render: Callable[..., Rendered]) -> None:
+def test_vault_jobs_have_an_exclusive_service_account(render: Callable[..., Rendered]) -> None:
     objects = with_vault(render).objects
     jobs = {name: item for (kind, name), item in objects.items() if kind == "CronJob"}
 

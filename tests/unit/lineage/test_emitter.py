@@ -42,7 +42,7 @@ def test_events_arrive_in_order_with_the_key_of_the_reference(monkeypatch: pytes
     assert {headers["Authorization"] for headers in backend.headers} == {"Bearer the-key"}
 
 
-def test_a_backend_that_hangs_delays_nothing_and_what_is_dropped_is_counted(
+def test_a_hanging_backend_delays_nothing_and_dropped_events_are_counted(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     with running_backend(hangs=True) as backend:
@@ -60,7 +60,7 @@ def test_a_backend_that_hangs_delays_nothing_and_what_is_dropped_is_counted(
     assert "0 events sent, 0 failed, 1000 dropped" in caplog.text
 
 
-def test_a_backend_that_is_down_is_spoken_of_once(caplog: pytest.LogCaptureFixture) -> None:
+def test_an_unavailable_backend_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
     spec = lineage_to("http://127.0.0.1:9", retry={"total": 0})
     emitter = Emitter(lambda: open_client(spec))
     for number in range(3):
@@ -80,7 +80,7 @@ def test_a_backend_that_is_down_is_spoken_of_once(caplog: pytest.LogCaptureFixtu
 
 
 @pytest.mark.parametrize("where", ["open", "make", "send"])
-def test_whatever_fails_the_thread_goes_on(where: str) -> None:
+def test_the_thread_survives_any_failure(where: str) -> None:
     sent: list[Any] = []
     fails = [True]
 

@@ -43,11 +43,11 @@ def origins(sql: str) -> dict[str, list[str]]:
         ("this is no SQL", {}),
     ],
 )
-def test_columns_are_followed_to_the_tables_that_are_read(sql: str, found: dict[str, list[str]]) -> None:
+def test_column_lineage_reaches_the_inputs(sql: str, found: dict[str, list[str]]) -> None:
     assert {name: sorted(each) for name, each in origins(sql).items()} == found
 
 
-def test_the_example_with_joins_on_itself_is_followed() -> None:
+def test_self_joins_are_traced() -> None:
     sql = (PROJECT_ROOT / "include" / "pipelines" / "games" / "gold" / "retention.sql").read_text(encoding="utf-8")
     found = column_origins(sql, READS)
     assert found["cohort_date"] == (Column("s3://lake", "tables/games/install", "event_date"),)

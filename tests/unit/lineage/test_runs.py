@@ -65,7 +65,7 @@ def test_topics_are_inputs_by_their_broker(reported: tuple[Catalog, Backend]) ->
     assert {dataset.namespace for dataset in inputs} == {"kafka://broker:9092"}
 
 
-def test_a_build_is_told_with_what_it_wrote_and_the_task_it_is_part_of(
+def test_a_gold_build_emits_its_outputs_and_its_parent_task(
     reported: tuple[Catalog, Backend], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     catalog, backend = reported
@@ -89,7 +89,7 @@ def test_a_build_is_told_with_what_it_wrote_and_the_task_it_is_part_of(
     assert [field["field"] for field in columns["cohort_date"]["inputFields"]] == ["event_date"]
 
 
-def test_a_build_that_fails_is_told_with_its_error_and_no_value(reported: tuple[Catalog, Backend]) -> None:
+def test_a_failed_build_emits_its_error_without_data(reported: tuple[Catalog, Backend]) -> None:
     catalog, backend = reported
     with pytest.raises(ValueError, match="invalid literal"), batch_lineage(catalog, "engagement", "mutations"):
         int("the value of a customer")
@@ -120,7 +120,7 @@ def test_a_run_is_reported_at_a_bounded_rate_and_not_once_it_has_ended(monkeypat
     assert states == ["START", *["RUNNING"] * 9, "COMPLETE"]
 
 
-def test_without_a_declaration_no_client_is_loaded_and_nothing_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_lineage_no_client_is_imported(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in [name for name in sys.modules if name.startswith("openlineage")]:
         monkeypatch.delitem(sys.modules, name)
     catalog = catalog_with(load_catalog("aws"), None)
@@ -130,7 +130,7 @@ def test_without_a_declaration_no_client_is_loaded_and_nothing_runs(monkeypatch:
 
 
 @pytest.mark.parametrize("parent", ["", "no", "a/b/c", "namespace/job/not-a-run"])
-def test_a_parent_that_is_none_is_left_out(parent: str) -> None:
+def test_an_invalid_parent_is_omitted(parent: str) -> None:
     made = build_event(
         "START", at="2026-01-01T00:00:00Z", run_id=RUN, namespace="n", job="j", kind="BATCH", parent=parent
     )

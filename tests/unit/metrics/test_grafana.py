@@ -19,20 +19,20 @@ def made() -> dict[str, Any]:
     return dashboard()
 
 
-def test_every_expression_names_figures_that_are_exported(made: dict[str, Any]) -> None:
+def test_every_expression_uses_exported_metrics(made: dict[str, Any]) -> None:
     for expression in expressions(made):
         figures = FIGURE.findall(expression)
         assert figures, expression
         assert set(figures) <= set(FAMILIES), expression
 
 
-def test_every_figure_is_shown(made: dict[str, Any]) -> None:
+def test_every_metric_has_a_panel(made: dict[str, Any]) -> None:
     shown = {figure for expression in expressions(made) for figure in FIGURE.findall(expression)}
 
     assert set(FAMILIES) - shown == set()
 
 
-def test_labels_in_expressions_and_legends_are_those_of_the_figures(made: dict[str, Any]) -> None:
+def test_labels_in_expressions_and_legends_belong_to_their_metrics(made: dict[str, Any]) -> None:
     for panel in made["panels"]:
         for target in panel.get("targets", ()):
             labels = {label for name in FIGURE.findall(target["expr"]) for label in FAMILIES[name].labels}
@@ -40,14 +40,14 @@ def test_labels_in_expressions_and_legends_are_those_of_the_figures(made: dict[s
             assert used <= labels, panel["title"]
 
 
-def test_counters_are_asked_for_as_rates(made: dict[str, Any]) -> None:
+def test_counters_are_queried_as_rates(made: dict[str, Any]) -> None:
     counters = {name for name, family in FAMILIES.items() if family.kind == "counter"}
     for expression in expressions(made):
         for figure in counters & set(FIGURE.findall(expression)):
             assert f"rate({figure}" in expression
 
 
-def test_its_data_source_is_a_variable_and_no_two_panels_lie_on_each_other(made: dict[str, Any]) -> None:
+def test_its_data_source_is_a_variable_and_panels_do_not_overlap(made: dict[str, Any]) -> None:
     cells: list[tuple[int, int]] = []
     for panel in made["panels"]:
         assert panel.get("datasource", {"uid": "${datasource}"})["uid"] == "${datasource}"
@@ -60,7 +60,7 @@ def test_its_data_source_is_a_variable_and_no_two_panels_lie_on_each_other(made:
     assert len({panel["id"] for panel in made["panels"]}) == len(made["panels"])
 
 
-def test_the_file_in_the_docs_is_what_the_list_makes() -> None:
+def test_the_dashboard_in_the_docs_is_current() -> None:
     assert (PROJECT_ROOT / "docs" / "reference" / "grafana" / "deltaworks.json").read_text() == dashboard_json(), (
         "run: make tables"
     )

@@ -74,7 +74,7 @@ def read(catalog: Catalog, objects: LocalObjects) -> Read:
     return call
 
 
-def test_a_stream_is_shown_as_its_heartbeat_says(read: Read, objects: LocalObjects) -> None:
+def test_a_streams_metrics_follow_its_heartbeat(read: Read, objects: LocalObjects) -> None:
     beat(
         objects,
         paths.pipeline_control("shop"),
@@ -99,7 +99,7 @@ def test_a_stream_is_shown_as_its_heartbeat_says(read: Read, objects: LocalObjec
     assert ("deltaworks_stream_backlog_files", "shop") not in seen, "a source that counts none has no figure of 0"
 
 
-def test_how_fresh_bronze_is_comes_from_the_last_batches(read: Read, objects: LocalObjects) -> None:
+def test_bronze_freshness_comes_from_recent_batches(read: Read, objects: LocalObjects) -> None:
     batch = BatchSummary(
         batch_id=1,
         at=ago(60),
@@ -151,7 +151,7 @@ def test_open_alerts_are_counted_by_cause(read: Read, objects: LocalObjects) -> 
     assert counted == [2]
 
 
-def test_the_age_of_the_last_judgement_is_told(read: Read, objects: LocalObjects) -> None:
+def test_the_age_of_the_last_health_check_is_exported(read: Read, objects: LocalObjects) -> None:
     assert ("deltaworks_health_age_seconds",) not in read()
 
     write_verdicts(objects, {}, now=NOW - timedelta(seconds=75))
@@ -159,9 +159,7 @@ def test_the_age_of_the_last_judgement_is_told(read: Read, objects: LocalObjects
     assert read()["deltaworks_health_age_seconds",] == 75
 
 
-def test_collectors_are_shown_beside_one_whose_record_is_torn(
-    tmp_path: Path, read: Read, objects: LocalObjects
-) -> None:
+def test_a_corrupt_record_does_not_hide_other_collectors(tmp_path: Path, read: Read, objects: LocalObjects) -> None:
     two = COLLECTOR.replace("collector: edge", "collector: west")
     write_collector(tmp_path)
     (tmp_path / "include" / "collectors" / "west.yaml").write_text(two)
@@ -177,7 +175,7 @@ def test_collectors_are_shown_beside_one_whose_record_is_torn(
     assert seen["deltaworks_storage_up",] == 0
 
 
-def test_what_two_parts_need_is_read_once(tmp_path: Path) -> None:
+def test_shared_objects_are_read_once(tmp_path: Path) -> None:
     write_collector(write_project(tmp_path / "project"))
     catalog, objects = load_catalog("local", root=tmp_path / "project"), NotingObjects(tmp_path / "lake")
     objects.put(heartbeat_key("edge", "a" * 32), collector_beat(written_at=ago(5)).encode())
@@ -200,7 +198,7 @@ class _Silent(LocalObjects):
         raise TransientError("STORAGE_UNREACHABLE", prefix)
 
 
-def test_a_storage_that_does_not_answer_is_a_figure_and_no_error(catalog: Catalog, tmp_path: Path) -> None:
+def test_an_unavailable_storage_is_a_metric_and_not_an_error(catalog: Catalog, tmp_path: Path) -> None:
     seen = {(s.name, *s.labels): s.value for s in read_samples(catalog, _Silent(tmp_path), now=NOW)}
 
     assert seen["deltaworks_storage_up",] == 0
@@ -208,7 +206,7 @@ def test_a_storage_that_does_not_answer_is_a_figure_and_no_error(catalog: Catalo
     assert seen["deltaworks_stream_unhealthy", "shop", "HEARTBEAT_UNREADABLE"] == 1
 
 
-def test_one_torn_heartbeat_leaves_the_figures_of_others(read: Read, objects: LocalObjects) -> None:
+def test_a_corrupt_heartbeat_does_not_hide_other_metrics(read: Read, objects: LocalObjects) -> None:
     objects.put(paths.heartbeat(paths.pipeline_control("shop")), b"{torn")
     beat(objects, paths.relay_control("landing"), pipeline="landing", dead_letters=3)
 
@@ -218,9 +216,7 @@ def test_one_torn_heartbeat_leaves_the_figures_of_others(read: Read, objects: Lo
     assert seen["deltaworks_storage_up",] == 0
 
 
-def test_whatever_is_exported_is_on_the_list_with_its_labels(
-    catalog: Catalog, read: Read, objects: LocalObjects
-) -> None:
+def test_exported_metrics_are_listed_with_their_labels(catalog: Catalog, read: Read, objects: LocalObjects) -> None:
     beat(objects, paths.pipeline_control("shop"), rows=1, backlog_bytes=3, backlog_files=2)
     beat(objects, paths.relay_control("landing"), pipeline="landing", dead_letters=3)
     figures = MetricsCollector(lambda: read_samples(catalog, objects, now=NOW))
@@ -262,7 +258,7 @@ def served(catalog: Catalog, objects: LocalObjects) -> Iterator[tuple[str, list[
     server.server_close()
 
 
-def test_the_endpoint_answers_many_by_one_reading(served: tuple[str, list[int]]) -> None:
+def test_concurrent_scrapes_share_one_read(served: tuple[str, list[int]]) -> None:
     address, readings = served
 
     for _ in range(3):
@@ -273,5 +269,5 @@ def test_the_endpoint_answers_many_by_one_reading(served: tuple[str, list[int]])
     assert len(readings) == 1
 
 
-def test_the_docs_list_every_figure() -> None:
+def test_the_docs_list_every_metric() -> None:
     assert markdown_table() in (PROJECT_ROOT / "docs" / "reference/metrics.md").read_text()

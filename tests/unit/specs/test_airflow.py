@@ -29,14 +29,14 @@ def test_an_address_and_a_login_are_enough(make_project: Callable[..., Path]) ->
     assert airflow.verify
 
 
-def test_all_of_it_may_be_references(make_project: Callable[..., Path]) -> None:
+def test_all_values_can_be_references(make_project: Callable[..., Path]) -> None:
     airflow = environment(make_project, "url: env:AIRFLOW_URL, token: env:TOKEN, ca: env:CA").airflow
 
     assert airflow is not None
     assert airflow.url == Reference(scheme="env", name="AIRFLOW_URL")
 
 
-def test_an_environment_without_it_is_written_out_as_before(make_project: Callable[..., Path]) -> None:
+def test_an_environment_without_it_is_serialized_without_the_key(make_project: Callable[..., Path]) -> None:
     spec = load_catalog(root=make_project()).environment
 
     assert "airflow" not in spec.model_dump(mode="json")
@@ -61,7 +61,7 @@ def test_an_environment_without_it_is_written_out_as_before(make_project: Callab
         (f"url: https://airflow, {LOGIN}, adress: x", "airflow.adress: unknown key 'adress'"),
     ],
 )
-def test_what_cannot_be_used_is_refused_at_its_place_with_what_to_write(
+def test_invalid_settings_of_airflow_are_rejected_with_advice(
     make_project: Callable[..., Path], declared: str, problem: str
 ) -> None:
     with pytest.raises(ConfigError, match="SPEC_INVALID") as raised:
@@ -72,7 +72,7 @@ def test_what_cannot_be_used_is_refused_at_its_place_with_what_to_write(
     assert "hunter2" not in raised.value.message
 
 
-def test_a_password_that_everybody_knows_is_refused_outside_of_local(
+def test_a_well_known_password_is_rejected_outside_local(
     make_project: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     root = make_project(environment=f"{ENVIRONMENT}airflow: {{url: https://airflow, {LOGIN}}}\n")

@@ -29,7 +29,7 @@ def refused(folder: Path, *rules: str, **options: str) -> str:
     return error.value.message
 
 
-def test_a_rule_is_read_with_what_it_leaves_out(tmp_path: Path) -> None:
+def test_a_rule_has_defaults(tmp_path: Path) -> None:
     (rule,) = rules_project(tmp_path, BASED).pipeline("shop").rules
 
     assert (rule.for_minutes, rule.keep_firing_minutes, rule.evaluation_delay_seconds, rule.no_data) == (
@@ -86,7 +86,7 @@ def test_a_rule_is_read_with_what_it_leaves_out(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_a_rule_that_cannot_be_judged_is_refused(tmp_path: Path, before: str, after: str, said: str) -> None:
+def test_a_rule_that_cannot_be_evaluated_is_rejected(tmp_path: Path, before: str, after: str, said: str) -> None:
     assert before in BASED
     message = refused(tmp_path, BASED.replace(before, after))
 
@@ -95,11 +95,11 @@ def test_a_rule_that_cannot_be_judged_is_refused(tmp_path: Path, before: str, af
     assert "rules.0" in message
 
 
-def test_two_rules_have_two_names(tmp_path: Path) -> None:
+def test_rule_names_are_unique(tmp_path: Path) -> None:
     assert "rules.1.name: rule rate is declared twice" in refused(tmp_path, RATE, RATE)
 
 
-def test_a_label_is_no_private_field(tmp_path: Path) -> None:
+def test_a_private_field_cannot_be_a_label(tmp_path: Path) -> None:
     column = "{name: network, path: client.ip, type: string}"
     tables = f"tables: [{{name: orders, when: {{name: order}}, columns: [{column}]}}]\n"
     private = "private: [{path: client.ip, keep: network}]\n"
@@ -121,21 +121,21 @@ def test_a_label_is_no_private_field(tmp_path: Path) -> None:
         ("DELETE FROM errors_minute", "write one SELECT"),
     ],
 )
-def test_sql_that_a_rule_cannot_rest_on_is_refused(tmp_path: Path, sql: str, said: str) -> None:
+def test_invalid_rule_sql_is_rejected(tmp_path: Path, sql: str, said: str) -> None:
     rules_project(tmp_path, rate=sql)
 
     (mistake,) = mistakes(tmp_path)
     assert said in mistake
 
 
-def test_an_edit_of_rules_needs_nothing_of_the_stream(tmp_path: Path) -> None:
+def test_a_change_of_rules_does_not_affect_the_stream(tmp_path: Path) -> None:
     before = rules_project(tmp_path / "a").pipeline("shop")
     after = rules_project(tmp_path / "b", BASED).pipeline("shop")
 
     assert {change.effect for change in classify_changes(before, after)} == {Effect.SAFE}
 
 
-def test_how_often_tables_are_brought_up_to_date_is_known(tmp_path: Path) -> None:
+def test_refresh_intervals_of_tables_are_known(tmp_path: Path) -> None:
     spec = rules_project(tmp_path).pipeline("shop")
     gold = spec.gold.model_copy(update={"schedule": "*/15 * * * *"})
     hourly = spec.gold.model_copy(update={"schedule": "5 * * * *"})

@@ -56,9 +56,7 @@ def test_a_view_names_its_topic(project: Callable[..., Path]) -> None:
         ("widgets", ", every_seconds: 0", "views.0.announce.every_seconds: write 1 or more instead of 0"),
     ],
 )
-def test_a_mistake_is_refused_with_file_line_and_key(
-    project: Callable[..., Path], channel: str, more: str, message: str
-) -> None:
+def test_an_error_has_file_line_and_key(project: Callable[..., Path], channel: str, more: str, message: str) -> None:
     root = project(channel, more)
     with pytest.raises(ConfigError) as refused:
         load_catalog("local", root=root)

@@ -21,7 +21,7 @@ def declared(source: dict[str, Any] = KAFKA, **more: Any) -> PipelineSpec:
 
 
 @pytest.mark.parametrize("source", [KAFKA, KINESIS])
-def test_records_are_archived_for_as_long_as_is_declared(source: dict[str, Any]) -> None:
+def test_records_are_archived_for_the_declared_time(source: dict[str, Any]) -> None:
     spec = declared(source, archive={"retain_days": 90})
 
     assert spec.archive is not None
@@ -50,12 +50,12 @@ def test_a_pipeline_without_one_keeps_its_fingerprint() -> None:
         ),
     ],
 )
-def test_what_is_no_archive_is_refused(more: dict[str, Any], said: str) -> None:
+def test_invalid_archives_are_rejected(more: dict[str, Any], said: str) -> None:
     with pytest.raises(ValidationError, match=said):
         PipelineSpec.model_validate(declared().model_dump(mode="json") | more)
 
 
-def test_a_table_may_be_called_archive_where_nothing_is_archived() -> None:
+def test_a_table_can_be_named_archive_without_an_archive() -> None:
     spec = PipelineSpec.model_validate(
         declared().model_dump(mode="json") | {"tables": [{**orders("int"), "name": "archive"}]}
     )
@@ -63,7 +63,7 @@ def test_a_table_may_be_called_archive_where_nothing_is_archived() -> None:
     assert spec.engine_tables == ("quarantine",)
 
 
-def test_to_declare_one_holds_from_the_next_start_and_its_retention_at_once() -> None:
+def test_an_archive_needs_a_restart_and_its_retention_none() -> None:
     def effects(before: PipelineSpec, after: PipelineSpec) -> list[Effect]:
         return [change.effect for change in classify_changes(before, after)]
 

@@ -60,7 +60,7 @@ def test_half_a_pair_of_keys_is_refused() -> None:
         StorageSpec(root="s3://lake", access_key="env:TEST_ACCESS_KEY")
 
 
-def test_specs_cannot_be_changed() -> None:
+def test_specs_are_immutable() -> None:
     reference = Reference(scheme="env", name="A")
 
     with pytest.raises(ValidationError, match="frozen"):

@@ -34,7 +34,7 @@ WRONG = {
 
 
 @pytest.mark.parametrize(("text", "line"), WRONG.values(), ids=WRONG)
-def test_what_cannot_be_read_is_refused_with_its_file_and_line(text: str | bytes, line: int, tmp_path: Path) -> None:
+def test_unreadable_files_are_rejected_with_file_and_line(text: str | bytes, line: int, tmp_path: Path) -> None:
     path = tmp_path / "pipeline.yaml"
     path.write_bytes(text.encode() if isinstance(text, str) else text)
 
@@ -45,12 +45,12 @@ def test_what_cannot_be_read_is_refused_with_its_file_and_line(text: str | bytes
     assert len(refused.value.message) < 600
 
 
-def test_a_value_that_holds_itself_is_refused() -> None:
+def test_a_recursive_value_is_rejected() -> None:
     with pytest.raises(InvalidYamlError, match="exceeds 100 levels"):
         load_yaml(b"a: &a [*a]")
 
 
-def test_what_is_nested_as_deeply_as_allowed_is_read() -> None:
+def test_the_maximum_nesting_is_read() -> None:
     depth = MAX_DEPTH - 1
 
     document = load_yaml(b"[" * depth + b"]" * depth)
@@ -65,7 +65,7 @@ def test_aliases_of_few_values_are_read() -> None:
 
 
 @pytest.mark.parametrize("text", ["? " * 60, "&a [*a]", "[" * 3_000, "2001-99-99", "\x7f"])
-def test_a_variable_is_held_to_the_same(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_variables_are_validated_like_files(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DELTAWORKS_SET__pipelines__shop__owner", text)
 
     with pytest.raises(ConfigError, match="DELTAWORKS_SET__pipelines__shop__owner") as refused:

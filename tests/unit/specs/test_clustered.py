@@ -30,6 +30,6 @@ def test_a_clustered_table_has_no_partitions_unless_they_are_declared() -> None:
     ],
     ids=str,
 )
-def test_what_does_not_go_with_it_is_refused(given: dict[str, Any], problem: str) -> None:
+def test_conflicting_keys_are_rejected(given: dict[str, Any], problem: str) -> None:
     with pytest.raises(ValidationError, match=problem):
         table(**given)

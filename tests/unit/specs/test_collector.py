@@ -62,9 +62,7 @@ def project(folder: Path, declaration: str) -> Path:
         ("10GiB", "10GB", 3, "write a number of bytes"),
     ],
 )
-def test_a_mistake_is_refused_at_its_line_with_what_to_write(
-    tmp_path: Path, right: str, wrong: str, line: int, said: str
-) -> None:
+def test_an_error_has_its_line_and_advice(tmp_path: Path, right: str, wrong: str, line: int, said: str) -> None:
     assert right in DECLARATION
     root = project(tmp_path, DECLARATION.replace(right, wrong, 1))
 
@@ -83,14 +81,14 @@ def test_limits_below_what_sdks_send_are_refused(tmp_path: Path) -> None:
         load_collector("edge", root=root)
 
 
-def test_a_collector_that_is_not_there_is_refused_with_the_nearest(tmp_path: Path) -> None:
+def test_an_unknown_collector_is_rejected_with_the_closest_name(tmp_path: Path) -> None:
     with pytest.raises(ConfigError) as caught:
         load_collector("egde", root=project(tmp_path, DECLARATION))
 
     assert (caught.value.condition, caught.value.hint) == ("COLLECTOR_UNKNOWN", "Did you mean 'edge'?")
 
 
-def test_a_key_is_taken_to_the_end_of_its_last_day(tmp_path: Path) -> None:
+def test_a_key_is_valid_until_the_end_of_its_last_day(tmp_path: Path) -> None:
     first, second = load_collector("edge", root=project(tmp_path, DECLARATION)).sources["games"].keys
     end = 1_801_440_000  # 2027-02-01T00:00:00Z
 
@@ -98,7 +96,7 @@ def test_a_key_is_taken_to_the_end_of_its_last_day(tmp_path: Path) -> None:
     assert second.is_valid_at(end)
 
 
-def test_the_collectors_of_this_project_are_right_and_in_its_catalog() -> None:
+def test_the_collectors_of_this_project_are_valid_and_in_its_catalog() -> None:
     catalog = load_catalog()
 
     assert "edge" in catalog.collectors
@@ -106,7 +104,7 @@ def test_the_collectors_of_this_project_are_right_and_in_its_catalog() -> None:
     assert [mistake for mistake in check_project().errors if "collectors" in str(mistake.file)] == []
 
 
-def test_the_declaration_of_the_page_is_one(tmp_path: Path) -> None:
+def test_the_example_in_the_docs_is_valid(tmp_path: Path) -> None:
     [declaration] = re.findall(r"```yaml\n(.*?)```", PAGE.read_text(), re.DOTALL)
 
     assert load_collector("edge", root=project(tmp_path, declaration)).sources["web"].rate is not None

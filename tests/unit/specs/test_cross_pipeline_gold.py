@@ -37,7 +37,7 @@ def refusal(root: Path) -> str:
     return str(refused.value)
 
 
-def test_a_table_of_another_pipeline_is_read_by_its_whole_name(root: Path) -> None:
+def test_a_table_of_another_pipeline_is_read_by_its_full_name(root: Path) -> None:
     declare(root, "board", "shop.daily", "orders")
 
     gold = load_catalog("local", root=root).pipeline("board").gold
@@ -55,7 +55,7 @@ def test_a_table_of_another_pipeline_is_read_by_its_whole_name(root: Path) -> No
         ("lake.shop.daily", "write the name of a table, or pipeline.table for a gold table of another pipeline"),
     ],
 )
-def test_what_is_not_there_is_refused_with_its_line_and_the_nearest_name(root: Path, read: str, said: str) -> None:
+def test_unknown_names_are_rejected_with_line_and_closest_name(root: Path, read: str, said: str) -> None:
     declare(root, "board", read)
 
     refused = refusal(root)
@@ -71,7 +71,7 @@ def test_tables_that_change_by_value_share_the_column_of_their_values(root: Path
     assert "requires that it is partitioned by 'country' too" in refusal(root)
 
 
-def test_pipelines_that_read_each_other_are_refused_whichever_of_their_tables_do(root: Path) -> None:
+def test_cycles_of_pipelines_are_rejected_across_tables(root: Path) -> None:
     declare(root, "board", "shop.daily")
     declare(root, "report", "board.daily")
     declare(root, "shop", "report.daily")
@@ -81,7 +81,7 @@ def test_pipelines_that_read_each_other_are_refused_whichever_of_their_tables_do
     assert "gold of board reads gold of shop reads gold of report reads gold of board" in refused
 
 
-def test_a_pipeline_that_others_read_may_be_left_out_of_what_runs(root: Path) -> None:
+def test_a_pipeline_that_others_read_can_be_deselected(root: Path) -> None:
     declare(root, "board", "shop.daily")
 
     assert list(load_catalog("local", root=root, only=["board"]).pipelines) == ["board"]

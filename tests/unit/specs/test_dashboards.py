@@ -66,14 +66,14 @@ def test_a_page_has_at_most_twenty_panels(tmp_path: Path) -> None:
         (SPARKLINE.replace("percent", "percents"), "did you mean 'percent'?"),
     ],
 )
-def test_a_panel_that_cannot_be_drawn_is_refused(tmp_path: Path, panel: str, said: str) -> None:
+def test_an_invalid_panel_is_rejected(tmp_path: Path, panel: str, said: str) -> None:
     message = refused(tmp_path, ERRORS, panel)
 
     assert said in message
     assert "dashboards.0.panels.1" in message
 
 
-def test_two_dashboards_have_two_names(tmp_path: Path) -> None:
+def test_dashboard_names_are_unique(tmp_path: Path) -> None:
     again = f"    panels: [{ERRORS}]\n  - name: noc\n"
 
     assert "dashboards.1.name: dashboard noc is declared twice" in refused(tmp_path, more=again)
@@ -113,7 +113,7 @@ def test_two_dashboards_have_two_names(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_sql_of_panels_is_bounded_and_its_names_are_looked_up(tmp_path: Path, sql: str, said: str) -> None:
+def test_panel_sql_is_bounded_and_has_known_names(tmp_path: Path, sql: str, said: str) -> None:
     shop(tmp_path, errors=sql)
 
     listed = mistakes(tmp_path)
@@ -122,7 +122,7 @@ def test_sql_of_panels_is_bounded_and_its_names_are_looked_up(tmp_path: Path, sq
     assert all(said in mistake for mistake in listed)
 
 
-def test_a_query_that_is_right_for_a_view_is_no_bounded_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_valid_view_query_is_not_cached_for_panels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Both are remembered where they are right, so that the parser is not loaded again."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     unbounded = "SELECT minute, class, errors FROM errors_minute"
@@ -136,7 +136,7 @@ def test_a_query_that_is_right_for_a_view_is_no_bounded_one(tmp_path: Path, monk
     assert second == first
 
 
-def test_a_right_query_is_looked_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_valid_query_is_checked_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     shop(tmp_path)
     assert mistakes(tmp_path) == []
@@ -145,7 +145,7 @@ def test_a_right_query_is_looked_at_once(tmp_path: Path, monkeypatch: pytest.Mon
     assert mistakes(tmp_path) == []
 
 
-def test_a_dashboard_is_no_change_of_a_stream(tmp_path: Path) -> None:
+def test_a_dashboard_does_not_change_a_stream(tmp_path: Path) -> None:
     before = shop(tmp_path / "a").pipelines["shop"]
     after = shop(tmp_path / "b", SPARKLINE).pipelines["shop"]
 

@@ -95,7 +95,7 @@ COLUMN = ("tables", 0, "columns", 1, "path")
         ((("tables", 0, "columns", 0, "type"), "long"), "tables.0.columns.0.type", "declare type: string"),
     ],
 )
-def test_what_does_not_fit_is_refused_at_its_place(
+def test_conflicts_are_rejected_at_their_key_paths(
     edit: tuple[tuple[str | int, ...], Any], place: str, text: str
 ) -> None:
     at, said = problem(edit)
@@ -104,7 +104,7 @@ def test_what_does_not_fit_is_refused_at_its_place(
     assert text in said
 
 
-def test_an_archive_of_what_is_private_is_refused() -> None:
+def test_an_archive_with_private_fields_is_rejected() -> None:
     kafka = {"kind": "kafka", "bootstrap_servers": "localhost:9092", "topics": "events"}
     data = declared((("source",), kafka), (("archive",), {"retain_days": 3}))
 
@@ -112,7 +112,7 @@ def test_an_archive_of_what_is_private_is_refused() -> None:
         PipelineSpec.model_validate(data)
 
 
-def test_a_field_of_the_event_s_own_that_begins_with_an_underscore_may_be_read() -> None:
+def test_an_original_field_with_an_underscore_can_be_read() -> None:
     spec = PipelineSpec.model_validate(declared((COLUMN, "_id")))
 
     assert "_id" in {column.path for table in spec.tables for column in table.columns}
@@ -137,7 +137,7 @@ def test_a_pipeline_that_declares_neither_keeps_its_fingerprint() -> None:
         ((("enrich",), DECLARED["enrich"][:1]), "enrich.agent", Effect.RESTART),
     ],
 )
-def test_an_edit_says_what_it_needs(edit: tuple[tuple[str | int, ...], Any], field: str, effect: Effect) -> None:
+def test_a_change_has_its_required_action(edit: tuple[tuple[str | int, ...], Any], field: str, effect: Effect) -> None:
     (change,) = classify_changes(PipelineSpec.model_validate(DECLARED), PipelineSpec.model_validate(declared(edit)))
 
     assert (change.field, change.effect) == (field, effect)

@@ -12,7 +12,7 @@ def table(name: str, *reads: str) -> GoldTableSpec:
     return GoldTableSpec(name=name, sql=f"{name}.sql", reads=reads, partition_by="event_date")
 
 
-def test_a_table_comes_after_those_it_reads_and_else_as_declared() -> None:
+def test_tables_are_in_dependency_order_otherwise_as_declared() -> None:
     declared = [table("c", "b"), table("a", "events"), table("b", "a", "events"), table("d", "events")]
 
     order = [each.name for each in build_order(declared)]
@@ -24,7 +24,7 @@ def test_a_table_comes_after_those_it_reads_and_else_as_declared() -> None:
 @pytest.mark.parametrize(
     "tables", [[table("a", "b"), table("b", "c"), table("c", "a")], [table("a", "a")]], ids=["three", "itself"]
 )
-def test_a_circle_is_refused_with_its_names(tables: list[GoldTableSpec]) -> None:
+def test_a_cycle_is_rejected_with_its_names(tables: list[GoldTableSpec]) -> None:
     with pytest.raises(ValueError, match="form a cycle: ") as refused:
         build_order(tables)
 
@@ -45,7 +45,7 @@ def declared(**gold: object) -> PipelineSpec:
     )
 
 
-def test_a_pipeline_takes_gold_tables_that_read_gold_tables_and_no_circle() -> None:
+def test_gold_tables_can_read_each_other_without_a_cycle() -> None:
     daily, busiest = table("daily", "events"), table("busiest", "daily")
 
     assert declared(tables=[busiest.model_dump(), daily.model_dump()]).gold.tables
@@ -73,7 +73,7 @@ def as_of(affects: object, *, facts: dict[str, object] | None = None, dated: boo
 EACH = {"orders": {"days": [0]}, "facts": "onwards", "splits": "onwards"}
 
 
-def test_what_a_change_affects_may_be_said_input_by_input() -> None:
+def test_effects_can_be_declared_per_input() -> None:
     spec = as_of(EACH)
 
     known = spec.gold.tables[1]
@@ -87,7 +87,7 @@ def test_what_a_change_affects_may_be_said_input_by_input() -> None:
     }
 
 
-def test_onwards_needs_a_date_to_compare_and_an_interval_table_its_check() -> None:
+def test_onwards_needs_a_date_or_intervals() -> None:
     with pytest.raises(ValueError, match=r"declare `checks\.intervals` of that table"):
         as_of(EACH, facts={"checks": {}})
     with pytest.raises(ValueError, match="declare `effective_date` of the reference"):
@@ -97,13 +97,13 @@ def test_onwards_needs_a_date_to_compare_and_an_interval_table_its_check() -> No
     as_of(EACH | {"splits": "all"}, dated=False)
 
 
-def test_every_input_is_spoken_of_and_no_other() -> None:
+def test_effects_cover_exactly_the_inputs() -> None:
     with pytest.raises(ValueError, match="'splits' is missing"):
         as_of({"orders": {"days": [0]}, "facts": "onwards"})
     with pytest.raises(ValueError, match="does not read 'fact'; did you mean 'facts'"):
         as_of(EACH | {"fact": "onwards"})
 
 
-def test_intervals_are_checked_where_all_of_them_are_written() -> None:
+def test_intervals_need_a_complete_rebuild() -> None:
     with pytest.raises(ValueError, match="intervals cannot be checked because"):
         as_of(EACH, facts={"affects": {"days": [0]}})

@@ -37,7 +37,7 @@ def declared(*, dedupe: Any = DEDUPE, **changes: Any) -> PipelineSpec:
     )
 
 
-def test_an_hour_affects_itself_where_nothing_else_is_declared() -> None:
+def test_an_hour_affects_itself_by_default() -> None:
     spec = declared(refresh_seconds=60)
     (table,) = spec.gold.tables
 
@@ -68,12 +68,12 @@ def test_an_hour_affects_itself_where_nothing_else_is_declared() -> None:
         ({"dedupe": {"by": "event_id", "within_hours": -1}}, "greater than or equal to 0"),
     ],
 )
-def test_what_does_not_fit_a_grain_is_refused_with_what_to_write(changes: dict[str, Any], refusal: str) -> None:
+def test_conflicts_with_a_grain_are_rejected_with_advice(changes: dict[str, Any], refusal: str) -> None:
     with pytest.raises(ValueError, match=refusal):
         declared(**changes)
 
 
-def test_a_grain_that_the_answer_lacks_is_found_in_its_sql(tmp_path: Path) -> None:
+def test_a_missing_grain_column_is_found_in_the_sql(tmp_path: Path) -> None:
     path = tmp_path / "pipeline.yaml"
     path.write_text("pipeline: traffic\ngold:\n  tables:\n    - name: minutes\n      grain: {column: minute}\n")
     (tmp_path / "m.sql").write_text("SELECT event_date, date_trunc('MINUTE', event_time) AS minutes FROM requests")
@@ -84,7 +84,7 @@ def test_a_grain_that_the_answer_lacks_is_found_in_its_sql(tmp_path: Path) -> No
     assert (mistake.key, mistake.line) == ("gold.tables.0.grain.column", 5)
 
 
-def test_tables_of_before_keep_their_fingerprint_and_how_often_one_is_built_is_not_part_of_it() -> None:
+def test_tables_without_a_grain_keep_their_fingerprint_independent_of_the_refresh_interval() -> None:
     daily = GoldTableSpec(name="daily", sql="d.sql", reads=("requests",), partition_by="event_date")
     minutes = GoldTableSpec.model_validate(MINUTES)
 

@@ -54,7 +54,7 @@ def test_pipelines_that_name_the_same_group_are_its_members(tmp_path: Path) -> N
     assert stream_dag_id("a", "small") == groups["small"].dag_id == "stream_group__small"
 
 
-def test_settings_of_a_group_are_the_environments(tmp_path: Path) -> None:
+def test_settings_of_a_group_come_from_the_environment(tmp_path: Path) -> None:
     settings = "stream_groups: {small: {driver_memory: 2g, max_run_seconds: 60, non_outage_failures: 2}}\n"
     root = project(tmp_path, settings, a="stream_group: small")
 
@@ -63,7 +63,7 @@ def test_settings_of_a_group_are_the_environments(tmp_path: Path) -> None:
     assert (group.settings.driver_memory, group.max_run_seconds, group.settings.non_outage_failures) == ("2g", 60, 2)
 
 
-def test_where_groups_are_declared_another_name_is_a_mistake_with_the_nearest(tmp_path: Path) -> None:
+def test_an_undeclared_group_is_an_error_with_the_closest_name(tmp_path: Path) -> None:
     root = project(tmp_path, "stream_groups: {small: {}}\n", a="stream_group: smal", b="stream_group: small")
 
     with pytest.raises(ConfigError, match=r"pipeline\.yaml:8.*no group 'smal'.*did you mean 'small'"):
@@ -75,7 +75,7 @@ def test_where_groups_are_declared_another_name_is_a_mistake_with_the_nearest(tm
 
 
 @pytest.mark.parametrize("line", ["stream_group: small", 'stream_group : "small"', "stream_group: 'small' # why"])
-def test_a_pipeline_that_is_declared_wrongly_is_still_known_as_a_member(tmp_path: Path, line: str) -> None:
+def test_an_invalid_pipeline_remains_a_member_of_its_group(tmp_path: Path, line: str) -> None:
     root = project(tmp_path, a=f"{line}\nunknown: 1", b="stream_group: small")
 
     catalog = read(root)
@@ -86,7 +86,7 @@ def test_a_pipeline_that_is_declared_wrongly_is_still_known_as_a_member(tmp_path
     assert group_of(catalog, "a") == "small"
 
 
-def test_an_override_of_the_environment_moves_a_pipeline_also_where_it_is_wrong(tmp_path: Path) -> None:
+def test_an_override_changes_the_group_of_an_invalid_pipeline_too(tmp_path: Path) -> None:
     moved = "overrides: {pipelines: {a: {stream_group: small}, b: {stream_group: small}}}\n"
     root = project(tmp_path, moved, a="unknown: 1", b="")
 

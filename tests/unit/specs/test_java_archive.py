@@ -18,7 +18,7 @@ def _archive(root: Path, *, size: int, recorded: object) -> Path:
     return archive
 
 
-def test_a_whole_archive_is_mapped_without_a_word_where_the_jvm_refuses_it(tmp_path: Path) -> None:
+def test_a_complete_archive_is_mapped_and_silently_ignored_on_a_mismatch(tmp_path: Path) -> None:
     archive = _archive(tmp_path, size=10, recorded={"bytes": 10})
 
     options = java_archive_options(tmp_path).split()
@@ -27,12 +27,12 @@ def test_a_whole_archive_is_mapped_without_a_word_where_the_jvm_refuses_it(tmp_p
     assert "-Xlog:cds*=off" in options
 
 
-def test_without_an_archive_the_jvm_is_told_nothing(tmp_path: Path) -> None:
+def test_without_an_archive_there_are_no_jvm_options(tmp_path: Path) -> None:
     assert java_archive_options(tmp_path) == ""
 
 
 @pytest.mark.parametrize("recorded", [{"bytes": 11}, {}, [], "text", {"bytes": None}])
-def test_an_archive_that_is_not_as_recorded_is_left_alone(tmp_path: Path, recorded: object) -> None:
+def test_a_truncated_class_archive_is_not_used(tmp_path: Path, recorded: object) -> None:
     _archive(tmp_path, size=10, recorded=recorded)
 
     assert java_archive_options(tmp_path) == ""

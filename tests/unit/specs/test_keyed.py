@@ -44,7 +44,7 @@ def test_the_short_form_is_by_key_and_event_time() -> None:
     assert "_deleted" not in keyed.types
 
 
-def test_what_can_delete_a_key_is_marked_in_a_column_of_its_own() -> None:
+def test_tables_with_deletions_have_a_deletion_column() -> None:
     (keyed,) = spec({"by": ["symbol", "day"], "newest_by": "version", "deleted_when": {"op": "d"}}).keyed_tables
 
     assert list(keyed.types)[-1] == "_deleted"
@@ -70,7 +70,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize(("keyed", "message"), WRONG, ids=lambda value: str(value)[:50])
-def test_a_mistake_is_refused_at_its_place(keyed: dict[str, Any], message: str) -> None:
+def test_an_error_has_its_key_path(keyed: dict[str, Any], message: str) -> None:
     with pytest.raises(ValidationError) as refused:
         spec(keyed)
 
@@ -105,7 +105,7 @@ def test_gold_reads_a_keyed_table_and_a_live_table_does_not() -> None:
         ),
     ],
 )
-def test_an_edit_says_that_the_table_is_built_anew(
+def test_a_change_of_a_keyed_table_rebuilds_it(
     before: dict[str, Any] | None, after: dict[str, Any] | None, field: str, effect: Effect
 ) -> None:
     (change,) = classify_changes(spec(before), spec(after))

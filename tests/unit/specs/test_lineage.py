@@ -23,7 +23,7 @@ from deltaworks.specs.environment import LineageSpec
         ({"type": "kafka", "topic": "l", "config": {"sasl.password": "the-key"}}, "sasl.password is a secret"),
     ],
 )
-def test_what_cannot_be_sent_to_says_why(transport: dict[str, Any], said: str) -> None:
+def test_invalid_transports_are_rejected(transport: dict[str, Any], said: str) -> None:
     with pytest.raises(ValidationError) as caught:
         LineageSpec(transport=transport)
     text = str(caught.value.errors(include_input=False))

@@ -45,7 +45,7 @@ def mistakes(live: dict[str, Any], **table: Any) -> list[tuple[str, str]]:
     return [(".".join(str(part) for part in error["loc"][2:]), error["msg"]) for error in errors]
 
 
-def test_the_newest_row_of_a_key_is_kept_with_what_decides_which_one_that_is() -> None:
+def test_latest_tables_contain_key_kept_and_ordering_columns() -> None:
     declared = spec(LATEST)
     (latest,) = declared.latest_tables
 
@@ -60,13 +60,13 @@ def test_the_newest_row_of_a_key_is_kept_with_what_decides_which_one_that_is() -
     assert declared.aggregation_tables == ()
 
 
-def test_a_declaration_is_read_back_as_it_was_written() -> None:
+def test_a_serialized_spec_equals_the_original() -> None:
     for live in (LATEST, {}, {"sum": ["price"], "distinct": ["user_id"], "distinct_error_percent": 1}):
         declared = spec(live)
         assert PipelineSpec.model_validate_json(declared.model_dump_json()) == declared
 
 
-def test_counts_are_written_out_as_before_these_keys_came() -> None:
+def test_counts_are_serialized_without_keys_of_latest() -> None:
     (written,) = spec({}).to_dict()["live"]
 
     assert set(written) == {"name", "reads", "window_minutes", "watermark_minutes", "group_by", "trigger_seconds"}
@@ -103,21 +103,21 @@ WRONG: list[tuple[dict[str, Any], str, str]] = [
 
 
 @pytest.mark.parametrize(("live", "place", "message"), WRONG, ids=lambda value: str(value)[:60])
-def test_a_mistake_is_refused_at_its_place(live: dict[str, Any], place: str, message: str) -> None:
+def test_an_error_has_its_key_path(live: dict[str, Any], place: str, message: str) -> None:
     (mistake,) = mistakes(live)
 
     assert mistake[0] == place
     assert message in mistake[1]
 
 
-def test_rows_that_requests_change_have_no_newest_one_here() -> None:
+def test_mutable_tables_cannot_have_latest_tables() -> None:
     ids = {"mutable": {"id": "view_id", "origin": "origin"}}
 
     texts = dict(mistakes(LATEST, **ids))
     assert "declare `keyed` for 'heartbeats' instead" in next(text for place, text in texts.items() if place == "reads")
 
 
-def test_columns_may_come_to_what_the_newest_rows_are_of_and_not_to_what_a_query_counts() -> None:
+def test_inputs_of_latest_tables_can_evolve_and_those_of_counts_cannot() -> None:
     assert spec(LATEST, evolve="add_columns").latest_tables
     assert mistakes({}, evolve="add_columns")[0][0] == "reads"
 
@@ -135,7 +135,7 @@ def test_columns_may_come_to_what_the_newest_rows_are_of_and_not_to_what_a_query
         ("date", None),
     ],
 )
-def test_a_sum_has_a_type_that_holds_it(type_: str, grown: str | None) -> None:
+def test_a_sum_has_a_large_enough_type(type_: str, grown: str | None) -> None:
     assert sum_type(type_) == grown
 
 
@@ -149,13 +149,13 @@ def test_a_sum_has_a_type_that_holds_it(type_: str, grown: str | None) -> None:
         ({}, "live.now.kind", Effect.NEW_GENERATION),
     ],
 )
-def test_an_edit_says_what_it_needs(edit: dict[str, Any], field: str, effect: Effect) -> None:
+def test_a_change_has_its_required_action(edit: dict[str, Any], field: str, effect: Effect) -> None:
     changes = {change.field: change.effect for change in classify_changes(spec(LATEST), spec(edit))}
 
     assert changes[field] == effect
 
 
-def test_what_the_table_holds_is_built_anew_when_its_declaration_changes() -> None:
+def test_a_changed_declaration_changes_the_digest() -> None:
     digests = {
         spec(live).latest_tables[0].digest("history")
         for live in (LATEST, {**LATEST, "keep": ["user_id"]}, {**LATEST, "expire_after_minutes": 60})

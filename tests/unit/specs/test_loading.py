@@ -26,7 +26,7 @@ def line_of(text: str, fragment: str) -> int:
     return next(number for number, line in enumerate(text.splitlines(), 1) if fragment in line)
 
 
-def test_a_sound_project_loads(make_project: MakeProject) -> None:
+def test_a_valid_project_loads(make_project: MakeProject) -> None:
     catalog = load_catalog("local", root=make_project())
 
     assert catalog.pipeline("shop").source.max_bytes_per_batch == 64 << 20
@@ -34,7 +34,7 @@ def test_a_sound_project_loads(make_project: MakeProject) -> None:
     assert list(catalog.relays) == ["landing"]
 
 
-def test_an_unknown_key_is_refused_with_its_line_and_the_nearest_name(
+def test_an_unknown_key_is_rejected_with_its_line_and_the_closest_name(
     make_project: MakeProject, pipeline_text: str
 ) -> None:
     wrong = pipeline_text.replace("owner: tests", "ownr: tests")
@@ -44,9 +44,7 @@ def test_an_unknown_key_is_refused_with_its_line_and_the_nearest_name(
     assert f"pipeline.yaml:{line_of(wrong, 'ownr')}: ownr: unknown key 'ownr'; did you mean 'owner'?" in message
 
 
-def test_an_unknown_nested_key_is_met_with_the_names_of_its_own_level(
-    make_project: MakeProject, pipeline_text: str
-) -> None:
+def test_an_unknown_nested_key_lists_the_keys_of_its_level(make_project: MakeProject, pipeline_text: str) -> None:
     wrong = pipeline_text.replace("path: amount,", "pth: amount,")
 
     message = str(refusal(make_project(pipeline=wrong)))
@@ -56,7 +54,7 @@ def test_an_unknown_nested_key_is_met_with_the_names_of_its_own_level(
     assert f"pipeline.yaml:{line}: tables.0.columns.0.path: this key is required" in message
 
 
-def test_a_key_like_no_other_is_met_with_all_known_ones(make_project: MakeProject, pipeline_text: str) -> None:
+def test_an_unknown_key_without_a_close_match_lists_all_keys(make_project: MakeProject, pipeline_text: str) -> None:
     wrong = pipeline_text.replace("  trigger_seconds: 60", "  zzz: 60")
 
     message = str(refusal(make_project(pipeline=wrong)))
@@ -84,7 +82,7 @@ def test_a_key_like_no_other_is_met_with_all_known_ones(make_project: MakeProjec
         ("name: orders", "name: quarantine", "'quarantine' is reserved; choose another"),
     ],
 )
-def test_a_wrong_value_is_refused_with_what_to_write(
+def test_an_invalid_value_is_rejected_with_advice(
     make_project: MakeProject, pipeline_text: str, good: str, bad: str, said: str
 ) -> None:
     assert good in pipeline_text
@@ -92,7 +90,7 @@ def test_a_wrong_value_is_refused_with_what_to_write(
     assert said in str(refusal(make_project(pipeline=pipeline_text.replace(good, bad, 1))))
 
 
-def test_every_mistake_is_reported_at_once(make_project: MakeProject, pipeline_text: str) -> None:
+def test_all_errors_are_reported_together(make_project: MakeProject, pipeline_text: str) -> None:
     wrong = pipeline_text.replace("owner: tests\n", "").replace("relay: landing\n", "rely: landing\n")
 
     error = refusal(make_project(pipeline=wrong))
@@ -111,9 +109,7 @@ def test_a_table_declared_twice_is_refused(make_project: MakeProject, pipeline_t
 
 
 @pytest.mark.parametrize("name", ["amount", "event_id", "_batch_id"])
-def test_a_column_declared_twice_or_named_like_the_engines_is_refused(
-    make_project: MakeProject, pipeline_text: str, name: str
-) -> None:
+def test_a_duplicate_or_reserved_column_is_rejected(make_project: MakeProject, pipeline_text: str, name: str) -> None:
     again = f'      - {{name: {name}, path: other, type: "string"}}\n'
 
     message = str(refusal(make_project(pipeline=pipeline_text.replace("stream:", again + "stream:"))))
@@ -122,7 +118,7 @@ def test_a_column_declared_twice_or_named_like_the_engines_is_refused(
     assert "declared twice" in message or "cannot be declared" in message or "use lower-case letters" in message
 
 
-def test_a_key_written_twice_is_refused_with_its_line(make_project: MakeProject, pipeline_text: str) -> None:
+def test_a_duplicate_key_is_rejected_with_its_line(make_project: MakeProject, pipeline_text: str) -> None:
     wrong = pipeline_text + "owner: others\n"
 
     error = refusal(make_project(pipeline=wrong))
@@ -131,7 +127,7 @@ def test_a_key_written_twice_is_refused_with_its_line(make_project: MakeProject,
     assert f"pipeline.yaml:{line_of(wrong, 'owner: others')}:" in error.message
 
 
-def test_text_that_is_no_yaml_is_refused_with_its_line(make_project: MakeProject, pipeline_text: str) -> None:
+def test_invalid_yaml_is_rejected_with_its_line(make_project: MakeProject, pipeline_text: str) -> None:
     wrong = pipeline_text.replace("{path: name}", "{path: name")
 
     error = refusal(make_project(pipeline=wrong))
@@ -150,7 +146,7 @@ def test_a_missing_file_is_named(make_project: MakeProject) -> None:
     assert "environments/prod.yaml" in caught.value.message
 
 
-def test_a_reader_of_a_table_that_is_not_declared_is_refused(make_project: MakeProject, pipeline_text: str) -> None:
+def test_a_reader_of_an_unknown_table_is_rejected(make_project: MakeProject, pipeline_text: str) -> None:
     wrong = pipeline_text + "live: [{name: per_hour, reads: order}]\n"
 
     assert "'per_hour' reads unknown table 'order'; did you mean 'orders'?" in str(
@@ -158,7 +154,7 @@ def test_a_reader_of_a_table_that_is_not_declared_is_refused(make_project: MakeP
     )
 
 
-def test_a_relay_that_is_not_declared_is_met_with_the_nearest(make_project: MakeProject, pipeline_text: str) -> None:
+def test_an_unknown_relay_is_answered_with_the_closest_name(make_project: MakeProject, pipeline_text: str) -> None:
     wrong = pipeline_text.replace("relay: landing", "relay: landings")
 
     message = str(refusal(make_project(pipeline=wrong)))
@@ -168,7 +164,7 @@ def test_a_relay_that_is_not_declared_is_met_with_the_nearest(make_project: Make
     assert f"pipeline.yaml:{line}: {said}" in message
 
 
-def test_sql_that_is_not_in_the_folder_is_named(make_project: MakeProject, pipeline_text: str) -> None:
+def test_missing_sql_files_are_reported(make_project: MakeProject, pipeline_text: str) -> None:
     gold = "gold: {tables: [{name: daily, sql: gold/daily.sql, reads: [orders], partition_by: event_date}]}\n"
 
     message = str(refusal(make_project(pipeline=pipeline_text + gold)))
@@ -176,7 +172,7 @@ def test_sql_that_is_not_in_the_folder_is_named(make_project: MakeProject, pipel
     assert "gold table 'daily' refers to gold/daily.sql, which does not exist in its folder" in message
 
 
-def test_an_unknown_pipeline_is_met_with_the_nearest(make_project: MakeProject) -> None:
+def test_an_unknown_pipeline_is_answered_with_the_closest_name(make_project: MakeProject) -> None:
     catalog = load_catalog("local", root=make_project())
 
     with pytest.raises(ConfigError) as caught:
@@ -269,7 +265,7 @@ def two_pipelines(make_project: MakeProject, pipeline_text: str) -> Path:
     return root
 
 
-def test_pipelines_that_are_not_wanted_are_not_read(two_pipelines: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_deselected_pipelines_are_not_read(two_pipelines: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DELTAWORKS_SET__pipelines__wrong__owner", "x")
     assert "SPEC_INVALID" in str(refusal(two_pipelines))
 
@@ -280,7 +276,7 @@ def test_pipelines_that_are_not_wanted_are_not_read(two_pipelines: Path, monkeyp
     assert "SPEC_INVALID" in str(refusal(two_pipelines))
 
 
-def test_a_wanted_pipeline_that_is_not_there_is_met_with_the_nearest(
+def test_an_unknown_selected_pipeline_is_answered_with_the_closest_name(
     make_project: MakeProject, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("DELTAWORKS_PIPELINES", "shopp")
@@ -291,7 +287,7 @@ def test_a_wanted_pipeline_that_is_not_there_is_met_with_the_nearest(
     assert "Did you mean 'shop'?" in caught.hint
 
 
-def test_the_pipelines_whose_operations_have_dags_are_there(make_project: Callable[..., Path]) -> None:
+def test_pipelines_with_operation_dags_must_exist(make_project: Callable[..., Path]) -> None:
     assert load_catalog(root=make_project()).environment.has_operation_dags("shop")
     chosen = make_project(environment=ENVIRONMENT + "operation_dags: [shop]\n")
     environment = load_catalog(root=chosen).environment

@@ -301,7 +301,7 @@ def mistakes_in(root: Path) -> list[str]:
 
 
 @pytest.mark.parametrize(("good", "bad", "said"), MESSAGES.values(), ids=MESSAGES)
-def test_a_mistake_is_said_in_plain_words_and_nothing_else_is(
+def test_an_error_has_exactly_the_expected_messages(
     make_project: MakeProject, good: str, bad: str, said: list[tuple[int, str, str]]
 ) -> None:
     assert good in PIPELINE
@@ -312,9 +312,7 @@ def test_a_mistake_is_said_in_plain_words_and_nothing_else_is(
 
 
 @pytest.mark.parametrize(("good", "bad", "line", "said"), NO_YAML.values(), ids=NO_YAML)
-def test_what_is_no_yaml_is_said_in_plain_words(
-    make_project: MakeProject, good: str, bad: str, line: int, said: str
-) -> None:
+def test_yaml_errors_are_explained(make_project: MakeProject, good: str, bad: str, line: int, said: str) -> None:
     assert good in PIPELINE
 
     with pytest.raises(ConfigError) as caught:
@@ -324,7 +322,7 @@ def test_what_is_no_yaml_is_said_in_plain_words(
     assert caught.value.message.partition("pipeline.yaml:")[2] == f"{line}: {said}."
 
 
-def test_a_wrong_override_is_named_by_its_file_and_line(make_project: MakeProject, environment_text: str) -> None:
+def test_an_invalid_override_has_its_file_and_line(make_project: MakeProject, environment_text: str) -> None:
     override = "overrides:\n  pipelines:\n    shop:\n      stream: {trigger_seconds: soon}\n"
 
     with pytest.raises(ConfigError) as caught:
@@ -334,7 +332,7 @@ def test_a_wrong_override_is_named_by_its_file_and_line(make_project: MakeProjec
     assert f"include/environments/local.yaml:8: {said}" in caught.value.message
 
 
-def test_a_mistake_beside_an_override_is_the_files_own(
+def test_an_error_next_to_an_override_is_located_in_the_file(
     make_project: MakeProject, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("DELTAWORKS_SET__pipelines__shop__stream__trigger_seconds", "5")
@@ -347,7 +345,7 @@ def test_a_mistake_beside_an_override_is_the_files_own(
     ]
 
 
-def test_what_was_removed_may_leave_its_overrides_behind(make_project: MakeProject, environment_text: str) -> None:
+def test_overrides_of_removed_pipelines_are_allowed(make_project: MakeProject, environment_text: str) -> None:
     override = "overrides: {pipelines: {games: {stream: {trigger_seconds: 5}}}}\n"
 
     assert list(load_catalog("local", root=make_project(environment=environment_text + override)).pipelines) == ["shop"]
@@ -401,7 +399,7 @@ def error_types(schema: Any) -> Iterator[str]:
 
 
 @pytest.mark.parametrize("model", [PipelineSpec, RelaySpec, EnvironmentSpec])
-def test_every_error_that_a_model_can_raise_has_its_words(model: type[BaseModel]) -> None:
+def test_every_error_type_of_the_models_has_a_message(model: type[BaseModel]) -> None:
     raised = {*error_types(model.__pydantic_core_schema__)} - {"extra_forbidden"}
 
     assert len(raised) > 10
@@ -432,7 +430,7 @@ ODD = st.sampled_from([None, True, 12, -1, 1.5, "", "x y", "2026-01-01", [], ["x
 
 @settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(place=st.sampled_from(list(leaves(EXAMPLE))), value=ODD)
-def test_no_word_of_a_library_is_in_what_is_said_of_any_value(place: tuple[Any, ...], value: Any) -> None:
+def test_no_message_contains_terms_of_libraries(place: tuple[Any, ...], value: Any) -> None:
     data = copy.deepcopy(EXAMPLE)
     node: Any = data
     for part in place[:-1]:
@@ -455,7 +453,7 @@ def test_no_word_of_a_library_is_in_what_is_said_of_any_value(place: tuple[Any, 
         assert reading.errors == []
 
 
-def test_the_declarations_of_this_project_have_no_mistake() -> None:
+def test_the_specs_of_this_project_have_no_error() -> None:
     paths = sorted((PROJECT_ROOT / "include/pipelines").glob("*/pipeline.yaml"))
 
     read = [PipelineSpec.model_validate(to_plain(read_yaml(path))).pipeline for path in paths]

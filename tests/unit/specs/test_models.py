@@ -62,7 +62,7 @@ def mistakes(root: Path) -> list[str]:
     return [str(mistake) for mistake in check_project("local", root=root).errors]
 
 
-def test_a_model_is_read_with_what_it_leaves_to_defaults(tmp_path: Path) -> None:
+def test_a_model_has_defaults(tmp_path: Path) -> None:
     root = project(tmp_path)
 
     assert mistakes(root) == []
@@ -118,9 +118,7 @@ WRONG = [
 
 
 @pytest.mark.parametrize(("old", "new", "key", "advice"), WRONG, ids=[f"{case[2]} {case[3][:24]}" for case in WRONG])
-def test_a_mistake_is_refused_with_its_place_and_what_to_write(
-    tmp_path: Path, old: str, new: str, key: str, advice: str
-) -> None:
+def test_an_error_has_its_key_path_and_advice(tmp_path: Path, old: str, new: str, key: str, advice: str) -> None:
     listed = mistakes(project(tmp_path, old=old, new=new))
 
     (line,) = [line for line in listed if f" {key}:" in line or f"{key} " in line] or [f"none of {listed}"]
@@ -128,13 +126,13 @@ def test_a_mistake_is_refused_with_its_place_and_what_to_write(
     assert advice in line
 
 
-def test_features_and_labels_are_not_made_of_what_the_model_says(tmp_path: Path) -> None:
+def test_features_and_labels_cannot_depend_on_scores_of_the_model(tmp_path: Path) -> None:
     (line,) = mistakes(project(tmp_path, old="    reads: [hours]\n", new="    reads: [scores]\n"))
 
     assert "and cannot be its label" in line
 
 
-def test_the_label_is_read_as_gold_is(tmp_path: Path) -> None:
+def test_label_sql_is_checked_like_gold_sql(tmp_path: Path) -> None:
     (unknown,) = mistakes(project(tmp_path / "a", models__slow="SELECT shop, hour, amont > 5 AS holds FROM hours"))
     (absent,) = mistakes(project(tmp_path / "b", models__slow="SELECT shop, hour, amount > 5 AS held FROM hours"))
     (scored,) = mistakes(project(tmp_path / "c", gold__scores="SELECT event_date, scor FROM slow"))

@@ -114,7 +114,7 @@ CASES = [
 
 
 @pytest.mark.parametrize("case", CASES, ids=[f"{case[2]}-{case[3][:12]}" for case in CASES])
-def test_what_does_not_fit_is_told_with_file_line_and_key(
+def test_conflicts_are_reported_with_file_line_and_key(
     case: tuple[str, str, str, str], make_project: MakeProject
 ) -> None:
     old, new, key, told = case

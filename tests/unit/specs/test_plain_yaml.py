@@ -36,7 +36,7 @@ def typed(value: Any) -> Any:
 
 
 @pytest.mark.parametrize("path", DECLARATIONS, ids=lambda path: str(path.relative_to(PROJECT_ROOT / "include")))
-def test_every_declaration_of_this_project_is_plain_and_read_alike(path: Any) -> None:
+def test_every_spec_of_this_project_is_plain_yaml(path: Any) -> None:
     data = path.read_bytes()
 
     assert typed(load_plain_yaml(data)) == typed(to_plain(load_yaml(data, kind="rt")))
@@ -53,18 +53,18 @@ def test_every_declaration_of_this_project_is_plain_and_read_alike(path: Any) ->
     ],
     ids=lambda text: repr(text[:20]),
 )  # fmt: skip
-def test_what_is_wrong_or_not_plain_is_left_to_the_parser_that_knows_all_of_yaml(text: str) -> None:
+def test_invalid_or_complex_yaml_is_left_to_the_full_parser(text: str) -> None:
     with pytest.raises(NotPlainYamlError):
         load_plain_yaml(text.encode())
 
 
-def test_bytes_that_are_no_text_are_left_to_it_too() -> None:
+def test_bytes_that_are_not_utf_8_are_left_to_the_full_parser() -> None:
     with pytest.raises(NotPlainYamlError):
         load_plain_yaml(b"a: \xff")
 
 
 @pytest.mark.parametrize("text", ["? " * 100_000, "[" * 1_000_000, "- " * 100_000, "{a: " * 500_000, "*a " * 1_000_000])
-def test_what_nests_without_end_is_left_to_it_at_once(text: str) -> None:
+def test_unbounded_nesting_is_immediately_left_to_the_full_parser(text: str) -> None:
     with pytest.raises(NotPlainYamlError):
         load_plain_yaml(text.encode())
 
@@ -75,7 +75,7 @@ WORDS = """
 """
 
 
-def test_its_bounds_are_below_those_of_the_parser_that_judges() -> None:
+def test_its_limits_are_below_those_of_the_full_parser() -> None:
     assert (MAX_NESTING < MAX_DEPTH, MAX_EVENTS < MAX_VALUES) == (True, True)
 
 
@@ -97,7 +97,7 @@ lines = st.builds(
 @example('a: "x\\\n  y\\u00e9\\/"')
 @example("a: x\n  y\n\n  z")
 @example("a: 'it''s'\nb: >-\n  x\n  y\n   z")
-def test_whatever_it_reads_the_other_parser_reads_alike(text: str) -> None:
+def test_both_parsers_agree_on_plain_yaml(text: str) -> None:
     plain = plainly(text.encode())
 
     if plain is not ...:

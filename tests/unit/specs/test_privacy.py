@@ -78,7 +78,7 @@ def problem(*edits: Edit) -> tuple[str, str]:
     return ".".join(map(str, error["loc"])), error["msg"]
 
 
-def test_what_fits_is_taken_and_written_out_as_it_was_declared() -> None:
+def test_a_valid_spec_is_serialized_as_declared() -> None:
     spec = PipelineSpec.model_validate(declared())
     written = spec.model_dump(mode="json", exclude_unset=True)["privacy"]
 
@@ -88,7 +88,7 @@ def test_what_fits_is_taken_and_written_out_as_it_was_declared() -> None:
     assert PipelineSpec.model_validate_json(spec.model_dump_json()) == spec
 
 
-def test_an_upgrade_changes_no_fingerprint_of_a_pipeline_without_it() -> None:
+def test_an_unused_new_key_changes_no_fingerprint() -> None:
     plain = declared()
     del plain["privacy"]
 
@@ -98,7 +98,7 @@ def test_an_upgrade_changes_no_fingerprint_of_a_pipeline_without_it() -> None:
     assert not {"retention_days", "erase", "erase_reason"} & set(dumped["tables"][0])
 
 
-def test_what_is_declared_of_a_value_holds_for_what_lies_below_it() -> None:
+def test_declarations_apply_to_nested_values() -> None:
     privacy = PrivacySpec.model_validate(PRIVACY)
 
     assert privacy.field_for("params") is None
@@ -192,14 +192,14 @@ def test_what_is_declared_of_a_value_holds_for_what_lies_below_it() -> None:
         ([(("source",), KAFKA), (("archive",), {"retain_days": 7})], "archive", "remove one of the two"),
     ],
 )
-def test_what_does_not_fit_is_told_at_its_place(edits: list[Edit], place: str, text: str) -> None:
+def test_conflicts_of_personal_data_are_reported_at_their_key_paths(edits: list[Edit], place: str, text: str) -> None:
     at, message = problem(*edits)
 
     assert at == place
     assert text in message
 
 
-def test_other_personal_data_mixes_rows_and_other_terms_of_erasing_do_not() -> None:
+def test_changes_of_personal_data_are_unsafe_and_those_of_erasure_terms_are_safe() -> None:
     before = PipelineSpec.model_validate(declared())
     other_kind = PipelineSpec.model_validate(declared(((*FIELDS, 0, "as"), "gamer")))
     other_terms = PipelineSpec.model_validate(declared((("privacy", "erase"), {"purge_within_days": 14})))
@@ -209,7 +209,7 @@ def test_other_personal_data_mixes_rows_and_other_terms_of_erasing_do_not() -> N
 
 
 @pytest.mark.parametrize("environment", ["local", "compose"])
-def test_what_is_loaded_knows_the_key_service_of_its_environment(
+def test_loaded_specs_have_the_key_service_of_their_environment(
     environment: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Outside `local` a secret that is blank is refused.

@@ -13,7 +13,7 @@ from deltaworks.specs.schedules import PRESETS, schedule_problem
 @pytest.mark.parametrize(
     "expression", ["*/15 * * * *", "0 3 * * 0", "15,45 0-6/2 1 JAN MON", "0 0 L * *", "5 4 * * sun", *PRESETS]
 )
-def test_what_airflow_takes_is_right(expression: str) -> None:
+def test_expressions_of_airflow_are_valid(expression: str) -> None:
     assert schedule_problem(expression) is None
 
 
@@ -33,7 +33,7 @@ def test_what_airflow_takes_is_right(expression: str) -> None:
         ("0 */15 * * * *", "*/15 * * * *"),
     ],
 )
-def test_a_phrase_is_met_with_the_expression_to_write(phrase: str, expression: str) -> None:
+def test_a_phrase_is_answered_with_its_expression(phrase: str, expression: str) -> None:
     said = "write a cron expression of five parts (minute, hour, day, month, weekday), such as "
 
     assert schedule_problem(phrase) == f'{said}"{expression}", instead of {phrase!r}'
@@ -41,7 +41,7 @@ def test_a_phrase_is_met_with_the_expression_to_write(phrase: str, expression: s
 
 
 @pytest.mark.parametrize("expression", ["61 3 * * *", "* 24 * * *", "* * 32 * *", "a b c d e", "*/0 * * * *"])
-def test_five_parts_that_mean_nothing_are_refused(expression: str) -> None:
+def test_five_invalid_parts_are_rejected(expression: str) -> None:
     assert str(schedule_problem(expression)).startswith(f"{expression!r} is not a cron expression: minute 0")
 
 
@@ -59,7 +59,7 @@ PARTS = st.lists(ITEMS, min_size=1, max_size=3).map(",".join)
 
 @given(st.lists(PARTS, min_size=5, max_size=5).map(" ".join))
 @example("*/5 0-6/2 1,15 * 1")
-def test_what_is_called_right_is_right_for_the_library_that_airflow_uses(expression: str) -> None:
+def test_accepted_expressions_are_valid_for_airflows_library(expression: str) -> None:
     if schedule_problem(expression) is None:
         assert croniter.is_valid(expression)
 

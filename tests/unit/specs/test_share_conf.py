@@ -66,7 +66,7 @@ def names_of_spark() -> bytes:
 
 @on_each_cluster
 @of_each_class
-def test_a_job_on_a_cluster_takes_its_share_and_no_more(master: str, job_class: JobClass) -> None:
+def test_a_job_on_a_cluster_is_limited_to_its_share(master: str, job_class: JobClass) -> None:
     share = environment().shares.of(job_class)
     conf = conf_of(job_class, master)
 
@@ -82,9 +82,7 @@ def test_a_job_on_a_cluster_takes_its_share_and_no_more(master: str, job_class: 
 
 @on_each_cluster
 @of_each_class
-def test_whether_executors_come_and_go_is_said_whatever_the_clusters_defaults_are(
-    master: str, job_class: JobClass
-) -> None:
+def test_dynamic_allocation_is_explicit(master: str, job_class: JobClass) -> None:
     conf = conf_of(job_class, master, **{job_class: {"executors": 3, "dynamic": job_class != "stream"}})
 
     assert conf["spark.dynamicAllocation.enabled"] == str(job_class != "stream").lower()
@@ -96,25 +94,25 @@ def test_whether_executors_come_and_go_is_said_whatever_the_clusters_defaults_ar
 
 
 @on_each_cluster
-def test_a_single_executor_stays(master: str) -> None:
+def test_a_single_executor_is_not_dynamic(master: str) -> None:
     assert conf_of("gold", master)["spark.dynamicAllocation.enabled"] == "false"
 
 
 @on_each_master
 @of_each_class
-def test_every_name_is_one_of_sparks(master: str, job_class: JobClass) -> None:
+def test_every_setting_exists_in_spark(master: str, job_class: JobClass) -> None:
     conf = conf_of(job_class, master, **{job_class: {"executors": 3, "dynamic": True}})
 
     assert [name for name in conf if name.encode() not in names_of_spark()] == []
 
 
-def test_a_name_that_spark_lacks_would_be_noticed() -> None:
+def test_an_unknown_spark_setting_would_be_detected() -> None:
     assert b"spark.cores.maximum" not in names_of_spark()
 
 
 @on_each_master
 @of_each_class
-def test_driver_memory_and_niceness_are_the_same_wherever_it_runs(master: str, job_class: JobClass) -> None:
+def test_driver_memory_and_niceness_do_not_depend_on_the_master(master: str, job_class: JobClass) -> None:
     declared = environment({"driver_memory": "3g"}, gold={"driver_memory": "5g"})
     launch = launch_settings(declared.shares.of(job_class), master, declared)
 
@@ -123,7 +121,7 @@ def test_driver_memory_and_niceness_are_the_same_wherever_it_runs(master: str, j
 
 
 @on_each_cluster
-def test_the_master_is_left_as_it_is(master: str) -> None:
+def test_the_master_is_unchanged(master: str) -> None:
     declared = environment(gold={"executor_cores": 1})
 
     assert launch_settings(declared.shares.of("gold"), master, declared).master == master
@@ -151,7 +149,7 @@ def test_settings_of_the_environment_take_precedence(master: str) -> None:
         ("local", {"executor_cores": 3}, "local[1]"),
     ],
 )
-def test_on_one_machine_a_job_has_the_masters_cores_or_fewer_where_the_share_says_so(
+def test_a_local_job_has_the_masters_cores_or_fewer_by_its_share(
     master: str, share: dict[str, Any], rendered: str
 ) -> None:
     declared = environment(gold=share)
@@ -171,7 +169,7 @@ def test_on_one_machine_a_job_has_the_masters_cores_or_fewer_where_the_share_say
         ("local[*]", {}, "local[*]", None),
     ],
 )
-def test_gold_beside_a_stream_finds_room_while_a_batch_has_all_cores(
+def test_gold_in_a_streams_driver_has_a_free_core_during_a_batch(
     master: str, share: dict[str, Any], rendered: str, cores: str | None
 ) -> None:
     declared = environment(stream=share)
@@ -181,7 +179,7 @@ def test_gold_beside_a_stream_finds_room_while_a_batch_has_all_cores(
     assert launch.conf.get("spark.default.parallelism") == cores
 
 
-def test_only_streams_with_gold_or_live_tables_need_room_beside_their_batches() -> None:
+def test_only_streams_with_gold_or_live_tables_need_an_extra_core() -> None:
     table = {"name": "daily", "sql": "gold/daily.sql", "reads": ["orders"], "partition_by": "event_date"}
     live = {"name": "now", "reads": "orders", "window_minutes": 5, "watermark_minutes": 10}
     plain, scheduled, refreshed, counted = (
@@ -199,7 +197,7 @@ def test_only_streams_with_gold_or_live_tables_need_room_beside_their_batches() 
     assert (extra_task_slots(plain, scheduled), extra_task_slots(plain, counted)) == (0, 1)
 
 
-def test_a_standalone_cluster_is_never_taken_whole() -> None:
+def test_a_job_never_takes_all_cores_of_a_standalone_cluster() -> None:
     conf = conf_of("stream", CLUSTERS["standalone"], stream={"executors": 2, "executor_cores": 3})
 
     assert (conf["spark.cores.max"], conf["spark.executor.cores"]) == ("6", "3")
@@ -214,11 +212,11 @@ def test_a_queue_of_yarn_is_that_of_the_class() -> None:
 
 
 @pytest.mark.parametrize("master", [CLUSTERS["yarn"], CLUSTERS["kubernetes"]])
-def test_containers_have_room_for_python_beside_the_heap(master: str) -> None:
+def test_containers_have_memory_for_python_outside_the_heap(master: str) -> None:
     assert conf_of("stream", master, stream={"python_memory": "3g"})["spark.executor.memoryOverhead"] == "3g"
 
 
-def test_kubernetes_asks_for_what_it_may_take() -> None:
+def test_kubernetes_requests_equal_limits() -> None:
     conf = conf_of("gold", CLUSTERS["kubernetes"], gold={"executor_cores": 4})
 
     assert conf["spark.kubernetes.executor.request.cores"] == "4"
@@ -232,7 +230,7 @@ def test_a_master_is_known_by_its_url(master: str, kind: str) -> None:
     assert master_kind(master) == kind
 
 
-def test_what_is_submitted_holds_the_share_and_by_what_the_cluster_starts_a_driver() -> None:
+def test_submitted_settings_contain_the_share_and_the_clusters_settings() -> None:
     own = {"spark.kubernetes.container.image": "lake:1", "spark.kubernetes.authenticate.oauthToken": "hidden"}
     declared = environment({"conf": own, "driver_memory": "3g"})
     launch = launch_settings(declared.shares.of("gold"), CLUSTERS["kubernetes"], declared)
@@ -253,7 +251,7 @@ def test_what_is_submitted_holds_the_share_and_by_what_the_cluster_starts_a_driv
         ({"driver_memory": "2g"}, {}, "2g"),
     ],
 )
-def test_a_streams_driver_has_the_memory_of_its_pipeline_then_of_its_class(
+def test_driver_memory_of_the_pipeline_precedes_that_of_the_class(
     pipeline: dict[str, str], share: dict[str, str], memory: str
 ) -> None:
     spec = PipelineSpec.model_validate({**SPEC, "stream": pipeline})

@@ -42,7 +42,7 @@ def refusal(root: Path) -> str:
     return caught.value.message
 
 
-def test_a_class_is_declared_as_far_as_it_differs() -> None:
+def test_unset_values_of_a_class_have_defaults() -> None:
     declared = shares(gold={"executor_memory": "3g", "slots": 2})
     gold, untouched = declared.of("gold"), shares().of("gold")
 
@@ -51,18 +51,18 @@ def test_a_class_is_declared_as_far_as_it_differs() -> None:
     assert declared.of("maintenance") == shares().of("maintenance")
 
 
-def test_only_cores_that_are_declared_bind_a_master_of_one_machine() -> None:
+def test_only_declared_cores_limit_a_local_master() -> None:
     assert not shares().of("gold").is_size_declared
     assert not shares(gold={"executor_memory": "3g"}).of("gold").is_size_declared
     assert shares(gold={"executor_cores": 1}).of("gold").is_size_declared
 
 
-def test_a_stream_keeps_its_executors_and_jobs_that_end_give_theirs_back() -> None:
+def test_streams_keep_executors_and_batch_jobs_release_them() -> None:
     assert {name for name in JOB_CLASSES if not shares().of(name).dynamic} == {"stream"}
     assert shares(gold={"dynamic": False}).of("gold").dynamic is False
 
 
-def test_gold_comes_before_all_that_can_wait_and_maintenance_gives_way_to_everything() -> None:
+def test_gold_has_priority_and_maintenance_has_the_lowest() -> None:
     order = sorted(JOB_CLASSES, key=lambda name: -shares().of(name).priority)
 
     assert order == ["stream", "gold", "mutation", "reprocess", "maintenance"]
@@ -77,7 +77,7 @@ def test_live_tables_add_an_executor_to_their_stream() -> None:
     assert shares(live={"executors": 0}).of_stream(live=True) == shares().of_stream()
 
 
-def test_a_pipelines_own_share_stands_instead_of_its_class() -> None:
+def test_a_pipelines_own_share_replaces_that_of_its_class() -> None:
     own = StreamShareSpec(executors=3, executor_memory="4g")
     share = shares(stream={"executor_cores": 1, "executor_memory": "1g"}).of_stream(own)
 
@@ -109,7 +109,7 @@ def test_defaults_fit_every_cluster(workers: int, worker_cores: int, worker_memo
         ("stream: {executors: 5, executor_cores: 1}", "shares.stream.executors", ("are 5", "has 4 cores")),
     ],
 )
-def test_a_share_that_the_cluster_cannot_give_is_refused_with_file_key_and_figures(
+def test_a_share_above_the_cluster_is_rejected_with_file_key_and_numbers(
     make_project: Callable[..., Path], declared: str, key: str, figures: tuple[str, ...]
 ) -> None:
     cluster = "  cluster: {workers: 2, worker_cores: 2, worker_memory: 2g}"
@@ -130,14 +130,16 @@ def test_a_share_that_the_cluster_cannot_give_is_refused_with_file_key_and_figur
         ("gold: {pool: Gold Jobs}", "lower-case"),
     ],
 )
-def test_a_slip_is_answered_with_what_was_meant(make_project: Callable[..., Path], declared: str, advice: str) -> None:
+def test_a_typo_is_answered_with_the_closest_name(
+    make_project: Callable[..., Path], declared: str, advice: str
+) -> None:
     message = refusal(make_project(environment=f"{ENVIRONMENT}shares:\n  {declared}\n"))
 
     assert "local.yaml:6: shares." in message
     assert advice in message
 
 
-def test_a_pipelines_share_beyond_the_cluster_is_refused_where_it_is_declared(
+def test_a_pipelines_share_above_the_cluster_is_rejected_at_its_key(
     make_project: Callable[..., Path],
 ) -> None:
     small = f"{ENVIRONMENT}shares:\n  cluster: {{workers: 2, worker_cores: 2, worker_memory: 2g}}\n"
@@ -150,7 +152,7 @@ def test_a_pipelines_share_beyond_the_cluster_is_refused_where_it_is_declared(
     assert load_catalog("local", root=make_project(pipeline=greedy)).pipelines, "nobody says how large the cluster is"
 
 
-def test_what_live_tables_add_counts_for_a_pipelines_share(make_project: Callable[..., Path]) -> None:
+def test_executors_for_live_tables_count_towards_the_share(make_project: Callable[..., Path]) -> None:
     small = f"{ENVIRONMENT}shares:\n  cluster: {{workers: 2, worker_cores: 2, worker_memory: 2g}}\n"
     whole = PIPELINE + "  share: {executors: 4, executor_cores: 1}\n"
 
@@ -190,7 +192,7 @@ def test_classes_that_share_a_pool_share_its_slots() -> None:
     assert pools.keys().isdisjoint({"maintenance", "mutations", "relays"})
 
 
-def test_two_sizes_of_one_pool_are_a_mistake(make_project: Callable[..., Path]) -> None:
+def test_two_sizes_of_one_pool_are_an_error(make_project: Callable[..., Path]) -> None:
     declared = "shares:\n  maintenance: {pool: jobs, slots: 2}\n  mutation: {pool: jobs, slots: 3}\n"
 
     message = refusal(make_project(environment=ENVIRONMENT + declared))
@@ -198,14 +200,14 @@ def test_two_sizes_of_one_pool_are_a_mistake(make_project: Callable[..., Path]) 
     assert "shares.mutation.slots: the pool 'jobs' has 2 slots from shares.maintenance.slots" in message
 
 
-def test_what_waits_for_a_person_holds_no_slot() -> None:
+def test_deferred_tasks_hold_no_slot() -> None:
     imported = airflow_pools(shares())
 
     assert imported["gold"] == {"slots": 1, "description": imported["gold"]["description"], "include_deferred": False}
     assert all(set(pool) == {"slots", "description", "include_deferred"} for pool in imported.values())
 
 
-def test_every_operation_is_of_a_class() -> None:
+def test_every_operation_has_a_job_class() -> None:
     classes = {name: declared.job_class for name, declared in OPERATIONS.items()}
 
     assert set(classes.values()) == set(get_args(JobClass)) - {"stream"}
@@ -215,7 +217,7 @@ def test_every_operation_is_of_a_class() -> None:
     assert classes["reprocess"] == "reprocess"
 
 
-def test_the_documented_defaults_are_those_of_the_code() -> None:
+def test_the_documented_defaults_match_the_code() -> None:
     text = (PROJECT_ROOT / "docs" / "how-to/deploy.md").read_text()
     rows = [[cell.strip(" `") for cell in line.strip("|").split("|")] for line in text.splitlines()]
     table = {row[0]: row[2:] for row in rows if row[0] in (*JOB_CLASSES, "live") and len(row) == 8}

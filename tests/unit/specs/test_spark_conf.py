@@ -44,7 +44,7 @@ def environment(monkeypatch: pytest.MonkeyPatch) -> EnvironmentSpec:
     )
 
 
-def test_what_ends_on_a_command_line_holds_no_secret(environment: EnvironmentSpec) -> None:
+def test_command_lines_contain_no_secret(environment: EnvironmentSpec) -> None:
     conf = submit_conf(environment, Path("/checkout"))
 
     assert conf["spark.driver.memory"] == "2g"
@@ -53,7 +53,7 @@ def test_what_ends_on_a_command_line_holds_no_secret(environment: EnvironmentSpe
         assert "fs.s3a" not in name
 
 
-def test_a_driver_has_one_collector_and_the_one_its_environment_names(environment: EnvironmentSpec) -> None:
+def test_a_driver_has_one_garbage_collector_chosen_by_its_environment(environment: EnvironmentSpec) -> None:
     def collectors(java_options: str) -> list[str]:
         spark = environment.spark.model_copy(update={"java_options": java_options})
         conf = submit_conf(environment.model_copy(update={"spark": spark}), Path("/checkout"))
@@ -71,7 +71,7 @@ def test_the_session_gets_the_keys_of_both_storages(environment: EnvironmentSpec
         assert conf[f"spark.hadoop.fs.s3a.bucket.{bucket}.secret.key"] == "hidden-secret"
 
 
-def test_every_setting_that_holds_a_secret_is_redacted(environment: EnvironmentSpec) -> None:
+def test_every_setting_with_a_secret_is_redacted(environment: EnvironmentSpec) -> None:
     import re
 
     conf = session_conf(environment)
@@ -82,7 +82,7 @@ def test_every_setting_that_holds_a_secret_is_redacted(environment: EnvironmentS
     assert not redacted.search("spark.sql.shuffle.partitions")
 
 
-def test_an_environments_own_settings_win(environment: EnvironmentSpec) -> None:
+def test_an_environments_own_settings_take_precedence(environment: EnvironmentSpec) -> None:
     assert session_conf(environment)["spark.executor.memory"] == "3g"
 
 
@@ -95,7 +95,7 @@ def test_deltaworks_own_settings_are_safe_on_a_shared_lake(environment: Environm
 
 
 @pytest.mark.parametrize("found", [None, "org.apache.spark.sql.delta.storage.S3SingleDriverLogStore"])
-def test_a_shared_lake_without_our_log_store_is_refused(found: str | None) -> None:
+def test_a_shared_lake_without_a_safe_log_store_is_rejected(found: str | None) -> None:
     conf = {} if found is None else {S3A_LOG_STORE_KEY: found}
 
     with pytest.raises(ConfigError) as caught:
@@ -130,7 +130,7 @@ def with_spark(environment: EnvironmentSpec, **spark: object) -> EnvironmentSpec
 
 
 @pytest.mark.parametrize(("spark", "missing"), [({}, "spark.protected"), ({"protected": True}, "spark.secret")])
-def test_a_standalone_master_is_refused_until_its_protection_is_said(
+def test_a_standalone_master_needs_an_explicit_protection(
     environment: EnvironmentSpec, spark: dict[str, object], missing: str
 ) -> None:
     with pytest.raises(ConfigError, match=missing) as caught:
@@ -149,17 +149,17 @@ def is_refused(environment: EnvironmentSpec, master: str) -> bool:
 
 
 @pytest.mark.parametrize("master", ["local[2]", "yarn", "k8s://https://kubernetes.default"])
-def test_other_masters_make_their_own_secret_or_need_none(environment: EnvironmentSpec, master: str) -> None:
+def test_other_masters_generate_a_secret_or_need_none(environment: EnvironmentSpec, master: str) -> None:
     assert not is_refused(with_spark(environment, protected=True), master)
     assert not is_refused(with_spark(environment), master)
 
 
-def test_a_standalone_master_may_be_left_open_on_purpose(environment: EnvironmentSpec) -> None:
+def test_a_standalone_master_can_be_explicitly_unprotected(environment: EnvironmentSpec) -> None:
     assert not is_refused(with_spark(environment, protected=False), "spark://127.0.0.1:7077")
     assert not is_refused(environment, "spark://127.0.0.1:7077")
     assert is_refused(with_spark(environment), "spark://127.0.0.1:7077")
 
 
-def test_a_secret_of_an_open_cluster_is_a_mistake(environment: EnvironmentSpec) -> None:
+def test_a_secret_of_an_unprotected_cluster_is_an_error(environment: EnvironmentSpec) -> None:
     with pytest.raises(ValueError, match="protected: true"):
         with_spark(environment, secret="env:TEST_SPARK")

@@ -118,7 +118,7 @@ def test_another_kind_of_source_is_one_change() -> None:
     ]
 
 
-def test_every_advice_can_be_filled_in() -> None:
+def test_every_advice_can_be_formatted() -> None:
     markers = [marker_of(model, name) for model in compared_models() for name in model.model_fields]
     edits = [marker for marker in markers if isinstance(marker, Edit)]
     edits += [marker.edit for marker in markers if isinstance(marker, OptionalSection)]
@@ -133,7 +133,7 @@ def test_a_spec_has_not_changed_against_itself() -> None:
     assert classify_changes(spec(), spec()) == []
 
 
-def test_the_order_of_tables_and_columns_means_nothing() -> None:
+def test_the_order_of_tables_and_columns_does_not_matter() -> None:
     turned = copy.deepcopy(DECLARED)
     turned["tables"].reverse()
     turned["tables"][-2]["columns"].reverse()
@@ -194,9 +194,7 @@ CASES: list[tuple[str, tuple[str | int, ...], Any, Effect]] = [
 
 
 @pytest.mark.parametrize(("field", "path", "value", "effect"), CASES, ids=lambda value: str(value)[:40])
-def test_an_edit_is_told_by_its_field_and_effect(
-    field: str, path: tuple[str | int, ...], value: Any, effect: Effect
-) -> None:
+def test_a_change_has_its_field_and_effect(field: str, path: tuple[str | int, ...], value: Any, effect: Effect) -> None:
     changes = classify_changes(spec(), spec((path, value)))
 
     assert [(change.field, change.effect) for change in changes] == [(field, effect)]
@@ -204,7 +202,7 @@ def test_an_edit_is_told_by_its_field_and_effect(
     assert (unsafe_changes(changes) != []) == (effect in (Effect.MIXED_ROWS, Effect.NEW_GENERATION, Effect.REFUSED))
 
 
-def test_another_form_of_objects_makes_what_waits_unreadable() -> None:
+def test_a_format_change_makes_waiting_objects_unreadable() -> None:
     plain = (("unwrap",), None)
 
     changes = classify_changes(spec(plain), spec(plain, (("source", "format"), "csv")))
@@ -212,7 +210,7 @@ def test_another_form_of_objects_makes_what_waits_unreadable() -> None:
     assert [(change.field, change.effect) for change in changes] == [("source.format", Effect.MIXED_ROWS)]
 
 
-def test_an_advice_names_the_pipeline_and_the_table() -> None:
+def test_advice_contains_the_pipeline_and_the_table() -> None:
     (added,) = classify_changes(spec(), spec((("tables",), [*DECLARED["tables"], NEW_TABLE])))
     (column,) = classify_changes(
         spec(), spec(((*ORDERS, "columns"), [*COLUMNS, {"name": "tax", "path": "tax", "type": "double"}]))
@@ -223,7 +221,7 @@ def test_an_advice_names_the_pipeline_and_the_table() -> None:
     assert (added.old, added.new) == (None, {"name": "refunds", "when": {"name": ["refund"]}})
 
 
-def test_a_table_that_becomes_mutable_and_one_that_is_so_no_more_need_a_restart() -> None:
+def test_making_a_table_mutable_or_immutable_needs_a_restart() -> None:
     fixed = copy.deepcopy(DECLARED)
     del fixed["tables"][2]["mutable"], fixed["mutations"]
     before = PipelineSpec.model_validate(fixed)
@@ -235,7 +233,7 @@ def test_a_table_that_becomes_mutable_and_one_that_is_so_no_more_need_a_restart(
         ]
 
 
-def test_several_edits_are_told_one_by_one() -> None:
+def test_several_changes_are_listed_separately() -> None:
     edited = spec((("owner",), "x"), ((*ORDERS, "columns", 0, "type"), "double"), (("stream", "trigger_seconds"), 1))
 
     assert [change.effect for change in classify_changes(spec(), edited)] == [

@@ -84,7 +84,7 @@ def as_told(storage: StorageSpec) -> dict[str, dict[str, object]]:
     }
 
 
-def test_all_clients_are_told_the_same(storage: StorageSpec) -> None:
+def test_all_clients_get_equal_settings(storage: StorageSpec) -> None:
     for spec in (storage, storage.model_copy(update={"path_style": False, "endpoint": "https://s3.example.com:8443"})):
         told = as_told(spec)
         assert told["boto3"] == told["deltalake"] == told["pyarrow"] == told["s3a"]
@@ -94,7 +94,7 @@ def test_a_small_file_is_written_by_one_request(storage: StorageSpec) -> None:
     assert storage.arrow_options()["allow_delayed_open"]
 
 
-def test_without_endpoint_and_keys_every_client_is_left_to_its_own_chain() -> None:
+def test_without_endpoint_and_keys_clients_use_their_default_chain() -> None:
     bare = StorageSpec(root="s3://lake")
 
     assert bare.boto3_options() == {"region_name": "us-east-1"}
@@ -121,7 +121,7 @@ def test_an_object_of_each_client_is_read_by_the_others(storage: StorageSpec) ->
     assert objects.list("from/") == ["from/boto3", "from/pyarrow"]
 
 
-def test_a_table_written_by_deltalake_is_where_the_others_look(storage: StorageSpec) -> None:
+def test_a_table_written_by_deltalake_is_found_by_the_others(storage: StorageSpec) -> None:
     rows = pa.table({"a": [1, 2, 3]})
     write_deltalake(storage.uri("tables/t"), rows, storage_options=storage.deltalake_options())
 
@@ -133,7 +133,7 @@ def test_a_table_written_by_deltalake_is_where_the_others_look(storage: StorageS
     assert table.to_pyarrow_table().num_rows == 3
 
 
-def test_addresses_of_one_key_in_each_world() -> None:
+def test_uris_of_a_key_for_each_client() -> None:
     storage = StorageSpec(root="s3://lake/prefix/")
     local = StorageSpec(root="file:///data/lake")
 
@@ -152,12 +152,12 @@ def test_local_disk_needs_no_options() -> None:
 
 
 @pytest.mark.parametrize("root", ["lake", "s3a://lake", "s3:///key", "file://data/lake", "file:///", "gs://lake"])
-def test_a_root_of_no_known_form_is_refused(root: str) -> None:
+def test_an_invalid_root_is_rejected(root: str) -> None:
     with pytest.raises(ValidationError, match="write s3://bucket/prefix or file:///absolute/path"):
         StorageSpec(root=root)
 
 
-def test_a_connection_of_airflow_stands_for_keys_that_jobs_find_in_their_environment(
+def test_an_airflow_connection_becomes_references_to_variables_of_jobs(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     storage = StorageSpec(root="s3://lake", aws_conn_id="my_lake")
@@ -180,10 +180,10 @@ def test_a_connection_of_airflow_stands_for_keys_that_jobs_find_in_their_environ
 
 
 @pytest.mark.parametrize("keys", [{"access_key": "env:A", "secret_key": "env:B"}, {"access_key": "env:A"}])
-def test_keys_are_declared_once(keys: dict[str, str]) -> None:
+def test_keys_are_unique(keys: dict[str, str]) -> None:
     with pytest.raises(ValidationError, match="give either aws_conn_id, or access_key and secret_key"):
         StorageSpec.model_validate({"root": "s3://lake", "aws_conn_id": "my_lake"} | keys)
 
 
-def test_what_names_no_connection_is_written_out_as_before() -> None:
+def test_storages_without_a_connection_are_serialized_without_the_key() -> None:
     assert "aws_conn_id" not in StorageSpec(root="s3://lake").model_dump()

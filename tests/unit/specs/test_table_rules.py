@@ -69,11 +69,11 @@ def test_an_expression_over_the_columns_is_a_rule(check: str) -> None:
         ("level > $1", "parameters"),
     ],
 )
-def test_what_is_no_rule_is_told(check: str, told: str) -> None:
+def test_invalid_rules_are_rejected(check: str, told: str) -> None:
     assert told in str(table_rule_problem(check, COLUMNS))
 
 
-def test_a_wrong_rule_is_told_with_file_line_and_key(make_project: Callable[..., Path], pipeline_text: str) -> None:
+def test_an_invalid_rule_has_file_line_and_key(make_project: Callable[..., Path], pipeline_text: str) -> None:
     declared = """\
     rules:
       - {name: paid, check: "amount > 0"}
@@ -93,7 +93,7 @@ stream:
     assert f"pipeline.yaml:{line + 1}: tables.0.rules.2.name: rule 'paid' is declared twice" in message
 
 
-def test_a_rule_that_was_right_needs_no_engine_again_until_its_columns_or_the_code_change(
+def test_a_valid_rule_is_cached_until_its_columns_or_the_code_change(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
@@ -126,7 +126,7 @@ def test_a_rule_that_was_right_needs_no_engine_again_until_its_columns_or_the_co
     assert len(judged) == 5
 
 
-def test_a_rule_that_is_wrong_is_never_remembered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_invalid_rule_is_never_cached(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
 
     for _ in range(2):
@@ -136,7 +136,7 @@ def test_a_rule_that_is_wrong_is_never_remembered(tmp_path: Path, monkeypatch: p
     assert list(tmp_path.rglob("*.json")) == []
 
 
-def test_specs_whose_rules_are_remembered_are_read_without_duckdb(
+def test_specs_with_cached_rules_are_read_without_duckdb(
     make_project: Callable[..., Path], pipeline_text: str, tmp_path: Path
 ) -> None:
     text = pipeline_text.replace("stream:\n", '    rules: [{name: paid, check: "amount > 0"}]\nstream:\n')

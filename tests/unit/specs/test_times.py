@@ -36,7 +36,7 @@ def with_column(**column: Any) -> PipelineSpec:
     return shop(EVENTS | {"columns": columns})
 
 
-def test_a_pattern_is_taken_apart() -> None:
+def test_a_pattern_is_parsed() -> None:
     pattern = parse_pattern("%d/%b/%Y:%H:%M:%S %z")
 
     assert pattern.parts == ("%d", "/", "%b", "/", "%Y", ":", "%H", ":", "%M", ":", "%S", " ", "%z")
@@ -66,7 +66,7 @@ def test_a_pattern_is_taken_apart() -> None:
         ("%Y-%m-%d %H:%M.%f", "requires %S"),
     ],
 )
-def test_a_pattern_that_makes_no_date_is_refused_with_what_to_write(pattern: str, message: str) -> None:
+def test_a_pattern_without_a_date_is_rejected_with_advice(pattern: str, message: str) -> None:
     with pytest.raises(ValueError, match=re.escape(message)):
         parse_pattern(pattern)
 
@@ -85,7 +85,7 @@ def test_a_pattern_that_makes_no_date_is_refused_with_what_to_write(pattern: str
         ("Europe", "there is no time zone 'Europe'"),
     ],
 )
-def test_a_zone_that_is_none_is_refused_with_the_nearest(zone: str, message: str) -> None:
+def test_an_unknown_zone_is_rejected_with_the_closest_name(zone: str, message: str) -> None:
     assert message in said(EventTimeSpec, {"path": "at", "zone": zone})["zone"]
 
 
@@ -110,7 +110,7 @@ def test_a_zone_that_is_none_is_refused_with_the_nearest(zone: str, message: str
         ({"path": ["date", "time..x"]}, "path", "write a dotted path of field names"),
     ],
 )
-def test_what_contradicts_itself_is_refused_at_its_key(time: dict[str, Any], key: str, message: str) -> None:
+def test_contradictions_are_rejected_at_their_keys(time: dict[str, Any], key: str, message: str) -> None:
     assert message in said(EventTimeSpec, time)[key]
 
 
@@ -131,11 +131,11 @@ def test_what_contradicts_itself_is_refused_at_its_key(time: dict[str, Any], key
         ),
     ],
 )
-def test_a_column_has_a_form_where_it_has_times(column: dict[str, Any], key: str, message: str) -> None:
+def test_only_time_columns_have_a_time_format(column: dict[str, Any], key: str, message: str) -> None:
     assert message in said(ColumnSpec, {"name": "at", "path": "at"} | column)[key]
 
 
-def test_times_anywhere_inside_of_a_column_have_its_form() -> None:
+def test_nested_times_have_the_format_of_their_column() -> None:
     kind = "map<string,array<struct<at: timestamp>>>"
 
     spec = ColumnSpec.model_validate(
@@ -145,7 +145,7 @@ def test_times_anywhere_inside_of_a_column_have_its_form() -> None:
     assert spec.time_format.zone == "Asia/Tokyo"
 
 
-def test_rows_of_a_table_have_no_arrival() -> None:
+def test_rows_of_a_table_have_no_arrival_time() -> None:
     source = {"kind": "delta", "pipeline": "games", "table": "events"}
 
     with pytest.raises(ValidationError, match=r"declare a path, such as _ingested_at"):
@@ -156,7 +156,7 @@ def changes(old: PipelineSpec, new: PipelineSpec) -> list[tuple[str, Effect]]:
     return [(change.field, change.effect) for change in classify_changes(old, new)]
 
 
-def test_times_that_are_read_another_way_mix_and_those_of_arrival_hold_from_the_next_start() -> None:
+def test_time_format_changes_are_unsafe_and_arrival_changes_need_a_restart() -> None:
     plain = with_time(path="time")
 
     assert changes(plain, with_time(path="time", format="%Y-%m-%d")) == [("event.time.format", Effect.MIXED_ROWS)]
@@ -198,7 +198,7 @@ def test_a_time_survives_json_as_it_travels_to_tasks(time: dict[str, Any]) -> No
     assert PipelineSpec.model_validate(spec.to_dict()) == spec
 
 
-def test_columns_that_keep_what_arrived_have_the_form_of_those_that_change() -> None:
+def test_original_columns_have_the_time_format_of_changing_columns() -> None:
     columns = [
         {"name": "org_id", "path": "org", "type": "string"},
         {"name": "id", "path": "id", "type": "string"},

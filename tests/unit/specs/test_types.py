@@ -24,12 +24,12 @@ TYPES = st.recursive(st.one_of(st.sampled_from(PRIMITIVES).map(Primitive), DECIM
 
 
 @given(TYPES)
-def test_a_type_written_and_read_again_is_the_same(kind: ColumnType) -> None:
+def test_a_serialized_type_parses_to_itself(kind: ColumnType) -> None:
     assert parse_type(str(kind)) == kind
 
 
 @given(TYPES)
-def test_white_space_means_nothing(kind: ColumnType) -> None:
+def test_white_space_does_not_matter(kind: ColumnType) -> None:
     spaced = "  ".join(str(kind).replace("<", " < ").replace(">", " > ").replace(",", " , ").split())
 
     assert parse_type(spaced) == kind
@@ -41,7 +41,7 @@ def test_every_type_has_an_arrow_type(kind: ColumnType) -> None:
 
 
 @given(st.text("abcdefghijklmnop<>(),: 0123456789_$", max_size=30))
-def test_any_other_text_is_refused_and_nothing_else_raised(text: str) -> None:
+def test_any_other_text_only_raises_an_invalid_yaml_error(text: str) -> None:
     try:
         kind = parse_type(text)
     except ValueError:

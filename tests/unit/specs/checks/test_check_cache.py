@@ -77,7 +77,7 @@ def make_shop(tmp_path: Path) -> Callable[..., Path]:
     return make
 
 
-def test_a_project_that_was_right_is_answered_from_memory(make_shop: Callable[..., Path], readings: list[Path]) -> None:
+def test_a_valid_project_is_answered_from_the_cache(make_shop: Callable[..., Path], readings: list[Path]) -> None:
     root = make_shop()
 
     first, second = cached_project_check(root), cached_project_check(root)
@@ -88,7 +88,7 @@ def test_a_project_that_was_right_is_answered_from_memory(make_shop: Callable[..
     assert second.relays == 1
 
 
-def test_remarks_are_remembered_too(make_shop: Callable[..., Path], readings: list[Path]) -> None:
+def test_warnings_are_cached_too(make_shop: Callable[..., Path], readings: list[Path]) -> None:
     root = make_shop()
     file = root / "include/pipelines/orders/pipeline.yaml"
     file.write_text(file.read_text().replace('  schedule: "0 3 * * *"\n', "") + "maintenance: {schedule: null}\n")
@@ -150,7 +150,7 @@ def _other_code(root: Path, patch: pytest.MonkeyPatch) -> None:
         _other_code,
     ],
 )
-def test_it_is_read_again_where_something_has_changed(
+def test_any_change_invalidates_the_cached_result(
     change: Callable[[Path, pytest.MonkeyPatch], None],
     make_shop: Callable[..., Path],
     readings: list[Path],
@@ -178,7 +178,7 @@ def test_variables_of_the_shell_change_nothing(
     assert len(readings) == 1
 
 
-def test_mistakes_are_looked_for_each_time(make_shop: Callable[..., Path], readings: list[Path]) -> None:
+def test_errors_are_determined_each_time(make_shop: Callable[..., Path], readings: list[Path]) -> None:
     root = make_shop()
     (root / "include/pipelines/orders/gold/daily.sql").write_text(SQL.replace("FROM placed", "FROM plced"))
 
@@ -188,9 +188,7 @@ def test_mistakes_are_looked_for_each_time(make_shop: Callable[..., Path], readi
     assert all("plced" in answer.errors[0].text for answer in answers)
 
 
-def test_a_project_that_names_sql_elsewhere_is_read_each_time(
-    make_shop: Callable[..., Path], readings: list[Path]
-) -> None:
+def test_a_project_with_sql_elsewhere_is_not_cached(make_shop: Callable[..., Path], readings: list[Path]) -> None:
     root = make_shop("../../../shared/daily.sql")
     assert (root / "shared/daily.sql").is_file()
     assert cached_project_check(root).errors == []
@@ -200,7 +198,7 @@ def test_a_project_that_names_sql_elsewhere_is_read_each_time(
     assert len(readings) == 2
 
 
-def test_folders_that_are_too_large_are_read_each_time(
+def test_large_folders_are_not_cached(
     make_shop: Callable[..., Path], readings: list[Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     root = make_shop()
@@ -213,7 +211,7 @@ def test_folders_that_are_too_large_are_read_each_time(
 
 
 @pytest.mark.parametrize("text", ["{", '{"a": {}}', '{"a": {"warnings": [], "pipelines": [{"name": 1}], "relays": 0}}'])
-def test_a_memory_that_is_damaged_is_none(
+def test_a_corrupt_cache_is_ignored(
     make_shop: Callable[..., Path], readings: list[Path], cache_folder: Path, text: str
 ) -> None:
     root = make_shop()
@@ -228,7 +226,7 @@ def test_a_memory_that_is_damaged_is_none(
     assert isinstance(answer, ProjectReport)
 
 
-def test_all_code_that_decides_is_in_what_stands_for_it() -> None:
+def test_the_digest_covers_all_code_of_the_check() -> None:
     program = (
         "import sys; from deltaworks.specs.checks.check_cache import cached_project_check; cached_project_check(); "
         "print(*sorted(m.__file__ for n, m in sys.modules.items() if n.partition('.')[0] in "
@@ -246,7 +244,7 @@ def test_all_code_that_decides_is_in_what_stands_for_it() -> None:
     assert loaded - decides == set()
 
 
-def test_an_answer_from_memory_loads_no_spec(make_shop: Callable[..., Path]) -> None:
+def test_a_cached_result_imports_no_spec(make_shop: Callable[..., Path]) -> None:
     root = make_shop()
     program = (
         "import sys, pathlib; from deltaworks.specs.checks.check_cache import cached_project_check; "

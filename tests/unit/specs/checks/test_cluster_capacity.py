@@ -33,13 +33,13 @@ def remarks(project: ProjectCheck) -> list[str]:
     return [str(remark) for remark in project.warnings]
 
 
-def test_a_cluster_with_room_for_streams_and_one_job_of_each_class_is_not_remarked_on(
+def test_a_cluster_with_room_for_streams_and_one_job_of_each_class_has_no_warning(
     checked: Callable[..., ProjectCheck],
 ) -> None:
     assert remarks(checked(workers=2, stream=2)) == []
 
 
-def test_a_job_without_an_executor_beside_the_streams_waits_for_ever(checked: Callable[..., ProjectCheck]) -> None:
+def test_a_job_without_an_executor_next_to_the_streams_waits_forever(checked: Callable[..., ProjectCheck]) -> None:
     assert remarks(checked(workers=2, stream=4)) == [
         f"include/environments/local.yaml:6: shares.cluster: stream__shop 4 + {name} 1 are 5 cores, "
         f"and the cluster has 4; a {name} job waits forever"
@@ -47,21 +47,21 @@ def test_a_job_without_an_executor_beside_the_streams_waits_for_ever(checked: Ca
     ]
 
 
-def test_a_job_that_gets_some_of_its_executors_begins(checked: Callable[..., ProjectCheck]) -> None:
+def test_a_job_starts_with_some_of_its_executors(checked: Callable[..., ProjectCheck]) -> None:
     (remark,) = remarks(checked(workers=2, stream=3, reprocess=2))
 
     assert "stream__shop 3 + maintenance 1 + reprocess 2 are 6 cores, and the cluster has 4" in remark
     assert "jobs of one class wait for those of another" in remark
 
 
-def test_memory_runs_out_as_cores_do(checked: Callable[..., ProjectCheck]) -> None:
+def test_memory_is_limited_like_cores(checked: Callable[..., ProjectCheck]) -> None:
     (remark,) = remarks(checked(workers=2, stream=2, memory="1536m"))
 
     assert "stream__shop 2048 + maintenance 1024 + reprocess 1024 are 4096 MB of executors" in remark
     assert "has 3072" in remark
 
 
-def test_streams_that_do_not_fit_themselves_are_one_remark(make_project: Callable[..., Path]) -> None:
+def test_streams_that_do_not_fit_have_one_warning(make_project: Callable[..., Path]) -> None:
     declared = SHARES.format(workers=1, stream=2, reprocess=1, memory="2g")
     root = make_project(environment=ENVIRONMENT + declared)
     other = root / "include" / "pipelines" / "store" / "pipeline.yaml"
@@ -73,7 +73,7 @@ def test_streams_that_do_not_fit_themselves_are_one_remark(make_project: Callabl
     assert "the streams do not fit: stream__shop 2 + stream__store 2 are 4 cores, and the cluster has 2" in remark
 
 
-def test_more_streams_than_slots_wait_whatever_the_cluster_is(make_project: Callable[..., Path]) -> None:
+def test_more_streams_than_slots_have_a_warning_without_a_cluster(make_project: Callable[..., Path]) -> None:
     root = make_project(environment=f"{ENVIRONMENT}shares: {{stream: {{slots: 1}}}}\n")
     other = root / "include" / "pipelines" / "store" / "pipeline.yaml"
     other.parent.mkdir()
@@ -84,13 +84,13 @@ def test_more_streams_than_slots_wait_whatever_the_cluster_is(make_project: Call
     assert "shares.stream.slots: 2 streams need as many slots, and the pool 'streams' has 1" in remark
 
 
-def test_without_a_declared_cluster_nothing_is_summed_up(make_project: Callable[..., Path]) -> None:
+def test_without_a_cluster_there_are_no_warnings(make_project: Callable[..., Path]) -> None:
     declared = "shares: {stream: {executors: 500}}\n"
 
     assert remarks(check_project("local", root=make_project(environment=ENVIRONMENT + declared))) == []
 
 
-def test_streams_of_a_group_take_what_one_does(make_project: Callable[..., Path]) -> None:
+def test_a_group_takes_the_share_of_one_stream(make_project: Callable[..., Path]) -> None:
     declared = SHARES.format(workers=1, stream=2, reprocess=1, memory="2g")
     root = make_project(pipeline=PIPELINE + "stream_group: small\n", environment=ENVIRONMENT + declared)
     other = root / "include" / "pipelines" / "store" / "pipeline.yaml"

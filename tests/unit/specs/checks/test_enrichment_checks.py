@@ -37,7 +37,7 @@ def said(root: Path) -> list[str]:
     return [str(mistake).removeprefix(folder) for mistake in check_project("local", root=root).errors]
 
 
-def test_every_mistake_has_its_line_and_key_and_the_nearest_name(make_project: Callable[..., Path]) -> None:
+def test_every_error_has_line_key_and_closest_name(make_project: Callable[..., Path]) -> None:
     assert said(make_project(pipeline=DECLARED)) == [
         "pipeline.yaml:8: event.id: 'client.ip' is private: name, routing, time and id of an event must not "
         "be masked; choose another field; also on line 12",
@@ -46,13 +46,13 @@ def test_every_mistake_has_its_line_and_key_and_the_nearest_name(make_project: C
     ]
 
 
-def test_a_sound_declaration_is_neither_refused_nor_remarked_on(make_project: Callable[..., Path]) -> None:
+def test_a_valid_spec_has_no_errors_and_no_warnings(make_project: Callable[..., Path]) -> None:
     check = check_project("local", root=make_project(pipeline=SOUND))
 
     assert (check.errors, check.warnings) == ([], [])
 
 
-def test_a_reader_without_its_extension_is_remarked_on(
+def test_maxminddb_without_its_extension_has_a_warning(
     make_project: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "maxminddb.extension", None)

@@ -125,19 +125,19 @@ def check_of_shop(root: Path, sql: str = DAILY_SQL, *, gold: str = DAILY, pipeli
     return said(check_project("local", root=root), "shop")
 
 
-def test_a_right_project_has_no_mistake(project: Path) -> None:
+def test_a_valid_project_has_no_error(project: Path) -> None:
     check = check_project("local", root=project)
 
     assert (check.errors, check.warnings) == ([], [])
     assert (list(check.pipelines), list(check.relays)) == (["shop"], ["landing"])
 
 
-def test_this_project_has_no_mistake() -> None:
+def test_this_project_has_no_error() -> None:
     assert said(check_project("local", root=PROJECT_ROOT)) == []
 
 
 @pytest.mark.parametrize("name", sorted(path.name for path in (PROJECT_ROOT / "include" / "pipelines").iterdir()))
-def test_any_pipeline_of_this_project_may_be_removed_unless_its_gold_is_read(tmp_path: Path, name: str) -> None:
+def test_any_pipeline_can_be_removed_unless_its_gold_is_read(tmp_path: Path, name: str) -> None:
     for folder in ("environments", "relays", "pipelines"):
         shutil.copytree(PROJECT_ROOT / "include" / folder, tmp_path / "include" / folder)
     shutil.rmtree(tmp_path / "include" / "pipelines" / name)
@@ -151,7 +151,7 @@ def test_any_pipeline_of_this_project_may_be_removed_unless_its_gold_is_read(tmp
     assert all(name in remark.text for remark in check.warnings)
 
 
-def test_every_mistake_of_one_pipeline_is_named_at_once(project: Path) -> None:
+def test_all_errors_of_a_pipeline_are_reported_together(project: Path) -> None:
     declare(project, "wrong", WRONG, **WRONG_SQL)
 
     check = check_project("local", root=project)
@@ -160,7 +160,7 @@ def test_every_mistake_of_one_pipeline_is_named_at_once(project: Path) -> None:
     assert list(check.pipelines) == ["shop"]
 
 
-def test_the_mistakes_of_all_pipelines_are_named_at_once(project: Path) -> None:
+def test_errors_of_all_pipelines_are_reported_together(project: Path) -> None:
     declare(project, "a_tab", PIPELINE.replace("  kind", "\tkind"))
     declare(project, "empty", "")
     declare(project, "wrong", WRONG, **WRONG_SQL)
@@ -205,7 +205,7 @@ def test_the_mistakes_of_all_pipelines_are_named_at_once(project: Path) -> None:
         ("", "1: write one SELECT and nothing else"),
     ],
 )
-def test_gold_sql_is_read_as_sparks_and_its_names_are_looked_up(project: Path, sql: str, expected: str) -> None:
+def test_gold_sql_is_parsed_as_spark_sql_with_known_names(project: Path, sql: str, expected: str) -> None:
     refunds = "  - name: refunds\n    when: {name: refund}\n"
 
     (mistake,) = check_of_shop(project, sql, pipeline=PIPELINE.replace("stream:", refunds + "stream:"))
@@ -215,7 +215,7 @@ def test_gold_sql_is_read_as_sparks_and_its_names_are_looked_up(project: Path, s
         assert SPARK in mistake
 
 
-def test_what_is_declared_of_an_answer_is_in_it(project: Path) -> None:
+def test_declared_result_columns_must_exist(project: Path) -> None:
     gold = DAILY.replace("event_date}", "day, checks: {unique: [event_dte], not_null: turnover}}")
 
     assert check_of_shop(project, gold=gold) == [
@@ -226,7 +226,7 @@ def test_what_is_declared_of_an_answer_is_in_it(project: Path) -> None:
     ]
 
 
-def test_a_gold_table_that_another_reads_has_the_columns_of_its_answer(project: Path) -> None:
+def test_a_gold_input_has_the_result_columns_of_its_query(project: Path) -> None:
     weekly = "    - {name: weekly, sql: weekly.sql, reads: [daily], partition_by: event_date}\n"
     declare(project, "shop", PIPELINE + DAILY + weekly, weekly="SELECT event_date, turnovr FROM daily")
 
@@ -235,7 +235,7 @@ def test_a_gold_table_that_another_reads_has_the_columns_of_its_answer(project: 
     ]
 
 
-def test_the_key_of_copies_is_a_column(project: Path) -> None:
+def test_the_dedupe_key_is_a_column(project: Path) -> None:
     assert check_of_shop(project, gold=DAILY + "  dedupe: {by: event_ids}\n") == [
         "pipeline.yaml:23: gold.dedupe.by: 'orders', which gold reads, has no column 'event_ids'; did you mean "
         "'event_id'?"
@@ -257,7 +257,7 @@ def test_a_bucket_that_no_relay_watches_is_named(project: Path) -> None:
     ]
 
 
-def test_a_slash_is_a_name_of_its_own_where_fields_are_columns_of_files(project: Path) -> None:
+def test_field_names_of_files_can_contain_slashes(project: Path) -> None:
     slash = PIPELINE.replace("path: amount", "path: km/h")
 
     assert check_of_shop(project, pipeline=slash) == [
@@ -266,7 +266,7 @@ def test_a_slash_is_a_name_of_its_own_where_fields_are_columns_of_files(project:
     assert check_of_shop(project, pipeline=slash.replace("  bucket:", "  format: csv\n  bucket:")) == []
 
 
-def test_the_sources_that_are_not_chosen_are_checked_too(project: Path) -> None:
+def test_unselected_sources_are_validated_too(project: Path) -> None:
     sources = (
         "source: main\nsources:\n  main: {kind: s3_sqs, relay: landing, bucket: landing, max_files_per_batch: 0}\n"
     )
@@ -279,7 +279,7 @@ def test_the_sources_that_are_not_chosen_are_checked_too(project: Path) -> None:
     ]
 
 
-def test_gold_without_a_schedule_is_remarked_on(project: Path) -> None:
+def test_gold_without_a_schedule_has_a_warning(project: Path) -> None:
     declare(project, "shop", PIPELINE + DAILY.replace('  schedule: "*/15 * * * *"\n', ""))
 
     check = check_project("local", root=project)
@@ -298,7 +298,7 @@ def test_gold_without_a_schedule_is_remarked_on(project: Path) -> None:
     assert get_operation("rebuild_gold").command == "gold build"
 
 
-def test_a_wrong_environment_hides_no_pipeline(project: Path) -> None:
+def test_an_invalid_environment_hides_no_errors_of_pipelines(project: Path) -> None:
     (project / "include/environments/local.yaml").write_text(ENVIRONMENT + "colour: blue\n")
     declare(project, "empty", "")
 
@@ -308,12 +308,12 @@ def test_a_wrong_environment_hides_no_pipeline(project: Path) -> None:
     ]
 
 
-def test_an_environment_that_is_not_there_ends_the_check(project: Path) -> None:
+def test_an_unknown_environment_ends_the_check(project: Path) -> None:
     with pytest.raises(ConfigError, match="SPEC_MISSING"):
         check_project("prod", root=project)
 
 
-def test_what_the_check_calls_right_is_what_loads(project: Path) -> None:
+def test_the_check_accepts_exactly_the_specs_that_load(project: Path) -> None:
     declare(project, "wrong", WRONG, **WRONG_SQL)
     declare(project, "empty", "")
 
@@ -350,7 +350,7 @@ def board(project: Path, reads: str, sql: str) -> ProjectCheck:
     return check_project("local", root=project)
 
 
-def test_gold_of_another_pipeline_has_a_name_of_its_own_in_sql(project: Path) -> None:
+def test_gold_of_another_pipeline_has_its_own_name_in_sql(project: Path) -> None:
     check = board(project, "shop.daily", "SELECT event_date, turnover FROM shop__daily")
     assert (check.errors, check.warnings) == ([], []), "it is built after its input"
 
@@ -358,7 +358,7 @@ def test_gold_of_another_pipeline_has_a_name_of_its_own_in_sql(project: Path) ->
     assert mistake.text == "tables of other pipelines are named with underscores: write shop__daily"
 
 
-def test_gold_that_reads_events_of_its_own_too_is_not_built_when_these_come(project: Path) -> None:
+def test_gold_with_own_and_external_inputs_needs_a_schedule(project: Path) -> None:
     sql = "SELECT event_date FROM shop__daily JOIN orders USING (event_date)"
 
     (remark,) = board(project, "shop.daily, orders", sql).warnings

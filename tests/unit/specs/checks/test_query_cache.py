@@ -33,7 +33,7 @@ def parsed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return names
 
 
-def test_a_query_is_parsed_again_where_it_or_what_it_reads_has_changed() -> None:
+def test_a_query_is_parsed_again_after_a_change_of_it_or_its_inputs() -> None:
     digest = query_digest(SQL, VIEWS)
 
     assert digest == query_digest(SQL, dict(VIEWS))
@@ -70,7 +70,7 @@ def test_the_queries_of_this_project_are_parsed_once(parsed: list[str], cache_fo
     assert {path.name for path in cache_folder.iterdir()} - {"valid_rules.json"} == {"valid_queries.json"}
 
 
-def test_a_check_that_knows_every_query_loads_no_parser() -> None:
+def test_a_check_with_only_cached_queries_imports_no_parser() -> None:
     check_project("local", root=PROJECT_ROOT)
     program = (
         "import sys; from deltaworks.specs.checks.project import check_project; "
@@ -84,7 +84,7 @@ def test_a_check_that_knows_every_query_loads_no_parser() -> None:
     assert done.stdout.strip() == "[]"
 
 
-def test_what_was_remembered_is_there_for_the_next_run_and_bounded(tmp_path: Path) -> None:
+def test_cached_queries_persist_and_are_bounded(tmp_path: Path) -> None:
     file = tmp_path / "cache" / "queries.json"
     for start in (0, MAX_QUERIES):
         queries = QueryCache(file)
@@ -101,7 +101,7 @@ def test_what_was_remembered_is_there_for_the_next_run_and_bounded(tmp_path: Pat
 
 
 @pytest.mark.parametrize("text", ["", "[1]", "{", '{"a": 1}', '{"a": [1]}', "null"])
-def test_a_file_that_is_damaged_knows_nothing_and_is_replaced(tmp_path: Path, text: str) -> None:
+def test_a_corrupt_cache_file_is_ignored_and_replaced(tmp_path: Path, text: str) -> None:
     file = tmp_path / "queries.json"
     file.write_text(text)
     queries = QueryCache(file)
@@ -113,7 +113,7 @@ def test_a_file_that_is_damaged_knows_nothing_and_is_replaced(tmp_path: Path, te
     assert QueryCache(file).get("b") == ["x"]
 
 
-def test_without_a_folder_every_query_is_looked_at(tmp_path: Path) -> None:
+def test_without_a_cache_folder_every_query_is_checked(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     queries = QueryCache(tmp_path / "file" / "queries.json")
     queries.put("a", ["x"])

@@ -105,7 +105,7 @@ WRONG: dict[str, list[tuple[int, str]]] = {
 
 
 @pytest.mark.parametrize("sql", RIGHT)
-def test_nothing_is_said_against_what_spark_reads(sql: str) -> None:
+def test_valid_spark_sql_has_no_errors(sql: str) -> None:
     query = parse_query(sql)
     assert query is not None
 
@@ -117,7 +117,7 @@ def test_nothing_is_said_against_what_spark_reads(sql: str) -> None:
 
 
 @pytest.mark.parametrize("sql", WRONG)
-def test_columns_that_are_not_there_are_named_with_the_nearest(sql: str) -> None:
+def test_unknown_columns_are_reported_with_the_closest_name(sql: str) -> None:
     query = parse_query(sql)
     assert query is not None
 
@@ -127,7 +127,7 @@ def test_columns_that_are_not_there_are_named_with_the_nearest(sql: str) -> None
 
 
 @pytest.mark.parametrize("sql", ["SELECT 1 FROM ordrs", "SELECT 1 FROM shop.orders", "SELECT 1 FROM a.b.orders"])
-def test_tables_that_are_not_there_are_named(sql: str) -> None:
+def test_unknown_tables_are_reported(sql: str) -> None:
     query = parse_query(sql)
     assert query is not None
 

@@ -40,14 +40,14 @@ def catalog(tmp_path: Path) -> Catalog:
     return load_catalog(root=root)
 
 
-def test_the_table_of_the_other_pipeline_is_what_is_read(catalog: Catalog) -> None:
+def test_the_input_is_the_table_of_the_other_pipeline(catalog: Catalog) -> None:
     inputs = {dataset.name.rpartition("/lake/")[2]: dataset for dataset in gold_inputs(catalog, "board", {})}
 
     assert set(inputs) == {paths.table("shop", "daily"), paths.table("board", "orders")}
     assert dict(inputs[paths.table("shop", "daily")].fields) == {"event_date": "date", "turnover": "double"}
 
 
-def test_columns_are_followed_into_the_table_of_the_other_pipeline(catalog: Catalog) -> None:
+def test_column_lineage_reaches_the_table_of_the_other_pipeline(catalog: Catalog) -> None:
     (output,) = gold_outputs(catalog, "board", {"weekly": 3})
 
     origins = {

@@ -53,6 +53,6 @@ def test_one_line_changes_what_a_pipeline_reads() -> None:
         ("files", {}, "write a mapping from names to sources"),
     ],
 )
-def test_a_choice_that_cannot_be_is_told_with_what_to_write(source: Any, sources: dict[str, Any], said: str) -> None:
+def test_an_invalid_choice_is_rejected_with_advice(source: Any, sources: dict[str, Any], said: str) -> None:
     with pytest.raises(ValidationError, match=said):
         PipelineSpec.model_validate(pipeline(source=source, sources=sources))

@@ -25,7 +25,7 @@ def plain(path: Path) -> dict[str, Any]:
     return YAML(typ="safe").load(path.read_text(encoding="utf-8"))
 
 
-def test_there_are_pipelines_and_all_of_them_load() -> None:
+def test_all_pipelines_load() -> None:
     catalog = load_catalog("local", root=PROJECT_ROOT)
 
     assert {path.parent.name for path in DECLARED} == set(catalog.pipelines)
@@ -36,7 +36,7 @@ def test_there_are_pipelines_and_all_of_them_load() -> None:
         assert all(arrow_schema(table.column_types()).names for table in spec.tables)
 
 
-def test_a_fingerprint_follows_what_is_declared() -> None:
+def test_a_fingerprint_depends_on_the_spec() -> None:
     spec = load_spec(PipelineSpec, DECLARED[0])
 
     assert spec.fingerprint() == load_spec(PipelineSpec, DECLARED[0]).fingerprint()

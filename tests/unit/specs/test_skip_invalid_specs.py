@@ -27,14 +27,14 @@ def root(make_project: MakeProject) -> Path:
     return with_a_second(make_project(), PIPELINE.replace("pipeline: shop", "pipeline: store\ncolour: blue"))
 
 
-def test_the_others_are_read(root: Path) -> None:
+def test_valid_pipelines_are_read(root: Path) -> None:
     catalog = load_catalog("local", root=root, skip_invalid=True)
 
     assert list(catalog.pipelines) == ["shop"]
     assert list(catalog.broken) == [("pipeline", "store")]
 
 
-def test_the_wrong_one_asked_for_raises_its_own_error(root: Path) -> None:
+def test_looking_up_an_invalid_pipeline_raises_its_error(root: Path) -> None:
     catalog = load_catalog("local", root=root, skip_invalid=True)
 
     with pytest.raises(ConfigError, match="unknown key 'colour'") as caught:
@@ -45,12 +45,12 @@ def test_the_wrong_one_asked_for_raises_its_own_error(root: Path) -> None:
         catalog.pipeline("other")
 
 
-def test_without_tolerance_the_first_mistake_is_raised(root: Path) -> None:
+def test_without_skip_invalid_the_first_error_is_raised(root: Path) -> None:
     with pytest.raises(ConfigError, match="SPEC_INVALID"):
         load_catalog("local", root=root)
 
 
-def test_a_wrong_relay_breaks_its_pipelines_with_its_own_error(make_project: MakeProject) -> None:
+def test_an_invalid_relay_invalidates_its_pipelines_with_its_error(make_project: MakeProject) -> None:
     catalog = load_catalog("local", root=make_project(relay=RELAY + "colour: blue\n"), skip_invalid=True)
 
     assert set(catalog.broken) == {("relay", "landing"), ("pipeline", "shop")}
@@ -58,7 +58,7 @@ def test_a_wrong_relay_breaks_its_pipelines_with_its_own_error(make_project: Mak
         catalog.pipeline("shop")
 
 
-def test_an_override_of_a_wrong_pipeline_is_no_mistake_of_its_own(root: Path) -> None:
+def test_an_override_of_an_invalid_pipeline_is_not_an_error(root: Path) -> None:
     (root / "include" / "environments" / "local.yaml").write_text(
         ENVIRONMENT + "overrides: {pipelines: {store: {stream: {trigger_seconds: 5}}}}\n"
     )
@@ -66,7 +66,7 @@ def test_an_override_of_a_wrong_pipeline_is_no_mistake_of_its_own(root: Path) ->
     assert list(load_catalog("local", root=root, skip_invalid=True).broken) == [("pipeline", "store")]
 
 
-def test_an_override_of_nothing_is_kept_as_a_mistake(make_project: MakeProject) -> None:
+def test_an_override_without_a_target_is_reported(make_project: MakeProject) -> None:
     environment = ENVIRONMENT + "overrides: {pipelines: {shopp: {owner: x}}}\n"
 
     catalog = load_catalog("local", root=make_project(environment=environment), skip_invalid=True)
@@ -75,6 +75,6 @@ def test_an_override_of_nothing_is_kept_as_a_mistake(make_project: MakeProject) 
     assert list(catalog.pipelines) == ["shop"]
 
 
-def test_a_wrong_environment_is_raised_all_the_same(make_project: MakeProject) -> None:
+def test_an_invalid_environment_is_always_raised(make_project: MakeProject) -> None:
     with pytest.raises(ConfigError, match="SPEC_INVALID"):
         load_catalog("local", root=make_project(environment=ENVIRONMENT + "colour: blue\n"), skip_invalid=True)
