@@ -164,7 +164,7 @@ def test_quarantined_rows_raise_an_alert_with_reasons_and_resolve_it(objects: Lo
             dataclasses.replace(WELL, state="stopped", cause="STOP_REQUESTED", next_step="deltaworks start games"),
             "Raise the source's retention now, or let it run again: `deltaworks start games`.",
         ),
-        (ill("HEARTBEAT_STALE"), "Raise the source's retention now, then see why the stream is behind. Mend it."),
+        (ill("HEARTBEAT_STALE"), "Raise the source's retention now, then find out why the stream is behind. Mend it."),
         (ill("SOURCE_EXPIRES"), "Mend it."),
     ],
 )
@@ -226,8 +226,8 @@ def test_a_stream_is_checked_by_its_declared_limits(project: Path, monkeypatch: 
     from deltaworks.specs.project import load_catalog
 
     usual = limits_of(load_catalog().pipeline("games"))
-    monkeypatch.setenv("DELTAWORKS_SET__pipelines__games__watch__stale_seconds", "30")
-    monkeypatch.setenv("DELTAWORKS_SET__pipelines__games__watch__start_seconds", "45")
+    monkeypatch.setenv("DELTAWORKS_SET__pipelines__games__health__stale_seconds", "30")
+    monkeypatch.setenv("DELTAWORKS_SET__pipelines__games__health__start_seconds", "45")
     declared = limits_of(load_catalog().pipeline("games"))
 
     assert (usual.stale_seconds(5), usual.grace_seconds) == (120, 180)
@@ -395,7 +395,7 @@ def test_a_skipped_night_is_alerted_as_overdue(objects: LocalObjects) -> None:
     ] * 3
     assert ("JOB_OVERDUE", night) in open_ones(objects)
     raised = [alert for alert in alerts(objects) if (alert.cause, alert.subject) == ("JOB_OVERDUE", night)]
-    assert [len(alert.state.notification_times) for alert in sent] == [1]
+    assert [len(alert.state.notification_times) for alert in raised] == [1]
 
     record_success(objects, context_of(objects))
     assert night not in alert_on_overdue_jobs(objects, catalog, now=utc_now())

@@ -38,7 +38,7 @@ print(json.dumps({"dags": dags, "errors": errors}))
 
 @pytest.fixture(scope="module")
 def parsed(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """What Airflow makes of a project in which `games`, with gold, and two relays are declared wrongly."""
+    """What Airflow makes of a project in which `games`, with gold, and two relays have invalid declarations."""
     project = write_project(tmp_path_factory.mktemp("wrong"))
     games = project / "include" / "pipelines" / "games" / "pipeline.yaml"
     games.write_text(games.read_text().replace("owner: games-data", "owner: games-data\ncolour: blue"))
@@ -49,14 +49,14 @@ def parsed(tmp_path_factory: pytest.TempPathFactory) -> Any:
 
 
 def test_valid_pipelines_have_all_their_dags(parsed: Any) -> None:
-    sound = {name for name, dag in parsed["dags"].items() if "declared wrongly" not in dag["tags"]}
+    sound = {name for name, dag in parsed["dags"].items() if "invalid declaration" not in dag["tags"]}
 
     assert {"stream__edits", "maintenance__edits", "reprocess__edits", "relay__landing", "stream_health"} <= sound
     assert not [name for name in sound if name.endswith("__games")]
 
 
 def test_an_invalid_pipeline_keeps_its_dags_without_a_schedule(parsed: Any) -> None:
-    wrong = {name: dag for name, dag in parsed["dags"].items() if "declared wrongly" in dag["tags"]}
+    wrong = {name: dag for name, dag in parsed["dags"].items() if "invalid declaration" in dag["tags"]}
 
     assert {"gold__games", "maintenance__games", "stream__games", "relay__second", "relay__third"} <= wrong.keys()
     for name, dag in wrong.items():
@@ -82,7 +82,7 @@ def test_an_invalid_pipeline_has_the_dags_of_a_valid_one(parsed: Any) -> None:
     assert kinds_of(parsed, "second").keys() == {"relay", "reconcile", "redrive", "control_relay"}
     assert kinds_of(parsed, "third").keys() == kinds_of(parsed, "landing").keys(), "it declares `clean` as landing does"
     for kind in sound.keys() - {"stream", "maintenance"}:
-        assert wrong[kind]["tags"] == sorted({*sound[kind]["tags"], "declared wrongly", "games", kind} - {"edits"})
+        assert wrong[kind]["tags"] == sorted({*sound[kind]["tags"], "invalid declaration", "games", kind} - {"edits"})
 
 
 def test_a_running_run_keeps_its_tasks(parsed: Any) -> None:
@@ -170,4 +170,4 @@ def test_the_console_shows_an_invalid_pipeline_with_error_and_run(
 def test_every_invalid_pipeline_has_placeholder_dags() -> None:
     for name in ("streams", "gold", "maintenance", "mutations", "operations"):
         text = (REPOSITORY / "dags" / f"{name}.py").read_text()
-        assert "wrong_pipelines(" in text or "invalid_operation_dags(catalog)" in text, name
+        assert "invalid_pipelines(" in text or "invalid_operation_dags(catalog)" in text, name

@@ -441,7 +441,7 @@ RUNNER = """
 import sys
 from deltaworks.airflow.scheduled_dags import maintenance_dag
 from deltaworks.airflow.operators import ProcessOperator, SparkJobOperator
-from deltaworks.operations.registry import operation
+from deltaworks.operations.registry import get_operation
 from deltaworks.specs.project import load_catalog
 if sys.argv[1] == "process":
     operator = ProcessOperator(task_id="relay", module="sleeper")

@@ -99,7 +99,7 @@ class SparkJobOperator(_OptionArguments, SparkSubmitOperator):
         from_form: whether options are read from the run's params of the same names.
         only_if: a template; the job is skipped where it renders to `False`.
         try_without_spark: a template; where it renders to `True` the operation first runs as a process without Spark
-            (option `spark` off), and is submitted only if the results leave work for Spark (`for_spark`).
+            (option `spark` off), and is submitted only if the results leave work for Spark (`spark_required`).
         share: the job's share of the cluster. With a local master: its cores and niceness.
 
     Raises:
