@@ -37,7 +37,7 @@ def test_one_process_evaluates_the_rules_of_all_pipelines(project: Path) -> None
     (task,) = dag.tasks
     assert (task.task_id, task.program, task.pool) == ("evaluate", ["-m", "deltaworks.rules"], "relays")
     assert "`few` of games" in (dag.doc_md or "")
-    assert {"rules", "games", "endless"} <= set(dag.tags)
+    assert {"rules", "games", "continuous"} <= set(dag.tags)
 
 
 def test_its_task_reads_all_pipelines(project: Path) -> None:
