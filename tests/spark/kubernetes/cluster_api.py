@@ -1,6 +1,6 @@
-"""A server that stands for a cluster's API: it keeps what is made and writes down who asked for what.
+"""A fake Kubernetes API server: stores created objects and records requests by user.
 
-Pods that are made never run. Watches stay open and are silent.
+Created pods never run. Watches stay open without events.
 """
 
 from __future__ import annotations

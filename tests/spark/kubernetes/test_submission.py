@@ -1,5 +1,6 @@
-"""What spark-submit makes in a cluster, of settings and templates of an environment: objects that fit the schemas of
-Kubernetes, with the account and variables that are declared, by the rights of Airflow's tasks."""
+"""Objects that spark-submit creates in a cluster from an environment's settings and templates: valid by Kubernetes'
+schemas, with the declared account and variables, and with the rights of Airflow tasks.
+"""
 
 from __future__ import annotations
 
@@ -61,7 +62,7 @@ def submit(api: ClusterApi, templates: Mapping[str, str], *arguments: str, **mor
     assert done.returncode == 0, done.stderr[-4000:]
 
 
-def rights(role: str) -> set[tuple[str, str]]:
+def requested_verbs(role: str) -> set[tuple[str, str]]:
     """What a role may do, as verbs of kinds."""
     assert ENVIRONMENT.kubernetes is not None
     rules = next(
@@ -106,4 +107,4 @@ def test_a_submission_creates_the_driver_pod_with_the_rights_of_airflow_tasks(te
     for item in (*api.of_kind("configmaps"), *api.of_kind("services"), *api.of_kind("networkpolicies")):
         for version in VERSIONS:
             check(item, version)
-    assert api.verbs <= rights("deltaworks-submitter"), api.verbs - rights("deltaworks-submitter")
+    assert api.verbs <= requested_verbs("deltaworks-submitter"), api.verbs - requested_verbs("deltaworks-submitter")

@@ -1,4 +1,4 @@
-"""A stream and a build of gold on Spark, told to a backend over HTTP: datasets, columns, start and end."""
+"""A stream and a gold build on Spark emit lineage over HTTP: datasets, columns, start and end."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def shop(make_project: Callable[..., Project]) -> Project:
     return project
 
 
-def told_to(project: Project, backend: Backend, **more: Any) -> Catalog:
+def received_by(project: Project, backend: Backend, **more: Any) -> Catalog:
     transport = {"type": "http", "url": backend.address} | more
     lineage = LineageSpec(transport=transport, every_seconds=1)
     environment = project.catalog.environment.model_copy(update={"lineage": lineage})
@@ -77,19 +77,19 @@ def backend(monkeypatch: pytest.MonkeyPatch) -> Iterator[Backend]:
 
 
 def test_a_stream_and_its_gold_emit_tables_and_columns(spark: SparkSession, shop: Project, backend: Backend) -> None:
-    catalog = told_to(shop, backend)
+    catalog = received_by(shop, backend)
     with stream_lineage(spark, catalog, ["shop"]):
         assert IngestRun(spark, catalog, "shop", available_now=True).run().rows == 3
-    stream = [each for each in backend.events if each["job"]["name"] == "shop.stream"]
+    stream = [item for item in backend.events if item["job"]["name"] == "shop.stream"]
     rebuild = get_operation("rebuild_gold")
     build(OperationContext(operation=rebuild, catalog=catalog, subject="shop", _session=spark), BuildOptions())
-    gold = [each for each in backend.events if each["job"]["name"] == "shop.gold"]
+    gold = [item for item in backend.events if item["job"]["name"] == "shop.gold"]
 
     for events in (stream, gold):
         assert (events[0]["eventType"], events[-1]["eventType"]) == ("START", "COMPLETE")
-        assert len({each["run"]["runId"] for each in events}) == 1
+        assert len({item["run"]["runId"] for item in events}) == 1
     root = shop.lake.storage.prefix
-    orders = next(each for each in stream[-1]["outputs"] if each["name"].endswith("/orders"))
+    orders = next(item for item in stream[-1]["outputs"] if item["name"].endswith("/orders"))
     assert (orders["namespace"], orders["name"]) == ("file", f"{root}/{paths.table('shop', 'orders')}")
     (landed,) = stream[-1]["inputs"]
     origin = orders["facets"]["columnLineage"]["fields"]["country"]["inputFields"][0]
@@ -105,7 +105,7 @@ def test_a_stream_and_its_gold_emit_tables_and_columns(spark: SparkSession, shop
         "turnover": "decimal(22,2)",
     }
     columns = written["facets"]["columnLineage"]["fields"]
-    assert {name: [each["field"] for each in found["inputFields"]] for name, found in columns.items()} == {
+    assert {name: [item["field"] for item in matched["inputFields"]] for name, matched in columns.items()} == {
         "event_date": ["event_date"],
         "land": ["country"],
         "turnover": ["amount"],
@@ -114,7 +114,7 @@ def test_a_stream_and_its_gold_emit_tables_and_columns(spark: SparkSession, shop
 
 def test_a_hanging_backend_delays_only_the_end_of_a_stream(spark: SparkSession, shop: Project) -> None:
     with running_backend(hangs=True) as hanging:
-        catalog = told_to(shop, hanging, timeout=600)
+        catalog = received_by(shop, hanging, timeout=600)
         started = time.monotonic()
         with stream_lineage(spark, catalog, ["shop"]):
             result = IngestRun(spark, catalog, "shop", available_now=True).run()

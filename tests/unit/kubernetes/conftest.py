@@ -1,4 +1,4 @@
-"""A project whose environment has a cluster and keys, and what is rendered of it."""
+"""A project whose environment has a Kubernetes section, and its rendered manifests."""
 
 from __future__ import annotations
 

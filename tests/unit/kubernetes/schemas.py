@@ -1,4 +1,4 @@
-"""Kubernetes' own schemas, as the package `kubernetes-validate` has them, by which objects are checked."""
+"""Validates objects with Kubernetes' schemas from the package `kubernetes-validate`."""
 
 from __future__ import annotations
 

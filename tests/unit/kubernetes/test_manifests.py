@@ -1,4 +1,4 @@
-"""What runs in pods: with the variables its process needs and no others, and with no right that it does not need."""
+"""Pods get only the variables and rights that their process needs."""
 
 from __future__ import annotations
 
@@ -74,8 +74,8 @@ def _deadman(catalog: Catalog) -> None:
 
 
 def _collector(catalog: Catalog) -> None:
-    for place in (catalog.environment.lake, catalog.environment.landing, catalog.environment.messaging):
-        place.boto3_options()
+    for key_path in (catalog.environment.lake, catalog.environment.landing, catalog.environment.messaging):
+        key_path.boto3_options()
 
 
 #: What each process resolves before it does anything.
@@ -231,9 +231,9 @@ def test_airflows_settings_are_those_of_compose(render: Callable[..., Rendered])
     data = render().objects["ConfigMap", AIRFLOW_SETTINGS_MAP]["data"]
 
     assert {name: compose[name] for name in AIRFLOW_SETTINGS} == dict(AIRFLOW_SETTINGS)
-    left = {name for name in compose if name not in data}
+    remaining = {name for name in compose if name not in data}
     # Addresses and the login of Compose itself.
-    assert left == {
+    assert remaining == {
         "AIRFLOW__CORE__EXECUTION_API_SERVER_URL",
         "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_USERS",
         "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_PASSWORDS_FILE",

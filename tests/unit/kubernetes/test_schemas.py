@@ -1,4 +1,4 @@
-"""Every object that is rendered is one that Kubernetes takes, by its published schemas, of an old and a new version."""
+"""Every rendered object is valid by Kubernetes' published schemas of an old and a new version."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The file of settings: read as Compose reads it, refused where it holds a secret; and the command that reads it."""
+"""The settings file is read like Compose's, rejected if it contains a secret, and used by the command."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The vault's jobs on a cluster: CronJobs under the one account whose role may open the vault."""
+"""CronJobs of the vault run under the only account with access to the vault."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A backend of OpenLineage over real HTTP: keeps what is posted, or takes it and never answers."""
+"""An OpenLineage backend over HTTP that stores posted events, or never responds."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Gold that reads gold of another pipeline says so: the table it reads, and which columns its own are made of."""
+"""Lineage of gold that reads gold of another pipeline: its input table and column origins."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Events are sent in order and beside the job: a backend that is down or silent costs events and no time."""
+"""Events are sent in order and without blocking the job: a failing backend costs events, but no time."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_events_arrive_in_order_with_the_key_of_the_reference(monkeypatch: pytes
         for number in range(5):
             emitter.emit(lambda number=number: an_event(number))  # type: ignore[misc]
         counts = emitter.close(seconds=60)
-    assert [each["run"]["runId"][-1] for each in backend.events] == ["0", "1", "2", "3", "4"]
+    assert [item["run"]["runId"][-1] for item in backend.events] == ["0", "1", "2", "3", "4"]
     assert (counts.sent, counts.failed, counts.dropped) == (5, 0, 0)
     assert {headers["Authorization"] for headers in backend.headers} == {"Bearer the-key"}
 
@@ -92,18 +92,18 @@ def test_the_thread_survives_any_failure(where: str) -> None:
     def open_sender() -> Callable[[Any], None]:
         failing("open")
 
-        def send(made: Any) -> None:
+        def send(created: Any) -> None:
             failing("send")
-            sent.append(made)
+            sent.append(created)
 
         return send
 
-    def made() -> str:
+    def created() -> str:
         failing("make")
         return "event"
 
     emitter = Emitter(open_sender)
-    emitter.emit(made)
-    emitter.emit(made)
+    emitter.emit(created)
+    emitter.emit(created)
     counts = emitter.close(seconds=30)
     assert (counts.sent, counts.failed, sent) == (1, 1, ["event"])

@@ -1,4 +1,4 @@
-"""Where columns of gold come from, through subqueries, joins, renames and expressions."""
+"""Column lineage of gold through subqueries, joins, aliases and expressions."""
 
 from __future__ import annotations
 
@@ -14,14 +14,15 @@ READS = {"events": EVENTS, "install": INSTALL}
 
 
 def origins(sql: str) -> dict[str, list[str]]:
-    found = column_origins(sql, READS)
+    matched = column_origins(sql, READS)
     return {
-        name: [f"{each.dataset.rpartition('/')[2]}.{each.name}" for each in columns] for name, columns in found.items()
+        name: [f"{item.dataset.rpartition('/')[2]}.{item.name}" for item in columns]
+        for name, columns in matched.items()
     }
 
 
 @pytest.mark.parametrize(
-    ("sql", "found"),
+    ("sql", "matched"),
     [
         ("SELECT event_date AS day, amount FROM events", {"day": ["events.event_date"], "amount": ["events.amount"]}),
         (
@@ -43,12 +44,12 @@ def origins(sql: str) -> dict[str, list[str]]:
         ("this is no SQL", {}),
     ],
 )
-def test_column_lineage_reaches_the_inputs(sql: str, found: dict[str, list[str]]) -> None:
-    assert {name: sorted(each) for name, each in origins(sql).items()} == found
+def test_column_lineage_reaches_the_inputs(sql: str, matched: dict[str, list[str]]) -> None:
+    assert {name: sorted(item) for name, item in origins(sql).items()} == matched
 
 
 def test_self_joins_are_traced() -> None:
     sql = (PROJECT_ROOT / "include" / "pipelines" / "games" / "gold" / "retention.sql").read_text(encoding="utf-8")
-    found = column_origins(sql, READS)
-    assert found["cohort_date"] == (Column("s3://lake", "tables/games/install", "event_date"),)
-    assert EVENTS.column("device_id") in found["retained_day_1"]
+    matched = column_origins(sql, READS)
+    assert matched["cohort_date"] == (Column("s3://lake", "tables/games/install", "event_date"),)
+    assert EVENTS.column("device_id") in matched["retained_day_1"]

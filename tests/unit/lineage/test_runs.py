@@ -1,4 +1,4 @@
-"""Runs are told from start to end, with datasets, columns and the task they are part of."""
+"""Runs emit start and end with datasets, columns and their parent task."""
 
 from __future__ import annotations
 
@@ -50,13 +50,13 @@ def test_a_stream_reads_fields_of_events_and_writes_columns_of_tables(reported: 
     spec = catalog.pipeline("games")
     landed = stream_inputs(catalog, spec)[0]
     assert landed.namespace.startswith("s3://")
-    purchase = next(each for each in stream_outputs(catalog, spec) if each.name.endswith("/purchase"))
+    purchase = next(item for item in stream_outputs(catalog, spec) if item.name.endswith("/purchase"))
     declared = {column.name: column.path for column in spec.table("purchase").columns}
     assert dict(purchase.fields) == spec.table("purchase").column_types()
     for name, path in declared.items():
         assert purchase.columns[name] == (landed.column(path),)
         assert path in landed.fields
-    assert {each.name.rpartition("/")[2] for each in stream_outputs(catalog, spec)} >= {"events", "quarantine"}
+    assert {item.name.rpartition("/")[2] for item in stream_outputs(catalog, spec)} >= {"events", "quarantine"}
 
 
 def test_topics_are_inputs_by_their_broker(reported: tuple[Catalog, Backend]) -> None:
@@ -93,7 +93,7 @@ def test_a_failed_build_emits_its_error_without_data(reported: tuple[Catalog, Ba
     catalog, backend = reported
     with pytest.raises(ValueError, match="invalid literal"), batch_lineage(catalog, "engagement", "mutations"):
         int("the value of a customer")
-    assert [each["eventType"] for each in backend.events] == ["START", "FAIL"]
+    assert [item["eventType"] for item in backend.events] == ["START", "FAIL"]
     message = backend.events[1]["run"]["facets"]["errorMessage"]["message"]
     assert "invalid literal" in message
     assert "customer" not in message
@@ -105,7 +105,7 @@ def test_a_run_is_reported_at_a_bounded_rate_and_not_once_it_has_ended(monkeypat
     now = [0.0]
     monkeypatch.setattr("deltaworks.lineage.runs.time.monotonic", lambda: now[0])
     states: list[str] = []
-    emitter = Emitter(lambda: lambda made: states.append(made.eventType.name))
+    emitter = Emitter(lambda: lambda created: states.append(created.eventType.name))
     spec = LineageSpec(transport={"type": "console"}, every_seconds=60)
     run = LineageRun(spec, emitter, "games.stream", "STREAMING", lambda _: (), lambda _: (), _reported_at=0.0)
     run.emit("START")
@@ -131,10 +131,10 @@ def test_without_lineage_no_client_is_imported(monkeypatch: pytest.MonkeyPatch) 
 
 @pytest.mark.parametrize("parent", ["", "no", "a/b/c", "namespace/job/not-a-run"])
 def test_an_invalid_parent_is_omitted(parent: str) -> None:
-    made = build_event(
+    created = build_event(
         "START", at="2026-01-01T00:00:00Z", run_id=RUN, namespace="n", job="j", kind="BATCH", parent=parent
     )
-    assert "parent" not in (made.run.facets or {})
+    assert "parent" not in (created.run.facets or {})
 
 
 def test_an_event_fits_the_schemas_it_names() -> None:
@@ -142,10 +142,10 @@ def test_an_event_fits_the_schemas_it_names() -> None:
     from openlineage.client.serde import Serde
 
     table = Dataset("s3://lake", "a", {"x": "long"}, {"x": (Dataset("s3://b", "c").column("y"),)}, 3)
-    made = build_event(
+    created = build_event(
         "COMPLETE", at="2026-01-01T00:00:00Z", run_id=RUN, namespace="n", job="j", kind="BATCH", outputs=[table]
     )
-    record = json.loads(Serde.to_json(made))
+    record = json.loads(Serde.to_json(created))
     assert {"eventType", "eventTime", "run", "job", "producer", "schemaURL", "inputs", "outputs"} <= set(record)
     assert record["schemaURL"].endswith("#/$defs/RunEvent")
     facets = record["outputs"][0]["facets"]

@@ -1,4 +1,4 @@
-"""Figures for Prometheus: what control objects say, under names that stay, and nothing where nothing can be read."""
+"""Metrics for Prometheus: values of control objects under stable names; unreadable values are omitted."""
 
 from __future__ import annotations
 
@@ -86,17 +86,17 @@ def test_a_streams_metrics_follow_its_heartbeat(read: Read, objects: LocalObject
         held=({"table": "events"},),
     )
 
-    seen = read()
+    observed = read()
 
-    assert seen["deltaworks_stream_lag_seconds", "shop"] == 41
-    assert seen["deltaworks_stream_rows_total", "shop"] == 1200
-    assert seen["deltaworks_stream_backlog_records", "shop"] == 90
-    assert seen["deltaworks_stream_time_left_seconds", "shop"] == 3600 - 41
-    assert seen["deltaworks_stream_held_tables", "shop"] == 1
-    assert seen["deltaworks_stream_heartbeat_age_seconds", "shop"] == 3
-    states = {key[2]: value for key, value in seen.items() if key[0] == "deltaworks_stream_state"}
+    assert observed["deltaworks_stream_lag_seconds", "shop"] == 41
+    assert observed["deltaworks_stream_rows_total", "shop"] == 1200
+    assert observed["deltaworks_stream_backlog_records", "shop"] == 90
+    assert observed["deltaworks_stream_time_left_seconds", "shop"] == 3600 - 41
+    assert observed["deltaworks_stream_held_tables", "shop"] == 1
+    assert observed["deltaworks_stream_heartbeat_age_seconds", "shop"] == 3
+    states = {key[2]: value for key, value in observed.items() if key[0] == "deltaworks_stream_state"}
     assert sum(states.values()) == 1
-    assert ("deltaworks_stream_backlog_files", "shop") not in seen, "a source that counts none has no figure of 0"
+    assert ("deltaworks_stream_backlog_files", "shop") not in observed, "a source that counts none has no figure of 0"
 
 
 def test_bronze_freshness_comes_from_recent_batches(read: Read, objects: LocalObjects) -> None:
@@ -116,30 +116,30 @@ def test_bronze_freshness_comes_from_recent_batches(read: Read, objects: LocalOb
     recent = RecentBatches(pipeline="shop", written_at=ago(60), batches=(batch,))
     objects.put(summary_paths.recent_batches("shop"), recent.encode())
 
-    seen = read()
+    observed = read()
 
-    assert seen["deltaworks_stream_freshness_seconds", "shop", "0.5"] == 4.0
-    assert seen["deltaworks_stream_freshness_seconds", "shop", "0.95"] == 40.0
+    assert observed["deltaworks_stream_freshness_seconds", "shop", "0.5"] == 4.0
+    assert observed["deltaworks_stream_freshness_seconds", "shop", "0.95"] == 40.0
 
 
 def test_a_hung_stream_is_unhealthy_with_its_cause(read: Read, objects: LocalObjects) -> None:
     beat(objects, paths.pipeline_control("shop"), written_at=ago(9000))
 
-    seen = read()
+    observed = read()
 
-    assert seen["deltaworks_stream_unhealthy", "shop", "HEARTBEAT_STALE"] == 1
-    assert seen["deltaworks_stream_state", "shop", "unhealthy"] == 1
-    assert seen["deltaworks_stream_state", "shop", "healthy"] == 0
+    assert observed["deltaworks_stream_unhealthy", "shop", "HEARTBEAT_STALE"] == 1
+    assert observed["deltaworks_stream_state", "shop", "unhealthy"] == 1
+    assert observed["deltaworks_stream_state", "shop", "healthy"] == 0
 
 
 def test_a_relay_shows_its_queue_and_its_dead_letters(read: Read, objects: LocalObjects) -> None:
     beat(objects, paths.relay_control("landing"), pipeline="landing", rows=70, backlog_files=12, dead_letters=3)
 
-    seen = read()
+    observed = read()
 
-    assert seen["deltaworks_relay_events_total", "landing"] == 70
-    assert seen["deltaworks_relay_backlog_messages", "landing"] == 12
-    assert seen["deltaworks_relay_dead_letters", "landing"] == 3
+    assert observed["deltaworks_relay_events_total", "landing"] == 70
+    assert observed["deltaworks_relay_backlog_messages", "landing"] == 12
+    assert observed["deltaworks_relay_dead_letters", "landing"] == 3
 
 
 def test_open_alerts_are_counted_by_cause(read: Read, objects: LocalObjects) -> None:
@@ -167,12 +167,12 @@ def test_a_corrupt_record_does_not_hide_other_collectors(tmp_path: Path, read: R
     objects.put(heartbeat_key("edge", "a" * 32), b"{torn")
     objects.put(heartbeat_key("west", "b" * 32), collector_beat(collector="west", written_at=ago(5)).encode())
 
-    seen = {(s.name, *s.labels): s.value for s in read_samples(catalog, objects, now=NOW)}
+    observed = {(s.name, *s.labels): s.value for s in read_samples(catalog, objects, now=NOW)}
 
-    assert seen["deltaworks_collector_state", "edge", "unhealthy"] == 1
-    assert ("deltaworks_collector_spool_bytes", "edge") not in seen
-    assert seen["deltaworks_collector_spool_bytes", "west"] == 1 << 20
-    assert seen["deltaworks_storage_up",] == 0
+    assert observed["deltaworks_collector_state", "edge", "unhealthy"] == 1
+    assert ("deltaworks_collector_spool_bytes", "edge") not in observed
+    assert observed["deltaworks_collector_spool_bytes", "west"] == 1 << 20
+    assert observed["deltaworks_storage_up",] == 0
 
 
 def test_shared_objects_are_read_once(tmp_path: Path) -> None:
@@ -199,21 +199,21 @@ class _Silent(LocalObjects):
 
 
 def test_an_unavailable_storage_is_a_metric_and_not_an_error(catalog: Catalog, tmp_path: Path) -> None:
-    seen = {(s.name, *s.labels): s.value for s in read_samples(catalog, _Silent(tmp_path), now=NOW)}
+    observed = {(s.name, *s.labels): s.value for s in read_samples(catalog, _Silent(tmp_path), now=NOW)}
 
-    assert seen["deltaworks_storage_up",] == 0
-    assert ("deltaworks_stream_lag_seconds", "shop") not in seen
-    assert seen["deltaworks_stream_unhealthy", "shop", "HEARTBEAT_UNREADABLE"] == 1
+    assert observed["deltaworks_storage_up",] == 0
+    assert ("deltaworks_stream_lag_seconds", "shop") not in observed
+    assert observed["deltaworks_stream_unhealthy", "shop", "HEARTBEAT_UNREADABLE"] == 1
 
 
 def test_a_corrupt_heartbeat_does_not_hide_other_metrics(read: Read, objects: LocalObjects) -> None:
     objects.put(paths.heartbeat(paths.pipeline_control("shop")), b"{torn")
     beat(objects, paths.relay_control("landing"), pipeline="landing", dead_letters=3)
 
-    seen = read()
+    observed = read()
 
-    assert seen["deltaworks_relay_dead_letters", "landing"] == 3
-    assert seen["deltaworks_storage_up",] == 0
+    assert observed["deltaworks_relay_dead_letters", "landing"] == 3
+    assert observed["deltaworks_storage_up",] == 0
 
 
 def test_exported_metrics_are_listed_with_their_labels(catalog: Catalog, read: Read, objects: LocalObjects) -> None:
@@ -246,27 +246,27 @@ def test_a_hostile_name_cannot_break_out_of_its_label() -> None:
 @pytest.fixture
 def served(catalog: Catalog, objects: LocalObjects) -> Iterator[tuple[str, list[int]]]:
     """The address of an endpoint, and a list that grows with each reading."""
-    readings: list[int] = []
+    sample_values: list[int] = []
 
     def reading() -> Any:
-        readings.append(1)
+        sample_values.append(1)
         return read_samples(catalog, objects, now=NOW)
 
     server, _ = serve_metrics(MetricsCollector(reading, cache_seconds=3600), host="127.0.0.1", port=0)
-    yield f"http://127.0.0.1:{server.server_port}/metrics", readings
+    yield f"http://127.0.0.1:{server.server_port}/metrics", sample_values
     server.shutdown()
     server.server_close()
 
 
 def test_concurrent_scrapes_share_one_read(served: tuple[str, list[int]]) -> None:
-    address, readings = served
+    address, sample_values = served
 
     for _ in range(3):
         with urllib.request.urlopen(address) as answer:
             assert answer.headers["Content-Type"].startswith("text/plain; version=")
             assert b'deltaworks_stream_state{pipeline="shop",state="starting"}' in answer.read()
 
-    assert len(readings) == 1
+    assert len(sample_values) == 1
 
 
 def test_the_docs_list_every_metric() -> None:

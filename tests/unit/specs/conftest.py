@@ -1,4 +1,4 @@
-"""A small project in a temporary folder, to be broken in one place by each test."""
+"""A small project in a temporary folder, which each test changes in one place."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where an environment says its Airflow is: what may be written, and what is answered to anything else."""
+"""The Airflow section of an environment: valid values, and errors for all others."""
 
 from __future__ import annotations
 

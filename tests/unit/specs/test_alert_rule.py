@@ -1,4 +1,4 @@
-"""Rules as declared: what is refused, with the file, the line, the key, the nearest name and what to write."""
+"""Specs of rules: errors have file, line, key, closest name and advice."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ BASED = RATE.replace(
 )
 
 
-def mistakes(folder: Path) -> list[str]:
-    return [str(mistake) for mistake in check_project("local", root=folder / "project").errors]
+def reported_errors(folder: Path) -> list[str]:
+    return [str(spec_error) for spec_error in check_project("local", root=folder / "project").errors]
 
 
-def refused(folder: Path, *rules: str, **options: str) -> str:
+def rejection(folder: Path, *rules: str, **options: str) -> str:
     with pytest.raises(ConfigError) as error:
         rules_project(folder, *rules, **options)
     return error.value.message
@@ -40,11 +40,11 @@ def test_a_rule_has_defaults(tmp_path: Path) -> None:
     )
     assert rule.baseline is not None
     assert (rule.baseline.weeks, rule.baseline.min_weeks, rule.grouping.min_alerts) == (4, 2, 20)
-    assert mistakes(tmp_path) == []
+    assert reported_errors(tmp_path) == []
 
 
 @pytest.mark.parametrize(
-    ("before", "after", "said"),
+    ("before", "after", "messages"),
     [
         ("baseline: {kind: hour_of_week}, ", "", "above_baseline needs a baseline; declare `baseline`"),
         ("min_samples: 100, ", "", "random deviations depend on the number of samples; declare `min_samples`"),
@@ -86,30 +86,30 @@ def test_a_rule_has_defaults(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_a_rule_that_cannot_be_evaluated_is_rejected(tmp_path: Path, before: str, after: str, said: str) -> None:
+def test_a_rule_that_cannot_be_evaluated_is_rejected(tmp_path: Path, before: str, after: str, messages: str) -> None:
     assert before in BASED
-    message = refused(tmp_path, BASED.replace(before, after))
+    message = rejection(tmp_path, BASED.replace(before, after))
 
-    assert said in message
+    assert messages in message
     assert "pipelines/shop/pipeline.yaml:" in message
     assert "rules.0" in message
 
 
 def test_rule_names_are_unique(tmp_path: Path) -> None:
-    assert "rules.1.name: rule rate is declared twice" in refused(tmp_path, RATE, RATE)
+    assert "rules.1.name: rule rate is declared twice" in rejection(tmp_path, RATE, RATE)
 
 
 def test_a_private_field_cannot_be_a_label(tmp_path: Path) -> None:
     column = "{name: network, path: client.ip, type: string}"
     tables = f"tables: [{{name: orders, when: {{name: order}}, columns: [{column}]}}]\n"
     private = "private: [{path: client.ip, keep: network}]\n"
-    message = refused(tmp_path, RATE.replace("[cdn]", "[network]"), more=private, tables=tables)
+    message = rejection(tmp_path, RATE.replace("[cdn]", "[network]"), more=private, tables=tables)
 
     assert "'network' contains the private field client.ip, and notifications contain labels" in message
 
 
 @pytest.mark.parametrize(
-    ("sql", "said"),
+    ("sql", "messages"),
     [
         (RATE_SQL.replace("rate AS value", "rate AS valeu"), "has no column 'value'; did you mean 'valeu'?"),
         (RATE_SQL.replace("cdn,", ""), "has no column 'cdn'"),
@@ -121,11 +121,11 @@ def test_a_private_field_cannot_be_a_label(tmp_path: Path) -> None:
         ("DELETE FROM errors_minute", "write one SELECT"),
     ],
 )
-def test_invalid_rule_sql_is_rejected(tmp_path: Path, sql: str, said: str) -> None:
+def test_invalid_rule_sql_is_rejected(tmp_path: Path, sql: str, messages: str) -> None:
     rules_project(tmp_path, rate=sql)
 
-    (mistake,) = mistakes(tmp_path)
-    assert said in mistake
+    (spec_error,) = reported_errors(tmp_path)
+    assert messages in spec_error
 
 
 def test_a_change_of_rules_does_not_affect_the_stream(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""A view is announced on a topic that the environment has among its channels."""
+"""Views can only be announced on SNS channels of the environment."""
 
 from __future__ import annotations
 
@@ -58,9 +58,11 @@ def test_a_view_names_its_topic(project: Callable[..., Path]) -> None:
 )
 def test_an_error_has_file_line_and_key(project: Callable[..., Path], channel: str, more: str, message: str) -> None:
     root = project(channel, more)
-    with pytest.raises(ConfigError) as refused:
+    with pytest.raises(ConfigError) as rejection:
         load_catalog("local", root=root)
-    assert "pipeline.yaml:" in refused.value.message
-    assert message in refused.value.message
+    assert "pipeline.yaml:" in rejection.value.message
+    assert message in rejection.value.message
 
-    assert any(message in f"{mistake.key}: {mistake.text}" for mistake in check_project("local", root=root).errors)
+    assert any(
+        message in f"{spec_error.key}: {spec_error.text}" for spec_error in check_project("local", root=root).errors
+    )

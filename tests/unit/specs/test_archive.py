@@ -1,4 +1,4 @@
-"""An archive is declared with its retention, for a source that lets go of its records, and for no other."""
+"""An archive has a retention and requires a source of records."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_a_pipeline_without_one_keeps_its_fingerprint() -> None:
 
 
 @pytest.mark.parametrize(
-    ("more", "said"),
+    ("more", "messages"),
     [
         ({"archive": {}}, "retain_days"),
         ({"archive": {"retain_days": 0}}, "retain_days"),
@@ -50,8 +50,8 @@ def test_a_pipeline_without_one_keeps_its_fingerprint() -> None:
         ),
     ],
 )
-def test_invalid_archives_are_rejected(more: dict[str, Any], said: str) -> None:
-    with pytest.raises(ValidationError, match=said):
+def test_invalid_archives_are_rejected(more: dict[str, Any], messages: str) -> None:
+    with pytest.raises(ValidationError, match=messages):
         PipelineSpec.model_validate(declared().model_dump(mode="json") | more)
 
 

@@ -1,4 +1,4 @@
-"""References hold no secret and resolve late; specs are frozen."""
+"""References contain no secrets and resolve lazily; specs are frozen."""
 
 from __future__ import annotations
 

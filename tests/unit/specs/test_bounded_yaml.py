@@ -1,4 +1,4 @@
-"""A declaration that nests or grows without end, or is no YAML at all, is refused with its line, and at once."""
+"""YAML that is invalid, too deep or too large is rejected quickly, with its line."""
 
 from __future__ import annotations
 
@@ -38,11 +38,11 @@ def test_unreadable_files_are_rejected_with_file_and_line(text: str | bytes, lin
     path = tmp_path / "pipeline.yaml"
     path.write_bytes(text.encode() if isinstance(text, str) else text)
 
-    with pytest.raises(ConfigError, match=f"{path.name}:{line}: ") as refused:
+    with pytest.raises(ConfigError, match=f"{path.name}:{line}: ") as rejection:
         read_yaml(path)
 
-    assert refused.value.condition == "SPEC_NOT_YAML"
-    assert len(refused.value.message) < 600
+    assert rejection.value.condition == "SPEC_NOT_YAML"
+    assert len(rejection.value.message) < 600
 
 
 def test_a_recursive_value_is_rejected() -> None:
@@ -68,23 +68,23 @@ def test_aliases_of_few_values_are_read() -> None:
 def test_variables_are_validated_like_files(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DELTAWORKS_SET__pipelines__shop__owner", text)
 
-    with pytest.raises(ConfigError, match="DELTAWORKS_SET__pipelines__shop__owner") as refused:
+    with pytest.raises(ConfigError, match="DELTAWORKS_SET__pipelines__shop__owner") as rejection:
         overrides_from_variables("pipelines", "shop")
 
-    assert refused.value.condition == "OVERRIDE_INVALID"
+    assert rejection.value.condition == "OVERRIDE_INVALID"
 
 
 def outcome(data: bytes) -> tuple[str, int]:
     """What a text says, or what is wrong with it; with the line of that, 0 where nothing is."""
     try:
         return repr(load_yaml(data, kind="rt")), 0
-    except InvalidYamlError as refused:
-        return refused.problem, refused.line
+    except InvalidYamlError as rejection:
+        return rejection.problem, rejection.line
 
 
 @given(st.binary(max_size=40) | st.text("ab:-[]{}?*&!|>'\"#\n\t ,~<1.", max_size=40).map(str.encode))
 def test_any_bytes_are_read_or_refused(data: bytes) -> None:
-    (said, line) = outcome(data)
+    (messages, line) = outcome(data)
 
-    assert said
+    assert messages
     assert 0 <= line <= 1 + len(data)

@@ -1,4 +1,4 @@
-"""`cluster_by` takes the place of partitions and Z-order, and needs the writer that can commit to such tables."""
+"""`cluster_by` replaces partitions and Z-order, and needs the Spark writer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Declarations of collectors: what is wrong is refused with file, line, key and what to write."""
+"""Specs of collectors: errors have file, line, key and advice."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def project(folder: Path, declaration: str) -> Path:
 
 
 @pytest.mark.parametrize(
-    ("right", "wrong", "line", "said"),
+    ("right", "invalid", "line", "messages"),
     [
         ("max_bytes", "max_byte", 3, "spool.max_byte: unknown key 'max_byte'; did you mean 'max_bytes'?"),
         ("pipeline: games\n    keys:\n", "pipeline: gamess\n    keys:\n", 6, "did you mean 'games'?"),
@@ -62,16 +62,16 @@ def project(folder: Path, declaration: str) -> Path:
         ("10GiB", "10GB", 3, "write a number of bytes"),
     ],
 )
-def test_an_error_has_its_line_and_advice(tmp_path: Path, right: str, wrong: str, line: int, said: str) -> None:
+def test_an_error_has_its_line_and_advice(tmp_path: Path, right: str, invalid: str, line: int, messages: str) -> None:
     assert right in DECLARATION
-    root = project(tmp_path, DECLARATION.replace(right, wrong, 1))
+    root = project(tmp_path, DECLARATION.replace(right, invalid, 1))
 
     with pytest.raises(ConfigError) as caught:
         load_collector("edge", root=root)
 
     assert caught.value.condition == "SPEC_INVALID"
     assert f"edge.yaml:{line}: " in caught.value.message
-    assert said in caught.value.message
+    assert messages in caught.value.message
 
 
 def test_limits_below_what_sdks_send_are_refused(tmp_path: Path) -> None:
@@ -101,7 +101,7 @@ def test_the_collectors_of_this_project_are_valid_and_in_its_catalog() -> None:
 
     assert "edge" in catalog.collectors
     assert catalog.collector("edge").sources["games"].pipeline == "games"
-    assert [mistake for mistake in check_project().errors if "collectors" in str(mistake.file)] == []
+    assert [spec_error for spec_error in check_project().errors if "collectors" in str(spec_error.file)] == []
 
 
 def test_the_example_in_the_docs_is_valid(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Gold that reads gold of other pipelines: it has to be there, and pipelines never wait for each other."""
+"""Gold that reads gold of other pipelines: the table must exist, and pipelines form no cycle."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ def root(make_project: Callable[..., Path]) -> Path:
     return root
 
 
-def refusal(root: Path) -> str:
-    with pytest.raises(ConfigError) as refused:
+def rejection_of(root: Path) -> str:
+    with pytest.raises(ConfigError) as rejection:
         load_catalog("local", root=root)
-    return str(refused.value)
+    return str(rejection.value)
 
 
 def test_a_table_of_another_pipeline_is_read_by_its_full_name(root: Path) -> None:
@@ -46,7 +46,7 @@ def test_a_table_of_another_pipeline_is_read_by_its_full_name(root: Path) -> Non
 
 
 @pytest.mark.parametrize(
-    ("read", "said"),
+    ("read", "messages"),
     [
         ("shpo.daily", "there is no pipeline 'shpo'; did you mean 'shop'?"),
         ("shop.dayly", "the pipeline 'shop' has no gold table of that name; did you mean 'daily'?"),
@@ -55,20 +55,20 @@ def test_a_table_of_another_pipeline_is_read_by_its_full_name(root: Path) -> Non
         ("lake.shop.daily", "write the name of a table, or pipeline.table for a gold table of another pipeline"),
     ],
 )
-def test_unknown_names_are_rejected_with_line_and_closest_name(root: Path, read: str, said: str) -> None:
+def test_unknown_names_are_rejected_with_line_and_closest_name(root: Path, read: str, messages: str) -> None:
     declare(root, "board", read)
 
-    refused = refusal(root)
+    rejection = rejection_of(root)
 
-    assert said in refused
-    assert "board/pipeline.yaml:" in refused
-    assert "gold.tables" in refused
+    assert messages in rejection
+    assert "board/pipeline.yaml:" in rejection
+    assert "gold.tables" in rejection
 
 
 def test_tables_that_change_by_value_share_the_column_of_their_values(root: Path) -> None:
     declare(root, "board", "shop.daily", affects="same", partition_by="country")
 
-    assert "requires that it is partitioned by 'country' too" in refusal(root)
+    assert "requires that it is partitioned by 'country' too" in rejection_of(root)
 
 
 def test_cycles_of_pipelines_are_rejected_across_tables(root: Path) -> None:
@@ -76,9 +76,9 @@ def test_cycles_of_pipelines_are_rejected_across_tables(root: Path) -> None:
     declare(root, "report", "board.daily")
     declare(root, "shop", "report.daily")
 
-    refused = refusal(root)
+    rejection = rejection_of(root)
 
-    assert "gold of board reads gold of shop reads gold of report reads gold of board" in refused
+    assert "gold of board reads gold of shop reads gold of report reads gold of board" in rejection
 
 
 def test_a_pipeline_that_others_read_can_be_deselected(root: Path) -> None:

@@ -1,4 +1,4 @@
-"""Dashboards as declared: what a panel must name, and that its SQL is bounded and reads what is there."""
+"""Specs of dashboards: required columns of panels, bounded SQL and known names."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from tests.unit.dashboards.dashboard_harness import ERRORS, ERRORS_SQL, shop
 SPARKLINE = "{title: Errors, chart: number, x: minute, y: errors, unit: percent, sql: panels/errors.sql}"
 
 
-def mistakes(folder: Path) -> list[str]:
-    return [str(mistake) for mistake in check_project("local", root=folder / "project").errors]
+def reported_errors(folder: Path) -> list[str]:
+    return [str(spec_error) for spec_error in check_project("local", root=folder / "project").errors]
 
 
-def refused(folder: Path, *panels: str, more: str = "") -> str:
+def rejection(folder: Path, *panels: str, more: str = "") -> str:
     with pytest.raises(ConfigError) as error:
         shop(folder, *panels, more=more)
     return error.value.message
@@ -35,20 +35,20 @@ def test_a_dashboard_is_read_with_its_panels(tmp_path: Path) -> None:
         ("area", ("errors",), "class"),
         ("number", ("errors",), None),
     ]
-    assert mistakes(tmp_path) == []
+    assert reported_errors(tmp_path) == []
 
 
 def test_a_page_has_at_most_twenty_panels(tmp_path: Path) -> None:
     shop(tmp_path, *[ERRORS] * MAX_PANELS)
 
-    assert "project/include/pipelines/shop/pipeline.yaml" in refused(tmp_path, *[ERRORS] * (MAX_PANELS + 1))
+    assert "project/include/pipelines/shop/pipeline.yaml" in rejection(tmp_path, *[ERRORS] * (MAX_PANELS + 1))
     assert MAX_PANELS == 20
-    (said,) = mistakes(tmp_path)
-    assert "dashboards.0.panels: write 20 at most here" in said
+    (messages,) = reported_errors(tmp_path)
+    assert "dashboards.0.panels: write 20 at most here" in messages
 
 
 @pytest.mark.parametrize(
-    ("panel", "said"),
+    ("panel", "messages"),
     [
         (ERRORS.replace("area", "aera"), "instead of 'aera'; did you mean 'area'?"),
         (ERRORS.replace("x: minute, ", ""), "the chart area needs x, a column of its result"),
@@ -66,21 +66,21 @@ def test_a_page_has_at_most_twenty_panels(tmp_path: Path) -> None:
         (SPARKLINE.replace("percent", "percents"), "did you mean 'percent'?"),
     ],
 )
-def test_an_invalid_panel_is_rejected(tmp_path: Path, panel: str, said: str) -> None:
-    message = refused(tmp_path, ERRORS, panel)
+def test_an_invalid_panel_is_rejected(tmp_path: Path, panel: str, messages: str) -> None:
+    message = rejection(tmp_path, ERRORS, panel)
 
-    assert said in message
+    assert messages in message
     assert "dashboards.0.panels.1" in message
 
 
 def test_dashboard_names_are_unique(tmp_path: Path) -> None:
-    again = f"    panels: [{ERRORS}]\n  - name: noc\n"
+    repeated = f"    panels: [{ERRORS}]\n  - name: noc\n"
 
-    assert "dashboards.1.name: dashboard noc is declared twice" in refused(tmp_path, more=again)
+    assert "dashboards.1.name: dashboard noc is declared twice" in rejection(tmp_path, more=repeated)
 
 
 @pytest.mark.parametrize(
-    ("sql", "said"),
+    ("sql", "messages"),
     [
         (ERRORS_SQL, ""),
         ("WITH a AS (SELECT * FROM errors_minute WHERE minute >= $from) SELECT minute, class, errors FROM a", ""),
@@ -113,13 +113,13 @@ def test_dashboard_names_are_unique(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_panel_sql_is_bounded_and_has_known_names(tmp_path: Path, sql: str, said: str) -> None:
+def test_panel_sql_is_bounded_and_has_known_names(tmp_path: Path, sql: str, messages: str) -> None:
     shop(tmp_path, errors=sql)
 
-    listed = mistakes(tmp_path)
+    listed = reported_errors(tmp_path)
 
-    assert len(listed) == bool(said), listed
-    assert all(said in mistake for mistake in listed)
+    assert len(listed) == bool(messages), listed
+    assert all(messages in spec_error for spec_error in listed)
 
 
 def test_a_valid_view_query_is_not_cached_for_panels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -129,7 +129,7 @@ def test_a_valid_view_query_is_not_cached_for_panels(tmp_path: Path, monkeypatch
     views = "views:\n  - {name: all_errors, reads: [errors_minute], sql: panels/errors.sql}\n"
     shop(tmp_path, views=views, errors=unbounded)
 
-    first, second = mistakes(tmp_path), mistakes(tmp_path)
+    first, second = reported_errors(tmp_path), reported_errors(tmp_path)
 
     assert len(first) == 1
     assert "it has no $from" in first[0]
@@ -139,10 +139,10 @@ def test_a_valid_view_query_is_not_cached_for_panels(tmp_path: Path, monkeypatch
 def test_a_valid_query_is_checked_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     shop(tmp_path)
-    assert mistakes(tmp_path) == []
+    assert reported_errors(tmp_path) == []
     monkeypatch.setattr(QueryCache, "put", lambda *_: pytest.fail("it was not cached"))
 
-    assert mistakes(tmp_path) == []
+    assert reported_errors(tmp_path) == []
 
 
 def test_a_dashboard_does_not_change_a_stream(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""What is looked up and what is private, as it is declared: every way to be wrong is told at its place."""
+"""Specs of look-ups and private fields: every error is reported at its key path."""
 
 from __future__ import annotations
 
@@ -44,18 +44,18 @@ DECLARED: dict[str, Any] = {
 def declared(*edits: tuple[tuple[str | int, ...], Any]) -> dict[str, Any]:
     data = copy.deepcopy(DECLARED)
     for path, value in edits:
-        place: Any = data
+        key_path: Any = data
         for part in path[:-1]:
-            place = place[part]
-        place[path[-1]] = value
+            key_path = key_path[part]
+        key_path[path[-1]] = value
     return data
 
 
 def problem(*edits: tuple[tuple[str | int, ...], Any]) -> tuple[str, str]:
     """The place and the text of the one mistake."""
-    with pytest.raises(ValidationError) as refused:
+    with pytest.raises(ValidationError) as rejection:
         PipelineSpec.model_validate(declared(*edits))
-    (error,) = refused.value.errors()
+    (error,) = rejection.value.errors()
     return ".".join(map(str, error["loc"])), error["msg"]
 
 
@@ -63,7 +63,7 @@ COLUMN = ("tables", 0, "columns", 1, "path")
 
 
 @pytest.mark.parametrize(
-    ("edit", "place", "text"),
+    ("edit", "key_path", "text"),
     [
         ((("event", "id"), "c-ip"), "event.id", "'c-ip' is private"),
         ((("event", "id"), ["x", "cs(Cookie)"]), "event.id.1", "'cs(Cookie)' is private"),
@@ -96,12 +96,12 @@ COLUMN = ("tables", 0, "columns", 1, "path")
     ],
 )
 def test_conflicts_are_rejected_at_their_key_paths(
-    edit: tuple[tuple[str | int, ...], Any], place: str, text: str
+    edit: tuple[tuple[str | int, ...], Any], key_path: str, text: str
 ) -> None:
-    at, said = problem(edit)
+    at, messages = problem(edit)
 
-    assert at == place
-    assert text in said
+    assert at == key_path
+    assert text in messages
 
 
 def test_an_archive_with_private_fields_is_rejected() -> None:

@@ -1,4 +1,4 @@
-"""Gold tables that read each other: in which order they are built, and circles refused by name."""
+"""Dependencies of gold tables: build order, and rejected cycles."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ def table(name: str, *reads: str) -> GoldTableSpec:
 def test_tables_are_in_dependency_order_otherwise_as_declared() -> None:
     declared = [table("c", "b"), table("a", "events"), table("b", "a", "events"), table("d", "events")]
 
-    order = [each.name for each in build_order(declared)]
+    order = [item.name for item in build_order(declared)]
 
     assert order.index("a") < order.index("b") < order.index("c")
-    assert [each.name for each in build_order([table("y", "events"), table("x", "events")])] == ["y", "x"]
+    assert [item.name for item in build_order([table("y", "events"), table("x", "events")])] == ["y", "x"]
 
 
 @pytest.mark.parametrize(
     "tables", [[table("a", "b"), table("b", "c"), table("c", "a")], [table("a", "a")]], ids=["three", "itself"]
 )
 def test_a_cycle_is_rejected_with_its_names(tables: list[GoldTableSpec]) -> None:
-    with pytest.raises(ValueError, match="form a cycle: ") as refused:
+    with pytest.raises(ValueError, match="form a cycle: ") as rejection:
         build_order(tables)
 
-    assert all(each.name in str(refused.value) for each in tables)
+    assert all(item.name in str(rejection.value) for item in tables)
 
 
 def declared(**gold: object) -> PipelineSpec:

@@ -1,4 +1,4 @@
-"""Gold tables that are rebuilt by hours: what is declared by default, and what is refused, with what to write."""
+"""Gold tables that are rebuilt by hours: defaults, and rejected combinations with advice."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_an_hour_affects_itself_by_default() -> None:
 
 
 @pytest.mark.parametrize(
-    ("changes", "refusal"),
+    ("changes", "rejection_of"),
     [
         ({"grain": {"column": "event_date"}}, "'event_date' is the partition date of 'minutes'; use a time"),
         ({"affects": "all"}, "`affects: all` does not rebuild by hours; remove `grain`, or write hours"),
@@ -68,8 +68,8 @@ def test_an_hour_affects_itself_by_default() -> None:
         ({"dedupe": {"by": "event_id", "within_hours": -1}}, "greater than or equal to 0"),
     ],
 )
-def test_conflicts_with_a_grain_are_rejected_with_advice(changes: dict[str, Any], refusal: str) -> None:
-    with pytest.raises(ValueError, match=refusal):
+def test_conflicts_with_a_grain_are_rejected_with_advice(changes: dict[str, Any], rejection_of: str) -> None:
+    with pytest.raises(ValueError, match=rejection_of):
         declared(**changes)
 
 
@@ -78,10 +78,10 @@ def test_a_missing_grain_column_is_found_in_the_sql(tmp_path: Path) -> None:
     path.write_text("pipeline: traffic\ngold:\n  tables:\n    - name: minutes\n      grain: {column: minute}\n")
     (tmp_path / "m.sql").write_text("SELECT event_date, date_trunc('MINUTE', event_time) AS minutes FROM requests")
 
-    (mistake,) = gold_sql_errors(declared(), read_declaration(path))
+    (spec_error,) = gold_sql_errors(declared(), read_declaration(path))
 
-    assert mistake.text.startswith("the result of m.sql has no column 'minute'; did you mean 'minutes'?")
-    assert (mistake.key, mistake.line) == ("gold.tables.0.grain.column", 5)
+    assert spec_error.text.startswith("the result of m.sql has no column 'minute'; did you mean 'minutes'?")
+    assert (spec_error.key, spec_error.line) == ("gold.tables.0.grain.column", 5)
 
 
 def test_tables_without_a_grain_keep_their_fingerprint_independent_of_the_refresh_interval() -> None:

@@ -1,4 +1,4 @@
-"""Groups of streams: which pipelines run in one driver, and what is said of a name that is misspelt."""
+"""Stream groups: their members, and errors for misspelt names."""
 
 from __future__ import annotations
 

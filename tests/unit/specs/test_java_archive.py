@@ -1,4 +1,4 @@
-"""When a driver takes its Java classes from the archive."""
+"""When a driver uses the archive of Java classes."""
 
 from __future__ import annotations
 

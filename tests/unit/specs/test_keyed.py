@@ -1,4 +1,4 @@
-"""A keyed table is held against the columns of its history when the declaration is read."""
+"""Keyed tables are validated against the columns of their history."""
 
 from __future__ import annotations
 
@@ -71,10 +71,10 @@ WRONG: list[tuple[dict[str, Any], str]] = [
 
 @pytest.mark.parametrize(("keyed", "message"), WRONG, ids=lambda value: str(value)[:50])
 def test_an_error_has_its_key_path(keyed: dict[str, Any], message: str) -> None:
-    with pytest.raises(ValidationError) as refused:
+    with pytest.raises(ValidationError) as rejection:
         spec(keyed)
 
-    assert message in str(refused.value)
+    assert message in str(rejection.value)
 
 
 def test_gold_reads_a_keyed_table_and_a_live_table_does_not() -> None:

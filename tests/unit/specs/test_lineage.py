@@ -1,4 +1,4 @@
-"""Where lineage is sent: OpenLineage's own transports, and no secret but by reference."""
+"""Lineage settings: OpenLineage's transports, and secrets only by reference."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from deltaworks.specs.environment import LineageSpec
 
 
 @pytest.mark.parametrize(
-    ("transport", "said"),
+    ("transport", "messages"),
     [
         ({}, "unknown transport type"),
         ({"type": "htp"}, "did you mean 'http'?"),
@@ -23,11 +23,11 @@ from deltaworks.specs.environment import LineageSpec
         ({"type": "kafka", "topic": "l", "config": {"sasl.password": "the-key"}}, "sasl.password is a secret"),
     ],
 )
-def test_invalid_transports_are_rejected(transport: dict[str, Any], said: str) -> None:
+def test_invalid_transports_are_rejected(transport: dict[str, Any], messages: str) -> None:
     with pytest.raises(ValidationError) as caught:
         LineageSpec(transport=transport)
     text = str(caught.value.errors(include_input=False))
-    assert said in text
+    assert messages in text
     assert "the-key" not in text
 
 

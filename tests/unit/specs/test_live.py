@@ -1,4 +1,4 @@
-"""Live tables are held against what they read when the declaration is read, each kind by its own keys."""
+"""Live tables are validated against their inputs and the keys of their kind."""
 
 from __future__ import annotations
 
@@ -38,10 +38,10 @@ def spec(live: dict[str, Any], **table: Any) -> PipelineSpec:
     return PipelineSpec.model_validate(declared)
 
 
-def mistakes(live: dict[str, Any], **table: Any) -> list[tuple[str, str]]:
-    with pytest.raises(ValidationError) as refused:
+def reported_errors(live: dict[str, Any], **table: Any) -> list[tuple[str, str]]:
+    with pytest.raises(ValidationError) as rejection:
         spec(live, **table)
-    errors = refused.value.errors()
+    errors = rejection.value.errors()
     return [(".".join(str(part) for part in error["loc"][2:]), error["msg"]) for error in errors]
 
 
@@ -102,24 +102,26 @@ WRONG: list[tuple[dict[str, Any], str, str]] = [
 ]
 
 
-@pytest.mark.parametrize(("live", "place", "message"), WRONG, ids=lambda value: str(value)[:60])
-def test_an_error_has_its_key_path(live: dict[str, Any], place: str, message: str) -> None:
-    (mistake,) = mistakes(live)
+@pytest.mark.parametrize(("live", "key_path", "message"), WRONG, ids=lambda value: str(value)[:60])
+def test_an_error_has_its_key_path(live: dict[str, Any], key_path: str, message: str) -> None:
+    (spec_error,) = reported_errors(live)
 
-    assert mistake[0] == place
-    assert message in mistake[1]
+    assert spec_error[0] == key_path
+    assert message in spec_error[1]
 
 
 def test_mutable_tables_cannot_have_latest_tables() -> None:
     ids = {"mutable": {"id": "view_id", "origin": "origin"}}
 
-    texts = dict(mistakes(LATEST, **ids))
-    assert "declare `keyed` for 'heartbeats' instead" in next(text for place, text in texts.items() if place == "reads")
+    texts = dict(reported_errors(LATEST, **ids))
+    assert "declare `keyed` for 'heartbeats' instead" in next(
+        text for key_path, text in texts.items() if key_path == "reads"
+    )
 
 
 def test_inputs_of_latest_tables_can_evolve_and_those_of_counts_cannot() -> None:
     assert spec(LATEST, evolve="add_columns").latest_tables
-    assert mistakes({}, evolve="add_columns")[0][0] == "reads"
+    assert reported_errors({}, evolve="add_columns")[0][0] == "reads"
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""A mistake in a declaration is met with its file, its line and what to write instead."""
+"""Errors in a spec have file, line and advice."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.unit.specs.conftest import ENVIRONMENT
 MakeProject = Callable[..., Path]
 
 
-def refusal(root: Path) -> ConfigError:
+def rejection_of(root: Path) -> ConfigError:
     with pytest.raises(ConfigError) as caught:
         load_catalog("local", root=root)
     assert caught.value.exit_code == 10
@@ -37,33 +37,33 @@ def test_a_valid_project_loads(make_project: MakeProject) -> None:
 def test_an_unknown_key_is_rejected_with_its_line_and_the_closest_name(
     make_project: MakeProject, pipeline_text: str
 ) -> None:
-    wrong = pipeline_text.replace("owner: tests", "ownr: tests")
+    invalid = pipeline_text.replace("owner: tests", "ownr: tests")
 
-    message = str(refusal(make_project(pipeline=wrong)))
+    message = str(rejection_of(make_project(pipeline=invalid)))
 
-    assert f"pipeline.yaml:{line_of(wrong, 'ownr')}: ownr: unknown key 'ownr'; did you mean 'owner'?" in message
+    assert f"pipeline.yaml:{line_of(invalid, 'ownr')}: ownr: unknown key 'ownr'; did you mean 'owner'?" in message
 
 
 def test_an_unknown_nested_key_lists_the_keys_of_its_level(make_project: MakeProject, pipeline_text: str) -> None:
-    wrong = pipeline_text.replace("path: amount,", "pth: amount,")
+    invalid = pipeline_text.replace("path: amount,", "pth: amount,")
 
-    message = str(refusal(make_project(pipeline=wrong)))
+    message = str(rejection_of(make_project(pipeline=invalid)))
 
-    line = line_of(wrong, "pth: amount")
+    line = line_of(invalid, "pth: amount")
     assert f"pipeline.yaml:{line}: tables.0.columns.0.pth: unknown key 'pth'; did you mean 'path'?" in message
     assert f"pipeline.yaml:{line}: tables.0.columns.0.path: this key is required" in message
 
 
 def test_an_unknown_key_without_a_close_match_lists_all_keys(make_project: MakeProject, pipeline_text: str) -> None:
-    wrong = pipeline_text.replace("  trigger_seconds: 60", "  zzz: 60")
+    invalid = pipeline_text.replace("  trigger_seconds: 60", "  zzz: 60")
 
-    message = str(refusal(make_project(pipeline=wrong)))
+    message = str(rejection_of(make_project(pipeline=invalid)))
 
     assert "stream.zzz: unknown key 'zzz'; known keys: crashes_per_object, driver_memory" in message
 
 
 @pytest.mark.parametrize(
-    ("good", "bad", "said"),
+    ("good", "bad", "messages"),
     [
         ("trigger_seconds: 60", "trigger_seconds: soon", "stream.trigger_seconds: write a number instead of 'soon'"),
         ("64MiB", "64 megabytes", "source.max_bytes_per_batch: write a number of bytes, or one with a unit"),
@@ -83,17 +83,17 @@ def test_an_unknown_key_without_a_close_match_lists_all_keys(make_project: MakeP
     ],
 )
 def test_an_invalid_value_is_rejected_with_advice(
-    make_project: MakeProject, pipeline_text: str, good: str, bad: str, said: str
+    make_project: MakeProject, pipeline_text: str, good: str, bad: str, messages: str
 ) -> None:
     assert good in pipeline_text
 
-    assert said in str(refusal(make_project(pipeline=pipeline_text.replace(good, bad, 1))))
+    assert messages in str(rejection_of(make_project(pipeline=pipeline_text.replace(good, bad, 1))))
 
 
 def test_all_errors_are_reported_together(make_project: MakeProject, pipeline_text: str) -> None:
-    wrong = pipeline_text.replace("owner: tests\n", "").replace("relay: landing\n", "rely: landing\n")
+    invalid = pipeline_text.replace("owner: tests\n", "").replace("relay: landing\n", "rely: landing\n")
 
-    error = refusal(make_project(pipeline=wrong))
+    error = rejection_of(make_project(pipeline=invalid))
 
     assert error.condition == "SPEC_INVALID"
     assert error.message.startswith("3 errors in pipeline.yaml:")
@@ -101,36 +101,36 @@ def test_all_errors_are_reported_together(make_project: MakeProject, pipeline_te
 
 
 def test_a_table_declared_twice_is_refused(make_project: MakeProject, pipeline_text: str) -> None:
-    again = "  - name: orders\n    when: {name: refund}\n"
+    repeated = "  - name: orders\n    when: {name: refund}\n"
 
-    message = str(refusal(make_project(pipeline=pipeline_text.replace("stream:", again + "stream:"))))
+    message = str(rejection_of(make_project(pipeline=pipeline_text.replace("stream:", repeated + "stream:"))))
 
     assert "table orders is declared twice in this pipeline" in message
 
 
 @pytest.mark.parametrize("name", ["amount", "event_id", "_batch_id"])
 def test_a_duplicate_or_reserved_column_is_rejected(make_project: MakeProject, pipeline_text: str, name: str) -> None:
-    again = f'      - {{name: {name}, path: other, type: "string"}}\n'
+    repeated = f'      - {{name: {name}, path: other, type: "string"}}\n'
 
-    message = str(refusal(make_project(pipeline=pipeline_text.replace("stream:", again + "stream:"))))
+    message = str(rejection_of(make_project(pipeline=pipeline_text.replace("stream:", repeated + "stream:"))))
 
     assert "tables.0" in message
     assert "declared twice" in message or "cannot be declared" in message or "use lower-case letters" in message
 
 
 def test_a_duplicate_key_is_rejected_with_its_line(make_project: MakeProject, pipeline_text: str) -> None:
-    wrong = pipeline_text + "owner: others\n"
+    invalid = pipeline_text + "owner: others\n"
 
-    error = refusal(make_project(pipeline=wrong))
+    error = rejection_of(make_project(pipeline=invalid))
 
     assert error.condition == "SPEC_NOT_YAML"
-    assert f"pipeline.yaml:{line_of(wrong, 'owner: others')}:" in error.message
+    assert f"pipeline.yaml:{line_of(invalid, 'owner: others')}:" in error.message
 
 
 def test_invalid_yaml_is_rejected_with_its_line(make_project: MakeProject, pipeline_text: str) -> None:
-    wrong = pipeline_text.replace("{path: name}", "{path: name")
+    invalid = pipeline_text.replace("{path: name}", "{path: name")
 
-    error = refusal(make_project(pipeline=wrong))
+    error = rejection_of(make_project(pipeline=invalid))
 
     assert error.condition == "SPEC_NOT_YAML"
     assert "pipeline.yaml:" in error.message
@@ -147,27 +147,27 @@ def test_a_missing_file_is_named(make_project: MakeProject) -> None:
 
 
 def test_a_reader_of_an_unknown_table_is_rejected(make_project: MakeProject, pipeline_text: str) -> None:
-    wrong = pipeline_text + "live: [{name: per_hour, reads: order}]\n"
+    invalid = pipeline_text + "live: [{name: per_hour, reads: order}]\n"
 
     assert "'per_hour' reads unknown table 'order'; did you mean 'orders'?" in str(
-        refusal(make_project(pipeline=wrong))
+        rejection_of(make_project(pipeline=invalid))
     )
 
 
 def test_an_unknown_relay_is_answered_with_the_closest_name(make_project: MakeProject, pipeline_text: str) -> None:
-    wrong = pipeline_text.replace("relay: landing", "relay: landings")
+    invalid = pipeline_text.replace("relay: landing", "relay: landings")
 
-    message = str(refusal(make_project(pipeline=wrong)))
+    message = str(rejection_of(make_project(pipeline=invalid)))
 
-    line = line_of(wrong, "relay: landings")
-    said = "source.relay: there is no relay 'landings' in include/relays; did you mean 'landing'?"
-    assert f"pipeline.yaml:{line}: {said}" in message
+    line = line_of(invalid, "relay: landings")
+    messages = "source.relay: there is no relay 'landings' in include/relays; did you mean 'landing'?"
+    assert f"pipeline.yaml:{line}: {messages}" in message
 
 
 def test_missing_sql_files_are_reported(make_project: MakeProject, pipeline_text: str) -> None:
     gold = "gold: {tables: [{name: daily, sql: gold/daily.sql, reads: [orders], partition_by: event_date}]}\n"
 
-    message = str(refusal(make_project(pipeline=pipeline_text + gold)))
+    message = str(rejection_of(make_project(pipeline=pipeline_text + gold)))
 
     assert "gold table 'daily' refers to gold/daily.sql, which does not exist in its folder" in message
 
@@ -212,7 +212,7 @@ class TestOverrides:
     ) -> None:
         monkeypatch.setenv("DELTAWORKS_SET__pipelines__shop__stream__triger_seconds", "3")
 
-        message = str(refusal(make_project()))
+        message = str(rejection_of(make_project()))
 
         variable = "DELTAWORKS_SET__pipelines__shop__stream__triger_seconds"
         assert f"stream.triger_seconds (set by {variable}): unknown key 'triger_seconds'; did you mean" in message
@@ -222,11 +222,11 @@ class TestOverrides:
     ) -> None:
         override = "overrides: {pipelines: {shopp: {stream: {trigger_seconds: 7}}}}\n"
 
-        error = refusal(make_project(environment=environment_text + override))
+        error = rejection_of(make_project(environment=environment_text + override))
 
         assert error.condition == "OVERRIDE_UNKNOWN"
-        said = "overrides.pipelines.shopp: there is no pipeline 'shopp'; did you mean 'shop'?"
-        assert f"local.yaml:{line_of(environment_text + override, 'shopp')}: {said}" in error.message
+        messages = "overrides.pipelines.shopp: there is no pipeline 'shopp'; did you mean 'shop'?"
+        assert f"local.yaml:{line_of(environment_text + override, 'shopp')}: {messages}" in error.message
 
     @pytest.mark.parametrize("variable", ["pipelines__shopp__stream__trigger_seconds", "pipeline__shop__owner"])
     def test_a_variable_that_overrides_nothing_is_refused(
@@ -234,7 +234,7 @@ class TestOverrides:
     ) -> None:
         monkeypatch.setenv(f"DELTAWORKS_SET__{variable}", "1")
 
-        assert refusal(make_project()).condition == "OVERRIDE_UNKNOWN"
+        assert rejection_of(make_project()).condition == "OVERRIDE_UNKNOWN"
 
     @pytest.mark.parametrize(
         "variables",
@@ -249,7 +249,7 @@ class TestOverrides:
         for name, value in variables.items():
             monkeypatch.setenv(f"DELTAWORKS_SET__pipelines__shop__{name}", value)
 
-        error = refusal(make_project())
+        error = rejection_of(make_project())
 
         assert error.condition == "OVERRIDE_INVALID"
         assert "DELTAWORKS_SET__pipelines__shop__stream__trigger_seconds" in error.message
@@ -267,13 +267,13 @@ def two_pipelines(make_project: MakeProject, pipeline_text: str) -> Path:
 
 def test_deselected_pipelines_are_not_read(two_pipelines: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DELTAWORKS_SET__pipelines__wrong__owner", "x")
-    assert "SPEC_INVALID" in str(refusal(two_pipelines))
+    assert "SPEC_INVALID" in str(rejection_of(two_pipelines))
 
     assert list(load_catalog("local", root=two_pipelines, only=["shop"]).pipelines) == ["shop"]
     monkeypatch.setenv("DELTAWORKS_PIPELINES", " shop, ")
     assert list(load_catalog("local", root=two_pipelines).pipelines) == ["shop"]
     monkeypatch.setenv("DELTAWORKS_PIPELINES", "")
-    assert "SPEC_INVALID" in str(refusal(two_pipelines))
+    assert "SPEC_INVALID" in str(rejection_of(two_pipelines))
 
 
 def test_an_unknown_selected_pipeline_is_answered_with_the_closest_name(
@@ -281,7 +281,7 @@ def test_an_unknown_selected_pipeline_is_answered_with_the_closest_name(
 ) -> None:
     monkeypatch.setenv("DELTAWORKS_PIPELINES", "shopp")
 
-    caught = refusal(make_project())
+    caught = rejection_of(make_project())
 
     assert caught.condition == "PIPELINE_UNKNOWN"
     assert "Did you mean 'shop'?" in caught.hint

@@ -1,4 +1,4 @@
-"""What a reader of a mistake gets to read: plain words, with the line and what to write instead."""
+"""Error messages of specs: plain text with line and advice."""
 
 from __future__ import annotations
 
@@ -290,7 +290,7 @@ FOREIGN = re.compile(
 )
 
 
-def mistakes_in(root: Path) -> list[str]:
+def errors_in(root: Path) -> list[str]:
     """The lines of the refusal, without the folder of the project."""
     with pytest.raises(ConfigError) as caught:
         load_catalog("local", root=root)
@@ -300,26 +300,26 @@ def mistakes_in(root: Path) -> list[str]:
     return [line.removeprefix(f"{root}/include/pipelines/shop/pipeline.yaml:") for line in lines]
 
 
-@pytest.mark.parametrize(("good", "bad", "said"), MESSAGES.values(), ids=MESSAGES)
+@pytest.mark.parametrize(("good", "bad", "messages"), MESSAGES.values(), ids=MESSAGES)
 def test_an_error_has_exactly_the_expected_messages(
-    make_project: MakeProject, good: str, bad: str, said: list[tuple[int, str, str]]
+    make_project: MakeProject, good: str, bad: str, messages: list[tuple[int, str, str]]
 ) -> None:
     assert good in PIPELINE
     root = make_project(pipeline=PIPELINE.replace(good, bad, 1))
     (root / "include/pipelines/shop/daily.sql").write_text("SELECT event_date FROM orders")
 
-    assert mistakes_in(root) == [f"{line}: {key}: {words}" for line, key, words in said]
+    assert errors_in(root) == [f"{line}: {key}: {words}" for line, key, words in messages]
 
 
-@pytest.mark.parametrize(("good", "bad", "line", "said"), NO_YAML.values(), ids=NO_YAML)
-def test_yaml_errors_are_explained(make_project: MakeProject, good: str, bad: str, line: int, said: str) -> None:
+@pytest.mark.parametrize(("good", "bad", "line", "messages"), NO_YAML.values(), ids=NO_YAML)
+def test_yaml_errors_are_explained(make_project: MakeProject, good: str, bad: str, line: int, messages: str) -> None:
     assert good in PIPELINE
 
     with pytest.raises(ConfigError) as caught:
         load_catalog("local", root=make_project(pipeline=PIPELINE.replace(good, bad, 1)))
 
     assert caught.value.condition == "SPEC_NOT_YAML"
-    assert caught.value.message.partition("pipeline.yaml:")[2] == f"{line}: {said}."
+    assert caught.value.message.partition("pipeline.yaml:")[2] == f"{line}: {messages}."
 
 
 def test_an_invalid_override_has_its_file_and_line(make_project: MakeProject, environment_text: str) -> None:
@@ -328,17 +328,17 @@ def test_an_invalid_override_has_its_file_and_line(make_project: MakeProject, en
     with pytest.raises(ConfigError) as caught:
         load_catalog("local", root=make_project(environment=environment_text + override))
 
-    said = "overrides.pipelines.shop.stream.trigger_seconds: write a number instead of 'soon'"
-    assert f"include/environments/local.yaml:8: {said}" in caught.value.message
+    messages = "overrides.pipelines.shop.stream.trigger_seconds: write a number instead of 'soon'"
+    assert f"include/environments/local.yaml:8: {messages}" in caught.value.message
 
 
 def test_an_error_next_to_an_override_is_located_in_the_file(
     make_project: MakeProject, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("DELTAWORKS_SET__pipelines__shop__stream__trigger_seconds", "5")
-    wrong = PIPELINE.replace("    when: {name: order}\n", "").replace("trigger_seconds: 60", "max_run_seconds: 1")
+    invalid = PIPELINE.replace("    when: {name: order}\n", "").replace("trigger_seconds: 60", "max_run_seconds: 1")
 
-    assert mistakes_in(make_project(pipeline=wrong)) == [
+    assert errors_in(make_project(pipeline=invalid)) == [
         "13: tables.0: give `when` a condition, or set catch_all: true for all events, or catch_all: rest "
         "for events that match no `when`",
         "17: stream.max_run_seconds: write 10 or more instead of 1",
@@ -406,11 +406,11 @@ def test_every_error_type_of_the_models_has_a_message(model: type[BaseModel]) ->
     assert raised - {*MESSAGE_BUILDERS} == set()
 
 
-def leaves(node: Any, place: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+def leaves(node: Any, key_path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
     """Every place in a declaration."""
     for key, value in node.items() if isinstance(node, dict) else enumerate(node) if isinstance(node, list) else ():
-        yield (*place, key)
-        yield from leaves(value, (*place, key))
+        yield (*key_path, key)
+        yield from leaves(value, (*key_path, key))
 
 
 def largest_example() -> dict[str, Any]:
@@ -429,13 +429,13 @@ ODD = st.sampled_from([None, True, 12, -1, 1.5, "", "x y", "2026-01-01", [], ["x
 
 
 @settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
-@given(place=st.sampled_from(list(leaves(EXAMPLE))), value=ODD)
-def test_no_message_contains_terms_of_libraries(place: tuple[Any, ...], value: Any) -> None:
+@given(key_path=st.sampled_from(list(leaves(EXAMPLE))), value=ODD)
+def test_no_message_contains_terms_of_libraries(key_path: tuple[Any, ...], value: Any) -> None:
     data = copy.deepcopy(EXAMPLE)
     node: Any = data
-    for part in place[:-1]:
+    for part in key_path[:-1]:
         node = node[part]
-    node[place[-1]] = value
+    node[key_path[-1]] = value
     declared = Declaration(Path("pipeline.yaml"), CommentedMap, data)
     reading = validate_pipeline(declared, lambda spec, declared: ())
 
@@ -443,12 +443,12 @@ def test_no_message_contains_terms_of_libraries(place: tuple[Any, ...], value: A
     try:
         PipelineSpec.model_validate(data)
     except ValidationError as error:
-        mistakes = [mistake for _, mistake in to_spec_errors(error, declared, PipelineSpec)]
-        assert mistakes
-        assert {mistake.text for mistake in mistakes} <= {mistake.text for mistake in reading.errors}
-        for mistake in reading.errors:
-            shown = mistake.text.replace(json.dumps(value), "")
-            assert FOREIGN.search(shown) is None, f"{place} = {value!r}: {mistake.text}"
+        reported_errors = [spec_error for _, spec_error in to_spec_errors(error, declared, PipelineSpec)]
+        assert reported_errors
+        assert {spec_error.text for spec_error in reported_errors} <= {spec_error.text for spec_error in reading.errors}
+        for spec_error in reading.errors:
+            shown = spec_error.text.replace(json.dumps(value), "")
+            assert FOREIGN.search(shown) is None, f"{key_path} = {value!r}: {spec_error.text}"
     else:
         assert reading.errors == []
 

@@ -1,4 +1,4 @@
-"""Models as declared: every mistake is refused with file, line, key, the nearest name and what to write."""
+"""Specs of models: errors have file, line, key, closest name and advice."""
 
 from __future__ import annotations
 
@@ -58,14 +58,14 @@ def project(root: Path, *, old: str = "", new: str = "", **sql: str) -> Path:
     return written
 
 
-def mistakes(root: Path) -> list[str]:
-    return [str(mistake) for mistake in check_project("local", root=root).errors]
+def reported_errors(root: Path) -> list[str]:
+    return [str(spec_error) for spec_error in check_project("local", root=root).errors]
 
 
 def test_a_model_has_defaults(tmp_path: Path) -> None:
     root = project(tmp_path)
 
-    assert mistakes(root) == []
+    assert reported_errors(root) == []
     (model,) = load_catalog("local", root=root).pipelines["shop"].models
     assert (model.entity, model.columns) == (("shop",), ("orders", "amount", "slope"))
     assert (model.horizon_seconds, model.predicts, model.alarms_per_day) == (3_600, "begins", 1)
@@ -119,7 +119,7 @@ WRONG = [
 
 @pytest.mark.parametrize(("old", "new", "key", "advice"), WRONG, ids=[f"{case[2]} {case[3][:24]}" for case in WRONG])
 def test_an_error_has_its_key_path_and_advice(tmp_path: Path, old: str, new: str, key: str, advice: str) -> None:
-    listed = mistakes(project(tmp_path, old=old, new=new))
+    listed = reported_errors(project(tmp_path, old=old, new=new))
 
     (line,) = [line for line in listed if f" {key}:" in line or f"{key} " in line] or [f"none of {listed}"]
     assert line.startswith("include/pipelines/shop/pipeline.yaml:")
@@ -127,15 +127,19 @@ def test_an_error_has_its_key_path_and_advice(tmp_path: Path, old: str, new: str
 
 
 def test_features_and_labels_cannot_depend_on_scores_of_the_model(tmp_path: Path) -> None:
-    (line,) = mistakes(project(tmp_path, old="    reads: [hours]\n", new="    reads: [scores]\n"))
+    (line,) = reported_errors(project(tmp_path, old="    reads: [hours]\n", new="    reads: [scores]\n"))
 
     assert "and cannot be its label" in line
 
 
 def test_label_sql_is_checked_like_gold_sql(tmp_path: Path) -> None:
-    (unknown,) = mistakes(project(tmp_path / "a", models__slow="SELECT shop, hour, amont > 5 AS holds FROM hours"))
-    (absent,) = mistakes(project(tmp_path / "b", models__slow="SELECT shop, hour, amount > 5 AS held FROM hours"))
-    (scored,) = mistakes(project(tmp_path / "c", gold__scores="SELECT event_date, scor FROM slow"))
+    (unknown,) = reported_errors(
+        project(tmp_path / "a", models__slow="SELECT shop, hour, amont > 5 AS holds FROM hours")
+    )
+    (absent,) = reported_errors(
+        project(tmp_path / "b", models__slow="SELECT shop, hour, amount > 5 AS held FROM hours")
+    )
+    (scored,) = reported_errors(project(tmp_path / "c", gold__scores="SELECT event_date, scor FROM slow"))
 
     assert "models/slow.sql:1" in unknown
     assert "'amount'" in unknown

@@ -1,4 +1,4 @@
-"""Mutable, announcing and request tables are held against each other when the declaration is read."""
+"""Mutable, notification and request tables are validated against each other."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ mutations:
 """
 
 
-def refusal(root: Path) -> str:
+def rejection_of(root: Path) -> str:
     with pytest.raises(ConfigError) as caught:
         load_catalog("local", root=root)
     return str(caught.value)
@@ -117,23 +117,23 @@ CASES = [
 def test_conflicts_are_reported_with_file_line_and_key(
     case: tuple[str, str, str, str], make_project: MakeProject
 ) -> None:
-    old, new, key, told = case
+    old, new, key, expected_text = case
     assert old in TEXT
     text = TEXT.replace(old, new, 1)
 
-    message = refusal(make_project(pipeline=text))
+    message = rejection_of(make_project(pipeline=text))
 
-    said = [re.search(r"pipeline\.yaml:(\d+): (?:tables\.\d\.)?(.+?): (.*)", line) for line in message.splitlines()]
-    (found,) = [each for each in said if each and each[2] == key and told in each[3]]
-    assert key.split(".")[-1] in text.splitlines()[int(found[1]) - 1]
+    messages = [re.search(r"pipeline\.yaml:(\d+): (?:tables\.\d\.)?(.+?): (.*)", line) for line in message.splitlines()]
+    (matched,) = [item for item in messages if item and item[2] == key and expected_text in item[3]]
+    assert key.split(".")[-1] in text.splitlines()[int(matched[1]) - 1]
 
 
 def test_mutable_tables_and_requests_need_each_other(make_project: MakeProject) -> None:
     without = TEXT[: TEXT.index("mutations:")]
     fixed = TEXT.replace("    mutable: {id: contact, origin: origin_contact, fields: {page: origin_page}}\n", "")
 
-    assert "tables.0.mutable: declare `mutations`" in refusal(make_project(pipeline=without))
-    assert "mutations: no table declares `mutable`" in refusal(make_project(pipeline=fixed))
+    assert "tables.0.mutable: declare `mutations`" in rejection_of(make_project(pipeline=without))
+    assert "mutations: no table declares `mutable`" in rejection_of(make_project(pipeline=fixed))
 
 
 def test_a_gold_table_of_one_key_reads_tables_partitioned_by_it(make_project: MakeProject) -> None:
@@ -146,7 +146,7 @@ gold:
     (root / "include" / "pipelines" / "shop" / "busy.sql").write_text("select 1")
 
     assert load_catalog("local", root=root).pipeline("shop").gold.tables[0].affects == "same"
-    assert "'requests' is not partitioned by 'org_id'" in refusal(
+    assert "'requests' is not partitioned by 'org_id'" in rejection_of(
         make_project(pipeline=TEXT + gold.replace("READ", "requests"))
     )
-    assert "did you mean 'names'?" in refusal(make_project(pipeline=TEXT + gold.replace("READ", "nmes")))
+    assert "did you mean 'names'?" in rejection_of(make_project(pipeline=TEXT + gold.replace("READ", "nmes")))

@@ -1,4 +1,4 @@
-"""`privacy` as it is declared: every way to be wrong is told at its place, with what to write."""
+"""The `privacy` section: every error is reported at its key path with advice."""
 
 from __future__ import annotations
 
@@ -63,18 +63,18 @@ FIELDS = ("privacy", "fields")
 def declared(*edits: Edit) -> dict[str, Any]:
     data = copy.deepcopy(DECLARED)
     for path, value in edits:
-        place: Any = data
+        key_path: Any = data
         for part in path[:-1]:
-            place = place.setdefault(part, {}) if isinstance(place, dict) else place[part]
-        place[path[-1]] = value
+            key_path = key_path.setdefault(part, {}) if isinstance(key_path, dict) else key_path[part]
+        key_path[path[-1]] = value
     return data
 
 
 def problem(*edits: Edit) -> tuple[str, str]:
     """The place and the text of the one mistake."""
-    with pytest.raises(ValidationError) as refused:
+    with pytest.raises(ValidationError) as rejection:
         PipelineSpec.model_validate(declared(*edits))
-    (error,) = refused.value.errors()
+    (error,) = rejection.value.errors()
     return ".".join(map(str, error["loc"])), error["msg"]
 
 
@@ -111,7 +111,7 @@ def test_declarations_apply_to_nested_values() -> None:
 
 
 @pytest.mark.parametrize(
-    ("edits", "place", "text"),
+    ("edits", "key_path", "text"),
     [
         ([((*FIELDS, 0, "path"), "$.params.email")], "privacy.fields.0.path", "write params.email"),
         (
@@ -192,10 +192,12 @@ def test_declarations_apply_to_nested_values() -> None:
         ([(("source",), KAFKA), (("archive",), {"retain_days": 7})], "archive", "remove one of the two"),
     ],
 )
-def test_conflicts_of_personal_data_are_reported_at_their_key_paths(edits: list[Edit], place: str, text: str) -> None:
+def test_conflicts_of_personal_data_are_reported_at_their_key_paths(
+    edits: list[Edit], key_path: str, text: str
+) -> None:
     at, message = problem(*edits)
 
-    assert at == place
+    assert at == key_path
     assert text in message
 
 

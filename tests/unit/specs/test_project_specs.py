@@ -1,4 +1,4 @@
-"""What this project itself declares."""
+"""The specs of this project."""
 
 from __future__ import annotations
 
@@ -51,9 +51,9 @@ def test_a_spec_survives_json_as_it_travels_to_tasks() -> None:
 
 @pytest.mark.parametrize("path", DECLARED, ids=lambda path: path.parent.name)
 def test_the_json_schema_accepts_what_the_loader_accepts(path: Path) -> None:
-    found = jsonschema.Draft202012Validator(pipeline_json_schema()).iter_errors(plain(path))
+    matched = jsonschema.Draft202012Validator(pipeline_json_schema()).iter_errors(plain(path))
 
-    assert [error.message for error in found] == []
+    assert [error.message for error in matched] == []
 
 
 def test_the_json_schema_refuses_an_unknown_key_at_any_depth() -> None:
@@ -66,9 +66,9 @@ def test_the_json_schema_refuses_an_unknown_key_at_any_depth() -> None:
         lambda document: document["tables"][0].update(colums=[]),
         lambda document: document["tables"][0]["columns"][0].update(typ="int"),
     ):
-        wrong = copy.deepcopy(good)
-        spoil(wrong)
-        assert not validator.is_valid(wrong)
+        invalid = copy.deepcopy(good)
+        spoil(invalid)
+        assert not validator.is_valid(invalid)
 
 
 def test_the_json_schema_takes_sizes_with_units_and_single_values_for_lists() -> None:

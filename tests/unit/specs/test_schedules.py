@@ -1,4 +1,4 @@
-"""Cron expressions are checked as Airflow reads them, and a phrase is met with the expression it means."""
+"""Cron expressions are validated as Airflow reads them; phrases are answered with their expression."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ def test_expressions_of_airflow_are_valid(expression: str) -> None:
     ],
 )
 def test_a_phrase_is_answered_with_its_expression(phrase: str, expression: str) -> None:
-    said = "write a cron expression of five parts (minute, hour, day, month, weekday), such as "
+    messages = "write a cron expression of five parts (minute, hour, day, month, weekday), such as "
 
-    assert schedule_problem(phrase) == f'{said}"{expression}", instead of {phrase!r}'
+    assert schedule_problem(phrase) == f'{messages}"{expression}", instead of {phrase!r}'
     assert schedule_problem(expression) is None
 
 

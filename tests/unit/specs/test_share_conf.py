@@ -1,4 +1,4 @@
-"""One share, rendered for each kind of master: what holds for all of them, and what each is bounded by."""
+"""A share rendered for each kind of master: common settings and limits."""
 
 from __future__ import annotations
 
@@ -191,9 +191,9 @@ def test_only_streams_with_gold_or_live_tables_need_an_extra_core() -> None:
             {"live": [live]},
         )
     )
-    beside = [stream_share(spec, environment()).extra_tasks for spec in (plain, scheduled, refreshed, counted)]
+    concurrent = [stream_share(spec, environment()).extra_tasks for spec in (plain, scheduled, refreshed, counted)]
 
-    assert beside == [0, 0, 1, 1]
+    assert concurrent == [0, 0, 1, 1]
     assert (extra_task_slots(plain, scheduled), extra_task_slots(plain, counted)) == (0, 1)
 
 

@@ -1,4 +1,4 @@
-"""Shares of a cluster: what a class takes, what is refused, and the pools that follow."""
+"""Shares of a cluster: job classes, rejected sizes, and the resulting pools."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def shares(**declared: Any) -> ClusterShares:
     return ClusterShares.model_validate(declared)
 
 
-def refusal(root: Path) -> str:
+def rejection_of(root: Path) -> str:
     with pytest.raises(ConfigError) as caught:
         load_catalog("local", root=root)
     assert caught.value.condition == "SPEC_INVALID"
@@ -113,7 +113,7 @@ def test_a_share_above_the_cluster_is_rejected_with_file_key_and_numbers(
     make_project: Callable[..., Path], declared: str, key: str, figures: tuple[str, ...]
 ) -> None:
     cluster = "  cluster: {workers: 2, worker_cores: 2, worker_memory: 2g}"
-    message = refusal(make_project(environment=f"{ENVIRONMENT}shares:\n{cluster}\n  {declared}\n"))
+    message = rejection_of(make_project(environment=f"{ENVIRONMENT}shares:\n{cluster}\n  {declared}\n"))
 
     assert f"local.yaml:7: {key}: " in message
     for figure in figures:
@@ -133,7 +133,7 @@ def test_a_share_above_the_cluster_is_rejected_with_file_key_and_numbers(
 def test_a_typo_is_answered_with_the_closest_name(
     make_project: Callable[..., Path], declared: str, advice: str
 ) -> None:
-    message = refusal(make_project(environment=f"{ENVIRONMENT}shares:\n  {declared}\n"))
+    message = rejection_of(make_project(environment=f"{ENVIRONMENT}shares:\n  {declared}\n"))
 
     assert "local.yaml:6: shares." in message
     assert advice in message
@@ -146,7 +146,7 @@ def test_a_pipelines_share_above_the_cluster_is_rejected_at_its_key(
     line = PIPELINE.count("\n") + 1
     greedy = PIPELINE + "  share: {executors: 5, executor_cores: 1}\n"
 
-    message = refusal(make_project(environment=small, pipeline=greedy))
+    message = rejection_of(make_project(environment=small, pipeline=greedy))
 
     assert f"pipeline.yaml:{line}: stream.share.executors: 5 executors of 1 cores are 5" in message
     assert load_catalog("local", root=make_project(pipeline=greedy)).pipelines, "nobody says how large the cluster is"
@@ -157,7 +157,7 @@ def test_executors_for_live_tables_count_towards_the_share(make_project: Callabl
     whole = PIPELINE + "  share: {executors: 4, executor_cores: 1}\n"
 
     assert load_catalog("local", root=make_project(environment=small, pipeline=whole)).pipelines
-    assert "stream.share.executors" in refusal(make_project(environment=small, pipeline=whole + LIVE))
+    assert "stream.share.executors" in rejection_of(make_project(environment=small, pipeline=whole + LIVE))
 
 
 def test_a_pipeline_without_a_share_of_its_own_keeps_its_fingerprint(make_project: Callable[..., Path]) -> None:
@@ -195,7 +195,7 @@ def test_classes_that_share_a_pool_share_its_slots() -> None:
 def test_two_sizes_of_one_pool_are_an_error(make_project: Callable[..., Path]) -> None:
     declared = "shares:\n  maintenance: {pool: jobs, slots: 2}\n  mutation: {pool: jobs, slots: 3}\n"
 
-    message = refusal(make_project(environment=ENVIRONMENT + declared))
+    message = rejection_of(make_project(environment=ENVIRONMENT + declared))
 
     assert "shares.mutation.slots: the pool 'jobs' has 2 slots from shares.maintenance.slots" in message
 

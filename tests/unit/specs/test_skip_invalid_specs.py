@@ -1,4 +1,4 @@
-"""One pipeline that is declared wrongly does not stand in the way of the others, and is not passed over either."""
+"""An invalid pipeline does not block the others, and is reported."""
 
 from __future__ import annotations
 

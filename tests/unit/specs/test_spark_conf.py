@@ -1,4 +1,4 @@
-"""Spark's settings: no secret on a command line, no shared lake without the log store."""
+"""Spark settings: no secret on a command line, and no shared lake without a safe log store."""
 
 from __future__ import annotations
 
@@ -94,9 +94,9 @@ def test_deltaworks_own_settings_are_safe_on_a_shared_lake(environment: Environm
     assert conf[S3A_LOG_STORE_KEY] == LOG_STORE_S3A
 
 
-@pytest.mark.parametrize("found", [None, "org.apache.spark.sql.delta.storage.S3SingleDriverLogStore"])
-def test_a_shared_lake_without_a_safe_log_store_is_rejected(found: str | None) -> None:
-    conf = {} if found is None else {S3A_LOG_STORE_KEY: found}
+@pytest.mark.parametrize("matched", [None, "org.apache.spark.sql.delta.storage.S3SingleDriverLogStore"])
+def test_a_shared_lake_without_a_safe_log_store_is_rejected(matched: str | None) -> None:
+    conf = {} if matched is None else {S3A_LOG_STORE_KEY: matched}
 
     with pytest.raises(ConfigError) as caught:
         check_log_store(conf, shared=True)
@@ -140,7 +140,7 @@ def test_a_standalone_master_needs_an_explicit_protection(
     assert "tests.yaml" in caught.value.message
 
 
-def is_refused(environment: EnvironmentSpec, master: str) -> bool:
+def is_rejected(environment: EnvironmentSpec, master: str) -> bool:
     try:
         check_master(environment, master)
     except ConfigError:
@@ -150,14 +150,14 @@ def is_refused(environment: EnvironmentSpec, master: str) -> bool:
 
 @pytest.mark.parametrize("master", ["local[2]", "yarn", "k8s://https://kubernetes.default"])
 def test_other_masters_generate_a_secret_or_need_none(environment: EnvironmentSpec, master: str) -> None:
-    assert not is_refused(with_spark(environment, protected=True), master)
-    assert not is_refused(with_spark(environment), master)
+    assert not is_rejected(with_spark(environment, protected=True), master)
+    assert not is_rejected(with_spark(environment), master)
 
 
 def test_a_standalone_master_can_be_explicitly_unprotected(environment: EnvironmentSpec) -> None:
-    assert not is_refused(with_spark(environment, protected=False), "spark://127.0.0.1:7077")
-    assert not is_refused(environment, "spark://127.0.0.1:7077")
-    assert is_refused(with_spark(environment), "spark://127.0.0.1:7077")
+    assert not is_rejected(with_spark(environment, protected=False), "spark://127.0.0.1:7077")
+    assert not is_rejected(environment, "spark://127.0.0.1:7077")
+    assert is_rejected(with_spark(environment), "spark://127.0.0.1:7077")
 
 
 def test_a_secret_of_an_unprotected_cluster_is_an_error(environment: EnvironmentSpec) -> None:

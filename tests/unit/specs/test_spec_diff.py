@@ -1,4 +1,4 @@
-"""Every edit of a declaration has an effect, and the dangerous ones are separated from the others."""
+"""Every change of a spec has an effect; unsafe changes are separated from the others."""
 
 from __future__ import annotations
 
@@ -65,10 +65,10 @@ def spec(*edits: tuple[tuple[str | int, ...], Any]) -> PipelineSpec:
     """The pipeline with values set at paths."""
     declared = copy.deepcopy(DECLARED)
     for path, value in edits:
-        place: Any = declared
+        key_path: Any = declared
         for part in path[:-1]:
-            place = place.setdefault(part, {}) if isinstance(place, dict) else place[part]
-        place[path[-1]] = value
+            key_path = key_path.setdefault(part, {}) if isinstance(key_path, dict) else key_path[part]
+        key_path[path[-1]] = value
     return PipelineSpec.model_validate(declared)
 
 

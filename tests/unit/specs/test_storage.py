@@ -1,4 +1,4 @@
-"""One storage spec, four clients: what each is told is the same, and they read one another's objects."""
+"""One storage spec for four clients: their settings are equal, and they read each other's objects."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def storage(endpoint: str, monkeypatch: pytest.MonkeyPatch) -> StorageSpec:
     return spec
 
 
-def as_told(storage: StorageSpec) -> dict[str, dict[str, object]]:
+def emitted(storage: StorageSpec) -> dict[str, dict[str, object]]:
     """What each client is told, in one vocabulary."""
     boto, delta, arrow = storage.boto3_options(), storage.deltalake_options(), storage.arrow_options()
     prefix = f"spark.hadoop.fs.s3a.bucket.{storage.bucket}."
@@ -86,8 +86,8 @@ def as_told(storage: StorageSpec) -> dict[str, dict[str, object]]:
 
 def test_all_clients_get_equal_settings(storage: StorageSpec) -> None:
     for spec in (storage, storage.model_copy(update={"path_style": False, "endpoint": "https://s3.example.com:8443"})):
-        told = as_told(spec)
-        assert told["boto3"] == told["deltalake"] == told["pyarrow"] == told["s3a"]
+        expected_text = emitted(spec)
+        assert expected_text["boto3"] == expected_text["deltalake"] == expected_text["pyarrow"] == expected_text["s3a"]
 
 
 def test_a_small_file_is_written_by_one_request(storage: StorageSpec) -> None:
@@ -115,9 +115,9 @@ def test_an_object_of_each_client_is_read_by_the_others(storage: StorageSpec) ->
         stream.write(b"by pyarrow")
 
     assert arrow.open_input_stream(arrow_path(storage, "from/boto3")).read() == b"by boto3"
-    found = objects.get("from/pyarrow")
-    assert found is not None
-    assert found.data == b"by pyarrow"
+    matched = objects.get("from/pyarrow")
+    assert matched is not None
+    assert matched.data == b"by pyarrow"
     assert objects.list("from/") == ["from/boto3", "from/pyarrow"]
 
 

@@ -1,4 +1,4 @@
-"""A rule is checked when the spec is read: against the columns, their types, and what a rule may touch."""
+"""Table rules are validated when the spec is read: columns, types and forbidden constructs."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_an_expression_over_the_columns_is_a_rule(check: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("check", "told"),
+    ("check", "expected_text"),
     [
         ("amont > 0", "no column 'amont' in this table; did you mean 'amount'?"),
         ("xyz > 0", "its columns are event_time"),
@@ -69,8 +69,8 @@ def test_an_expression_over_the_columns_is_a_rule(check: str) -> None:
         ("level > $1", "parameters"),
     ],
 )
-def test_invalid_rules_are_rejected(check: str, told: str) -> None:
-    assert told in str(table_rule_problem(check, COLUMNS))
+def test_invalid_rules_are_rejected(check: str, expected_text: str) -> None:
+    assert expected_text in str(table_rule_problem(check, COLUMNS))
 
 
 def test_an_invalid_rule_has_file_line_and_key(make_project: Callable[..., Path], pipeline_text: str) -> None:
@@ -147,11 +147,11 @@ def test_specs_with_cached_rules_are_read_without_duckdb(
     )
     variables = {**os.environ, "XDG_CACHE_HOME": str(tmp_path / "cache"), "PYTHONPATH": str(PROJECT_ROOT / "include")}
 
-    said = [
+    messages = [
         subprocess.run(
             [sys.executable, "-c", program], env=variables, capture_output=True, text=True, check=True
         ).stdout
         for _ in range(2)
     ]
 
-    assert [line.strip() for line in said] == ["True", "False"]
+    assert [line.strip() for line in messages] == ["True", "False"]

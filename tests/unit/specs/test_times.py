@@ -1,4 +1,4 @@
-"""How times are declared: patterns that make a date, zones that there are, and arrival in place of a time."""
+"""Time formats: patterns with a complete date, existing zones, and arrival times."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from tests.unit.recovery.replay_stage import shop
 EVENTS = {"name": "events", "catch_all": True}
 
 
-def said(model: Any, declared: dict[str, Any]) -> dict[str, str]:
+def messages(model: Any, declared: dict[str, Any]) -> dict[str, str]:
     """The mistakes by their place."""
-    with pytest.raises(ValidationError) as refused:
+    with pytest.raises(ValidationError) as rejection:
         model.model_validate(declared)
-    errors = refused.value.errors()
+    errors = rejection.value.errors()
     return {".".join(map(str, error["loc"])): error["msg"].removeprefix("Value error, ") for error in errors}
 
 
@@ -70,7 +70,7 @@ def test_a_pattern_without_a_date_is_rejected_with_advice(pattern: str, message:
     with pytest.raises(ValueError, match=re.escape(message)):
         parse_pattern(pattern)
 
-    assert message in said(EventTimeSpec, {"path": "at", "format": pattern})["format"]
+    assert message in messages(EventTimeSpec, {"path": "at", "format": pattern})["format"]
 
 
 @pytest.mark.parametrize(
@@ -86,7 +86,7 @@ def test_a_pattern_without_a_date_is_rejected_with_advice(pattern: str, message:
     ],
 )
 def test_an_unknown_zone_is_rejected_with_the_closest_name(zone: str, message: str) -> None:
-    assert message in said(EventTimeSpec, {"path": "at", "zone": zone})["zone"]
+    assert message in messages(EventTimeSpec, {"path": "at", "zone": zone})["zone"]
 
 
 @pytest.mark.parametrize(
@@ -111,7 +111,7 @@ def test_an_unknown_zone_is_rejected_with_the_closest_name(zone: str, message: s
     ],
 )
 def test_contradictions_are_rejected_at_their_keys(time: dict[str, Any], key: str, message: str) -> None:
-    assert message in said(EventTimeSpec, time)[key]
+    assert message in messages(EventTimeSpec, time)[key]
 
 
 @pytest.mark.parametrize(
@@ -132,7 +132,7 @@ def test_contradictions_are_rejected_at_their_keys(time: dict[str, Any], key: st
     ],
 )
 def test_only_time_columns_have_a_time_format(column: dict[str, Any], key: str, message: str) -> None:
-    assert message in said(ColumnSpec, {"name": "at", "path": "at"} | column)[key]
+    assert message in messages(ColumnSpec, {"name": "at", "path": "at"} | column)[key]
 
 
 def test_nested_times_have_the_format_of_their_column() -> None:

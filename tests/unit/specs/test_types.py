@@ -55,7 +55,7 @@ def test_synonyms_become_one_name(written: str, kind: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("written", "said"),
+    ("written", "messages"),
     [
         ("", "ends too early"),
         ("array<int", "ends too early"),
@@ -72,6 +72,6 @@ def test_synonyms_become_one_name(written: str, kind: str) -> None:
         ("varchar", "unknown type 'varchar'"),
     ],
 )
-def test_a_wrong_type_says_what_was_expected(written: str, said: str) -> None:
-    with pytest.raises(ValueError, match=said.replace("(", r"\(").replace(")", r"\)")):
+def test_a_wrong_type_says_what_was_expected(written: str, messages: str) -> None:
+    with pytest.raises(ValueError, match=messages.replace("(", r"\(").replace(")", r"\)")):
         parse_type(written)

@@ -1,4 +1,4 @@
-"""Blank and well-known secrets are refused with file, key and variable, everywhere but in `local`."""
+"""Blank and well-known secrets are rejected with file, key and variable, except in `local`."""
 
 from __future__ import annotations
 

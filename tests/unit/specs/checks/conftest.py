@@ -1,4 +1,4 @@
-"""What checks remember between runs stays in a folder of the tests."""
+"""Caches of checks are in a temporary folder."""
 
 from __future__ import annotations
 

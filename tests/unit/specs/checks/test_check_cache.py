@@ -1,4 +1,4 @@
-"""A project that was right is not read again, and whatever the answer depends on has it read again."""
+"""The check of a valid project is cached until any of its inputs changes."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ SQL = "SELECT event_date, count(*) AS orders FROM placed GROUP BY event_date\n"
 
 
 @pytest.fixture
-def readings(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
+def sample_values(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
     """The projects that were read."""
     roots: list[Path] = []
     check = reading.check_project
@@ -77,26 +77,26 @@ def make_shop(tmp_path: Path) -> Callable[..., Path]:
     return make
 
 
-def test_a_valid_project_is_answered_from_the_cache(make_shop: Callable[..., Path], readings: list[Path]) -> None:
+def test_a_valid_project_is_answered_from_the_cache(make_shop: Callable[..., Path], sample_values: list[Path]) -> None:
     root = make_shop()
 
     first, second = cached_project_check(root), cached_project_check(root)
 
-    assert readings == [root]
+    assert sample_values == [root]
     assert second == first
     assert [(facts.name, facts.tables, facts.gold) for facts in second.pipelines] == [("orders", 1, 1)]
     assert second.relays == 1
 
 
-def test_warnings_are_cached_too(make_shop: Callable[..., Path], readings: list[Path]) -> None:
+def test_warnings_are_cached_too(make_shop: Callable[..., Path], sample_values: list[Path]) -> None:
     root = make_shop()
     file = root / "include/pipelines/orders/pipeline.yaml"
     file.write_text(file.read_text().replace('  schedule: "0 3 * * *"\n', "") + "maintenance: {schedule: null}\n")
 
     first, second = cached_project_check(root), cached_project_check(root)
 
-    assert len(readings) == 1
-    assert [remark.key for remark in second.warnings] == ["gold"]
+    assert len(sample_values) == 1
+    assert [warning.key for warning in second.warnings] == ["gold"]
     assert second.warnings == first.warnings
 
 
@@ -153,7 +153,7 @@ def _other_code(root: Path, patch: pytest.MonkeyPatch) -> None:
 def test_any_change_invalidates_the_cached_result(
     change: Callable[[Path, pytest.MonkeyPatch], None],
     make_shop: Callable[..., Path],
-    readings: list[Path],
+    sample_values: list[Path],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     root = make_shop()
@@ -162,11 +162,11 @@ def test_any_change_invalidates_the_cached_result(
     change(root, monkeypatch)
     cached_project_check(root)
 
-    assert len(readings) == 2
+    assert len(sample_values) == 2
 
 
 def test_variables_of_the_shell_change_nothing(
-    make_shop: Callable[..., Path], readings: list[Path], monkeypatch: pytest.MonkeyPatch
+    make_shop: Callable[..., Path], sample_values: list[Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     root = make_shop()
     cached_project_check(root)
@@ -175,44 +175,44 @@ def test_variables_of_the_shell_change_nothing(
 
     cached_project_check(root)
 
-    assert len(readings) == 1
+    assert len(sample_values) == 1
 
 
-def test_errors_are_determined_each_time(make_shop: Callable[..., Path], readings: list[Path]) -> None:
+def test_errors_are_determined_each_time(make_shop: Callable[..., Path], sample_values: list[Path]) -> None:
     root = make_shop()
     (root / "include/pipelines/orders/gold/daily.sql").write_text(SQL.replace("FROM placed", "FROM plced"))
 
     answers = [cached_project_check(root) for _ in range(2)]
 
-    assert len(readings) == 2
+    assert len(sample_values) == 2
     assert all("plced" in answer.errors[0].text for answer in answers)
 
 
-def test_a_project_with_sql_elsewhere_is_not_cached(make_shop: Callable[..., Path], readings: list[Path]) -> None:
+def test_a_project_with_sql_elsewhere_is_not_cached(make_shop: Callable[..., Path], sample_values: list[Path]) -> None:
     root = make_shop("../../../shared/daily.sql")
     assert (root / "shared/daily.sql").is_file()
     assert cached_project_check(root).errors == []
     (root / "shared/daily.sql").write_text(SQL.replace("FROM placed", "FROM plced"))
 
-    assert [mistake.file.name for mistake in cached_project_check(root).errors] == ["daily.sql"]
-    assert len(readings) == 2
+    assert [spec_error.file.name for spec_error in cached_project_check(root).errors] == ["daily.sql"]
+    assert len(sample_values) == 2
 
 
 def test_large_folders_are_not_cached(
-    make_shop: Callable[..., Path], readings: list[Path], monkeypatch: pytest.MonkeyPatch
+    make_shop: Callable[..., Path], sample_values: list[Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     root = make_shop()
     monkeypatch.setattr(check_cache, "MAX_BYTES", 100)
 
     answers = [cached_project_check(root) for _ in range(2)]
 
-    assert len(readings) == 2
+    assert len(sample_values) == 2
     assert answers[0] == answers[1]
 
 
 @pytest.mark.parametrize("text", ["{", '{"a": {}}', '{"a": {"warnings": [], "pipelines": [{"name": 1}], "relays": 0}}'])
 def test_a_corrupt_cache_is_ignored(
-    make_shop: Callable[..., Path], readings: list[Path], cache_folder: Path, text: str
+    make_shop: Callable[..., Path], sample_values: list[Path], cache_folder: Path, text: str
 ) -> None:
     root = make_shop()
     cached_project_check(root)
@@ -221,7 +221,7 @@ def test_a_corrupt_cache_is_ignored(
 
     answer = cached_project_check(root)
 
-    assert len(readings) == 2
+    assert len(sample_values) == 2
     assert len(json.loads(file.read_text())) == 1
     assert isinstance(answer, ProjectReport)
 
@@ -253,10 +253,10 @@ def test_a_cached_result_imports_no_spec(make_shop: Callable[..., Path]) -> None
     )
     command = [sys.executable, "-c", program]
 
-    said = [
+    messages = [
         subprocess.run(command, cwd=PROJECT_ROOT / "include", capture_output=True, text=True, check=True).stdout
         for _ in range(2)
     ]
 
-    assert "'pydantic'" in said[0]
-    assert said[1].strip() == "1 []"
+    assert "'pydantic'" in messages[0]
+    assert messages[1].strip() == "1 []"

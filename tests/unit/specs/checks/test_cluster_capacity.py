@@ -1,4 +1,4 @@
-"""Whether a cluster holds what runs on it: said by `deltaworks pipelines check`, with figures."""
+"""`deltaworks pipelines check` warns with numbers if the cluster has too little capacity."""
 
 from __future__ import annotations
 
@@ -28,19 +28,19 @@ def checked(make_project: Callable[..., Path]) -> Callable[..., ProjectCheck]:
     return check
 
 
-def remarks(project: ProjectCheck) -> list[str]:
+def reported_warnings(project: ProjectCheck) -> list[str]:
     assert project.errors == []
-    return [str(remark) for remark in project.warnings]
+    return [str(warning) for warning in project.warnings]
 
 
 def test_a_cluster_with_room_for_streams_and_one_job_of_each_class_has_no_warning(
     checked: Callable[..., ProjectCheck],
 ) -> None:
-    assert remarks(checked(workers=2, stream=2)) == []
+    assert reported_warnings(checked(workers=2, stream=2)) == []
 
 
 def test_a_job_without_an_executor_next_to_the_streams_waits_forever(checked: Callable[..., ProjectCheck]) -> None:
-    assert remarks(checked(workers=2, stream=4)) == [
+    assert reported_warnings(checked(workers=2, stream=4)) == [
         f"include/environments/local.yaml:6: shares.cluster: stream__shop 4 + {name} 1 are 5 cores, "
         f"and the cluster has 4; a {name} job waits forever"
         for name in ("maintenance", "reprocess")
@@ -48,17 +48,17 @@ def test_a_job_without_an_executor_next_to_the_streams_waits_forever(checked: Ca
 
 
 def test_a_job_starts_with_some_of_its_executors(checked: Callable[..., ProjectCheck]) -> None:
-    (remark,) = remarks(checked(workers=2, stream=3, reprocess=2))
+    (warning,) = reported_warnings(checked(workers=2, stream=3, reprocess=2))
 
-    assert "stream__shop 3 + maintenance 1 + reprocess 2 are 6 cores, and the cluster has 4" in remark
-    assert "jobs of one class wait for those of another" in remark
+    assert "stream__shop 3 + maintenance 1 + reprocess 2 are 6 cores, and the cluster has 4" in warning
+    assert "jobs of one class wait for those of another" in warning
 
 
 def test_memory_is_limited_like_cores(checked: Callable[..., ProjectCheck]) -> None:
-    (remark,) = remarks(checked(workers=2, stream=2, memory="1536m"))
+    (warning,) = reported_warnings(checked(workers=2, stream=2, memory="1536m"))
 
-    assert "stream__shop 2048 + maintenance 1024 + reprocess 1024 are 4096 MB of executors" in remark
-    assert "has 3072" in remark
+    assert "stream__shop 2048 + maintenance 1024 + reprocess 1024 are 4096 MB of executors" in warning
+    assert "has 3072" in warning
 
 
 def test_streams_that_do_not_fit_have_one_warning(make_project: Callable[..., Path]) -> None:
@@ -68,9 +68,9 @@ def test_streams_that_do_not_fit_have_one_warning(make_project: Callable[..., Pa
     other.parent.mkdir()
     other.write_text(PIPELINE.replace("pipeline: shop", "pipeline: store"))
 
-    (remark,) = remarks(check_project("local", root=root))
+    (warning,) = reported_warnings(check_project("local", root=root))
 
-    assert "the streams do not fit: stream__shop 2 + stream__store 2 are 4 cores, and the cluster has 2" in remark
+    assert "the streams do not fit: stream__shop 2 + stream__store 2 are 4 cores, and the cluster has 2" in warning
 
 
 def test_more_streams_than_slots_have_a_warning_without_a_cluster(make_project: Callable[..., Path]) -> None:
@@ -79,15 +79,15 @@ def test_more_streams_than_slots_have_a_warning_without_a_cluster(make_project: 
     other.parent.mkdir()
     other.write_text(PIPELINE.replace("pipeline: shop", "pipeline: store"))
 
-    (remark,) = remarks(check_project("local", root=root))
+    (warning,) = reported_warnings(check_project("local", root=root))
 
-    assert "shares.stream.slots: 2 streams need as many slots, and the pool 'streams' has 1" in remark
+    assert "shares.stream.slots: 2 streams need as many slots, and the pool 'streams' has 1" in warning
 
 
 def test_without_a_cluster_there_are_no_warnings(make_project: Callable[..., Path]) -> None:
     declared = "shares: {stream: {executors: 500}}\n"
 
-    assert remarks(check_project("local", root=make_project(environment=ENVIRONMENT + declared))) == []
+    assert reported_warnings(check_project("local", root=make_project(environment=ENVIRONMENT + declared))) == []
 
 
 def test_a_group_takes_the_share_of_one_stream(make_project: Callable[..., Path]) -> None:
@@ -97,6 +97,6 @@ def test_a_group_takes_the_share_of_one_stream(make_project: Callable[..., Path]
     other.parent.mkdir()
     other.write_text(PIPELINE.replace("pipeline: shop", "pipeline: store") + "stream_group: small\n")
 
-    (remark, *_) = remarks(check_project("local", root=root))
+    (warning, *_) = reported_warnings(check_project("local", root=root))
 
-    assert "stream_group__small 2 + maintenance 1 are 3 cores, and the cluster has 2" in remark
+    assert "stream_group__small 2 + maintenance 1 are 3 cores, and the cluster has 2" in warning

@@ -1,4 +1,4 @@
-"""Mistakes in what is looked up and what is private are named by file, line and key before a stream starts."""
+"""Errors in look-ups and private fields are reported with file, line and key before a stream starts."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ tables:
 SOUND = DECLARED.replace("  id: client.ip\n", "").replace("client/ip", "client.ip").replace("contry", "country")
 
 
-def said(root: Path) -> list[str]:
+def messages(root: Path) -> list[str]:
     folder = "include/pipelines/shop/"
-    return [str(mistake).removeprefix(folder) for mistake in check_project("local", root=root).errors]
+    return [str(spec_error).removeprefix(folder) for spec_error in check_project("local", root=root).errors]
 
 
 def test_every_error_has_line_key_and_closest_name(make_project: Callable[..., Path]) -> None:
-    assert said(make_project(pipeline=DECLARED)) == [
+    assert messages(make_project(pipeline=DECLARED)) == [
         "pipeline.yaml:8: event.id: 'client.ip' is private: name, routing, time and id of an event must not "
         "be masked; choose another field; also on line 12",
         "pipeline.yaml:10: enrich.0.path: separate the names of a path by dots: write client.ip",
@@ -57,8 +57,8 @@ def test_maxminddb_without_its_extension_has_a_warning(
 ) -> None:
     monkeypatch.setitem(sys.modules, "maxminddb.extension", None)
 
-    (remark,) = check_project("local", root=make_project(pipeline=SOUND)).warnings
+    (warning,) = check_project("local", root=make_project(pipeline=SOUND)).warnings
 
-    assert str(remark).startswith(
+    assert str(warning).startswith(
         "include/pipelines/shop/pipeline.yaml:9: enrich.0.kind: maxminddb is installed without its C extension"
     )

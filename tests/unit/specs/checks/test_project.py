@@ -1,4 +1,4 @@
-"""One look over a project names every mistake of every pipeline, and no mistake of one hides those of another."""
+"""A check of a project reports all errors of all pipelines; no error hides another."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ WRONG_SQL = {
     "g": "SELECT event_date,\n  amout\nFROM orders",
 }
 #: By line: key and what is said.
-MISTAKES_OF_WRONG = [
+ERRORS_OF_WRONG_PIPELINE = [
     "pipeline.yaml:1: owner: this key is required",
     "pipeline.yaml:2: description: write a text instead of a list",
     "pipeline.yaml:3: ownr: unknown key 'ownr'; did you mean 'owner'?",
@@ -114,15 +114,15 @@ def declare(root: Path, name: str, text: str, **sql: str) -> None:
         (folder / f"{table}.sql").write_text(query)
 
 
-def said(check: ProjectCheck, pipeline: str = "") -> list[str]:
+def messages(check: ProjectCheck, pipeline: str = "") -> list[str]:
     """The mistakes of a pipeline, their files without its folder; of all where none is named."""
     folder = f"include/pipelines/{pipeline}/" if pipeline else ""
-    return [str(mistake).removeprefix(folder) for mistake in check.errors if str(mistake).startswith(folder)]
+    return [str(spec_error).removeprefix(folder) for spec_error in check.errors if str(spec_error).startswith(folder)]
 
 
 def check_of_shop(root: Path, sql: str = DAILY_SQL, *, gold: str = DAILY, pipeline: str = PIPELINE) -> list[str]:
     declare(root, "shop", pipeline + gold, daily=sql)
-    return said(check_project("local", root=root), "shop")
+    return messages(check_project("local", root=root), "shop")
 
 
 def test_a_valid_project_has_no_error(project: Path) -> None:
@@ -133,7 +133,7 @@ def test_a_valid_project_has_no_error(project: Path) -> None:
 
 
 def test_this_project_has_no_error() -> None:
-    assert said(check_project("local", root=PROJECT_ROOT)) == []
+    assert messages(check_project("local", root=PROJECT_ROOT)) == []
 
 
 @pytest.mark.parametrize("name", sorted(path.name for path in (PROJECT_ROOT / "include" / "pipelines").iterdir()))
@@ -145,10 +145,12 @@ def test_any_pipeline_can_be_removed_unless_its_gold_is_read(tmp_path: Path, nam
     check = check_project("local", root=tmp_path)
 
     readers = {"cdn_logs": "video_qos", "filings": "stocks"}
-    assert [line.split("/")[2] for line in said(check)] == [reader for read, reader in readers.items() if read == name]
-    assert all(f"there is no pipeline {name!r}" in line for line in said(check))
+    assert [line.split("/")[2] for line in messages(check)] == [
+        reader for read, reader in readers.items() if read == name
+    ]
+    assert all(f"there is no pipeline {name!r}" in line for line in messages(check))
     assert name not in check.pipelines
-    assert all(name in remark.text for remark in check.warnings)
+    assert all(name in warning.text for warning in check.warnings)
 
 
 def test_all_errors_of_a_pipeline_are_reported_together(project: Path) -> None:
@@ -156,7 +158,7 @@ def test_all_errors_of_a_pipeline_are_reported_together(project: Path) -> None:
 
     check = check_project("local", root=project)
 
-    assert said(check, "wrong") == MISTAKES_OF_WRONG
+    assert messages(check, "wrong") == ERRORS_OF_WRONG_PIPELINE
     assert list(check.pipelines) == ["shop"]
 
 
@@ -171,15 +173,15 @@ def test_errors_of_all_pipelines_are_reported_together(project: Path) -> None:
 
     check = check_project("local", root=project)
 
-    assert said(check) == [
+    assert messages(check) == [
         "include/relays/second.yaml:3: buckets: write a list: [landing]",
         "include/pipelines/a_tab/pipeline.yaml:5: YAML does not allow tabs: use spaces",
         "include/pipelines/empty/pipeline.yaml:1: the file has no keys; see docs/reference/pipeline/index.md",
-        *(f"include/pipelines/wrong/{mistake}" for mistake in MISTAKES_OF_WRONG),
+        *(f"include/pipelines/wrong/{spec_error}" for spec_error in ERRORS_OF_WRONG_PIPELINE),
         "include/environments/local.yaml:5: overrides.pipelines.shopp: there is no pipeline 'shopp'; did you "
         "mean 'shop'?",
     ]
-    assert [str(remark) for remark in check.warnings] == [
+    assert [str(warning) for warning in check.warnings] == [
         "include/environments/local.yaml:5: overrides.pipelines.games: there is no pipeline 'games'; "
         "remove these lines, which have no effect"
     ]
@@ -208,11 +210,11 @@ def test_errors_of_all_pipelines_are_reported_together(project: Path) -> None:
 def test_gold_sql_is_parsed_as_spark_sql_with_known_names(project: Path, sql: str, expected: str) -> None:
     refunds = "  - name: refunds\n    when: {name: refund}\n"
 
-    (mistake,) = check_of_shop(project, sql, pipeline=PIPELINE.replace("stream:", refunds + "stream:"))
+    (spec_error,) = check_of_shop(project, sql, pipeline=PIPELINE.replace("stream:", refunds + "stream:"))
 
-    assert mistake.partition(f" ({SPARK})")[0] == f"daily.sql:{expected}"
+    assert spec_error.partition(f" ({SPARK})")[0] == f"daily.sql:{expected}"
     if "no SQL" in expected or "no column" in expected or "one SELECT" in expected:
-        assert SPARK in mistake
+        assert SPARK in spec_error
 
 
 def test_declared_result_columns_must_exist(project: Path) -> None:
@@ -230,7 +232,7 @@ def test_a_gold_input_has_the_result_columns_of_its_query(project: Path) -> None
     weekly = "    - {name: weekly, sql: weekly.sql, reads: [daily], partition_by: event_date}\n"
     declare(project, "shop", PIPELINE + DAILY + weekly, weekly="SELECT event_date, turnovr FROM daily")
 
-    assert said(check_project("local", root=project), "shop") == [
+    assert messages(check_project("local", root=project), "shop") == [
         f"weekly.sql:1: there is no column 'turnovr' in daily; did you mean 'turnover'? ({SPARK})"
     ]
 
@@ -284,7 +286,7 @@ def test_gold_without_a_schedule_has_a_warning(project: Path) -> None:
 
     check = check_project("local", root=project)
 
-    assert [str(remark) for remark in check.warnings] == [
+    assert [str(warning) for warning in check.warnings] == [
         "include/pipelines/shop/pipeline.yaml:19: gold: gold has no schedule and is built only by `deltaworks gold "
         "build shop`, which gold__shop runs too; "
         'write schedule: "*/15 * * * *" below gold'
@@ -293,8 +295,8 @@ def test_gold_without_a_schedule_has_a_warning(project: Path) -> None:
 
     nightly = 'maintenance: {schedule: "0 3 * * *"}\n'
     declare(project, "shop", PIPELINE + nightly + DAILY.replace('  schedule: "*/15 * * * *"\n', ""))
-    (remark,) = check_project("local", root=project).warnings
-    assert "is built only at the end of maintenance, or by `deltaworks gold build shop`" in remark.text
+    (warning,) = check_project("local", root=project).warnings
+    assert "is built only at the end of maintenance, or by `deltaworks gold build shop`" in warning.text
     assert get_operation("rebuild_gold").command == "gold build"
 
 
@@ -302,7 +304,7 @@ def test_an_invalid_environment_hides_no_errors_of_pipelines(project: Path) -> N
     (project / "include/environments/local.yaml").write_text(ENVIRONMENT + "colour: blue\n")
     declare(project, "empty", "")
 
-    assert [mistake.partition(": ")[0] for mistake in said(check_project("local", root=project))] == [
+    assert [spec_error.partition(": ")[0] for spec_error in messages(check_project("local", root=project))] == [
         "include/environments/local.yaml:5",
         "include/pipelines/empty/pipeline.yaml:1",
     ]
@@ -354,13 +356,13 @@ def test_gold_of_another_pipeline_has_its_own_name_in_sql(project: Path) -> None
     check = board(project, "shop.daily", "SELECT event_date, turnover FROM shop__daily")
     assert (check.errors, check.warnings) == ([], []), "it is built after its input"
 
-    (mistake,) = board(project, "shop.daily", "SELECT event_date, turnover FROM shop.daily").errors
-    assert mistake.text == "tables of other pipelines are named with underscores: write shop__daily"
+    (spec_error,) = board(project, "shop.daily", "SELECT event_date, turnover FROM shop.daily").errors
+    assert spec_error.text == "tables of other pipelines are named with underscores: write shop__daily"
 
 
 def test_gold_with_own_and_external_inputs_needs_a_schedule(project: Path) -> None:
     sql = "SELECT event_date FROM shop__daily JOIN orders USING (event_date)"
 
-    (remark,) = board(project, "shop.daily, orders", sql).warnings
+    (warning,) = board(project, "shop.daily, orders", sql).warnings
 
-    assert "is built only after gold of other pipelines that it reads, by `deltaworks gold build board`" in remark.text
+    assert "is built only after gold of other pipelines that it reads, by `deltaworks gold build board`" in warning.text

@@ -1,4 +1,4 @@
-"""Queries that were right are not parsed again, and everything else is."""
+"""Valid queries are cached; all others are parsed again."""
 
 from __future__ import annotations
 
@@ -57,9 +57,9 @@ def test_a_query_is_parsed_again_by_other_code(monkeypatch: pytest.MonkeyPatch) 
 def test_the_queries_of_this_project_are_parsed_once(parsed: list[str], cache_folder: Path) -> None:
     first = check_project("local", root=PROJECT_ROOT)
     were_parsed = list(parsed)
-    again = check_project("local", root=PROJECT_ROOT)
+    repeated = check_project("local", root=PROJECT_ROOT)
 
-    assert first.errors == again.errors == []
+    assert first.errors == repeated.errors == []
     panels = [panel for spec in first.pipelines.values() for item in spec.dashboards for panel in item.panels]
     queries = len(panels) + sum(
         len(spec.gold.tables) + len(spec.views) + len(spec.rules) + len(spec.models)
@@ -92,11 +92,11 @@ def test_cached_queries_persist_and_are_bounded(tmp_path: Path) -> None:
             queries.put(str(number), ["a"] if number % 2 else None)
         queries.save()
 
-    kept = QueryCache(file)
+    stored = QueryCache(file)
 
-    assert "0" not in kept
-    assert kept.get(str(MAX_QUERIES)) is None
-    assert kept.get(str(MAX_QUERIES + 1)) == ["a"]
+    assert "0" not in stored
+    assert stored.get(str(MAX_QUERIES)) is None
+    assert stored.get(str(MAX_QUERIES + 1)) == ["a"]
     assert len(json.loads(file.read_text())) == MAX_QUERIES
 
 

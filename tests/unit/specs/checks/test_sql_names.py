@@ -1,4 +1,4 @@
-"""Names in a query: what is not there is named, and nothing that Spark would read is spoken against."""
+"""Unknown names in a query are reported; names that Spark accepts are not."""
 
 from __future__ import annotations
 

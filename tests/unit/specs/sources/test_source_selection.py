@@ -1,4 +1,4 @@
-"""One of several sources, chosen by name."""
+"""One of several sources, selected by name."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_one_line_changes_what_a_pipeline_reads() -> None:
 
 
 @pytest.mark.parametrize(
-    ("source", "sources", "said"),
+    ("source", "sources", "messages"),
     [
         ("kafca", {"kafka": KAFKA, "files": FILES}, "did you mean 'kafka'"),
         ("zzz", {"kafka": KAFKA, "files": FILES}, "known sources: kafka, files"),
@@ -53,6 +53,6 @@ def test_one_line_changes_what_a_pipeline_reads() -> None:
         ("files", {}, "write a mapping from names to sources"),
     ],
 )
-def test_an_invalid_choice_is_rejected_with_advice(source: Any, sources: dict[str, Any], said: str) -> None:
-    with pytest.raises(ValidationError, match=said):
+def test_an_invalid_choice_is_rejected_with_advice(source: Any, sources: dict[str, Any], messages: str) -> None:
+    with pytest.raises(ValidationError, match=messages):
         PipelineSpec.model_validate(pipeline(source=source, sources=sources))
