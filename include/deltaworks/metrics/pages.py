@@ -1,4 +1,4 @@
-"""Writes the table of figures and the dashboard into the docs: `python -m deltaworks.metrics.pages docs`."""
+"""Writes the table of metrics and the Grafana dashboard into the docs: `python -m deltaworks.metrics.pages docs`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _END: Final = "\n<!-- end of metrics -->"
 
 
 def write_pages(docs: Path) -> None:
-    """Write both anew. Idempotent."""
+    """Writes both files. Idempotent."""
     page = docs / "reference/metrics.md"
     before, _, rest = page.read_text(encoding="utf-8").partition(_BEGIN)
     page.write_text(f"{before}{_BEGIN}{markdown_table()}{_END}{rest.partition(_END)[2]}", encoding="utf-8")

@@ -40,7 +40,7 @@ def _check_origin(value: str) -> str:
 
 
 class ListenSpec(Spec):
-    """Address of the collector, and the number of trusted proxies in front of it."""
+    """Address of the collector, and the number of trusted proxies before it."""
 
     host: str = "0.0.0.0"
     port: int = Field(default=8090, ge=0, le=65_535, description="0 selects a free port")

@@ -133,8 +133,8 @@ class TrainingSpec(Spec):
 
 
 def instant_sql(column: str, kind: str) -> str | None:
-    """Returns Spark SQL for the time of a row in epoch seconds, by column type; for a date its end, when all of it is
-    known. None for other types.
+    """Returns Spark SQL for the time of a row in epoch seconds, by column type. A date means its end, when the complete
+    date is known. None for other types.
     """
     if kind == "timestamp":
         return f"unix_seconds({column})"

@@ -73,7 +73,7 @@ def cache_folder() -> Path:
 def code_digest(libraries: Sequence[str], files: Sequence[Path]) -> str:
     """Returns a digest of code: library versions and file contents, without importing them.
 
-    Empty if any of it cannot be read; results are then not cached.
+    Empty if any file or version cannot be read; results are then not cached.
     """
     versions = [_version(library) for library in libraries]
     try:
