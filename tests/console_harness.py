@@ -1,4 +1,4 @@
-"""A console over a project and a folder of control objects: what tests of its pages stand on."""
+"""A console over a project and a folder of control objects, for tests of its pages."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _WAIT_SECONDS = 30.0
 def person(
     name: str = "ada", *, reads: Iterable[str] | str = EVERYTHING, starts: Iterable[str] | str = EVERYTHING
 ) -> Person:
-    """Somebody who may see and start some DAGs, or all."""
+    """Returns a person who may see and start some DAGs, or all."""
     return Person(
         name=name,
         may_read=lambda dag_id: reads == EVERYTHING or dag_id in reads,
@@ -45,7 +45,7 @@ def person(
 
 @dataclass
 class FakeAuthenticator:
-    """Whoever the header `X-Person` names; nobody without it."""
+    """Identifies the person of the header `X-Person`."""
 
     people: Mapping[str, Person]
 
@@ -67,7 +67,7 @@ class FakeAuthenticator:
 
 @dataclass
 class FakeActions:
-    """Keeps what was started; a run is started once, and is at once as `ends` says."""
+    """Records started runs. A run is started once and has the state `end_state` immediately."""
 
     started: list[tuple[str, str, dict[str, Any]]] = dataclasses.field(default_factory=list)
     outage: str = ""
@@ -119,7 +119,7 @@ class FakeActions:
 
 @dataclass
 class ConsoleHarness:
-    """A console, the storage below it, and a client that asks as anybody."""
+    """A console, its storage, and a client that sends requests as any person."""
 
     catalog: Catalog
     objects: ObjectStore
@@ -128,13 +128,13 @@ class ConsoleHarness:
     client: TestClient
 
     def get(self, path: str, *, by: str | None = "ada", **headers: str) -> Any:
-        """What somebody is answered."""
+        """Returns the response to a person."""
         person_header = {} if by is None else {"X-Person": by}
         names = {name.replace("_", "-"): value for name, value in headers.items()}
         return self.client.get(path, headers={"accept": "text/html", **person_header, **names}, follow_redirects=False)
 
     def view(self, path: str, *, by: str = "ada") -> dict[str, Any]:
-        """The view behind a page, as JSON."""
+        """Returns the view of a page as JSON."""
         separator = "&" if "?" in path else "?"
         answer = self.get(f"{path}{separator}format=json", by=by)
         assert answer.status_code == 200, answer.text
@@ -142,12 +142,12 @@ class ConsoleHarness:
         return shown
 
     def write_heartbeat(self, pipeline: str, **changes: Any) -> None:
-        """Write the heartbeat of a stream that runs and has nothing to do."""
+        """Writes the heartbeat of a running stream without backlog."""
         write_process_heartbeat(self.objects, paths.pipeline_control(pipeline), pipeline, **changes)
 
 
 def write_process_heartbeat(objects: ObjectStore, control: str, name: str, **changes: Any) -> None:
-    """Write the heartbeat of a control folder."""
+    """Writes the heartbeat of a control folder."""
     now = utc_now().isoformat()
     beat = Heartbeat(
         pipeline=name,
@@ -172,7 +172,7 @@ def console_harness(
     clock: Callable[[], float] | None = None,
     renderer: PageRenderer | None = None,
 ) -> ConsoleHarness:
-    """A console over the project that DELTAWORKS_PROJECT names, which must be this one."""
+    """Returns a console over the project of DELTAWORKS_PROJECT, which must be this one."""
     catalog = load_catalog(root=project, skip_invalid=True)
     objects = open_objects(catalog.environment.lake)
     people = {
@@ -202,7 +202,7 @@ def page_context(
     by: Person | None = None,
     now: datetime | None = None,
 ) -> PageContext:
-    """A look over objects as they are, each read anew."""
+    """Returns a page context over objects, each read again."""
     return PageContext(
         person=by or person(),
         catalog=catalog,
@@ -216,5 +216,5 @@ def page_context(
 
 
 def ago(seconds: float) -> str:
-    """An instant so long ago, as records have it."""
+    """Returns a time in the past as records store it."""
     return (utc_now() - timedelta(seconds=seconds)).isoformat()

@@ -27,7 +27,7 @@ _validate_backfill_params(
     dag, False, dt.datetime(2026, 1, 1, tzinfo=utc), dt.datetime(2026, 1, 3, tzinfo=utc), ReprocessBehavior.NONE
 )
 from airflow.sdk import DAG
-from deltaworks.airflow.names import cron
+from deltaworks.airflow.names import cron_timetable
 from deltaworks.airflow.scheduled_dags import _gold_timetable
 
 def first_run(timetable):
@@ -42,7 +42,7 @@ print(json.dumps({
     "to_the_end_of_a_date": runs(dt.datetime(2026, 1, 1, tzinfo=utc), dt.datetime(2026, 1, 1, 23, 59, tzinfo=utc)),
     "unfinished": runs(soon - dt.timedelta(days=3), soon),
     "now": now.isoformat(),
-    "first": [first_run(make("* * * * *")) for make in (cron, _gold_timetable)],
+    "first": [first_run(make("* * * * *")) for make in (cron_timetable, _gold_timetable)],
     "next": str(dag.next_dagrun_info(last_automated_run_info=None).logical_date),
 }))
 """

@@ -106,7 +106,7 @@ def test_every_relay_and_stream_whose_dag_is_on_record_is_shown(server: Any, pro
 def test_the_page_of_an_unrelated_dag_has_a_message(server: Any, project: Path) -> None:
     html = server.get("/deltaworks/dag/somebody_elses", headers={"Accept": "text/html", **as_user(*VIC)}).text
 
-    assert "is no DAG of Deltaworks" in html
+    assert "is not a DAG of Deltaworks" in html
 
 
 def test_airflow_accepts_every_view_of_the_plugin(server: Any, project: Path) -> None:
@@ -166,7 +166,7 @@ def acting(server: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     from deltaworks.console.actions import rest_client
 
     monkeypatch.setitem(sys.modules, "airflow.api_fastapi.main", SimpleNamespace(app=server.app))
-    monkeypatch.setattr(rest_client.RestActions, "_health", _healthy)
+    monkeypatch.setattr(rest_client.RestActions, "_check_health", _healthy)
 
 
 async def _healthy(self: Any) -> str:

@@ -163,7 +163,7 @@ def test_the_console_shows_an_invalid_pipeline_with_error_and_run(
     (row,) = [row for row in listed["streams"] if row["name"] == "games"]
     assert row["cause"] == "INVALID_DECLARATION"
     assert "pipeline.yaml:2: colour: unknown key 'colour'" in row["detail"]
-    assert "Its run under way goes on, as it was declared when it started." in row["detail"]
+    assert "The current run continues with the previous spec." in row["detail"]
     assert (alone["row"]["cause"], alone["owner"]["batch_id"]) == ("INVALID_DECLARATION", 41)
 
 

@@ -9,7 +9,7 @@ from tests.unit.feeds.feed_harness import declared as shop
 from tests.unit.remediation.remediation_harness import declared as shift
 
 STORAGE = {"root": "file:///tmp/lake"}
-ENDLESS = {"pool": "relays", "schedule": "@continuous", "max_active_runs": 1, "endless": True}
+ENDLESS = {"pool": "relays", "schedule": "@continuous", "max_active_runs": 1, "continuous": True}
 
 
 def environment() -> EnvironmentSpec:
@@ -26,7 +26,7 @@ def process_of(dag: Any, task_id: str) -> dict[str, Any]:
         "pool": task.pool,
         "schedule": dag.schedule,
         "max_active_runs": dag.max_active_runs,
-        "endless": "endless" in dag.tags,
+        "continuous": "continuous" in dag.tags,
     }
 
 

@@ -60,7 +60,7 @@ def test_a_group_has_one_dag_instead_of_those_of_its_members(project: Path) -> N
     dag = dags["stream_group__small"]
     assert dag["tasks"] == {"ingest": ["--group", "small"]}
     assert (dag["memory"], dag["pools"]) == (["2g"], ["streams"])
-    assert {"endless", "stream", "small", "games", "telemetry"} <= set(dag["tags"])
+    assert {"continuous", "stream", "small", "games", "telemetry"} <= set(dag["tags"])
     assert "`games`: Events of players" in dag["docs"]
     assert "deltaworks stop --group small" in dag["docs"]
 
