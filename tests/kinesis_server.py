@@ -14,7 +14,7 @@ from moto.kinesis.models import kinesis_backends
 from sandbox.servers.moto_corrections import correct_moto
 from sandbox.servers.moto_kinesis import MotoKinesis
 from tests.moto_server import running_moto
-from tests.unit.sources.kinesis.model import shard_id
+from tests.unit.sources.kinesis.stream_model import shard_id
 
 REGION = "us-east-1"
 KEYS = {"aws_access_key_id": "testing", "aws_secret_access_key": "testing", "region_name": REGION}

@@ -27,8 +27,8 @@ import httpx
 import psutil
 
 from sandbox.servers.fault_proxy import Action, Fault
+from tests.faults.harness.collector_harness import KEY, CollectorStage, collector_stage
 from tests.faults.harness.collector_lake import CollectorLake, judge_collected
-from tests.faults.harness.collector_stage import KEY, CollectorStage, collector_stage
 from tests.waiting import eventually
 
 SENDERS = 4

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from sandbox.servers.fault_proxy import Action, Fault
-from tests.faults.harness.collector_stage import collector_stage
+from tests.faults.harness.collector_harness import collector_stage
 from tests.waiting import eventually
 
 pytestmark = pytest.mark.faults
@@ -27,7 +27,7 @@ REFUSED = Fault(action=Action.UNAVAILABLE, method="PUT", every=2)
 SLOW = Fault(action=Action.DELAY, method="PUT", delay_seconds=0.3)
 
 
-def test_whenever_it_is_killed_and_whatever_the_bucket_answers_each_event_lands_once(tmp_path: Path) -> None:
+def test_each_event_lands_once_despite_kills_and_bucket_errors(tmp_path: Path) -> None:
     chance = random.Random(7)
     with collector_stage(tmp_path) as stage:
         for faults in ([LOST], [REFUSED], [SLOW], [LOST, SLOW]):
@@ -49,7 +49,7 @@ def test_whenever_it_is_killed_and_whatever_the_bucket_answers_each_event_lands_
 
 
 @pytest.mark.timeout(OUTAGE_SECONDS * 2 + 600)
-def test_while_the_bucket_is_away_events_are_taken_and_nothing_gathers_in_memory(tmp_path: Path) -> None:
+def test_events_are_accepted_without_memory_growth_while_the_bucket_is_unavailable(tmp_path: Path) -> None:
     with collector_stage(tmp_path) as stage:
         stage.start()
         with stage.load():
@@ -73,7 +73,7 @@ def test_while_the_bucket_is_away_events_are_taken_and_nothing_gathers_in_memory
         stage.judge()
 
 
-def test_a_spool_that_is_full_turns_senders_away_until_the_bucket_is_back(tmp_path: Path) -> None:
+def test_a_full_spool_rejects_senders_until_the_bucket_recovers(tmp_path: Path) -> None:
     with collector_stage(tmp_path, spool_bytes="2MiB") as stage:
         stage.start()
         stage.proxy.faults = [AWAY]
@@ -85,7 +85,7 @@ def test_a_spool_that_is_full_turns_senders_away_until_the_bucket_is_back(tmp_pa
         stage.judge()
 
 
-def test_a_bucket_that_is_slower_than_what_comes_in_costs_senders_a_wait_and_no_event(tmp_path: Path) -> None:
+def test_a_bucket_slower_than_the_input_delays_senders_and_loses_no_event(tmp_path: Path) -> None:
     with collector_stage(tmp_path, spool_bytes="4MiB") as stage:
         stage.proxy.faults = [Fault(action=Action.DELAY, method="PUT", delay_seconds=0.5)]
         stage.start()
@@ -109,7 +109,7 @@ def test_a_stop_in_a_burst_delivers_what_was_acknowledged(tmp_path: Path) -> Non
         assert not list((stage.spool / "w0").glob("*.damaged"))
 
 
-def test_a_folder_that_nobody_holds_any_more_is_emptied_by_whoever_finds_it(tmp_path: Path) -> None:
+def test_an_orphaned_folder_is_drained_by_another_process(tmp_path: Path) -> None:
     with collector_stage(tmp_path) as stage:
         stage.proxy.faults = [AWAY]
         stage.start()

@@ -21,7 +21,7 @@ from deltaworks.events.parse import BatchStamp, Parser, Payload
 from deltaworks.maintenance.lost_events import find_lost_events
 from deltaworks.specs.catalog import Catalog
 from deltaworks.specs.project import load_catalog
-from tests.faults.harness.collector_stage import BUCKET, KEY, CollectorStage, collector_stage
+from tests.faults.harness.collector_harness import BUCKET, KEY, CollectorStage, collector_stage
 from tests.waiting import eventually
 
 pytestmark = pytest.mark.faults
@@ -100,7 +100,7 @@ def lake(tmp_path: Path) -> Iterator[Lake]:
         yield lake
 
 
-def test_events_that_are_nowhere_are_told_by_their_numbers(lake: Lake) -> None:
+def test_lost_events_are_reported_by_their_numbers(lake: Lake) -> None:
     vanished = lake.keys()[1]
     first, last = (int(part) for part in Path(vanished).name.split(".")[0].split("-")[-2:])
     body = lake._lines(vanished)
@@ -118,12 +118,12 @@ def test_events_that_are_nowhere_are_told_by_their_numbers(lake: Lake) -> None:
     assert lake.told() == set(), "what is back is lost no more"
 
 
-def test_what_is_read_or_in_quarantine_is_not_told(lake: Lake) -> None:
+def test_landed_and_quarantined_events_are_not_reported(lake: Lake) -> None:
     lake.read()
     assert lake.told() == set()
 
 
-def test_where_nobody_looks_for_gaps_nobody_learns_of_it(lake: Lake) -> None:
+def test_without_the_gap_check_a_loss_is_not_reported(lake: Lake) -> None:
     lake.stage.client.delete_object(Bucket=BUCKET, Key=lake.keys()[1])
     lake.read()
     assert lake.told(looked=False) == set()

@@ -26,7 +26,7 @@ from deltaworks.events.parse import BatchStamp, Parser, Payload
 from deltaworks.events.parser_inputs import ParserInputs
 from deltaworks.specs.project import load_catalog
 from sandbox.servers.kafka_broker import create_topics, running_broker
-from tests.faults.harness.collector_stage import BUCKET, KEY, CollectorStage, collector_stage
+from tests.faults.harness.collector_harness import BUCKET, KEY, CollectorStage, collector_stage
 from tests.faults.harness.personal_protections import take_away
 from tests.waiting import eventually
 

@@ -72,7 +72,7 @@ def sees(page: Any, condition: Any, what: str) -> None:
     eventually(lambda: (page.wait_for_timeout(50), condition())[1], what)
 
 
-def test_the_snippet_sends_by_interval_and_as_the_page_is_left(
+def test_the_snippet_sends_periodically_and_on_page_unload(
     browser: Any, snippet: str, collector: CollectorProcess
 ) -> None:
     page = browser.new_context().new_page()
@@ -90,7 +90,7 @@ def test_the_snippet_sends_by_interval_and_as_the_page_is_left(
     assert len({event["_collector"]["id"] for event in events}) == len(events) == 151
 
 
-def test_a_collector_that_is_away_loses_a_page_nothing_even_as_the_page_ends(
+def test_a_page_loses_no_event_while_the_collector_is_unavailable_even_on_unload(
     browser: Any, snippet: str, collector: CollectorProcess
 ) -> None:
     context = browser.new_context()
@@ -119,7 +119,7 @@ def test_a_collector_that_is_away_loses_a_page_nothing_even_as_the_page_ends(
     assert len({event["_collector"]["id"] for event in events}) == 3
 
 
-def test_a_script_can_read_every_answer_and_another_sites_script_none(
+def test_a_script_can_read_every_response_and_another_sites_script_none(
     browser: Any, snippet: str, collector: CollectorProcess
 ) -> None:
     """The answer of a failure that is no failure of CORS: its status, code and `Retry-After` are there to be read."""
@@ -165,7 +165,7 @@ def analytics() -> bytes:
     return (folder / "node_modules" / "@segment" / "analytics-next" / "dist" / "umd" / "standalone.js").read_bytes()
 
 
-def test_segments_sdk_sends_all_it_tracked_though_the_collector_was_away(
+def test_segments_sdk_sends_all_events_after_an_outage_of_the_collector(
     browser: Any, site: PageSite, collector: CollectorProcess, analytics: bytes
 ) -> None:
     options = {"integrations": {"Segment.io": {"protocol": "http"}}}  # https is what it takes for granted

@@ -45,7 +45,7 @@ def taken(broker: RunningBroker, topic: str) -> Counter[int]:
     return counts
 
 
-def test_all_events_are_there_once_and_the_one_that_is_too_large_is_set_aside(broker: RunningBroker) -> None:
+def test_all_events_are_in_the_topic_once_and_the_oversized_one_is_a_dead_letter(broker: RunningBroker) -> None:
     create_topics(broker.address.bootstrap, ["events"])
     huge = SpooledEvent(501, b'"' + b"x" * 3_000_000 + b'"')
     sink = KafkaSink(broker.address.client_options(), "events")
@@ -57,7 +57,7 @@ def test_all_events_are_there_once_and_the_one_that_is_too_large_is_set_aside(br
     assert taken(broker, "events") == Counter(set(range(1, 1001)) - {501})
 
 
-def test_what_a_broker_that_is_away_has_not_taken_is_handed_over_again_and_comes_once(broker: RunningBroker) -> None:
+def test_events_not_accepted_during_a_broker_outage_are_resent_and_arrive_once(broker: RunningBroker) -> None:
     create_topics(broker.address.bootstrap, ["back"])
     sink = KafkaSink(broker.address.client_options(), "back")
     assert sink.send(events(1, 100)) == []

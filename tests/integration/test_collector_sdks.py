@@ -49,7 +49,7 @@ def sending(sdk: str, url: str, packages: Path, *, events: int = EVENTS, retries
 
 
 @pytest.mark.parametrize("sdk", SDKS)
-def test_an_sdk_gives_up_no_batch_though_the_collector_is_killed_while_it_sends(
+def test_an_sdk_drops_no_batch_if_the_collector_is_killed_while_it_sends(
     sdk: str, packages: Path, tmp_path: Path
 ) -> None:
     listen = {"host": "127.0.0.1", "port": free_port(), "metrics_port": 0}
@@ -92,7 +92,7 @@ def answering(status: int) -> Iterator[str]:
 
 
 @pytest.mark.parametrize(("status", "abandoned"), [(200, 0), (202, 20), (204, 20)])
-def test_an_sdk_would_give_up_what_was_answered_with_another_success_than_200(
+def test_an_sdk_drops_a_batch_that_is_answered_with_another_success_than_200(
     status: int, abandoned: int, packages: Path
 ) -> None:
     with answering(status) as url:

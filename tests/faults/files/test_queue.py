@@ -29,7 +29,7 @@ from sandbox.servers.fault_proxy import Action, Fault, FaultProxy
 from tests.faults.files.conftest import Tell
 from tests.faults.harness.announced import behind
 from tests.faults.harness.file_protections import switch_off
-from tests.unit.sources.objects.relay.relay_stage import keys, relay_of, running
+from tests.unit.sources.objects.relay.relay_harness import keys, relay_of, running
 from tests.waiting import eventually
 
 Patch = pytest.MonkeyPatch

@@ -17,7 +17,7 @@ from sandbox.servers.fault_proxy import Action, Fault, FaultProxy
 from tests.faults.files.conftest import Tell
 from tests.faults.harness import relay_entry
 from tests.faults.harness.announced import behind
-from tests.unit.sources.objects.relay.relay_stage import keys
+from tests.unit.sources.objects.relay.relay_harness import keys
 from tests.waiting import eventually
 
 NAMES = [f"games/{number}" for number in range(80)]

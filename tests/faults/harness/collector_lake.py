@@ -16,7 +16,7 @@ from deltaworks.control import paths
 from deltaworks.events.parse import BatchStamp, Parser, Payload
 from deltaworks.specs.project import load_catalog
 from deltaworks.tables.query import QUARANTINE
-from tests.faults.harness.collector_stage import BUCKET, CollectorStage
+from tests.faults.harness.collector_harness import BUCKET, CollectorStage
 
 PIPELINE = """\
 pipeline: shop

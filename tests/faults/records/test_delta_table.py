@@ -20,7 +20,7 @@ from deltaworks.sources.delta import source as delta
 from deltaworks.sources.delta.source import DeltaSource
 from tests.faults.records.conftest import Tell
 from tests.spark.conftest import Project
-from tests.spark.sources.delta_stage import address, numbers, reading, run, sell
+from tests.spark.sources.delta_harness import address, numbers, reading, run, sell
 
 NOBODY_LOOKS = "spark.sql.files.ignoreMissingFiles"
 

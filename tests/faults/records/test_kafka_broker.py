@@ -22,7 +22,7 @@ from sandbox.servers.object_store import HOST, free_port
 from tests.faults.harness.tcp_proxy import TcpProxy, running_tcp_proxy
 from tests.faults.records.conftest import Tell
 from tests.spark.conftest import Project
-from tests.spark.sources.kafka_stage import ProjectOf, Topic, numbers, order, run
+from tests.spark.sources.kafka_harness import ProjectOf, Topic, numbers, order, run
 
 RECORDS = 20_000
 #: Several megabytes: a client asks for one of a partition at a time.

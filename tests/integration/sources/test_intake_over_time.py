@@ -40,7 +40,7 @@ def test_a_full_buffer_stops_receiving(landing: Any) -> None:
     assert len(intake.close(join_seconds=3)) >= held
 
 
-def test_messages_that_waited_long_are_taken_together(landing: Any) -> None:
+def test_messages_that_waited_long_are_collected_together(landing: Any) -> None:
     landing.send(*(landing.notification(f"games/{number}") for number in range(40)))
     intake = Intake(landing.queue(), threads=2, max_in_flight=100)
     intake.start()

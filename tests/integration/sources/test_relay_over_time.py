@@ -18,13 +18,13 @@ from deltaworks.sources.objects.file_event_log_writer import FileEventLogWriter,
 from deltaworks.sources.objects.relay.queue import Message, NotificationQueue
 from deltaworks.sources.objects.relay.relay import Relay
 from deltaworks.tables.lake import Lake
-from tests.unit.sources.objects.relay.relay_stage import keys, relay_of, running
+from tests.unit.sources.objects.relay.relay_harness import keys, relay_of, running
 from tests.waiting import PATIENCE_SECONDS, eventually
 
 pytestmark = pytest.mark.integration
 
 
-def test_an_outage_of_the_log_is_waited_for_with_the_messages_kept_invisible(landing: Any) -> None:
+def test_messages_stay_invisible_during_an_outage_of_the_log(landing: Any) -> None:
     class AwayForAWhile(FileEventLogWriter):
         back_at = 0.0
 
@@ -54,7 +54,7 @@ def test_an_outage_of_the_log_is_waited_for_with_the_messages_kept_invisible(lan
     assert len(received) == len(set(received)) == 5
 
 
-def test_a_second_relay_waits_for_the_lease_and_goes_on(landing: Any) -> None:
+def test_a_second_relay_waits_for_the_lease_and_continues(landing: Any) -> None:
     landing.send(landing.notification("games/1"))
     second = relay_of(landing, lease_wait_seconds=PATIENCE_SECONDS)
     thread = threading.Thread(target=second.run, daemon=True)
@@ -81,7 +81,7 @@ def test_a_relay_that_loses_its_lease_ends(landing: Any) -> None:
         eventually(relay._stop.is_set, "the relay noticed")
 
 
-def test_a_stop_request_ends_the_relay_and_its_heartbeat_says_so(landing: Any) -> None:
+def test_a_stop_request_ends_the_relay_and_its_heartbeat_reports_it(landing: Any) -> None:
     objects = open_objects(landing.lake)
     landing.send(landing.notification("games/1"))
     relay = relay_of(landing)
@@ -95,7 +95,7 @@ def test_a_stop_request_ends_the_relay_and_its_heartbeat_says_so(landing: Any) -
     assert heartbeat.backlog_files in (0, 1)
 
 
-def test_a_relay_ends_by_itself_after_its_time(landing: Any) -> None:
+def test_a_relay_ends_at_its_run_limit(landing: Any) -> None:
     started = time.monotonic()
     spec = landing.spec().model_copy(update={"max_run_seconds": 1})
     counts = Relay(spec, lake=landing.lake, queue=landing.queue()).run()

@@ -16,7 +16,7 @@ import pytest
 from deltaworks.control.locks.lease import Lease
 from deltaworks.control.objects import open_objects
 from deltaworks.control.paths import relay_control
-from tests.unit.sources.objects.relay.relay_stage import drained, keys
+from tests.unit.sources.objects.relay.relay_harness import drained, keys
 from tests.waiting import eventually
 
 pytestmark = pytest.mark.integration
@@ -88,7 +88,7 @@ def ended(process: subprocess.Popen[str]) -> tuple[int, str]:
     return process.returncode, lines[-1]
 
 
-def test_a_relay_process_works_until_its_time_is_over(landing: Any, launch: Launch) -> None:
+def test_a_relay_process_runs_until_its_run_limit(landing: Any, launch: Launch) -> None:
     landing.send(*(landing.notification(f"games/{number}") for number in range(20)))
     code, last = ended(launch(max_run_seconds=10))
     assert code == 0
@@ -97,7 +97,7 @@ def test_a_relay_process_works_until_its_time_is_over(landing: Any, launch: Laun
     assert drained(landing)
 
 
-def test_sigterm_ends_a_relay_process_cleanly_and_frees_its_lease(landing: Any, launch: Launch) -> None:
+def test_sigterm_ends_a_relay_process_cleanly_and_releases_its_lease(landing: Any, launch: Launch) -> None:
     landing.send(landing.notification("games/1"))
     process = launch()
     eventually(lambda: drained(landing) and keys(landing) == ["games/1"], "it works")
@@ -108,7 +108,7 @@ def test_sigterm_ends_a_relay_process_cleanly_and_frees_its_lease(landing: Any, 
     lease.release()
 
 
-def test_kill_9_at_any_moment_neither_loses_nor_doubles(landing: Any, launch: Launch) -> None:
+def test_kill_9_at_any_time_neither_loses_nor_duplicates_events(landing: Any, launch: Launch) -> None:
     """The rounds are killed once the log shows progress, so somewhere between receipt, append and delete."""
     landing.returns_after(1)
     names = [f"games/{number}" for number in range(300)]
@@ -125,13 +125,13 @@ def test_kill_9_at_any_moment_neither_loses_nor_doubles(landing: Any, launch: La
     assert sorted(keys(landing)) == sorted(names)
 
 
-def test_a_wrong_name_is_a_mistake_that_is_not_retried(launch: Launch) -> None:
+def test_a_wrong_name_is_a_config_error_without_retry(launch: Launch) -> None:
     code, last = ended(launch("landign"))
     error = json.loads(last.removeprefix("DELTAWORKS_ERROR "))
     assert (code, error["condition"], error["retryable"]) == (10, "RELAY_UNKNOWN", False)
     assert "landing" in error["hint"]
 
 
-def test_a_missing_queue_is_a_mistake_that_is_not_retried(landing: Any, launch: Launch) -> None:
+def test_a_missing_queue_is_a_config_error_without_retry(landing: Any, launch: Launch) -> None:
     code, last = ended(launch(queue_url=landing.queue_url + "-missing"))
     assert (code, json.loads(last.removeprefix("DELTAWORKS_ERROR "))["condition"]) == (10, "QUEUE_REFUSED")

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests.spark.conftest import Project
-from tests.spark.sources.kafka_stage import PIPELINE, ProjectOf
+from tests.spark.sources.kafka_harness import PIPELINE, ProjectOf
 from tests.unit.sources.conftest import KEYS, aws_endpoint, landing
 
 __all__ = ["aws_endpoint", "landing"]

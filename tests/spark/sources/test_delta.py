@@ -17,7 +17,7 @@ from deltaworks.control import paths
 from deltaworks.control.job import as_deltaworks_error
 from deltaworks.errors import ContractError
 from tests.spark.conftest import Project
-from tests.spark.sources.delta_stage import ProjectOf, address, numbers, reading, run, sell
+from tests.spark.sources.delta_harness import ProjectOf, address, numbers, reading, run, sell
 
 pytestmark = pytest.mark.spark
 
@@ -47,7 +47,7 @@ def test_rows_of_a_table_land_once_with_their_values_unchanged(spark: SparkSessi
     assert len({(row["_seq"], row["_position"]) for row in copies}) == 4
 
 
-def test_a_row_that_does_not_fit_is_in_quarantine_as_json(spark: SparkSession, project_of: ProjectOf) -> None:
+def test_a_row_with_conversion_errors_is_in_quarantine_as_json(spark: SparkSession, project_of: ProjectOf) -> None:
     project = project_of()
     project.append(
         "writer", "sales", [{"event_id": "e", "event_time": dt.datetime(2024, 5, 1, tzinfo=dt.UTC), "number": None}]
@@ -61,7 +61,7 @@ def test_a_row_that_does_not_fit_is_in_quarantine_as_json(spark: SparkSession, p
 
 
 @pytest.mark.parametrize("point", ["prepared", "committed", "completed"])
-def test_a_run_that_ends_in_a_batch_loses_and_doubles_nothing(
+def test_a_run_that_ends_in_a_batch_neither_loses_nor_duplicates_rows(
     spark: SparkSession, project_of: ProjectOf, point: str
 ) -> None:
     project = project_of(max_files_per_batch=1)
@@ -79,7 +79,7 @@ def test_a_run_that_ends_in_a_batch_loses_and_doubles_nothing(
     assert numbers(project) == [1, 2, 3]
 
 
-def test_a_lost_checkpoint_goes_on_between_versions(spark: SparkSession, project_of: ProjectOf) -> None:
+def test_a_query_resumes_between_versions_after_a_lost_checkpoint(spark: SparkSession, project_of: ProjectOf) -> None:
     project = project_of(starting_version=0)
     sell(project, 1)
     sell(project, 2)
@@ -92,7 +92,7 @@ def test_a_lost_checkpoint_goes_on_between_versions(spark: SparkSession, project
     assert numbers(project) == [1, 2, 3]
 
 
-def test_only_what_came_after_a_version_is_read(spark: SparkSession, project_of: ProjectOf) -> None:
+def test_only_rows_after_a_version_are_read(spark: SparkSession, project_of: ProjectOf) -> None:
     project = project_of(starting_version=2)
     sell(project, 1)
     sell(project, 2)
@@ -102,9 +102,7 @@ def test_only_what_came_after_a_version_is_read(spark: SparkSession, project_of:
     assert numbers(project) == [2]
 
 
-def test_a_table_that_was_merged_is_refused_with_what_to_use_instead(
-    spark: SparkSession, project_of: ProjectOf
-) -> None:
+def test_a_merged_table_is_rejected_with_an_alternative(spark: SparkSession, project_of: ProjectOf) -> None:
     project = project_of()
     sell(project, 1, 2)
     spark.sql(f"DELETE FROM delta.`{address(project)}` WHERE number = 1")
@@ -116,7 +114,7 @@ def test_a_table_that_was_merged_is_refused_with_what_to_use_instead(
     assert "change_feed" in (refused.value.hint or "")
 
 
-def test_a_merge_that_comes_later_stops_the_stream_or_is_left_out(spark: SparkSession, project_of: ProjectOf) -> None:
+def test_a_later_merge_stops_the_stream_or_is_skipped(spark: SparkSession, project_of: ProjectOf) -> None:
     project = project_of()
     sell(project, 1, 2)
     run(spark, project)
@@ -149,9 +147,7 @@ def test_changes_are_read_from_the_feed(spark: SparkSession, project_of: Project
 
 
 @pytest.mark.parametrize(("table", "condition"), [("nothing", "DELTA_SOURCE_MISSING")])
-def test_a_table_that_is_not_there_is_named(
-    spark: SparkSession, project_of: ProjectOf, table: str, condition: str
-) -> None:
+def test_a_missing_table_is_named(spark: SparkSession, project_of: ProjectOf, table: str, condition: str) -> None:
     with pytest.raises(ContractError) as refused:
         run(spark, project_of(table=table))
 

@@ -95,7 +95,7 @@ def stage(spark: SparkSession, tmp_path: Path) -> Stage:
     return Stage(spark, tmp_path)
 
 
-def test_every_field_of_an_event_arrives_as_it_was_written(stage: Stage) -> None:
+def test_every_field_of_an_event_arrives_unchanged(stage: Stage) -> None:
     stage.land("games/Happy Face+ä.json")
     stage.drain()
     (row,) = stage.tables[0].to_pylist()
@@ -156,7 +156,7 @@ def test_a_batch_that_was_not_committed_is_replayed_with_the_same_rows(stage: St
     assert stage.drain(max_files=2) == [(1, ["games/3"]), (2, ["games/4"])]
 
 
-def test_a_log_that_does_not_exist_yet_is_waited_for(stage: Stage) -> None:
+def test_a_query_waits_for_a_log_that_does_not_exist_yet(stage: Stage) -> None:
     """A new query begins with a batch even where there is nothing: Spark makes it to record the first offset."""
     assert stage.drain() == [(0, [])]
     assert stage.drain() == []
@@ -164,7 +164,7 @@ def test_a_log_that_does_not_exist_yet_is_waited_for(stage: Stage) -> None:
     assert stage.drain() == [(1, ["games/1"])]
 
 
-def test_a_log_that_was_made_anew_ends_the_query_by_name(stage: Stage) -> None:
+def test_a_recreated_log_ends_the_query_with_its_condition(stage: Stage) -> None:
     stage.land("games/1", "games/2")
     stage.drain()
     shutil.rmtree(Path(stage.lake.storage.prefix) / file_events_key("landing"))
@@ -178,7 +178,7 @@ def test_a_log_that_was_made_anew_ends_the_query_by_name(stage: Stage) -> None:
     assert "start-over" in told.hint
 
 
-def test_a_running_query_idles_without_batches_and_reports_what_lies_ahead(stage: Stage) -> None:
+def test_a_running_query_idles_without_batches_and_reports_its_backlog(stage: Stage) -> None:
     stage.land("games/1", "edits/1")
     query = stage.start(prefix="games/", trigger={"processingTime": "500 milliseconds"})
     try:

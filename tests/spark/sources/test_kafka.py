@@ -24,7 +24,7 @@ from deltaworks.sources.kafka.source import KafkaSource
 from deltaworks.sources.records import record_seq
 from deltaworks.tables.lake import Lake
 from sandbox.servers.kafka_broker import BrokerLogin, RunningBroker, running_broker
-from tests.spark.sources.kafka_stage import PIPELINE, RULES, ProjectOf, Topic, numbers, order, run
+from tests.spark.sources.kafka_harness import PIPELINE, RULES, ProjectOf, Topic, numbers, order, run
 
 pytestmark = pytest.mark.spark
 
@@ -36,7 +36,7 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningBroker]:
         yield running
 
 
-def test_records_of_all_partitions_land_once_with_keys_headers_and_their_place(
+def test_records_of_all_partitions_land_once_with_keys_headers_and_positions(
     spark: SparkSession, broker: RunningBroker, project_of: ProjectOf
 ) -> None:
     topic = Topic(broker, "all")
@@ -61,7 +61,7 @@ def test_records_of_all_partitions_land_once_with_keys_headers_and_their_place(
         assert sent == sorted(sent), "order within a key"
 
 
-def test_it_is_known_since_when_records_wait_and_for_how_long_the_brokers_keep_them(
+def test_the_backlog_reports_the_oldest_record_and_the_retention(
     spark: SparkSession, broker: RunningBroker, project_of: ProjectOf
 ) -> None:
     topic = Topic(broker, "kept", 0)
@@ -84,7 +84,7 @@ def test_it_is_known_since_when_records_wait_and_for_how_long_the_brokers_keep_t
     assert (nothing["backlog_records"], nothing["oldest_pending_at"]) == (0, None)
 
 
-def test_a_record_of_several_events_and_one_that_is_broken(
+def test_a_record_with_several_events_and_a_malformed_record(
     spark: SparkSession, broker: RunningBroker, project_of: ProjectOf
 ) -> None:
     topic = Topic(broker, "mixed", 1)
@@ -110,7 +110,7 @@ def test_a_record_of_several_events_and_one_that_is_broken(
     assert json.loads(quarantined["mixed/0/4"]["record"])["key"] == "gone"
 
 
-def test_microseconds_sent_as_milliseconds_stop_nothing(
+def test_microseconds_sent_as_milliseconds_do_not_stop_the_stream(
     spark: SparkSession, broker: RunningBroker, project_of: ProjectOf
 ) -> None:
     topic = Topic(broker, "micros", 0)
@@ -144,7 +144,7 @@ def test_tombstones_can_be_events(spark: SparkSession, broker: RunningBroker, pr
     assert project.rows("shop", "quarantine") == []
 
 
-def test_a_quarantined_record_is_replayed_with_what_it_said_of_itself(
+def test_a_quarantined_record_is_replayed_with_its_metadata(
     spark: SparkSession, broker: RunningBroker, project_of: ProjectOf
 ) -> None:
     topic = Topic(broker, "replayed", 1)
@@ -163,7 +163,7 @@ def test_a_quarantined_record_is_replayed_with_what_it_said_of_itself(
     ]
 
 
-def test_records_of_an_aborted_transaction_are_never_seen(
+def test_records_of_an_aborted_transaction_are_never_read(
     spark: SparkSession, broker: RunningBroker, project_of: ProjectOf
 ) -> None:
     topic = Topic(broker, "transactions", 1)
@@ -213,7 +213,7 @@ def test_partitions_added_later_are_read_from_their_beginning(
         *(pytest.param(point, marks=pytest.mark.integration) for point in ("committed:orders", "committed")),
     ],
 )
-def test_a_run_that_ends_anywhere_in_a_batch_loses_and_doubles_nothing(
+def test_a_run_that_ends_anywhere_in_a_batch_neither_loses_nor_duplicates_rows(
     spark: SparkSession, broker: RunningBroker, project_of: ProjectOf, point: str
 ) -> None:
     topic = Topic(broker, f"broken_{point.replace(':', '_')}")
@@ -228,7 +228,7 @@ def test_a_run_that_ends_anywhere_in_a_batch_loses_and_doubles_nothing(
     assert numbers(project) == list(range(40))
 
 
-def test_a_lost_checkpoint_goes_on_at_the_ledgers_offsets(
+def test_a_query_resumes_at_the_ledgers_offsets_after_a_lost_checkpoint(
     spark: SparkSession, broker: RunningBroker, project_of: ProjectOf
 ) -> None:
     topic = Topic(broker, "lost_checkpoint")
@@ -244,7 +244,7 @@ def test_a_lost_checkpoint_goes_on_at_the_ledgers_offsets(
 
 
 @pytest.mark.integration
-def test_a_broker_that_comes_back_is_read_on(spark: SparkSession, tmp_path: Path, project_of: ProjectOf) -> None:
+def test_reading_resumes_after_a_broker_outage(spark: SparkSession, tmp_path: Path, project_of: ProjectOf) -> None:
     with running_broker(tmp_path / "kafka") as broker:
         topic = Topic(broker, "restarted")
         topic.send(range(10))
@@ -277,7 +277,7 @@ def test_records_that_expired_unread_stop_the_stream(
     assert numbers(project) == list(range(10))
 
 
-def test_a_topic_that_is_not_there_is_named(spark: SparkSession, broker: RunningBroker, project_of: ProjectOf) -> None:
+def test_a_missing_topic_is_named(spark: SparkSession, broker: RunningBroker, project_of: ProjectOf) -> None:
     topic = Topic(broker, "there", 1)
 
     with pytest.raises(ConfigError, match="no topic 'absent'") as missing:

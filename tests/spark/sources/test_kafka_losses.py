@@ -20,7 +20,7 @@ from deltaworks.sources.kafka.offsets import TopicIds
 from deltaworks.sources.records import record_seq
 from sandbox.servers.kafka_broker import RunningBroker, running_broker
 from tests.spark.conftest import Project
-from tests.spark.sources.kafka_stage import ProjectOf, Topic, numbers, run
+from tests.spark.sources.kafka_harness import ProjectOf, Topic, numbers, run
 from tests.waiting import eventually
 
 pytestmark = [pytest.mark.spark, pytest.mark.integration]
@@ -76,7 +76,7 @@ def outrun(topic: Topic) -> None:
 
 
 @pytest.mark.parametrize("protected", [True, False])
-def test_a_range_that_retention_removed_is_a_row_in_quarantine_where_going_on_is_allowed(
+def test_an_expired_range_is_a_row_in_quarantine_if_data_loss_is_allowed(
     spark: SparkSession,
     broker: RunningBroker,
     project_of: ProjectOf,
@@ -114,7 +114,7 @@ def test_a_range_that_retention_removed_is_a_row_in_quarantine_where_going_on_is
     assert [each["ranges_lost"] for each in progress.to_pylist() if each["kind"] == "batch"] == [0, 1, 0]
 
 
-def test_the_heartbeat_of_the_run_that_met_it_says_so(
+def test_the_heartbeat_of_that_run_reports_the_loss(
     spark: SparkSession, broker: RunningBroker, project_of: ProjectOf
 ) -> None:
     topic = Topic(broker, "told", 1)
@@ -129,7 +129,7 @@ def test_the_heartbeat_of_the_run_that_met_it_says_so(
     assert (heartbeat(project).lost_ranges, heartbeat(project).lost_examples) == (1, (f"{topic.name}/0/10-14",))
 
 
-def test_a_batch_of_which_nothing_is_left_is_told_whole(
+def test_a_completely_expired_batch_is_reported_completely(
     spark: SparkSession, broker: RunningBroker, project_of: ProjectOf
 ) -> None:
     topic = Topic(broker, "nothing_left", 1)
@@ -152,7 +152,7 @@ def test_a_batch_of_which_nothing_is_left_is_told_whole(
 
 
 @pytest.mark.parametrize("protected", [True, False])
-def test_a_topic_that_was_made_anew_is_not_read_on_from_the_middle(
+def test_a_recreated_topic_is_not_read_from_the_middle(
     spark: SparkSession,
     broker: RunningBroker,
     project_of: ProjectOf,

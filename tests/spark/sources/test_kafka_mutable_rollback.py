@@ -22,7 +22,7 @@ from deltaworks.recovery.start_over import StartOverResult, start_over
 from deltaworks.specs.pipeline import PipelineSpec
 from sandbox.servers.kafka_broker import RunningBroker, running_broker
 from tests.spark.mutations.mutation_harness import DATA, PIPELINE, TOLD, MutationHarness, declared
-from tests.spark.sources.kafka_stage import Topic
+from tests.spark.sources.kafka_harness import Topic
 
 pytestmark = [pytest.mark.spark, pytest.mark.integration]
 STREAM = {"tasks_per_batch": 1, "lease_ttl_seconds": 3}
@@ -93,7 +93,7 @@ class Stage:
 
 
 @pytest.mark.parametrize("batch", [0, 1])
-def test_all_tables_go_back_and_all_requests_are_applied_again(
+def test_all_tables_are_rolled_back_and_all_requests_are_applied_again(
     spark: SparkSession, broker: RunningBroker, tmp_path: Path, batch: int
 ) -> None:
     stage = Stage(spark, tmp_path, Topic(broker, f"back-{batch}", 1))
@@ -115,7 +115,7 @@ def test_all_tables_go_back_and_all_requests_are_applied_again(
     assert len(stage.made.rows(TOLD)) >= told - done.rows
 
 
-def test_where_the_topic_has_let_go_of_what_landed_since_nothing_is_changed(
+def test_nothing_changes_if_the_topic_no_longer_has_the_landed_records(
     spark: SparkSession, broker: RunningBroker, tmp_path: Path
 ) -> None:
     topic = Topic(broker, "expired", 1)

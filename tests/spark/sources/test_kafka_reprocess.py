@@ -21,7 +21,7 @@ from deltaworks.recovery.reprocess.selection import Selection
 from deltaworks.sources.kafka.offsets import TopicIds
 from sandbox.servers.kafka_broker import RunningBroker, running_broker
 from tests.spark.conftest import Project
-from tests.spark.sources.kafka_stage import PIPELINE, ProjectOf, Topic, order, run
+from tests.spark.sources.kafka_harness import PIPELINE, ProjectOf, Topic, order, run
 
 pytestmark = pytest.mark.spark
 _KEYED = "      - {{name: keyed, path: _record.key, type: string}}\n"
@@ -95,7 +95,7 @@ class Landed:
         return dict((first.end_offset or {})[self.topic.name])
 
 
-def test_all_records_come_again_from_the_topic_with_one_column_more(
+def test_all_records_are_reread_from_the_topic_with_one_more_column(
     spark: SparkSession, broker: RunningBroker, project_of: ProjectOf
 ) -> None:
     stage = Landed(spark, Topic(broker, "again"), project_of, archive=False)
@@ -111,7 +111,7 @@ def test_all_records_come_again_from_the_topic_with_one_column_more(
     assert len(quarantined) == 3
 
 
-def test_offsets_and_the_time_of_arrival_name_what_comes_again(
+def test_offsets_and_arrival_times_select_the_records_to_reread(
     spark: SparkSession, broker: RunningBroker, project_of: ProjectOf
 ) -> None:
     stage = Landed(spark, Topic(broker, "named", 1), project_of, archive=False)
@@ -151,7 +151,7 @@ def test_a_reprocess_that_is_killed_is_completed_by_the_next_run(
     assert sum(row["keyed"] is not None for row in stage.rows()) == 38
 
 
-def test_what_the_topic_has_let_go_of_comes_from_the_archive(
+def test_expired_records_of_a_topic_come_from_the_archive(
     spark: SparkSession, broker: RunningBroker, project_of: ProjectOf
 ) -> None:
     stage = Landed(spark, Topic(broker, "archived"), project_of, archive=True)
@@ -171,7 +171,7 @@ def test_what_the_topic_has_let_go_of_comes_from_the_archive(
     assert {row["sent_by"] for row in stage.rows()} == {"web"}
 
 
-def test_without_an_archive_it_is_gone_and_nothing_changes_until_that_is_allowed(
+def test_without_an_archive_nothing_changes_until_the_loss_is_allowed(
     spark: SparkSession, broker: RunningBroker, project_of: ProjectOf
 ) -> None:
     stage = Landed(spark, Topic(broker, "gone"), project_of, archive=False)
@@ -199,9 +199,7 @@ def test_without_an_archive_it_is_gone_and_nothing_changes_until_that_is_allowed
 
 
 @pytest.mark.integration
-def test_a_topic_of_the_same_name_is_another_one(
-    spark: SparkSession, broker: RunningBroker, project_of: ProjectOf
-) -> None:
+def test_a_recreated_topic_is_another_topic(spark: SparkSession, broker: RunningBroker, project_of: ProjectOf) -> None:
     stage = Landed(spark, Topic(broker, "renewed"), project_of, archive=True)
     before = stage.rows(without=("keyed",))
     home = PipelineHome.open(stage.project.lake.storage, "shop")
@@ -215,7 +213,7 @@ def test_a_topic_of_the_same_name_is_another_one(
 
 
 @pytest.mark.parametrize("protected", [True, pytest.param(False, marks=pytest.mark.integration)])
-def test_a_record_that_is_missing_from_the_middle_keeps_the_rows_of_all(
+def test_a_record_missing_in_the_middle_keeps_all_rows(
     spark: SparkSession,
     broker: RunningBroker,
     project_of: ProjectOf,
@@ -242,7 +240,7 @@ def test_a_record_that_is_missing_from_the_middle_keeps_the_rows_of_all(
     assert read_records.reject_incomplete_batches.__name__ == "reject_incomplete_batches"
 
 
-def test_malformed_and_empty_records_are_in_the_archive_as_they_came(
+def test_malformed_and_empty_records_are_archived_unchanged(
     spark: SparkSession, broker: RunningBroker, project_of: ProjectOf
 ) -> None:
     topic = Topic(broker, "raw", 1)

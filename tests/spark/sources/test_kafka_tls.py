@@ -14,7 +14,7 @@ from deltaworks.errors import ConfigError
 from sandbox.servers.kafka_broker import MECHANISM, BrokerAddress, BrokerLogin, RunningBroker, broker_command
 from sandbox.servers.object_store import HOST, free_port
 from tests.spark.sources.certificates import Authority
-from tests.spark.sources.kafka_stage import ProjectOf, Topic, numbers, run
+from tests.spark.sources.kafka_harness import ProjectOf, Topic, numbers, run
 
 pytestmark = [pytest.mark.spark, pytest.mark.integration]
 
@@ -86,7 +86,7 @@ def refusal(spark: SparkSession, project: Any) -> str:
     return refused.value.message
 
 
-def test_a_login_over_tls_with_an_authority_of_our_own(
+def test_a_login_over_tls_with_a_private_authority(
     spark: SparkSession,
     secured: Secured,
     project_of: ProjectOf,
@@ -105,7 +105,7 @@ def test_a_login_over_tls_with_an_authority_of_our_own(
 
 
 @pytest.mark.parametrize("trusted", ["another_authority", "those_of_the_jvm"])
-def test_brokers_of_an_authority_that_is_not_trusted_are_refused_by_name(
+def test_brokers_of_an_untrusted_authority_are_rejected_with_a_condition(
     spark: SparkSession,
     secured: Secured,
     project_of: ProjectOf,
@@ -124,7 +124,7 @@ def test_brokers_of_an_authority_that_is_not_trusted_are_refused_by_name(
 
 
 @pytest.mark.parametrize("form", ["PEM", "PKCS12"])
-def test_a_client_is_known_by_its_certificate(
+def test_a_client_authenticates_with_its_certificate(
     spark: SparkSession, secured: Secured, project_of: ProjectOf, monkeypatch: pytest.MonkeyPatch, form: str
 ) -> None:
     topic = Topic(secured.running, f"with_certificate_{form}")
@@ -143,7 +143,7 @@ def test_a_client_is_known_by_its_certificate(
 
 
 @pytest.mark.parametrize("shown", ["none", "of_another_authority"])
-def test_a_client_whose_certificate_brokers_do_not_take_is_refused_by_name(
+def test_a_rejected_client_certificate_is_reported_with_a_condition(
     spark: SparkSession, secured: Secured, project_of: ProjectOf, shown: str
 ) -> None:
     topic = Topic(secured.running, f"client_{shown}")
@@ -156,7 +156,7 @@ def test_a_client_whose_certificate_brokers_do_not_take_is_refused_by_name(
     assert re.search("SslAuthenticationException|SSLHandshakeException", message), "by the broker, not for its store"
 
 
-def test_a_store_that_is_not_there_is_named_before_anything_is_asked(
+def test_a_missing_keystore_is_named_before_any_connection(
     spark: SparkSession, secured: Secured, project_of: ProjectOf, login: Mapping[str, Any]
 ) -> None:
     topic = Topic(secured.running, "no_store")

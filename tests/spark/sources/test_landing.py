@@ -39,7 +39,7 @@ def announce(catalog: Catalog) -> int:
     return len(events)
 
 
-def test_every_event_of_a_file_is_in_the_tables_that_were_inferred(
+def test_every_event_of_a_file_is_in_the_inferred_tables(
     spark: SparkSession, make_project: Callable[..., Project], tmp_path: Path
 ) -> None:
     sent = webhooks(2_000)

@@ -56,7 +56,7 @@ def offsets(folder: Path) -> list[str]:
     return [file.read_text().splitlines()[2] for file in files]
 
 
-def test_batches_end_where_the_planner_says_and_a_restart_goes_on_behind_the_last(
+def test_batches_end_at_planned_offsets_and_a_restart_continues_after_the_last(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     batches: list[int] = []
@@ -70,7 +70,7 @@ def test_batches_end_where_the_planner_says_and_a_restart_goes_on_behind_the_las
 
 
 @pytest.mark.parametrize("counted", [False, True], ids=["as it is", "with a look at its rows"])
-def test_no_batch_costs_a_job_or_a_python_process(spark: SparkSession, tmp_path: Path, counted: bool) -> None:
+def test_no_batch_needs_a_job_or_a_python_process(spark: SparkSession, tmp_path: Path, counted: bool) -> None:
     def processes() -> set[int]:
         return {process.pid for process in psutil.Process().children(recursive=True)}
 
@@ -90,7 +90,7 @@ def test_no_batch_costs_a_job_or_a_python_process(spark: SparkSession, tmp_path:
     assert processes() - running == set()
 
 
-def test_what_a_planner_fails_with_ends_the_query_by_name(spark: SparkSession, tmp_path: Path) -> None:
+def test_an_error_of_the_planner_ends_the_query_with_its_condition(spark: SparkSession, tmp_path: Path) -> None:
     batches: list[int] = []
     query = start(spark, Counted(30, fails_at=20), tmp_path, batches)
     with pytest.raises(StreamingQueryException) as raised:
@@ -101,7 +101,7 @@ def test_what_a_planner_fails_with_ends_the_query_by_name(spark: SparkSession, t
     assert batches == [0, 1]
 
 
-def test_a_planner_is_of_one_query_and_gone_with_it(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_planner_belongs_to_one_query_and_ends_with_it(spark: SparkSession, tmp_path: Path) -> None:
     frame = planned_frame(spark, Counted(30))
     first = frame.writeStream.foreachBatch(lambda batch, batch_id: None).trigger(availableNow=True)
     assert first.option("checkpointLocation", str(tmp_path / "a")).start().awaitTermination(int(PATIENCE_SECONDS))

@@ -13,7 +13,7 @@ from deltaworks.control.locks.lease import Lease
 from deltaworks.control.objects import open_objects
 from deltaworks.control.paths import relay_control
 from deltaworks.specs.storage import StorageSpec
-from tests.spark.sources.s3_sqs_stage import Stage
+from tests.spark.sources.s3_sqs_harness import Stage
 from tests.waiting import eventually
 
 pytestmark = pytest.mark.spark
@@ -28,7 +28,7 @@ def stage(spark: SparkSession, landing: Any, tmp_path: Path) -> Stage:
     return Stage(spark, landing, tmp_path)
 
 
-def test_a_queue_is_drained_in_limited_batches_and_messages_are_gone(stage: Stage) -> None:
+def test_a_queue_is_drained_in_limited_batches_and_its_messages_are_deleted(stage: Stage) -> None:
     for number in range(5):
         stage.landing.put(f"games/{number}.json", body=b'{"id": %d}{"id": 7}' % number)
     batches = stage.drain(schema=SCHEMA, maxFilesPerTrigger="2")
@@ -39,7 +39,7 @@ def test_a_queue_is_drained_in_limited_batches_and_messages_are_gone(stage: Stag
     assert [(batch, [row["id"] for row in rows]) for batch, rows in stage.drain(schema=SCHEMA)] == [(3, [5])]
 
 
-def test_a_batch_holds_no_more_bytes_than_it_may_and_a_large_file_alone(stage: Stage) -> None:
+def test_a_batch_respects_its_byte_limit_and_a_large_file_gets_its_own(stage: Stage) -> None:
     for number, size in enumerate((10, 10, 100, 10)):
         stage.landing.put(f"games/{number}.json", body=b'{"id": %d}' % number + b" " * (size - 9))
     batches = stage.drain(schema=SCHEMA, maxBytesPerTrigger="25")
@@ -49,7 +49,7 @@ def test_a_batch_holds_no_more_bytes_than_it_may_and_a_large_file_alone(stage: S
     assert max(map(len, found)) == 2
 
 
-def test_a_batch_read_again_gives_the_same_rows_and_notes_nothing_twice(stage: Stage) -> None:
+def test_a_batch_read_again_returns_the_same_rows_and_records_nothing_twice(stage: Stage) -> None:
     stage.landing.put("games/1.json", body=b'{"id": 1}{"id": "no number"}{broken')
     stage.landing.put("games/2.json", body=b"")
     first = stage.drain(schema=SCHEMA)
@@ -78,7 +78,7 @@ def test_queries_that_share_a_state_each_read_every_file_of_one_queue(stage: Sta
 
 
 @pytest.mark.integration
-def test_a_query_that_was_killed_is_outlasted_by_the_next_one(stage: Stage) -> None:
+def test_the_next_query_waits_for_the_lease_of_a_killed_one(stage: Stage) -> None:
     """What it leaves is a lease nobody renews and messages nobody deletes."""
     stage.landing.put("games/1.json", body=b'{"id": 1}')
     objects = open_objects(StorageSpec(root=stage.state))
@@ -98,7 +98,7 @@ def test_a_query_that_was_killed_is_outlasted_by_the_next_one(stage: Stage) -> N
         ({"maxfiles": "3"}, "is not known"),
     ],
 )
-def test_an_option_that_is_wrong_is_named_with_what_it_is_for(stage: Stage, changes: dict[str, str], said: str) -> None:
+def test_an_invalid_option_is_named_with_its_purpose(stage: Stage, changes: dict[str, str], said: str) -> None:
     with pytest.raises(PySparkException, match="SOURCE_OPTION_INVALID") as raised:
         stage.drain(schema=SCHEMA, **changes)
     assert said in str(raised.value)
@@ -112,7 +112,7 @@ def test_a_state_serves_one_queue(stage: Stage) -> None:
         stage.drain(schema=SCHEMA, checkpoint="other", queueUrl=other)
 
 
-def test_a_running_query_takes_what_lands(stage: Stage) -> None:
+def test_a_running_query_reads_landed_objects(stage: Stage) -> None:
     seen: list[int] = []
 
     def note(batch: DataFrame, _batch_id: int) -> None:

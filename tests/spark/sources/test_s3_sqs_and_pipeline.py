@@ -24,7 +24,7 @@ from deltaworks.sources.objects.relay.relay import Relay
 from deltaworks.specs.storage import StorageSpec
 from deltaworks.tables.lake import Lake
 from tests.shared_data import SHARED_DATA
-from tests.spark.sources.s3_sqs_stage import PipelineStage, Stage
+from tests.spark.sources.s3_sqs_harness import PipelineStage, Stage
 
 pytestmark = [pytest.mark.spark, pytest.mark.integration]
 published = pytest.mark.skipif(not SHARED_DATA.is_dir(), reason=f"the published vectors are not at {SHARED_DATA}")
@@ -90,7 +90,7 @@ def as_text(rows: list[dict[str, Any]], names: list[str]) -> list[tuple[str, ...
 
 
 @pytest.mark.parametrize("form", sorted(BODIES))
-def test_objects_of_each_form(stage: Stage, form: str) -> None:
+def test_objects_of_each_format(stage: Stage, form: str) -> None:
     for number, body in enumerate(BODIES[form]):
         stage.landing.put(f"day=2026-01-0{number + 1}/object", body=body)
     more = {"pattern": PATTERN} if form == "text" else {}
@@ -101,7 +101,7 @@ def test_objects_of_each_form(stage: Stage, form: str) -> None:
 
 
 @published
-def test_json_that_is_broken_in_every_known_way(stage: Stage) -> None:
+def test_json_malformed_in_every_known_way(stage: Stage) -> None:
     folder = SHARED_DATA / "malformed_json"
     bodies = {path.name: path.read_bytes() for path in folder.glob("*.json*") if path.suffix in (".json", ".jsonl")}
     with tarfile.open(folder / "test_parsing.tar.gz") as vectors:
@@ -149,7 +149,7 @@ def test_logs_of_cloudfront(stage: Stage, with_header: bool) -> None:
 
 
 @published
-def test_messages_others_have_published(stage: Stage) -> None:
+def test_published_messages(stage: Stage) -> None:
     """The relay that a project runs and the one inside a query make the same of each message."""
     paths = [*(SHARED_DATA / "aws_event_samples").glob("*.json"), *(SHARED_DATA / "s3_event_messages").glob("*.json")]
     bodies = [path.read_text() for path in sorted(paths)]

@@ -84,7 +84,7 @@ def published(landing: Any, tmp_path: Path) -> Iterator[Published]:
     stage.kill()
 
 
-def test_a_query_with_two_options_loses_and_doubles_nothing_when_it_is_killed_and_starts_again(
+def test_a_killed_query_with_two_options_neither_loses_nor_duplicates_rows_on_restart(
     published: Published,
 ) -> None:
     for number in range(4):
@@ -108,7 +108,7 @@ def test_a_query_with_two_options_loses_and_doubles_nothing_when_it_is_killed_an
     assert [name.startswith("s3_sqs-") for name in states] == [True]
 
 
-def test_without_the_jars_the_query_asks_for_a_state(published: Published) -> None:
+def test_without_the_jars_the_query_requires_a_state_location(published: Published) -> None:
     published.landing.put("clicks/1.json", body=b'{"id": 1}')
 
     said = published.run(class_path="")

@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 from deltaworks.control.objects import open_objects
 from deltaworks.events.inference.schema_versions import SchemaVersion, SchemaVersions
 from deltaworks.specs.storage import StorageSpec
-from tests.spark.sources.s3_sqs_stage import Stage
+from tests.spark.sources.s3_sqs_harness import Stage
 
 pytestmark = [pytest.mark.spark, pytest.mark.integration]
 
@@ -72,7 +72,7 @@ def test_a_new_column_ends_the_query_once_and_the_restart_reads_the_batch_again_
 
 
 @pytest.mark.integration
-def test_without_evolution_a_new_field_is_ignored_and_a_misfit_is_unread(stage: SchemaStage) -> None:
+def test_without_evolution_a_new_field_is_ignored_and_a_conversion_error_is_rejected(stage: SchemaStage) -> None:
     stage.landing.put("games/1.json", body=FIRST)
     stage.drain(schemaEvolutionMode="none")
     stage.landing.put("games/2.json", body=LATER)
@@ -86,7 +86,7 @@ def test_without_evolution_a_new_field_is_ignored_and_a_misfit_is_unread(stage: 
 
 
 @pytest.mark.integration
-def test_rescue_keeps_new_fields_misfits_and_other_cases_with_their_object(stage: SchemaStage) -> None:
+def test_rescue_keeps_new_fields_conversion_errors_and_other_cases_with_their_object(stage: SchemaStage) -> None:
     stage.landing.put("games/1.json", body=FIRST)
     stage.drain(schemaEvolutionMode="rescue")
     stage.landing.put("games/2.json", body=LATER)
@@ -100,7 +100,7 @@ def test_rescue_keeps_new_fields_misfits_and_other_cases_with_their_object(stage
 
 
 @pytest.mark.integration
-def test_a_query_that_fails_on_new_columns_says_what_to_do_and_goes_on_by_it(stage: SchemaStage) -> None:
+def test_a_query_that_fails_on_new_columns_continues_after_its_advice(stage: SchemaStage) -> None:
     stage.landing.put("games/1.json", body=FIRST)
     stage.drain(schemaEvolutionMode="failOnNewColumns")
     stage.landing.put("games/2.json", body=LATER)
@@ -115,7 +115,7 @@ def test_a_query_that_fails_on_new_columns_says_what_to_do_and_goes_on_by_it(sta
 
 
 @pytest.mark.integration
-def test_two_queries_that_start_at_once_have_the_same_columns(stage: SchemaStage) -> None:
+def test_two_concurrently_started_queries_have_the_same_columns(stage: SchemaStage) -> None:
     from concurrent.futures import ThreadPoolExecutor
 
     stage.landing.put(*(f"games/{number}.json" for number in range(20)), body=FIRST)
@@ -126,12 +126,12 @@ def test_two_queries_that_start_at_once_have_the_same_columns(stage: SchemaStage
 
 
 @pytest.mark.integration
-def test_where_nothing_lies_it_is_said_and_nothing_is_kept(stage: SchemaStage) -> None:
+def test_without_objects_the_query_fails_and_stores_no_version(stage: SchemaStage) -> None:
     with pytest.raises(PySparkException, match=r"SCHEMA_NOTHING_TO_SAMPLE.*nothing has been announced yet"):
         stage.frame()
     assert stage.versions() == []
 
 
-def test_a_schema_or_a_place_for_one_is_required_and_it_is_said_why(stage: SchemaStage) -> None:
+def test_a_schema_or_a_schema_location_is_required(stage: SchemaStage) -> None:
     with pytest.raises(PySparkException, match=r"'inferredSchemaLocation' is required .*inferred from the first files"):
         stage.frame(inferredSchemaLocation="")

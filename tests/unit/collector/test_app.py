@@ -88,7 +88,7 @@ class Client:
         )
 
 
-def test_a_body_comes_in_pieces() -> None:
+def test_a_body_arrives_in_chunks() -> None:
     client = Client()
 
     status, _, content = asyncio.run(client.send([b'{"a"', b":", b"1}"]))
@@ -96,7 +96,7 @@ def test_a_body_comes_in_pieces() -> None:
     assert (status, content["accepted"], len(client.writer.entries)) == (200, 1, 1)
 
 
-def test_a_body_without_a_length_is_turned_away_where_it_grows_too_large() -> None:
+def test_a_body_without_a_length_is_rejected_once_it_is_too_large() -> None:
     client = Client()
 
     status, headers, content = asyncio.run(client.send([b"x" * (1 << 20)] * 5, origin=ORIGIN))
@@ -106,7 +106,7 @@ def test_a_body_without_a_length_is_turned_away_where_it_grows_too_large() -> No
     assert client.writer.entries == []
 
 
-def test_a_body_that_does_not_come_is_ended_after_its_time_and_no_other_is() -> None:
+def test_only_a_stalled_body_is_rejected_after_its_time_limit() -> None:
     async def scenario() -> tuple[Any, Any]:
         client = Client(body_seconds=5)
         slow = asyncio.create_task(
@@ -128,14 +128,14 @@ def test_a_body_that_does_not_come_is_ended_after_its_time_and_no_other_is() -> 
     assert still_waits
 
 
-def test_a_client_that_goes_away_is_answered_nothing() -> None:
+def test_a_disconnected_client_gets_no_response() -> None:
     client = Client()
 
     assert asyncio.run(client.call(iter([{"type": "http.disconnect"}]).__next__))[0] == 0
     assert client.writer.entries == []
 
 
-def test_bytes_under_way_are_bounded_and_given_back() -> None:
+def test_bytes_in_flight_are_bounded_and_released() -> None:
     async def scenario() -> list[int]:
         writer = FakeWriter(at_once=False)
         client = Client(writer, in_flight_bytes=1000)
@@ -152,14 +152,14 @@ def test_bytes_under_way_are_bounded_and_given_back() -> None:
     assert asyncio.run(scenario()) == [200, 503, 200]
 
 
-def test_bodies_that_say_no_length_are_counted_as_they_come() -> None:
+def test_bodies_without_a_length_are_counted_as_they_arrive() -> None:
     client = Client(in_flight_bytes=1000)
 
     assert asyncio.run(client.send([b'{"a":"', b"x" * 500, b"x" * 600, b'"}']))[0] == 503
     assert asyncio.run(client.send([b'{"a":"', b"x" * 500, b"x" * 300, b'"}']))[0] == 200
 
 
-def test_a_body_that_is_said_to_be_too_large_is_read_before_it_is_turned_away() -> None:
+def test_a_body_declared_too_large_is_read_before_it_is_rejected() -> None:
     client, read = Client(), []
 
     def next_message() -> Message:
@@ -178,14 +178,14 @@ def test_a_body_that_is_said_to_be_too_large_is_read_before_it_is_turned_away() 
 
 
 @pytest.mark.parametrize("problem", ["disk", "spool_full"])
-def test_what_the_spool_did_not_take_is_not_said_to_be_taken(problem: str) -> None:
+def test_events_that_the_spool_rejects_are_not_acknowledged(problem: str) -> None:
     status, headers, content = asyncio.run(Client(FakeWriter(problem=problem)).send([b"{}"]))
 
     assert (status, content["code"]) == (503, problem)
     assert 1 <= int(headers["retry-after"]) <= 30
 
 
-def test_a_process_that_leaves_takes_what_comes_and_closes_and_one_that_is_closed_takes_nothing() -> None:
+def test_a_draining_process_accepts_requests_and_closes_connections_and_a_closed_one_rejects() -> None:
     client = Client()
     answers = []
     for state in ServerState:
@@ -208,7 +208,7 @@ def test_readiness_ends_at_nine_tenths_and_health_does_not() -> None:
     assert asyncio.run(client.send([], method="GET", path="/health"))[0] == 200
 
 
-def test_a_browser_asks_before_it_sends() -> None:
+def test_a_browsers_preflight_is_answered() -> None:
     client = Client()
 
     status, headers, _ = asyncio.run(client.send([], method="OPTIONS", origin=ORIGIN))
@@ -220,7 +220,7 @@ def test_a_browser_asks_before_it_sends() -> None:
     assert headers["access-control-allow-headers"] == "authorization, content-type, content-encoding, x-retry-count"
 
 
-def test_settings_are_there_for_who_has_the_key() -> None:
+def test_settings_need_the_write_key() -> None:
     client = Client()
 
     status, _, content = asyncio.run(
@@ -231,7 +231,7 @@ def test_settings_are_there_for_who_has_the_key() -> None:
     assert asyncio.run(client.send([], method="GET", path="/v1/projects/other/settings"))[0] == 401
 
 
-def test_a_fault_of_the_collector_itself_is_one_to_send_again_for(caplog: pytest.LogCaptureFixture) -> None:
+def test_an_internal_error_asks_the_client_to_retry(caplog: pytest.LogCaptureFixture) -> None:
     class Broken(FakeWriter):
         def submit(self, entries: list[Entry], on_written: OnWritten) -> None:
             raise RuntimeError("broken")
@@ -241,7 +241,7 @@ def test_a_fault_of_the_collector_itself_is_one_to_send_again_for(caplog: pytest
     assert (status, content["code"], "retry-after" in headers) == (500, "internal", True)
 
 
-def test_figures_have_no_ids_in_their_labels() -> None:
+def test_metrics_have_no_ids_in_their_labels() -> None:
     client = Client()
     asyncio.run(client.send([b'{"batch":[{"messageId":"m-1"},3]}'], path="/v1/batch"))
     asyncio.run(client.send([b""], path="/v1/nothing"))

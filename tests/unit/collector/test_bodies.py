@@ -59,7 +59,7 @@ def dumped(value: object, indent: int | None) -> str:
     indent=st.sampled_from([None, 1]),
     before=st.booleans(),
 )
-def test_a_batch_gives_each_event_as_it_was_sent(
+def test_a_batch_yields_each_event_unchanged(
     elements: list[object], context: dict[str, object] | None, indent: int | None, before: bool
 ) -> None:
     texts = [element if isinstance(element, str) else dumped(element, indent) for element in elements]
@@ -79,7 +79,9 @@ def test_a_batch_gives_each_event_as_it_was_sent(
 
 @settings(max_examples=examples(40))
 @given(events=st.lists(objects, min_size=1, max_size=5), data=st.data())
-def test_a_batch_that_breaks_off_gives_what_came_before(events: list[dict[str, object]], data: st.DataObject) -> None:
+def test_a_truncated_batch_yields_the_events_before_the_end(
+    events: list[dict[str, object]], data: st.DataObject
+) -> None:
     whole = json.dumps({"writeKey": "k", "batch": events})
     size = data.draw(st.integers(0, len(whole) - 1))
     ends = [len(json.dumps({"writeKey": "k", "batch": events[: count + 1]})) - 2 for count in range(len(events))]
@@ -95,7 +97,7 @@ def test_a_batch_that_breaks_off_gives_what_came_before(events: list[dict[str, o
 
 @settings(max_examples=examples(500))
 @given(text=st.text(st.sampled_from('{}[]",:1ab \\\n'), max_size=60))
-def test_no_text_at_all_is_dropped_or_ends_the_reader(text: str) -> None:
+def test_no_text_is_dropped_or_fails_the_parser(text: str) -> None:
     for sent in (
         parse_batch(text),
         parse_single(text),
@@ -112,13 +114,13 @@ def test_no_text_at_all_is_dropped_or_ends_the_reader(text: str) -> None:
     ("text", "count"),
     [('{"a":1}', 1), ('{"a":1}\n{"b":2}', 2), ('[{"a":1},\n{"b":2}]', 2), ('\n{"a":1}\r\n\r\n{"b":2}\r\n', 2)],
 )
-def test_events_come_alone_in_an_array_or_on_lines(text: str, count: int) -> None:
+def test_a_body_is_one_event_an_array_or_lines(text: str, count: int) -> None:
     sent = parse_events(text, json_lines=False)
 
     assert [event.value for event in sent.events] == [{"a": 1}, {"b": 2}][:count]
 
 
-def test_on_lines_whatever_is_on_a_line_is_an_event() -> None:
+def test_every_line_is_an_event_regardless_of_its_content() -> None:
     sent = parse_events('{"a":"\u2028"}\nbroken\n[1]\n', json_lines=True)
 
     assert [(event.text, event.value is None) for event in sent.events] == [
@@ -129,14 +131,14 @@ def test_on_lines_whatever_is_on_a_line_is_an_event() -> None:
 
 
 @pytest.mark.parametrize("bad", ["[" * 100_000, '{"a":' * 50_000, "[" * 900 + "}" * 300_000, '"a' * 1_000_000])
-def test_brackets_without_end_cost_a_bounded_look(bad: str) -> None:
+def test_unclosed_brackets_cost_a_bounded_scan(bad: str) -> None:
     sent = parse_batch('{"batch":[{"a":1},' + bad)
 
     assert sent.events[0].value == {"a": 1}
     assert "".join(event.text for event in sent.events[1:]) != ""
 
 
-def test_more_events_than_anybody_sends_at_once_are_too_many() -> None:
+def test_a_request_with_too_many_events_is_rejected() -> None:
     few = ",".join(["{}"] * MAX_EVENTS)
     assert len(parse_batch('{"batch":[' + few + "]}").events) == MAX_EVENTS
     with pytest.raises(TooLargeError):
@@ -146,7 +148,7 @@ def test_more_events_than_anybody_sends_at_once_are_too_many() -> None:
 
 
 @pytest.mark.parametrize("encoding", [b"gzip", b"zstd"])
-def test_a_bomb_is_inflated_to_the_cap_and_no_further(encoding: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_zip_bomb_is_decompressed_up_to_the_limit(encoding: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
     bomb = gzip.compress(bytes(64 << 20)) if encoding == b"gzip" else zstandard.compress(bytes(64 << 20))
     fits = gzip.compress(b"x" * 1000) if encoding == b"gzip" else zstandard.compress(b"x" * 1000)
 
@@ -157,14 +159,14 @@ def test_a_bomb_is_inflated_to_the_cap_and_no_further(encoding: bytes, monkeypat
     assert inflate_body(fits, encoding, max_bytes=1000) == b"x" * 1000
 
 
-def test_without_the_cap_all_of_a_bomb_would_be_inflated() -> None:
+def test_without_the_limit_a_zip_bomb_would_be_decompressed_completely() -> None:
     bomb = gzip.compress(bytes(8 << 20))
 
     assert len(bomb) < 10_000
     assert len(inflate_body(bomb, b"gzip", max_bytes=1 << 40)) == 8 << 20
 
 
-def test_inflating_never_holds_more_than_the_cap(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_decompression_never_holds_more_than_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[int] = []
     real = zlib.decompressobj
 
@@ -187,7 +189,7 @@ def test_inflating_never_holds_more_than_the_cap(monkeypatch: pytest.MonkeyPatch
     assert all(0 < most <= 1001 for most in asked)
 
 
-def test_members_of_a_gzip_are_read_one_behind_the_other_and_a_broken_one_up_to_its_break() -> None:
+def test_concatenated_gzip_members_are_read_and_a_damaged_one_up_to_its_damage() -> None:
     two = gzip.compress(b'{"a":1}\n') + gzip.compress(b'{"b":2}\n')
     cut = gzip.compress(bytes(range(256)) * 400)[:-200]
 
@@ -197,7 +199,7 @@ def test_members_of_a_gzip_are_read_one_behind_the_other_and_a_broken_one_up_to_
     assert inflate_body(b"no zstd", b"zstd", max_bytes=100) == b"base64:bm8genN0ZA=="
 
 
-def test_bytes_that_are_no_utf8_break_their_own_event_alone() -> None:
+def test_invalid_utf8_affects_only_its_own_event() -> None:
     sent = parse_batch(decode_text(b'{"batch":[{"a":1},{"b":"\xff"},{"c":"\xc3\xa4"}]}'))
 
     assert [event.value for event in sent.events] == [{"a": 1}, None, {"c": "ä"}]
@@ -208,16 +210,14 @@ def test_bytes_that_are_no_utf8_break_their_own_event_alone() -> None:
 @given(
     members=st.lists(st.tuples(st.sampled_from(["x", "y", "z"]), values), max_size=6), indent=st.sampled_from(["", " "])
 )
-def test_a_member_is_taken_out_of_a_text_and_all_others_stay_as_they_were(
-    members: list[tuple[str, object]], indent: str
-) -> None:
+def test_removing_a_member_leaves_all_others_unchanged(members: list[tuple[str, object]], indent: str) -> None:
     parts = [(name, f'"{name}"{indent}:{indent}{json.dumps(value)}') for name, value in members]
     text = "{" + f"{indent},{indent}".join(part for _, part in parts) + "}"
 
     assert remove_member(text, "x") == "{" + ",".join(part for name, part in parts if name != "x") + "}"
 
 
-def test_numbers_stay_as_they_were_sent() -> None:
+def test_numbers_are_unchanged() -> None:
     text = '{"n":100000000000000000000000000001,"p":1.10,"e":1E400,"_collector":7}'
 
     assert remove_member(parse_single(text).events[0].text, "_collector") == text.replace(',"_collector":7', "")

@@ -25,7 +25,7 @@ def client(name: str) -> str:
     return str(code)
 
 
-def test_the_python_client_sends_until_the_collector_has_it() -> None:
+def test_the_python_client_retries_until_the_collector_accepts() -> None:
     writer, waits = MemoryWriter(), list[float]()
     writer.problem = "spool_full"
 
@@ -56,7 +56,7 @@ def browser() -> Iterator[Any]:
 
 
 @pytest.mark.integration
-def test_the_page_keeps_events_through_a_lost_network_a_rate_and_its_own_end(browser: Any) -> None:
+def test_the_page_keeps_events_through_a_lost_network_a_rate_limit_and_its_unload(browser: Any) -> None:
     writer = MemoryWriter()
     with serve_site() as site, contextlib.ExitStack() as open_parts:
         spec = collector_spec(origins=[site.origin], rate={"events_per_second": 1, "burst": 3})

@@ -128,7 +128,7 @@ REQUESTS = [
 
 
 @pytest.mark.parametrize("number", range(len(REQUESTS)))
-def test_a_request_that_is_there_at_once_is_answered_as_one_that_comes_in_pieces(number: int) -> None:
+def test_a_request_in_one_read_gets_the_same_response_as_one_in_chunks(number: int) -> None:
     sent = REQUESTS[number]
     with opened() as at_once, opened(whole=False) as by_task:
         one, other = at_once.ask(sent), by_task.ask(sent)
@@ -150,7 +150,7 @@ def plain(text: bytes) -> bytes:
 
 
 @pytest.mark.parametrize("size", [1, 7, 60])
-def test_whatever_pieces_requests_come_in_each_is_answered_once_in_its_turn(size: int) -> None:
+def test_requests_in_any_chunks_are_answered_once_in_order(size: int) -> None:
     stream = b"".join(request(f'{{"messageId":"m{number}"}}'.encode()) for number in range(3))
     with opened() as door:
         pieces = [stream[start : start + size] for start in range(0, len(stream), size)]
@@ -159,7 +159,7 @@ def test_whatever_pieces_requests_come_in_each_is_answered_once_in_its_turn(size
         assert [event["messageId"] for event in door.writer.events] == ["m0", "m1", "m2"]
 
 
-def test_requests_sent_without_waiting_are_answered_in_their_order_and_by_one_after_the_other() -> None:
+def test_pipelined_requests_are_answered_one_at_a_time_in_order() -> None:
     late = DelayedWriter()
     with opened(late) as door, door.connect() as connection:
         bodies = [b'{"messageId":"a"}', b"[", b'{"messageId":"c"}']
@@ -179,7 +179,7 @@ def door_loop_call(door: CollectorServer, done: OnWritten) -> None:
     connection.loop.call_soon_threadsafe(done, WriteResult(1))
 
 
-def test_nobody_is_answered_before_the_events_are_durable_nor_after_going_away() -> None:
+def test_no_response_is_sent_before_the_events_are_durable_or_after_a_disconnect() -> None:
     late = DelayedWriter()
     with opened(late) as door:
         with door.connect() as connection:
@@ -194,7 +194,7 @@ def test_nobody_is_answered_before_the_events_are_durable_nor_after_going_away()
         eventually(lambda: door.app.metrics.requests[200, ""] == 1, "it is counted all the same")
 
 
-def test_a_process_that_leaves_closes_behind_its_answer() -> None:
+def test_a_draining_process_closes_the_connection_after_its_response() -> None:
     with opened() as door:
         door.app.state = ServerState.DRAINING
         ((status, headers, _),) = door.ask(request(b"{}"))
@@ -206,7 +206,7 @@ def test_a_process_that_leaves_closes_behind_its_answer() -> None:
         assert content["code"] == "draining"
 
 
-def test_a_connection_on_which_nothing_comes_is_ended_and_one_that_waits_for_its_answer_is_not() -> None:
+def test_an_idle_connection_is_closed_and_one_waiting_for_its_response_is_not() -> None:
     late = DelayedWriter()
     with opened(late) as door, door.connect() as quiet, door.connect() as answered, door.connect() as waits:
         for connection in (answered, waits):
@@ -232,7 +232,7 @@ def readable(connection: socket.socket) -> bool:
     return bool(select.select([connection], [], [], 0.5)[0])
 
 
-def test_a_prepared_answer_is_the_one_it_stands_for() -> None:
+def test_a_prepared_response_equals_the_encoded_one() -> None:
     answer = success(3, {})
     assert answer.prepared_bytes == encode_response(answer._replace(prepared_bytes=b""))
     assert answer.prepared_bytes.endswith(b"\r\n\r\n" + answer.body)

@@ -98,7 +98,7 @@ def _die(delivery: LandingDelivery) -> None:
 
 
 @pytest.mark.parametrize("where", ["before the plan", "before the put", "behind the put", "before it is done"])
-def test_whoever_dies_anywhere_lands_every_event_once(where: str, spool: WrittenSpool, bucket: Bucket) -> None:
+def test_every_event_lands_once_wherever_the_process_dies(where: str, spool: WrittenSpool, bucket: Bucket) -> None:
     seqs = spool.write(5)
     sink: Any = landing_sink_of(bucket)
     progress = Progress(spool.path)
@@ -131,7 +131,7 @@ def test_without_the_plan_events_land_twice(spool: WrittenSpool, bucket: Bucket)
     assert sorted(bucket.numbers()) != list(range(1, 9))
 
 
-def test_a_lost_reply_makes_no_second_object_even_of_another_zlib(
+def test_a_lost_reply_creates_no_second_object_even_with_another_zlib(
     spool: WrittenSpool, bucket: Bucket, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seqs = spool.write(50)
@@ -164,7 +164,7 @@ def test_without_the_condition_a_lost_reply_is_announced_twice(
     assert bucket.versions() == 2
 
 
-def test_where_a_store_keeps_no_metadata_what_is_in_the_object_tells(spool: WrittenSpool, bucket: Bucket) -> None:
+def test_without_metadata_the_content_identifies_an_object(spool: WrittenSpool, bucket: Bucket) -> None:
     class WithoutMetadata:
         def __getattr__(self, name: str) -> Any:
             return getattr(bucket.client, name)
@@ -181,7 +181,7 @@ def test_where_a_store_keeps_no_metadata_what_is_in_the_object_tells(spool: Writ
     assert (bucket.numbers(), bucket.versions()) == ([1, 2, 3, 4, 5], 1)
 
 
-def test_a_strangers_object_under_the_key_is_neither_overwritten_nor_taken_for_ours(
+def test_another_object_under_the_key_is_neither_overwritten_nor_mistaken_for_ours(
     spool: WrittenSpool, bucket: Bucket
 ) -> None:
     key = f"games/2026/09/21/14/{spool.name}-000000000001-000000000003.json.gz"
@@ -192,7 +192,7 @@ def test_a_strangers_object_under_the_key_is_neither_overwritten_nor_taken_for_o
     assert bucket.lines(key) == [b'{"n": 77}']
 
 
-def test_a_sink_that_is_away_is_tried_again_until_it_is_back(spool: WrittenSpool, bucket: Bucket) -> None:
+def test_an_unavailable_sink_is_retried_until_it_recovers(spool: WrittenSpool, bucket: Bucket) -> None:
     seqs = spool.write(5)
 
     class Away:

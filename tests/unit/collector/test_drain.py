@@ -57,7 +57,7 @@ def spool(tmp_path: Path) -> WrittenSpool:
     return WrittenSpool(tmp_path / "w0", ["games", "shop"]).segment()
 
 
-def test_a_sink_that_is_away_holds_up_its_own_source_and_the_segments_alone(spool: WrittenSpool) -> None:
+def test_an_unavailable_sink_delays_only_its_own_source_and_the_segments(spool: WrittenSpool) -> None:
     games, shop = Shelf(), Shelf()
     shop.open.clear()
     spool.write(3, "games")
@@ -79,7 +79,7 @@ def test_a_sink_that_is_away_holds_up_its_own_source_and_the_segments_alone(spoo
     folder.close()
 
 
-def test_figures_of_sinks_say_which_one_is_away_and_how_much_waits_for_it(spool: WrittenSpool) -> None:
+def test_sink_metrics_report_the_unavailable_sink_and_its_waiting_bytes(spool: WrittenSpool) -> None:
     games, shop = Shelf(), Shelf()
     shop.open.clear()
     spool.write(3, "games", size=1_000)
@@ -108,7 +108,7 @@ def test_figures_of_sinks_say_which_one_is_away_and_how_much_waits_for_it(spool:
     folder.close()
 
 
-def test_bytes_that_wait_are_those_behind_what_was_read(spool: WrittenSpool) -> None:
+def test_waiting_bytes_are_those_after_the_cursor(spool: WrittenSpool) -> None:
     spool.write(3, size=100)
     spool.segment().write(2, size=100)
     cursor = SpoolCursor(spool.readable, spool.numbers["games"], after=0)
@@ -122,7 +122,7 @@ def test_bytes_that_wait_are_those_behind_what_was_read(spool: WrittenSpool) -> 
     assert cursor.unread_bytes() == frame // 2
 
 
-def test_a_folder_that_nothing_was_written_to_is_drained_at_once(tmp_path: Path) -> None:
+def test_an_empty_folder_is_drained_immediately(tmp_path: Path) -> None:
     folder = SpoolFolder.acquire(tmp_path / "w0")
     games = Shelf()
     drain = Drain(folder, {"games": RecordDestination(open_sink=lambda: games)}, durable_position=lambda: (1, 0))
@@ -135,7 +135,7 @@ def test_a_folder_that_nothing_was_written_to_is_drained_at_once(tmp_path: Path)
     folder.close()
 
 
-def test_what_waits_in_an_open_object_is_put_when_the_process_ends(spool: WrittenSpool) -> None:
+def test_an_open_object_is_put_when_the_process_ends(spool: WrittenSpool) -> None:
     games = Shelf()
     spool.write(3)
     folder = SpoolFolder.acquire(spool.path)
@@ -147,7 +147,7 @@ def test_what_waits_in_an_open_object_is_put_when_the_process_ends(spool: Writte
     folder.close()
 
 
-def test_nothing_is_deleted_of_what_was_read_and_is_not_delivered_yet(spool: WrittenSpool) -> None:
+def test_read_but_undelivered_events_are_not_deleted(spool: WrittenSpool) -> None:
     games = Shelf()
     spool.write(3)
     spool.segment().write(2)
@@ -163,7 +163,9 @@ def test_nothing_is_deleted_of_what_was_read_and_is_not_delivered_yet(spool: Wri
     folder.close()
 
 
-def test_deleting_what_was_only_read_would_lose_it(spool: WrittenSpool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_deleting_read_but_undelivered_events_would_lose_them(
+    spool: WrittenSpool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The protection off: what was read counts as done."""
     spool.write(3)
     spool.segment().write(2)
@@ -207,7 +209,7 @@ def test_events_of_a_source_that_is_no_longer_declared_wait_until_it_is_again(sp
     folder.close()
 
 
-def test_what_a_sink_never_takes_is_set_aside_and_the_rest_goes_on(spool: WrittenSpool) -> None:
+def test_permanently_rejected_events_are_dead_letters_and_the_rest_is_delivered(spool: WrittenSpool) -> None:
     class Picky(Shelf):
         def send(self, events: Sequence[SpooledEvent]) -> list[DeadLetter]:
             super().send([event for event in events if event.seq != 2])

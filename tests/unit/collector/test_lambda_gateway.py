@@ -137,7 +137,7 @@ def gateway(sink: Sink) -> Gateway:
 
 
 @pytest.mark.parametrize("form", [rest, http])
-def test_an_event_of_either_form_is_in_the_sink_before_it_is_answered(form: Any) -> None:
+def test_an_event_of_either_format_is_in_the_sink_before_the_response(form: Any) -> None:
     sink = Sink()
     answer = gateway(sink).handle(form('{"type": "click", "n": 123456789012345678901234567890}'))
     assert (answer["statusCode"], json.loads(answer["body"])["accepted"]) == (200, 1)
@@ -149,7 +149,7 @@ def test_an_event_of_either_form_is_in_the_sink_before_it_is_answered(form: Any)
 
 
 @pytest.mark.parametrize("form", [rest, http])
-def test_lines_and_compressed_bodies_come_in_base64(form: Any) -> None:
+def test_lines_and_compressed_bodies_arrive_in_base64(form: Any) -> None:
     sink, lines = Sink(), b'{"n": 1}\n\n{"n": 2}\nno json\n'
     event = form(base64.b64encode(gzip.compress(lines)).decode(), isBase64Encoded=True)
     event["headers"] |= {"content-type": "application/x-ndjson", "content-encoding": "gzip"}
@@ -159,14 +159,14 @@ def test_lines_and_compressed_bodies_come_in_base64(form: Any) -> None:
     assert len(sink.raw) == 3
 
 
-def test_a_body_that_is_no_base64_is_kept_as_it_is() -> None:
+def test_a_body_that_is_not_base64_is_kept_unchanged() -> None:
     sink = Sink()
     answer = gateway(sink).handle(rest("%%% no base64", isBase64Encoded=True))
     assert (answer["statusCode"], json.loads(answer["body"])["kept"]) == (200, 1)
     assert b"%%% no base64" in sink.raw[0]
 
 
-def test_an_event_that_is_nested_deeply_turns_no_neighbour_away() -> None:
+def test_a_deeply_nested_event_does_not_affect_others() -> None:
     sink = Sink()
     event = rest('{"n": 1}\n' + "[" * 100_000 + '\n{"n": 2}')
     event["headers"]["Content-Type"] = "application/x-ndjson"
@@ -174,7 +174,7 @@ def test_an_event_that_is_nested_deeply_turns_no_neighbour_away() -> None:
     assert (answer["accepted"], answer["kept"]) == (2, 1)
 
 
-def test_a_sink_that_is_away_for_a_moment_is_tried_again_and_then_the_sender_is_asked_to() -> None:
+def test_a_failing_sink_is_retried_before_the_sender_has_to_retry() -> None:
     sink = Sink(refusing=2)
     assert gateway(sink).handle(rest("{}"))["statusCode"] == 200
     assert len(sink.raw) == 1
@@ -183,7 +183,7 @@ def test_a_sink_that_is_away_for_a_moment_is_tried_again_and_then_the_sender_is_
     assert int(answer["headers"]["retry-after"]) >= 1
 
 
-def test_keys_and_origins_hold_in_a_lambda_too() -> None:
+def test_keys_and_origins_are_checked_in_a_lambda_too() -> None:
     sink = Sink()
     stranger = rest("{}")
     stranger["headers"]["Authorization"] = "Basic bm9ib2R5Og=="
@@ -198,7 +198,7 @@ def test_keys_and_origins_hold_in_a_lambda_too() -> None:
     assert not sink.raw
 
 
-def test_what_lands_from_a_lambda_is_one_object_a_request() -> None:
+def test_a_lambda_lands_one_object_per_request() -> None:
     sink = Sink()
     way = LandingDestination(sink=sink, prefix="games/", thresholds=CloseThresholds())
     event = rest('{"n": 1}\n{"n": 2}')
@@ -207,7 +207,7 @@ def test_what_lands_from_a_lambda_is_one_object_a_request() -> None:
     assert [json.loads(line)["n"] for line in sink.raw] == [1, 2]
 
 
-def test_the_stage_before_a_path_is_no_part_of_it() -> None:
+def test_the_stage_name_is_removed_from_the_path() -> None:
     staged = http("", rawPath="/prod/v1/events")
     staged["requestContext"]["stage"] = "prod"
     assert parse_head(staged).path == "/v1/events"
@@ -231,7 +231,7 @@ def private_gateway(sink: Sink, vault: Any, keyring: LocalKeyring, **more: Any) 
 
 
 @pytest.mark.parametrize("form", [rest, http])
-def test_a_lambda_strips_events_and_brings_what_is_sealed_to_the_vault_first(form: Any, tmp_path: Path) -> None:
+def test_a_lambda_redacts_events_and_stores_sealed_frames_in_the_vault_first(form: Any, tmp_path: Path) -> None:
     sink, vault, keyring = Sink(), LocalObjects(tmp_path / "vault"), LocalKeyring(tmp_path / "keys")
     answer = private_gateway(sink, vault, keyring).handle(form('{"id": "p1", "email": "canary@example.org"}'))
 
@@ -249,7 +249,7 @@ def test_a_lambda_strips_events_and_brings_what_is_sealed_to_the_vault_first(for
     assert (identity.subject, identity.value) == (json.loads(raw)["id"], "canary@example.org")
 
 
-def test_nothing_goes_on_while_the_vault_of_a_lambda_is_away(tmp_path: Path) -> None:
+def test_nothing_is_delivered_while_the_vault_of_a_lambda_is_unavailable(tmp_path: Path) -> None:
     sink = Sink()
     answer = private_gateway(sink, Away(), LocalKeyring(tmp_path)).handle(
         rest('{"id": "p1", "email": "a@example.org"}')
@@ -259,7 +259,7 @@ def test_nothing_goes_on_while_the_vault_of_a_lambda_is_away(tmp_path: Path) -> 
     assert not sink.raw
 
 
-def test_a_lambda_opens_its_keys_from_the_environment_and_hears_of_the_erased(tmp_path: Path) -> None:
+def test_a_lambda_opens_its_keys_from_the_environment_and_reloads_suppressions(tmp_path: Path) -> None:
     lake, sink, now = PeopleLake(tmp_path), Sink(), [0.0]
     fields = SPEC.model_dump(by_alias=True, mode="json")
     fields["sources"]["games"]["pipeline"] = "shop"

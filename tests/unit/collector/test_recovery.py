@@ -52,7 +52,7 @@ def test_an_empty_folder_begins_with_the_first_event(tmp_path: Path) -> None:
     assert recovered(tmp_path) == RecoveredSpool(1, 0, ())
 
 
-def test_the_torn_end_of_the_newest_segment_is_cut_wherever_it_was_torn(tmp_path: Path) -> None:
+def test_the_incomplete_end_of_the_last_segment_is_truncated_at_any_offset(tmp_path: Path) -> None:
     whole = segment(tmp_path, 1, 3).read_bytes()
     [path] = tmp_path.glob("seg-*")
     ends = [frame.end for frame in Segment.open(path).frames()]
@@ -67,7 +67,7 @@ def test_the_torn_end_of_the_newest_segment_is_cut_wherever_it_was_torn(tmp_path
 
 
 @pytest.mark.parametrize("size", [0, 1, HEADER_BYTES - 1, HEADER_BYTES, HEADER_BYTES + 5])
-def test_a_segment_whose_making_was_cut_off_goes_and_its_number_is_given_again(tmp_path: Path, size: int) -> None:
+def test_a_partially_created_segment_is_removed_and_its_number_reused(tmp_path: Path, size: int) -> None:
     segment(tmp_path, 1, 2)
     path = segment(tmp_path, 3, 1)
     path.write_bytes(path.read_bytes()[:size])
@@ -77,7 +77,7 @@ def test_a_segment_whose_making_was_cut_off_goes_and_its_number_is_given_again(t
 
 
 @pytest.mark.parametrize("newest", [True, False])
-def test_damage_before_good_frames_is_put_aside_and_costs_its_own_event(tmp_path: Path, newest: bool) -> None:
+def test_damage_before_valid_frames_is_kept_aside_and_loses_only_its_event(tmp_path: Path, newest: bool) -> None:
     path = segment(tmp_path, 1, 4)
     if not newest:
         segment(tmp_path, 5, 1)
@@ -94,7 +94,7 @@ def test_damage_before_good_frames_is_put_aside_and_costs_its_own_event(tmp_path
     assert recovered(tmp_path).damages == (), "said once: the file is whole now"
 
 
-def test_the_end_of_an_older_segment_is_damage_and_no_torn_group(tmp_path: Path) -> None:
+def test_an_incomplete_end_of_an_older_segment_is_damage(tmp_path: Path) -> None:
     path = segment(tmp_path, 1, 4)
     segment(tmp_path, 5, 1)
     damage(path, 4)
@@ -105,7 +105,7 @@ def test_the_end_of_an_older_segment_is_damage_and_no_torn_group(tmp_path: Path)
     assert numbers(path) == [1, 2, 3]
 
 
-def test_a_segment_whose_head_is_damaged_gives_its_events(tmp_path: Path) -> None:
+def test_a_segment_with_a_damaged_header_yields_its_events(tmp_path: Path) -> None:
     path = segment(tmp_path, 1, 3)
     content = bytearray(path.read_bytes())
     content[9] ^= 1
@@ -118,7 +118,7 @@ def test_a_segment_whose_head_is_damaged_gives_its_events(tmp_path: Path) -> Non
     assert Segment.open(path).header is not None
 
 
-def test_what_a_failed_sync_left_behind_the_last_promise_is_nobodys(tmp_path: Path) -> None:
+def test_bytes_of_a_failed_sync_after_the_last_acknowledged_event_are_ignored(tmp_path: Path) -> None:
     path = segment(tmp_path, 1, 4)
     segment(tmp_path, 3, 2)
 
@@ -127,7 +127,7 @@ def test_what_a_failed_sync_left_behind_the_last_promise_is_nobodys(tmp_path: Pa
     assert (numbers(path), outcome.next_seq, outcome.damages) == ([1, 2], 5, ())
 
 
-def test_a_crash_between_the_steps_of_putting_aside_is_made_good(
+def test_a_crash_while_replacing_a_damaged_segment_is_recovered(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = segment(tmp_path, 1, 4)
@@ -143,7 +143,7 @@ def test_a_crash_between_the_steps_of_putting_aside_is_made_good(
     assert not [item for item in Segment.open(path).scan() if isinstance(item, UnreadableBytes)]
 
 
-def test_numbers_go_on_where_every_segment_is_delivered_and_gone(tmp_path: Path) -> None:
+def test_numbering_continues_after_every_segment_is_delivered_and_deleted(tmp_path: Path) -> None:
     progress = {
         "format": 1,
         "sources": {
@@ -156,7 +156,7 @@ def test_numbers_go_on_where_every_segment_is_delivered_and_gone(tmp_path: Path)
     assert recovered(tmp_path).next_seq == 89
 
 
-def test_progress_that_cannot_be_read_is_no_reason_to_begin_anew(tmp_path: Path) -> None:
+def test_unreadable_progress_does_not_restart_the_numbering(tmp_path: Path) -> None:
     (tmp_path / "progress.json").write_text("{")
 
     with pytest.raises(ContractError) as caught:
@@ -164,7 +164,7 @@ def test_progress_that_cannot_be_read_is_no_reason_to_begin_anew(tmp_path: Path)
     assert caught.value.condition == "SPOOL_FOLDER_DAMAGED"
 
 
-def test_a_folder_is_of_one_process_and_keeps_its_id_and_the_numbers_of_its_sources(tmp_path: Path) -> None:
+def test_a_folder_is_locked_by_one_process_and_keeps_its_id_and_source_numbers(tmp_path: Path) -> None:
     first = SpoolFolder.acquire(tmp_path)
     assert first.source_numbers(["games", "web"]) == {"games": 0, "web": 1}
     with pytest.raises(ConcurrencyError) as caught:
@@ -180,7 +180,7 @@ def test_a_folder_is_of_one_process_and_keeps_its_id_and_the_numbers_of_its_sour
 
 
 @pytest.mark.parametrize(("name", "content"), [("id", b"short"), ("sources.json", b"{"), ("sources.json", b"[1]")])
-def test_a_folder_whose_names_are_damaged_is_refused(tmp_path: Path, name: str, content: bytes) -> None:
+def test_a_folder_with_damaged_source_names_is_rejected(tmp_path: Path, name: str, content: bytes) -> None:
     (tmp_path / name).write_bytes(content)
 
     with pytest.raises(ContractError) as caught:

@@ -77,7 +77,7 @@ def test_the_canary_of_a_batch_is_sealed_and_nowhere_else(tmp_path: Path) -> Non
     assert "canary" in b"".join(plain.payloads).decode(), "with stripping off it is there"
 
 
-def test_events_that_may_not_be_kept_are_dropped_and_counted(tmp_path: Path) -> None:
+def test_suppressed_events_are_dropped_and_counted(tmp_path: Path) -> None:
     erased = suppression_digest(KEY, token(KEY, kind="player", value="p-9"))
     strip = source_strip(LocalKeyring(tmp_path), Suppression(1, {erased: None}))
     stage = Stage(strip=strip)
@@ -95,14 +95,14 @@ def test_events_that_may_not_be_kept_are_dropped_and_counted(tmp_path: Path) -> 
     assert content(stage.send({"batch": [{"id": "p-9"}]}))["accepted"] == 1
 
 
-def test_without_a_key_to_seal_by_a_request_is_turned_away_and_comes_again(tmp_path: Path) -> None:
+def test_without_an_encryption_key_a_request_is_rejected_and_retried(tmp_path: Path) -> None:
     stage = Stage(strip=source_strip(AwayKeys(tmp_path)))
 
     assert code(stage.send(batch({"id": "p-7"}))) == (503, "keys")
     assert stage.payloads == []
 
 
-def test_what_is_sealed_comes_from_the_spool_to_the_vault_and_frees_it(tmp_path: Path) -> None:
+def test_sealed_frames_are_delivered_from_the_spool_to_the_vault(tmp_path: Path) -> None:
     keyring, vault = LocalKeyring(tmp_path / "keys"), LocalObjects(tmp_path / "vault")
     strip, spool, games = source_strip(keyring), WrittenSpool(tmp_path / "w0").segment(), Shelf()
     for number in range(3):
@@ -145,7 +145,7 @@ class ClosedVault:
         raise TransientError("STORAGE_UNREACHABLE", "away")
 
 
-def test_a_segment_stays_until_the_vault_has_what_is_sealed_in_it(tmp_path: Path) -> None:
+def test_a_segment_stays_until_the_vault_has_its_sealed_frames(tmp_path: Path) -> None:
     strip, spool, games = source_strip(LocalKeyring(tmp_path)), WrittenSpool(tmp_path / "w0").segment(), Shelf()
     request = strip.begin_request(int(NOW * 1000))
     request.redact({"id": "p-7", "context": {"traits": {"email": CANARY}}})
@@ -171,7 +171,7 @@ def test_a_segment_stays_until_the_vault_has_what_is_sealed_in_it(tmp_path: Path
     folder.close()
 
 
-def test_a_body_that_cannot_be_read_is_sealed_under_the_key_of_its_day(tmp_path: Path) -> None:
+def test_an_unreadable_body_is_encrypted_with_the_key_of_its_day(tmp_path: Path) -> None:
     stage = Stage(strip=source_strip(LocalKeyring(tmp_path)))
     stage.send('{"batch":[{"email":"' + CANARY)
 
@@ -182,7 +182,7 @@ def test_a_body_that_cannot_be_read_is_sealed_under_the_key_of_its_day(tmp_path:
 
 
 @pytest.mark.parametrize("field", ["messageId", "timestamp", "name"])
-def test_headers_and_addresses_are_no_part_of_what_is_kept(tmp_path: Path, field: str) -> None:
+def test_headers_and_addresses_are_not_stored(tmp_path: Path, field: str) -> None:
     stage = Stage(strip=source_strip(LocalKeyring(tmp_path)))
     stage.send({"batch": [{"id": "p-7", field: "x"}]}, f"/v1/batch?who={CANARY}", referer=CANARY, user_agent=CANARY)
 

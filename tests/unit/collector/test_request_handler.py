@@ -23,7 +23,7 @@ def headers(answer: Any) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("path", ["/v1/batch", "/v1/b", "/v1/import", "/beacon/v1/batch"])
-def test_a_batch_is_taken_at_every_path_of_one(path: str) -> None:
+def test_a_batch_is_accepted_at_every_batch_path(path: str) -> None:
     stage = Stage()
 
     answer = stage.send({"batch": [TRACK, {"b": 2}], "context": {"app": "x"}, "sentAt": "2026-11-23T12:00:00Z"}, path)
@@ -52,14 +52,14 @@ def test_a_batch_is_taken_at_every_path_of_one(path: str) -> None:
 @pytest.mark.parametrize(
     "name", ["track", "identify", "page", "screen", "group", "alias", "t", "i", "p", "s", "g", "a"]
 )
-def test_one_event_is_taken_at_its_short_and_its_long_path(name: str) -> None:
+def test_a_single_event_is_accepted_at_its_short_and_long_path(name: str) -> None:
     stage = Stage()
 
     assert content(stage.send(TRACK, f"/v1/{name}"))["accepted"] == 1
     assert stage.events()[0]["event"] == "click"
 
 
-def test_cloud_events_are_taken_alone_and_in_batches() -> None:
+def test_cloud_events_are_accepted_singly_and_in_batches() -> None:
     stage = Stage()
     event = {"specversion": "1.0", "id": "c-1", "source": "/shop", "type": "order", "time": "2026-11-23T11:00:00Z"}
 
@@ -70,7 +70,7 @@ def test_cloud_events_are_taken_alone_and_in_batches() -> None:
     assert stage.events()[0]["_collector"]["time"] == "2026-11-23T11:00:00.000Z"
 
 
-def test_lines_are_taken_whatever_the_content_type_says() -> None:
+def test_lines_are_accepted_with_any_content_type() -> None:
     stage = Stage()
     for kind in ("application/x-ndjson", "text/plain", ""):
         assert content(stage.send('{"a":1}\n{"b":2}\n', "/v1/events", content_type=kind))["accepted"] == 2
@@ -88,7 +88,7 @@ BAD = [
 
 
 @pytest.mark.parametrize("bad", BAD, ids=lambda text: text[:12])
-def test_one_bad_event_of_a_hundred_is_kept_and_quarantined_and_turns_no_neighbour_away(bad: str) -> None:
+def test_one_malformed_event_of_a_hundred_is_quarantined_and_does_not_affect_others(bad: str) -> None:
     stage = Stage()
     good = [json.dumps({"n": number}) for number in range(99)]
     events = [*good[:40], bad, *good[40:]]
@@ -104,7 +104,7 @@ def test_one_bad_event_of_a_hundred_is_kept_and_quarantined_and_turns_no_neighbo
     assert json.dumps(bad, ensure_ascii=False)[1:-1].encode() in malformed.raw
 
 
-def test_without_keeping_it_an_event_that_cannot_be_read_would_be_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_quarantine_an_unreadable_event_would_be_lost(monkeypatch: pytest.MonkeyPatch) -> None:
     def dropping(sent: RequestBody, *rest: Any) -> list[tuple[bytes, ...] | None]:
         stamped = stamp_events(sent, *rest)
         return [parts if event.value is not None else None for event, parts in zip(sent.events, stamped, strict=True)]
@@ -117,7 +117,7 @@ def test_without_keeping_it_an_event_that_cannot_be_read_would_be_gone(monkeypat
     assert [item["n"] for item in stage.landed()] == [1, 2], "nothing is in quarantine"
 
 
-def test_half_a_surrogate_pair_is_an_event_like_others() -> None:
+def test_half_a_surrogate_pair_is_accepted() -> None:
     stage = Stage()
 
     answer = stage.send('{"batch":[{"a":"cut \\ud83d"},{"b":1}]}')
@@ -127,7 +127,7 @@ def test_half_a_surrogate_pair_is_an_event_like_others() -> None:
     assert [event["b"] for event in stage.events() if "b" in event] == [1]
 
 
-def test_an_event_that_is_never_closed_takes_what_is_in_it_to_quarantine_and_nothing_is_dropped() -> None:
+def test_an_unclosed_event_is_quarantined_with_its_content_and_nothing_is_dropped() -> None:
     stage = Stage()
 
     answer = stage.send('{"batch":[{"a":1},{"open":[{"b":2},{"c":3}]}')
@@ -139,7 +139,7 @@ def test_an_event_that_is_never_closed_takes_what_is_in_it_to_quarantine_and_not
 
 
 @pytest.mark.parametrize("body", [b"", b"\xff\xfe", b"3", b"[]", b'{"no":"batch"}', gzip.compress(b"{}")[:9]])
-def test_whatever_passes_key_and_size_is_kept(body: bytes) -> None:
+def test_every_body_with_a_valid_key_and_size_is_accepted(body: bytes) -> None:
     stage = Stage()
 
     assert stage.send(body).status == 200
@@ -147,7 +147,7 @@ def test_whatever_passes_key_and_size_is_kept(body: bytes) -> None:
         assert isinstance(stage.landed()[0], Malformed)
 
 
-def test_a_number_that_no_double_holds_lands_as_it_was_sent() -> None:
+def test_a_number_beyond_double_precision_lands_unchanged() -> None:
     stage = Stage()
     stage.send('{"batch":[{"n":100000000000000000000000000001, "p":1.10,"_collector":{"seq":9},"c":"_collector"}]}')
 
@@ -156,7 +156,7 @@ def test_a_number_that_no_double_holds_lands_as_it_was_sent() -> None:
 
 
 @pytest.mark.parametrize("where", ["basic", "query", "body"])
-def test_the_key_is_in_the_head_in_the_query_or_in_the_body(where: str) -> None:
+def test_the_key_is_in_the_header_the_query_or_the_body(where: str) -> None:
     stage = Stage()
     body: dict[str, Any] = {"batch": [TRACK]}
     match where:
@@ -173,7 +173,7 @@ def test_the_key_is_in_the_head_in_the_query_or_in_the_body(where: str) -> None:
     assert len(stage.payloads) == 1
 
 
-def test_an_old_key_is_taken_to_the_end_of_its_last_day_beside_the_new_one() -> None:
+def test_an_old_key_is_valid_to_the_end_of_its_last_day_together_with_the_new_one() -> None:
     keys = [{"sha256": digest(KEY), "until": "2026-11-23"}, {"sha256": digest("new")}]
     stage = Stage(declared({"keys": keys}))
     body = {"batch": [TRACK]}
@@ -183,7 +183,7 @@ def test_an_old_key_is_taken_to_the_end_of_its_last_day_beside_the_new_one() -> 
     assert [stage.send(body, key=key).status for key in (KEY, "new")] == [401, 200]
 
 
-def test_scripts_of_pages_that_are_declared_may_send_and_read_every_answer() -> None:
+def test_scripts_of_declared_origins_may_send_and_read_every_response() -> None:
     stage = Stage()
     body = {"batch": [TRACK]}
     allowed = [
@@ -214,7 +214,7 @@ def test_without_its_headers_an_error_could_not_be_read_by_a_script(monkeypatch:
     assert b"access-control-allow-origin" not in bare
 
 
-def test_scripts_of_other_pages_may_not() -> None:
+def test_scripts_of_other_origins_are_rejected() -> None:
     stage = Stage()
 
     answer = stage.send({"batch": [TRACK]}, origin="https://evil.example.org")
@@ -224,7 +224,7 @@ def test_scripts_of_other_pages_may_not() -> None:
     assert Stage(declared({"origins": ["*"]})).send({"batch": [TRACK]}, origin="https://any.example").status == 200
 
 
-def test_a_rate_counts_events_and_says_when_to_come_again() -> None:
+def test_a_rate_limit_counts_events_and_returns_when_to_retry() -> None:
     stage = Stage(declared({"rate": {"events_per_second": 0.001, "burst": 100}}))
     body = {"batch": [TRACK] * 60}
 
@@ -238,7 +238,7 @@ def test_a_rate_counts_events_and_says_when_to_come_again() -> None:
 
 
 @pytest.mark.parametrize("problem", ["spool_full", "disk"])
-def test_a_spool_that_takes_nothing_is_said_before_the_body_is_read(problem: str) -> None:
+def test_a_full_spool_rejects_before_the_body_is_read(problem: str) -> None:
     stage = Stage()
     stage.refusal = problem
 
@@ -248,7 +248,7 @@ def test_a_spool_that_takes_nothing_is_said_before_the_body_is_read(problem: str
     assert 1 <= int(headers(answer)["retry-after"]) <= 30
 
 
-def test_a_body_that_inflates_beyond_the_limit_is_too_large() -> None:
+def test_a_body_that_decompresses_beyond_the_limit_is_too_large() -> None:
     stage = Stage()
 
     bomb = gzip.compress(bytes(64 << 20), 1) * 14  # 900 MB
@@ -259,7 +259,7 @@ def test_a_body_that_inflates_beyond_the_limit_is_too_large() -> None:
     assert stage.send(gzip.compress(json.dumps({"batch": [TRACK]}).encode()), content_encoding="gzip").status == 200
 
 
-def test_every_refusal_has_what_sdks_read_and_none_has_a_status_that_they_take_for_another() -> None:
+def test_every_rejection_has_the_fields_and_the_status_that_sdks_expect() -> None:
     for name, row in REJECTIONS.items():
         answer = reject(name, "r1")
         assert set(content(answer)) == {"code", "message", "request_id"}
@@ -268,7 +268,7 @@ def test_every_refusal_has_what_sdks_read_and_none_has_a_status_that_they_take_f
         assert row.is_retryable == (answer.status in (429, 500, 503))
 
 
-def test_the_shape_of_api_gateway_has_the_event_in_its_body_and_no_address() -> None:
+def test_the_api_gateway_layout_has_the_event_in_its_body_and_no_address() -> None:
     stage = Stage(declared({"wrap": "api_gateway"}))
     stage.send({"batch": [{"eventName": "login", "eventTime": 7, "p": 1.10}, 3]})
 
@@ -283,7 +283,7 @@ def test_the_shape_of_api_gateway_has_the_event_in_its_body_and_no_address() -> 
     assert '"seq":2,' in broken["body"]
 
 
-def test_what_is_stripped_is_gone_before_anything_is_kept_and_what_cannot_be_read_is_not_kept_at_all() -> None:
+def test_events_are_redacted_before_they_are_stored_and_unreadable_ones_are_not_stored() -> None:
     canary = "canary@example.org"
 
     class CanaryRedaction:

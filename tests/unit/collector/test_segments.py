@@ -44,7 +44,7 @@ def read(path: Path) -> list[tuple[int, str]]:
     return [(frame.seq, frame.payload.decode()) for frame in Segment.open(path).frames()]
 
 
-def test_a_segment_cut_at_any_byte_gives_the_frames_before_the_cut(tmp_path: Path) -> None:
+def test_a_segment_truncated_at_any_byte_yields_the_frames_before_it(tmp_path: Path) -> None:
     path, texts = tmp_path / "cut.wal", ['{"a":1}', "", '{"b":"ä"}']
     places = written(path, texts)
     whole = path.read_bytes()
@@ -63,7 +63,7 @@ def test_a_segment_cut_at_any_byte_gives_the_frames_before_the_cut(tmp_path: Pat
 
 @settings(max_examples=examples(40))
 @given(texts=payloads, data=st.data())
-def test_a_flipped_bit_costs_its_own_frame_and_no_other(
+def test_a_flipped_bit_loses_only_its_own_frame(
     tmp_path_factory: pytest.TempPathFactory, texts: list[str], data: st.DataObject
 ) -> None:
     path = tmp_path_factory.getbasetemp() / "flipped.wal"
@@ -95,7 +95,7 @@ def test_without_the_checksum_a_flipped_bit_would_be_read_as_an_event(
     assert read(path) == [(41, '{"a":0}')]
 
 
-def test_what_a_client_sends_is_never_taken_for_a_frame_behind_damage(tmp_path: Path) -> None:
+def test_client_data_is_never_mistaken_for_a_frame_after_damage(tmp_path: Path) -> None:
     path = tmp_path / "forged.wal"
     forged = encode_frame(42, FrameKind.EVENT, 2, b'{"forged":1}')
     text = forged.decode("latin-1").encode("unicode_escape").decode().replace("\\x00", "\\u0000")
@@ -107,14 +107,14 @@ def test_what_a_client_sends_is_never_taken_for_a_frame_behind_damage(tmp_path: 
     assert read(path) == [(42, '{"y":1}')]
 
 
-def test_a_frame_longer_than_what_is_read_ahead_is_whole(tmp_path: Path) -> None:
+def test_a_frame_longer_than_the_read_ahead_is_complete(tmp_path: Path) -> None:
     path, texts = tmp_path / "long.wal", ["a" * (3 << 20), "b", "c" * (1 << 20), "d" * 7]
     written(path, texts)
 
     assert [text for _, text in read(path)] == texts
 
 
-def test_reading_begins_and_ends_where_it_is_told_to(tmp_path: Path) -> None:
+def test_reading_respects_start_and_end(tmp_path: Path) -> None:
     path = tmp_path / "part.wal"
     places = written(path, ["a", "b", "c", "d"])
     segment = Segment.open(path)
@@ -124,7 +124,7 @@ def test_reading_begins_and_ends_where_it_is_told_to(tmp_path: Path) -> None:
     assert [(frame.start, frame.end) for frame in segment.frames()] == places
 
 
-def test_frames_of_other_kinds_have_the_number_of_the_event_behind_them(tmp_path: Path) -> None:
+def test_frames_of_other_kinds_have_the_number_of_the_next_event(tmp_path: Path) -> None:
     path = tmp_path / "kinds.wal"
     frames = [(41, FrameKind.DATA_KEY, b"\0key\0"), (41, FrameKind.IDENTITIES, b"\0\0"), (41, FrameKind.EVENT, b"{}")]
     path.write_bytes(HEADER.encode() + b"".join(encode_frame(seq, kind, 1, data) for seq, kind, data in frames))
@@ -135,7 +135,7 @@ def test_frames_of_other_kinds_have_the_number_of_the_event_behind_them(tmp_path
     assert [(item.seq, item.kind, item.payload) for item in items if isinstance(item, Frame)] == frames
 
 
-def test_a_segment_of_another_version_is_refused_and_a_damaged_head_is_not(tmp_path: Path) -> None:
+def test_a_segment_of_another_version_is_rejected_and_a_damaged_header_is_not(tmp_path: Path) -> None:
     path = tmp_path / "other.wal"
     fixed = struct.pack("<4sHH16sQQ", b"DWSP", 2, 0, b"c" * 16, 1, 1)
     path.write_bytes(fixed + struct.pack("<I", zlib.crc32(fixed)))
@@ -149,7 +149,7 @@ def test_a_segment_of_another_version_is_refused_and_a_damaged_head_is_not(tmp_p
     assert Segment.open(path).header is None
 
 
-def test_names_of_segments_sort_as_their_events_do() -> None:
+def test_segment_names_sort_like_their_events() -> None:
     assert segment_name(4097) == "seg-00000000000000004097.wal"
     assert parse_segment_name(segment_name(4097)) == 4097
     assert [parse_segment_name(name) for name in ("seg-1.wal", segment_name(1) + ".damaged", "LOCK")] == [None] * 3

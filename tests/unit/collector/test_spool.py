@@ -95,7 +95,7 @@ def requests(prefix: str, count: int) -> list[str]:
 
 
 @pytest.mark.parametrize("segment_bytes", [1, 200, 1 << 20])
-def test_every_answered_event_is_there_after_a_power_failure_at_any_call(tmp_path: Path, segment_bytes: int) -> None:
+def test_every_acknowledged_event_survives_a_power_failure_at_any_call(tmp_path: Path, segment_bytes: int) -> None:
     fails_at, done = 0, False
     while not done:
         path, chance = tmp_path / str(fails_at), random.Random(fails_at)
@@ -122,7 +122,7 @@ def test_every_answered_event_is_there_after_a_power_failure_at_any_call(tmp_pat
     faults=st.dictionaries(st.integers(0, 40), st.sampled_from(["EIO", "ENOSPC", "short"]), max_size=6),
     segment_bytes=st.sampled_from([1, 150, 400, 1 << 20]),
 )
-def test_whatever_fails_answers_hold_and_numbers_have_no_gap(
+def test_after_any_failure_acknowledgements_hold_and_numbers_have_no_gap(
     tmp_path_factory: pytest.TempPathFactory,
     seed: int,
     lives: list[tuple[int, list[int]]],
@@ -170,7 +170,7 @@ def failing(faults: dict[int, str]) -> Callable[[str, int, int], int]:
 
 
 @pytest.mark.parametrize("off", ["syncs", "syncs_folder"])
-def test_without_the_sync_of_a_file_or_of_its_name_an_answered_event_would_be_lost(tmp_path: Path, off: str) -> None:
+def test_without_the_sync_of_a_file_or_its_name_an_acknowledged_event_would_be_lost(tmp_path: Path, off: str) -> None:
     life = Life(tmp_path, VolatileDisk(**{off: False}))
     life.send("a")
     life.end(random.Random(1), keeps=0.0)
@@ -187,7 +187,7 @@ class Hasty(Spool):
         super().submit(entries, lambda written: None)
 
 
-def test_an_answer_before_the_commit_would_be_a_lie(tmp_path: Path) -> None:
+def test_an_acknowledgement_before_the_commit_would_be_false(tmp_path: Path) -> None:
     life = Life(tmp_path, VolatileDisk(fails_at=2), spool=Hasty)
     life.send("a")
     life.end(random.Random(1), keeps=0.0)
@@ -195,7 +195,7 @@ def test_an_answer_before_the_commit_would_be_a_lie(tmp_path: Path) -> None:
     assert (life.taken(), events(tmp_path)) == (["a"], {})
 
 
-def test_all_that_waits_is_synced_once(tmp_path: Path) -> None:
+def test_all_queued_requests_are_synced_once(tmp_path: Path) -> None:
     gate, syncs = threading.Event(), []
 
     def slow(kind: str, number: int, size: int) -> int:
@@ -216,7 +216,7 @@ def test_all_that_waits_is_synced_once(tmp_path: Path) -> None:
     assert list(events(tmp_path).values()) == names
 
 
-def test_a_sync_that_failed_is_not_repeated_and_the_next_request_begins_a_segment(tmp_path: Path) -> None:
+def test_a_failed_sync_is_not_repeated_and_the_next_request_begins_a_segment(tmp_path: Path) -> None:
     faults = Faults()
     life = Life(tmp_path, VolatileDisk(fault=faults))
     life.send("a")
@@ -241,7 +241,7 @@ class Stubborn(Spool):
         self._on_group_written([(submission.on_written, WriteResult(problem="disk")) for submission in group])
 
 
-def test_writing_on_behind_a_failed_sync_would_give_one_number_to_two_events(tmp_path: Path) -> None:
+def test_continuing_after_a_failed_sync_would_give_one_number_to_two_events(tmp_path: Path) -> None:
     faults = Faults()
     life = Life(tmp_path, VolatileDisk(fault=faults), spool=Stubborn)
     life.send("a")
@@ -288,7 +288,7 @@ def test_two_failed_syncs_in_a_row_end_the_process(tmp_path: Path) -> None:
     assert events(tmp_path) == {1: "a"}
 
 
-def test_a_full_disk_turns_requests_away_and_the_segment_goes_on_once_there_is_space(tmp_path: Path) -> None:
+def test_a_full_disk_rejects_requests_and_the_segment_continues_once_there_is_space(tmp_path: Path) -> None:
     faults = Faults()
     life = Life(tmp_path, VolatileDisk(fault=faults))
     life.send("a")
@@ -307,7 +307,7 @@ def test_a_full_disk_turns_requests_away_and_the_segment_goes_on_once_there_is_s
 
 
 @pytest.mark.parametrize("truncates", [True, False])
-def test_what_a_full_disk_took_of_a_request_is_cut_off_or_its_number_would_be_of_two_events(
+def test_a_partial_write_on_a_full_disk_is_truncated_so_its_number_is_not_reused(
     tmp_path: Path, truncates: bool
 ) -> None:
     faults = Faults(takes=50)  # the first event of the request, and a piece of the second
@@ -328,7 +328,7 @@ def test_what_a_full_disk_took_of_a_request_is_cut_off_or_its_number_would_be_of
             events(tmp_path)
 
 
-def test_a_spool_that_is_full_says_so_and_takes_again_once_segments_are_gone(tmp_path: Path) -> None:
+def test_a_full_spool_rejects_requests_until_segments_are_deleted(tmp_path: Path) -> None:
     folder = SpoolFolder.acquire(tmp_path)
     spool = Spool(folder, SpoolSpec(max_bytes=1000, segment_bytes=1), next_seq=1)
     spool.start()
@@ -345,7 +345,7 @@ def test_a_spool_that_is_full_says_so_and_takes_again_once_segments_are_gone(tmp
     folder.close()
 
 
-def test_without_the_quota_nobody_would_be_turned_away(tmp_path: Path) -> None:
+def test_without_the_quota_no_request_would_be_rejected(tmp_path: Path) -> None:
     folder = SpoolFolder.acquire(tmp_path)
     spool = Spool(folder, SpoolSpec(max_bytes=1 << 50, segment_bytes=1), next_seq=1)
     spool.start()
@@ -360,7 +360,7 @@ def test_without_the_quota_nobody_would_be_turned_away(tmp_path: Path) -> None:
     folder.close()
 
 
-def test_a_disk_with_too_little_left_is_refused_before_it_is_full(tmp_path: Path) -> None:
+def test_requests_are_rejected_before_the_disk_is_full(tmp_path: Path) -> None:
     folder = SpoolFolder.acquire(tmp_path)
     spool = Spool(folder, SpoolSpec(min_free_percent=51), next_seq=1, disk=VolatileDisk())
 
@@ -368,7 +368,7 @@ def test_a_disk_with_too_little_left_is_refused_before_it_is_full(tmp_path: Path
     folder.close()
 
 
-def test_a_segment_ends_with_its_age_too_and_readers_never_see_more_than_is_durable(tmp_path: Path) -> None:
+def test_a_segment_also_ends_by_age_and_readers_see_durable_events_only(tmp_path: Path) -> None:
     folder = SpoolFolder.acquire(tmp_path)
     now = [1000.0]
     spool = Spool(folder, SpoolSpec(segment_seconds=60), next_seq=7, clock=lambda: now[0])
@@ -386,7 +386,7 @@ def test_a_segment_ends_with_its_age_too_and_readers_never_see_more_than_is_dura
     folder.close()
 
 
-def test_what_comes_after_the_end_is_turned_away(tmp_path: Path) -> None:
+def test_submissions_after_the_close_are_rejected(tmp_path: Path) -> None:
     life = Life(tmp_path, VolatileDisk())
     life.end()
     life.send("a")

@@ -36,7 +36,7 @@ def test_a_clock_that_is_an_hour_off_is_corrected(hours: int) -> None:
 
 
 @pytest.mark.parametrize("threshold", ["as declared", "off"])
-def test_a_devices_order_holds_though_batches_stall_on_their_way(threshold: str) -> None:
+def test_a_devices_order_is_preserved_although_batches_are_delayed(threshold: str) -> None:
     stage = Stage(declared(skew_minutes=5 if threshold == "as declared" else 1e-9))
     chance = random.Random(3)
     for number in range(30):
@@ -49,7 +49,7 @@ def test_a_devices_order_holds_though_batches_stall_on_their_way(threshold: str)
     assert (times == sorted(times)) == (threshold == "as declared")  # type: ignore[type-var]
 
 
-def test_a_retry_with_the_time_of_its_first_try_is_not_shifted() -> None:
+def test_a_retry_with_the_time_of_its_first_attempt_is_not_shifted() -> None:
     stage = Stage()
     newest = at(hours=1)
 
@@ -62,14 +62,14 @@ def test_a_retry_with_the_time_of_its_first_try_is_not_shifted() -> None:
     assert all("flags" not in stamp for stamp in stamps(stage))
 
 
-def test_events_are_flagged_as_late_and_as_of_the_future_and_never_dropped() -> None:
+def test_late_and_future_events_are_flagged_and_never_dropped() -> None:
     stage = Stage(declared(late_hours=2))
     stage.send({"batch": [{"timestamp": at(hours=3)}, {"timestamp": at(hours=-1)}, {"timestamp": "nonsense"}]})
 
     assert [stamp.get("flags") for stamp in stamps(stage)] == [["late"], ["future"], None]
 
 
-def test_bots_are_flagged_by_what_they_call_themselves() -> None:
+def test_bots_are_flagged_by_their_user_agent() -> None:
     stage = Stage()
     for agent in ("Mozilla/5.0 (compatible; Googlebot/2.1)", "Mozilla/5.0 (X11; Linux) Cubot", "Mozilla/5.0 (iPhone)"):
         stage.send({"batch": [{}]}, user_agent=agent)
@@ -77,7 +77,7 @@ def test_bots_are_flagged_by_what_they_call_themselves() -> None:
     assert [stamp.get("flags") for stamp in stamps(stage)] == [["bot"], ["bot"], None]
 
 
-def test_a_batch_without_ids_that_comes_twice_has_the_same_ids_both_times() -> None:
+def test_a_repeated_batch_without_ids_gets_the_same_ids() -> None:
     stage = Stage()
     batch = [{"timestamp": at(seconds=5), "n": number} for number in range(3)]
     stage.send({"batch": batch, "sentAt": at(seconds=1)})
@@ -90,7 +90,7 @@ def test_a_batch_without_ids_that_comes_twice_has_the_same_ids_both_times() -> N
     assert {stamp["id_from"] for stamp in stamps(stage)} == {"digest"}
 
 
-def test_ids_by_chance_would_make_two_events_of_one(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_random_ids_would_duplicate_a_repeated_event(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("collector.stamps._event_id", lambda event, time, key: ("random", f'"{random.random()}"'))
     stage = Stage()
     for _ in range(2):
@@ -99,7 +99,7 @@ def test_ids_by_chance_would_make_two_events_of_one(monkeypatch: pytest.MonkeyPa
     assert len({str(stamp["id"]) for stamp in stamps(stage)}) == 2
 
 
-def test_an_event_that_says_no_time_is_another_one_each_time() -> None:
+def test_an_event_without_a_time_gets_a_new_id_each_time() -> None:
     stage = Stage()
     stage.send({"batch": [{"n": 1}, {"n": 1}]})
 
@@ -110,7 +110,7 @@ def test_an_event_that_says_no_time_is_another_one_each_time() -> None:
 @pytest.mark.parametrize(
     ("event", "name"), [({"messageId": "m"}, "m"), ({"event_id": 7}, "7"), ({"id": 'q"\u2028'}, 'q"\u2028')]
 )
-def test_a_clients_id_is_taken_as_it_is(event: dict[str, object], name: str) -> None:
+def test_a_clients_id_is_kept(event: dict[str, object], name: str) -> None:
     stage = Stage()
     stage.send({"batch": [event]})
 
@@ -126,7 +126,7 @@ def test_a_clients_id_is_taken_as_it_is(event: dict[str, object], name: str) -> 
         (3, "192.0.2.1, 198.51.100.9", "192.0.2.0"),
     ],
 )
-def test_an_address_that_a_client_wrote_itself_counts_for_nothing(hops: int, forwarded: str, address: str) -> None:
+def test_an_address_set_by_the_client_is_ignored(hops: int, forwarded: str, address: str) -> None:
     stage = Stage(declared(listen={"trusted_hops": hops}))
     stage.send({"batch": [{}]}, x_forwarded_for=forwarded)
 
@@ -149,7 +149,7 @@ def test_an_address_that_a_client_wrote_itself_counts_for_nothing(hops: int, for
         ([], None),
     ],
 )
-def test_times_are_read_as_clients_write_them(value: object, milliseconds: int | None) -> None:
+def test_times_are_parsed_in_all_client_formats(value: object, milliseconds: int | None) -> None:
     assert epoch_ms(value) == milliseconds
     if milliseconds is not None:
         assert epoch_ms(iso(milliseconds)) == milliseconds

@@ -42,7 +42,9 @@ class Stream:
     st.lists(st.floats(0, 0.9), max_size=5),
     st.integers(0, 99),
 )
-def test_each_record_is_taken_once_whatever_is_refused(sizes: list[int], refusing: list[float], seed: int) -> None:
+def test_each_record_is_accepted_once_regardless_of_rejections(
+    sizes: list[int], refusing: list[float], seed: int
+) -> None:
     stream = Stream(*refusing, seed=seed)
     records = [OutgoingRecord(str(at).encode().ljust(size, b"."), "1") for at, size in enumerate(sizes)]
 
@@ -51,7 +53,7 @@ def test_each_record_is_taken_once_whatever_is_refused(sizes: list[int], refusin
     assert Counter(each["Data"] for each in stream.taken) == Counter(record.data for record in records)
 
 
-def test_only_what_was_refused_is_sent_again_after_a_growing_wait() -> None:
+def test_only_rejected_records_are_resent_with_backoff() -> None:
     stream, waits = Stream(0.5, 0.5, 0.5), list[float]()
     StreamWriter(stream, "events", sleep=waits.append, seed=1).put([OutgoingRecord(b"x", "1")] * 100)
 
@@ -61,14 +63,14 @@ def test_only_what_was_refused_is_sent_again_after_a_growing_wait() -> None:
     assert waits == sorted(waits)
 
 
-def test_a_call_that_failed_as_a_whole_is_made_again() -> None:
+def test_a_completely_failed_call_is_retried() -> None:
     stream = Stream(None, None)
     StreamWriter(stream, "events", sleep=lambda seconds: None).put([OutgoingRecord(b"x", "1")])
 
     assert len(stream.taken) == 1
 
 
-def test_what_is_never_taken_is_named_and_may_be_sent_again() -> None:
+def test_permanently_rejected_records_are_returned_and_may_be_sent_again() -> None:
     stream = Stream(*[1.0] * 8)
     refusals = StreamWriter(stream, "events", sleep=lambda seconds: None).put([OutgoingRecord(b"x", "1")] * 3)
 
@@ -87,7 +89,7 @@ class Particular(Stream):
 
 
 @given(st.lists(st.booleans(), min_size=1, max_size=700))
-def test_records_that_make_a_call_impossible_cost_their_neighbours_nothing(poisoned: list[bool]) -> None:
+def test_records_that_fail_a_call_do_not_affect_others(poisoned: list[bool]) -> None:
     stream, waits = Particular(), list[float]()
     records = [OutgoingRecord(b"poison" if bad else b"good %d" % at, "1") for at, bad in enumerate(poisoned)]
 
@@ -103,7 +105,7 @@ def test_records_that_make_a_call_impossible_cost_their_neighbours_nothing(poiso
 
 
 @pytest.mark.parametrize("code", ["ResourceNotFoundException", "AccessDeniedException", "ValidationException"])
-def test_a_call_refused_for_its_stream_or_its_rights_blames_no_record(code: str) -> None:
+def test_a_call_rejected_for_its_stream_or_permissions_blames_no_record(code: str) -> None:
     class Closed(Stream):
         def put_records(self, **call: Any) -> dict[str, Any]:
             raise ClientError({"Error": {"Code": code, "Message": "Value at 'streamName' failed"}}, "PutRecords")

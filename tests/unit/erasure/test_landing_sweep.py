@@ -14,7 +14,7 @@ from deltaworks.erasure import landing_sweep
 from deltaworks.sources.objects.replacement_tags import ReplacementTags
 from tests.unit.erasure.landed_people import LandedPeople, order
 from tests.unit.sources.conftest import aws_endpoint, landing
-from tests.unit.sources.objects.relay.relay_stage import relay_of, running
+from tests.unit.sources.objects.relay.relay_harness import relay_of, running
 from tests.waiting import eventually
 
 __all__ = ["aws_endpoint", "landing"]

@@ -20,7 +20,7 @@ SENT = {"a", "b", "c"}
         (["a", "b", "x"], {"strange": {"x"}}),
     ],
 )
-def test_what_was_answered_is_there_once_and_what_was_not_at_most_once(
+def test_acknowledged_events_are_present_once_and_others_at_most_once(
     there: list[str], wrong: dict[str, set[str]]
 ) -> None:
     verdict = judge_collected({"a", "b"}, SENT, there)

@@ -34,12 +34,12 @@ def loads_pandas(*process: str) -> bool:
     return bool(json.loads(ran.stdout.lower()))
 
 
-def test_a_planner_loads_no_pandas_which_pyarrow_does_by_itself() -> None:
+def test_a_planner_imports_no_pandas_although_pyarrow_would() -> None:
     assert not loads_pandas(PLANNER_MODULE)
     assert loads_pandas("another")
 
 
-def test_the_processes_before_it_do_without_pandas_too_and_those_that_read_rows_may_have_it() -> None:
+def test_earlier_planner_processes_import_no_pandas_and_workers_may() -> None:
     making, preparing = sorted(SOURCE_RUNNERS)
 
     assert not loads_pandas(DAEMON_MODULE, making)
@@ -47,6 +47,6 @@ def test_the_processes_before_it_do_without_pandas_too_and_those_that_read_rows_
     assert loads_pandas(DAEMON_MODULE, "pyspark.worker")
 
 
-def test_spark_calls_them_so() -> None:
+def test_the_module_names_are_sparks() -> None:
     for module in (PLANNER_MODULE, DAEMON_MODULE, *SOURCE_RUNNERS):
         assert importlib.util.find_spec(module) is not None, "Spark has moved it: its processes have pandas again"

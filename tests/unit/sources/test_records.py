@@ -42,13 +42,13 @@ KAFKA_SCHEMA = pa.schema(
 
 
 @given(PLACES, PLACES)
-def test_places_are_ordered_as_their_seqs_and_never_share_one(one: tuple[int, int], other: tuple[int, int]) -> None:
+def test_positions_and_seqs_have_the_same_order_and_are_unique(one: tuple[int, int], other: tuple[int, int]) -> None:
     assert (record_seq(*one) < record_seq(*other)) == (one < other)
     assert 0 <= record_seq(*one) < 1 << 63
 
 
 @pytest.mark.parametrize("place", [(-1, 0), (0, -1), (1 << PARTITION_NUMBER_BITS, 0), (0, 1 << ORDINAL_BITS)])
-def test_a_place_that_does_not_fit_is_refused(place: tuple[int, int]) -> None:
+def test_a_position_out_of_range_is_rejected(place: tuple[int, int]) -> None:
     with pytest.raises(ContractError) as refused:
         record_seq(*place)
 
@@ -62,7 +62,7 @@ def kafka(*rows: dict[str, Any], topics: tuple[str, ...] = ("a", "b"), **options
     return list(KafkaReader(topics=topics, **{**defaults, **options})([batch]))
 
 
-def test_records_of_kafka_are_told_apart_by_topic_partition_and_offset() -> None:
+def test_kafka_records_are_identified_by_topic_partition_and_offset() -> None:
     places = [("a", 0, 0), ("a", 0, 1), ("a", 1, 0), ("a", 8191, 0), ("b", 0, 0)]
     found = kafka(*({"topic": t, "partition": p, "offset": o, "value": b"{}"} for t, p, o in places))
 
@@ -71,14 +71,14 @@ def test_records_of_kafka_are_told_apart_by_topic_partition_and_offset() -> None
     assert [record.payload.key for record in found] == [f"{t}/{p}/{o}" for t, p, o in places]
 
 
-def test_a_partition_without_a_number_left_is_refused() -> None:
+def test_a_partition_beyond_the_maximum_is_rejected() -> None:
     with pytest.raises(ContractError) as refused:
         kafka({"partition": 8192, "value": b"{}"})
 
     assert refused.value.condition == "RECORD_SEQ_EXHAUSTED"
 
 
-def test_what_a_record_says_of_itself_is_kept() -> None:
+def test_record_metadata_is_preserved() -> None:
     headers = [{"key": "h", "value": b"1"}, {"key": "n", "value": None}]
     [record] = kafka({"offset": 7, "value": b"{}", "key": b"\xffk", "headers": headers})
 
@@ -94,7 +94,7 @@ def test_what_a_record_says_of_itself_is_kept() -> None:
     }
 
 
-def test_compressed_records_are_opened_and_broken_or_large_ones_kept_as_they_are() -> None:
+def test_compressed_records_are_decompressed_and_damaged_or_large_ones_kept_unchanged() -> None:
     small, large = gzip.compress(b"{}"), gzip.compress(b"x" * 5_000)
     found = kafka(*({"offset": at, "value": value} for at, value in enumerate((small, b"\x1f\x8bno", large))))
 
@@ -116,7 +116,9 @@ def test_tombstones_are_rejected_or_events() -> None:
 
 @pytest.mark.parametrize("value", [b"{}", b"\x1f\x8bno", None])
 @pytest.mark.parametrize(("timestamp", "arrived"), [(1_000_000, 1_000_000), (-1_000, None), (None, None)])
-def test_an_event_arrives_when_its_topic_says(value: bytes | None, timestamp: int | None, arrived: int | None) -> None:
+def test_the_arrival_time_is_the_records_timestamp(
+    value: bytes | None, timestamp: int | None, arrived: int | None
+) -> None:
     """A client that sends no time has -1 for one, which is none."""
     for options in ({}, {"has_tombstone_events": True}, {"with_fields": False}):
         [record] = kafka({"value": value, "timestamp": timestamp}, **options)
@@ -124,12 +126,12 @@ def test_an_event_arrives_when_its_topic_says(value: bytes | None, timestamp: in
         assert record.payload.arrived_at_us == arrived
 
 
-def test_records_behind_are_counted_over_partitions_new_ones_whole() -> None:
+def test_the_backlog_counts_all_partitions_and_new_ones_completely() -> None:
     assert count_offsets_between({"a": {"0": 5}}, {"a": {"0": 9, "1": 3}, "b": {"0": 2}}) == 4 + 3 + 2
     assert count_offsets_between({"a": {"0": 9}}, {"a": {"0": 5}}) == 0
 
 
-def test_a_login_is_written_as_jaas_reads_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_login_is_quoted_for_jaas(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("U", 'a"b')
     monkeypatch.setenv("P", "c\\d")
     authority = tmp_path / "ca.pem"
@@ -147,7 +149,7 @@ def test_a_login_is_written_as_jaas_reads_it(monkeypatch: pytest.MonkeyPatch, tm
     }
 
 
-def test_stores_and_what_opens_them_are_given_by_reference(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_keystores_and_passwords_are_references(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     store = tmp_path / "client.p12"
     store.write_bytes(b"key and certificate")
     monkeypatch.setenv("STORE", str(store))
@@ -176,12 +178,12 @@ def test_stores_and_what_opens_them_are_given_by_reference(monkeypatch: pytest.M
         ({"keystore_password": "plain"}, "references"),
     ],
 )
-def test_stores_that_are_declared_by_halves_are_refused(changes: dict[str, str], told: str) -> None:
+def test_incomplete_keystore_declarations_are_rejected(changes: dict[str, str], told: str) -> None:
     with pytest.raises(ValidationError, match=told):
         KafkaSecuritySpec.model_validate({"protocol": "SSL"} | changes)
 
 
-def test_records_of_kinesis_are_told_apart_by_shard_and_count() -> None:
+def test_kinesis_records_are_identified_by_shard_and_ordinal() -> None:
     whole = {"stream_name": "s", "partition_key": "k", "data": b"{}", "approximate_arrival_timestamp": 2_000_000}
     rows = [
         {**whole, "shard_id": f"shardId-{shard:012d}", "sequence_number": f"49{at}", "ordinal": at}
@@ -204,7 +206,7 @@ def test_records_of_kinesis_are_told_apart_by_shard_and_count() -> None:
         shard_number("shard")
 
 
-def test_rows_of_a_table_are_events_at_their_place_in_the_batch() -> None:
+def test_rows_of_a_table_are_events_with_their_position_in_the_batch() -> None:
     batch = pa.RecordBatch.from_pydict({"position": [3, 9], "row": ['{"a": 1}', '{"a": null}']})
     found = [record.payload for record in RowReader(key="p/t", seq=12)([batch])]
 
@@ -220,7 +222,7 @@ YEAR_10000 = 253_402_300_800_000_000
 
 
 @pytest.mark.parametrize("at", [MICROS_AS_MILLIS, YEAR_10000, 2**63 - 1, -62_135_596_800_000_001])
-def test_a_record_of_a_time_beyond_the_calendar_is_read_and_noted(at: int) -> None:
+def test_a_record_with_a_time_out_of_range_is_read_and_counted(at: int) -> None:
     records = kafka({"value": b"{}", "timestamp": at}, {"offset": 1, "value": b"{}"}, with_fields=False)
     facts = ReadStatistics()
     assert len(list(facts.count(records))) == 2
@@ -235,14 +237,14 @@ def test_a_record_of_a_time_beyond_the_calendar_is_read_and_noted(at: int) -> No
     assert times in [(other, "9999-12-31T23:59:59.999999+00:00"), ("0001-01-01T00:00:00+00:00", other)]
 
 
-def test_records_of_ordinary_times_have_nothing_noted_of_them() -> None:
+def test_records_with_valid_times_are_not_counted_as_out_of_range() -> None:
     facts = ReadStatistics()
     list(facts.count(kafka({"value": b"{}", "timestamp": YEAR_10000 - 1})))
 
     assert "times_out_of_range" not in facts.as_metadata()
 
 
-def test_a_time_beyond_the_calendar_fits_no_time_column_and_hinders_no_other(make_spec: Callable[..., Any]) -> None:
+def test_a_time_out_of_range_fits_no_time_column_and_does_not_affect_others(make_spec: Callable[..., Any]) -> None:
     columns = [{"name": "device", "path": "device", "type": "string"}]
     timed = [*columns, {"name": "at", "path": "_record.timestamp", "type": "timestamp"}]
     value = b'{"name": "x", "id": "1", "time": 1700000000, "device": "d"}'
@@ -260,7 +262,7 @@ def test_a_time_beyond_the_calendar_fits_no_time_column_and_hinders_no_other(mak
 
 
 @given(st.lists(st.lists(st.tuples(st.binary(max_size=9), st.integers(0, 9)), max_size=5), max_size=4))
-def test_what_was_read_is_the_sum_of_what_tasks_read(tasks: list[list[tuple[bytes, int]]]) -> None:
+def test_read_statistics_are_the_sum_of_all_tasks(tasks: list[list[tuple[bytes, int]]]) -> None:
     total = ReadStatistics()
     for task in tasks:
         own = ReadStatistics()

@@ -13,13 +13,13 @@ KNOWN = ("queueUrl", "maxFiles")
 
 
 @pytest.mark.parametrize("parse", [KinesisOptions.parse, S3SqsOptions.parse])
-def test_every_source_refuses_a_name_it_does_not_know(parse: object) -> None:
+def test_every_source_rejects_unknown_option_names(parse: object) -> None:
     assert callable(parse)
     with pytest.raises(ConfigError, match=r"SOURCE_OPTION_INVALID.*'maxfile' is not known; known are"):
         parse({"maxfile": "1"})
 
 
-def test_options_are_known_in_any_case_and_called_as_the_documents_do() -> None:
+def test_option_names_are_case_insensitive_and_spelled_as_documented() -> None:
     assert check_option_names("s", {"queueurl": "a", "MAXFILES": "b", "path": "c"}, KNOWN) == {
         "queueUrl": "a",
         "maxFiles": "b",
@@ -35,12 +35,12 @@ def test_a_number_may_be_a_size(text: str, value: int) -> None:
 @pytest.mark.parametrize(
     ("text", "said"), [("many", "whole number"), ("0", "between 1 and 9, not 0"), ("10", "between 1 and 9, not 10")]
 )
-def test_a_number_out_of_bounds_is_refused(text: str, said: str) -> None:
+def test_a_number_out_of_bounds_is_rejected(text: str, said: str) -> None:
     with pytest.raises(ConfigError, match=said):
         number_option("s", {"n": text}, "n", 1, maximum=9)
 
 
-def test_a_truth_is_true_or_false_and_nothing_else() -> None:
+def test_a_boolean_is_true_or_false() -> None:
     assert boolean_option("s", {"t": "TRUE"}, "t", default=False)
     assert boolean_option("s", {}, "t", default=True)
     with pytest.raises(ConfigError, match="'t' must be true or false"):
@@ -57,5 +57,5 @@ def test_a_truth_is_true_or_false_and_nothing_else() -> None:
         ("file:///data/state", "file:///data/state"),
     ],
 )
-def test_a_place_may_be_written_as_spark_writes_it(location: str, root: str) -> None:
+def test_a_location_may_be_written_as_spark_writes_it(location: str, root: str) -> None:
     assert storage_root(location) == root

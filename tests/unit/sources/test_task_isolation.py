@@ -112,7 +112,7 @@ NUMBERS = st.frozensets(st.integers(0, 30), max_size=6)
     rarely=NUMBERS,
     most_deaths=st.integers(2, 3),
 )
-def test_all_but_what_kills_is_read_once_and_in_order(
+def test_all_payloads_but_crashing_ones_are_read_once_and_in_order(
     tmp_path: Path, shares: list[int], evil: frozenset[int], rarely: frozenset[int], most_deaths: int
 ) -> None:
     numbers = iter(range(100))
@@ -134,7 +134,7 @@ def test_all_but_what_kills_is_read_once_and_in_order(
 
 @settings(max_examples=examples(12), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(count=st.integers(1, 9_000), evil=st.frozensets(st.integers(0, 9_000), max_size=3), most=st.integers(1, 2))
-def test_records_that_kill_are_told_apart_within_a_few_passes(
+def test_crashing_records_are_isolated_within_a_few_passes(
     tmp_path: Path, count: int, evil: frozenset[int], most: int
 ) -> None:
     worker, batch = Worker(evil), isolation(tmp_path, most_deaths=most)
@@ -153,7 +153,7 @@ def test_records_that_kill_are_told_apart_within_a_few_passes(
     assert len(passes) <= 1 + len(hit) * (2 + most)
 
 
-def test_what_an_earlier_run_left_on_record_counts(tmp_path: Path) -> None:
+def test_crashes_recorded_by_an_earlier_run_count(tmp_path: Path) -> None:
     first, references = isolation(tmp_path), [FileReference(seq, f"k{seq}", "") for seq in (1, 2, 3)]
     first.start()
     first.marker.write({"seq": 2})
@@ -168,7 +168,7 @@ def test_what_an_earlier_run_left_on_record_counts(tmp_path: Path) -> None:
     assert again.skip_reasons() == {2: "2 of 2 tasks reading it crashed: the driver died as well"}
 
 
-def test_what_is_no_death_is_raised_and_blames_nobody(tmp_path: Path) -> None:
+def test_other_errors_are_raised_and_blame_no_payload(tmp_path: Path) -> None:
     batch = isolation(tmp_path)
 
     def run(references: Sequence[Any]) -> TaskOutput:
@@ -180,7 +180,7 @@ def test_what_is_no_death_is_raised_and_blames_nobody(tmp_path: Path) -> None:
     assert batch.crashes == {}
 
 
-def test_a_death_with_nothing_open_is_raised(tmp_path: Path) -> None:
+def test_a_crash_without_an_open_payload_is_raised(tmp_path: Path) -> None:
     def run(references: Sequence[Any]) -> TaskOutput:
         raise RuntimeError(CRASH)
 
@@ -199,7 +199,7 @@ def test_a_death_with_nothing_open_is_raised(tmp_path: Path) -> None:
         ("java.net.ConnectException: refused", False),
     ],
 )
-def test_a_death_is_told_from_other_failures(text: str, died: bool) -> None:
+def test_a_crash_is_distinguished_from_other_failures(text: str, died: bool) -> None:
     assert (crash_cause(RuntimeError(text)) is not None) == died
 
 
@@ -221,7 +221,7 @@ def canary_counted(batch: CrashIsolation) -> list[int]:
 
 
 @pytest.mark.parametrize("most_deaths", [1, 2, 3])
-def test_workers_that_die_on_everything_blame_nobody(tmp_path: Path, most_deaths: int) -> None:
+def test_workers_that_crash_on_everything_blame_no_payload(tmp_path: Path, most_deaths: int) -> None:
     batch = broken_workers(isolation(tmp_path, most_deaths=most_deaths))
     references = [FileReference(seq, f"k{seq}", "") for seq in range(50)]
     worker = Worker(frozenset(range(50)))
@@ -234,7 +234,7 @@ def test_workers_that_die_on_everything_blame_nobody(tmp_path: Path, most_deaths
     assert batch.objects.list(batch.folder) == []
 
 
-def test_workers_that_die_on_all_records_blame_nobody(tmp_path: Path) -> None:
+def test_workers_that_crash_on_all_records_blame_no_record(tmp_path: Path) -> None:
     batch = broken_workers(isolation(tmp_path))
 
     def run(windows: RecordWindows, blamed: dict[int, str]) -> tuple[list[int], dict[int, str]]:
@@ -247,7 +247,7 @@ def test_workers_that_die_on_all_records_blame_nobody(tmp_path: Path) -> None:
     assert batch.objects.list(batch.folder) == []
 
 
-def test_after_the_workers_are_mended_nobody_is_to_blame(tmp_path: Path) -> None:
+def test_after_the_workers_are_repaired_no_payload_is_blamed(tmp_path: Path) -> None:
     batch, references = broken_workers(isolation(tmp_path)), [FileReference(1, "k", "")]
     with pytest.raises(ConfigError):
         read_objects_isolated([references], run_of(Worker(frozenset({1})), batch), batch)
@@ -258,7 +258,7 @@ def test_after_the_workers_are_mended_nobody_is_to_blame(tmp_path: Path) -> None
     assert output.findings.objects_missing == ["1"]
 
 
-def test_deadly_objects_alone_end_no_stream_however_many_they_are(tmp_path: Path) -> None:
+def test_crashing_objects_alone_never_end_the_stream(tmp_path: Path) -> None:
     batch = isolation(tmp_path)
     canaries = canary_counted(batch)
     references = [FileReference(seq, f"k{seq}", "") for seq in range(8)]
@@ -269,7 +269,7 @@ def test_deadly_objects_alone_end_no_stream_however_many_they_are(tmp_path: Path
     assert len(canaries) == 8
 
 
-def test_a_neighbour_that_was_read_well_is_as_good_as_the_canary(tmp_path: Path) -> None:
+def test_a_successfully_read_neighbour_replaces_the_probe(tmp_path: Path) -> None:
     batch = broken_workers(isolation(tmp_path))
     references = [FileReference(seq, f"k{seq}", "") for seq in range(5)]
 
@@ -279,7 +279,7 @@ def test_a_neighbour_that_was_read_well_is_as_good_as_the_canary(tmp_path: Path)
     assert refused == {"1", "3"}
 
 
-def test_a_canary_that_fails_otherwise_is_raised(tmp_path: Path) -> None:
+def test_a_probe_that_fails_otherwise_is_raised(tmp_path: Path) -> None:
     batch = isolation(tmp_path)
 
     def fail() -> None:

@@ -71,7 +71,7 @@ def comparable(findings: TaskFindings) -> dict[str, Any]:
 
 
 @given(OUTPUTS, st.integers(0, 1 << 20))
-def test_an_output_arrives_as_it_was_sent(output: TaskOutput, task: int) -> None:
+def test_an_output_is_serialized_unchanged(output: TaskOutput, task: int) -> None:
     sent = replace(output, task=task)
 
     arrived = TaskOutput.decode(sent.encode())
@@ -82,7 +82,7 @@ def test_an_output_arrives_as_it_was_sent(output: TaskOutput, task: int) -> None
 
 
 @given(PASSES, st.randoms(use_true_random=False))
-def test_outputs_merge_to_the_same_whole_in_whatever_order_they_come(outputs: list[TaskOutput], order: Any) -> None:
+def test_outputs_merge_to_the_same_result_in_any_order(outputs: list[TaskOutput], order: Any) -> None:
     # Hashes that are none would be compared between tasks; `test_duplicates` holds flags against a model.
     in_order = [replace(output, first_ids={}) for output in outputs]
     shuffled = list(in_order)
@@ -97,7 +97,7 @@ def test_outputs_merge_to_the_same_whole_in_whatever_order_they_come(outputs: li
 
 
 @given(PASSES)
-def test_the_whole_holds_every_file_once_in_the_order_of_tasks(outputs: list[TaskOutput]) -> None:
+def test_the_merged_output_has_every_file_once_in_task_order(outputs: list[TaskOutput]) -> None:
     merged = merge_outputs([replace(output, first_ids={}) for output in outputs], TARGET, {})
 
     tables = {table for output in outputs for table in output.files}
@@ -108,7 +108,7 @@ def test_the_whole_holds_every_file_once_in_the_order_of_tasks(outputs: list[Tas
 
 
 @given(st.lists(READ, max_size=5))
-def test_what_was_read_is_added_up(facts: list[ReadStatistics]) -> None:
+def test_read_statistics_are_added(facts: list[ReadStatistics]) -> None:
     total = sum_read_statistics(TaskOutput(read_statistics=read) for read in facts)
 
     assert total.records == sum(read.records for read in facts)

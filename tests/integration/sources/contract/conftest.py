@@ -21,8 +21,8 @@ from deltaworks.tables.lake import Lake
 from sandbox.servers.fault_proxy import FaultProxy, running_fault_proxy
 from sandbox.servers.kafka_broker import running_broker
 from sandbox.servers.object_store import running_object_store
-from tests.integration.sources.contract.driving import CHECKOUT, Drivers
-from tests.integration.sources.contract.stages import (
+from tests.integration.sources.contract.driver_process import CHECKOUT, Drivers
+from tests.integration.sources.contract.source_harnesses import (
     STAGES,
     TABLES_BUCKET,
     FileStage,

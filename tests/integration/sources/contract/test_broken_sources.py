@@ -11,7 +11,7 @@ from deltaworks.control.health.stop import StopFlag
 from deltaworks.control.objects import open_objects
 from tests.integration.sources.contract import checks
 from tests.integration.sources.contract.conftest import Bench
-from tests.integration.sources.contract.stages import LIMIT_EVENTS
+from tests.integration.sources.contract.source_harnesses import LIMIT_EVENTS
 from tests.waiting import eventually
 
 pytestmark = pytest.mark.integration
@@ -19,7 +19,7 @@ BenchOn = Callable[..., Bench]
 SENT, LATER = range(16), range(16, 24)
 
 
-def test_a_source_that_opens_its_objects_in_the_driver_is_noticed(bench_on: BenchOn) -> None:
+def test_a_source_that_opens_its_objects_in_the_driver_is_detected(bench_on: BenchOn) -> None:
     bench = bench_on("s3_sqs")
     bench.stage.send(SENT)
     bench.stage.wire.requests.clear()
@@ -32,7 +32,7 @@ def test_a_source_that_opens_its_objects_in_the_driver_is_noticed(bench_on: Benc
     assert "rows were read outside of executors" in " ".join(wrong)
 
 
-def test_a_limit_that_is_not_kept_is_noticed(bench_on: BenchOn) -> None:
+def test_an_exceeded_limit_is_detected(bench_on: BenchOn) -> None:
     bench = bench_on("kafka", max_records_per_batch=LIMIT_EVENTS + 2)
     bench.stage.send(SENT)
 
@@ -41,7 +41,7 @@ def test_a_limit_that_is_not_kept_is_noticed(bench_on: BenchOn) -> None:
     assert "events of each batch" in " ".join(checks.within_limit(bench.rows(), most=LIMIT_EVENTS))
 
 
-def test_places_in_another_order_are_noticed(bench_on: BenchOn) -> None:
+def test_positions_in_another_order_are_detected(bench_on: BenchOn) -> None:
     bench = bench_on("kafka")
     bench.stage.send(SENT)
 
@@ -51,7 +51,7 @@ def test_places_in_another_order_are_noticed(bench_on: BenchOn) -> None:
     assert "the order in" in " ".join(checks.in_order(bench.rows()))
 
 
-def test_a_batch_whose_end_moves_is_noticed(bench_on: BenchOn) -> None:
+def test_a_batch_whose_end_moves_is_detected(bench_on: BenchOn) -> None:
     bench = bench_on("kafka")
     bench.stage.send(SENT)
 
@@ -66,7 +66,7 @@ def test_a_batch_whose_end_moves_is_noticed(bench_on: BenchOn) -> None:
 
 
 @pytest.mark.parametrize(("broken", "noticed"), [("forgetful", "missing"), ("doubling", "too many")])
-def test_events_that_are_lost_or_doubled_are_noticed(bench_on: BenchOn, broken: str, noticed: str) -> None:
+def test_lost_or_duplicated_events_are_detected(bench_on: BenchOn, broken: str, noticed: str) -> None:
     bench = bench_on("kafka")
     bench.stage.send(SENT)
 
@@ -75,7 +75,7 @@ def test_events_that_are_lost_or_doubled_are_noticed(bench_on: BenchOn, broken: 
     assert noticed in " ".join(checks.each_once(bench.rows(), SENT))
 
 
-def test_a_run_that_goes_on_with_what_comes_later_is_noticed(bench_on: BenchOn) -> None:
+def test_a_run_that_reads_later_input_is_detected(bench_on: BenchOn) -> None:
     bench = bench_on("kafka")
     bench.stage.send(SENT)
 
@@ -91,7 +91,7 @@ def test_a_run_that_goes_on_with_what_comes_later_is_noticed(bench_on: BenchOn) 
     assert checks.just_these(bench.rows(), SENT) == [f"too many: {list(LATER)}"]
 
 
-def test_a_source_that_ends_with_what_it_cannot_read_is_noticed(bench_on: BenchOn) -> None:
+def test_a_source_that_fails_on_unreadable_input_is_detected(bench_on: BenchOn) -> None:
     bench = bench_on("kafka")
     bench.stage.send(SENT)
     bench.stage.send_bad()

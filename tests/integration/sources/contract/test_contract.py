@@ -17,7 +17,7 @@ from deltaworks.sources.registry import SOURCES
 from sandbox.servers.fault_proxy import Action, Fault
 from tests.integration.sources.contract import checks
 from tests.integration.sources.contract.conftest import Bench
-from tests.integration.sources.contract.stages import LIMIT_EVENTS, STAGES
+from tests.integration.sources.contract.source_harnesses import LIMIT_EVENTS, STAGES
 from tests.integration.sources.contract.wire import Request
 from tests.waiting import eventually
 
@@ -66,12 +66,12 @@ def test_every_registered_source_has_a_server() -> None:
     assert set(STAGES) == set(SOURCES)
 
 
-def test_available_now_ends_having_read_what_was_there_when_it_began(history: History) -> None:
+def test_available_now_reads_the_input_available_at_its_start_and_ends(history: History) -> None:
     assert history.first["ended_by"] == "available now"
     assert checks.just_these(history.after_first, SENT) == []
 
 
-def test_the_next_run_goes_on_where_the_last_one_ended(history: History) -> None:
+def test_the_next_run_continues_at_the_end_of_the_last_one(history: History) -> None:
     assert checks.each_once(history.after_second, [*SENT, *LATER]) == []
 
 
@@ -79,7 +79,7 @@ def test_events_of_a_lane_keep_their_order(history: History) -> None:
     assert checks.in_order(history.after_second) == []
 
 
-def test_no_batch_holds_more_than_the_limit(history: History) -> None:
+def test_no_batch_exceeds_the_limit(history: History) -> None:
     assert checks.within_limit(history.after_second, most=LIMIT_EVENTS) == []
 
 
@@ -90,7 +90,7 @@ def test_rows_are_read_in_tasks_of_both_workers_and_not_in_the_driver(history: H
     assert {told["host"] for told in given} == {socket.gethostname()}
 
 
-def test_a_limit_of_bytes_holds_too(kind: str, bench_on: BenchOn) -> None:
+def test_a_byte_limit_is_respected_too(kind: str, bench_on: BenchOn) -> None:
     if STAGES[kind].bytes_let_in is None:
         pytest.skip(f"{kind} has no limit of bytes")
     bench = bench_on(kind, max_bytes_per_batch=LIMIT_BYTES)
@@ -102,7 +102,7 @@ def test_a_limit_of_bytes_holds_too(kind: str, bench_on: BenchOn) -> None:
     assert checks.within_limit(bench.rows(), most=STAGES[kind].bytes_let_in) == []
 
 
-def test_a_batch_that_was_read_and_not_committed_is_read_again_alike(kind: str, bench_on: BenchOn) -> None:
+def test_an_uncommitted_batch_is_read_again_identically(kind: str, bench_on: BenchOn) -> None:
     bench = bench_on(kind)
     bench.stage.send(SENT)
 
@@ -116,9 +116,7 @@ def test_a_batch_that_was_read_and_not_committed_is_read_again_alike(kind: str, 
     assert checks.each_once(bench.rows(), [*SENT, *LATER]) == []
 
 
-def test_nothing_at_all_then_what_is_empty_huge_and_malformed_never_stops_the_stream(
-    kind: str, bench_on: BenchOn
-) -> None:
+def test_no_input_and_empty_huge_or_malformed_input_never_stop_the_stream(kind: str, bench_on: BenchOn) -> None:
     bench = bench_on(kind)
     assert bench.run()["rows"] == 0
     bench.stage.send(range(4))
@@ -132,7 +130,7 @@ def test_nothing_at_all_then_what_is_empty_huge_and_malformed_never_stops_the_st
     assert codes == bench.stage.bad_codes
 
 
-def test_a_slow_server_is_waited_for(kind: str, bench_on: BenchOn) -> None:
+def test_a_slow_server_delays_the_stream_without_an_error(kind: str, bench_on: BenchOn) -> None:
     bench = bench_on(kind)
     bench.stage.send(range(16))
     bench.stage.wire.delay_seconds = 0.3
@@ -142,7 +140,7 @@ def test_a_slow_server_is_waited_for(kind: str, bench_on: BenchOn) -> None:
     assert checks.each_once(bench.rows(), range(16)) == []
 
 
-def test_connections_that_break_and_errors_of_the_server_lose_and_double_nothing(kind: str, bench_on: BenchOn) -> None:
+def test_broken_connections_and_server_errors_neither_lose_nor_duplicate_events(kind: str, bench_on: BenchOn) -> None:
     bench = bench_on(kind)
     bench.stage.send(SENT)
     wire, faults = bench.stage.wire, bench.stage.faults
@@ -158,7 +156,7 @@ def test_connections_that_break_and_errors_of_the_server_lose_and_double_nothing
     assert checks.each_once(bench.rows(), SENT) == []
 
 
-def test_a_server_that_is_away_for_a_while_is_read_on_when_it_is_back(kind: str, bench_on: BenchOn) -> None:
+def test_reading_resumes_after_a_server_outage(kind: str, bench_on: BenchOn) -> None:
     bench = bench_on(kind)
     bench.stage.send(SENT)
     wire = bench.stage.wire

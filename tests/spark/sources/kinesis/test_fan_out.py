@@ -17,7 +17,7 @@ def numbers(begin: int, end: int) -> list[str]:
     return [str(number) for number in range(begin, end)]
 
 
-def test_a_query_changes_its_mode_over_restarts_while_the_stream_is_resharded(
+def test_a_query_can_change_its_mode_on_restart_while_the_stream_is_resharded(
     make_stage: Callable[..., Stage], switches: MotoKinesis
 ) -> None:
     switches.retake_seconds, switches.heartbeat_seconds, switches.records_per_event = 0.5, 0.2, 50

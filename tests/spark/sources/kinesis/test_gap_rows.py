@@ -20,7 +20,7 @@ from deltaworks.errors import DeltaworksError
 from deltaworks.sources.kinesis.state import QueryState
 from deltaworks.specs.storage import AwsSpec
 from tests.spark.conftest import Project
-from tests.spark.sources.kafka_stage import ProjectOf, numbers, order
+from tests.spark.sources.kafka_harness import ProjectOf, numbers, order
 from tests.spark.sources.kinesis.conftest import Stage
 
 pytestmark = [pytest.mark.spark, pytest.mark.integration]
@@ -53,7 +53,7 @@ def pass_retention(stage: Stage, project: Project, *, hours: float) -> None:
 
 
 @pytest.mark.parametrize("protected", [True, False])
-def test_a_gap_is_a_row_in_quarantine_where_going_on_is_allowed(
+def test_a_gap_is_a_row_in_quarantine_if_data_loss_is_allowed(
     make_stage: Callable[..., Stage],
     spark: SparkSession,
     project_of: ProjectOf,

@@ -112,7 +112,7 @@ def numbers(begin: int, end: int) -> list[str]:
 
 
 @pytest.mark.parametrize("state", ["file", "s3"])
-def test_a_driver_killed_between_handing_over_and_commit_reads_the_same_batch_again(
+def test_a_driver_killed_between_delivery_and_commit_reads_the_same_batch_again(
     drivers_on: Callable[..., Drivers], state: str
 ) -> None:
     drivers = drivers_on(shards=2, state=state)
@@ -130,7 +130,7 @@ def test_a_driver_killed_between_handing_over_and_commit_reads_the_same_batch_ag
 
 
 @pytest.mark.parametrize("fault", ["before_put", "after_put", "after_rows"])
-def test_a_task_killed_around_its_record_is_tried_again_without_loss_or_doubles(
+def test_a_task_killed_around_its_record_is_retried_without_loss_or_duplicates(
     drivers_on: Callable[..., Drivers], fault: str
 ) -> None:
     drivers = drivers_on(shards=2)
@@ -169,7 +169,7 @@ def counts(drivers: Drivers) -> dict[int, int]:
     return found
 
 
-def test_the_control_that_fixes_no_end_reads_a_batch_as_two_different_ones(drivers_on: Callable[..., Drivers]) -> None:
+def test_the_control_without_stored_ends_reads_two_different_batches(drivers_on: Callable[..., Drivers]) -> None:
     drivers = drivers_on()
     drivers.stage.put(*numbers(0, 100))
     process = drivers.start(fault="unprotected", actions=2, pause_at=0, available_now=False)

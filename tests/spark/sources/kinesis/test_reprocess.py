@@ -13,7 +13,7 @@ from deltaworks.recovery.reprocess.plan import ReprocessRequest
 from deltaworks.recovery.reprocess.run import Reprocess, ReprocessResult
 from deltaworks.recovery.reprocess.selection import Selection
 from tests.spark.conftest import Project
-from tests.spark.sources.kafka_stage import PIPELINE, ProjectOf
+from tests.spark.sources.kafka_harness import PIPELINE, ProjectOf
 from tests.spark.sources.kinesis.conftest import Stage
 from tests.spark.sources.kinesis.test_gap_rows import put, run, with_stream
 
@@ -68,7 +68,7 @@ class Landed:
 
 
 @pytest.mark.integration
-def test_all_records_of_all_shards_come_again_with_their_ordinals(
+def test_all_records_of_all_shards_are_reread_with_their_ordinals(
     make_stage: MakeStage, spark: SparkSession, project_of: ProjectOf
 ) -> None:
     landed = Landed(make_stage(), spark, project_of, archive=False)
@@ -85,7 +85,7 @@ def test_all_records_of_all_shards_come_again_with_their_ordinals(
 
 
 @pytest.mark.integration
-def test_sequence_numbers_name_the_shares_that_have_them(
+def test_sequence_numbers_select_the_shares_that_contain_them(
     make_stage: MakeStage, spark: SparkSession, project_of: ProjectOf
 ) -> None:
     landed = Landed(make_stage(), spark, project_of, archive=True)
@@ -103,7 +103,7 @@ def test_sequence_numbers_name_the_shares_that_have_them(
 
 
 @pytest.mark.integration
-def test_what_the_shards_have_let_go_of_comes_from_the_archive_and_is_gone_without_one(
+def test_expired_records_come_from_the_archive_and_are_lost_without_one(
     make_stage: MakeStage, spark: SparkSession, project_of: ProjectOf
 ) -> None:
     landed = Landed(make_stage(), spark, project_of, archive=True)
@@ -120,7 +120,7 @@ def test_what_the_shards_have_let_go_of_comes_from_the_archive_and_is_gone_witho
 
 
 @pytest.mark.integration
-def test_without_an_archive_expired_records_are_gone_and_nothing_changes(
+def test_without_an_archive_expired_records_are_missing_and_nothing_changes(
     make_stage: MakeStage, spark: SparkSession, project_of: ProjectOf
 ) -> None:
     landed = Landed(make_stage(), spark, project_of, archive=False)

@@ -25,7 +25,7 @@ def numbers(begin: int, end: int) -> list[str]:
     return [str(number) for number in range(begin, end)]
 
 
-def test_it_is_found_without_registration_and_gives_every_column(make_stage: Make) -> None:
+def test_the_format_is_found_without_registration_and_returns_every_column(make_stage: Make) -> None:
     stage = make_stage()
     stage.put("hello", key="player 1")
 
@@ -51,7 +51,7 @@ def test_registering_it_again_changes_nothing(make_stage: Make, spark: SparkSess
 
 
 @pytest.mark.parametrize("state", ["file", "s3"])
-def test_two_actions_get_equal_rows_though_more_arrives_between_them(make_stage: Make, state: str) -> None:
+def test_two_actions_get_equal_rows_although_more_arrive_between_them(make_stage: Make, state: str) -> None:
     stage = make_stage(shards=2, state=state)
     stage.put(*numbers(0, 150))
     stage.actions = 2
@@ -67,7 +67,7 @@ def test_two_actions_get_equal_rows_though_more_arrives_between_them(make_stage:
     assert second.digest == second_again.digest
 
 
-def test_available_now_drains_ends_and_goes_on_where_it_was(make_stage: Make) -> None:
+def test_available_now_drains_ends_and_resumes(make_stage: Make) -> None:
     stage = make_stage(shards=2)
     stage.put(*numbers(0, 50))
     assert sorted(stage.drain(maxRecords=20), key=int) == numbers(0, 50)
@@ -161,7 +161,7 @@ def test_rows_are_read_in_tasks_by_several_processes(make_stage: Make) -> None:
     assert len({process for _, process in readers}) > 1
 
 
-def test_limits_by_bytes_hold_and_a_huge_record_comes_alone(make_stage: Make) -> None:
+def test_byte_limits_are_respected_and_a_huge_record_gets_its_own_batch(make_stage: Make) -> None:
     stage = make_stage()
     huge = (1 << 20) - 1
     for size in (400, 400, 400, huge, 1, 1):
@@ -173,7 +173,7 @@ def test_limits_by_bytes_hold_and_a_huge_record_comes_alone(make_stage: Make) ->
     assert [each for each in sizes if each] == [[400, 400], [400], [huge], [1, 1]]
 
 
-def test_empty_and_awkward_records_arrive_as_they_are(make_stage: Make) -> None:
+def test_empty_and_unusual_records_arrive_unchanged(make_stage: Make) -> None:
     stage = make_stage()
     stage.put("x", data=b"\x00\xff\xfe not text", key="ключ \u2603")
     stage.put("x", data=b"\xf3\x89\x9a\xc2 looks aggregated, is not")
@@ -217,7 +217,7 @@ def age_state(stage: Stage, *, hours: float) -> None:
 
 
 @pytest.mark.integration
-def test_throttling_is_waited_for(make_stage: Make, switches: MotoKinesis) -> None:
+def test_throttling_is_retried(make_stage: Make, switches: MotoKinesis) -> None:
     stage = make_stage()
     stage.put(*numbers(0, 300))
     switches.throttle, switches.reads_per_second = True, 1
@@ -244,7 +244,7 @@ def test_expired_iterators_are_replaced(make_stage: Make, switches: MotoKinesis)
     assert [row["ordinal"] for batch in stage.batches for row in batch.rows] == [0, 1]
 
 
-def test_a_missing_state_location_says_why_it_is_needed(make_stage: Make, spark: SparkSession) -> None:
+def test_a_missing_state_location_is_reported_with_its_purpose(make_stage: Make, spark: SparkSession) -> None:
     stage = make_stage()
     given = stage.options()
     del given["stateLocation"]

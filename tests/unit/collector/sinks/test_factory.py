@@ -29,21 +29,21 @@ def catalog(tmp_path: Path) -> Catalog:
     return load_catalog(root=write_project(tmp_path))
 
 
-def test_the_bucket_is_that_of_the_pipeline_and_objects_close_no_later_than_is_wished(catalog: Catalog) -> None:
+def test_the_bucket_is_the_pipelines_and_objects_close_within_the_given_time(catalog: Catalog) -> None:
     way = open_destinations(spec({"kind": "landing", "prefix": "shop/"}), catalog, close_seconds=2)["shop"]
     assert isinstance(way, LandingDestination)
     assert (way.prefix, way.thresholds.bytes, way.thresholds.seconds) == ("shop/", 8 << 20, 2)
     assert way.sink._bucket == "landing"  # type: ignore[attr-defined]
 
 
-def test_a_sink_that_names_no_stream_before_a_pipeline_that_reads_none_is_refused(catalog: Catalog) -> None:
+def test_a_sink_without_a_stream_for_a_pipeline_without_one_is_rejected(catalog: Catalog) -> None:
     with pytest.raises(ConfigError) as caught:
         open_destinations(spec({"kind": "kinesis"}), catalog)
     assert caught.value.condition == "COLLECTOR_SINK_UNDEFINED"
     assert "sources.shop.sink.stream" in caught.value.hint
 
 
-def test_a_stream_is_that_of_the_pipeline(tmp_path: Path) -> None:
+def test_the_stream_is_the_pipelines(tmp_path: Path) -> None:
     objects = PIPELINE[PIPELINE.index("source:") : PIPELINE.index("event:")]
     streams = PIPELINE.replace(objects, "source: {kind: kinesis, stream: orders}\n")
     catalog = load_catalog(root=write_project(tmp_path, pipeline=streams))

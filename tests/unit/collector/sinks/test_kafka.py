@@ -51,14 +51,14 @@ class Brokers:
         self._waiting = []
 
 
-def test_what_the_brokers_have_taken_is_done() -> None:
+def test_acknowledged_events_are_delivered() -> None:
     brokers = Brokers(lambda _value: None)
     assert KafkaSink({}, "games", new_producer=brokers).send(SENT) == []
     assert brokers.taken == [event.payload for event in SENT]
     assert (brokers.options["enable.idempotence"], brokers.options["acks"]) == (True, "all")
 
 
-def test_only_what_was_not_taken_comes_back_and_the_next_try_has_a_new_producer() -> None:
+def test_only_rejected_events_remain_and_the_next_attempt_has_a_new_producer() -> None:
     brokers = Brokers(lambda value: KafkaError._MSG_TIMED_OUT if value in (b"2", b"5") else None)
     sink = KafkaSink({}, "games", new_producer=brokers)
     with pytest.raises(SinkBusyError) as caught:
@@ -70,13 +70,13 @@ def test_only_what_was_not_taken_comes_back_and_the_next_try_has_a_new_producer(
     assert brokers.made == 2
 
 
-def test_brokers_that_say_nothing_have_taken_nothing() -> None:
+def test_without_an_acknowledgement_no_event_is_delivered() -> None:
     with pytest.raises(SinkBusyError) as caught:
         KafkaSink({}, "games", new_producer=Brokers(lambda _value: None, silent=True)).send(SENT)
     assert caught.value.left == SENT
 
 
-def test_an_event_no_broker_takes_is_set_aside() -> None:
+def test_a_permanently_rejected_event_is_a_dead_letter() -> None:
     brokers = Brokers(lambda value: KafkaError.MSG_SIZE_TOO_LARGE if value == b"3" else None)
     huge = SpooledEvent(9, b"x" * 2_000)
     aside = KafkaSink({}, "games", new_producer=brokers).send([*SENT, huge])
@@ -84,7 +84,7 @@ def test_an_event_no_broker_takes_is_set_aside() -> None:
     assert len(brokers.taken) == 5
 
 
-def test_one_that_is_never_taken_is_not_forgotten_over_those_that_are_not_taken_now() -> None:
+def test_a_dead_letter_is_not_lost_when_other_events_must_be_retried() -> None:
     brokers = Brokers(lambda value: KafkaError._MSG_TIMED_OUT if value == b"2" else None)
     huge = SpooledEvent(9, b"x" * 2_000)
     with pytest.raises(SinkBusyError) as caught:

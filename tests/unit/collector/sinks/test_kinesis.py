@@ -22,7 +22,7 @@ def events(*payloads: bytes) -> list[SpooledEvent]:
 
 
 @given(st.lists(st.binary(max_size=400), min_size=1, max_size=30), st.integers(1, 100))
-def test_what_is_packed_is_what_readers_and_protobuf_take_apart(payloads: list[bytes], key: int) -> None:
+def test_aggregated_records_are_deaggregated_by_readers_and_protobuf(payloads: list[bytes], key: int) -> None:
     record = aggregate(payloads, str(key))
     parts = deaggregate(record)
     assert parts is not None
@@ -37,7 +37,7 @@ def test_what_is_packed_is_what_readers_and_protobuf_take_apart(payloads: list[b
 
 
 @given(st.lists(st.integers(0, 500), max_size=50), st.integers(100, 2_000))
-def test_groups_keep_order_leave_nothing_out_and_fit(sizes: list[int], most: int) -> None:
+def test_groups_keep_the_order_are_complete_and_respect_the_size(sizes: list[int], most: int) -> None:
     sent = events(*(b"x" * size for size in sizes))
     groups = list(group_by_size(sent, most))
     assert [event for group in groups for event in group] == sent
@@ -49,7 +49,7 @@ def test_groups_keep_order_leave_nothing_out_and_fit(sizes: list[int], most: int
 @pytest.mark.parametrize(
     ("number", "encoded"), [(0, "00"), (127, "7f"), (128, "8001"), (300, "ac02"), (1 << 20, "808040")]
 )
-def test_numbers_are_written_as_protobuf_writes_them(number: int, encoded: str) -> None:
+def test_varints_equal_protobufs(number: int, encoded: str) -> None:
     assert varint(number).hex() == encoded
 
 
@@ -79,7 +79,7 @@ def sink_of(stream: HalfTaken, *, attempts: int = 20) -> KinesisSink:
     return KinesisSink(writer, aggregate_bytes=300, keys=random.Random(1))
 
 
-def test_of_a_call_only_what_was_not_taken_is_put_again() -> None:
+def test_only_rejected_records_of_a_call_are_put_again() -> None:
     stream, sent = HalfTaken(), [b"%03d" % number * 30 for number in range(40)]
     assert sink_of(stream).send(events(*sent)) == []
     assert sorted(stream.taken) == sorted(sent)
@@ -87,7 +87,7 @@ def test_of_a_call_only_what_was_not_taken_is_put_again() -> None:
     assert sum(stream.calls) < 2 * stream.calls[0] + 2
 
 
-def test_putting_a_whole_call_again_would_double_what_it_had_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_putting_a_complete_call_again_would_duplicate_accepted_records(monkeypatch: pytest.MonkeyPatch) -> None:
     """The protection off: whatever failed of a call, all of it goes again."""
 
     def put(self: StreamWriter, batch: list[Any]) -> list[Any]:
@@ -101,7 +101,7 @@ def test_putting_a_whole_call_again_would_double_what_it_had_taken(monkeypatch: 
     assert len(stream.taken) > len(set(stream.taken))
 
 
-def test_what_a_stream_does_not_take_is_handed_back_and_nothing_else() -> None:
+def test_only_the_events_a_stream_rejects_are_returned() -> None:
     stream, sent = HalfTaken(), [b"%03d" % number * 30 for number in range(40)]
     with pytest.raises(SinkBusyError) as caught:
         sink_of(stream, attempts=1).send(events(*sent))
@@ -110,7 +110,7 @@ def test_what_a_stream_does_not_take_is_handed_back_and_nothing_else() -> None:
     assert sorted([*stream.taken, *left]) == sorted(sent)
 
 
-def test_an_event_no_record_can_hold_is_set_aside_and_costs_its_neighbours_nothing() -> None:
+def test_an_oversized_event_is_a_dead_letter_and_does_not_affect_others() -> None:
     stream = HalfTaken(whole=True)
     huge = b"x" * (2 << 20)
     aside = sink_of(stream).send(events(b"one", huge, b"two"))
@@ -118,7 +118,7 @@ def test_an_event_no_record_can_hold_is_set_aside_and_costs_its_neighbours_nothi
     assert sorted(stream.taken) == [b"one", b"two"]
 
 
-def test_one_that_is_never_taken_is_not_forgotten_over_those_that_are_not_taken_now() -> None:
+def test_a_dead_letter_is_not_lost_when_other_events_must_be_retried() -> None:
     stream, huge = HalfTaken(outages=1), b"x" * (2 << 20)
     sink = sink_of(stream, attempts=1)
     with pytest.raises(SinkBusyError) as caught:

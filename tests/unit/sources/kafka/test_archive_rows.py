@@ -42,7 +42,7 @@ def records(*places: tuple[str, int, int], micros: int = 0, value: bytes | None 
         min_size=1,
     )
 )
-def test_a_row_has_the_place_of_its_record_and_the_seq_of_what_it_came_to(places: list[tuple[str, int, int]]) -> None:
+def test_an_archive_row_has_the_position_and_seq_of_its_record(places: list[tuple[str, int, int]]) -> None:
     rows = archive_rows(kafka_archive_columns(TOPICS, records(*places)), STAMP)
 
     assert rows.schema == ARCHIVE_SCHEMA
@@ -56,7 +56,7 @@ def test_a_row_has_the_place_of_its_record_and_the_seq_of_what_it_came_to(places
 
 
 @pytest.mark.parametrize("micros", [-1_000, 0, AT_US, 1_700_000_000_000_000_000])
-def test_a_time_is_kept_that_no_calendar_has(micros: int) -> None:
+def test_a_time_out_of_range_is_preserved(micros: int) -> None:
     rows = archive_rows(kafka_archive_columns(TOPICS, records(("orders", 0, 1), micros=micros, value=None)), STAMP)
 
     assert rows.to_pylist()[0]["arrived_at_us"] == micros
@@ -64,6 +64,6 @@ def test_a_time_is_kept_that_no_calendar_has(micros: int) -> None:
     assert rows.to_pylist()[0]["headers"] == [{"key": "a", "value": b"\x00"}]
 
 
-def test_a_partition_that_has_no_seq_is_refused() -> None:
+def test_a_partition_number_without_a_seq_is_rejected() -> None:
     with pytest.raises(ContractError, match="RECORD_SEQ_EXHAUSTED"):
         kafka_archive_columns(TOPICS, records(("orders", 1 << PARTITION_BITS, 1)))

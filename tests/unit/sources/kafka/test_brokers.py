@@ -27,7 +27,7 @@ def first_since_of(records: Times, asked: list[int]):  # type: ignore[no-untyped
 
 
 @given(records=times, data=st.data(), earliest=st.integers(0, NOW), precision=st.integers(1, 500))
-def test_it_is_the_time_of_the_oldest_record_that_is_not_read(
+def test_the_result_is_the_time_of_the_oldest_unread_record(
     records: Times, data: st.DataObject, earliest: int, precision: int
 ) -> None:
     read = {place: data.draw(st.integers(0, len(at))) for place, at in records.items()}
@@ -52,7 +52,7 @@ def test_it_is_the_time_of_the_oldest_record_that_is_not_read(
     assert len(asked) <= 15
 
 
-def test_what_waits_is_what_the_brokers_have_behind_the_last_that_was_read() -> None:
+def test_unread_offsets_are_those_after_the_last_read_record() -> None:
     read = {"orders": {"0": 5, "1": 7}}
     newest = {"orders": {"0": 5, "1": 9, "2": 1}, "clicks": {"0": 0}}
 

@@ -36,9 +36,7 @@ def lost(told: list[Any], *, start: dict[str, Any], end: dict[str, Any], earlies
 
 
 @given(read=OFFSETS, begin=st.integers(0, 60), length=st.integers(0, 60), earliest=st.integers(0, 120))
-def test_lost_is_what_was_not_read_of_what_brokers_have_no_more(
-    read: set[int], begin: int, length: int, earliest: int
-) -> None:
+def test_lost_offsets_are_unread_and_no_longer_retained(read: set[int], begin: int, length: int, earliest: int) -> None:
     told = seen([("a", 0, offset) for offset in sorted(read)])
     end = begin + length
     expected = {offset for offset in range(begin, min(end, earliest)) if offset not in read}
@@ -49,7 +47,7 @@ def test_lost_is_what_was_not_read_of_what_brokers_have_no_more(
 
 
 @given(shares=st.lists(OFFSETS, max_size=4))
-def test_what_several_tasks_have_read_counts_together(shares: list[set[int]]) -> None:
+def test_ranges_of_several_tasks_are_merged(shares: list[set[int]]) -> None:
     told = [each for share in shares for each in seen([("a", 0, offset) for offset in sorted(share)])]
     everything = set().union(*shares)
     runs = [run for _, _, found in told for run in found]
@@ -58,13 +56,13 @@ def test_what_several_tasks_have_read_counts_together(shares: list[set[int]]) ->
     assert find_gaps(runs, 0, 61) == find_gaps([(offset, offset) for offset in everything], 0, 61)
 
 
-def test_partitions_and_topics_of_one_batch_are_told_apart() -> None:
+def test_partitions_and_topics_of_one_batch_are_distinguished() -> None:
     rows = [("a", 0, 5), ("a", 0, 6), ("a", 1, 7), ("b", 1, 8), ("b", 1, 9), ("a", 0, 7)]
 
     assert seen(rows, [("a", 0, 9)]) == [["a", 0, [(5, 7), (9, 9)]], ["a", 1, [(7, 7)]], ["b", 1, [(8, 9)]]]
 
 
-def test_a_hole_in_the_middle_is_found_and_those_that_brokers_still_cover_are_not() -> None:
+def test_a_gap_in_the_middle_is_lost_and_gaps_that_brokers_retain_are_not() -> None:
     told = seen([("a", 0, offset) for offset in (10, 11, 20, 21, 23)])
     places = {"start": {"a": {"0": 10}}, "end": {"a": {"0": 25}}}
 
@@ -72,7 +70,7 @@ def test_a_hole_in_the_middle_is_found_and_those_that_brokers_still_cover_are_no
     assert lost(told, **places, earliest={("a", 0): 10}) == [], "a marker or a compacted record is no loss"
 
 
-def test_a_partition_that_is_new_is_owed_from_its_first_record() -> None:
+def test_a_new_partition_is_expected_from_its_first_record() -> None:
     told = seen([("b", 2, 6)])
 
     (payload,) = lost_records(("a", "b"), told, start={"a": {}}, end={"b": {"2": 7}}, earliest={("b", 2): 6})
@@ -82,7 +80,7 @@ def test_a_partition_that_is_new_is_owed_from_its_first_record() -> None:
     assert payload.problem.detail.endswith("expired before they were read: at most 6 records")
 
 
-def test_what_a_task_remembers_is_bounded_and_keeps_the_widest_holes() -> None:
+def test_the_runs_of_a_task_are_bounded_and_keep_the_widest_gaps() -> None:
     markers = [offset for offset in range(0, 40 * MAX_RUNS, 2) if not 5_001 <= offset < 6_001]
     ((_, _, runs),) = seen(*([("a", 0, offset) for offset in markers[at : at + 500]] for at in range(0, 8_000, 500)))
 

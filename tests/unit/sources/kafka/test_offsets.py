@@ -23,7 +23,7 @@ def first_id(objects: LocalObjects, pipeline: str) -> str:
     return found[1]
 
 
-def test_the_ids_a_pipeline_saw_first_count_also_for_the_next_run(tmp_path: Path) -> None:
+def test_recorded_topic_ids_also_apply_to_the_next_run(tmp_path: Path) -> None:
     objects = LocalObjects(tmp_path)
     TopicIds(PipelineHome(objects, "shop")).check({"orders": "one"})
 
@@ -35,7 +35,7 @@ def test_the_ids_a_pipeline_saw_first_count_also_for_the_next_run(tmp_path: Path
     assert replaced.value.condition == "KAFKA_TOPIC_REPLACED"
 
 
-def test_a_generation_that_begins_is_held_to_the_topics_it_finds(tmp_path: Path) -> None:
+def test_a_new_generation_records_its_own_topic_ids(tmp_path: Path) -> None:
     objects = LocalObjects(tmp_path)
     TopicIds(PipelineHome(objects, "shop")).check({"orders": "one"})
     begun = StartOver(

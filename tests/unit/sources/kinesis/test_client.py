@@ -22,8 +22,8 @@ from deltaworks.specs.storage import AwsSpec
 from sandbox.servers.fault_proxy import Action, Fault, running_fault_proxy
 from sandbox.servers.moto_kinesis import MotoKinesis
 from tests.kinesis_server import switched
-from tests.unit.sources.kinesis.engine import Engine
-from tests.unit.sources.kinesis.model import options, shard_id
+from tests.unit.sources.kinesis.engine_model import Engine
+from tests.unit.sources.kinesis.stream_model import options, shard_id
 
 A = shard_id(0)
 
@@ -70,9 +70,7 @@ def test_shards_and_summary_by_name_or_arn(endpoint: str, raw: Any, name: str, b
     assert stream.records(stream.iterator(A, Position()), 1).next_iterator is None
 
 
-def test_throttling_is_waited_for_within_the_patience(
-    endpoint: str, raw: Any, name: str, switches: MotoKinesis
-) -> None:
+def test_throttling_is_retried_within_the_retry_time(endpoint: str, raw: Any, name: str, switches: MotoKinesis) -> None:
     put(raw, name, "a")
     stream = opened(endpoint, name)
     iterator = stream.iterator(A, Position())
@@ -82,7 +80,7 @@ def test_throttling_is_waited_for_within_the_patience(
     assert switches.throttled > 0
 
 
-def test_throttling_beyond_the_patience_is_an_error_that_can_be_retried(
+def test_throttling_beyond_the_retry_time_is_a_transient_error(
     endpoint: str, raw: Any, name: str, switches: MotoKinesis
 ) -> None:
     stream = opened(endpoint, name)
@@ -93,7 +91,7 @@ def test_throttling_beyond_the_patience_is_an_error_that_can_be_retried(
         stream.records(iterator, 1, retry_seconds=0.5)
 
 
-def test_an_expired_iterator_is_told_and_reading_goes_on_behind_the_last_record(
+def test_an_expired_iterator_is_replaced_after_the_last_record(
     endpoint: str, raw: Any, name: str, switches: MotoKinesis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     put(raw, name, "a", "b", "c")
@@ -121,7 +119,7 @@ def expire_once(switches: MotoKinesis) -> Any:
     return refuse
 
 
-def test_what_is_not_there_is_told_apart(endpoint: str, name: str) -> None:
+def test_missing_streams_and_shards_are_distinguished(endpoint: str, name: str) -> None:
     with pytest.raises(ConfigError, match="KINESIS_STREAM_MISSING"):
         opened(endpoint, "nothing").shards()
     with pytest.raises(ConfigError, match="KINESIS_STREAM_MISSING"):
@@ -142,7 +140,7 @@ def test_a_position_of_another_stream_is_refused(endpoint: str, name: str, monke
         opened(endpoint, name).iterator(A, Position(after="1"))
 
 
-def test_nobody_answering_is_waited_for_and_then_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unreachable_endpoint_is_retried_and_then_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     stream = opened("http://127.0.0.1:9", "games")
 
     with pytest.raises(TransientError, match="KINESIS_UNREACHABLE"):
@@ -167,12 +165,12 @@ def test_lost_replies_and_busy_answers_cost_nothing(endpoint: str, raw: Any, nam
     assert incidents == {Action.LOSE_REPLY, Action.UNAVAILABLE}
 
 
-def test_an_answer_that_is_cut_off_is_an_outage() -> None:
+def test_a_truncated_response_is_an_outage() -> None:
     with pytest.raises(TransientError, match="KINESIS_ANSWER_UNREADABLE"):
         parse_records_body({"status_code": 200, "body": b'{"Records": ['}, {})
 
 
-def test_a_clock_that_is_wrong_goes_by_the_servers(endpoint: str, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_wrong_clock_is_corrected_by_the_servers(endpoint: str, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     from deltaworks.control import clock
     from deltaworks.sources.kinesis import client
 
@@ -185,7 +183,7 @@ def test_a_clock_that_is_wrong_goes_by_the_servers(endpoint: str, name: str, mon
     assert abs(stream.now() - clock.utc_now()) < timedelta(seconds=3)
 
 
-def test_the_state_on_local_disk_keeps_one_of_many(tmp_path: Any) -> None:
+def test_the_state_on_local_disk_keeps_the_first_of_concurrent_puts(tmp_path: Any) -> None:
     first, second = QueryState(LocalObjects(tmp_path)), QueryState(LocalObjects(tmp_path))
     assert first.latest_plan("run") is None
     assert second.gaps() == []

@@ -13,8 +13,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from deltaworks.errors import TransientError
 from deltaworks.sources.kinesis.shards import row_seq
 from tests.examples import examples
-from tests.unit.sources.kinesis.engine import Engine, Killed, Row, UnprotectedEngine, engine_on, put, read
-from tests.unit.sources.kinesis.model import MemoryObjects, ModelStream, Put, options
+from tests.unit.sources.kinesis.engine_model import Engine, Killed, Row, UnprotectedEngine, engine_on, put, read
+from tests.unit.sources.kinesis.stream_model import MemoryObjects, ModelStream, Put, options
 
 MODES = ["polling", "fan_out"]
 KEYS = [f"player {number}" for number in range(6)]
@@ -186,7 +186,7 @@ def test_the_control_without_records_gives_two_actions_different_rows() -> None:
     assert (len(first), len(second)) == (100, 150)
 
 
-def test_two_actions_get_the_same_rows_though_more_arrive_between_them() -> None:
+def test_two_actions_get_the_same_rows_although_more_arrive_between_them() -> None:
     engine = engine_on(ModelStream())
     first, second = two_actions(engine)
 
@@ -197,7 +197,7 @@ def test_two_actions_get_the_same_rows_though_more_arrive_between_them() -> None
 
 
 @pytest.mark.parametrize("shards", [1, 2])
-def test_available_now_reads_what_was_there_and_leaves_what_comes_later(shards: int) -> None:
+def test_available_now_reads_available_records_and_leaves_later_ones(shards: int) -> None:
     stream = ModelStream(shards)
     engine = Engine(stream, MemoryObjects(), options(maxRecords="4"))
     before = [stream.put(key, f"before {key}".encode()) for key in KEYS]

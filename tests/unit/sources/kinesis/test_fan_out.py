@@ -19,8 +19,8 @@ from deltaworks.sources.kinesis.stream_api import ShardNotFound, register_and_wa
 from deltaworks.specs.storage import AwsSpec
 from sandbox.servers.moto_kinesis import MotoKinesis
 from tests.kinesis_server import switched
-from tests.unit.sources.kinesis.engine import Engine
-from tests.unit.sources.kinesis.model import MemoryObjects, ModelStream, options, shard_id
+from tests.unit.sources.kinesis.engine_model import Engine
+from tests.unit.sources.kinesis.stream_model import MemoryObjects, ModelStream, options, shard_id
 
 A = shard_id(0)
 FAN_OUT = {"consumerMode": "fan_out", "consumerName": "games"}
@@ -59,7 +59,7 @@ def numbers(begin: int, end: int) -> list[str]:
     return [str(number) for number in range(begin, end)]
 
 
-def test_what_is_pushed_is_what_is_polled(stream: KinesisStream, raw: Any, name: str) -> None:
+def test_pushed_records_equal_polled_ones(stream: KinesisStream, raw: Any, name: str) -> None:
     raw.put_record(StreamName=name, Data=b"\x00\xff{}", PartitionKey="ключ")
     put(raw, name, "a", "b")
 
@@ -90,14 +90,14 @@ def test_a_consumer_is_registered_once_and_waited_for(stream: KinesisStream, raw
     assert len(waits) == 3
 
 
-def test_a_consumer_that_does_not_become_active_is_told(stream: KinesisStream, switches: MotoKinesis) -> None:
+def test_a_consumer_that_does_not_become_active_is_reported(stream: KinesisStream, switches: MotoKinesis) -> None:
     switches.creating_seconds = 3600.0
 
     with pytest.raises(TransientError, match=r"KINESIS_CONSUMER_NOT_READY.*is CREATING"):
         register_and_wait(stream, "games", timeout_seconds=3, sleep=lambda seconds: None)
 
 
-def test_a_stream_with_all_its_consumers_says_so(
+def test_the_consumer_limit_of_a_stream_is_reported(
     stream: KinesisStream, switches: MotoKinesis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from deltaworks.sources.kinesis import client
@@ -109,7 +109,7 @@ def test_a_stream_with_all_its_consumers_says_so(
         register_and_wait(stream, "games")
 
 
-def test_a_subscription_whose_time_is_over_is_followed_by_another(
+def test_an_expired_subscription_is_followed_by_another(
     stream: KinesisStream, raw: Any, name: str, switches: MotoKinesis
 ) -> None:
     switches.subscription_seconds = 0.4
@@ -144,7 +144,7 @@ def test_a_shard_that_was_just_subscribed_to_is_waited_for(
     assert switches.rejected_subscriptions > 0
 
 
-def test_beyond_the_patience_it_is_an_error_that_can_be_retried(stream: KinesisStream, switches: MotoKinesis) -> None:
+def test_beyond_the_retry_time_it_is_a_transient_error(stream: KinesisStream, switches: MotoKinesis) -> None:
     switches.retake_seconds = 3600.0
     arn = register_and_wait(stream, "games").arn
     stream.subscribe(arn, A, Position()).close()
@@ -153,7 +153,7 @@ def test_beyond_the_patience_it_is_an_error_that_can_be_retried(stream: KinesisS
         stream.subscribe(arn, A, Position(), retry_seconds=0.5)
 
 
-def test_readers_that_take_a_shard_from_each_other_lose_and_repeat_nothing(
+def test_readers_that_take_over_a_shard_from_each_other_lose_and_repeat_nothing(
     stream: KinesisStream, raw: Any, name: str, switches: MotoKinesis, caplog: pytest.LogCaptureFixture
 ) -> None:
     switches.records_per_event = 1
@@ -172,9 +172,7 @@ def test_readers_that_take_a_shard_from_each_other_lose_and_repeat_nothing(
     assert "A consumer serves one query" in caplog.text
 
 
-def test_an_event_that_is_cut_off_is_pushed_again(
-    stream: KinesisStream, raw: Any, name: str, switches: MotoKinesis
-) -> None:
+def test_a_truncated_event_is_pushed_again(stream: KinesisStream, raw: Any, name: str, switches: MotoKinesis) -> None:
     switches.records_per_event = 2
     put(raw, name, "0", "1")
     pages = pushed(stream)
@@ -186,7 +184,7 @@ def test_an_event_that_is_cut_off_is_pushed_again(
     assert switches.subscriptions >= 2
 
 
-def test_a_consumer_that_is_removed_is_told_and_the_next_start_registers_it(stream: KinesisStream) -> None:
+def test_a_removed_consumer_is_reported_and_registered_by_the_next_start(stream: KinesisStream) -> None:
     pages = pushed(stream)
     pages.next_page(10)
     gone = stream.consumer("games")
@@ -200,7 +198,9 @@ def test_a_consumer_that_is_removed_is_told_and_the_next_start_registers_it(stre
     assert register_and_wait(stream, "games") != gone
 
 
-def test_what_is_not_there_is_told_apart(endpoint: str, stream: KinesisStream, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_streams_and_shards_are_distinguished(
+    endpoint: str, stream: KinesisStream, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from moto.core.exceptions import JsonRESTError
 
     from sandbox.servers import moto_fan_out
@@ -221,7 +221,7 @@ def engine_on(stream: Any, root: Path, **more: str) -> Engine:
     return Engine(stream, LocalObjects(root), options(**FAN_OUT, **more))  # type: ignore[arg-type]
 
 
-def test_idle_shards_of_a_resharded_stream_end_a_batch_at_once(
+def test_idle_shards_of_a_resharded_stream_end_a_batch_immediately(
     stream: KinesisStream, raw: Any, name: str, switches: MotoKinesis, tmp_path: Path
 ) -> None:
     """An idle parent, an idle child and one with a record; an event without records comes only after a while."""
@@ -245,7 +245,7 @@ def ends(engine: Engine, shard: str) -> list[tuple[int, Any]]:
     return [(batch, end) for batch, end in found if end is not None]
 
 
-def test_a_stretch_without_records_that_outlasts_a_subscription_is_passed() -> None:
+def test_a_range_without_records_that_outlasts_a_subscription_is_passed() -> None:
     """Each subscription ends before it comes to the record: only where the last one got to leads there."""
     model = ModelStream()
     model.put("a", b"first")
@@ -291,7 +291,7 @@ def test_a_batch_is_the_same_in_either_mode_and_a_query_can_change_it(
     assert switches.subscriptions > 0
 
 
-def test_a_throttled_look_is_worth_a_batch_where_tasks_have_reads_of_their_own() -> None:
+def test_a_throttled_probe_starts_a_batch_if_tasks_have_their_own_throughput() -> None:
     model = ModelStream()
     engine = Engine(model, MemoryObjects(), options(**FAN_OUT))
     model.put("a", b"first")

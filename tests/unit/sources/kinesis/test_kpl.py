@@ -40,7 +40,7 @@ def user_record(index: int, data: bytes) -> bytes:
     return field(3, varint(1 << 3) + varint(index) + field(3, data))
 
 
-def test_what_another_implementation_packed_is_taken_apart() -> None:
+def test_records_aggregated_by_another_implementation_are_deaggregated() -> None:
     assert deaggregate(THREE) == [
         UserRecord("player 1", b'{"eventName":"login"}'),
         UserRecord("player 2", b'{"eventName":"purchase"}'),
@@ -50,7 +50,7 @@ def test_what_another_implementation_packed_is_taken_apart() -> None:
 
 
 @given(st.lists(st.tuples(st.text(min_size=1, max_size=20), st.binary(max_size=200)), min_size=1, max_size=30))
-def test_records_packed_by_hand_come_back_in_order(records: list[tuple[str, bytes]]) -> None:
+def test_manually_aggregated_records_are_returned_in_order(records: list[tuple[str, bytes]]) -> None:
     keys = sorted({key for key, _ in records})
     message = b"".join(field(1, key.encode()) for key in keys)
     message += b"".join(user_record(keys.index(key), data) for key, data in records)
@@ -58,7 +58,7 @@ def test_records_packed_by_hand_come_back_in_order(records: list[tuple[str, byte
     assert deaggregate(packed(message)) == [UserRecord(key, data) for key, data in records]
 
 
-def test_tags_and_unknown_fields_are_passed_over() -> None:
+def test_tags_and_unknown_fields_are_ignored() -> None:
     tag = field(4, field(1, b"name") + field(2, b"value"))
     record = field(3, varint(1 << 3) + varint(0) + field(3, b"x") + tag)
 
@@ -84,12 +84,12 @@ def test_tags_and_unknown_fields_are_passed_over() -> None:
     ],
     ids=str,
 )
-def test_what_does_not_hold_together_is_no_aggregate(data: bytes) -> None:
+def test_inconsistent_data_is_not_an_aggregate(data: bytes) -> None:
     assert deaggregate(data) is None
 
 
 @given(st.binary(max_size=300))
-def test_no_bytes_behind_the_mark_break_it(message: bytes) -> None:
+def test_no_bytes_after_the_magic_fail_the_parser(message: bytes) -> None:
     found = deaggregate(packed(message))
 
     assert deaggregate(MAGIC + message) is None, "it lacks the right digest"

@@ -7,7 +7,7 @@ import pytest
 from deltaworks.errors import ContractError
 from deltaworks.sources.kinesis.shards import Shard, finished_shards_to_retain, row_seq, shard_number, startable_shards
 from deltaworks.sources.records import ORDINAL_BITS, PARTITION_NUMBER_BITS
-from tests.unit.sources.kinesis.model import shard_id
+from tests.unit.sources.kinesis.stream_model import shard_id
 
 A, B, C, D = (shard_id(number) for number in range(4))
 SPLIT = [Shard(A, closed=True), Shard(B, (A,)), Shard(C, (A,))]
@@ -23,7 +23,7 @@ def test_only_shards_without_parents_begin_at_first() -> None:
     assert ids(startable_shards(MERGED, live=(), done=())) == [A, B]
 
 
-def test_children_begin_when_their_parent_is_drained() -> None:
+def test_children_begin_when_their_parent_is_finished() -> None:
     assert startable_shards(SPLIT, live=[A], done=()) == []
     assert ids(startable_shards(SPLIT, live=(), done=[A])) == [B, C]
 
@@ -33,31 +33,31 @@ def test_a_merged_shard_waits_for_both_parents() -> None:
     assert ids(startable_shards(MERGED, live=(), done=[A, B])) == [C]
 
 
-def test_a_parent_that_is_no_longer_listed_is_not_waited_for() -> None:
+def test_a_parent_that_is_no_longer_listed_does_not_block_its_children() -> None:
     assert ids(startable_shards([Shard(B, (A,))], live=(), done=())) == [B]
 
 
-def test_a_parent_that_is_read_is_waited_for_though_it_is_not_listed() -> None:
+def test_a_live_parent_blocks_its_children_although_it_is_not_listed() -> None:
     assert startable_shards([Shard(B, (A,))], live=[A], done=()) == []
 
 
-def test_a_shard_with_a_descendant_that_was_begun_never_begins_again() -> None:
+def test_a_shard_with_a_started_descendant_is_never_started_again() -> None:
     """`latest` begins with open shards only, and a forgotten shard can be listed again for a moment."""
     chain = [Shard(A, closed=True), Shard(B, (A,), closed=True), Shard(C, (B,))]
     assert startable_shards(chain, live=[C], done=()) == []
     assert startable_shards(chain, live=(), done=[C]) == []
 
 
-def test_a_sibling_listed_late_begins_though_the_parent_is_forgotten() -> None:
+def test_a_sibling_listed_late_is_started_although_the_parent_was_dropped() -> None:
     assert ids(startable_shards(SPLIT, live=[B], done=())) == [C]
 
 
-def test_begun_shards_are_ordered_by_number_not_by_name() -> None:
+def test_started_shards_are_ordered_by_number_not_by_name() -> None:
     shards = [Shard("shardId-1000000000000"), Shard(B)]
     assert ids(startable_shards(shards, live=(), done=())) == [B, "shardId-1000000000000"]
 
 
-def test_a_drained_shard_is_remembered_while_it_is_listed_or_has_no_known_child() -> None:
+def test_a_finished_shard_is_retained_while_it_is_listed_or_has_no_started_child() -> None:
     assert finished_shards_to_retain([A], SPLIT, live=[B, C]) == {A}
     assert finished_shards_to_retain([A], SPLIT[1:], live=[B, C]) == set()
     assert finished_shards_to_retain([A], [], live=()) == {A}
@@ -75,7 +75,7 @@ def test_a_row_seq_grows_along_a_shard_and_from_parent_to_child() -> None:
 @pytest.mark.parametrize(
     ("shard", "ordinal"), [(A, -1), (A, 1 << ORDINAL_BITS), (f"shardId-{1 << PARTITION_NUMBER_BITS:012d}", 0)]
 )
-def test_a_row_seq_that_does_not_fit_is_refused(shard: str, ordinal: int) -> None:
+def test_a_row_seq_out_of_range_is_rejected(shard: str, ordinal: int) -> None:
     with pytest.raises(ContractError, match="RECORD_SEQ_EXHAUSTED"):
         row_seq(shard, ordinal)
 

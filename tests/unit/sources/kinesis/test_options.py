@@ -22,7 +22,7 @@ def test_the_defaults_lose_nothing() -> None:
     assert parsed.state == StorageSpec(root="s3://lake/state")
 
 
-def test_everything_can_be_said() -> None:
+def test_every_option_can_be_set() -> None:
     parsed = KinesisOptions.parse(
         {
             "streamARN": ARN,
@@ -74,7 +74,7 @@ def test_everything_can_be_said() -> None:
         ({"accesskey": "env:KEY"}, "accessKey", "both access_key and secret_key"),
     ],
 )
-def test_a_wrong_option_is_named_with_what_is_wrong(changes: dict[str, str | None], named: str, says: str) -> None:
+def test_an_invalid_option_is_named_with_its_problem(changes: dict[str, str | None], named: str, says: str) -> None:
     given = {name: value for name, value in {**NEEDED, **changes}.items() if value is not None}
 
     with pytest.raises(ConfigError, match="SOURCE_OPTION_INVALID") as refused:
@@ -85,7 +85,7 @@ def test_a_wrong_option_is_named_with_what_is_wrong(changes: dict[str, str | Non
 
 
 @pytest.mark.parametrize("name", ["accessKey", "secretKey", "stateAccessKey", "stateSecretKey"])
-def test_a_key_given_in_the_open_is_refused_and_not_shown(name: str) -> None:
+def test_a_plain_text_key_is_rejected_and_not_shown(name: str) -> None:
     with pytest.raises(ConfigError) as refused:
         KinesisOptions.parse({**NEEDED, name: "AKIASECRETVALUE"})
 
@@ -94,7 +94,7 @@ def test_a_key_given_in_the_open_is_refused_and_not_shown(name: str) -> None:
     assert refused.value.__cause__ is None
 
 
-def test_the_keys_are_not_in_what_is_printed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_keys_are_not_printed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("KEY", "AKIASECRETVALUE")
     monkeypatch.setenv("SECRET", "AKIASECRETVALUE")
     parsed = KinesisOptions.parse({**NEEDED, "accessKey": "env:KEY", "secretKey": "env:SECRET"})
@@ -103,7 +103,7 @@ def test_the_keys_are_not_in_what_is_printed(monkeypatch: pytest.MonkeyPatch) ->
     assert "AKIASECRETVALUE" not in repr(parsed)
 
 
-def test_options_made_from_specs_say_the_same() -> None:
+def test_options_rendered_from_specs_are_equivalent() -> None:
     keys = {"access_key": "env:KEY", "secret_key": "env:SECRET", "endpoint": "env:ENDPOINT"}
     aws, state = AwsSpec(**keys), StorageSpec(root="s3://lake/state", path_style=True, **keys)
     rendered = render_options(aws, state, stream="games", maxRecords=5, allowDataLoss="true", startOffset=None)
@@ -113,6 +113,6 @@ def test_options_made_from_specs_say_the_same() -> None:
     assert (parsed.aws, parsed.state, parsed.stream, parsed.max_records) == (aws, state, "games", 5)
 
 
-def test_one_option_alone_changes_the_mode() -> None:
+def test_a_single_option_changes_the_mode() -> None:
     assert KinesisOptions.parse({**NEEDED, "consumerName": "games"}).consumer is None
     assert KinesisOptions.parse({**NEEDED, "consumerName": "games", "consumerMode": "FAN_OUT"}).consumer == "games"

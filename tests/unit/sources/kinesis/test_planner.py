@@ -11,8 +11,8 @@ from deltaworks.errors import ContractError
 from deltaworks.sources.kinesis.planner import Planner
 from deltaworks.sources.kinesis.positions import Offset
 from deltaworks.sources.kinesis.state import QueryState
-from tests.unit.sources.kinesis.engine import Engine, engine_on, put, read
-from tests.unit.sources.kinesis.model import MemoryObjects, ModelStream, options, shard_id
+from tests.unit.sources.kinesis.engine_model import Engine, engine_on, put, read
+from tests.unit.sources.kinesis.stream_model import MemoryObjects, ModelStream, options, shard_id
 
 
 @pytest.fixture
@@ -20,7 +20,7 @@ def stream() -> ModelStream:
     return ModelStream()
 
 
-def test_it_begins_at_the_same_place_each_time_it_is_asked(stream: ModelStream) -> None:
+def test_the_initial_offset_is_deterministic(stream: ModelStream) -> None:
     engine = engine_on(stream, initialPosition="latest")
     first = engine.planner.initial_offset()
     stream.tick(timedelta(minutes=5))
@@ -29,14 +29,14 @@ def test_it_begins_at_the_same_place_each_time_it_is_asked(stream: ModelStream) 
     assert engine.new_planner().initial_offset() == first
 
 
-def test_two_drivers_that_begin_at_once_are_one_query(stream: ModelStream) -> None:
+def test_two_concurrently_started_drivers_are_one_query(stream: ModelStream) -> None:
     objects = MemoryObjects()
     first, second = Engine(stream, objects, options()), Engine(stream, objects, options())
 
     assert first.planner.initial_offset() == second.planner.initial_offset()
 
 
-def test_latest_leaves_out_what_was_there_and_takes_what_comes_even_if_nothing_was_read_before(
+def test_latest_skips_existing_records_and_reads_new_ones_even_without_a_first_batch(
     stream: ModelStream,
 ) -> None:
     put(stream, "before")
@@ -49,7 +49,7 @@ def test_latest_leaves_out_what_was_there_and_takes_what_comes_even_if_nothing_w
     assert read(engine) == ["while it was down"]
 
 
-def test_latest_begins_behind_a_reshard_with_open_shards_only(stream: ModelStream) -> None:
+def test_latest_begins_with_open_shards_only_after_a_reshard(stream: ModelStream) -> None:
     put(stream, "before")
     stream.split(0)
     stream.tick(timedelta(seconds=2))
@@ -60,7 +60,7 @@ def test_latest_begins_behind_a_reshard_with_open_shards_only(stream: ModelStrea
     assert read(engine) == ["after"]
 
 
-def test_a_timestamp_is_exact_though_kinesis_takes_whole_seconds(stream: ModelStream) -> None:
+def test_a_timestamp_is_exact_although_kinesis_accepts_full_seconds(stream: ModelStream) -> None:
     put(stream, "a", "b")
     begin = stream.all[0].records[1].arrival.isoformat()
     put(stream, "c")
@@ -80,7 +80,7 @@ def test_a_record_in_the_first_second_but_before_the_timestamp_makes_no_endless_
     assert read(engine) == ["b"]
 
 
-def test_a_timestamp_holds_in_children_too(stream: ModelStream) -> None:
+def test_a_timestamp_applies_to_children_too(stream: ModelStream) -> None:
     stream.split(0)
     put(stream, "before")
     stream.tick(timedelta(minutes=1))
@@ -105,7 +105,7 @@ def test_idling_plans_nothing_and_reads_each_shard_once_a_second(stream: ModelSt
     assert len(engine.log) == 1
 
 
-def test_an_idle_stream_gives_available_now_no_batch(stream: ModelStream) -> None:
+def test_an_idle_stream_yields_no_batch_for_available_now(stream: ModelStream) -> None:
     engine = engine_on(stream)
     engine.restart(available_now=True)
 
@@ -124,7 +124,7 @@ def test_limits_are_divided_among_the_shards_and_bounded_for_a_task() -> None:
     assert [(each.rows, each.size, each.seconds) for each in limits] == [(3, 64 << 20, 7.0)]
 
 
-def test_a_checkpoint_without_its_state_is_refused(stream: ModelStream) -> None:
+def test_a_checkpoint_without_its_state_is_rejected(stream: ModelStream) -> None:
     engine = engine_on(stream)
     put(stream, "a")
     read(engine)
@@ -135,7 +135,7 @@ def test_a_checkpoint_without_its_state_is_refused(stream: ModelStream) -> None:
         engine.plan()
 
 
-def test_a_batch_whose_plan_is_gone_is_neither_read_nor_gone_on_from(stream: ModelStream) -> None:
+def test_a_batch_without_a_plan_is_neither_read_nor_continued(stream: ModelStream) -> None:
     engine = engine_on(stream)
     put(stream, "a")
     engine.plan()
@@ -149,7 +149,7 @@ def test_a_batch_whose_plan_is_gone_is_neither_read_nor_gone_on_from(stream: Mod
         engine.planner.next_batch(engine.start())
 
 
-def test_a_new_checkpoint_on_the_state_of_a_query_that_went_on_is_refused(stream: ModelStream) -> None:
+def test_a_new_checkpoint_on_the_state_of_an_advanced_query_is_rejected(stream: ModelStream) -> None:
     engine = engine_on(stream)
     for text in ("a", "b", "c"):
         put(stream, text)
@@ -160,7 +160,7 @@ def test_a_new_checkpoint_on_the_state_of_a_query_that_went_on_is_refused(stream
         second.plan()
 
 
-def test_a_lost_checkpoint_goes_on_from_a_known_offset(stream: ModelStream) -> None:
+def test_a_query_resumes_from_a_given_offset_after_a_lost_checkpoint(stream: ModelStream) -> None:
     engine = engine_on(stream)
     for text in ("a", "b", "c"):
         put(stream, text)
@@ -172,7 +172,7 @@ def test_a_lost_checkpoint_goes_on_from_a_known_offset(stream: ModelStream) -> N
     assert [(row.data, row.ordinal) for row in rows] == [(b"d", 3)]
 
 
-def test_an_offset_of_another_state_is_refused(stream: ModelStream) -> None:
+def test_an_offset_of_another_state_is_rejected(stream: ModelStream) -> None:
     engine = engine_on(stream)
     put(stream, "a")
     read(engine)
@@ -182,7 +182,7 @@ def test_an_offset_of_another_state_is_refused(stream: ModelStream) -> None:
         elsewhere.plan()
 
 
-def test_a_stream_made_anew_under_the_same_name_is_refused(stream: ModelStream) -> None:
+def test_a_recreated_stream_is_rejected(stream: ModelStream) -> None:
     engine = engine_on(stream)
     put(stream, "a")
     read(engine)
@@ -193,7 +193,7 @@ def test_a_stream_made_anew_under_the_same_name_is_refused(stream: ModelStream) 
         engine.plan()
 
 
-def test_old_batches_are_forgotten_and_the_newest_kept(stream: ModelStream) -> None:
+def test_old_batches_are_deleted_and_the_latest_kept(stream: ModelStream) -> None:
     engine = engine_on(stream, keepBatches="3")
     for number in range(10):
         put(stream, str(number))
@@ -208,7 +208,7 @@ def test_old_batches_are_forgotten_and_the_newest_kept(stream: ModelStream) -> N
     assert read(engine) == ["more"]
 
 
-def test_a_clean_up_that_fails_does_not_end_the_query_and_is_made_up_for(
+def test_a_failed_cleanup_does_not_end_the_query_and_is_repeated(
     stream: ModelStream, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     engine = engine_on(stream, keepBatches="2")
@@ -224,7 +224,7 @@ def test_a_clean_up_that_fails_does_not_end_the_query_and_is_made_up_for(
     assert min(int(key.split("/")[1]) for key in engine.objects.objects if key.startswith(f"{run}/0")) >= 4
 
 
-def test_drained_shards_are_forgotten_once_they_are_no_longer_listed(stream: ModelStream) -> None:
+def test_finished_shards_are_dropped_once_they_are_no_longer_listed(stream: ModelStream) -> None:
     engine = engine_on(stream)
     put(stream, "a")
     stream.split(0)
@@ -240,7 +240,7 @@ def test_drained_shards_are_forgotten_once_they_are_no_longer_listed(stream: Mod
     assert dict(engine.start().done) == {}
 
 
-def test_the_report_has_the_lag_of_each_shard_that_was_read(stream: ModelStream) -> None:
+def test_the_report_has_the_lag_of_each_read_shard(stream: ModelStream) -> None:
     engine = engine_on(stream, maxRecords="2")
     assert engine.planner.lag_report() is None
     put(stream, "a", "b", "c")
@@ -259,7 +259,7 @@ def test_the_report_has_the_lag_of_each_shard_that_was_read(stream: ModelStream)
     assert at_tip["read_until"].keys() == {shard_id(0)}
 
 
-def test_offsets_survive_their_text() -> None:
+def test_offsets_round_trip_through_json() -> None:
     stream = ModelStream(2)
     engine = engine_on(stream, initialPosition="latest")
     begin = engine.planner.initial_offset()

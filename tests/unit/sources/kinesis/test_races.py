@@ -13,8 +13,8 @@ from deltaworks.errors import ConfigError, ContractError
 from deltaworks.sources.kinesis.positions import Position, Share, ShareEnd
 from deltaworks.sources.kinesis.share_reader import FetchOptions, refetch
 from deltaworks.sources.kinesis.state import QueryState
-from tests.unit.sources.kinesis.engine import Engine, Row
-from tests.unit.sources.kinesis.model import MemoryObjects, ModelStream, options
+from tests.unit.sources.kinesis.engine_model import Engine, Row
+from tests.unit.sources.kinesis.stream_model import MemoryObjects, ModelStream, options
 
 
 @pytest.fixture
@@ -49,7 +49,9 @@ class RivalState(QueryState):
 
 
 @pytest.mark.parametrize("rival_saw_more", [True, False])
-def test_a_loser_hands_over_what_the_winner_fixed(stream: ModelStream, engine: Engine, rival_saw_more: bool) -> None:
+def test_a_losing_attempt_delivers_the_share_that_the_winner_stored(
+    stream: ModelStream, engine: Engine, rival_saw_more: bool
+) -> None:
     put(stream, 0, 10)
     engine.plan()
     assert engine.open_batch is not None
@@ -73,7 +75,7 @@ def test_a_loser_hands_over_what_the_winner_fixed(stream: ModelStream, engine: E
     assert data(loser) == list(range(15 if rival_saw_more else 4))
 
 
-def test_many_attempts_at_once_agree(stream: ModelStream, engine: Engine) -> None:
+def test_many_concurrent_attempts_agree(stream: ModelStream, engine: Engine) -> None:
     put(stream, 0, 50)
     engine.plan()
     assert engine.open_batch is not None
@@ -95,7 +97,7 @@ def test_many_attempts_at_once_agree(stream: ModelStream, engine: Engine) -> Non
     assert all(result == results[0] for result in results)
 
 
-def test_a_shard_no_task_read_is_sealed_so_that_a_late_task_gets_nothing(stream: ModelStream, engine: Engine) -> None:
+def test_an_unread_shard_is_sealed_so_a_late_task_gets_nothing(stream: ModelStream, engine: Engine) -> None:
     put(stream, 0, 10)
     engine.plan()
     assert engine.open_batch is not None
@@ -124,7 +126,7 @@ def test_two_drivers_plan_the_same_batch(stream: ModelStream, engine: Engine) ->
     assert engine.log[-1] == theirs.to_json()
 
 
-def test_an_iterator_that_expires_between_pages_is_replaced_at_the_same_place(
+def test_an_iterator_that_expires_between_pages_is_replaced_at_the_same_position(
     stream: ModelStream, engine: Engine
 ) -> None:
     put(stream, 0, 5)
@@ -145,7 +147,7 @@ def test_an_iterator_that_expires_between_pages_is_replaced_at_the_same_place(
     assert asked > 6
 
 
-def test_a_replay_that_finds_other_records_is_refused(stream: ModelStream, engine: Engine) -> None:
+def test_a_replay_with_other_records_is_rejected(stream: ModelStream, engine: Engine) -> None:
     put(stream, 0, 10)
     engine.plan()
     engine.action()
@@ -159,7 +161,7 @@ def test_a_replay_that_finds_other_records_is_refused(stream: ModelStream, engin
     assert data(engine.action()) == list(range(10))
 
 
-def test_a_replay_waits_for_records_a_slower_copy_does_not_show_yet(
+def test_a_replay_waits_for_records_missing_in_a_slower_replica(
     stream: ModelStream, engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     put(stream, 0, 10)
@@ -176,7 +178,7 @@ def test_a_replay_waits_for_records_a_slower_copy_does_not_show_yet(
     assert len(refetch(stream, share, recorded, FetchOptions()).rows) == 10
 
 
-def test_changing_deaggregation_is_noticed(stream: ModelStream, engine: Engine) -> None:
+def test_changed_deaggregation_is_detected(stream: ModelStream, engine: Engine) -> None:
     from tests.unit.sources.kinesis.test_kpl import THREE
 
     stream.put("a", THREE)
@@ -188,7 +190,7 @@ def test_changing_deaggregation_is_noticed(stream: ModelStream, engine: Engine) 
         engine.action()
 
 
-def test_a_task_that_cannot_see_the_drivers_state_says_so(stream: ModelStream, engine: Engine) -> None:
+def test_a_task_that_cannot_see_the_drivers_state_is_reported(stream: ModelStream, engine: Engine) -> None:
     put(stream, 0, 1)
     engine.plan()
     assert engine.open_batch is not None
@@ -199,7 +201,7 @@ def test_a_task_that_cannot_see_the_drivers_state_says_so(stream: ModelStream, e
         engine.action(shares)
 
 
-def test_records_and_positions_survive_their_text() -> None:
+def test_records_and_positions_round_trip_through_json() -> None:
     assert Position.from_json(Position(after="1", rows=3).to_json()) == Position(after="1", rows=3)
     end = ShareEnd(start=Position(), end=Position(after="7", rows=2), records=1, rows=2, closed=True)
     assert ShareEnd.from_bytes(end.to_bytes()) == end

@@ -106,14 +106,14 @@ def test_a_batch_is_the_share_between_its_offset_and_the_next_one(stage: Stage) 
     ]
 
 
-def test_a_share_that_has_lost_a_record_gives_none_rather_than_others_ordinals(stage: Stage) -> None:
+def test_a_share_that_lost_a_record_yields_no_rows_rather_than_shifted_ordinals(stage: Stage) -> None:
     (first, *_) = stage.ranges()
     one_more = {**first.details, "rows": 3}
 
     assert list(reread_share(stage.stream, SHARD, one_more, stream_name="s")) == []
 
 
-def test_only_the_record_before_a_share_proves_that_it_is_whole(stage: Stage) -> None:
+def test_only_the_record_before_a_share_proves_that_it_is_complete(stage: Stage) -> None:
     ranges = stage.ranges()
     oldest = oldest_sequence_number(stage.stream, SHARD)
     never = LAST_ORDINAL + 1
@@ -129,7 +129,7 @@ def test_only_the_record_before_a_share_proves_that_it_is_whole(stage: Stage) ->
     assert stage.records.retained_range(ranges[0], None) == RetainedRange(never, never)
 
 
-def test_sequence_numbers_name_shares(stage: Stage) -> None:
+def test_sequence_numbers_select_shares(stage: Stage) -> None:
     ranges = stage.ranges()
     place, name = ranges[1].details, stage.wire.name
     through = place["through"]
@@ -141,7 +141,7 @@ def test_sequence_numbers_name_shares(stage: Stage) -> None:
     assert stage.records.select(ranges, "no place") is None
 
 
-def test_where_nobody_has_on_record_where_the_newest_batch_ended_nothing_is_read(stage: Stage) -> None:
+def test_nothing_is_read_if_the_end_of_the_latest_batch_is_not_recorded(stage: Stage) -> None:
     stage.state.delete_batches("run", before=3, all_older=True)
 
     with pytest.raises(ContractError, match="records where batch 7 ended in shardId-000000000000") as unknown:

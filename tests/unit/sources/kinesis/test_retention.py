@@ -7,8 +7,8 @@ from datetime import timedelta
 import pytest
 
 from deltaworks.errors import ContractError
-from tests.unit.sources.kinesis.engine import Engine, engine_on, put, read
-from tests.unit.sources.kinesis.model import ModelStream, options, shard_id
+from tests.unit.sources.kinesis.engine_model import Engine, engine_on, put, read
+from tests.unit.sources.kinesis.stream_model import ModelStream, options, shard_id
 
 HOURS = timedelta(hours=1)
 
@@ -24,7 +24,7 @@ def restarted(engine: Engine, **changes: str) -> Engine:
     return engine
 
 
-def test_a_stop_that_outlasts_the_retention_is_loud_and_names_shard_and_range(stream: ModelStream) -> None:
+def test_a_stop_that_outlasts_the_retention_fails_with_shard_and_range(stream: ModelStream) -> None:
     engine = engine_on(stream)
     put(stream, "a", "b")
     assert read(engine) == ["a", "b"]
@@ -45,7 +45,7 @@ def test_a_stop_that_outlasts_the_retention_is_loud_and_names_shard_and_range(st
     assert engine.state.gaps() == []
 
 
-def test_where_loss_is_allowed_the_gap_is_kept_told_and_reading_goes_on(stream: ModelStream) -> None:
+def test_if_loss_is_allowed_the_gap_is_recorded_and_reported_and_reading_continues(stream: ModelStream) -> None:
     engine = engine_on(stream)
     put(stream, "a", "b")
     read(engine)
@@ -68,7 +68,7 @@ def test_where_loss_is_allowed_the_gap_is_kept_told_and_reading_goes_on(stream: 
     assert [row.ordinal for row in engine.rows()] == [0, 1, 2, 3]
 
 
-def test_a_position_whose_record_is_still_there_has_lost_nothing_however_old(stream: ModelStream) -> None:
+def test_a_position_whose_record_is_retained_has_lost_nothing(stream: ModelStream) -> None:
     engine = engine_on(stream)
     put(stream, "a")
     read(engine)
@@ -94,7 +94,7 @@ def test_an_idle_shard_outlives_its_last_record_while_the_query_runs(stream: Mod
 
 
 @pytest.mark.parametrize("available_now", [False, True])
-def test_what_was_seen_idle_is_remembered_over_a_restart(stream: ModelStream, available_now: bool) -> None:
+def test_idle_times_survive_a_restart(stream: ModelStream, available_now: bool) -> None:
     engine = engine_on(stream)
     put(stream, "a")
     read(engine)
@@ -108,7 +108,7 @@ def test_what_was_seen_idle_is_remembered_over_a_restart(stream: ModelStream, av
     assert read(engine) == ["b"]
 
 
-def test_a_child_that_may_have_lost_its_first_records_is_noticed(stream: ModelStream) -> None:
+def test_a_child_that_may_have_lost_its_first_records_is_detected(stream: ModelStream) -> None:
     engine = engine_on(stream)
     put(stream, "a")
     read(engine)
@@ -125,7 +125,7 @@ def test_a_child_that_may_have_lost_its_first_records_is_noticed(stream: ModelSt
         engine.drain()
 
 
-def test_a_shard_that_expired_unread_is_noticed_and_its_children_go_on_where_allowed(stream: ModelStream) -> None:
+def test_a_shard_that_expired_unread_is_detected_and_its_children_continue_if_allowed(stream: ModelStream) -> None:
     engine = engine_on(stream)
     put(stream, "a")
     read(engine)
@@ -164,7 +164,7 @@ def test_a_replay_whose_first_records_expired_keeps_the_ordinals_of_the_rest(str
     assert len(engine.state.gaps()) == 1
 
 
-def test_trim_horizon_takes_what_is_there_and_reports_no_loss(stream: ModelStream) -> None:
+def test_trim_horizon_reads_retained_records_and_reports_no_loss(stream: ModelStream) -> None:
     put(stream, "expired")
     stream.tick(25 * HOURS)
     put(stream, "a")

@@ -56,7 +56,7 @@ def keys(lake: Lake) -> list[str]:
     return names
 
 
-def test_a_log_that_is_not_there_reads_as_empty(lake: Lake) -> None:
+def test_a_missing_log_reads_as_empty(lake: Lake) -> None:
     log = FileEventLog(lake, RELAY)
     assert log.last_seq() == 0
     assert log.read(0).equals(FILE_EVENT_SCHEMA.empty_table())
@@ -76,7 +76,7 @@ def test_events_get_a_seq_without_gaps_across_appends_and_restarts(lake: Lake) -
     assert rows.column("event_time").to_pylist() == [NOON] * 5
 
 
-def test_a_file_announced_again_is_dropped_before_and_after_a_restart(lake: Lake) -> None:
+def test_a_repeated_announcement_is_skipped_before_and_after_a_restart(lake: Lake) -> None:
     writer = reopened(lake)
     assert writer.append([received("a"), received("a")]).duplicates == 1
     assert writer.append([received("a")]).is_empty
@@ -98,7 +98,7 @@ def test_shuffled_redeliveries_give_each_file_event_once(lake: Lake) -> None:
     assert FileEventLog(lake, RELAY).read(0).column("seq").to_pylist() == list(range(1, 201))
 
 
-def test_a_quarantined_message_is_recorded_once_however_often_it_comes(lake: Lake) -> None:
+def test_a_redelivered_quarantined_message_is_recorded_once(lake: Lake) -> None:
     writer = reopened(lake)
     writer.append([received("a")], [unusable("m1"), unusable("m1")])
     writer.append([], [unusable("m1"), unusable("m2")])
@@ -109,7 +109,7 @@ def test_a_quarantined_message_is_recorded_once_however_often_it_comes(lake: Lak
     assert set(rows.column("reason").to_pylist()) == {"not_json"}
 
 
-def test_a_crash_between_the_two_tables_doubles_nothing(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_crash_between_the_two_tables_duplicates_nothing(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
     def only_messages(table: Any, *args: Any, **options: Any) -> Any:
         if options["step"].app_id.endswith("/file_events"):
             raise OSError("the machine went away")
@@ -127,7 +127,7 @@ def test_a_crash_between_the_two_tables_doubles_nothing(lake: Lake, monkeypatch:
     assert keys(lake) == ["a"]
 
 
-def test_a_lost_reply_does_not_double_an_append(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_lost_reply_does_not_duplicate_an_append(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
     def landed_but_silent(*args: Any, **options: Any) -> Any:
         commit_step(*args, **options)
         raise OSError("connection reset")
@@ -157,7 +157,7 @@ def test_a_fenced_writer_cannot_append(lake: Lake) -> None:
     assert keys(lake) == ["a", "b"]
 
 
-def test_a_fenced_writer_does_not_take_its_successors_append_for_its_own(lake: Lake) -> None:
+def test_a_fenced_writer_does_not_mistake_its_successors_append_for_its_own(lake: Lake) -> None:
     """Both would be append 2: were that number alone believed, the former's messages would be deleted unread."""
     former = reopened(lake, epoch=1)
     former.append([received("a")])
@@ -174,7 +174,7 @@ def test_an_overtaken_epoch_cannot_open_the_log(lake: Lake) -> None:
         reopened(lake, epoch=4)
 
 
-def test_every_commit_says_who_made_it(lake: Lake) -> None:
+def test_every_commit_names_its_writer(lake: Lake) -> None:
     writer = reopened(lake)
     writer.append([received("a")], [unusable("m")])
     for key in (file_events_key(RELAY), message_quarantine_key(RELAY)):
@@ -202,7 +202,7 @@ def test_slices_are_bounded_and_repeatable(lake: Lake) -> None:
     assert log.read(4, 10).equals(FileEventLog(lake, RELAY).read(4, 10))
 
 
-def test_a_slice_touches_only_the_files_that_hold_it(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_slice_reads_only_its_own_files(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
     writer = reopened(lake)
     for number in range(20):
         writer.append([received(f"f{number}")])
@@ -225,7 +225,7 @@ def test_a_reader_sees_what_was_appended_after_it_opened_the_log(lake: Lake) -> 
         assert log.read(number).column("key").to_pylist() == [f"f{number}"]
 
 
-def test_opening_a_scattered_log_compacts_it_and_changes_no_slice(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_opening_a_fragmented_log_compacts_it_and_changes_no_slice(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
     writer = reopened(lake)
     for number in range(12):
         writer.append([received(f"f{number}")])
@@ -255,7 +255,7 @@ def test_the_backlog_counts_one_prefix_of_one_bucket(lake: Lake) -> None:
     assert log.backlog(0, bucket="landing").files == 3
 
 
-def test_a_data_file_without_statistics_is_refused(lake: Lake) -> None:
+def test_a_data_file_without_statistics_is_rejected(lake: Lake) -> None:
     reopened(lake).append([received("a")])
     folder = Path(lake.storage.prefix) / file_events_key(RELAY) / "_delta_log"
     newest = max(folder.glob("*.json"))
@@ -268,9 +268,7 @@ def test_a_data_file_without_statistics_is_refused(lake: Lake) -> None:
         FileEventLog(lake, RELAY).last_seq()
 
 
-def test_a_commit_that_is_none_is_named_at_once_and_the_log_is_read_once_it_is_mended(
-    lake: Lake, tmp_path: Path
-) -> None:
+def test_a_damaged_commit_is_reported_immediately_and_the_restored_log_is_read(lake: Lake, tmp_path: Path) -> None:
     reopened(lake).append([received("a")])
     before = FileEventLog(lake, RELAY)
     assert before.last_seq() == 1
@@ -289,7 +287,7 @@ def test_a_commit_that_is_none_is_named_at_once_and_the_log_is_read_once_it_is_m
     assert before.last_seq() == 1
 
 
-def test_a_position_of_another_log_or_beyond_its_end_is_refused(lake: Lake) -> None:
+def test_a_position_of_another_log_or_beyond_its_end_is_rejected(lake: Lake) -> None:
     reopened(lake).append([received("a"), received("b")])
     log = FileEventLog(lake, RELAY)
     position = {"seq": 2, "log": log.table_id}

@@ -17,7 +17,7 @@ ROOT = Path("/landing/bucket")
 @given(SEGMENTS.map("/".join))
 @example("/etc/passwd")
 @example("a/../../x")
-def test_a_local_key_lies_below_its_folder_or_is_refused(key: str) -> None:
+def test_a_local_key_is_below_its_folder_or_rejected(key: str) -> None:
     path = local_path(ROOT, key)
 
     if path is not None:
@@ -26,7 +26,7 @@ def test_a_local_key_lies_below_its_folder_or_is_refused(key: str) -> None:
 
 
 @given(SEGMENTS.map("/".join))
-def test_a_key_is_refused_where_some_beginning_of_it_leads_out_of_the_bucket(key: str) -> None:
+def test_a_key_with_a_prefix_outside_the_bucket_is_rejected(key: str) -> None:
     parts = [part for part in key.split("/") if part not in ("", ".")]
     beginnings = ["/".join(parts[: count + 1]) for count in range(len(parts))]
     leads_out = any(posixpath.normpath(f"/r/{beginning}").split("/")[1:2] != ["r"] for beginning in beginnings)
@@ -35,12 +35,12 @@ def test_a_key_is_refused_where_some_beginning_of_it_leads_out_of_the_bucket(key
 
 
 @given(st.from_regex(r"[0-9a-f]{32}(-[0-9]{1,5})?", fullmatch=True))
-def test_tags_as_s3_makes_them_can_be_sent(tag: str) -> None:
+def test_etags_of_s3_are_valid(tag: str) -> None:
     assert is_valid_etag(tag)
 
 
 @given(st.text(min_size=1))
-def test_no_tag_that_can_be_sent_holds_what_ends_a_header(tag: str) -> None:
+def test_no_valid_etag_can_end_a_header(tag: str) -> None:
     if is_valid_etag(tag):
         tag.encode("ascii")
         assert tag.isprintable()

@@ -40,7 +40,7 @@ def test_a_reference_is_opened_inside_a_task(tmp_path: Path, compress: type[byte
     assert (payload.seq, payload.key, payload.data, payload.problem) == (5, "a.json", b'{"a": 1}', None)
 
 
-def test_what_is_wrong_with_an_object_is_a_reason_and_no_failure(tmp_path: Path) -> None:
+def test_an_error_of_an_object_is_a_reason_not_a_failure(tmp_path: Path) -> None:
     whole = gzip.compress(b"x" * 1000)
     (tmp_path / "changed").write_bytes(b"new")
     (tmp_path / "cut").write_bytes(whole[:20])
@@ -57,7 +57,7 @@ def test_what_is_wrong_with_an_object_is_a_reason_and_no_failure(tmp_path: Path)
     ]
 
 
-def test_the_values_of_references_travel_with_the_opener(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_opener_carries_the_values_of_references(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TEST_ENDPOINT", "http://localhost:1")
     monkeypatch.setenv("TEST_ACCESS_KEY", "a")
     monkeypatch.setenv("TEST_SECRET_KEY", "s")
@@ -80,20 +80,20 @@ def put(landing: Any, key: str, body: bytes) -> str:
     return str(landing.s3.put_object(Bucket=landing.bucket, Key=key, Body=body)["ETag"]).strip('"')
 
 
-def test_an_object_is_read_by_key_and_tag(landing: Any) -> None:
+def test_an_object_is_read_by_key_and_etag(landing: Any) -> None:
     etag = put(landing, "games/Happy Face +1=ä.json", CONTENT)
     assert open_object(landing.storage, "games/Happy Face +1=ä.json", etag) == CONTENT
     assert open_object(landing.storage, "games/Happy Face +1=ä.json", "") == CONTENT
 
 
-def test_a_missing_object_is_told(landing: Any) -> None:
+def test_a_missing_object_is_reported(landing: Any) -> None:
     with pytest.raises(ObjectMissing, match="OBJECT_MISSING") as raised:
         open_object(landing.storage, "games/none", "abc")
     assert raised.value.reason == "object_missing"
     assert not raised.value.retryable
 
 
-def test_a_replaced_object_is_told(landing: Any) -> None:
+def test_a_replaced_object_is_reported(landing: Any) -> None:
     etag = put(landing, "games/1", b"old")
     put(landing, "games/1", b"new")
     with pytest.raises(ObjectChanged, match="OBJECT_CHANGED") as raised:
@@ -112,26 +112,26 @@ def test_every_member_of_a_gzip_file_is_read(landing: Any) -> None:
     [gzip.compress(CONTENT)[:-5], gzip.compress(CONTENT)[:12], gzip.compress(CONTENT) + b"garbage", b"\x1f\x8b"],
     ids=["without its end", "only a head", "with something behind", "two bytes"],
 )
-def test_damaged_gzip_is_told(landing: Any, body: bytes) -> None:
+def test_damaged_gzip_is_reported(landing: Any, body: bytes) -> None:
     etag = put(landing, "games/1", body)
     with pytest.raises(ObjectUnreadable, match="OBJECT_UNREADABLE") as raised:
         open_object(landing.storage, "games/1", etag)
     assert raised.value.reason == "object_unreadable"
 
 
-def test_plain_content_where_gzip_is_insisted_on_is_told(landing: Any) -> None:
+def test_plain_content_is_reported_if_gzip_is_required(landing: Any) -> None:
     etag = put(landing, "games/1", CONTENT)
     with pytest.raises(ObjectUnreadable):
         open_object(landing.storage, "games/1", etag, compression="gzip")
 
 
-def test_a_bucket_that_is_not_there_is_no_fault_of_the_object(landing: Any) -> None:
+def test_a_missing_bucket_is_not_an_error_of_the_object(landing: Any) -> None:
     storage = StorageSpec(root="s3://no-such-bucket-here", path_style=True, **landing.messaging.model_dump())
     with pytest.raises(ConfigError, match="OBJECT_FORBIDDEN"):
         open_object(storage, "games/1", "")
 
 
-def test_files_on_local_disk_keep_the_same_promises(tmp_path: Path) -> None:
+def test_local_files_behave_the_same(tmp_path: Path) -> None:
     storage = StorageSpec(root=f"file://{tmp_path}")
     (tmp_path / "one").write_bytes(gzip.compress(CONTENT))
     etag = hashlib.md5((tmp_path / "one").read_bytes()).hexdigest()
@@ -143,7 +143,7 @@ def test_files_on_local_disk_keep_the_same_promises(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("key", ["../secret", "a/../../secret", "/etc/passwd", "a/../one", "one\0", "x" * 2_000])
-def test_a_key_leads_nowhere_but_into_the_landing_folder(tmp_path: Path, key: str) -> None:
+def test_a_key_cannot_leave_the_landing_folder(tmp_path: Path, key: str) -> None:
     (tmp_path / "secret").write_bytes(CONTENT)
     (tmp_path / "landing").mkdir()
     (tmp_path / "landing" / "one").write_bytes(CONTENT)
@@ -159,7 +159,7 @@ def test_a_key_leads_nowhere_but_into_the_landing_folder(tmp_path: Path, key: st
 
 
 @pytest.mark.parametrize("key", ["folder", "one/below", "x" * 300, "f/" * 400])
-def test_a_key_that_no_file_can_have_is_an_object_that_is_missing(tmp_path: Path, key: str) -> None:
+def test_a_key_that_no_file_can_have_is_a_missing_object(tmp_path: Path, key: str) -> None:
     (tmp_path / "folder").mkdir()
     (tmp_path / "one").write_bytes(CONTENT)
     opener = FileOpener(StorageSpec(root=f"file://{tmp_path}"), compression="auto")
@@ -174,9 +174,7 @@ def test_a_key_that_no_file_can_have_is_an_object_that_is_missing(tmp_path: Path
     ("key", "etag", "version"),
     [("games/1", "a\r\nx: y", None), ("games/1", "ä", None), ("games/1", "", "v\n"), ("../other/1", "", None)],
 )
-def test_names_that_cannot_be_asked_for_are_the_objects_fault(
-    landing: Any, key: str, etag: str, version: str | None
-) -> None:
+def test_invalid_names_are_errors_of_the_object(landing: Any, key: str, etag: str, version: str | None) -> None:
     opener = FileOpener(landing.storage, compression="auto")
 
     payload = opener(FileReference(1, key, etag, version))
@@ -185,12 +183,12 @@ def test_names_that_cannot_be_asked_for_are_the_objects_fault(
     assert payload.problem.code == ReasonCode.OBJECT_UNREADABLE
 
 
-def test_what_is_wrong_survives_the_way_from_task_to_driver() -> None:
+def test_object_errors_are_serialized_from_task_to_driver() -> None:
     error = pickle.loads(pickle.dumps(ObjectMissing("OBJECT_MISSING", "gone", hint="look")))
     assert (type(error), error.reason, error.hint) == (ObjectMissing, "object_missing", "look")
 
 
-def test_the_announced_version_is_read_where_the_object_was_replaced_or_deleted_since(landing: Any) -> None:
+def test_the_announced_version_is_read_if_the_object_was_replaced_or_deleted(landing: Any) -> None:
     landing.s3.put_bucket_versioning(Bucket=landing.bucket, VersioningConfiguration={"Status": "Enabled"})
     first = landing.s3.put_object(Bucket=landing.bucket, Key="games/1", Body=b"first")
     etag, version = first["ETag"].strip('"'), first["VersionId"]
@@ -203,7 +201,7 @@ def test_the_announced_version_is_read_where_the_object_was_replaced_or_deleted_
         open_object(landing.storage, "games/1", etag, version_id=version)
 
 
-def test_a_storage_that_fails_for_too_long_is_an_outage_and_not_the_object(
+def test_a_long_storage_failure_is_an_outage_not_an_error_of_the_object(
     landing: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     put(landing, "games/1", CONTENT)

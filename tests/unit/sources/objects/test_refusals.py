@@ -49,7 +49,7 @@ def refusing(landing: Any, path: str, status: int, code: str) -> Iterator[FileOp
 
 
 @pytest.mark.parametrize(("status", "code"), OF_AN_OBJECT)
-def test_a_refused_object_beside_which_others_can_be_read_is_quarantined(landing: Any, status: int, code: str) -> None:
+def test_a_refused_object_is_quarantined_if_its_siblings_can_be_read(landing: Any, status: int, code: str) -> None:
     landing.put("games/1", "games/2", body=b'{"a": 1}')
     with refusing(landing, r"games/1(\?|$)", status, code) as opener:
         refused, good = (opener(FileReference(seq, f"games/{seq}", "")) for seq in (1, 2))
@@ -62,7 +62,7 @@ def test_a_refused_object_beside_which_others_can_be_read_is_quarantined(landing
 
 
 @pytest.mark.parametrize(("status", "code"), OF_WHO_ASKS)
-def test_a_refusal_of_whoever_asks_stops_the_stream(landing: Any, status: int, code: str) -> None:
+def test_a_refusal_of_the_caller_stops_the_stream(landing: Any, status: int, code: str) -> None:
     landing.put("games/1", "games/2")
     with (
         refusing(landing, r"games/1(\?|$)", status, code) as opener,
@@ -71,7 +71,7 @@ def test_a_refusal_of_whoever_asks_stops_the_stream(landing: Any, status: int, c
         opener(FileReference(1, "games/1", ""))
 
 
-def test_where_nothing_can_be_read_it_is_not_clear_that_the_object_is_to_blame(landing: Any) -> None:
+def test_if_nothing_can_be_read_the_object_is_not_blamed(landing: Any) -> None:
     landing.put("games/1")
     with refusing(landing, "games/", 403, "AccessDenied") as opener:
         payload = opener(FileReference(1, "games/1", ""))
@@ -81,7 +81,7 @@ def test_where_nothing_can_be_read_it_is_not_clear_that_the_object_is_to_blame(l
 
 
 @pytest.mark.parametrize("others", [0, 1])
-def test_a_batch_stops_where_none_of_its_objects_could_be_read_and_goes_on_where_one_was(
+def test_a_batch_stops_if_none_of_its_objects_can_be_read_and_continues_otherwise(
     landing: Any, make_spec: Callable[..., PipelineSpec], tmp_path: Path, others: int
 ) -> None:
     spec, stamp = make_spec(), BatchStamp(1, 0, "fp")
@@ -98,7 +98,7 @@ def test_a_batch_stops_where_none_of_its_objects_could_be_read_and_goes_on_where
     assert (written.findings.refusal is not None, written.findings.any_read) == (True, bool(others))
 
 
-def test_whoever_reads_again_is_told_of_a_refusal_as_an_error(landing: Any) -> None:
+def test_rereading_raises_an_error_for_a_refusal(landing: Any) -> None:
     landing.put("games/1")
     with refusing(landing, "games/", 400, "InvalidRequest") as opener:
         strict = FileOpener(StorageSpec.model_validate_json(opener._storage), compression="auto")
@@ -106,7 +106,7 @@ def test_whoever_reads_again_is_told_of_a_refusal_as_an_error(landing: Any) -> N
             strict(FileReference(1, "games/1", ""))
 
 
-def test_a_key_that_no_client_asks_for_is_the_objects_fault(landing: Any) -> None:
+def test_a_key_that_clients_reject_is_an_error_of_the_object(landing: Any) -> None:
     with pytest.raises(ContractError, match="OBJECT_UNREADABLE"):
         open_object(landing.storage, "", "e")
 
@@ -126,7 +126,7 @@ def test_a_file_on_local_disk_may_be_refused_too(tmp_path: Path, monkeypatch: py
     assert payload.refusal is not None
 
 
-def test_what_decompression_raises_is_the_objects_fault(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_decompression_error_is_an_error_of_the_object(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "one").write_bytes(b"{}")
 
     def exploding(*positional: Any, **named: Any) -> bytes:
@@ -139,7 +139,7 @@ def test_what_decompression_raises_is_the_objects_fault(tmp_path: Path, monkeypa
     assert payload.problem.detail == "opening it failed: MemoryError"
 
 
-def test_no_client_error_leaves_raw(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_client_error_is_wrapped(monkeypatch: pytest.MonkeyPatch) -> None:
     class Client:
         def get_object(self, **_: Any) -> Any:
             answer = {"Error": {"Code": "Odd"}, "ResponseMetadata": {"HTTPStatusCode": 418}}

@@ -45,7 +45,7 @@ def test_a_batch_is_its_files_in_the_order_of_the_log() -> None:
     }
 
 
-def test_of_many_arrivals_a_sample_by_rank_is_noted_with_the_first_and_the_last() -> None:
+def test_many_arrivals_are_sampled_by_rank_with_the_first_and_the_last() -> None:
     source = object_slice(events(*((seq, str(seq), 1) for seq in range(1, 1_001))), OPENER)
     arrived = source.metadata["arrived_us"]
 

@@ -20,7 +20,7 @@ from deltaworks.sources.objects.landing.land import land, require_file_source
 from deltaworks.sources.objects.landing.landing_store import landing_store
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.specs.storage import StorageSpec
-from tests.unit.sources.objects.landing.landing_stage import Shelf, source
+from tests.unit.sources.objects.landing.landing_harness import Shelf, source
 
 LINES = b'{"a": 1}\n{"a": 2}\n{"a": 3}\n'
 BUCKET = StorageSpec(root="s3://landing")
@@ -53,7 +53,7 @@ def keys(client: Any) -> list[str]:
     return [item["Key"] for item in client.list_objects_v2(Bucket="landing").get("Contents", [])]
 
 
-def test_a_folder_lands_below_the_place_of_the_pipeline_under_names_of_its_files(tmp_path: Path, s3: Any) -> None:
+def test_a_folder_lands_below_the_pipelines_prefix_under_its_file_names(tmp_path: Path, s3: Any) -> None:
     folder = put(tmp_path, {"day 1/a.jsonl": LINES, "b.json.gz": gzip.compress(LINES), ".hidden/c": LINES})
 
     results = land(find_inputs([str(folder)]), source(), landing_store(BUCKET))
@@ -66,7 +66,7 @@ def test_a_folder_lands_below_the_place_of_the_pipeline_under_names_of_its_files
     assert [(result.objects, result.existing, result.events) for result in results] == [(1, 0, 3), (1, 0, 3)]
 
 
-def test_landing_again_puts_only_what_is_not_there(tmp_path: Path, s3: Any) -> None:
+def test_landing_again_creates_only_missing_objects(tmp_path: Path, s3: Any) -> None:
     store = landing_store(BUCKET)
     files = [str(put(tmp_path, {"a.jsonl": LINES}))]
     land(find_inputs(files), source(), store)
@@ -79,7 +79,7 @@ def test_landing_again_puts_only_what_is_not_there(tmp_path: Path, s3: Any) -> N
     assert len(keys(s3)) == 2
 
 
-def test_landing_again_lands_once_more_where_that_is_wanted(tmp_path: Path, s3: Any) -> None:
+def test_forced_landing_creates_new_objects(tmp_path: Path, s3: Any) -> None:
     store = landing_store(BUCKET)
     files = [str(put(tmp_path, {"a.jsonl": LINES}))]
     land(find_inputs(files), source(), store)
@@ -90,7 +90,7 @@ def test_landing_again_lands_once_more_where_that_is_wanted(tmp_path: Path, s3: 
     assert len(keys(s3)) == 2
 
 
-def test_a_folder_on_disk_takes_objects_as_a_bucket_does(tmp_path: Path) -> None:
+def test_a_local_folder_stores_objects_like_a_bucket(tmp_path: Path) -> None:
     store = landing_store(StorageSpec(root=f"file://{tmp_path}/landing"))
     files = [str(put(tmp_path / "in", {"a.jsonl": LINES}))]
 
@@ -131,7 +131,7 @@ def test_objects_are_compressed_as_the_source_declares(
     assert key.endswith(end)
 
 
-def test_parquet_and_avro_land_as_they_are(tmp_path: Path) -> None:
+def test_parquet_and_avro_land_unchanged(tmp_path: Path) -> None:
     parquet, avro = io.BytesIO(), io.BytesIO()
     pq.write_table(pa.table({"a": list(range(1_000))}), parquet)
     schema = {"type": "record", "name": "event", "fields": [{"name": "a", "type": "long"}]}
@@ -156,9 +156,7 @@ def test_parquet_and_avro_land_as_they_are(tmp_path: Path) -> None:
         ({"prefix": "eu"}, "", "eu/a-00001-"),
     ],
 )
-def test_names_are_ones_that_the_source_reads(
-    declared: dict[str, Any], under: str, key: str | None, tmp_path: Path
-) -> None:
+def test_keys_match_the_source(declared: dict[str, Any], under: str, key: str | None, tmp_path: Path) -> None:
     inputs, shelf = find_inputs([str(put(tmp_path, {"a.json": LINES}) / "a.json")]), Shelf()
     if key is None:
         with pytest.raises(ConfigError) as caught:
@@ -172,7 +170,7 @@ def test_names_are_ones_that_the_source_reads(
     assert next(iter(shelf)).startswith(key)
 
 
-def test_a_folder_that_is_partitioned_stays_so(tmp_path: Path) -> None:
+def test_partition_folders_are_preserved(tmp_path: Path) -> None:
     shelf = Shelf()
     folder = put(tmp_path, {"day=2026-01-31/a.json": LINES, "day=2026-02-01/a.json": LINES})
 
@@ -187,7 +185,7 @@ def test_an_unreadable_line_is_counted_and_lands(tmp_path: Path) -> None:
     assert (result.events, result.unreadable) == (3, 1)
 
 
-def test_what_is_missing_is_said(tmp_path: Path) -> None:
+def test_missing_inputs_are_reported(tmp_path: Path) -> None:
     for names in ([str(tmp_path / "none")], [str(tmp_path)]):
         with pytest.raises(ConfigError) as caught:
             find_inputs(names)
@@ -195,25 +193,25 @@ def test_what_is_missing_is_said(tmp_path: Path) -> None:
         assert names[0] in str(caught.value)
 
 
-def test_a_file_of_another_form_is_refused(tmp_path: Path) -> None:
+def test_a_file_of_another_format_is_rejected(tmp_path: Path) -> None:
     for data, declared in ((b"PAR1xxx", {}), (b"PK\x03\x04", {"format": "csv"}), (LINES, {"format": "parquet"})):
         error = refusal(tmp_path, data, **declared)
         assert isinstance(error, ContractError)
         assert error.condition == "INPUT_WRONG_FORMAT"
 
 
-def test_a_file_that_was_cut_off_is_said_to_be(tmp_path: Path) -> None:
+def test_a_truncated_file_is_reported(tmp_path: Path) -> None:
     error = refusal(tmp_path, gzip.compress(LINES * 1_000)[:-20])
 
     assert error.condition == "INPUT_DAMAGED"
     assert "events.bin" in error.message
 
 
-def test_a_file_that_cannot_be_cut_must_not_be_larger_than_a_stream_reads(tmp_path: Path) -> None:
+def test_an_unsplittable_file_must_not_exceed_the_object_limit(tmp_path: Path) -> None:
     assert refusal(tmp_path, b"PAR1" * 100, format="parquet", max_object_bytes=100).condition == "INPUT_TOO_LARGE"
 
 
-def test_a_bucket_that_is_not_there_is_refused(tmp_path: Path, s3: Any) -> None:
+def test_a_missing_bucket_is_rejected(tmp_path: Path, s3: Any) -> None:
     inputs = find_inputs([str(put(tmp_path, {"a": LINES}))])
 
     with pytest.raises(ConfigError) as caught:
@@ -223,7 +221,7 @@ def test_a_bucket_that_is_not_there_is_refused(tmp_path: Path, s3: Any) -> None:
     assert keys(s3) == []
 
 
-def test_a_store_that_does_not_answer_is_not_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unreachable_store_fails_quickly(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "testing")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "testing")
     inputs = find_inputs([str(put(tmp_path, {"a": LINES}))])
@@ -243,7 +241,7 @@ def test_a_store_that_does_not_answer_is_not_waited_for(tmp_path: Path, monkeypa
         ({"kind": "delta", "uri": "s3://lake/orders"}, "s3://lake/orders"),
     ],
 )
-def test_a_pipeline_that_reads_no_objects_says_what_to_use(declared: dict[str, Any], told: str) -> None:
+def test_a_pipeline_without_objects_is_rejected_with_an_alternative(declared: dict[str, Any], told: str) -> None:
     spec = PipelineSpec.model_validate(
         {
             "pipeline": "shop",

@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 
 from deltaworks.events.formats.json import Malformed, read_events
 from tests.examples import examples
-from tests.unit.sources.objects.landing.landing_stage import landed, source
-from tests.unit.sources.objects.landing.slow_reading import (
+from tests.unit.sources.objects.landing.landing_harness import landed, source
+from tests.unit.sources.objects.landing.reference_reader import (
     content,
     csv_events,
     field_lines,
@@ -98,7 +98,7 @@ def test_json_lands_as_the_same_events_in_their_order(
 
 @SETTINGS
 @given(rows=st.lists(st.lists(VALUES, max_size=3) | SCALARS, max_size=12), size=ANY_SIZE)
-def test_values_on_lines_that_are_no_objects_stay_whole_too(rows: list[Any], size: int) -> None:
+def test_values_on_lines_other_than_objects_are_not_split(rows: list[Any], size: int) -> None:
     data = on_lines(rows)
 
     objects, _ = landed(data, source(), object_bytes=size)
@@ -108,7 +108,7 @@ def test_values_on_lines_that_are_no_objects_stay_whole_too(rows: list[Any], siz
 
 @SETTINGS
 @given(events=st.lists(OBJECTS, max_size=8), size=ANY_SIZE)
-def test_a_wrapper_of_many_events_stays_whole(events: list[Any], size: int) -> None:
+def test_a_wrapper_of_many_events_is_not_split(events: list[Any], size: int) -> None:
     data = on_lines([{"records": events}, {"body": json.dumps(events)}])
 
     objects, result = landed(data, source(), object_bytes=size)
@@ -119,7 +119,7 @@ def test_a_wrapper_of_many_events_stays_whole(events: list[Any], size: int) -> N
 
 @SETTINGS
 @given(pieces=st.lists(OBJECTS.map(json.dumps).map(str.encode) | st.binary(max_size=30), max_size=10), size=ANY_SIZE)
-def test_broken_lines_land_byte_for_byte(pieces: list[bytes], size: int) -> None:
+def test_malformed_lines_land_byte_for_byte(pieces: list[bytes], size: int) -> None:
     data = b"{}\n" + b"\n".join(pieces)  # an array that is broken may come as several
 
     objects, _ = landed(data, source(), object_bytes=size)
@@ -132,7 +132,7 @@ def test_broken_lines_land_byte_for_byte(pieces: list[bytes], size: int) -> None
 
 @SETTINGS
 @given(events=st.lists(OBJECTS.filter(bool), min_size=2, max_size=12), at=st.integers(0, 11), size=ANY_SIZE)
-def test_a_line_that_was_cut_off_costs_no_other_event(events: list[Any], at: int, size: int) -> None:
+def test_a_truncated_line_does_not_affect_other_events(events: list[Any], at: int, size: int) -> None:
     written = [json.dumps(event).encode() for event in events]
     written.insert(at % len(events), b'{"torn": "of')
     data = b"\n".join(written)
@@ -164,7 +164,7 @@ def test_csv_lands_with_its_header_in_every_object(rows: list[list[str]], size: 
 
 @SETTINGS
 @given(rows=st.lists(st.sampled_from(["a\tb", "c\td", "#Fields: x y", "#Version: 1", ""]), max_size=20), size=ANY_SIZE)
-def test_lines_of_fields_land_below_the_names_that_were_theirs(rows: list[str], size: int) -> None:
+def test_tsv_lines_land_with_their_field_names(rows: list[str], size: int) -> None:
     data = "\n".join(["#Fields: p q", *rows]).encode()
 
     objects, result = landed(data, source(format="tsv"), object_bytes=size)
@@ -177,7 +177,7 @@ def test_lines_of_fields_land_below_the_names_that_were_theirs(rows: list[str], 
 @given(
     rows=st.lists(st.text("ab {}\t#é", max_size=10), max_size=20), size=ANY_SIZE, end=st.sampled_from(["\n", "\r\n"])
 )
-def test_lines_of_text_land_whole(rows: list[str], size: int, end: str) -> None:
+def test_text_lines_are_not_split(rows: list[str], size: int, end: str) -> None:
     data = end.join(rows).encode()
 
     objects, result = landed(data, source(format="text", pattern="(?P<all>.*)"), object_bytes=size)
@@ -189,7 +189,7 @@ def test_lines_of_text_land_whole(rows: list[str], size: int, end: str) -> None:
 @pytest.mark.parametrize(
     "compress", [gzip.compress, bz2.compress, lambda data: pa.compress(data, "zstd", asbytes=True)]
 )
-def test_what_was_compressed_lands_cut_all_the_same(compress: Callable[[bytes], bytes]) -> None:
+def test_compressed_input_is_split_too(compress: Callable[[bytes], bytes]) -> None:
     data = on_lines([{"number": number, "text": "x" * 50} for number in range(2_000)])
 
     objects, result = landed(compress(data), source(), object_bytes=20_000)
@@ -208,7 +208,7 @@ def test_several_members_of_gzip_are_one_file() -> None:
     assert result.events == 2
 
 
-def test_objects_are_about_as_large_as_was_said() -> None:
+def test_objects_have_about_the_requested_size() -> None:
     data = one_array([{"number": number, "inside": [{"x": 1}, {"y": 2}]} for number in range(5_000)])
 
     objects, _ = landed(data, source(), object_bytes=10_000)
@@ -217,7 +217,7 @@ def test_objects_are_about_as_large_as_was_said() -> None:
     assert all(9_800 <= size <= 10_002 for size in sizes[:-1])
 
 
-def test_a_file_that_holds_nothing_lands_as_nothing() -> None:
+def test_an_empty_file_lands_no_object() -> None:
     for spec in (source(), source(format="csv"), source(format="tsv")):
         objects, result = landed(b"\n \n", spec, object_bytes=100)
 

@@ -34,13 +34,11 @@ def rule(days: int, *, status: str = "Enabled", **more: Any) -> dict[str, Any]:
         ([{"Status": "Enabled", "Expiration": {"ExpiredObjectDeleteMarker": True}}], None),
     ],
 )
-def test_the_first_rule_that_may_delete_what_is_read_counts(
-    rules: list[dict[str, Any]], expected: float | None
-) -> None:
+def test_the_shortest_applicable_rule_counts(rules: list[dict[str, Any]], expected: float | None) -> None:
     assert shortest_expiry_seconds(rules, "landing/games/") == expected
 
 
-def test_a_bucket_is_asked_for_its_rules(landing: Landing) -> None:
+def test_lifecycle_rules_are_read_from_the_bucket(landing: Landing) -> None:
     assert bucket_retention_seconds(landing.storage, landing.bucket, "games/") is None
 
     rules = [{"ID": name, "Status": "Enabled", "Filter": {"Prefix": f"{name}/"}} for name in ("games", "edits")]
@@ -55,7 +53,7 @@ def test_a_bucket_is_asked_for_its_rules(landing: Landing) -> None:
     assert bucket_retention_seconds(landing.storage, landing.bucket, "") == 4 * DAY
 
 
-def test_a_folder_has_no_rules_and_nobody_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_local_folder_has_no_rules(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bucket, "bucket_client", lambda *_, **__: pytest.fail("a server is asked"))
 
     assert bucket_retention_seconds(StorageSpec(root="file:///landing"), "landing", "games/") is None

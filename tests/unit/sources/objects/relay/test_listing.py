@@ -17,7 +17,7 @@ from deltaworks.sources.objects.relay.relay import Relay
 from deltaworks.specs.globs import glob_expression, key_matcher
 from deltaworks.specs.relay import ListingSpec, RelaySpec
 from deltaworks.tables.lake import Lake
-from tests.unit.sources.objects.relay.relay_stage import drained, keys, running
+from tests.unit.sources.objects.relay.relay_harness import drained, keys, running
 from tests.waiting import eventually
 
 NO_GRACE = {"grace_minutes": 0}
@@ -42,7 +42,7 @@ def unannounced(landing: Any, *names: str) -> None:
     landing.put(*names)
 
 
-def test_objects_that_were_there_before_are_loaded_once_by_pages(landing: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_existing_objects_are_loaded_once_in_pages(landing: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bucket, "_KEYS_PER_PAGE", 7)
     names = [f"games/day={number % 3}/{number:03} ä.json" for number in range(25)]
     unannounced(landing, *names, "other/1.json", "games/day=1/notes.txt", "games/")
@@ -67,7 +67,7 @@ def test_an_object_both_listed_and_announced_is_one_file(landing: Any) -> None:
     assert counts.duplicates == counts.messages + counts.listed - 2 >= 2
 
 
-def test_an_object_no_message_came_about_is_found_by_the_next_pass_and_told_lost(landing: Any) -> None:
+def test_an_unannounced_object_is_found_by_the_next_pass_and_reported_lost(landing: Any) -> None:
     landing.put("games/1")
     with running(listing_relay(landing, with_queue=True, listing=NO_GRACE)):
         eventually(lambda: drained(landing) and record_of(landing).passes == 1, "the first pass")
@@ -80,7 +80,7 @@ def test_an_object_no_message_came_about_is_found_by_the_next_pass_and_told_lost
     assert sorted(keys(landing)) == ["games/1", "games/2", "games/3"]
 
 
-def test_an_object_whose_message_may_still_wait_is_not_told_lost(landing: Any) -> None:
+def test_an_object_whose_message_may_be_waiting_is_not_reported_lost(landing: Any) -> None:
     landing.put("games/1")
     with running(listing_relay(landing, with_queue=True, listing={"grace_minutes": 60})):
         eventually(lambda: drained(landing) and record_of(landing).passes == 1, "the first pass")
@@ -90,7 +90,7 @@ def test_an_object_whose_message_may_still_wait_is_not_told_lost(landing: Any) -
     assert (record_of(landing).new, record_of(landing).lost) == (1, 0)
 
 
-def test_existing_objects_are_left_alone_where_that_is_declared_also_after_a_restart(
+def test_existing_objects_are_ignored_if_declared_also_after_a_restart(
     landing: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     later = dt.datetime.now(dt.UTC) + dt.timedelta(hours=1)
@@ -104,7 +104,7 @@ def test_existing_objects_are_left_alone_where_that_is_declared_also_after_a_res
     assert record_of(landing).passes == 2
 
 
-def test_no_pass_is_made_before_it_is_due(landing: Any) -> None:
+def test_no_pass_runs_before_it_is_due(landing: Any) -> None:
     unannounced(landing, "games/1")
     listing_relay(landing, until_drained=True).run()
     unannounced(landing, "games/2")
@@ -129,17 +129,17 @@ def test_every_version_is_listed_with_its_name_oldest_first(landing: Any) -> Non
     assert {row["origin"] for row in rows} == {"listing"}
 
 
-def test_a_bucket_that_may_not_be_listed_is_a_mistake_in_the_declaration(landing: Any) -> None:
+def test_a_bucket_without_list_permission_is_a_config_error(landing: Any) -> None:
     with pytest.raises(ConfigError, match="LISTING_REFUSED"):
         listing_relay(landing, buckets=("not-there",), until_drained=True).run()
 
 
-def test_a_relay_with_neither_queue_nor_listing_is_refused() -> None:
+def test_a_relay_with_neither_queue_nor_listing_is_rejected() -> None:
     with pytest.raises(ValueError, match="queue_url, a listing"):
         RelaySpec(relay="landing", buckets=("b",))
 
 
-def test_local_files_are_listed_with_the_tags_they_are_read_by(landing: Any) -> None:
+def test_local_files_are_listed_with_the_etags_of_their_reads(landing: Any) -> None:
     folder = landing.lake.model_copy(update={"root": landing.lake.root + "/landing"})
     for name in ("a/1.json", "a/b/2.json"):
         path = __import__("pathlib").Path(folder.prefix, name)
@@ -170,6 +170,6 @@ def test_globs(glob: str, fitting: str, other: str) -> None:
 
 
 @pytest.mark.parametrize("glob", ["a{b", "a}b", "{a,{b,c}}"])
-def test_a_glob_that_means_nothing_is_refused(glob: str) -> None:
+def test_an_invalid_glob_is_rejected(glob: str) -> None:
     with pytest.raises(ValueError, match="unbalanced or nested braces"):
         ListingSpec(glob=glob)

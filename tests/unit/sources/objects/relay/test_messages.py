@@ -64,7 +64,7 @@ def test_a_notification_becomes_a_file_event() -> None:
     assert event.sequencer == "0055AED6DCD90281E5"
 
 
-def test_the_three_forms_of_one_event_agree() -> None:
+def test_the_three_formats_of_one_event_agree() -> None:
     body = notification(record())
     raw, wrapped, bridged = (parse(form).events[0] for form in (body, in_sns(body), event_bridge()))
     assert raw == wrapped
@@ -90,7 +90,7 @@ def test_keys_of_notifications_are_decoded_as_forms_are(encoded: str, decoded: s
     assert parse(notification(record(object={"key": encoded}))).events[0].key == decoded
 
 
-def test_keys_of_event_bridge_are_left_as_they_are() -> None:
+def test_keys_of_event_bridge_are_not_decoded() -> None:
     assert parse(event_bridge(key="games/a+b%20c.gz")).events[0].key == "games/a+b%20c.gz"
 
 
@@ -98,7 +98,7 @@ def test_a_key_that_does_not_decode_is_quarantined() -> None:
     assert parse(notification(record(object={"key": "games/%FF.gz"}))).problems == (Problem.RECORD_MALFORMED,)
 
 
-def test_quotes_around_a_tag_do_not_make_another_file() -> None:
+def test_quotes_around_an_etag_do_not_make_another_file() -> None:
     assert parse(notification(record(object={"eTag": '"abc"'}))).events[0].etag == "abc"
 
 
@@ -118,7 +118,7 @@ def test_the_test_event_is_ignored(wrap: Any) -> None:
         event_bridge("Object Restore Completed"),
     ],
 )
-def test_what_creates_nothing_is_acknowledged_and_counted(body: str) -> None:
+def test_events_without_a_created_object_are_acknowledged_and_counted(body: str) -> None:
     assert parse(body) == ParsedMessage(ignored=(IgnoreReason.NOT_CREATED,))
 
 
@@ -156,13 +156,13 @@ def test_what_creates_nothing_is_acknowledged_and_counted(body: str) -> None:
         (notification(record(object={"key": "ä" * 513})), Problem.UNSAFE_KEY),
     ],
 )
-def test_what_cannot_be_used_has_a_reason(body: str, problem: Problem) -> None:
+def test_unusable_messages_have_a_reason(body: str, problem: Problem) -> None:
     parsed = parse(body)
     assert parsed == ParsedMessage(problems=(problem,))
     assert parsed.reason == problem.value
 
 
-def test_one_bad_record_costs_the_others_nothing() -> None:
+def test_one_malformed_record_does_not_affect_others() -> None:
     parsed = parse(notification(record(bucket="other"), record(), record(object={"size": None}), record(bucket="x")))
     assert len(parsed.events) == 1
     assert parsed.reason == "foreign_bucket,record_malformed"
@@ -206,7 +206,7 @@ PUBLISHED = [
 
 @pytest.mark.skipif(not SHARED_DATA.is_dir(), reason=f"the published samples are not at {SHARED_DATA}")
 @pytest.mark.parametrize(("path", "event", "ignored"), PUBLISHED, ids=[entry[0] for entry in PUBLISHED])
-def test_published_messages_mean_what_their_publisher_says(path: str, event: Any, ignored: Any) -> None:
+def test_published_messages_are_parsed_as_documented(path: str, event: Any, ignored: Any) -> None:
     parsed = parse_message(
         (SHARED_DATA / path).read_text(), buckets=("mybucket", "DOC-EXAMPLE-BUCKET1", "sourcebucket")
     )
@@ -216,7 +216,7 @@ def test_published_messages_mean_what_their_publisher_says(path: str, event: Any
 
 
 @pytest.mark.skipif(not SHARED_DATA.is_dir(), reason=f"the published samples are not at {SHARED_DATA}")
-def test_no_published_message_of_another_service_is_taken_for_a_file() -> None:
+def test_messages_of_other_services_are_not_file_events() -> None:
     folder = SHARED_DATA / "aws_event_samples"
     others = [path for path in folder.glob("*.json") if not path.name.startswith("s3-")]
     assert len(others) > 20

@@ -8,7 +8,7 @@ import pytest
 
 from deltaworks.sources.objects.file_event_log import FileEventLog
 from deltaworks.tables.lake import Lake
-from tests.unit.sources.objects.relay.relay_stage import drained, relay_of, running
+from tests.unit.sources.objects.relay.relay_harness import drained, relay_of, running
 from tests.waiting import eventually
 
 
@@ -22,7 +22,7 @@ def put(landing: Any, body: bytes) -> str:
 
 
 @pytest.mark.parametrize(("policy", "files"), [("ignore", [0]), ("latest", [0, 1]), ("every_version", [0, 1, 2, 3])])
-def test_a_key_written_four_times_with_two_contents(landing: Any, policy: str, files: list[int]) -> None:
+def test_a_key_is_written_four_times_with_two_contents(landing: Any, policy: str, files: list[int]) -> None:
     contents = ["one", "two", "one", "two"]
     bodies = [landing.notification("games/1", etag=etag) for etag in contents]
     # Amazon's messages name the version; those of the server here do not.
@@ -33,7 +33,7 @@ def test_a_key_written_four_times_with_two_contents(landing: Any, policy: str, f
     assert sorted(tag for tag, _ in tags(landing)) == sorted(contents[index] for index in files)
 
 
-def test_the_policy_may_change_from_run_to_run_and_what_is_in_the_log_stays_known(landing: Any) -> None:
+def test_the_overwrite_policy_may_change_between_runs_without_duplicates(landing: Any) -> None:
     first = put(landing, b"one")
     with running(relay_of(landing, overwrites="latest")) as relay:
         eventually(lambda: relay.counts.deleted == 1, "the first is taken")

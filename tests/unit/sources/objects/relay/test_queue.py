@@ -35,7 +35,7 @@ def receive_all(queue: Any, number: int) -> list[Any]:
     return messages
 
 
-def test_entries_that_failed_are_deleted_by_another_call(landing: Any) -> None:
+def test_failed_entries_are_deleted_by_another_call(landing: Any) -> None:
     landing.send(*(landing.notification(f"games/{number}") for number in range(10)))
     queue = landing.queue()
     messages = receive_all(queue, 10)
@@ -46,7 +46,7 @@ def test_entries_that_failed_are_deleted_by_another_call(landing: Any) -> None:
     assert landing.waiting() == (0, 0)
 
 
-def test_entries_that_keep_failing_are_counted(landing: Any) -> None:
+def test_repeatedly_failing_entries_are_counted(landing: Any) -> None:
     landing.send(*(landing.notification(f"games/{number}") for number in range(4)))
     queue = landing.queue()
     messages = receive_all(queue, 4)
@@ -55,7 +55,7 @@ def test_entries_that_keep_failing_are_counted(landing: Any) -> None:
     assert (outcome.succeeded, outcome.failed) == (1, 3)
 
 
-def test_an_expired_receipt_is_not_tried_again(landing: Any) -> None:
+def test_an_expired_receipt_is_not_retried(landing: Any) -> None:
     landing.send(*(landing.notification(f"games/{number}") for number in range(4)))
     queue = landing.queue()
     messages = receive_all(queue, 4)

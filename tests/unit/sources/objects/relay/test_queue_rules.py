@@ -24,7 +24,7 @@ from deltaworks.sources.objects.relay.redrive import redrive
 from deltaworks.specs.catalog import Catalog
 from deltaworks.specs.environment import EnvironmentSpec
 from deltaworks.tables.lake import Lake
-from tests.unit.sources.objects.relay.relay_stage import drained, keys, relay_of, running
+from tests.unit.sources.objects.relay.relay_harness import drained, keys, relay_of, running
 from tests.waiting import eventually
 
 
@@ -43,7 +43,7 @@ class Recording:
         return self._client.receive_message(**arguments)
 
 
-def test_the_timeout_of_the_queue_itself_applies_unless_another_was_asked_for(landing: Any) -> None:
+def test_the_queues_own_timeout_applies_unless_another_is_configured(landing: Any) -> None:
     landing.returns_after(77)
     for asked, expected in ((None, 77), (123, 123)):
         queue = landing.queue(visibility_seconds=asked)
@@ -53,7 +53,7 @@ def test_the_timeout_of_the_queue_itself_applies_unless_another_was_asked_for(la
         assert queue.visibility_seconds() == expected
 
 
-def test_no_more_is_held_than_may_be_in_flight_until_some_is_done(landing: Any) -> None:
+def test_held_messages_are_bounded_until_some_are_released(landing: Any) -> None:
     landing.send(*(landing.notification(f"games/{number}") for number in range(70)))
     intake = Intake(landing.queue(), threads=3, max_in_flight=40)
     intake.start()
@@ -67,7 +67,7 @@ def test_no_more_is_held_than_may_be_in_flight_until_some_is_done(landing: Any) 
     intake.close(join_seconds=3)
 
 
-def test_a_saturated_queue_is_waited_for_without_end(landing: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_saturated_queue_is_retried_without_limit(landing: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(intake_module, "_OVER_LIMIT_PAUSE_SECONDS", 0.1)
 
     class Saturated(NotificationQueue):
@@ -90,7 +90,7 @@ def test_a_saturated_queue_is_waited_for_without_end(landing: Any, monkeypatch: 
     intake.close(join_seconds=3)
 
 
-def test_a_message_whose_receipt_has_expired_is_counted_and_watched_no_longer(landing: Any) -> None:
+def test_a_message_with_an_expired_receipt_is_counted_and_no_longer_extended(landing: Any) -> None:
     class Expired(NotificationQueue):
         def extend(self, messages: Sequence[Message], *, seconds: int) -> BatchOutcome:
             return BatchOutcome(succeeded=len(messages) - 1, expired_receipts=(messages[0].receipt,))
@@ -106,7 +106,7 @@ def test_a_message_whose_receipt_has_expired_is_counted_and_watched_no_longer(la
     intake.close(join_seconds=3)
 
 
-def test_messages_that_were_delivered_before_are_counted(landing: Any) -> None:
+def test_redelivered_messages_are_counted(landing: Any) -> None:
     landing.send(*(landing.notification(f"games/{number}") for number in range(4)))
     landing.returns_after(0)
     assert len(landing.queue().receive()) == 4
@@ -135,7 +135,7 @@ def put_aside(landing: Any) -> None:
     landing.returns_after(600)
 
 
-def test_dead_letters_show_in_the_heartbeat_and_come_back_by_a_redrive(landing: Any) -> None:
+def test_dead_letters_are_in_the_heartbeat_and_returned_by_a_redrive(landing: Any) -> None:
     with_dead_letters(landing, after=1)
     landing.send(*(landing.notification(f"games/{number}") for number in range(3)))
     put_aside(landing)
@@ -154,7 +154,7 @@ def test_dead_letters_show_in_the_heartbeat_and_come_back_by_a_redrive(landing: 
     assert sorted(keys(landing)) == ["games/0", "games/1", "games/2"]
 
 
-def test_a_quarantined_message_is_sent_again_once_the_declaration_takes_it_and_only_then(landing: Any) -> None:
+def test_a_quarantined_message_is_resent_only_once_the_declaration_accepts_it(landing: Any) -> None:
     other = landing.notification("games/1").replace(landing.bucket, "second")
     landing.send(other, "not json", landing.notification("games/2"))
     with running(relay_of(landing)) as relay:
@@ -174,7 +174,7 @@ def test_a_quarantined_message_is_sent_again_once_the_declaration_takes_it_and_o
     assert (again.usable, again.sent, again.already_logged) == (0, 0, 1)
 
 
-def test_the_command_shows_what_waits_and_puts_it_back_only_when_told_to(
+def test_the_command_shows_dead_letters_and_moves_them_only_without_dry_run(
     landing: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with_dead_letters(landing, after=1)

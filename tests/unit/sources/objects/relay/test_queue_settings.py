@@ -14,7 +14,7 @@ from deltaworks.cli import wire as wire_command
 from deltaworks.sources.objects.relay.queue import queue_warnings
 from deltaworks.sources.objects.relay.wiring import Wiring
 from tests.unit.sources.conftest import Landing
-from tests.unit.sources.objects.relay.relay_stage import relay_of, running
+from tests.unit.sources.objects.relay.relay_harness import relay_of, running
 from tests.waiting import eventually
 
 
@@ -34,14 +34,16 @@ def put_aside_after(landing: Landing, deliveries: int, queue_url: str | None = N
         (1, 0, ["QUEUE_REDRIVES_EARLY", "QUEUE_VISIBILITY_SHORT"]),
     ],
 )
-def test_what_makes_trouble_is_told(landing: Landing, deliveries: int, visibility: int, conditions: list[str]) -> None:
+def test_harmful_settings_are_reported(
+    landing: Landing, deliveries: int, visibility: int, conditions: list[str]
+) -> None:
     put_aside_after(landing, deliveries)
     landing.returns_after(visibility)
 
     assert [each.condition for each in queue_warnings(landing.queue())] == conditions
 
 
-def test_what_the_relay_asks_for_counts_instead_of_the_queues_own(landing: Landing) -> None:
+def test_the_relays_timeout_overrides_the_queues(landing: Landing) -> None:
     landing.returns_after(5)
     assert queue_warnings(landing.queue(visibility_seconds=60)) == ()
 
@@ -50,7 +52,7 @@ def test_what_the_relay_asks_for_counts_instead_of_the_queues_own(landing: Landi
     assert "after 10 s" in str(warning)
 
 
-def test_a_relay_says_so_when_it_starts(landing: Landing, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_relay_logs_the_warnings_when_it_starts(landing: Landing, caplog: pytest.LogCaptureFixture) -> None:
     put_aside_after(landing, 1)
 
     with running(relay_of(landing)):
@@ -59,7 +61,7 @@ def test_a_relay_says_so_when_it_starts(landing: Landing, caplog: pytest.LogCapt
     assert "relay=landing [QUEUE_REDRIVES_EARLY]" in caplog.text
 
 
-def test_wiring_a_queue_that_is_there_says_so(landing: Landing, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_wiring_an_existing_queue_reports_the_warnings(landing: Landing, monkeypatch: pytest.MonkeyPatch) -> None:
     name = bucket = f"plain-{landing.bucket}"
     landing.s3.create_bucket(Bucket=bucket)
     queue_url = Wiring(landing.messaging, name=name, buckets=[bucket]).wire(dry_run=False).queue_url

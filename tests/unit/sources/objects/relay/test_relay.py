@@ -16,11 +16,11 @@ from deltaworks.sources.objects.file_event_log import message_quarantine_key
 from deltaworks.sources.objects.file_event_log_writer import FileEventLogWriter, PendingAppend, last_log_epoch
 from deltaworks.sources.objects.relay.queue import BatchOutcome, Message, NotificationQueue
 from deltaworks.tables.lake import Lake
-from tests.unit.sources.objects.relay.relay_stage import Killed, drained, keys, relay_of, running
+from tests.unit.sources.objects.relay.relay_harness import Killed, drained, keys, relay_of, running
 from tests.waiting import eventually
 
 
-def test_objects_that_land_become_file_events_and_their_messages_go(landing: Any) -> None:
+def test_landed_objects_become_file_events_and_their_messages_are_deleted(landing: Any) -> None:
     names = [f"games/Happy Face {number}+1=ä.json" for number in range(8)]
     landing.put(*names)
     with running(relay_of(landing)) as relay:
@@ -41,7 +41,7 @@ def test_shuffled_redeliveries_give_each_file_event_once(landing: Any) -> None:
     assert relay.counts.duplicates >= 120
 
 
-def test_what_cannot_be_used_is_quarantined_and_the_rest_is_counted(landing: Any) -> None:
+def test_unusable_messages_are_quarantined_and_the_rest_is_counted(landing: Any) -> None:
     landing.send(
         "not json",
         landing.notification("games/1").replace(landing.bucket, "foreign"),
@@ -59,7 +59,7 @@ def test_what_cannot_be_used_is_quarantined_and_the_rest_is_counted(landing: Any
     assert keys(landing) == ["games/3"]
 
 
-def test_a_kill_between_append_and_delete_doubles_nothing(landing: Any) -> None:
+def test_a_kill_between_append_and_delete_duplicates_nothing(landing: Any) -> None:
     class DiesBeforeDeleting(NotificationQueue):
         def delete(self, messages: Sequence[Message]) -> BatchOutcome:
             raise Killed
@@ -114,7 +114,7 @@ def test_a_message_with_unsafe_names_is_quarantined_and_the_others_land(landing:
     assert keys(landing) == ["games/3"]
 
 
-def test_a_relay_whose_lease_vanished_takes_over_at_its_first_start(landing: Any) -> None:
+def test_a_relay_takes_over_at_its_first_start_after_its_lease_vanished(landing: Any) -> None:
     FileEventLogWriter(Lake(landing.lake), "landing", epoch=5)
     landing.send(landing.notification("games/1"))
 
@@ -127,7 +127,7 @@ def test_a_relay_whose_lease_vanished_takes_over_at_its_first_start(landing: Any
     assert keys(landing) == ["games/1"]
 
 
-def test_a_second_relay_that_must_not_wait_says_who_holds_the_lease(landing: Any) -> None:
+def test_a_second_relay_that_must_not_wait_reports_the_lease_holder(landing: Any) -> None:
     holder = Lease(open_objects(landing.lake), relay_control("landing", "lease.json"), ttl_seconds=30, name="landing")
     holder.acquire(wait_seconds=1)
     with pytest.raises(ConcurrencyError, match="LEASE_HELD"):
@@ -135,7 +135,7 @@ def test_a_second_relay_that_must_not_wait_says_who_holds_the_lease(landing: Any
     holder.release()
 
 
-def test_a_relay_overtaken_while_it_was_paused_appends_and_deletes_nothing(landing: Any) -> None:
+def test_a_paused_relay_with_a_successor_appends_and_deletes_nothing(landing: Any) -> None:
     class Pausing(FileEventLogWriter):
         """Falls asleep with an append in hand; meanwhile a successor opens the log under a later epoch."""
 
@@ -153,7 +153,7 @@ def test_a_relay_overtaken_while_it_was_paused_appends_and_deletes_nothing(landi
     eventually(lambda: landing.waiting()[0] == 1, "the message is back for the successor")
 
 
-def test_a_stop_at_once_gives_back_what_is_in_hand(landing: Any) -> None:
+def test_an_immediate_stop_returns_held_messages(landing: Any) -> None:
     landing.send(*(landing.notification(f"games/{number}") for number in range(5)))
     relay = relay_of(landing, append_seconds=60)
     with running(relay):
@@ -163,7 +163,7 @@ def test_a_stop_at_once_gives_back_what_is_in_hand(landing: Any) -> None:
     assert landing.waiting() == (5, 0)
 
 
-def test_a_graceful_end_appends_what_is_in_hand(landing: Any) -> None:
+def test_a_graceful_stop_appends_held_messages(landing: Any) -> None:
     landing.send(*(landing.notification(f"games/{number}") for number in range(5)))
     with running(relay_of(landing, append_seconds=60)):
         eventually(lambda: landing.waiting() == (0, 5), "all are in hand")
@@ -171,7 +171,7 @@ def test_a_graceful_end_appends_what_is_in_hand(landing: Any) -> None:
     assert drained(landing)
 
 
-def test_a_queue_that_is_not_there_is_a_mistake_in_the_declaration(landing: Any) -> None:
+def test_a_missing_queue_is_a_config_error(landing: Any) -> None:
     missing = NotificationQueue(landing.messaging, landing.queue_url + "-missing", wait_seconds=1)
     with pytest.raises(ConfigError, match="QUEUE_REFUSED"):
         relay_of(landing, queue=missing).run()

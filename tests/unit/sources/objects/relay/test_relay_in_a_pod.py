@@ -83,7 +83,7 @@ def is_running(lake: StorageSpec) -> bool:
     return open_objects(lake).get(paths.heartbeat(paths.relay_control("landing"))) is not None
 
 
-def test_it_touches_its_file_again_and_again_and_ends_cleanly(launch: Launch, tmp_path: Path) -> None:
+def test_it_touches_its_heartbeat_file_repeatedly_and_ends_cleanly(launch: Launch, tmp_path: Path) -> None:
     heartbeat_file = tmp_path / "beat"
     process = launch(heartbeat_file)
     eventually(heartbeat_file.exists, "it works")
@@ -95,7 +95,7 @@ def test_it_touches_its_file_again_and_again_and_ends_cleanly(launch: Launch, tm
     assert process.wait(timeout=40) == 0
 
 
-def test_while_a_stop_holds_it_waits_and_is_alive_and_then_works(
+def test_it_waits_and_stays_alive_during_a_stop_and_then_runs(
     launch: Launch, tmp_path: Path, lake: StorageSpec
 ) -> None:
     heartbeat_file = tmp_path / "beat"
@@ -124,7 +124,7 @@ def test_it_ends_while_it_waits(launch: Launch, tmp_path: Path, lake: StorageSpe
 
 
 @pytest.mark.skipif(os.geteuid() != 0 or shutil.which("unshare") is None, reason="mount namespaces need root")
-def test_it_works_where_one_folder_alone_can_be_written(launch: Launch, tmp_path: Path, lake: StorageSpec) -> None:
+def test_it_needs_only_one_writable_folder(launch: Launch, tmp_path: Path, lake: StorageSpec) -> None:
     """The folder stands for /tmp; the lake, which is storage elsewhere, is in it."""
     process = launch(tmp_path / "beat", before=("unshare", "--mount", "bash", "-c", READ_ONLY, "bash", str(tmp_path)))
 

@@ -36,7 +36,7 @@ def test_an_object_is_removed_while_it_is_the_one_announced(landing: Landing) ->
     assert keys(landing) == ["b"]
 
 
-def test_an_object_is_in_the_archive_before_it_is_gone(landing: Landing) -> None:
+def test_an_object_is_archived_before_it_is_deleted(landing: Landing) -> None:
     landing.s3.create_bucket(Bucket=f"{landing.bucket}-old")
     archive = StorageSpec(root=f"s3://{landing.bucket}-old/kept", path_style=True, **landing.messaging.model_dump())
     tag, changed = put(landing, "a/b", b"1"), put(landing, "c", b"1")
@@ -52,7 +52,7 @@ def test_an_object_is_in_the_archive_before_it_is_gone(landing: Landing) -> None
     assert keys(landing) == ["c"]
 
 
-def test_of_a_bucket_with_versions_the_one_that_was_read_goes(landing: Landing) -> None:
+def test_in_a_versioned_bucket_the_read_version_is_deleted(landing: Landing) -> None:
     landing.s3.put_bucket_versioning(Bucket=landing.bucket, VersioningConfiguration={"Status": "Enabled"})
     first, second = put(landing, "a", b"1"), put(landing, "a", b"2")
     objects = ObjectRemover(landing.storage, versioned=True)
@@ -64,7 +64,7 @@ def test_of_a_bucket_with_versions_the_one_that_was_read_goes(landing: Landing) 
     assert "DeleteMarkers" not in versions
 
 
-def test_an_archive_that_cannot_be_written_is_told_and_nothing_goes(landing: Landing) -> None:
+def test_an_unwritable_archive_is_reported_and_nothing_is_deleted(landing: Landing) -> None:
     archive = StorageSpec(root="s3://nobody-has-this", path_style=True, **landing.messaging.model_dump())
     tag = put(landing, "a", b"1")
 
@@ -80,7 +80,7 @@ class _Refusal(io.BytesIO):
         return [self.read()]
 
 
-def test_a_store_that_refuses_a_condition_it_does_not_know_has_been_asked_for_the_tag_before(landing: Landing) -> None:
+def test_if_a_store_rejects_the_condition_the_etag_was_checked_before(landing: Landing) -> None:
     conditions: list[str] = []
 
     def refuse(request: AWSPreparedRequest, **_: Any) -> AWSResponse | None:

@@ -46,7 +46,7 @@ def test_an_object_is_announced_to_the_queue_once_it_is_wired(landing: Landing, 
     assert keys == ["a/b.json"]
 
 
-def test_a_dry_run_makes_nothing_and_a_second_run_finds_all(landing: Landing, bucket: str, name: str) -> None:
+def test_a_dry_run_creates_nothing_and_a_second_run_finds_everything(landing: Landing, bucket: str, name: str) -> None:
     wiring = Wiring(landing.messaging, name=name, buckets=[bucket])
 
     first = wiring.wire()
@@ -63,7 +63,7 @@ def test_a_dry_run_makes_nothing_and_a_second_run_finds_all(landing: Landing, bu
     assert states(wiring) == {"present"}
 
 
-def test_what_a_bucket_announces_to_others_stays(landing: Landing, bucket: str, name: str) -> None:
+def test_other_notifications_of_a_bucket_stay(landing: Landing, bucket: str, name: str) -> None:
     topic = landing.s3.get_bucket_notification_configuration(Bucket=landing.bucket)["TopicConfigurations"][0][
         "TopicArn"
     ]
@@ -87,7 +87,7 @@ def test_what_a_bucket_announces_to_others_stays(landing: Landing, bucket: str, 
     assert rules(found[1]) == [("prefix", "ours/")]
 
 
-def test_nothing_is_made_where_a_bucket_is_refused(landing: Landing, name: str) -> None:
+def test_nothing_is_created_if_a_bucket_is_rejected(landing: Landing, name: str) -> None:
     """The bucket of the fixture announces everything already."""
     with pytest.raises(ContractError, match="NOTIFICATION_OVERLAPS"):
         Wiring(landing.messaging, name=name, buckets=[landing.bucket]).wire(dry_run=False)
@@ -95,7 +95,7 @@ def test_nothing_is_made_where_a_bucket_is_refused(landing: Landing, name: str) 
     assert name not in "".join(landing.sqs.list_queues(QueueNamePrefix=name).get("QueueUrls", []))
 
 
-def test_what_somebody_set_stays_and_what_is_lacking_is_mended(landing: Landing, bucket: str, name: str) -> None:
+def test_existing_settings_stay_and_missing_ones_are_added(landing: Landing, bucket: str, name: str) -> None:
     wiring = Wiring(landing.messaging, name=name, buckets=[bucket])
     url = wiring.wire(dry_run=False).queue_url
     theirs = {"Sid": "theirs", "Effect": "Deny", "Principal": "*", "Action": "sqs:PurgeQueue", "Resource": "*"}

@@ -96,7 +96,7 @@ def put_together(row: Any, rest: Any) -> Any:
 
 @settings(max_examples=examples(150), deadline=None)
 @given(st.lists(EVENTS, min_size=1, max_size=4), st.lists(EVENTS, max_size=4))
-def test_nothing_of_an_event_vanishes_whatever_was_sampled(
+def test_no_content_of_an_event_is_lost_for_any_sample(
     first: list[dict[str, Any]], later: list[dict[str, Any]]
 ) -> None:
     query = Query([lines(*first)])
@@ -110,7 +110,7 @@ def test_nothing_of_an_event_vanishes_whatever_was_sampled(
 
 @settings(max_examples=examples(100), deadline=None)
 @given(st.lists(EVENTS, min_size=1, max_size=3), st.lists(EVENTS, max_size=4))
-def test_a_watch_speaks_of_a_field_until_it_is_a_column_and_then_no_more(
+def test_a_detector_reports_a_field_until_it_is_a_column(
     first: list[dict[str, Any]], later: list[dict[str, Any]]
 ) -> None:
     with tempfile.TemporaryDirectory() as place:
@@ -136,7 +136,7 @@ def _watched_to_the_end(first: list[dict[str, Any]], later: list[dict[str, Any]]
     pytest.fail("the query ends again and again")
 
 
-def test_misfits_new_fields_and_other_cases_are_left_over_with_their_object() -> None:
+def test_conversion_errors_new_fields_and_other_cases_are_leftovers_with_their_object() -> None:
     query = Query([lines({"id": 1, "user": {"name": "a", "age": 3}, "tags": [{"k": 1}]})])
     event = {"ID": 7, "id": "x", "user": {"name": 5, "age": 4, "Age": 9}, "tags": [{"k": 1}, {"z": 2}], "more": {}}
     (row,) = query.rows(lines(event))
@@ -148,27 +148,27 @@ def test_misfits_new_fields_and_other_cases_are_left_over_with_their_object() ->
     assert query.unread == []
 
 
-def test_a_field_called_like_what_the_source_tells_is_left_over() -> None:
+def test_a_field_named_like_an_origin_column_is_a_leftover() -> None:
     query = Query([lines({"id": 1})], schemaHints="_key STRING, day DATE", partitionColumns="day")
     (row,) = query.rows(lines({"id": 2, "_key": "mine", "day": "theirs", "_rescued_data": 1}))
     assert (row["_key"], row["day"]) == ("a/k.json", None)
     assert left(row) == {"_key": "mine", "day": "theirs", "_rescued_data": 1}
 
 
-def test_without_rescue_a_misfit_is_unread_and_a_new_field_ignored() -> None:
+def test_without_rescue_a_conversion_error_is_rejected_and_a_new_field_ignored() -> None:
     query = Query([lines({"id": 1})], schemaEvolutionMode="none")
     assert query.rows(lines({"id": 2, "new": 3}, {"id": "x"})) == [{"id": 2}]
     assert [(row.position, row.reasons[0].code) for row in query.unread] == [(1, "type_mismatch")]
 
 
-def test_without_types_every_column_is_a_text_as_json_writes_it() -> None:
+def test_without_types_every_column_is_json_text() -> None:
     query = Query([lines({"a": 1, "b": {"c": [True]}, "d": "x", "e": []})], inferColumnTypes="false")
     assert set(query.types.values()) == {"string"}
     (row,) = query.rows(lines({"a": 1.5, "b": {"c": [None]}, "d": "x", "e": None}))
     assert row == {"a": "1.5", "b": '{"c":[null]}', "d": "x", "e": None, "_rescued_data": None}
 
 
-def test_csv_has_types_where_its_texts_can_be_told_back_and_keeps_a_misfit_as_it_was_written() -> None:
+def test_csv_columns_are_typed_if_texts_round_trip_and_other_texts_are_kept() -> None:
     query = Query([b"id,zip,price,ok\n1,01234,4.5,true\n2,99999,5,false\n"], form="csv")
     assert query.types == {
         "id": "bigint",
@@ -186,13 +186,13 @@ def test_csv_has_types_where_its_texts_can_be_told_back_and_keeps_a_misfit_as_it
     assert (rows[2]["price"], rows[2]["ok"]) == (1.5, True)
 
 
-def test_a_hint_is_a_declaration_and_takes_what_it_can() -> None:
+def test_a_hinted_column_converts_like_a_declared_one() -> None:
     query = Query([b"zip,n\n01234,1\n"], form="csv", schemaHints="zip BIGINT")
     (row,) = query.rows(b"zip,n\n00501,001\n")
     assert (row["zip"], row["n"], left(row)) == (501, None, {"n": "001"})
 
 
-def test_a_whole_number_that_a_double_has_not_is_left_over() -> None:
+def test_an_integer_beyond_double_precision_is_a_leftover() -> None:
     query = Query([lines({"d": 1.5, "in": [{"d": 0.5}]})])
     assert query.types["d"] == "double"
     rows = query.rows(lines({"d": 2**53 + 1}, {"in": [{"d": 2**60}]}, {"d": 2**53}))
@@ -200,7 +200,7 @@ def test_a_whole_number_that_a_double_has_not_is_left_over() -> None:
     assert [row["d"] for row in rows] == [None, None, 2.0**53]
 
 
-def test_what_fails_on_new_columns_names_them_as_hints_and_keeps_no_version(tmp_path: Path) -> None:
+def test_fail_on_new_columns_names_them_as_hints_and_stores_no_version(tmp_path: Path) -> None:
     query = Query(
         [lines({"id": 1, "u": {"n": 1}})], schemaEvolutionMode="failOnNewColumns", inferredSchemaLocation=str(tmp_path)
     )
@@ -255,7 +255,7 @@ def test_parquet_has_the_types_it_declares() -> None:
     assert (row["tags"], row["inner"], row["_rescued_data"]) == ([("a", 1)], [{"k": True}], None)
 
 
-def test_a_column_of_parquet_is_new_though_it_has_no_value_yet_and_a_damaged_object_is_not() -> None:
+def test_a_parquet_column_without_values_is_new_and_a_damaged_object_is_not() -> None:
     query = Query([parquet(a=pa.array([1]))], form="parquet", schemaEvolutionMode="addNewColumns")
     with pytest.raises(NewFieldsError):
         query.rows(parquet(a=pa.array([1]), b=pa.array([None], pa.int32())), watch=query.watch())
@@ -290,7 +290,7 @@ def test_avro_has_the_types_it_declares() -> None:
     assert left(row) is None
 
 
-def test_what_is_nested_too_deeply_to_be_kept_is_unread_and_the_next_event_lands() -> None:
+def test_a_too_deeply_nested_event_is_rejected_and_the_next_event_lands() -> None:
     deep = b'{"id": 1, "x": ' + b"[" * 1000 + b"]" * 1000 + b"}"
     query = Query([lines({"id": 1})])
     rows = query.rows(deep + lines({"id": 2}))
@@ -324,7 +324,7 @@ def test_malformed_documents_stop_neither_the_sample_nor_the_rows(
     )
 
 
-def test_malformed_documents_are_rescued_by_columns_that_were_found_in_one_event(documents: list[bytes]) -> None:
+def test_malformed_documents_are_rescued_with_columns_inferred_from_one_event(documents: list[bytes]) -> None:
     query = Query([lines({"v": 1})])
     rows = [row for data in documents for row in query.rows(data)]
     assert sum(row["_rescued_data"] is not None for row in rows) > 100

@@ -57,7 +57,9 @@ class Query:
         return sorted(reference.key for (_, reference), _ in list_slice(slices, 0, log.last_seq()))
 
 
-def test_a_look_takes_nothing_from_the_query_and_leaves_no_message_in_flight(landing: Landing, tmp_path: Path) -> None:
+def test_sampling_takes_nothing_from_the_query_and_leaves_no_message_in_flight(
+    landing: Landing, tmp_path: Path
+) -> None:
     keys = [f"games/day=2026-01-0{number}/{number}.json" for number in range(1, 5)]
     landing.put(*keys, body=b'{"id": 1, "DAY": "data"}{broken')
     landing.put("games/day=2026-01-05/empty.json", body=b"")
@@ -72,7 +74,7 @@ def test_a_look_takes_nothing_from_the_query_and_leaves_no_message_in_flight(lan
 
 
 @pytest.mark.integration
-def test_queries_that_begin_at_once_agree_and_look_at_no_more_than_was_said(landing: Landing, tmp_path: Path) -> None:
+def test_concurrently_started_queries_agree_and_respect_the_sample_size(landing: Landing, tmp_path: Path) -> None:
     for number in range(6):
         landing.put(f"{number}.json", body=b'{"f%d": 1}' % number)
     with ThreadPoolExecutor(2) as pool:
@@ -85,9 +87,7 @@ def test_queries_that_begin_at_once_agree_and_look_at_no_more_than_was_said(land
     assert bytewise.versions()[0].sample["objects"] == 1
 
 
-def test_later_queries_have_what_is_kept_and_other_hints_make_the_next_version(
-    landing: Landing, tmp_path: Path
-) -> None:
+def test_later_queries_use_the_stored_version_and_other_hints_create_the_next(landing: Landing, tmp_path: Path) -> None:
     landing.put("1.json", body=b'{"id": 1, "price": 4.5}')
     query = Query(landing, tmp_path)
     first = query.schema()
@@ -109,9 +109,7 @@ FIRST = b'{"id": 1, "user": {"name": "a"}}'
 LATER = b'{"id": 3, "level": 7, "user": {"name": "b", "age": 9}}{"id": "four", "ID": 4}'
 
 
-def test_each_mode_does_with_a_new_column_what_it_says_and_the_batch_can_be_read_again(
-    landing: Landing, tmp_path: Path
-) -> None:
+def test_each_mode_handles_a_new_column_and_the_batch_can_be_read_again(landing: Landing, tmp_path: Path) -> None:
     modes = ("addNewColumns", "rescue", "failOnNewColumns", "none")
     landing.put("1.json", body=FIRST)
     queries = {
@@ -156,7 +154,7 @@ def rows(query: Query, schema: StructType) -> list[dict[str, Any]]:
 
 
 @pytest.mark.integration
-def test_where_nothing_was_announced_or_nothing_holds_an_event_it_is_said(landing: Landing, tmp_path: Path) -> None:
+def test_a_missing_sample_is_reported(landing: Landing, tmp_path: Path) -> None:
     query = Query(landing, tmp_path)
     with pytest.raises(TransientError, match=r"SCHEMA_NOTHING_TO_SAMPLE.*nothing has been announced yet"):
         query.schema()

@@ -14,7 +14,7 @@ def parsed(**changes: str) -> S3SqsOptions:
     return S3SqsOptions.parse(GIVEN | changes)
 
 
-def test_names_are_known_in_any_case_and_defaults_are_those_of_the_documents() -> None:
+def test_option_names_are_case_insensitive_and_defaults_are_as_documented() -> None:
     options = S3SqsOptions.parse({name.lower(): value for name, value in GIVEN.items()})
     assert (options.source.max_files_per_batch, options.source.max_bytes_per_batch) == (1000, 256 << 20)
     assert (options.max_partitions, options.relay.receive_threads, options.relay.overwrites) == (8, 2, "latest")
@@ -36,13 +36,13 @@ def test_names_are_known_in_any_case_and_defaults_are_those_of_the_documents() -
         ("localhost:5000", "us-east-1"),
     ],
 )
-def test_the_region_is_that_of_the_queue(host: str, region: str) -> None:
+def test_the_default_region_is_the_queues(host: str, region: str) -> None:
     options = parsed(queueUrl=f"https://{host}/123456789012/clicks")
     assert (options.messaging.region, options.state.region, options.landing("a").region) == (region,) * 3
     assert parsed(queueUrl=f"https://{host}/1/clicks", region="sa-east-1").messaging.region == "sa-east-1"
 
 
-def test_a_queue_without_a_region_is_where_clients_of_aws_are_set_to(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_queue_without_a_region_uses_the_aws_default(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AWS_DEFAULT_REGION", "eu-north-1")
     assert parsed().messaging.region == "eu-north-1"
     monkeypatch.setenv("QUEUE", "https://sqs.eu-west-1.amazonaws.com/1/clicks")
@@ -54,7 +54,7 @@ def state_below(checkpoint: str, **changes: str) -> str:
     return parsed(stateLocation="", sourcecheckpointlocation=checkpoint, **changes).state.root
 
 
-def test_a_state_lies_below_the_checkpoint_unless_it_is_said_where() -> None:
+def test_the_default_state_location_is_below_the_checkpoint() -> None:
     root = state_below("s3a://lake/checkpoint/sources/0")
     assert root.startswith("s3://lake/checkpoint/sources/s3_sqs-")
     assert state_below("file:/data/c/sources/0").startswith("file:///data/c/sources/s3_sqs-")
@@ -76,14 +76,14 @@ def test_a_checkpoint_that_cannot_hold_a_state_is_named() -> None:
     ("changes", "said"),
     [({}, "the jars of include/jars"), ({"inferredSchemaLocation": "/s"}, "before the query has a checkpoint")],
 )
-def test_a_state_is_required_where_there_is_no_checkpoint(changes: dict[str, str], said: str) -> None:
+def test_a_state_location_is_required_without_a_checkpoint(changes: dict[str, str], said: str) -> None:
     with pytest.raises(ConfigError, match="'stateLocation' is required") as raised:
         parsed(stateLocation="", **changes)
     assert said in raised.value.message
 
 
 @pytest.mark.parametrize("name", ["queueUrl", "fileFormat"])
-def test_what_is_required_says_what_for(name: str) -> None:
+def test_required_options_are_reported_with_their_purpose(name: str) -> None:
     with pytest.raises(ConfigError, match=f"SOURCE_OPTION_INVALID.*'{name}' is required: "):
         parsed(**{name: ""})
 
@@ -110,7 +110,7 @@ def test_what_is_required_says_what_for(name: str) -> None:
         ({"glob": "a{b"}, "unbalanced or nested braces"),
     ],
 )
-def test_what_cannot_be_used_is_named(changes: dict[str, str], said: str) -> None:
+def test_invalid_options_are_named(changes: dict[str, str], said: str) -> None:
     with pytest.raises(ConfigError, match="SOURCE_OPTION_INVALID") as raised:
         parsed(**changes)
     assert said in raised.value.message
@@ -125,11 +125,11 @@ def test_what_cannot_be_used_is_named(changes: dict[str, str], said: str) -> Non
         ("file:/data/state", "file:///data/state"),
     ],
 )
-def test_a_state_may_be_written_as_spark_writes_it(given: str, root: str) -> None:
+def test_a_state_location_may_be_written_as_spark_writes_it(given: str, root: str) -> None:
     assert parsed(stateLocation=given).state.root == root
 
 
-def test_queue_buckets_and_state_are_reached_the_same_way_unless_the_state_is_elsewhere() -> None:
+def test_queue_buckets_and_state_share_client_options_unless_the_state_has_its_own() -> None:
     options = parsed(
         endpoint="http://localhost:5000",
         region="eu-west-1",
@@ -144,14 +144,14 @@ def test_queue_buckets_and_state_are_reached_the_same_way_unless_the_state_is_el
     assert str(options.messaging.secret_key) == str(landing.secret_key) == "env:SECRET"
 
 
-def test_names_of_columns_stand_for_a_header() -> None:
+def test_column_names_replace_a_header() -> None:
     assert parsed(fileFormat="csv").source.csv.header
     without = parsed(fileFormat="csv", columns="a, b", delimiter=";").source.csv
     assert (without.header, without.columns, without.delimiter) == (False, ("a", "b"), ";")
     assert parsed(fileFormat="tsv", columns="a,b").source.tsv.columns == ("a", "b")
 
 
-def test_columns_are_to_be_found_where_there_is_a_place_for_them() -> None:
+def test_a_schema_location_enables_inference() -> None:
     assert parsed().inference is None
     found = parsed(inferredSchemaLocation="/data/schema", endpoint="http://localhost:1", pathStyle="true").inference
     assert found is not None
@@ -173,14 +173,14 @@ def test_columns_are_to_be_found_where_there_is_a_place_for_them() -> None:
         ({"inferredSchemaLocation": "/s", "schemaSampleBytes": "x"}, "'schemaSampleBytes' must be a whole number"),
     ],
 )
-def test_what_cannot_be_used_of_a_schema_to_be_found_is_named(changes: dict[str, str], said: str) -> None:
+def test_invalid_inference_options_are_named(changes: dict[str, str], said: str) -> None:
     with pytest.raises(ConfigError, match="SOURCE_OPTION_INVALID") as raised:
         parsed(**changes)
     assert said in raised.value.message
 
 
 @pytest.mark.parametrize("written", ["failonnewcolumns", "failOnNewColumns"])
-def test_a_mode_is_known_in_any_case(written: str) -> None:
+def test_the_evolution_mode_is_case_insensitive(written: str) -> None:
     found = parsed(inferredSchemaLocation="/s", schemaEvolutionMode=written).inference
     assert found is not None
     assert found.mode is EvolutionMode.FAIL_ON_NEW_COLUMNS

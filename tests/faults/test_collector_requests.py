@@ -78,7 +78,7 @@ def numbers(events: list[Any]) -> list[int]:
     return [event["_collector"]["seq"] for event in events]
 
 
-def test_every_answered_event_outlives_kill_9(collector: Callable[..., CollectorProcess], seed: int) -> None:
+def test_every_acknowledged_event_survives_kill_9(collector: Callable[..., CollectorProcess], seed: int) -> None:
     chance, taken = random.Random(seed), set()
     process = collector(declaration(spool={"segment_bytes": 20_000}))
     for life in range(5):
@@ -97,7 +97,7 @@ def test_every_answered_event_outlives_kill_9(collector: Callable[..., Collector
     assert numbers(events) == list(range(1, len(events) + 1)), "numbers have no gap over all lives"
 
 
-def test_sigterm_in_a_burst_costs_no_request_while_balancers_turn_away(
+def test_sigterm_in_a_burst_loses_no_request_while_load_balancers_switch(
     collector: Callable[..., CollectorProcess],
 ) -> None:
     process = collector(declaration(limits={"drain_seconds": 15})).start()
@@ -129,7 +129,7 @@ def until(holds: Callable[[], bool]) -> None:
         time.sleep(0.05)
 
 
-def test_without_the_time_to_turn_away_requests_would_meet_a_closed_port(
+def test_without_the_drain_time_requests_would_meet_a_closed_port(
     collector: Callable[..., CollectorProcess],
 ) -> None:
     process = collector(declaration(limits={"drain_seconds": 0})).start()
@@ -142,7 +142,7 @@ def test_without_the_time_to_turn_away_requests_would_meet_a_closed_port(
     assert burst.taken <= {*ids(process.events())}, "what was answered is there all the same"
 
 
-def test_a_disk_that_is_full_turns_away_and_keeps_what_was_answered(collector: Callable[..., CollectorProcess]) -> None:
+def test_a_full_disk_rejects_requests_and_keeps_acknowledged_events(collector: Callable[..., CollectorProcess]) -> None:
     process = collector().start()
     assert process.process is not None
     resource.prlimit(process.process.pid, resource.RLIMIT_FSIZE, (30_000, 30_000))
@@ -162,7 +162,7 @@ def test_a_disk_that_is_full_turns_away_and_keeps_what_was_answered(collector: C
     assert 'deltaworks_collector_requests_total{status="503",code="disk"}' in metrics
 
 
-def test_a_quota_that_is_full_turns_away_and_readiness_says_so(collector: Callable[..., CollectorProcess]) -> None:
+def test_a_full_quota_rejects_requests_and_readiness_reports_it(collector: Callable[..., CollectorProcess]) -> None:
     process = collector(declaration(spool={"max_bytes": 20_000})).start()
     client = process.client()
     statuses = [client.post("/v1/track", json={"padding": "x" * 500}).status_code for _ in range(60)]
@@ -176,7 +176,7 @@ def test_a_quota_that_is_full_turns_away_and_readiness_says_so(collector: Callab
     assert len(process.events()) == statuses.count(200)
 
 
-def test_slow_bodies_and_silent_sockets_are_ended_and_hold_up_nobody(
+def test_slow_bodies_and_idle_sockets_are_closed_and_block_no_other_request(
     collector: Callable[..., CollectorProcess],
 ) -> None:
     process = collector(declaration(limits={"body_seconds": 2, "connections": 400})).start()
@@ -200,7 +200,7 @@ def test_slow_bodies_and_silent_sockets_are_ended_and_hold_up_nobody(
     assert all(answer.startswith(b"HTTP/1.1 503") and b"retry-after" in answer for answer in turned_away)
 
 
-def test_without_the_limit_of_time_a_slow_body_would_stay(collector: Callable[..., CollectorProcess]) -> None:
+def test_without_the_time_limit_a_slow_body_would_stay_open(collector: Callable[..., CollectorProcess]) -> None:
     process = collector(declaration(limits={"body_seconds": 600})).start()
     connection = socket.create_connection(("127.0.0.1", int(process.url.rpartition(":")[2])))
     connection.sendall(b"POST /v1/track?writeKey=key+of+a+test HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n{")
@@ -223,7 +223,7 @@ def answer_of(connection: socket.socket) -> bytes:
     return b"".join(pieces)
 
 
-def test_a_disk_that_fails_twice_in_a_row_ends_the_process_with_21(
+def test_two_consecutive_disk_failures_end_the_process_with_21(
     collector: Callable[..., CollectorProcess], tmp_path: Path
 ) -> None:
     entry = tmp_path / "failing.py"
@@ -262,7 +262,7 @@ def test_a_disk_that_fails_twice_in_a_row_ends_the_process_with_21(
     assert ids(process.events()) == taken
 
 
-def test_a_second_process_is_kept_out_of_the_spool(collector: Callable[..., CollectorProcess]) -> None:
+def test_a_second_process_cannot_lock_the_spool(collector: Callable[..., CollectorProcess]) -> None:
     process = collector().start()
 
     second = process.launch()
@@ -273,7 +273,7 @@ def test_a_second_process_is_kept_out_of_the_spool(collector: Callable[..., Coll
     assert process.client().get("/health").status_code == 200
 
 
-def test_a_wrong_declaration_is_refused_by_file_line_and_key(
+def test_an_invalid_declaration_is_rejected_with_file_line_and_key(
     collector: Callable[..., CollectorProcess], tmp_path: Path
 ) -> None:
     process = collector(declaration(spol={"ack": "spool"}))

@@ -9,7 +9,7 @@ import pytest
 from deltaworks.sources.base import CachedLookup
 
 
-def test_an_answer_is_kept_until_it_is_due_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_lookup_is_cached_until_it_is_due_again(monkeypatch: pytest.MonkeyPatch) -> None:
     clock, answers = [100.0], iter([7.0, OSError("away"), 8.0])
     asked = []
 
@@ -31,7 +31,7 @@ def test_an_answer_is_kept_until_it_is_due_again(monkeypatch: pytest.MonkeyPatch
     assert seen == [7.0, 7.0, 7.0, 7.0, 8.0]
 
 
-def test_nothing_is_known_before_the_first_answer() -> None:
+def test_there_is_no_value_before_the_first_lookup() -> None:
     def away() -> float:
         raise OSError
 

@@ -10,7 +10,7 @@ from deltaworks.sources.objects.file_event_log import IdentitySet, file_event_id
 NAMES = st.binary(min_size=16, max_size=16)
 
 
-def test_a_file_is_its_bucket_key_and_tag() -> None:
+def test_a_file_is_identified_by_bucket_key_and_etag() -> None:
     same = file_event_identity("b", "k", "e")
     assert file_event_identity("b", "k", "e", "another version") == same
     assert (
@@ -26,12 +26,12 @@ def test_a_file_is_its_bucket_key_and_tag() -> None:
     )
 
 
-def test_parts_do_not_run_into_each_other() -> None:
+def test_parts_of_an_identity_are_delimited() -> None:
     assert file_event_identity("ab", "c", "d") != file_event_identity("a", "bc", "d")
     assert file_event_identity("a", "bc", "") != file_event_identity("a", "b", "c")
 
 
-def test_versions_count_only_where_every_version_is_wanted() -> None:
+def test_versions_count_only_with_every_version() -> None:
     first, second = (
         file_event_identity("b", "k", "e", version, overwrites="every_version") for version in ("v1", "v2")
     )
@@ -39,7 +39,7 @@ def test_versions_count_only_where_every_version_is_wanted() -> None:
 
 
 @given(st.lists(NAMES), st.lists(NAMES), st.lists(NAMES))
-def test_the_set_knows_what_it_was_given_and_nothing_else(
+def test_the_set_contains_its_items_and_nothing_else(
     loaded: list[bytes], added: list[bytes], asked: list[bytes]
 ) -> None:
     names = IdentitySet(loaded)
@@ -50,7 +50,7 @@ def test_the_set_knows_what_it_was_given_and_nothing_else(
     assert [name in names for name in asked] == [name in known for name in asked]
 
 
-def test_names_that_share_half_their_bytes_are_told_apart() -> None:
+def test_identities_that_share_half_their_bytes_are_distinguished() -> None:
     names = IdentitySet([b"12345678abcdefgh", b"12345678ijklmnop"])
     assert b"12345678abcdefgh" in names
     assert b"12345678ijklmnop" in names

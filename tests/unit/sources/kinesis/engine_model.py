@@ -11,7 +11,7 @@ from deltaworks.sources.kinesis.planner import Planner
 from deltaworks.sources.kinesis.positions import Offset, Share
 from deltaworks.sources.kinesis.share_reader import FetchOptions, fetch_first, read_share
 from deltaworks.sources.kinesis.state import QueryState
-from tests.unit.sources.kinesis.model import MemoryObjects, ModelStream, options
+from tests.unit.sources.kinesis.stream_model import MemoryObjects, ModelStream, options
 
 
 class Killed(Exception):
