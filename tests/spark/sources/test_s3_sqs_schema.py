@@ -1,4 +1,4 @@
-"""`format("s3-sqs")` without a schema: columns inferred from the first files, kept in versions, changed by a mode's rule."""
+"""Infers the columns of `format("s3-sqs")` from the first files, and evolves them in versions as the mode declares."""
 
 from __future__ import annotations
 

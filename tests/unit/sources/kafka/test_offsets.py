@@ -29,7 +29,7 @@ def test_recorded_topic_ids_also_apply_to_the_next_run(tmp_path: Path) -> None:
 
     after = TopicIds(PipelineHome(objects, "shop"))
     after.check({"orders": "one", "refunds": "two"})
-    with pytest.raises(ContractError, match="orders .* its id was one, now it is three") as replaced:
+    with pytest.raises(ContractError, match=r"orders .* its id was one, now it is three") as replaced:
         after.check({"orders": "three", "refunds": "two"})
 
     assert replaced.value.condition == "KAFKA_TOPIC_REPLACED"
