@@ -98,7 +98,7 @@ class CollectorProcess:
         self.process.send_signal(signal.SIGTERM)
         return self.process.wait(timeout=60)
 
-    def recovered(self) -> RecoveredSpool:
+    def recover_spool(self) -> RecoveredSpool:
         """What the next process would find; the process has ended."""
         folder = SpoolFolder.acquire(self.spool)
         try:
@@ -106,9 +106,9 @@ class CollectorProcess:
         finally:
             folder.close()
 
-    def events(self) -> list[Any]:
+    def spooled_events(self) -> list[Any]:
         """What lies in the spool, as the lake's parser reads it, in order; the process has ended."""
-        self.recovered()
+        self.recover_spool()
         segments = sorted(self.spool.glob("seg-*.wal"))
         return [
             value

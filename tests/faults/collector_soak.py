@@ -27,8 +27,8 @@ import httpx
 import psutil
 
 from sandbox.servers.fault_proxy import Action, Fault
-from tests.faults.harness.collector_harness import KEY, CollectorStage, collector_stage
-from tests.faults.harness.collector_lake import CollectorLake, judge_collected
+from tests.faults.harness.collector_harness import KEY, CollectorHarness, collector_harness
+from tests.faults.harness.collector_lake import CollectorLake, check_collected
 from tests.waiting import eventually
 
 SENDERS = 4
@@ -51,7 +51,7 @@ FAULTS = {
 class Senders:
     """Post batches at a pace, one event of which is broken now and then, and note what was answered."""
 
-    def __init__(self, stage: CollectorStage, *, events_per_second: float) -> None:
+    def __init__(self, stage: CollectorHarness, *, events_per_second: float) -> None:
         self.answered: set[str] = set()
         self.sent: set[str] = set()
         self.refused: Counter[str] = Counter()
@@ -101,7 +101,7 @@ class Senders:
 class Soak:
     """Disturbs a stage, seeded: everything comes up once, in an order by chance, before anything comes up again."""
 
-    def __init__(self, stage: CollectorStage, seed: int) -> None:
+    def __init__(self, stage: CollectorHarness, seed: int) -> None:
         self.met: Counter[str] = Counter()
         self._stage = stage
         self._chance = random.Random(seed)
@@ -146,7 +146,7 @@ class Soak:
 def soak(root: Path, *, minutes: float, seed: int, spool_bytes: str) -> bool:
     """One soak; whether everything was as it is to be."""
     sink_rate = CLOSE_BYTES / EVENT_BYTES / PUT_SECONDS
-    with collector_stage(root, spool_bytes=spool_bytes, close_bytes=str(CLOSE_BYTES)) as stage:
+    with collector_harness(root, spool_bytes=spool_bytes, close_bytes=str(CLOSE_BYTES)) as stage:
         lake = CollectorLake(stage)
         stage.proxy.faults = [SINK]
         stage.start()
@@ -164,7 +164,7 @@ def soak(root: Path, *, minutes: float, seed: int, spool_bytes: str) -> bool:
         delivered = lake.events_read
         stage.proxy.faults = ()
         stage.post()  # a heartbeat behind all others says that nothing is left
-        eventually(lambda: stage.beat().get("oldest_at") is None, "the spool is delivered", seconds=900)
+        eventually(lambda: stage.heartbeat().get("oldest_at") is None, "the spool is delivered", seconds=900)
         assert stage.end() == 0
         lake.read()
         sent, answered = senders.sent | stage.acknowledged, senders.answered | stage.acknowledged
@@ -184,7 +184,7 @@ def report(
 ) -> bool:
     """Print what came of it."""
     bronze, quarantine = lake.in_bronze(), lake.in_quarantine()
-    verdict = judge_collected(answered, sent, [*bronze, *quarantine])
+    verdict = check_collected(answered, sent, [*bronze, *quarantine])
     gaps = [process for process, seqs in lake.numbers().items() if seqs != list(range(1, len(seqs) + 1))]
     misplaced = [event for event in bronze if event.startswith("broken")]
     ratio = len(sent) / max(1, delivered)

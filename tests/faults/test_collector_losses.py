@@ -21,7 +21,7 @@ from deltaworks.events.parse import BatchStamp, Parser, Payload
 from deltaworks.maintenance.lost_events import find_lost_events
 from deltaworks.specs.catalog import Catalog
 from deltaworks.specs.project import load_catalog
-from tests.faults.harness.collector_harness import BUCKET, KEY, CollectorStage, collector_stage
+from tests.faults.harness.collector_harness import BUCKET, KEY, CollectorHarness, collector_harness
 from tests.waiting import eventually
 
 pytestmark = pytest.mark.faults
@@ -46,7 +46,7 @@ tables:
 class Lake:
     """The collector's lake: what a stream would land of its objects, by the parser of streams, and who is told what."""
 
-    def __init__(self, stage: CollectorStage) -> None:
+    def __init__(self, stage: CollectorHarness) -> None:
         self.stage = stage
         self.root = stage.root / "lake"
         self.objects = LocalObjects(self.root)
@@ -74,7 +74,7 @@ class Lake:
     def _lines(self, key: str) -> bytes:
         return gzip.decompress(self.stage.client.get_object(Bucket=BUCKET, Key=key)["Body"].read())
 
-    def told(self, *, looked: bool = True) -> set[str]:
+    def alerted_subjects(self, *, looked: bool = True) -> set[str]:
         """Whom an alert is open of, two hours later, by what the look and the health check do every hour and minute."""
         later = dt.datetime.now(dt.UTC) + dt.timedelta(hours=2, minutes=10)
         if looked:
@@ -88,7 +88,7 @@ class Lake:
 @pytest.fixture
 def lake(tmp_path: Path) -> Iterator[Lake]:
     """A collector that has landed some objects, an event that is no JSON among them."""
-    with collector_stage(tmp_path, close_bytes="4KiB") as stage:
+    with collector_harness(tmp_path, close_bytes="4KiB") as stage:
         lake = Lake(stage)
         stage.start()
         with stage.load():
@@ -96,7 +96,7 @@ def lake(tmp_path: Path) -> Iterator[Lake]:
         answer = httpx.post(f"{stage.url}/v1/events", content=b'{"name": "ord', auth=(KEY, ""), timeout=30)
         assert answer.json()["kept"] == 1
         stage.post()
-        eventually(lambda: stage.beat().get("oldest_at") is None and len(lake.keys()) > 3, "all of it lands")
+        eventually(lambda: stage.heartbeat().get("oldest_at") is None and len(lake.keys()) > 3, "all of it lands")
         yield lake
 
 
@@ -107,7 +107,7 @@ def test_lost_events_are_reported_by_their_numbers(lake: Lake) -> None:
     lake.stage.client.delete_object(Bucket=BUCKET, Key=vanished)
     lake.read()
 
-    assert lake.told() == {"collector edge"}
+    assert lake.alerted_subjects() == {"collector edge"}
     (missing,) = find_lost_events(
         lake.catalog, lake.objects, "edge", now=dt.datetime.now(dt.UTC) + dt.timedelta(hours=3)
     ).missing
@@ -115,15 +115,15 @@ def test_lost_events_are_reported_by_their_numbers(lake: Lake) -> None:
 
     lake.stage.client.put_object(Bucket=BUCKET, Key=vanished, Body=gzip.compress(body))
     lake.read()
-    assert lake.told() == set(), "what is back is lost no more"
+    assert lake.alerted_subjects() == set(), "what is back is lost no more"
 
 
 def test_landed_and_quarantined_events_are_not_reported(lake: Lake) -> None:
     lake.read()
-    assert lake.told() == set()
+    assert lake.alerted_subjects() == set()
 
 
 def test_without_the_gap_check_a_loss_is_not_reported(lake: Lake) -> None:
     lake.stage.client.delete_object(Bucket=BUCKET, Key=lake.keys()[1])
     lake.read()
-    assert lake.told(looked=False) == set()
+    assert lake.alerted_subjects(looked=False) == set()

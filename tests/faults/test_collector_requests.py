@@ -90,7 +90,7 @@ def test_every_acknowledged_event_survives_kill_9(collector: Callable[..., Colle
         burst.end()
         taken |= burst.taken
 
-    events = process.events()
+    events = process.spooled_events()
 
     assert len(taken) > 50
     assert taken <= {*ids(events)}
@@ -118,7 +118,7 @@ def test_sigterm_in_a_burst_loses_no_request_while_load_balancers_switch(
     assert (answer.status_code, answer.headers["connection"]) == (200, "close")
     assert [failure for failure in burst.failures if failure[0] < looked] == []
     assert code == 0
-    assert burst.taken | {"late"} <= {*ids(process.events())}
+    assert burst.taken | {"late"} <= {*ids(process.spooled_events())}
 
 
 def until(holds: Callable[[], bool]) -> None:
@@ -139,7 +139,7 @@ def test_without_the_drain_time_requests_would_meet_a_closed_port(
     until(lambda: burst.failures != [])
     burst.end()
 
-    assert burst.taken <= {*ids(process.events())}, "what was answered is there all the same"
+    assert burst.taken <= {*ids(process.spooled_events())}, "what was answered is there all the same"
 
 
 def test_a_full_disk_rejects_requests_and_keeps_acknowledged_events(collector: Callable[..., CollectorProcess]) -> None:
@@ -158,7 +158,7 @@ def test_a_full_disk_rejects_requests_and_keeps_acknowledged_events(collector: C
 
     assert answers[0] == (200, None)
     assert answers[-1] == (503, "disk")
-    assert ids(process.events()) == [*taken, *(["small"] if small.status_code == 200 else [])]
+    assert ids(process.spooled_events()) == [*taken, *(["small"] if small.status_code == 200 else [])]
     assert 'deltaworks_collector_requests_total{status="503",code="disk"}' in metrics
 
 
@@ -173,7 +173,7 @@ def test_a_full_quota_rejects_requests_and_readiness_reports_it(collector: Calla
     assert statuses[0] == 200
     assert statuses[-1] == 503
     assert (ready.status_code, ready.json()["code"], health.status_code) == (503, "spool_full", 200)
-    assert len(process.events()) == statuses.count(200)
+    assert len(process.spooled_events()) == statuses.count(200)
 
 
 def test_slow_bodies_and_idle_sockets_are_closed_and_block_no_other_request(
@@ -259,7 +259,7 @@ def test_two_consecutive_disk_failures_end_the_process_with_21(
     assert code == 21
     assert json.loads(line.removeprefix("DELTAWORKS_ERROR "))["condition"] == "SPOOL_FAILED"
     assert problems[:2] == ["disk", "disk"]
-    assert ids(process.events()) == taken
+    assert ids(process.spooled_events()) == taken
 
 
 def test_a_second_process_cannot_lock_the_spool(collector: Callable[..., CollectorProcess]) -> None:

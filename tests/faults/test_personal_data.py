@@ -26,7 +26,7 @@ from deltaworks.events.parse import BatchStamp, Parser, Payload
 from deltaworks.events.parser_inputs import ParserInputs
 from deltaworks.specs.project import load_catalog
 from sandbox.servers.kafka_broker import create_topics, running_broker
-from tests.faults.harness.collector_harness import BUCKET, KEY, CollectorStage, collector_stage
+from tests.faults.harness.collector_harness import BUCKET, KEY, CollectorHarness, collector_harness
 from tests.faults.harness.personal_protections import take_away
 from tests.waiting import eventually
 
@@ -73,16 +73,16 @@ privacy:
 
 
 @pytest.fixture
-def stage(tmp_path: Path) -> Iterator[CollectorStage]:
+def stage(tmp_path: Path) -> Iterator[CollectorHarness]:
     """A collector, not started yet, of a pipeline with personal data, with its keyring and its vault."""
-    with collector_stage(tmp_path, close_bytes="4KiB") as stage:
+    with collector_harness(tmp_path, close_bytes="4KiB") as stage:
         (tmp_path / "include" / "pipelines" / "shop" / "pipeline.yaml").write_text(PIPELINE)
         environment = tmp_path / "include" / "environments" / "local.yaml"
         environment.write_text(environment.read_text() + PRIVACY.replace("ROOT", str(tmp_path)))
         yield stage
 
 
-def send(stage: CollectorStage, *events: Any) -> None:
+def send(stage: CollectorHarness, *events: Any) -> None:
     lines = b"\n".join(event if isinstance(event, bytes) else json.dumps(event).encode() for event in events)
     answer = httpx.post(
         f"{stage.url}/v1/events",
@@ -101,22 +101,22 @@ def send(stage: CollectorStage, *events: Any) -> None:
     assert answer.status_code == 200, answer.text
 
 
-def landed(stage: CollectorStage) -> dict[str, bytes]:
+def landed(stage: CollectorHarness) -> dict[str, bytes]:
     """The objects of the bucket, as they were before they were compressed."""
     pages = stage.client.get_paginator("list_objects_v2").paginate(Bucket=BUCKET)
     keys = [item["Key"] for page in pages for item in page.get("Contents", [])]
     return {key: gzip.decompress(stage.client.get_object(Bucket=BUCKET, Key=key)["Body"].read()) for key in keys}
 
 
-def deliver(stage: CollectorStage, *, off: str = "") -> dict[str, bytes]:
+def deliver(stage: CollectorHarness, *, off: str = "") -> dict[str, bytes]:
     """Kill the collector, start it on what it left, and wait until all of that has landed."""
     assert stage.end(signal.SIGKILL) == -signal.SIGKILL
     stage.start(off=off)
-    eventually(lambda: stage.beat().get("oldest_at") is None and len(landed(stage)) > 0, "it is delivered")
+    eventually(lambda: stage.heartbeat().get("oldest_at") is None and len(landed(stage)) > 0, "it is delivered")
     return landed(stage)
 
 
-def stream(stage: CollectorStage, objects: dict[str, bytes]) -> None:
+def stream(stage: CollectorHarness, objects: dict[str, bytes]) -> None:
     """Land the objects in the lake, and the record of their batch, as a stream does."""
     catalog = load_catalog("local", root=stage.root)
     spec, lake = catalog.pipeline("shop"), stage.root / "lake"
@@ -130,7 +130,7 @@ def stream(stage: CollectorStage, objects: dict[str, bytes]) -> None:
     prepared.write_text(json.dumps(record))
 
 
-def read_in_process(stage: CollectorStage, way: str, data: bytes, *, at_ms: int = AT_MS, off: str = "") -> list[Any]:
+def read_in_process(stage: CollectorHarness, way: str, data: bytes, *, at_ms: int = AT_MS, off: str = "") -> list[Any]:
     """The rows of an object, by a process of its own."""
     file = stage.root / "object.json"
     file.write_bytes(data)
@@ -177,7 +177,7 @@ def places_of(folder: Path) -> set[str]:
     return places
 
 
-def everywhere(stage: CollectorStage) -> set[str]:
+def everywhere(stage: CollectorHarness) -> set[str]:
     """Where the canary is: in spool, log, metrics, landed objects, lake, vault, or in what a core would hold."""
     found = {name for name in ("spool", "lake", "vault") if places_of(stage.root / name)}
     if has_canary(stage.log.read_bytes()):
@@ -211,7 +211,7 @@ def canaries() -> list[Any]:
 
 @pytest.mark.parametrize("off", ["", "redact", "seal_unreadable"])
 def test_a_canary_in_every_field_header_and_address_is_nowhere_behind_the_door(
-    stage: CollectorStage, monkeypatch: pytest.MonkeyPatch, off: str
+    stage: CollectorHarness, monkeypatch: pytest.MonkeyPatch, off: str
 ) -> None:
     stage.start(off=off)
     send(stage, *canaries())
@@ -237,7 +237,7 @@ def test_a_canary_in_every_field_header_and_address_is_nowhere_behind_the_door(
 
 
 @pytest.mark.parametrize("off", ["", "namespace_key"])
-def test_an_event_has_one_token_by_whatever_way_it_comes(stage: CollectorStage, off: str) -> None:
+def test_an_event_has_one_token_by_whatever_way_it_comes(stage: CollectorHarness, off: str) -> None:
     event = {"name": "order", "event_id": "1", "player": "ann", "email": "Ann@Example.org ", "amount": 1}
     body = json.dumps(event | STAMP).encode()
     stage.start(off=off)
@@ -272,7 +272,7 @@ def test_an_event_has_one_token_by_whatever_way_it_comes(stage: CollectorStage, 
 
 @pytest.mark.parametrize("off", ["", "regulation"])
 def test_of_children_and_who_refuses_the_vault_has_nothing_and_nobody_is_followed(
-    stage: CollectorStage, off: str
+    stage: CollectorHarness, off: str
 ) -> None:
     child = {"name": "order", "event_id": "1", "player": "kid", "email": "kid@example.org", "age": "under_13"}
     refused = {"name": "order", "event_id": "2", "player": "eve", "email": "eve@example.org", "consent": False}

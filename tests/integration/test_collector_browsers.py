@@ -85,7 +85,7 @@ def test_the_snippet_sends_periodically_and_on_page_unload(
     page.context.close()
     collector.terminate()
 
-    events = collector.events()
+    events = collector.spooled_events()
     assert [event["properties"]["n"] for event in events if event["event"] == "played"] == list(range(150))
     assert len({event["_collector"]["id"] for event in events}) == len(events) == 151
 
@@ -114,7 +114,7 @@ def test_a_page_loses_no_event_while_the_collector_is_unavailable_even_on_unload
     context.close()
     collector.terminate()
 
-    events = collector.events()
+    events = collector.spooled_events()
     assert [event["event"] for event in events] == ["before", "away", "after"]
     assert len({event["_collector"]["id"] for event in events}) == 3
 
@@ -189,7 +189,7 @@ def test_segments_sdk_sends_all_events_after_an_outage_of_the_collector(
     page.context.close()
     collector.terminate()
 
-    events = collector.events()
+    events = collector.spooled_events()
     played = [event["properties"]["n"] for event in events if event.get("event") == "played"]
     assert sorted(played) == list(range(20))
     assert {event["type"] for event in events} == {"track", "identify"}

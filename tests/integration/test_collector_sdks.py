@@ -62,7 +62,7 @@ def test_an_sdk_drops_no_batch_if_the_collector_is_killed_while_it_sends(
     output, _ = sender.communicate(timeout=300)
     collector.terminate()
 
-    events = collector.events()
+    events = collector.spooled_events()
     assert json.loads(output) == {"abandoned": 0}
     assert {event["properties"]["n"] for event in events} == set(range(EVENTS))
     assert len({event["_collector"]["id"] for event in events}) == EVENTS, "what came twice has one id"

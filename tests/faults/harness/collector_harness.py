@@ -50,7 +50,7 @@ sources:
 """
 
 
-class CollectorStage:
+class CollectorHarness:
     """A project with a collector, which is started and ended as often as a test likes. Of one thread but for `post`."""
 
     def __init__(self, root: Path, proxy: FaultProxy, client: Any) -> None:
@@ -164,7 +164,7 @@ class CollectorStage:
             for sender in senders:
                 sender.join()
 
-    def landed(self) -> list[dict[str, Any]]:
+    def landed_events(self) -> list[dict[str, Any]]:
         """Every event of every object; of an object that was put twice, twice."""
         events = []
         for page in self.client.get_paginator("list_object_versions").paginate(Bucket=BUCKET):
@@ -173,10 +173,12 @@ class CollectorStage:
                 events += [json.loads(line) for line in gzip.decompress(body.read()).splitlines()]
         return events
 
-    def judge(self) -> None:
+    def check_landed(self) -> None:
         """Every event that was acknowledged landed once, none that was not sent did, and no number came twice."""
-        landed = Counter(event["event_id"] for event in self.landed())
-        numbers = Counter((event["_collector"]["collector"], event["_collector"]["seq"]) for event in self.landed())
+        landed = Counter(event["event_id"] for event in self.landed_events())
+        numbers = Counter(
+            (event["_collector"]["collector"], event["_collector"]["seq"]) for event in self.landed_events()
+        )
         assert self.acknowledged
         assert not (self.acknowledged - landed.keys()), "acknowledged events are lost"
         assert not [event for event, times in landed.items() if times > 1], "events landed twice"
@@ -185,20 +187,20 @@ class CollectorStage:
             seqs = sorted(seq for owner, seq in numbers if owner == process)
             assert seqs == list(range(1, len(seqs) + 1)), "numbers have gaps"
 
-    def waits_until_delivered(self) -> None:
+    def wait_until_delivered(self) -> None:
         """Wait until the collector's records say that nothing is left on its disk."""
-        eventually(lambda: self.beat().get("oldest_at") is None and self._all_landed(), "the spool is delivered")
+        eventually(lambda: self.heartbeat().get("oldest_at") is None and self._all_landed(), "the spool is delivered")
 
-    def beat(self) -> dict[str, Any]:
+    def heartbeat(self) -> dict[str, Any]:
         """The newest heartbeat."""
         files = sorted((self.root / "lake").glob("control/collectors/edge/*/heartbeat.json"))
         return dict(json.loads(files[0].read_bytes())) if files else {}
 
     def _all_landed(self) -> bool:
-        delivered = self.beat()["sources"]["shop"]["delivered"]
+        delivered = self.heartbeat()["sources"]["shop"]["delivered"]
         return bool(delivered >= len(self.acknowledged))
 
-    def sink_figure(self, name: str) -> float:
+    def sink_metric(self, name: str) -> float:
         """A figure of the sink, as Prometheus would read it."""
         start = f'deltaworks_collector_sink_{name}{{source="shop"}} '
         lines = httpx.get(self.metrics_url, timeout=30).text.splitlines()
@@ -211,7 +213,9 @@ class CollectorStage:
 
 
 @contextmanager
-def collector_stage(root: Path, *, spool_bytes: str = "1GiB", close_bytes: str = "64KiB") -> Iterator[CollectorStage]:
+def collector_harness(
+    root: Path, *, spool_bytes: str = "1GiB", close_bytes: str = "64KiB"
+) -> Iterator[CollectorHarness]:
     """A stage with a versioned bucket, whose collector is not started yet."""
     environment = ENVIRONMENT.replace("LAKE", str(root / "lake"))
     write_project(root, environment=environment, pipeline=PIPELINE)
@@ -231,7 +235,7 @@ def collector_stage(root: Path, *, spool_bytes: str = "1GiB", close_bytes: str =
         )
         client.create_bucket(Bucket=BUCKET)
         client.put_bucket_versioning(Bucket=BUCKET, VersioningConfiguration={"Status": "Enabled"})
-        stage = CollectorStage(root, proxy, client)
+        stage = CollectorHarness(root, proxy, client)
         try:
             yield stage
         finally:

@@ -16,7 +16,7 @@ from deltaworks.control import paths
 from deltaworks.events.parse import BatchStamp, Parser, Payload
 from deltaworks.specs.project import load_catalog
 from deltaworks.tables.query import QUARANTINE
-from tests.faults.harness.collector_harness import BUCKET, CollectorStage
+from tests.faults.harness.collector_harness import BUCKET, CollectorHarness
 
 PIPELINE = """\
 pipeline: shop
@@ -56,7 +56,7 @@ class CollectorVerdict:
         return f"lost {len(self.lost)}, doubled {len(self.doubled)}, never sent {len(self.strange)}"
 
 
-def judge_collected(answered: Set[str], sent: Set[str], there: Iterable[str]) -> CollectorVerdict:
+def check_collected(answered: Set[str], sent: Set[str], there: Iterable[str]) -> CollectorVerdict:
     """Every event that was answered is there once; one that was sent and not answered is there once or not at all."""
     counts = Counter(there)
     doubled = frozenset(event for event, times in counts.items() if times > 1)
@@ -70,7 +70,7 @@ class CollectorLake:
         events_read: lines of all objects read so far.
     """
 
-    def __init__(self, stage: CollectorStage) -> None:
+    def __init__(self, stage: CollectorHarness) -> None:
         self.events_read = 0
         self._stage = stage
         self._root = stage.root / "lake"

@@ -16,7 +16,7 @@ import pytest
 from deltaworks.control.locks.lease import Lease
 from deltaworks.control.objects import open_objects
 from deltaworks.control.paths import relay_control
-from tests.unit.sources.objects.relay.relay_harness import drained, keys
+from tests.unit.sources.objects.relay.relay_harness import drain, keys
 from tests.waiting import eventually
 
 pytestmark = pytest.mark.integration
@@ -94,13 +94,13 @@ def test_a_relay_process_runs_until_its_run_limit(landing: Any, launch: Launch) 
     assert code == 0
     assert json.loads(last.removeprefix("DELTAWORKS_RELAY "))["events"] == 20
     assert len(keys(landing)) == 20
-    assert drained(landing)
+    assert drain(landing)
 
 
 def test_sigterm_ends_a_relay_process_cleanly_and_releases_its_lease(landing: Any, launch: Launch) -> None:
     landing.send(landing.notification("games/1"))
     process = launch()
-    eventually(lambda: drained(landing) and keys(landing) == ["games/1"], "it works")
+    eventually(lambda: drain(landing) and keys(landing) == ["games/1"], "it works")
     process.send_signal(signal.SIGTERM)
     assert ended(process)[0] == 0
     lease = Lease(open_objects(landing.lake), relay_control("landing", "lease.json"), ttl_seconds=60, name="landing")
@@ -121,7 +121,7 @@ def test_kill_9_at_any_time_neither_loses_nor_duplicates_events(landing: Any, la
         process.communicate()
         landing.send(*(landing.notification(name) for name in names[:50]))
     launch()
-    eventually(lambda: drained(landing) and len(keys(landing)) >= 300, "everything is in the log")
+    eventually(lambda: drain(landing) and len(keys(landing)) >= 300, "everything is in the log")
     assert sorted(keys(landing)) == sorted(names)
 
 

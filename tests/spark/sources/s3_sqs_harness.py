@@ -74,7 +74,7 @@ class Stage:
         return sorted((row["key"], row["position"], row["reason"]) for row in rows)
 
 
-class PipelineStage:
+class PipelineHarness:
     """A pipeline of one table over the same bucket, on a lake of its own."""
 
     def __init__(self, spark: SparkSession, landing: Any, root: Path, columns: Sequence[dict[str, Any]]) -> None:

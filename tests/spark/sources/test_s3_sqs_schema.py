@@ -21,7 +21,7 @@ FIRST = b'{"id": 1, "user": {"name": "a"}}\n{"id": 2, "score": 1.5}\n{broken\n'
 LATER = b'{"id": 3, "level": 7, "user": {"name": "b", "age": 9}}{"id": "four", "ID": 4}{"id": 5}'
 
 
-class SchemaStage(Stage):
+class SchemaHarness(Stage):
     """Queries that find their columns."""
 
     def options(self, **changes: str) -> dict[str, str]:
@@ -37,16 +37,16 @@ class SchemaStage(Stage):
 
 
 @pytest.fixture
-def stage(spark: SparkSession, landing: Any, tmp_path: Path) -> SchemaStage:
+def stage(spark: SparkSession, landing: Any, tmp_path: Path) -> SchemaHarness:
     landing.sqs.set_queue_attributes(QueueUrl=landing.queue_url, Attributes={"VisibilityTimeout": "30"})
-    return SchemaStage(spark, landing, tmp_path)
+    return SchemaHarness(spark, landing, tmp_path)
 
 
 def rescued(row: dict[str, Any]) -> Any:
     return row["_rescued_data"] and json.loads(row["_rescued_data"])["fields"]
 
 
-def test_a_new_column_ends_the_query_once_and_the_restart_reads_the_batch_again_with_it(stage: SchemaStage) -> None:
+def test_a_new_column_ends_the_query_once_and_the_restart_reads_the_batch_again_with_it(stage: SchemaHarness) -> None:
     stage.landing.put("games/1.json", body=FIRST)
     stage.drain()
     assert stage.by_id()[1] == {"id": 1, "user": {"name": "a"}, "score": None, "_rescued_data": None}
@@ -72,7 +72,7 @@ def test_a_new_column_ends_the_query_once_and_the_restart_reads_the_batch_again_
 
 
 @pytest.mark.integration
-def test_without_evolution_a_new_field_is_ignored_and_a_conversion_error_is_rejected(stage: SchemaStage) -> None:
+def test_without_evolution_a_new_field_is_ignored_and_a_conversion_error_is_rejected(stage: SchemaHarness) -> None:
     stage.landing.put("games/1.json", body=FIRST)
     stage.drain(schemaEvolutionMode="none")
     stage.landing.put("games/2.json", body=LATER)
@@ -86,7 +86,7 @@ def test_without_evolution_a_new_field_is_ignored_and_a_conversion_error_is_reje
 
 
 @pytest.mark.integration
-def test_rescue_keeps_new_fields_conversion_errors_and_other_cases_with_their_object(stage: SchemaStage) -> None:
+def test_rescue_keeps_new_fields_conversion_errors_and_other_cases_with_their_object(stage: SchemaHarness) -> None:
     stage.landing.put("games/1.json", body=FIRST)
     stage.drain(schemaEvolutionMode="rescue")
     stage.landing.put("games/2.json", body=LATER)
@@ -100,7 +100,7 @@ def test_rescue_keeps_new_fields_conversion_errors_and_other_cases_with_their_ob
 
 
 @pytest.mark.integration
-def test_a_query_that_fails_on_new_columns_continues_after_its_advice(stage: SchemaStage) -> None:
+def test_a_query_that_fails_on_new_columns_continues_after_its_advice(stage: SchemaHarness) -> None:
     stage.landing.put("games/1.json", body=FIRST)
     stage.drain(schemaEvolutionMode="failOnNewColumns")
     stage.landing.put("games/2.json", body=LATER)
@@ -115,7 +115,7 @@ def test_a_query_that_fails_on_new_columns_continues_after_its_advice(stage: Sch
 
 
 @pytest.mark.integration
-def test_two_concurrently_started_queries_have_the_same_columns(stage: SchemaStage) -> None:
+def test_two_concurrently_started_queries_have_the_same_columns(stage: SchemaHarness) -> None:
     from concurrent.futures import ThreadPoolExecutor
 
     stage.landing.put(*(f"games/{number}.json" for number in range(20)), body=FIRST)
@@ -126,12 +126,12 @@ def test_two_concurrently_started_queries_have_the_same_columns(stage: SchemaSta
 
 
 @pytest.mark.integration
-def test_without_objects_the_query_fails_and_stores_no_version(stage: SchemaStage) -> None:
+def test_without_objects_the_query_fails_and_stores_no_version(stage: SchemaHarness) -> None:
     with pytest.raises(PySparkException, match=r"SCHEMA_NOTHING_TO_SAMPLE.*nothing has been announced yet"):
         stage.frame()
     assert stage.versions() == []
 
 
-def test_a_schema_or_a_schema_location_is_required(stage: SchemaStage) -> None:
+def test_a_schema_or_a_schema_location_is_required(stage: SchemaHarness) -> None:
     with pytest.raises(PySparkException, match=r"'inferredSchemaLocation' is required .*inferred from the first files"):
         stage.frame(inferredSchemaLocation="")

@@ -30,7 +30,7 @@ def declared(source: Mapping[str, Any] | None = None, **more: Any) -> CollectorS
     return CollectorSpec.model_validate({"collector": "edge", "sources": {"games": games | dict(source or {})}, **more})
 
 
-class Stage:
+class HandlerHarness:
     """Sends requests to a door; numbers of events grow as in a spool."""
 
     def __init__(self, spec: CollectorSpec | None = None, *, strip: SourceRedaction | None = None) -> None:

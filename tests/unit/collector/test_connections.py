@@ -167,13 +167,13 @@ def test_pipelined_requests_are_answered_one_at_a_time_in_order() -> None:
         for _ in bodies:
             eventually(lambda: bool(late.waiting), "a request waits")
             assert len(late.waiting) == 1, "the next one begins behind the answer"
-            door_loop_call(door, late.waiting.pop())
+            call_in_loop(door, late.waiting.pop())
             ((status, _, content),) = answers(connection, 1)
             assert (status, isinstance(content, dict) and content["success"]) == (200, True)
         assert len(late.texts) == 3
 
 
-def door_loop_call(door: CollectorServer, done: OnWritten) -> None:
+def call_in_loop(door: CollectorServer, done: OnWritten) -> None:
     """Answer as the spool's thread has it: in the event loop's."""
     connection = door.connections[0]
     connection.loop.call_soon_threadsafe(done, WriteResult(1))
@@ -214,7 +214,7 @@ def test_an_idle_connection_is_closed_and_one_waiting_for_its_response_is_not() 
         eventually(lambda: len(late.waiting) == 2 and len(door.connections) == 3, "two requests wait")
         now = time.monotonic()
         assert close_idle(door.connections, now=now + 9, head_seconds=10) == 0
-        door_loop_call(door, late.waiting.pop(0))
+        call_in_loop(door, late.waiting.pop(0))
         ((status, _, _),) = answers(answered, 1) if readable(answered) else answers(waits, 1)
         assert status == 200
         loop, open_now = door.connections[0].loop, door.connections[0].connections

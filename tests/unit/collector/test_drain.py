@@ -23,7 +23,7 @@ from tests.unit.collector.spool_harness import WrittenSpool, payload
 from tests.waiting import eventually
 
 
-class Shelf:
+class MemorySink:
     """Takes everything, while its door is open."""
 
     def __init__(self) -> None:
@@ -58,7 +58,7 @@ def spool(tmp_path: Path) -> WrittenSpool:
 
 
 def test_an_unavailable_sink_delays_only_its_own_source_and_the_segments(spool: WrittenSpool) -> None:
-    games, shop = Shelf(), Shelf()
+    games, shop = MemorySink(), MemorySink()
     shop.open.clear()
     spool.write(3, "games")
     spool.write(2, "shop")
@@ -80,7 +80,7 @@ def test_an_unavailable_sink_delays_only_its_own_source_and_the_segments(spool: 
 
 
 def test_sink_metrics_report_the_unavailable_sink_and_its_waiting_bytes(spool: WrittenSpool) -> None:
-    games, shop = Shelf(), Shelf()
+    games, shop = MemorySink(), MemorySink()
     shop.open.clear()
     spool.write(3, "games", size=1_000)
     spool.write(2, "shop", size=1_000)
@@ -124,7 +124,7 @@ def test_waiting_bytes_are_those_after_the_cursor(spool: WrittenSpool) -> None:
 
 def test_an_empty_folder_is_drained_immediately(tmp_path: Path) -> None:
     folder = SpoolFolder.acquire(tmp_path / "w0")
-    games = Shelf()
+    games = MemorySink()
     drain = Drain(folder, {"games": RecordDestination(open_sink=lambda: games)}, durable_position=lambda: (1, 0))
     drain.start()
     eventually(lambda: all(each.has_scanned for each in drain._deliveries), "it has looked")
@@ -136,7 +136,7 @@ def test_an_empty_folder_is_drained_immediately(tmp_path: Path) -> None:
 
 
 def test_an_open_object_is_put_when_the_process_ends(spool: WrittenSpool) -> None:
-    games = Shelf()
+    games = MemorySink()
     spool.write(3)
     folder = SpoolFolder.acquire(spool.path)
     way = LandingDestination(sink=games, prefix="games/", thresholds=CloseThresholds(bytes=1 << 20, seconds=3_600))
@@ -148,7 +148,7 @@ def test_an_open_object_is_put_when_the_process_ends(spool: WrittenSpool) -> Non
 
 
 def test_read_but_undelivered_events_are_not_deleted(spool: WrittenSpool) -> None:
-    games = Shelf()
+    games = MemorySink()
     spool.write(3)
     spool.segment().write(2)
     folder = SpoolFolder.acquire(spool.path)
@@ -170,14 +170,16 @@ def test_deleting_read_but_undelivered_events_would_lose_them(
     spool.write(3)
     spool.segment().write(2)
     folder = SpoolFolder.acquire(spool.path)
-    way = LandingDestination(sink=Shelf(), prefix="games/", thresholds=CloseThresholds(bytes=1 << 20, seconds=3_600))
+    way = LandingDestination(
+        sink=MemorySink(), prefix="games/", thresholds=CloseThresholds(bytes=1 << 20, seconds=3_600)
+    )
     drain = Drain(folder, {"games": way}, durable_position=spool.durable)
     (delivery,) = drain._deliveries
     monkeypatch.setattr(delivery, "_deletable_up_to", lambda: delivery._cursor.scanned_seq)
     delivery.step()
     assert drain.delete_delivered() > 0
     # The process ends here, and another one delivers what is left.
-    games = Shelf()
+    games = MemorySink()
     later = Drain(
         folder,
         {"games": LandingDestination(sink=games, prefix="games/", thresholds=CloseThresholds())},
@@ -190,7 +192,7 @@ def test_deleting_read_but_undelivered_events_would_lose_them(
 
 
 def test_events_of_a_source_that_is_no_longer_declared_wait_until_it_is_again(spool: WrittenSpool) -> None:
-    games, shop = Shelf(), Shelf()
+    games, shop = MemorySink(), MemorySink()
     spool.write(2, "shop")
     spool.write(2, "games")
     spool.segment().write(1, "games")
@@ -210,12 +212,12 @@ def test_events_of_a_source_that_is_no_longer_declared_wait_until_it_is_again(sp
 
 
 def test_permanently_rejected_events_are_dead_letters_and_the_rest_is_delivered(spool: WrittenSpool) -> None:
-    class Picky(Shelf):
+    class RejectingSink(MemorySink):
         def send(self, events: Sequence[SpooledEvent]) -> list[DeadLetter]:
             super().send([event for event in events if event.seq != 2])
             return [DeadLetter(event, "too large") for event in events if event.seq == 2]
 
-    games = Picky()
+    games = RejectingSink()
     spool.write(3)
     folder = SpoolFolder.acquire(spool.path)
     drain = Drain(folder, {"games": RecordDestination(open_sink=lambda: games)}, durable_position=spool.durable)

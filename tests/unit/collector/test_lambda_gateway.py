@@ -216,7 +216,7 @@ def test_the_stage_name_is_removed_from_the_path() -> None:
     )
 
 
-class Away:
+class UnavailableVault:
     """A vault that does not answer."""
 
     def put(self, key: str, data: bytes) -> None:
@@ -251,7 +251,7 @@ def test_a_lambda_redacts_events_and_stores_sealed_frames_in_the_vault_first(for
 
 def test_nothing_is_delivered_while_the_vault_of_a_lambda_is_unavailable(tmp_path: Path) -> None:
     sink = Sink()
-    answer = private_gateway(sink, Away(), LocalKeyring(tmp_path)).handle(
+    answer = private_gateway(sink, UnavailableVault(), LocalKeyring(tmp_path)).handle(
         rest('{"id": "p1", "email": "a@example.org"}')
     )
 

@@ -23,9 +23,9 @@ from deltaworks.privacy.redactor import Redactor
 from deltaworks.privacy.suppression import Suppression
 from deltaworks.privacy.tokens import suppression_digest, token
 from deltaworks.specs.privacy import PrivacySpec
-from tests.unit.collector.request_handler_harness import NOW, Stage, code, content
+from tests.unit.collector.request_handler_harness import NOW, HandlerHarness, code, content
 from tests.unit.collector.spool_harness import WrittenSpool
-from tests.unit.collector.test_drain import Shelf
+from tests.unit.collector.test_drain import MemorySink
 
 KEY = bytes(range(32))
 CANARY = "canary7f3a@example.org"
@@ -42,14 +42,14 @@ PRIVACY = PrivacySpec.model_validate(
 )
 
 
-class AwayKeys(LocalKeyring):
+class UnavailableKeys(LocalKeyring):
     """A key service that does not answer."""
 
     def new_key(self, context: Context) -> DataKey:
         raise TransientError("KEY_SERVICE_UNREACHABLE", "away")
 
 
-def source_strip(keyring: LocalKeyring, suppression: Suppression | None = None) -> SourceRedactor:
+def source_redactor(keyring: LocalKeyring, suppression: Suppression | None = None) -> SourceRedactor:
     sealer = Sealer(keyring, namespace="players", writer="edge", day_key=lambda day: bytes(32))
     return SourceRedactor(Redactor(PRIVACY, KEY, suppression=suppression or Suppression()), sealer)
 
@@ -65,22 +65,22 @@ def identities(keyring: LocalKeyring, data: bytes) -> list[Identity]:
 
 
 def test_the_canary_of_a_batch_is_sealed_and_nowhere_else(tmp_path: Path) -> None:
-    stage = Stage(strip=source_strip(LocalKeyring(tmp_path)))
+    stage = HandlerHarness(strip=source_redactor(LocalKeyring(tmp_path)))
     stage.send(batch({"id": "p-7"}, {"id": "p-8"}))
 
     ids = [event["id"] for event in stage.events()]
     assert ids == [token(KEY, kind="player", value=name) for name in ("p-7", "p-8")]
     assert stage.events()[0]["context"]["traits"]["email"] == token(KEY, kind="email", value=CANARY)
     assert "canary" not in b"".join([*stage.payloads, *stage.sealed]).decode()
-    plain = Stage()
+    plain = HandlerHarness()
     plain.send(batch({"id": "p-7"}))
     assert "canary" in b"".join(plain.payloads).decode(), "with stripping off it is there"
 
 
 def test_suppressed_events_are_dropped_and_counted(tmp_path: Path) -> None:
     erased = suppression_digest(KEY, token(KEY, kind="player", value="p-9"))
-    strip = source_strip(LocalKeyring(tmp_path), Suppression(1, {erased: None}))
-    stage = Stage(strip=strip)
+    strip = source_redactor(LocalKeyring(tmp_path), Suppression(1, {erased: None}))
+    stage = HandlerHarness(strip=strip)
     answer = stage.send({"batch": [{"id": "p-7"}, {"id": "p-8", "consent": False}, {"id": "p-9"}, 3]})
 
     assert content(answer) == {
@@ -96,7 +96,7 @@ def test_suppressed_events_are_dropped_and_counted(tmp_path: Path) -> None:
 
 
 def test_without_an_encryption_key_a_request_is_rejected_and_retried(tmp_path: Path) -> None:
-    stage = Stage(strip=source_strip(AwayKeys(tmp_path)))
+    stage = HandlerHarness(strip=source_redactor(UnavailableKeys(tmp_path)))
 
     assert code(stage.send(batch({"id": "p-7"}))) == (503, "keys")
     assert stage.payloads == []
@@ -104,7 +104,7 @@ def test_without_an_encryption_key_a_request_is_rejected_and_retried(tmp_path: P
 
 def test_sealed_frames_are_delivered_from_the_spool_to_the_vault(tmp_path: Path) -> None:
     keyring, vault = LocalKeyring(tmp_path / "keys"), LocalObjects(tmp_path / "vault")
-    strip, spool, games = source_strip(keyring), WrittenSpool(tmp_path / "w0").segment(), Shelf()
+    strip, spool, games = source_redactor(keyring), WrittenSpool(tmp_path / "w0").segment(), MemorySink()
     for number in range(3):
         request = strip.begin_request(int(NOW * 1000))
         request.redact({"id": f"p-{number}", "context": {"traits": {"email": f"{number}{CANARY}"}}})
@@ -138,7 +138,7 @@ def test_sealed_frames_are_delivered_from_the_spool_to_the_vault(tmp_path: Path)
     folder.close()
 
 
-class ClosedVault:
+class UnavailableVault:
     """A vault that does not answer."""
 
     def put(self, key: str, data: bytes) -> None:
@@ -146,7 +146,7 @@ class ClosedVault:
 
 
 def test_a_segment_stays_until_the_vault_has_its_sealed_frames(tmp_path: Path) -> None:
-    strip, spool, games = source_strip(LocalKeyring(tmp_path)), WrittenSpool(tmp_path / "w0").segment(), Shelf()
+    strip, spool, games = source_redactor(LocalKeyring(tmp_path)), WrittenSpool(tmp_path / "w0").segment(), MemorySink()
     request = strip.begin_request(int(NOW * 1000))
     request.redact({"id": "p-7", "context": {"traits": {"email": CANARY}}})
     with next(spool.path.glob("seg-*")).open("ab") as file:
@@ -157,7 +157,7 @@ def test_a_segment_stays_until_the_vault_has_its_sealed_frames(tmp_path: Path) -
     drain = Drain(
         folder,
         {"games": RecordDestination(open_sink=lambda: games)},
-        vault=VaultSink(ClosedVault(), folder.collector_hex),
+        vault=VaultSink(UnavailableVault(), folder.collector_hex),
         durable_position=spool.durable,
     )
 
@@ -172,7 +172,7 @@ def test_a_segment_stays_until_the_vault_has_its_sealed_frames(tmp_path: Path) -
 
 
 def test_an_unreadable_body_is_encrypted_with_the_key_of_its_day(tmp_path: Path) -> None:
-    stage = Stage(strip=source_strip(LocalKeyring(tmp_path)))
+    stage = HandlerHarness(strip=source_redactor(LocalKeyring(tmp_path)))
     stage.send('{"batch":[{"email":"' + CANARY)
 
     (sealed,) = stage.sealed
@@ -183,7 +183,7 @@ def test_an_unreadable_body_is_encrypted_with_the_key_of_its_day(tmp_path: Path)
 
 @pytest.mark.parametrize("field", ["messageId", "timestamp", "name"])
 def test_headers_and_addresses_are_not_stored(tmp_path: Path, field: str) -> None:
-    stage = Stage(strip=source_strip(LocalKeyring(tmp_path)))
+    stage = HandlerHarness(strip=source_redactor(LocalKeyring(tmp_path)))
     stage.send({"batch": [{"id": "p-7", field: "x"}]}, f"/v1/batch?who={CANARY}", referer=CANARY, user_agent=CANARY)
 
     assert b"canary" not in b"".join(stage.payloads)

@@ -13,7 +13,16 @@ from collector.bodies import RequestBody
 from collector.responses import REJECTIONS, reject
 from collector.stamps import stamp_events
 from deltaworks.events.formats.json import Malformed
-from tests.unit.collector.request_handler_harness import KEY, NOW, ORIGIN, Stage, code, content, declared, digest
+from tests.unit.collector.request_handler_harness import (
+    KEY,
+    NOW,
+    ORIGIN,
+    HandlerHarness,
+    code,
+    content,
+    declared,
+    digest,
+)
 
 TRACK = {"type": "track", "event": "click", "messageId": "m1", "timestamp": "2026-11-23T11:59:59.500Z"}
 
@@ -24,7 +33,7 @@ def headers(answer: Any) -> dict[str, str]:
 
 @pytest.mark.parametrize("path", ["/v1/batch", "/v1/b", "/v1/import", "/beacon/v1/batch"])
 def test_a_batch_is_accepted_at_every_batch_path(path: str) -> None:
-    stage = Stage()
+    stage = HandlerHarness()
 
     answer = stage.send({"batch": [TRACK, {"b": 2}], "context": {"app": "x"}, "sentAt": "2026-11-23T12:00:00Z"}, path)
 
@@ -53,14 +62,14 @@ def test_a_batch_is_accepted_at_every_batch_path(path: str) -> None:
     "name", ["track", "identify", "page", "screen", "group", "alias", "t", "i", "p", "s", "g", "a"]
 )
 def test_a_single_event_is_accepted_at_its_short_and_long_path(name: str) -> None:
-    stage = Stage()
+    stage = HandlerHarness()
 
     assert content(stage.send(TRACK, f"/v1/{name}"))["accepted"] == 1
     assert stage.events()[0]["event"] == "click"
 
 
 def test_cloud_events_are_accepted_singly_and_in_batches() -> None:
-    stage = Stage()
+    stage = HandlerHarness()
     event = {"specversion": "1.0", "id": "c-1", "source": "/shop", "type": "order", "time": "2026-11-23T11:00:00Z"}
 
     stage.send(event, "/v1/events", content_type="application/cloudevents+json")
@@ -71,7 +80,7 @@ def test_cloud_events_are_accepted_singly_and_in_batches() -> None:
 
 
 def test_lines_are_accepted_with_any_content_type() -> None:
-    stage = Stage()
+    stage = HandlerHarness()
     for kind in ("application/x-ndjson", "text/plain", ""):
         assert content(stage.send('{"a":1}\n{"b":2}\n', "/v1/events", content_type=kind))["accepted"] == 2
 
@@ -89,7 +98,7 @@ BAD = [
 
 @pytest.mark.parametrize("bad", BAD, ids=lambda text: text[:12])
 def test_one_malformed_event_of_a_hundred_is_quarantined_and_does_not_affect_others(bad: str) -> None:
-    stage = Stage()
+    stage = HandlerHarness()
     good = [json.dumps({"n": number}) for number in range(99)]
     events = [*good[:40], bad, *good[40:]]
 
@@ -110,7 +119,7 @@ def test_without_quarantine_an_unreadable_event_would_be_lost(monkeypatch: pytes
         return [parts if event.value is not None else None for event, parts in zip(sent.events, stamped, strict=True)]
 
     monkeypatch.setattr(request_handler, "stamp_events", dropping)
-    stage = Stage()
+    stage = HandlerHarness()
 
     stage.send('{"batch":[{"n":1},{broken},{"n":2}]}')
 
@@ -118,7 +127,7 @@ def test_without_quarantine_an_unreadable_event_would_be_lost(monkeypatch: pytes
 
 
 def test_half_a_surrogate_pair_is_accepted() -> None:
-    stage = Stage()
+    stage = HandlerHarness()
 
     answer = stage.send('{"batch":[{"a":"cut \\ud83d"},{"b":1}]}')
 
@@ -128,7 +137,7 @@ def test_half_a_surrogate_pair_is_accepted() -> None:
 
 
 def test_an_unclosed_event_is_quarantined_with_its_content_and_nothing_is_dropped() -> None:
-    stage = Stage()
+    stage = HandlerHarness()
 
     answer = stage.send('{"batch":[{"a":1},{"open":[{"b":2},{"c":3}]}')
     torn = stage.send('{"batch":[{"a":1},{"list":[{"x":1},{"y":2},{"z')
@@ -140,7 +149,7 @@ def test_an_unclosed_event_is_quarantined_with_its_content_and_nothing_is_droppe
 
 @pytest.mark.parametrize("body", [b"", b"\xff\xfe", b"3", b"[]", b'{"no":"batch"}', gzip.compress(b"{}")[:9]])
 def test_every_body_with_a_valid_key_and_size_is_accepted(body: bytes) -> None:
-    stage = Stage()
+    stage = HandlerHarness()
 
     assert stage.send(body).status == 200
     if body:
@@ -148,7 +157,7 @@ def test_every_body_with_a_valid_key_and_size_is_accepted(body: bytes) -> None:
 
 
 def test_a_number_beyond_double_precision_lands_unchanged() -> None:
-    stage = Stage()
+    stage = HandlerHarness()
     stage.send('{"batch":[{"n":100000000000000000000000000001, "p":1.10,"_collector":{"seq":9},"c":"_collector"}]}')
 
     assert stage.payloads[0].endswith(b',"n":100000000000000000000000000001,"p":1.10,"c":"_collector"}')
@@ -157,7 +166,7 @@ def test_a_number_beyond_double_precision_lands_unchanged() -> None:
 
 @pytest.mark.parametrize("where", ["basic", "query", "body"])
 def test_the_key_is_in_the_header_the_query_or_the_body(where: str) -> None:
-    stage = Stage()
+    stage = HandlerHarness()
     body: dict[str, Any] = {"batch": [TRACK]}
     match where:
         case "basic":
@@ -175,7 +184,7 @@ def test_the_key_is_in_the_header_the_query_or_the_body(where: str) -> None:
 
 def test_an_old_key_is_valid_to_the_end_of_its_last_day_together_with_the_new_one() -> None:
     keys = [{"sha256": digest(KEY), "until": "2026-11-23"}, {"sha256": digest("new")}]
-    stage = Stage(declared({"keys": keys}))
+    stage = HandlerHarness(declared({"keys": keys}))
     body = {"batch": [TRACK]}
 
     assert [stage.send(body, key=key).status for key in (KEY, "new")] == [200, 200]
@@ -184,7 +193,7 @@ def test_an_old_key_is_valid_to_the_end_of_its_last_day_together_with_the_new_on
 
 
 def test_scripts_of_declared_origins_may_send_and_read_every_response() -> None:
-    stage = Stage()
+    stage = HandlerHarness()
     body = {"batch": [TRACK]}
     allowed = [
         stage.send(body, origin=ORIGIN),
@@ -205,7 +214,7 @@ def test_scripts_of_declared_origins_may_send_and_read_every_response() -> None:
 
 
 def test_without_its_headers_an_error_could_not_be_read_by_a_script(monkeypatch: pytest.MonkeyPatch) -> None:
-    stage = Stage()
+    stage = HandlerHarness()
     names = [name for name, _ in stage.send({"batch": []}, key="another", origin=ORIGIN).headers]
     monkeypatch.setattr(stage.door, "with_cors", lambda head, answer: answer)
     bare = [name for name, _ in stage.send({"batch": []}, key="another", origin=ORIGIN).headers]
@@ -215,17 +224,20 @@ def test_without_its_headers_an_error_could_not_be_read_by_a_script(monkeypatch:
 
 
 def test_scripts_of_other_origins_are_rejected() -> None:
-    stage = Stage()
+    stage = HandlerHarness()
 
     answer = stage.send({"batch": [TRACK]}, origin="https://evil.example.org")
 
     assert code(answer) == (403, "origin")
     assert "access-control-allow-origin" not in headers(answer)
-    assert Stage(declared({"origins": ["*"]})).send({"batch": [TRACK]}, origin="https://any.example").status == 200
+    assert (
+        HandlerHarness(declared({"origins": ["*"]})).send({"batch": [TRACK]}, origin="https://any.example").status
+        == 200
+    )
 
 
 def test_a_rate_limit_counts_events_and_returns_when_to_retry() -> None:
-    stage = Stage(declared({"rate": {"events_per_second": 0.001, "burst": 100}}))
+    stage = HandlerHarness(declared({"rate": {"events_per_second": 0.001, "burst": 100}}))
     body = {"batch": [TRACK] * 60}
 
     statuses = [stage.send(body).status for _ in range(3)]
@@ -239,7 +251,7 @@ def test_a_rate_limit_counts_events_and_returns_when_to_retry() -> None:
 
 @pytest.mark.parametrize("problem", ["spool_full", "disk"])
 def test_a_full_spool_rejects_before_the_body_is_read(problem: str) -> None:
-    stage = Stage()
+    stage = HandlerHarness()
     stage.refusal = problem
 
     answer = stage.send({"batch": [TRACK]})
@@ -249,7 +261,7 @@ def test_a_full_spool_rejects_before_the_body_is_read(problem: str) -> None:
 
 
 def test_a_body_that_decompresses_beyond_the_limit_is_too_large() -> None:
-    stage = Stage()
+    stage = HandlerHarness()
 
     bomb = gzip.compress(bytes(64 << 20), 1) * 14  # 900 MB
 
@@ -269,7 +281,7 @@ def test_every_rejection_has_the_fields_and_the_status_that_sdks_expect() -> Non
 
 
 def test_the_api_gateway_layout_has_the_event_in_its_body_and_no_address() -> None:
-    stage = Stage(declared({"wrap": "api_gateway"}))
+    stage = HandlerHarness(declared({"wrap": "api_gateway"}))
     stage.send({"batch": [{"eventName": "login", "eventTime": 7, "p": 1.10}, 3]})
 
     wrapper, broken = stage.events()
@@ -301,7 +313,7 @@ def test_events_are_redacted_before_they_are_stored_and_unreadable_ones_are_not_
         def sealed_payload(self, request: str) -> bytes | None:
             return None
 
-    stage = Stage(strip=CanaryRedaction())
+    stage = HandlerHarness(strip=CanaryRedaction())
     events = [
         json.dumps({"a": 1, "email": canary}),
         json.dumps({"context": {"email": canary}}),
@@ -313,6 +325,6 @@ def test_events_are_redacted_before_they_are_stored_and_unreadable_ones_are_not_
     assert canary.encode() not in b"".join(stage.payloads)
     assert stage.events()[0]["a"] == 1
     assert b'"raw_bytes":29,"raw_sha256":"' in stage.payloads[2]
-    unstripped = Stage()
+    unstripped = HandlerHarness()
     unstripped.send('{"batch":[' + ",".join(events))
     assert unstripped.payloads[2].count(canary.encode()) == 1, "the canary is one"

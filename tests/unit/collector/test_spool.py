@@ -25,7 +25,7 @@ from tests.unit.collector.volatile_disk import VolatileDisk
 WAIT_SECONDS = 20
 
 
-class Life:
+class SpoolRun:
     """One life of a process: its folder, a spool on a volatile disk, and what was answered."""
 
     def __init__(self, path: Path, disk: VolatileDisk, *, spool: type[Spool] = Spool, **spec: object) -> None:
@@ -99,12 +99,12 @@ def test_every_acknowledged_event_survives_a_power_failure_at_any_call(tmp_path:
     fails_at, done = 0, False
     while not done:
         path, chance = tmp_path / str(fails_at), random.Random(fails_at)
-        first = Life(path, VolatileDisk(fails_at=fails_at), segment_bytes=segment_bytes)
+        first = SpoolRun(path, VolatileDisk(fails_at=fails_at), segment_bytes=segment_bytes)
         for name in requests("a", 4):
             first.send(name)
         done = len(first.taken()) == 4
         first.end(chance)
-        second = Life(path, VolatileDisk(fails_at=fails_at), segment_bytes=segment_bytes)
+        second = SpoolRun(path, VolatileDisk(fails_at=fails_at), segment_bytes=segment_bytes)
         second.send(*requests("b", 5))
         second.end(chance)
 
@@ -133,7 +133,7 @@ def test_after_any_failure_acknowledgements_hold_and_numbers_have_no_gap(
     sent: dict[str, list[str]] = {}
     promised: set[str] = set()
     for life_number, (fails_at, sizes) in enumerate(lives):
-        life = Life(path, VolatileDisk(fails_at=fails_at, fault=failing(faults)), segment_bytes=segment_bytes)
+        life = SpoolRun(path, VolatileDisk(fails_at=fails_at, fault=failing(faults)), segment_bytes=segment_bytes)
         names = []
         for number, size in enumerate(sizes):
             request = f"{life_number}.{number}"
@@ -171,7 +171,7 @@ def failing(faults: dict[int, str]) -> Callable[[str, int, int], int]:
 
 @pytest.mark.parametrize("off", ["syncs", "syncs_folder"])
 def test_without_the_sync_of_a_file_or_its_name_an_acknowledged_event_would_be_lost(tmp_path: Path, off: str) -> None:
-    life = Life(tmp_path, VolatileDisk(**{off: False}))
+    life = SpoolRun(tmp_path, VolatileDisk(**{off: False}))
     life.send("a")
     life.end(random.Random(1), keeps=0.0)
 
@@ -179,7 +179,7 @@ def test_without_the_sync_of_a_file_or_its_name_an_acknowledged_event_would_be_l
     assert events(tmp_path) == {}
 
 
-class Hasty(Spool):
+class EarlySpool(Spool):
     """Answers before the commit."""
 
     def submit(self, entries, done) -> None:  # type: ignore[no-untyped-def]
@@ -188,7 +188,7 @@ class Hasty(Spool):
 
 
 def test_an_acknowledgement_before_the_commit_would_be_false(tmp_path: Path) -> None:
-    life = Life(tmp_path, VolatileDisk(fails_at=2), spool=Hasty)
+    life = SpoolRun(tmp_path, VolatileDisk(fails_at=2), spool=EarlySpool)
     life.send("a")
     life.end(random.Random(1), keeps=0.0)
 
@@ -204,7 +204,7 @@ def test_all_queued_requests_are_synced_once(tmp_path: Path) -> None:
             gate.wait(WAIT_SECONDS)
         return size
 
-    life = Life(tmp_path, VolatileDisk(fault=slow))
+    life = SpoolRun(tmp_path, VolatileDisk(fault=slow))
     names = requests("a", 100)
     for name in names:
         life.submit(name, [name])
@@ -218,7 +218,7 @@ def test_all_queued_requests_are_synced_once(tmp_path: Path) -> None:
 
 def test_a_failed_sync_is_not_repeated_and_the_next_request_begins_a_segment(tmp_path: Path) -> None:
     faults = Faults()
-    life = Life(tmp_path, VolatileDisk(fault=faults))
+    life = SpoolRun(tmp_path, VolatileDisk(fault=faults))
     life.send("a")
     faults.kinds["sync"] = errno.EIO
     life.send("b")
@@ -234,7 +234,7 @@ def test_a_failed_sync_is_not_repeated_and_the_next_request_begins_a_segment(tmp
     assert life.errors == []
 
 
-class Stubborn(Spool):
+class ContinuingSpool(Spool):
     """Writes on in a segment whose sync has failed."""
 
     def _reject_group(self, group, error, *, before_sync) -> None:  # type: ignore[no-untyped-def]
@@ -243,7 +243,7 @@ class Stubborn(Spool):
 
 def test_continuing_after_a_failed_sync_would_give_one_number_to_two_events(tmp_path: Path) -> None:
     faults = Faults()
-    life = Life(tmp_path, VolatileDisk(fault=faults), spool=Stubborn)
+    life = SpoolRun(tmp_path, VolatileDisk(fault=faults), spool=ContinuingSpool)
     life.send("a")
     faults.kinds["sync"] = errno.EIO
     life.send("b")
@@ -276,7 +276,7 @@ class Faults:
 
 def test_two_failed_syncs_in_a_row_end_the_process(tmp_path: Path) -> None:
     faults = Faults()
-    life = Life(tmp_path, VolatileDisk(fault=faults))
+    life = SpoolRun(tmp_path, VolatileDisk(fault=faults))
     life.send("a")
     faults.kinds["sync"] = errno.EIO
     life.send("b")
@@ -290,7 +290,7 @@ def test_two_failed_syncs_in_a_row_end_the_process(tmp_path: Path) -> None:
 
 def test_a_full_disk_rejects_requests_and_the_segment_continues_once_there_is_space(tmp_path: Path) -> None:
     faults = Faults()
-    life = Life(tmp_path, VolatileDisk(fault=faults))
+    life = SpoolRun(tmp_path, VolatileDisk(fault=faults))
     life.send("a")
     faults.kinds["write"] = errno.ENOSPC
     for name in "bcde":
@@ -311,7 +311,7 @@ def test_a_partial_write_on_a_full_disk_is_truncated_so_its_number_is_not_reused
     tmp_path: Path, truncates: bool
 ) -> None:
     faults = Faults(takes=50)  # the first event of the request, and a piece of the second
-    life = Life(tmp_path, VolatileDisk(fault=faults, truncates=truncates))
+    life = SpoolRun(tmp_path, VolatileDisk(fault=faults, truncates=truncates))
     life.send("a")
     faults.kinds["write"] = errno.ENOSPC
     life.submit("b", ["b1", "b2"])
@@ -387,7 +387,7 @@ def test_a_segment_also_ends_by_age_and_readers_see_durable_events_only(tmp_path
 
 
 def test_submissions_after_the_close_are_rejected(tmp_path: Path) -> None:
-    life = Life(tmp_path, VolatileDisk())
+    life = SpoolRun(tmp_path, VolatileDisk())
     life.end()
     life.send("a")
 

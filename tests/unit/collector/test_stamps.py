@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from collector.stamps import epoch_ms, iso
-from tests.unit.collector.request_handler_harness import NOW, Stage, declared
+from tests.unit.collector.request_handler_harness import NOW, HandlerHarness, declared
 
 RECEIVED = datetime.fromtimestamp(NOW, UTC)
 
@@ -17,13 +17,13 @@ def at(**ago: float) -> str:
     return (RECEIVED - timedelta(**ago)).isoformat().replace("+00:00", "Z")
 
 
-def stamps(stage: Stage) -> list[dict[str, object]]:
+def stamps(stage: HandlerHarness) -> list[dict[str, object]]:
     return [event["_collector"] for event in stage.events()]
 
 
 @pytest.mark.parametrize("hours", [-1, 1])
 def test_a_clock_that_is_an_hour_off_is_corrected(hours: int) -> None:
-    stage = Stage()
+    stage = HandlerHarness()
     wrong = timedelta(hours=hours)
     happened = [RECEIVED + wrong - timedelta(seconds=seconds) for seconds in (30, 20, 10)]
 
@@ -37,7 +37,7 @@ def test_a_clock_that_is_an_hour_off_is_corrected(hours: int) -> None:
 
 @pytest.mark.parametrize("threshold", ["as declared", "off"])
 def test_a_devices_order_is_preserved_although_batches_are_delayed(threshold: str) -> None:
-    stage = Stage(declared(skew_minutes=5 if threshold == "as declared" else 1e-9))
+    stage = HandlerHarness(declared(skew_minutes=5 if threshold == "as declared" else 1e-9))
     chance = random.Random(3)
     for number in range(30):
         happened = NOW + number
@@ -50,7 +50,7 @@ def test_a_devices_order_is_preserved_although_batches_are_delayed(threshold: st
 
 
 def test_a_retry_with_the_time_of_its_first_attempt_is_not_shifted() -> None:
-    stage = Stage()
+    stage = HandlerHarness()
     newest = at(hours=1)
 
     stage.send({"batch": [{"timestamp": at(hours=3)}, {"timestamp": newest}], "sentAt": at(hours=2)})
@@ -63,14 +63,14 @@ def test_a_retry_with_the_time_of_its_first_attempt_is_not_shifted() -> None:
 
 
 def test_late_and_future_events_are_flagged_and_never_dropped() -> None:
-    stage = Stage(declared(late_hours=2))
+    stage = HandlerHarness(declared(late_hours=2))
     stage.send({"batch": [{"timestamp": at(hours=3)}, {"timestamp": at(hours=-1)}, {"timestamp": "nonsense"}]})
 
     assert [stamp.get("flags") for stamp in stamps(stage)] == [["late"], ["future"], None]
 
 
 def test_bots_are_flagged_by_their_user_agent() -> None:
-    stage = Stage()
+    stage = HandlerHarness()
     for agent in ("Mozilla/5.0 (compatible; Googlebot/2.1)", "Mozilla/5.0 (X11; Linux) Cubot", "Mozilla/5.0 (iPhone)"):
         stage.send({"batch": [{}]}, user_agent=agent)
 
@@ -78,7 +78,7 @@ def test_bots_are_flagged_by_their_user_agent() -> None:
 
 
 def test_a_repeated_batch_without_ids_gets_the_same_ids() -> None:
-    stage = Stage()
+    stage = HandlerHarness()
     batch = [{"timestamp": at(seconds=5), "n": number} for number in range(3)]
     stage.send({"batch": batch, "sentAt": at(seconds=1)})
     stage.now += 70
@@ -92,7 +92,7 @@ def test_a_repeated_batch_without_ids_gets_the_same_ids() -> None:
 
 def test_random_ids_would_duplicate_a_repeated_event(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("collector.stamps._event_id", lambda event, time, key: ("random", f'"{random.random()}"'))
-    stage = Stage()
+    stage = HandlerHarness()
     for _ in range(2):
         stage.send({"batch": [{"timestamp": at(seconds=5), "n": 1}], "sentAt": at(seconds=1)})
 
@@ -100,7 +100,7 @@ def test_random_ids_would_duplicate_a_repeated_event(monkeypatch: pytest.MonkeyP
 
 
 def test_an_event_without_a_time_gets_a_new_id_each_time() -> None:
-    stage = Stage()
+    stage = HandlerHarness()
     stage.send({"batch": [{"n": 1}, {"n": 1}]})
 
     assert [stamp["id_from"] for stamp in stamps(stage)] == ["random", "random"]
@@ -111,7 +111,7 @@ def test_an_event_without_a_time_gets_a_new_id_each_time() -> None:
     ("event", "name"), [({"messageId": "m"}, "m"), ({"event_id": 7}, "7"), ({"id": 'q"\u2028'}, 'q"\u2028')]
 )
 def test_a_clients_id_is_kept(event: dict[str, object], name: str) -> None:
-    stage = Stage()
+    stage = HandlerHarness()
     stage.send({"batch": [event]})
 
     assert (stamps(stage)[0]["id"], stamps(stage)[0]["id_from"]) == (name, "client")
@@ -127,7 +127,7 @@ def test_a_clients_id_is_kept(event: dict[str, object], name: str) -> None:
     ],
 )
 def test_an_address_set_by_the_client_is_ignored(hops: int, forwarded: str, address: str) -> None:
-    stage = Stage(declared(listen={"trusted_hops": hops}))
+    stage = HandlerHarness(declared(listen={"trusted_hops": hops}))
     stage.send({"batch": [{}]}, x_forwarded_for=forwarded)
 
     assert stamps(stage)[0]["ip"] == address

@@ -77,7 +77,7 @@ def test_permanently_rejected_records_are_returned_and_may_be_sent_again() -> No
     assert refusals == [RejectedRecord(index, "ProvisionedThroughputExceededException") for index in range(3)]
 
 
-class Particular(Stream):
+class PoisonedStream(Stream):
     """A stream that refuses any call with a poisoned record in it, as Kinesis does for records of a wrong size."""
 
     def put_records(self, *, StreamName: str, Records: list[dict[str, Any]]) -> dict[str, Any]:
@@ -90,7 +90,7 @@ class Particular(Stream):
 
 @given(st.lists(st.booleans(), min_size=1, max_size=700))
 def test_records_that_fail_a_call_do_not_affect_others(poisoned: list[bool]) -> None:
-    stream, waits = Particular(), list[float]()
+    stream, waits = PoisonedStream(), list[float]()
     records = [OutgoingRecord(b"poison" if bad else b"good %d" % at, "1") for at, bad in enumerate(poisoned)]
 
     refusals = StreamWriter(stream, "events", sleep=waits.append).put(records)

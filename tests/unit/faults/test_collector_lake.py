@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.faults.harness.collector_lake import judge_collected
+from tests.faults.harness.collector_lake import check_collected
 
 SENT = {"a", "b", "c"}
 
@@ -23,7 +23,7 @@ SENT = {"a", "b", "c"}
 def test_acknowledged_events_are_present_once_and_others_at_most_once(
     there: list[str], wrong: dict[str, set[str]]
 ) -> None:
-    verdict = judge_collected({"a", "b"}, SENT, there)
+    verdict = check_collected({"a", "b"}, SENT, there)
 
     assert verdict.is_exact == (not wrong)
     for name in ("lost", "doubled", "strange"):

@@ -17,7 +17,7 @@ from deltaworks.sources.task_output import TaskOutput
 from deltaworks.sources.worker_crashes import CrashIsolation
 
 
-class Wrapped:
+class WrappedSource:
     """A source as it is, for those that change one thing of it."""
 
     def __init__(self, inner: Source, spark: SparkSession) -> None:
@@ -34,7 +34,7 @@ class Wrapped:
         return self.inner.backlog(progress)
 
 
-class InDriver(Wrapped):
+class OpensInDriver(WrappedSource):
     """Opens the objects in the driver and hands tasks their content."""
 
     def slice_of(self, batch: DataFrame, *, batch_id: int, offsets: Callable[[], OffsetRange]) -> Slice:
@@ -44,14 +44,14 @@ class InDriver(Wrapped):
         return dataclasses.replace(found, references=opened, opener=lambda payload: payload)
 
 
-class Reversed(Wrapped):
+class ReversesPositions(WrappedSource):
     """Numbers the payloads of a task from its last to its first."""
 
     def slice_of(self, batch: DataFrame, *, batch_id: int, offsets: Callable[[], OffsetRange]) -> Slice:
-        return TaskChanged(super().slice_of(batch, batch_id=batch_id, offsets=offsets), _reversed)
+        return ChangedSlice(super().slice_of(batch, batch_id=batch_id, offsets=offsets), _reversed)
 
 
-class Growing(Wrapped):
+class IgnoresBatchEnd(WrappedSource):
     """Reads a topic to where it ends by now, whatever the batch says."""
 
     def slice_of(self, batch: DataFrame, *, batch_id: int, offsets: Callable[[], OffsetRange]) -> Slice:
@@ -62,32 +62,32 @@ class Growing(Wrapped):
         return super().slice_of(now, batch_id=batch_id, offsets=offsets)
 
 
-class Forgetful(Wrapped):
+class DropsPayloads(WrappedSource):
     """Hands each task the first of its payloads only."""
 
     def slice_of(self, batch: DataFrame, *, batch_id: int, offsets: Callable[[], OffsetRange]) -> Slice:
-        return TaskChanged(
+        return ChangedSlice(
             super().slice_of(batch, batch_id=batch_id, offsets=offsets), lambda payloads: itertools.islice(payloads, 1)
         )
 
 
-class Doubling(Wrapped):
+class DuplicatesPayloads(WrappedSource):
     """Hands each task its payloads twice."""
 
     def slice_of(self, batch: DataFrame, *, batch_id: int, offsets: Callable[[], OffsetRange]) -> Slice:
-        return TaskChanged(super().slice_of(batch, batch_id=batch_id, offsets=offsets), _twice)
+        return ChangedSlice(super().slice_of(batch, batch_id=batch_id, offsets=offsets), _twice)
 
 
-class Strict(Wrapped):
+class FailsOnUnreadable(WrappedSource):
     """Ends with what it cannot read."""
 
     def slice_of(self, batch: DataFrame, *, batch_id: int, offsets: Callable[[], OffsetRange]) -> Slice:
-        return TaskChanged(
+        return ChangedSlice(
             super().slice_of(batch, batch_id=batch_id, offsets=offsets), lambda payloads: map(_readable, payloads)
         )
 
 
-class TaskChanged:
+class ChangedSlice:
     """A slice whose tasks are given other payloads."""
 
     def __init__(self, inner: Slice, change: Callable[[Iterable[Payload]], Iterable[Payload]]) -> None:
@@ -129,11 +129,11 @@ def _reversed(payloads: Iterable[Payload]) -> Iterator[Payload]:
     return (dataclasses.replace(payload, seq=seq) for payload, seq in zip(found, seqs, strict=True))
 
 
-BROKEN: Mapping[str, Callable[[Source, SparkSession], Wrapped]] = {
-    "in_driver": InDriver,
-    "reversed": Reversed,
-    "growing": Growing,
-    "forgetful": Forgetful,
-    "doubling": Doubling,
-    "strict": Strict,
+BROKEN: Mapping[str, Callable[[Source, SparkSession], WrappedSource]] = {
+    "in_driver": OpensInDriver,
+    "reversed": ReversesPositions,
+    "growing": IgnoresBatchEnd,
+    "forgetful": DropsPayloads,
+    "doubling": DuplicatesPayloads,
+    "strict": FailsOnUnreadable,
 }

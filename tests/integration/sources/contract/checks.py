@@ -14,14 +14,14 @@ from tests.integration.sources.contract.wire import Request
 Rows = Sequence[Mapping[str, Any]]
 
 
-def each_once(rows: Rows, numbers: Iterable[int]) -> list[str]:
+def each_event_once(rows: Rows, numbers: Iterable[int]) -> list[str]:
     """Each event that was sent is there, once, at a place of its own."""
-    wrong = just_these(rows, numbers)
+    wrong = exactly_these(rows, numbers)
     places = Counter((row["_seq"], row["_position"]) for row in rows)
     return wrong + [f"{count} rows at {place}" for place, count in places.items() if count > 1]
 
 
-def just_these(rows: Rows, numbers: Iterable[int]) -> list[str]:
+def exactly_these(rows: Rows, numbers: Iterable[int]) -> list[str]:
     """These events have landed, each once, and no other."""
     landed, sent = Counter(row["number"] for row in rows), Counter(numbers)
     wrong = {"missing": sent - landed, "too many": landed - sent}
@@ -74,7 +74,7 @@ def read_in_tasks(reading: Sequence[Request], given: Rows, *, driver: int) -> li
     return wrong
 
 
-def read_again_alike(first: Mapping[int, Any], again: Mapping[int, Any], *, batches: Sequence[int]) -> list[str]:
+def reread_identically(first: Mapping[int, Any], again: Mapping[int, Any], *, batches: Sequence[int]) -> list[str]:
     """Both have read these batches, whose payloads are the same ones with the same content, and no other has both."""
     both = sorted(first.keys() & again.keys())
     wrong = [] if both == list(batches) else [f"batches {both} were read twice"]

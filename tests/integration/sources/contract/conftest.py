@@ -23,12 +23,12 @@ from sandbox.servers.kafka_broker import running_broker
 from sandbox.servers.object_store import running_object_store
 from tests.integration.sources.contract.driver_process import CHECKOUT, Drivers
 from tests.integration.sources.contract.source_harnesses import (
-    STAGES,
+    HARNESSES,
     TABLES_BUCKET,
-    FileStage,
+    FileHarness,
     Server,
     Servers,
-    Stage,
+    SourceHarness,
     tables_storage,
 )
 from tests.integration.sources.contract.wire import running_wire
@@ -129,7 +129,7 @@ def drivers(root: Path, servers: Servers) -> Iterator[Drivers]:
 class Bench:
     """A stage, the pipeline that reads it, and what its runs have read and landed."""
 
-    stage: Stage
+    stage: SourceHarness
     drivers: Drivers
     root: Path
     limits: dict[str, Any]
@@ -145,7 +145,7 @@ class Bench:
         declared = PIPELINE | {"pipeline": name, "source": self.stage.declared() | self.limits}
         (include / "pipelines" / name).mkdir(exist_ok=True)
         (include / "pipelines" / name / "pipeline.yaml").write_text(yaml.safe_dump(declared))
-        if isinstance(self.stage, FileStage):
+        if isinstance(self.stage, FileHarness):
             (include / "relays" / f"{name}.yaml").write_text(yaml.safe_dump(self.stage.relay()))
         self.folder.mkdir(parents=True, exist_ok=True)
 
@@ -198,11 +198,11 @@ class Bench:
 
 
 @pytest.fixture(scope="session")
-def bench_on(servers: Servers, drivers: Drivers, root: Path) -> Callable[..., Bench]:
-    """Makes a bench with a stage of its own: `bench_on("kafka", max_records_per_batch=3)`; without limits, ours."""
+def make_bench(servers: Servers, drivers: Drivers, root: Path) -> Callable[..., Bench]:
+    """Makes a bench with a stage of its own: `make_bench("kafka", max_records_per_batch=3)`; without limits, ours."""
 
     def make(kind: str, **limits: Any) -> Bench:
-        stage = STAGES[kind](servers, f"{kind.replace('_', '')}{uuid.uuid4().hex[:6]}")
+        stage = HARNESSES[kind](servers, f"{kind.replace('_', '')}{uuid.uuid4().hex[:6]}")
         found = Bench(stage, drivers, root, limits or dict(stage.limits))
         found.declare()
         return found
@@ -211,7 +211,7 @@ def bench_on(servers: Servers, drivers: Drivers, root: Path) -> Callable[..., Be
 
 
 @pytest.fixture(autouse=True)
-def healed(servers: Servers, drivers: Drivers) -> Iterator[None]:
+def restored_servers(servers: Servers, drivers: Drivers) -> Iterator[None]:
     """Wires and servers are whole after each test, and no driver continues with the last one's work."""
     yield
     if drivers.busy:

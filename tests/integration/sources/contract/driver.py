@@ -72,7 +72,7 @@ def noted(task: Task, folder: str, run: str, batch_id: int) -> Task:
     return work
 
 
-class NotedSlice:
+class RecordedSlice:
     """A slice whose tasks note what they are given."""
 
     def __init__(self, inner: Slice, folder: str, run: str, batch_id: int) -> None:
@@ -95,7 +95,7 @@ class NotedSlice:
         return self._inner.read_isolated(spark, noted(task, *self._notes), tasks=tasks, isolation=isolation)
 
 
-class NotedSource:
+class RecordedSource:
     """A source whose slices are noted."""
 
     def __init__(self, inner: Source, folder: str, run: str) -> None:
@@ -106,7 +106,7 @@ class NotedSource:
         return self._inner.frame(spark, start=start)
 
     def slice_of(self, batch: DataFrame, *, batch_id: int, offsets: Callable[[], OffsetRange]) -> Slice:
-        return NotedSlice(
+        return RecordedSlice(
             self._inner.slice_of(batch, batch_id=batch_id, offsets=offsets), self._folder, self._run, batch_id
         )
 
@@ -143,7 +143,7 @@ def run(spark: SparkSession, command: dict[str, Any]) -> dict[str, Any]:
         source = open_source(*declared)
         if command.get("broken"):
             source = broken_sources.BROKEN[command["broken"]](source, spark)
-        return NotedSource(source, str(folder), command["run"])
+        return RecordedSource(source, str(folder), command["run"])
 
     runner.open_source = opened  # type: ignore[assignment]
     catalog = load_catalog("local")

@@ -67,7 +67,7 @@ def units_of(numbers: Sequence[int]) -> list[Sequence[int]]:
     return [numbers[start : start + EVENTS_A_UNIT] for start in range(0, len(numbers), EVENTS_A_UNIT)]
 
 
-class Stage(ABC):
+class SourceHarness(ABC):
     """One pipeline's input on the server of its source."""
 
     kind: ClassVar[str]
@@ -79,7 +79,7 @@ class Stage(ABC):
     bytes_let_in: ClassVar[int | None] = LIMIT_EVENTS
     #: Requests that a failing server refuses, every third of them.
     refused_paths: ClassVar[str] = ".*"
-    #: Codes in quarantine of what `send_bad` sends.
+    #: Codes in quarantine of what `send_malformed` sends.
     bad_codes: ClassVar[frozenset[str]]
 
     def __init__(self, servers: Servers, name: str) -> None:
@@ -99,9 +99,9 @@ class Stage(ABC):
 
     def is_reading(self, head: str) -> bool:
         """Whether a request brings rows of this stage."""
-        return self.rows_asked_for().search(head) is not None
+        return self.row_request_description().search(head) is not None
 
-    def rows_asked_for(self) -> re.Pattern[str]:
+    def row_request_description(self) -> re.Pattern[str]:
         """What requests for rows look like."""
         return re.compile(self.reading.replace("{name}", self.name))
 
@@ -118,11 +118,11 @@ class Stage(ABC):
         """One event each number, complete when this returns: whoever starts to read finds them."""
 
     @abstractmethod
-    def send_bad(self) -> None:
+    def send_malformed(self) -> None:
         """Empty, huge and malformed units."""
 
 
-class FileStage(Stage):
+class FileHarness(SourceHarness):
     """Objects of a bucket of this stage's own."""
 
     reading = r"^GET /{name}/in/"
@@ -156,7 +156,7 @@ class FileStage(Stage):
             self._put(f"{lane}.json", as_json(*(event(number, lane, pad_bytes=pad_bytes) for number in unit)))
         self.announced()
 
-    def send_bad(self) -> None:
+    def send_malformed(self) -> None:
         self._put("empty", b"")
         self._put("broken", b'{"name": "order", "id": ')
         self._put("broken.gz", b"\x1f\x8b\x08 no gzip")
@@ -177,7 +177,7 @@ class FileStage(Stage):
         Relay(spec, lake=self.servers.lake, queue=queue, landing=storage, until_drained=True).run()
 
 
-class NotifiedStage(FileStage):
+class NotifiedHarness(FileHarness):
     """Objects that a queue announces."""
 
     kind = "s3_sqs"
@@ -201,7 +201,7 @@ class NotifiedStage(FileStage):
         self._run_relay(NotificationQueue(self._messaging(), self.queue_url, wait_seconds=1))
 
 
-class ListedStage(FileStage):
+class ListedHarness(FileHarness):
     """Objects that nobody announces."""
 
     kind = "cloud_files"
@@ -214,7 +214,7 @@ class ListedStage(FileStage):
         self._run_relay(None)
 
 
-class RecordStage(Stage):
+class RecordHarness(SourceHarness):
     """Records in two lanes."""
 
     limits: ClassVar[Mapping[str, Any]] = {"max_records_per_batch": LIMIT_EVENTS}
@@ -233,14 +233,14 @@ class RecordStage(Stage):
             self.put(number % 2, as_json(event(number, f"p{number % 2}", pad_bytes=pad_bytes)))
         self.flush()
 
-    def send_bad(self) -> None:
+    def send_malformed(self) -> None:
         huge = as_json(event(0, "bad", pad_bytes=MOST_EVENT_BYTES))
         for value in (*self.empty, b'{"name": "order", "id": ', b"\x1f\x8b\x08 no gzip", huge):
             self.put(0, value)
         self.flush()
 
 
-class KafkaStage(RecordStage):
+class KafkaHarness(RecordHarness):
     """A topic of two partitions."""
 
     kind = "kafka"
@@ -267,7 +267,7 @@ class KafkaStage(RecordStage):
         assert self._producer.flush(60) == 0
 
 
-class KinesisStage(RecordStage):
+class KinesisHarness(RecordHarness):
     """A stream of two shards."""
 
     kind = "kinesis"
@@ -289,7 +289,7 @@ class KinesisStage(RecordStage):
         self.servers.aws("kinesis").put_record(StreamName=self.name, Data=value, **key)
 
 
-class DeltaStage(Stage):
+class DeltaHarness(SourceHarness):
     """A Delta table on s3proxy; each unit is a commit of one file."""
 
     kind = "delta"
@@ -315,7 +315,7 @@ class DeltaStage(Stage):
         for unit in units_of(numbers):
             self._append([event(number, f"u{unit[0]:05}", pad_bytes=pad_bytes) for number in unit])
 
-    def send_bad(self) -> None:
+    def send_malformed(self) -> None:
         self._append([])
         self._append([{**event(0, "bad"), "number": None}])
         self._append([event(0, "bad", pad_bytes=MOST_EVENT_BYTES)])
@@ -341,6 +341,6 @@ def tables_storage(address: ObjectStoreAddress, endpoint: str) -> StorageSpec:
 
 
 #: Which server each kind of source is run against.
-STAGES: Mapping[str, type[Stage]] = {
-    stage.kind: stage for stage in (NotifiedStage, ListedStage, KafkaStage, KinesisStage, DeltaStage)
+HARNESSES: Mapping[str, type[SourceHarness]] = {
+    stage.kind: stage for stage in (NotifiedHarness, ListedHarness, KafkaHarness, KinesisHarness, DeltaHarness)
 }

@@ -19,21 +19,21 @@ BenchOn = Callable[..., Bench]
 SENT, LATER = range(16), range(16, 24)
 
 
-def test_a_source_that_opens_its_objects_in_the_driver_is_detected(bench_on: BenchOn) -> None:
-    bench = bench_on("s3_sqs")
+def test_a_source_that_opens_its_objects_in_the_driver_is_detected(make_bench: BenchOn) -> None:
+    bench = make_bench("s3_sqs")
     bench.stage.send(SENT)
     bench.stage.wire.requests.clear()
 
     bench.run(broken="in_driver")
 
-    assert checks.each_once(bench.rows(), SENT) == []
+    assert checks.each_event_once(bench.rows(), SENT) == []
     reading = [each for each in list(bench.stage.wire.requests) if bench.stage.is_reading(each.head)]
     wrong = checks.read_in_tasks(reading, bench.readings(), driver=bench.drivers.pid)
     assert "rows were read outside of executors" in " ".join(wrong)
 
 
-def test_an_exceeded_limit_is_detected(bench_on: BenchOn) -> None:
-    bench = bench_on("kafka", max_records_per_batch=LIMIT_EVENTS + 2)
+def test_an_exceeded_limit_is_detected(make_bench: BenchOn) -> None:
+    bench = make_bench("kafka", max_records_per_batch=LIMIT_EVENTS + 2)
     bench.stage.send(SENT)
 
     bench.run()
@@ -41,18 +41,18 @@ def test_an_exceeded_limit_is_detected(bench_on: BenchOn) -> None:
     assert "events of each batch" in " ".join(checks.within_limit(bench.rows(), most=LIMIT_EVENTS))
 
 
-def test_positions_in_another_order_are_detected(bench_on: BenchOn) -> None:
-    bench = bench_on("kafka")
+def test_positions_in_another_order_are_detected(make_bench: BenchOn) -> None:
+    bench = make_bench("kafka")
     bench.stage.send(SENT)
 
     bench.run(broken="reversed")
 
-    assert checks.each_once(bench.rows(), SENT) == []
+    assert checks.each_event_once(bench.rows(), SENT) == []
     assert "the order in" in " ".join(checks.in_order(bench.rows()))
 
 
-def test_a_batch_whose_end_moves_is_detected(bench_on: BenchOn) -> None:
-    bench = bench_on("kafka")
+def test_a_batch_whose_end_moves_is_detected(make_bench: BenchOn) -> None:
+    bench = make_bench("kafka")
     bench.stage.send(SENT)
 
     first = bench.start(broken="growing", fail=["files_written", 1])
@@ -61,22 +61,22 @@ def test_a_batch_whose_end_moves_is_detected(bench_on: BenchOn) -> None:
     again = bench.start(broken="growing", fail=["files_written", 1])
     assert "error" in (bench.drivers.answer() or {})
 
-    wrong = checks.read_again_alike(bench.batches_read(first), bench.batches_read(again), batches=[0])
+    wrong = checks.reread_identically(bench.batches_read(first), bench.batches_read(again), batches=[0])
     assert wrong == ["batch 0 was read as two different ones"]
 
 
 @pytest.mark.parametrize(("broken", "noticed"), [("forgetful", "missing"), ("doubling", "too many")])
-def test_lost_or_duplicated_events_are_detected(bench_on: BenchOn, broken: str, noticed: str) -> None:
-    bench = bench_on("kafka")
+def test_lost_or_duplicated_events_are_detected(make_bench: BenchOn, broken: str, noticed: str) -> None:
+    bench = make_bench("kafka")
     bench.stage.send(SENT)
 
     bench.run(broken=broken)
 
-    assert noticed in " ".join(checks.each_once(bench.rows(), SENT))
+    assert noticed in " ".join(checks.each_event_once(bench.rows(), SENT))
 
 
-def test_a_run_that_reads_later_input_is_detected(bench_on: BenchOn) -> None:
-    bench = bench_on("kafka")
+def test_a_run_that_reads_later_input_is_detected(make_bench: BenchOn) -> None:
+    bench = make_bench("kafka")
     bench.stage.send(SENT)
 
     bench.start(available_now=False, hold=["files_written", 1])
@@ -88,13 +88,13 @@ def test_a_run_that_reads_later_input_is_detected(bench_on: BenchOn) -> None:
     StopFlag(open_objects(bench.stage.servers.lake), key).set(by="a test", reason="it would never end")
     assert bench.ended()["ended_by"] == "stop flag"
 
-    assert checks.just_these(bench.rows(), SENT) == [f"too many: {list(LATER)}"]
+    assert checks.exactly_these(bench.rows(), SENT) == [f"too many: {list(LATER)}"]
 
 
-def test_a_source_that_fails_on_unreadable_input_is_detected(bench_on: BenchOn) -> None:
-    bench = bench_on("kafka")
+def test_a_source_that_fails_on_unreadable_input_is_detected(make_bench: BenchOn) -> None:
+    bench = make_bench("kafka")
     bench.stage.send(SENT)
-    bench.stage.send_bad()
+    bench.stage.send_malformed()
 
     with pytest.raises(AssertionError, match="TASKS_CRASH"):
         bench.run(broken="strict")

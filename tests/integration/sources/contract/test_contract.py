@@ -1,6 +1,6 @@
 """What every source promises, shown for each one that is registered, against its server, on a cluster of two workers.
 
-A source that is added to `SOURCES` is run here too, and fails until `STAGES` says which server it is run against.
+A source that is added to `SOURCES` is run here too, and fails until `HARNESSES` says which server it is run against.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from deltaworks.sources.registry import SOURCES
 from sandbox.servers.fault_proxy import Action, Fault
 from tests.integration.sources.contract import checks
 from tests.integration.sources.contract.conftest import Bench
-from tests.integration.sources.contract.source_harnesses import LIMIT_EVENTS, STAGES
+from tests.integration.sources.contract.source_harnesses import HARNESSES, LIMIT_EVENTS
 from tests.integration.sources.contract.wire import Request
 from tests.waiting import eventually
 
@@ -42,8 +42,8 @@ class History:
 
 
 @pytest.fixture(scope="module", params=KINDS)
-def history(request: pytest.FixtureRequest, bench_on: BenchOn) -> History:
-    bench = bench_on(request.param)
+def history(request: pytest.FixtureRequest, make_bench: BenchOn) -> History:
+    bench = make_bench(request.param)
     bench.stage.send(SENT)
     bench.stage.wire.requests.clear()
     bench.start(hold=["files_written", 1])
@@ -63,16 +63,16 @@ def kind(request: pytest.FixtureRequest) -> str:
 
 
 def test_every_registered_source_has_a_server() -> None:
-    assert set(STAGES) == set(SOURCES)
+    assert set(HARNESSES) == set(SOURCES)
 
 
 def test_available_now_reads_the_input_available_at_its_start_and_ends(history: History) -> None:
     assert history.first["ended_by"] == "available now"
-    assert checks.just_these(history.after_first, SENT) == []
+    assert checks.exactly_these(history.after_first, SENT) == []
 
 
 def test_the_next_run_continues_at_the_end_of_the_last_one(history: History) -> None:
-    assert checks.each_once(history.after_second, [*SENT, *LATER]) == []
+    assert checks.each_event_once(history.after_second, [*SENT, *LATER]) == []
 
 
 def test_events_of_a_lane_keep_their_order(history: History) -> None:
@@ -90,20 +90,20 @@ def test_rows_are_read_in_tasks_of_both_workers_and_not_in_the_driver(history: H
     assert {told["host"] for told in given} == {socket.gethostname()}
 
 
-def test_a_byte_limit_is_respected_too(kind: str, bench_on: BenchOn) -> None:
-    if STAGES[kind].bytes_let_in is None:
+def test_a_byte_limit_is_respected_too(kind: str, make_bench: BenchOn) -> None:
+    if HARNESSES[kind].bytes_let_in is None:
         pytest.skip(f"{kind} has no limit of bytes")
-    bench = bench_on(kind, max_bytes_per_batch=LIMIT_BYTES)
+    bench = make_bench(kind, max_bytes_per_batch=LIMIT_BYTES)
     bench.stage.send(range(16), pad_bytes=PAD_BYTES)
 
     bench.run()
 
-    assert checks.each_once(bench.rows(), range(16)) == []
-    assert checks.within_limit(bench.rows(), most=STAGES[kind].bytes_let_in) == []
+    assert checks.each_event_once(bench.rows(), range(16)) == []
+    assert checks.within_limit(bench.rows(), most=HARNESSES[kind].bytes_let_in) == []
 
 
-def test_an_uncommitted_batch_is_read_again_identically(kind: str, bench_on: BenchOn) -> None:
-    bench = bench_on(kind)
+def test_an_uncommitted_batch_is_read_again_identically(kind: str, make_bench: BenchOn) -> None:
+    bench = make_bench(kind)
     bench.stage.send(SENT)
 
     first = bench.start(kill=["files_written", 2])
@@ -112,39 +112,39 @@ def test_an_uncommitted_batch_is_read_again_identically(kind: str, bench_on: Ben
     again = bench.start()
     bench.ended()
 
-    assert checks.read_again_alike(bench.batches_read(first), bench.batches_read(again), batches=[1]) == []
-    assert checks.each_once(bench.rows(), [*SENT, *LATER]) == []
+    assert checks.reread_identically(bench.batches_read(first), bench.batches_read(again), batches=[1]) == []
+    assert checks.each_event_once(bench.rows(), [*SENT, *LATER]) == []
 
 
-def test_no_input_and_empty_huge_or_malformed_input_never_stop_the_stream(kind: str, bench_on: BenchOn) -> None:
-    bench = bench_on(kind)
+def test_no_input_and_empty_huge_or_malformed_input_never_stop_the_stream(kind: str, make_bench: BenchOn) -> None:
+    bench = make_bench(kind)
     assert bench.run()["rows"] == 0
     bench.stage.send(range(4))
-    bench.stage.send_bad()
+    bench.stage.send_malformed()
     bench.stage.send(range(4, 8))
 
     assert bench.run()["ended_by"] == "available now"
 
-    assert checks.each_once(bench.rows(), range(8)) == []
+    assert checks.each_event_once(bench.rows(), range(8)) == []
     codes = {reason["code"] for row in bench.rows("quarantine") for reason in row["reasons"]}
     assert codes == bench.stage.bad_codes
 
 
-def test_a_slow_server_delays_the_stream_without_an_error(kind: str, bench_on: BenchOn) -> None:
-    bench = bench_on(kind)
+def test_a_slow_server_delays_the_stream_without_an_error(kind: str, make_bench: BenchOn) -> None:
+    bench = make_bench(kind)
     bench.stage.send(range(16))
     bench.stage.wire.delay_seconds = 0.3
 
     bench.run()
 
-    assert checks.each_once(bench.rows(), range(16)) == []
+    assert checks.each_event_once(bench.rows(), range(16)) == []
 
 
-def test_broken_connections_and_server_errors_neither_lose_nor_duplicate_events(kind: str, bench_on: BenchOn) -> None:
-    bench = bench_on(kind)
+def test_broken_connections_and_server_errors_neither_lose_nor_duplicate_events(kind: str, make_bench: BenchOn) -> None:
+    bench = make_bench(kind)
     bench.stage.send(SENT)
     wire, faults = bench.stage.wire, bench.stage.faults
-    wire.cut, wire.cut_every = bench.stage.rows_asked_for(), 2
+    wire.cut, wire.cut_every = bench.stage.row_request_description(), 2
     if faults is not None:
         faults.incidents.clear()
         faults.faults = [Fault(action=Action.UNAVAILABLE, path=bench.stage.refused_paths, every=3)]
@@ -153,11 +153,11 @@ def test_broken_connections_and_server_errors_neither_lose_nor_duplicate_events(
 
     assert wire.cuts >= 2
     assert faults is None or faults.incidents
-    assert checks.each_once(bench.rows(), SENT) == []
+    assert checks.each_event_once(bench.rows(), SENT) == []
 
 
-def test_reading_resumes_after_a_server_outage(kind: str, bench_on: BenchOn) -> None:
-    bench = bench_on(kind)
+def test_reading_resumes_after_a_server_outage(kind: str, make_bench: BenchOn) -> None:
+    bench = make_bench(kind)
     bench.stage.send(SENT)
     wire = bench.stage.wire
     wire.away = True
@@ -172,4 +172,4 @@ def test_reading_resumes_after_a_server_outage(kind: str, bench_on: BenchOn) -> 
     if "error" in answer:
         assert answer["retryable"], answer["message"]
         bench.run()
-    assert checks.each_once(bench.rows(), SENT) == []
+    assert checks.each_event_once(bench.rows(), SENT) == []

@@ -65,7 +65,7 @@ def rows_of(table: pa.Table) -> list[dict[str, Any]]:
 
 
 @dataclass
-class Stage:
+class QueryHarness:
     """A stream and the queries on it."""
 
     server: Server
@@ -124,10 +124,10 @@ class Stage:
 
 
 @pytest.fixture
-def make_stage(kinesis_server: Server, spark: SparkSession, tmp_path: Path) -> Callable[..., Stage]:
-    def make(*, shards: int = 1, state: str = "file") -> Stage:
+def make_harness(kinesis_server: Server, spark: SparkSession, tmp_path: Path) -> Callable[..., QueryHarness]:
+    def make(*, shards: int = 1, state: str = "file") -> QueryHarness:
         stream = WireStream(kinesis_server.kinesis, shards)
-        stage = Stage(kinesis_server, spark, tmp_path, stream, state=f"file://{tmp_path}/state")
+        stage = QueryHarness(kinesis_server, spark, tmp_path, stream, state=f"file://{tmp_path}/state")
         if state == "s3":
             kinesis_server.s3.create_bucket(Bucket=stage.name)
             stage.state = f"s3://{stage.name}/state"

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from sandbox.servers.moto_kinesis import MotoKinesis
-from tests.spark.sources.kinesis.conftest import Stage
+from tests.spark.sources.kinesis.conftest import QueryHarness
 
 pytestmark = [pytest.mark.spark, pytest.mark.integration]
 FAN_OUT = {"consumerMode": "fan_out", "consumerName": "games"}
@@ -18,10 +18,10 @@ def numbers(begin: int, end: int) -> list[str]:
 
 
 def test_a_query_can_change_its_mode_on_restart_while_the_stream_is_resharded(
-    make_stage: Callable[..., Stage], switches: MotoKinesis
+    make_harness: Callable[..., QueryHarness], switches: MotoKinesis
 ) -> None:
     switches.retake_seconds, switches.heartbeat_seconds, switches.records_per_event = 0.5, 0.2, 50
-    stage = make_stage()
+    stage = make_harness()
     stage.actions = 2
     stage.put(*numbers(0, 300))
 

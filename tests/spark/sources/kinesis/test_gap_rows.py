@@ -21,18 +21,18 @@ from deltaworks.sources.kinesis.state import QueryState
 from deltaworks.specs.storage import AwsSpec
 from tests.spark.conftest import Project
 from tests.spark.sources.kafka_harness import ProjectOf, numbers, order
-from tests.spark.sources.kinesis.conftest import Stage
+from tests.spark.sources.kinesis.conftest import QueryHarness
 
 pytestmark = [pytest.mark.spark, pytest.mark.integration]
 MESSAGING = {"access_key": "env:DELTAWORKS_AWS_ACCESS_KEY", "secret_key": "env:DELTAWORKS_AWS_SECRET_KEY"}
 
 
-def put(stage: Stage, *numbers: int) -> None:
+def put(stage: QueryHarness, *numbers: int) -> None:
     for number in numbers:
         stage.put(order(number).decode(), key=str(number))
 
 
-def with_stream(project: Project, stage: Stage) -> Project:
+def with_stream(project: Project, stage: QueryHarness) -> Project:
     aws = AwsSpec.model_validate({"endpoint": stage.server.endpoint} | MESSAGING)
     environment = project.catalog.environment.model_copy(update={"messaging": aws})
     return replace(project, catalog=replace(project.catalog, environment=environment))
@@ -42,7 +42,7 @@ def run(spark: SparkSession, project: Project) -> None:
     IngestRun(spark, project.catalog, "shop", available_now=True).run()
 
 
-def pass_retention(stage: Stage, project: Project, *, hours: float) -> None:
+def pass_retention(stage: QueryHarness, project: Project, *, hours: float) -> None:
     """Make what is in the stream, and the query's last reading of it, older than the stream keeps records."""
     stage.age(hours)
     state = Path(project.catalog.environment.lake.prefix) / paths.pipeline_control("shop", "kinesis")
@@ -54,13 +54,13 @@ def pass_retention(stage: Stage, project: Project, *, hours: float) -> None:
 
 @pytest.mark.parametrize("protected", [True, False])
 def test_a_gap_is_a_row_in_quarantine_if_data_loss_is_allowed(
-    make_stage: Callable[..., Stage],
+    make_harness: Callable[..., QueryHarness],
     spark: SparkSession,
     project_of: ProjectOf,
     monkeypatch: pytest.MonkeyPatch,
     protected: bool,
 ) -> None:
-    stage = make_stage()
+    stage = make_harness()
     source = {"kind": "kinesis", "stream": stage.name}
     project = with_stream(project_of(source), stage)
     put(stage, 1, 2)

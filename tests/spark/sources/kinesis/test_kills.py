@@ -18,20 +18,20 @@ from typing import Any
 
 import pytest
 
-from tests.spark.sources.kinesis.conftest import HERE, Stage
+from tests.spark.sources.kinesis.conftest import HERE, QueryHarness
 from tests.waiting import eventually
 
 pytestmark = [pytest.mark.spark, pytest.mark.integration]
 PROCESSES = HERE / "processes"
 INCLUDE = HERE.parents[3] / "include"
-Make = Callable[..., Stage]
+Make = Callable[..., QueryHarness]
 
 
 @dataclass
 class Drivers:
     """Driver processes on one stage. What they got is told in files, in order of time."""
 
-    stage: Stage
+    stage: QueryHarness
     folder: Path
     running: list[subprocess.Popen[bytes]] = field(default_factory=list)
 
@@ -92,13 +92,13 @@ class Drivers:
 
 
 @pytest.fixture
-def drivers_on(make_stage: Make, tmp_path: Path) -> Iterator[Callable[..., Drivers]]:
+def drivers_on(make_harness: Make, tmp_path: Path) -> Iterator[Callable[..., Drivers]]:
     made: list[Drivers] = []
 
     def make(**more: Any) -> Drivers:
         folder = tmp_path / "told"
         folder.mkdir()
-        made.append(Drivers(make_stage(**more), folder))
+        made.append(Drivers(make_harness(**more), folder))
         return made[0]
 
     yield make

@@ -14,14 +14,14 @@ from deltaworks.recovery.reprocess.run import Reprocess, ReprocessResult
 from deltaworks.recovery.reprocess.selection import Selection
 from tests.spark.conftest import Project
 from tests.spark.sources.kafka_harness import PIPELINE, ProjectOf
-from tests.spark.sources.kinesis.conftest import Stage
+from tests.spark.sources.kinesis.conftest import QueryHarness
 from tests.spark.sources.kinesis.test_gap_rows import put, run, with_stream
 
 pytestmark = pytest.mark.spark
 READ_WITH = PIPELINE.replace("_record.key", "_record.partition_key")
 LANDED_WITH = READ_WITH.replace("      - {{name: keyed, path: _record.partition_key, type: string}}\n", "", 1)
 ARCHIVED = "archive: {{retain_days: 30}}\n"
-MakeStage = Callable[..., Stage]
+MakeStage = Callable[..., QueryHarness]
 
 
 class Crash(Exception):
@@ -31,7 +31,7 @@ class Crash(Exception):
 class Landed:
     """Three batches of a stream that is split after the second, landed without the column that is declared now."""
 
-    def __init__(self, stage: Stage, spark: SparkSession, project_of: ProjectOf, *, archive: bool) -> None:
+    def __init__(self, stage: QueryHarness, spark: SparkSession, project_of: ProjectOf, *, archive: bool) -> None:
         self.stage, self.spark = stage, spark
         source = {"kind": "kinesis", "stream": stage.name}
         more = ARCHIVED if archive else ""
@@ -69,9 +69,9 @@ class Landed:
 
 @pytest.mark.integration
 def test_all_records_of_all_shards_are_reread_with_their_ordinals(
-    make_stage: MakeStage, spark: SparkSession, project_of: ProjectOf
+    make_harness: MakeStage, spark: SparkSession, project_of: ProjectOf
 ) -> None:
-    landed = Landed(make_stage(), spark, project_of, archive=False)
+    landed = Landed(make_harness(), spark, project_of, archive=False)
     before, quarantined = landed.rows(), landed.quarantined()
 
     with pytest.raises(Crash):
@@ -86,9 +86,9 @@ def test_all_records_of_all_shards_are_reread_with_their_ordinals(
 
 @pytest.mark.integration
 def test_sequence_numbers_select_the_shares_that_contain_them(
-    make_stage: MakeStage, spark: SparkSession, project_of: ProjectOf
+    make_harness: MakeStage, spark: SparkSession, project_of: ProjectOf
 ) -> None:
-    landed = Landed(make_stage(), spark, project_of, archive=True)
+    landed = Landed(make_harness(), spark, project_of, archive=True)
     before = landed.rows()
     (eleventh,) = (
         row["position"] for row in landed.project.rows("shop", "archive") if b'"number": 11}' in (row["value"] or b"")
@@ -104,9 +104,9 @@ def test_sequence_numbers_select_the_shares_that_contain_them(
 
 @pytest.mark.integration
 def test_expired_records_come_from_the_archive_and_are_lost_without_one(
-    make_stage: MakeStage, spark: SparkSession, project_of: ProjectOf
+    make_harness: MakeStage, spark: SparkSession, project_of: ProjectOf
 ) -> None:
-    landed = Landed(make_stage(), spark, project_of, archive=True)
+    landed = Landed(make_harness(), spark, project_of, archive=True)
     before, quarantined = landed.rows(), landed.quarantined()
     landed.stage.age(30)
     put(landed.stage, 99)
@@ -121,9 +121,9 @@ def test_expired_records_come_from_the_archive_and_are_lost_without_one(
 
 @pytest.mark.integration
 def test_without_an_archive_expired_records_are_missing_and_nothing_changes(
-    make_stage: MakeStage, spark: SparkSession, project_of: ProjectOf
+    make_harness: MakeStage, spark: SparkSession, project_of: ProjectOf
 ) -> None:
-    landed = Landed(make_stage(), spark, project_of, archive=False)
+    landed = Landed(make_harness(), spark, project_of, archive=False)
     before = landed.rows(without=())
     landed.stage.age(30)
 

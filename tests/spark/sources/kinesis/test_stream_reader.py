@@ -14,19 +14,19 @@ from pyspark.sql import SparkSession
 
 from deltaworks.sources.spark_formats.kinesis import register
 from sandbox.servers.moto_kinesis import MotoKinesis
-from tests.spark.sources.kinesis.conftest import Stage
+from tests.spark.sources.kinesis.conftest import QueryHarness
 from tests.waiting import eventually
 
 pytestmark = pytest.mark.spark
-Make = Callable[..., Stage]
+Make = Callable[..., QueryHarness]
 
 
 def numbers(begin: int, end: int) -> list[str]:
     return [str(number) for number in range(begin, end)]
 
 
-def test_the_format_is_found_without_registration_and_returns_every_column(make_stage: Make) -> None:
-    stage = make_stage()
+def test_the_format_is_found_without_registration_and_returns_every_column(make_harness: Make) -> None:
+    stage = make_harness()
     stage.put("hello", key="player 1")
 
     assert stage.drain() == ["hello"]
@@ -42,8 +42,8 @@ def test_the_format_is_found_without_registration_and_returns_every_column(make_
 
 
 @pytest.mark.integration
-def test_registering_it_again_changes_nothing(make_stage: Make, spark: SparkSession) -> None:
-    stage = make_stage()
+def test_registering_it_again_changes_nothing(make_harness: Make, spark: SparkSession) -> None:
+    stage = make_harness()
     stage.put("a")
     register(spark)
     register(spark)
@@ -51,8 +51,8 @@ def test_registering_it_again_changes_nothing(make_stage: Make, spark: SparkSess
 
 
 @pytest.mark.parametrize("state", ["file", "s3"])
-def test_two_actions_get_equal_rows_although_more_arrive_between_them(make_stage: Make, state: str) -> None:
-    stage = make_stage(shards=2, state=state)
+def test_two_actions_get_equal_rows_although_more_arrive_between_them(make_harness: Make, state: str) -> None:
+    stage = make_harness(shards=2, state=state)
     stage.put(*numbers(0, 150))
     stage.actions = 2
     stage.between = lambda action: stage.put(*numbers(150, 200)) if len(stage.batches) == 1 else None
@@ -67,8 +67,8 @@ def test_two_actions_get_equal_rows_although_more_arrive_between_them(make_stage
     assert second.digest == second_again.digest
 
 
-def test_available_now_drains_ends_and_resumes(make_stage: Make) -> None:
-    stage = make_stage(shards=2)
+def test_available_now_drains_ends_and_resumes(make_harness: Make) -> None:
+    stage = make_harness(shards=2)
     stage.put(*numbers(0, 50))
     assert sorted(stage.drain(maxRecords=20), key=int) == numbers(0, 50)
     assert len(stage.batches) >= 3
@@ -81,8 +81,8 @@ def test_available_now_drains_ends_and_resumes(make_stage: Make) -> None:
 
 
 @pytest.mark.integration
-def test_splits_and_merges_under_lag_lose_and_repeat_nothing(make_stage: Make) -> None:
-    stage = make_stage()
+def test_splits_and_merges_under_lag_lose_and_repeat_nothing(make_harness: Make) -> None:
+    stage = make_harness()
     stage.put(*numbers(0, 500))
     stage.split(0)
     stage.put(*numbers(500, 1000))
@@ -100,8 +100,8 @@ def test_splits_and_merges_under_lag_lose_and_repeat_nothing(make_stage: Make) -
     assert set(flat) == {0, 1, 2}
 
 
-def test_a_running_query_follows_a_stream_that_is_resharded(make_stage: Make) -> None:
-    stage = make_stage()
+def test_a_running_query_follows_a_stream_that_is_resharded(make_harness: Make) -> None:
+    stage = make_harness()
     stage.put(*numbers(0, 100))
     query = stage.start(trigger={"processingTime": "0 seconds"})
     eventually(lambda: len(texts(stage)) == 100, "the first records")
@@ -121,12 +121,12 @@ def test_a_running_query_follows_a_stream_that_is_resharded(make_stage: Make) ->
     assert set(report["millis_behind_latest"].values()) <= {0}
 
 
-def texts(stage: Stage) -> list[str]:
+def texts(stage: QueryHarness) -> list[str]:
     return [text for batch in list(stage.batches) for text in batch.texts]
 
 
-def test_an_idle_query_makes_no_batches(make_stage: Make) -> None:
-    stage = make_stage(shards=2)
+def test_an_idle_query_makes_no_batches(make_harness: Make) -> None:
+    stage = make_harness(shards=2)
     stage.put("a")
     query = stage.start(trigger={"processingTime": "0 seconds"})
     eventually(lambda: texts(stage) == ["a"], "the record")
@@ -141,16 +141,16 @@ def test_an_idle_query_makes_no_batches(make_stage: Make) -> None:
     assert len(stage.batches) <= ran + 2
 
 
-def test_latest_is_resolved_once_and_survives_a_restart_without_a_batch(make_stage: Make) -> None:
-    stage = make_stage()
+def test_latest_is_resolved_once_and_survives_a_restart_without_a_batch(make_harness: Make) -> None:
+    stage = make_harness()
     stage.put("before")
     assert stage.drain(initialPosition="latest") == []
     stage.put("after")
     assert stage.drain(initialPosition="latest") == ["after"]
 
 
-def test_rows_are_read_in_tasks_by_several_processes(make_stage: Make) -> None:
-    stage = make_stage(shards=4)
+def test_rows_are_read_in_tasks_by_several_processes(make_harness: Make) -> None:
+    stage = make_harness(shards=4)
     stage.put(*numbers(0, 100))
     stage.drain()
 
@@ -161,8 +161,8 @@ def test_rows_are_read_in_tasks_by_several_processes(make_stage: Make) -> None:
     assert len({process for _, process in readers}) > 1
 
 
-def test_byte_limits_are_respected_and_a_huge_record_gets_its_own_batch(make_stage: Make) -> None:
-    stage = make_stage()
+def test_byte_limits_are_respected_and_a_huge_record_gets_its_own_batch(make_harness: Make) -> None:
+    stage = make_harness()
     huge = (1 << 20) - 1
     for size in (400, 400, 400, huge, 1, 1):
         stage.put("x", data=b"x" * size)
@@ -173,8 +173,8 @@ def test_byte_limits_are_respected_and_a_huge_record_gets_its_own_batch(make_sta
     assert [each for each in sizes if each] == [[400, 400], [400], [huge], [1, 1]]
 
 
-def test_empty_and_unusual_records_arrive_unchanged(make_stage: Make) -> None:
-    stage = make_stage()
+def test_empty_and_unusual_records_arrive_unchanged(make_harness: Make) -> None:
+    stage = make_harness()
     stage.put("x", data=b"\x00\xff\xfe not text", key="ключ \u2603")
     stage.put("x", data=b"\xf3\x89\x9a\xc2 looks aggregated, is not")
     stage.drain()
@@ -187,8 +187,8 @@ def test_empty_and_unusual_records_arrive_unchanged(make_stage: Make) -> None:
     assert batch.rows[0]["partition_key"] == "ключ \u2603"
 
 
-def test_a_position_older_than_the_retention_stops_the_query_with_shard_and_range(make_stage: Make) -> None:
-    stage = make_stage()
+def test_a_position_older_than_the_retention_stops_the_query_with_shard_and_range(make_harness: Make) -> None:
+    stage = make_harness()
     stage.put("a", "b")
     stage.drain()
     age_state(stage, hours=30)
@@ -205,7 +205,7 @@ def test_a_position_older_than_the_retention_stops_the_query_with_shard_and_rang
     assert stage.drain() == []
 
 
-def age_state(stage: Stage, *, hours: float) -> None:
+def age_state(stage: QueryHarness, *, hours: float) -> None:
     """Make the query's last reading older, in the record that ends its last batch."""
     from datetime import datetime, timedelta
 
@@ -217,8 +217,8 @@ def age_state(stage: Stage, *, hours: float) -> None:
 
 
 @pytest.mark.integration
-def test_throttling_is_retried(make_stage: Make, switches: MotoKinesis) -> None:
-    stage = make_stage()
+def test_throttling_is_retried(make_harness: Make, switches: MotoKinesis) -> None:
+    stage = make_harness()
     stage.put(*numbers(0, 300))
     switches.throttle, switches.reads_per_second = True, 1
 
@@ -228,8 +228,8 @@ def test_throttling_is_retried(make_stage: Make, switches: MotoKinesis) -> None:
     assert switches.throttled > 0
 
 
-def test_expired_iterators_are_replaced(make_stage: Make, switches: MotoKinesis) -> None:
-    stage = make_stage()
+def test_expired_iterators_are_replaced(make_harness: Make, switches: MotoKinesis) -> None:
+    stage = make_harness()
     stage.put("a")
     query = stage.start(trigger={"processingTime": "0 seconds"})
     eventually(lambda: texts(stage) == ["a"], "the first record")
@@ -244,8 +244,8 @@ def test_expired_iterators_are_replaced(make_stage: Make, switches: MotoKinesis)
     assert [row["ordinal"] for batch in stage.batches for row in batch.rows] == [0, 1]
 
 
-def test_a_missing_state_location_is_reported_with_its_purpose(make_stage: Make, spark: SparkSession) -> None:
-    stage = make_stage()
+def test_a_missing_state_location_is_reported_with_its_purpose(make_harness: Make, spark: SparkSession) -> None:
+    stage = make_harness()
     given = stage.options()
     del given["stateLocation"]
 

@@ -53,7 +53,7 @@ def test_varints_equal_protobufs(number: int, encoded: str) -> None:
     assert varint(number).hex() == encoded
 
 
-class HalfTaken:
+class HalfAcceptingStream:
     """A stream that takes every other record of a call, and none of the first `outages` calls."""
 
     def __init__(self, *, outages: int = 0, whole: bool = False) -> None:
@@ -74,13 +74,13 @@ class HalfTaken:
         return {"Records": results}
 
 
-def sink_of(stream: HalfTaken, *, attempts: int = 20) -> KinesisSink:
+def sink_of(stream: HalfAcceptingStream, *, attempts: int = 20) -> KinesisSink:
     writer = StreamWriter(stream, "games", sleep=lambda _seconds: None, attempts=attempts)
     return KinesisSink(writer, aggregate_bytes=300, keys=random.Random(1))
 
 
 def test_only_rejected_records_of_a_call_are_put_again() -> None:
-    stream, sent = HalfTaken(), [b"%03d" % number * 30 for number in range(40)]
+    stream, sent = HalfAcceptingStream(), [b"%03d" % number * 30 for number in range(40)]
     assert sink_of(stream).send(events(*sent)) == []
     assert sorted(stream.taken) == sorted(sent)
     assert stream.calls == sorted(stream.calls, reverse=True)
@@ -96,13 +96,13 @@ def test_putting_a_complete_call_again_would_duplicate_accepted_records(monkeypa
         return []
 
     monkeypatch.setattr(StreamWriter, "_put_batch", put)
-    stream, sent = HalfTaken(), [b"%03d" % number * 30 for number in range(40)]
+    stream, sent = HalfAcceptingStream(), [b"%03d" % number * 30 for number in range(40)]
     sink_of(stream).send(events(*sent))
     assert len(stream.taken) > len(set(stream.taken))
 
 
 def test_only_the_events_a_stream_rejects_are_returned() -> None:
-    stream, sent = HalfTaken(), [b"%03d" % number * 30 for number in range(40)]
+    stream, sent = HalfAcceptingStream(), [b"%03d" % number * 30 for number in range(40)]
     with pytest.raises(SinkBusyError) as caught:
         sink_of(stream, attempts=1).send(events(*sent))
     left = [event.payload for event in caught.value.left]
@@ -111,7 +111,7 @@ def test_only_the_events_a_stream_rejects_are_returned() -> None:
 
 
 def test_an_oversized_event_is_a_dead_letter_and_does_not_affect_others() -> None:
-    stream = HalfTaken(whole=True)
+    stream = HalfAcceptingStream(whole=True)
     huge = b"x" * (2 << 20)
     aside = sink_of(stream).send(events(b"one", huge, b"two"))
     assert [item.event.payload for item in aside] == [huge]
@@ -119,7 +119,7 @@ def test_an_oversized_event_is_a_dead_letter_and_does_not_affect_others() -> Non
 
 
 def test_a_dead_letter_is_not_lost_when_other_events_must_be_retried() -> None:
-    stream, huge = HalfTaken(outages=1), b"x" * (2 << 20)
+    stream, huge = HalfAcceptingStream(outages=1), b"x" * (2 << 20)
     sink = sink_of(stream, attempts=1)
     with pytest.raises(SinkBusyError) as caught:
         sink.send(events(b"one", huge, b"two"))

@@ -16,7 +16,7 @@ from deltaworks.sources.delta.losses import check_versions
 TABLE = "tables/writer/sales"
 
 
-class Stage:
+class LogHarness:
     """A log with some commits, and a checkpoint of the stream that reads it."""
 
     def __init__(self, root: Path) -> None:
@@ -45,11 +45,11 @@ class Stage:
 
 
 @pytest.fixture
-def stage(tmp_path: Path) -> Stage:
-    return Stage(tmp_path)
+def stage(tmp_path: Path) -> LogHarness:
+    return LogHarness(tmp_path)
 
 
-def test_a_gap_after_the_read_position_is_reported_with_its_versions(stage: Stage) -> None:
+def test_a_gap_after_the_read_position_is_reported_with_its_versions(stage: LogHarness) -> None:
     stage.log(6, 7)
     stage.batch(3, done=True, version=2)
 
@@ -59,14 +59,14 @@ def test_a_gap_after_the_read_position_is_reported_with_its_versions(stage: Stag
     assert "versions 2 to 5 are no longer in its log" in told
 
 
-def test_a_log_with_only_a_checkpoint_is_a_gap_up_to_its_end(stage: Stage) -> None:
+def test_a_log_with_only_a_checkpoint_is_a_gap_up_to_its_end(stage: LogHarness) -> None:
     stage.log(1)
     stage.batch(0, done=True, version=2)
 
     assert "versions 2 to 7" in str(stage.gap(7))
 
 
-def test_a_planned_but_uncommitted_batch_is_needed_again(stage: Stage) -> None:
+def test_a_planned_but_uncommitted_batch_is_needed_again(stage: LogHarness) -> None:
     stage.log(4, 5, 6)
     stage.batch(0, done=True, version=3)
     stage.batch(1, done=False, version=5)
@@ -75,28 +75,28 @@ def test_a_planned_but_uncommitted_batch_is_needed_again(stage: Stage) -> None:
 
 
 @pytest.mark.parametrize("kept", [(2, 3, 4), (0, 1, 2, 3, 4)])
-def test_a_log_with_the_next_version_is_read(stage: Stage, kept: tuple[int, ...]) -> None:
+def test_a_log_with_the_next_version_is_read(stage: LogHarness, kept: tuple[int, ...]) -> None:
     stage.log(*kept)
     stage.batch(0, done=True, version=2)
 
     assert stage.gap(4) is None
 
 
-def test_a_stream_that_has_read_everything_needs_no_version(stage: Stage) -> None:
+def test_a_stream_that_has_read_everything_needs_no_version(stage: LogHarness) -> None:
     stage.log(7)
     stage.batch(0, done=True, version=8)
 
     assert stage.gap(7) is None
 
 
-def test_an_initial_snapshot_needs_files_not_commits(stage: Stage) -> None:
+def test_an_initial_snapshot_needs_files_not_commits(stage: LogHarness) -> None:
     stage.log(7)
     stage.batch(0, done=True, version=5, isStartingVersion=True)
 
     assert stage.gap(7) is None
 
 
-def test_a_stream_without_a_checkpoint_may_begin_anywhere(stage: Stage) -> None:
+def test_a_stream_without_a_checkpoint_may_begin_anywhere(stage: LogHarness) -> None:
     stage.log(7)
 
     assert stage.gap(7) is None

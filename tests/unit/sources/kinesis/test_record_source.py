@@ -26,7 +26,7 @@ SHARD = "shardId-000000000000"
 LIMITS = ShareLimits(rows=100, size=1 << 20, seconds=5.0)
 
 
-class Stage:
+class StreamHarness:
     """A stream of one shard, read in batches as a query would; the state lies where the pipeline's does."""
 
     def __init__(self, endpoint: str, raw: Any, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -83,15 +83,15 @@ class Stage:
 
 
 @pytest.fixture
-def stage(endpoint: str, raw: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Stage:
-    stage = Stage(endpoint, raw, tmp_path, monkeypatch)
+def stage(endpoint: str, raw: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> StreamHarness:
+    stage = StreamHarness(endpoint, raw, tmp_path, monkeypatch)
     stage.batch("a", "b")
     stage.batch("c")
     stage.batch("d", "e", "f")
     return stage
 
 
-def test_a_batch_is_the_share_between_its_offset_and_the_next_one(stage: Stage) -> None:
+def test_a_batch_is_the_share_between_its_offset_and_the_next_one(stage: StreamHarness) -> None:
     ranges = stage.ranges()
 
     assert [(one.batch_id, one.first, one.last, one.is_gapless) for one in ranges] == [
@@ -106,14 +106,14 @@ def test_a_batch_is_the_share_between_its_offset_and_the_next_one(stage: Stage) 
     ]
 
 
-def test_a_share_that_lost_a_record_yields_no_rows_rather_than_shifted_ordinals(stage: Stage) -> None:
+def test_a_share_that_lost_a_record_yields_no_rows_rather_than_shifted_ordinals(stage: StreamHarness) -> None:
     (first, *_) = stage.ranges()
     one_more = {**first.details, "rows": 3}
 
     assert list(reread_share(stage.stream, SHARD, one_more, stream_name="s")) == []
 
 
-def test_only_the_record_before_a_share_proves_that_it_is_complete(stage: Stage) -> None:
+def test_only_the_record_before_a_share_proves_that_it_is_complete(stage: StreamHarness) -> None:
     ranges = stage.ranges()
     oldest = oldest_sequence_number(stage.stream, SHARD)
     never = LAST_ORDINAL + 1
@@ -129,7 +129,7 @@ def test_only_the_record_before_a_share_proves_that_it_is_complete(stage: Stage)
     assert stage.records.retained_range(ranges[0], None) == RetainedRange(never, never)
 
 
-def test_sequence_numbers_select_shares(stage: Stage) -> None:
+def test_sequence_numbers_select_shares(stage: StreamHarness) -> None:
     ranges = stage.ranges()
     place, name = ranges[1].details, stage.wire.name
     through = place["through"]
@@ -141,7 +141,7 @@ def test_sequence_numbers_select_shares(stage: Stage) -> None:
     assert stage.records.select(ranges, "no place") is None
 
 
-def test_nothing_is_read_if_the_end_of_the_latest_batch_is_not_recorded(stage: Stage) -> None:
+def test_nothing_is_read_if_the_end_of_the_latest_batch_is_not_recorded(stage: StreamHarness) -> None:
     stage.state.delete_batches("run", before=3, all_older=True)
 
     with pytest.raises(ContractError, match="records where batch 7 ended in shardId-000000000000") as unknown:
@@ -150,7 +150,7 @@ def test_nothing_is_read_if_the_end_of_the_latest_batch_is_not_recorded(stage: S
     assert unknown.value.condition == "LEDGER_WITHOUT_OFFSET"
 
 
-def test_the_last_share_of_a_closed_shard_reaches_to_its_end(stage: Stage) -> None:
+def test_the_last_share_of_a_closed_shard_reaches_to_its_end(stage: StreamHarness) -> None:
     stage.wire.split(0)
     closed = Offset(run="run", batch=3, done={SHARD: None})
     stage.offsets.append(closed)

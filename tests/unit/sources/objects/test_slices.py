@@ -17,7 +17,7 @@ from deltaworks.tables.lake import Lake
 NO_LIMIT = SliceLimits(max_files=None, max_bytes=None)
 
 
-class Stage:
+class SliceHarness:
     """A log with a writer and a planner for `games/`."""
 
     def __init__(self, root: Path, *, skip_after: int = 1000) -> None:
@@ -37,17 +37,17 @@ class Stage:
 
 
 @pytest.fixture
-def stage(tmp_path: Path) -> Stage:
-    return Stage(tmp_path)
+def stage(tmp_path: Path) -> SliceHarness:
+    return SliceHarness(tmp_path)
 
 
-def test_a_slice_ends_at_its_number_of_files(stage: Stage) -> None:
+def test_a_slice_ends_at_its_number_of_files(stage: SliceHarness) -> None:
     stage.land("games/1", "edits/1", "games/2", "games/3")
     assert stage.planner.next_end_offset(0, SliceLimits(max_files=2, max_bytes=None)) == 3
     assert stage.planner.next_end_offset(3, SliceLimits(max_files=2, max_bytes=None)) == 4
 
 
-def test_a_slice_respects_its_byte_limit_but_has_at_least_one_file(stage: Stage) -> None:
+def test_a_slice_respects_its_byte_limit_but_has_at_least_one_file(stage: SliceHarness) -> None:
     stage.land("games/1", "games/2", "games/3", size=40)
     stage.land("games/4", size=1000)
     limits = SliceLimits(max_files=10, max_bytes=100)
@@ -55,7 +55,9 @@ def test_a_slice_respects_its_byte_limit_but_has_at_least_one_file(stage: Stage)
     assert ends == [2, 3, 4]
 
 
-def test_foreign_events_make_no_slice_and_are_not_scanned_twice(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_foreign_events_make_no_slice_and_are_not_scanned_twice(
+    stage: SliceHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
     stage.land(*(f"edits/{number}" for number in range(20)))
     scanned: list[int] = []
     read = stage.log.read
@@ -74,20 +76,20 @@ def test_foreign_events_make_no_slice_and_are_not_scanned_twice(stage: Stage, mo
 
 
 def test_a_long_range_of_foreign_events_moves_the_position_once(tmp_path: Path) -> None:
-    stage = Stage(tmp_path, skip_after=10)
+    stage = SliceHarness(tmp_path, skip_after=10)
     stage.land(*(f"edits/{number}" for number in range(12)))
     assert stage.planner.next_end_offset(0, NO_LIMIT) == 12
     assert stage.planner.rows(0, 12).num_rows == 0
     assert stage.planner.next_end_offset(12, NO_LIMIT) == 12
 
 
-def test_no_event_beyond_the_limit_is_read(stage: Stage) -> None:
+def test_no_event_beyond_the_limit_is_read(stage: SliceHarness) -> None:
     stage.land("games/1", "games/2", "games/3")
     assert stage.planner.next_end_offset(0, NO_LIMIT, up_to=2) == 2
     assert stage.planner.next_end_offset(2, NO_LIMIT, up_to=2) == 2
 
 
-def test_the_same_bounds_give_the_same_rows(stage: Stage) -> None:
+def test_the_same_bounds_give_the_same_rows(stage: SliceHarness) -> None:
     stage.land("games/1", "edits/1", "games/2")
     before = stage.planner.rows(0, 3)
     stage.land("games/4")
@@ -95,7 +97,7 @@ def test_the_same_bounds_give_the_same_rows(stage: Stage) -> None:
     assert before.column("key").to_pylist() == ["games/1", "games/2"]
 
 
-def test_the_latest_matching_event_is_found_incrementally(stage: Stage) -> None:
+def test_the_latest_matching_event_is_found_incrementally(stage: SliceHarness) -> None:
     stage.land("games/1", "edits/1", "games/2", "edits/2")
     assert stage.planner.latest_seq(0, scan_rows=2) == 1
     assert stage.planner.latest_seq(0, scan_rows=2) == 3
@@ -104,7 +106,7 @@ def test_the_latest_matching_event_is_found_incrementally(stage: Stage) -> None:
     assert stage.planner.latest_seq(0) == 5
 
 
-def test_a_glob_selects_files_like_a_prefix(stage: Stage) -> None:
+def test_a_glob_selects_files_like_a_prefix(stage: SliceHarness) -> None:
     stage.land("games/1.json", "games/1.csv", "games/x/2.json", "games/3.json")
     planner = SlicePlanner(stage.log, bucket="landing", prefix="games/", glob="games/*.json")
     assert planner.next_end_offset(0, SliceLimits(max_files=2, max_bytes=None)) == 4

@@ -10,7 +10,7 @@ from deltaworks.sources.objects.landing.land import LandedFile, land
 from deltaworks.specs.sources.objects import FileSourceSpec
 
 
-class Shelf(dict[str, bytes]):
+class MemoryStore(dict[str, bytes]):
     """Objects by key."""
 
     def put_if_absent(self, key: str, data: bytes) -> bool:
@@ -30,7 +30,7 @@ def source(**declared: Any) -> FileSourceSpec:
 
 def landed(data: bytes, spec: FileSourceSpec, *, object_bytes: int) -> tuple[list[bytes], LandedFile]:
     """The objects that a file with these bytes becomes, as they are stored, and the result."""
-    shelf = Shelf()
+    shelf = MemoryStore()
     inputs = find_inputs(["-"], standard_input=io.BytesIO(data))
     (result,) = land(inputs, spec, shelf, object_bytes=object_bytes)
     return list(shelf.values()), result

@@ -20,7 +20,7 @@ from deltaworks.sources.objects.landing.land import land, require_file_source
 from deltaworks.sources.objects.landing.landing_store import landing_store
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.specs.storage import StorageSpec
-from tests.unit.sources.objects.landing.landing_harness import Shelf, source
+from tests.unit.sources.objects.landing.landing_harness import MemoryStore, source
 
 LINES = b'{"a": 1}\n{"a": 2}\n{"a": 3}\n'
 BUCKET = StorageSpec(root="s3://landing")
@@ -35,7 +35,7 @@ def put(folder: Path, files: dict[str, bytes]) -> Path:
 
 def refusal(folder: Path, data: bytes, **declared: Any) -> DeltaworksError:
     with pytest.raises(DeltaworksError) as caught:
-        land(find_inputs([str(put(folder, {"events.bin": data}))]), source(**declared), Shelf())
+        land(find_inputs([str(put(folder, {"events.bin": data}))]), source(**declared), MemoryStore())
     return caught.value
 
 
@@ -102,7 +102,7 @@ def test_a_local_folder_stores_objects_like_a_bucket(tmp_path: Path) -> None:
 
 
 def test_standard_input_lands_too() -> None:
-    shelf = Shelf()
+    shelf = MemoryStore()
 
     (result,) = land(find_inputs(["-"], standard_input=io.BytesIO(LINES)), source(), shelf)
 
@@ -122,7 +122,7 @@ def test_standard_input_lands_too() -> None:
 def test_objects_are_compressed_as_the_source_declares(
     declared: dict[str, str], beginning: bytes, end: str, tmp_path: Path
 ) -> None:
-    shelf = Shelf()
+    shelf = MemoryStore()
 
     land(find_inputs([str(put(tmp_path, {"a.jsonl": LINES}))]), source(**declared), shelf)
 
@@ -138,7 +138,7 @@ def test_parquet_and_avro_land_unchanged(tmp_path: Path) -> None:
     fastavro.writer(avro, schema, [{"a": number} for number in range(10)])
 
     for form, data, events in (("parquet", parquet.getvalue(), 1_000), ("avro", avro.getvalue(), 10)):
-        shelf = Shelf()
+        shelf = MemoryStore()
         path = put(tmp_path / form, {f"a.{form}": data})
         (result,) = land(find_inputs([str(path)]), source(format=form), shelf, object_bytes=10)
         assert list(shelf.values()) == [data]
@@ -157,7 +157,7 @@ def test_parquet_and_avro_land_unchanged(tmp_path: Path) -> None:
     ],
 )
 def test_keys_match_the_source(declared: dict[str, Any], under: str, key: str | None, tmp_path: Path) -> None:
-    inputs, shelf = find_inputs([str(put(tmp_path, {"a.json": LINES}) / "a.json")]), Shelf()
+    inputs, shelf = find_inputs([str(put(tmp_path, {"a.json": LINES}) / "a.json")]), MemoryStore()
     if key is None:
         with pytest.raises(ConfigError) as caught:
             land(inputs, source(**declared), shelf, subfolder=under)
@@ -171,7 +171,7 @@ def test_keys_match_the_source(declared: dict[str, Any], under: str, key: str | 
 
 
 def test_partition_folders_are_preserved(tmp_path: Path) -> None:
-    shelf = Shelf()
+    shelf = MemoryStore()
     folder = put(tmp_path, {"day=2026-01-31/a.json": LINES, "day=2026-02-01/a.json": LINES})
 
     land(find_inputs([str(folder)]), source(partition_columns=["day"]), shelf)
@@ -180,7 +180,7 @@ def test_partition_folders_are_preserved(tmp_path: Path) -> None:
 
 
 def test_an_unreadable_line_is_counted_and_lands(tmp_path: Path) -> None:
-    (result,) = land(find_inputs([str(put(tmp_path, {"a": b'{"a": 1}\n{"a"\n{"a": 2}\n'}))]), source(), Shelf())
+    (result,) = land(find_inputs([str(put(tmp_path, {"a": b'{"a": 1}\n{"a"\n{"a": 2}\n'}))]), source(), MemoryStore())
 
     assert (result.events, result.unreadable) == (3, 1)
 

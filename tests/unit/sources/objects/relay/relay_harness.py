@@ -22,7 +22,7 @@ def keys(landing: Any) -> list[str]:
     return found
 
 
-def drained(landing: Any) -> bool:
+def drain(landing: Any) -> bool:
     return bool(landing.waiting() == (0, 0))
 
 

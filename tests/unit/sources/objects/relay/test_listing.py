@@ -17,7 +17,7 @@ from deltaworks.sources.objects.relay.relay import Relay
 from deltaworks.specs.globs import glob_expression, key_matcher
 from deltaworks.specs.relay import ListingSpec, RelaySpec
 from deltaworks.tables.lake import Lake
-from tests.unit.sources.objects.relay.relay_harness import drained, keys, running
+from tests.unit.sources.objects.relay.relay_harness import drain, keys, running
 from tests.waiting import eventually
 
 NO_GRACE = {"grace_minutes": 0}
@@ -59,7 +59,7 @@ def test_existing_objects_are_loaded_once_in_pages(landing: Any, monkeypatch: py
 def test_an_object_both_listed_and_announced_is_one_file(landing: Any) -> None:
     landing.put("games/1", "games/2")
     with running(listing_relay(landing, with_queue=True)) as relay:
-        eventually(lambda: drained(landing) and record_of(landing).passes == 1, "both ways have brought them")
+        eventually(lambda: drain(landing) and record_of(landing).passes == 1, "both ways have brought them")
     assert sorted(keys(landing)) == ["games/1", "games/2"]
     # The queue may deliver a message again: each delivery but the first to bring its object is a duplicate.
     counts = relay.counts
@@ -70,7 +70,7 @@ def test_an_object_both_listed_and_announced_is_one_file(landing: Any) -> None:
 def test_an_unannounced_object_is_found_by_the_next_pass_and_reported_lost(landing: Any) -> None:
     landing.put("games/1")
     with running(listing_relay(landing, with_queue=True, listing=NO_GRACE)):
-        eventually(lambda: drained(landing) and record_of(landing).passes == 1, "the first pass")
+        eventually(lambda: drain(landing) and record_of(landing).passes == 1, "the first pass")
         unannounced(landing, "games/2", "games/3")
         request_listing(open_objects(landing.lake), "landing", by="a test")
         eventually(lambda: record_of(landing).passes == 2, "the second pass")
@@ -83,7 +83,7 @@ def test_an_unannounced_object_is_found_by_the_next_pass_and_reported_lost(landi
 def test_an_object_whose_message_may_be_waiting_is_not_reported_lost(landing: Any) -> None:
     landing.put("games/1")
     with running(listing_relay(landing, with_queue=True, listing={"grace_minutes": 60})):
-        eventually(lambda: drained(landing) and record_of(landing).passes == 1, "the first pass")
+        eventually(lambda: drain(landing) and record_of(landing).passes == 1, "the first pass")
         unannounced(landing, "games/2")
         request_listing(open_objects(landing.lake), "landing", by="a test")
         eventually(lambda: record_of(landing).passes == 2, "the second pass")

@@ -8,7 +8,7 @@ import pytest
 
 from deltaworks.sources.objects.file_event_log import FileEventLog
 from deltaworks.tables.lake import Lake
-from tests.unit.sources.objects.relay.relay_harness import drained, relay_of, running
+from tests.unit.sources.objects.relay.relay_harness import drain, relay_of, running
 from tests.waiting import eventually
 
 
@@ -29,7 +29,7 @@ def test_a_key_is_written_four_times_with_two_contents(landing: Any, policy: str
     bodies = [body.replace('"key"', f'"versionId": "v{index}", "key"') for index, body in enumerate(bodies)]
     landing.send(*bodies, *bodies)
     with running(relay_of(landing, overwrites=policy)) as relay:
-        eventually(lambda: drained(landing) and relay.counts.deleted >= 8, "all messages are taken")
+        eventually(lambda: drain(landing) and relay.counts.deleted >= 8, "all messages are taken")
     assert sorted(tag for tag, _ in tags(landing)) == sorted(contents[index] for index in files)
 
 

@@ -24,7 +24,7 @@ from deltaworks.sources.objects.relay.redrive import redrive
 from deltaworks.specs.catalog import Catalog
 from deltaworks.specs.environment import EnvironmentSpec
 from deltaworks.tables.lake import Lake
-from tests.unit.sources.objects.relay.relay_harness import drained, keys, relay_of, running
+from tests.unit.sources.objects.relay.relay_harness import drain, keys, relay_of, running
 from tests.waiting import eventually
 
 
@@ -150,7 +150,7 @@ def test_dead_letters_are_in_the_heartbeat_and_returned_by_a_redrive(landing: An
         assert (shown.dead_letters, shown.dead_letters_moved) == (3, 0)
         assert relay.counts.messages == 0
         assert redrive(landing.spec(), Lake(landing.lake), landing.queue(), dry_run=False).dead_letters_moved == 3
-        eventually(lambda: drained(landing) and relay.counts.deleted == 3, "the relay took them")
+        eventually(lambda: drain(landing) and relay.counts.deleted == 3, "the relay took them")
     assert sorted(keys(landing)) == ["games/0", "games/1", "games/2"]
 
 

@@ -16,7 +16,7 @@ from deltaworks.sources.objects.file_event_log import message_quarantine_key
 from deltaworks.sources.objects.file_event_log_writer import FileEventLogWriter, PendingAppend, last_log_epoch
 from deltaworks.sources.objects.relay.queue import BatchOutcome, Message, NotificationQueue
 from deltaworks.tables.lake import Lake
-from tests.unit.sources.objects.relay.relay_harness import Killed, drained, keys, relay_of, running
+from tests.unit.sources.objects.relay.relay_harness import Killed, drain, keys, relay_of, running
 from tests.waiting import eventually
 
 
@@ -24,7 +24,7 @@ def test_landed_objects_become_file_events_and_their_messages_are_deleted(landin
     names = [f"games/Happy Face {number}+1=ä.json" for number in range(8)]
     landing.put(*names)
     with running(relay_of(landing)) as relay:
-        eventually(lambda: drained(landing) and relay.counts.deleted == 8, "the queue is empty")
+        eventually(lambda: drain(landing) and relay.counts.deleted == 8, "the queue is empty")
     assert sorted(keys(landing)) == sorted(names)
     assert relay.counts.events == 8
     assert relay.counts.delete_failed == relay.counts.duplicates == 0
@@ -36,7 +36,7 @@ def test_shuffled_redeliveries_give_each_file_event_once(landing: Any) -> None:
     random.shuffle(bodies)
     landing.send(*bodies)
     with running(relay_of(landing, max_events_per_append=25)) as relay:
-        eventually(lambda: drained(landing) and relay.counts.deleted >= 180, "the queue is empty")
+        eventually(lambda: drain(landing) and relay.counts.deleted >= 180, "the queue is empty")
     assert sorted(keys(landing)) == sorted(f"games/{number}" for number in range(60))
     assert relay.counts.duplicates >= 120
 
@@ -74,7 +74,7 @@ def test_a_kill_between_append_and_delete_duplicates_nothing(landing: Any) -> No
         eventually(lambda: relay.counts.events > 0, "an append")
     assert landing.waiting() != (0, 0)
     with running(relay_of(landing)) as relay:
-        eventually(lambda: drained(landing) and relay.counts.deleted >= 12, "the messages came back and are gone")
+        eventually(lambda: drain(landing) and relay.counts.deleted >= 12, "the messages came back and are gone")
     assert sorted(keys(landing)) == sorted(f"games/{number}" for number in range(12))
     assert relay.counts.duplicates > 0
 
@@ -96,7 +96,7 @@ def test_a_kill_before_the_append_loses_nothing(landing: Any) -> None:
         eventually(lambda: bool(attempts), "an append is about to be made")
     assert keys(landing) == []
     with running(relay_of(landing)) as relay:
-        eventually(lambda: drained(landing) and relay.counts.deleted >= 12, "the messages came back and are gone")
+        eventually(lambda: drain(landing) and relay.counts.deleted >= 12, "the messages came back and are gone")
     assert sorted(keys(landing)) == sorted(f"games/{number}" for number in range(12))
 
 
@@ -168,7 +168,7 @@ def test_a_graceful_stop_appends_held_messages(landing: Any) -> None:
     with running(relay_of(landing, append_seconds=60)):
         eventually(lambda: landing.waiting() == (0, 5), "all are in hand")
     assert len(keys(landing)) == 5
-    assert drained(landing)
+    assert drain(landing)
 
 
 def test_a_missing_queue_is_a_config_error(landing: Any) -> None:
