@@ -51,11 +51,11 @@ FAULTS = {
 class Senders:
     """Post batches at a pace, one event of which is broken now and then, and note what was answered."""
 
-    def __init__(self, stage: CollectorHarness, *, events_per_second: float) -> None:
+    def __init__(self, harness: CollectorHarness, *, events_per_second: float) -> None:
         self.answered: set[str] = set()
         self.sent: set[str] = set()
         self.refused: Counter[str] = Counter()
-        self._stage = stage
+        self._stage = harness
         self._pause = BATCH * SENDERS / events_per_second
         self._ended = threading.Event()
         self._lock = threading.Lock()
@@ -101,9 +101,9 @@ class Senders:
 class Soak:
     """Disturbs a stage, seeded: everything comes up once, in an order by chance, before anything comes up again."""
 
-    def __init__(self, stage: CollectorHarness, seed: int) -> None:
+    def __init__(self, harness: CollectorHarness, seed: int) -> None:
         self.met: Counter[str] = Counter()
-        self._stage = stage
+        self._stage = harness
         self._chance = random.Random(seed)
         self._next: list[str] = []
         self.disturbances: dict[str, Callable[[], bool]] = {
@@ -146,13 +146,13 @@ class Soak:
 def soak(root: Path, *, minutes: float, seed: int, spool_bytes: str) -> bool:
     """One soak; whether everything was as it is to be."""
     sink_rate = CLOSE_BYTES / EVENT_BYTES / PUT_SECONDS
-    with collector_harness(root, spool_bytes=spool_bytes, close_bytes=str(CLOSE_BYTES)) as stage:
-        lake = CollectorLake(stage)
-        stage.proxy.faults = [SINK]
-        stage.start()
+    with collector_harness(root, spool_bytes=spool_bytes, close_bytes=str(CLOSE_BYTES)) as harness:
+        lake = CollectorLake(harness)
+        harness.proxy.faults = [SINK]
+        harness.start()
         senders, disturbing, began = (
-            Senders(stage, events_per_second=TIMES * sink_rate),
-            Soak(stage, seed),
+            Senders(harness, events_per_second=TIMES * sink_rate),
+            Soak(harness, seed),
             time.monotonic(),
         )
         try:
@@ -162,12 +162,12 @@ def soak(root: Path, *, minutes: float, seed: int, spool_bytes: str) -> bool:
         seconds = time.monotonic() - began
         lake.read()
         delivered = lake.events_read
-        stage.proxy.faults = ()
-        stage.post()  # a heartbeat behind all others says that nothing is left
-        eventually(lambda: stage.heartbeat().get("oldest_at") is None, "the spool is delivered", seconds=900)
-        assert stage.end() == 0
+        harness.proxy.faults = ()
+        harness.post()  # a heartbeat behind all others says that nothing is left
+        eventually(lambda: harness.heartbeat().get("oldest_at") is None, "the spool is delivered", seconds=900)
+        assert harness.end() == 0
         lake.read()
-        sent, answered = senders.sent | stage.acknowledged, senders.answered | stage.acknowledged
+        sent, answered = senders.sent | harness.acknowledged, senders.answered | harness.acknowledged
         return report(lake, disturbing, senders, answered, sent, seconds=seconds, delivered=delivered, seed=seed)
 
 

@@ -46,11 +46,11 @@ tables:
 class Lake:
     """The collector's lake: what a stream would land of its objects, by the parser of streams, and who is told what."""
 
-    def __init__(self, stage: CollectorHarness) -> None:
-        self.stage = stage
-        self.root = stage.root / "lake"
+    def __init__(self, harness: CollectorHarness) -> None:
+        self.stage = harness
+        self.root = harness.root / "lake"
         self.objects = LocalObjects(self.root)
-        (stage.root / "include" / "pipelines" / "shop" / "pipeline.yaml").write_text(PIPELINE)
+        (harness.root / "include" / "pipelines" / "shop" / "pipeline.yaml").write_text(PIPELINE)
         self._read: set[str] = set()
 
     @property
@@ -88,15 +88,15 @@ class Lake:
 @pytest.fixture
 def lake(tmp_path: Path) -> Iterator[Lake]:
     """A collector that has landed some objects, an event that is no JSON among them."""
-    with collector_harness(tmp_path, close_bytes="4KiB") as stage:
-        lake = Lake(stage)
-        stage.start()
-        with stage.load():
-            eventually(lambda: len(stage.acknowledged) > 400, "it takes events")
-        answer = httpx.post(f"{stage.url}/v1/events", content=b'{"name": "ord', auth=(KEY, ""), timeout=30)
+    with collector_harness(tmp_path, close_bytes="4KiB") as harness:
+        lake = Lake(harness)
+        harness.start()
+        with harness.load():
+            eventually(lambda: len(harness.acknowledged) > 400, "it takes events")
+        answer = httpx.post(f"{harness.url}/v1/events", content=b'{"name": "ord', auth=(KEY, ""), timeout=30)
         assert answer.json()["kept"] == 1
-        stage.post()
-        eventually(lambda: stage.heartbeat().get("oldest_at") is None and len(lake.keys()) > 3, "all of it lands")
+        harness.post()
+        eventually(lambda: harness.heartbeat().get("oldest_at") is None and len(lake.keys()) > 3, "all of it lands")
         yield lake
 
 

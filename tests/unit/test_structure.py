@@ -48,11 +48,11 @@ def imported(tree: ast.AST, *, module_level_only: bool) -> set[str]:
 
 
 @pytest.mark.parametrize("path", MODULES, ids=name_of)
-def test_a_module_has_a_docstring_and_at_most_350_lines(path: Path) -> None:
+def test_a_module_has_a_docstring_and_at_most_600_lines(path: Path) -> None:
     text = path.read_text()
 
     assert ast.get_docstring(ast.parse(text)), "a module says what it is for"
-    assert len(text.splitlines()) <= 350
+    assert len(text.splitlines()) <= 600
 
 
 @pytest.mark.parametrize("path", [*MODULES, *TESTS], ids=name_of)

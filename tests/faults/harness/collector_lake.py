@@ -70,12 +70,12 @@ class CollectorLake:
         events_read: lines of all objects read so far.
     """
 
-    def __init__(self, stage: CollectorHarness) -> None:
+    def __init__(self, harness: CollectorHarness) -> None:
         self.events_read = 0
-        self._stage = stage
-        self._root = stage.root / "lake"
+        self._stage = harness
+        self._root = harness.root / "lake"
         self._read: set[tuple[str, str]] = set()
-        (stage.root / "include" / "pipelines" / "shop" / "pipeline.yaml").write_text(PIPELINE)
+        (harness.root / "include" / "pipelines" / "shop" / "pipeline.yaml").write_text(PIPELINE)
 
     def read(self) -> int:
         """Land what the bucket has and the lake has not; how many objects those were."""

@@ -91,14 +91,14 @@ class Stage:
 
 
 @pytest.fixture
-def stage(spark: SparkSession, tmp_path: Path) -> Stage:
+def harness(spark: SparkSession, tmp_path: Path) -> Stage:
     return Stage(spark, tmp_path)
 
 
-def test_every_field_of_an_event_arrives_unchanged(stage: Stage) -> None:
-    stage.land("games/Happy Face+ä.json")
-    stage.drain()
-    (row,) = stage.tables[0].to_pylist()
+def test_every_field_of_an_event_arrives_unchanged(harness: Stage) -> None:
+    harness.land("games/Happy Face+ä.json")
+    harness.drain()
+    (row,) = harness.tables[0].to_pylist()
     assert row == {
         "seq": 1,
         "bucket": "landing",
@@ -116,82 +116,82 @@ def test_every_field_of_an_event_arrives_unchanged(stage: Stage) -> None:
     }
 
 
-def test_available_now_drains_in_batches_of_limited_files_and_ends(stage: Stage) -> None:
-    stage.land(*(f"games/{number}" for number in range(5)))
-    assert stage.drain(max_files=2) == [
+def test_available_now_drains_in_batches_of_limited_files_and_ends(harness: Stage) -> None:
+    harness.land(*(f"games/{number}" for number in range(5)))
+    assert harness.drain(max_files=2) == [
         (0, ["games/0", "games/1"]),
         (1, ["games/2", "games/3"]),
         (2, ["games/4"]),
     ]
-    assert stage.drain(max_files=2) == []
-    stage.land("games/5")
-    assert stage.drain(max_files=2) == [(3, ["games/5"])]
+    assert harness.drain(max_files=2) == []
+    harness.land("games/5")
+    assert harness.drain(max_files=2) == [(3, ["games/5"])]
 
 
-def test_batches_are_limited_by_bytes_too(stage: Stage) -> None:
-    stage.land("games/1", "games/2", "games/3", size=40)
-    stage.land("games/4", size=5000)
-    assert [files for _, files in stage.drain(max_bytes=100)] == [["games/1", "games/2"], ["games/3"], ["games/4"]]
+def test_batches_are_limited_by_bytes_too(harness: Stage) -> None:
+    harness.land("games/1", "games/2", "games/3", size=40)
+    harness.land("games/4", size=5000)
+    assert [files for _, files in harness.drain(max_bytes=100)] == [["games/1", "games/2"], ["games/3"], ["games/4"]]
 
 
-def test_only_the_declared_prefix_of_the_bucket_is_read(stage: Stage) -> None:
-    stage.land("games/1", "edits/1", "games/2", "edits/2")
-    assert stage.drain(prefix="games/") == [(0, ["games/1", "games/2"])]
-    assert stage.drain(prefix="edits/", checkpoint="c2") == [(0, ["edits/1", "edits/2"])]
-    assert stage.drain(prefix="none/", checkpoint="c3") == [(0, [])]
+def test_only_the_declared_prefix_of_the_bucket_is_read(harness: Stage) -> None:
+    harness.land("games/1", "edits/1", "games/2", "edits/2")
+    assert harness.drain(prefix="games/") == [(0, ["games/1", "games/2"])]
+    assert harness.drain(prefix="edits/", checkpoint="c2") == [(0, ["edits/1", "edits/2"])]
+    assert harness.drain(prefix="none/", checkpoint="c3") == [(0, [])]
 
 
-def test_a_new_query_can_start_after_a_seq(stage: Stage) -> None:
-    stage.land("games/1", "games/2", "games/3")
-    assert stage.drain(start_seq=2) == [(0, ["games/3"])]
+def test_a_new_query_can_start_after_a_seq(harness: Stage) -> None:
+    harness.land("games/1", "games/2", "games/3")
+    assert harness.drain(start_seq=2) == [(0, ["games/3"])]
 
 
-def test_a_batch_that_was_not_committed_is_replayed_with_the_same_rows(stage: Stage) -> None:
-    stage.land("games/1", "games/2", "games/3")
-    first = stage.drain(max_files=2)
-    stage.land("games/4")
-    (stage.root / "c1" / "commits" / "1").unlink()
-    (stage.root / "c1" / "commits" / ".1.crc").unlink(missing_ok=True)
+def test_a_batch_that_was_not_committed_is_replayed_with_the_same_rows(harness: Stage) -> None:
+    harness.land("games/1", "games/2", "games/3")
+    first = harness.drain(max_files=2)
+    harness.land("games/4")
+    (harness.root / "c1" / "commits" / "1").unlink()
+    (harness.root / "c1" / "commits" / ".1.crc").unlink(missing_ok=True)
     assert first[1] == (1, ["games/3"])
-    assert stage.drain(max_files=2) == [(1, ["games/3"]), (2, ["games/4"])]
+    assert harness.drain(max_files=2) == [(1, ["games/3"]), (2, ["games/4"])]
 
 
-def test_a_query_waits_for_a_log_that_does_not_exist_yet(stage: Stage) -> None:
+def test_a_query_waits_for_a_log_that_does_not_exist_yet(harness: Stage) -> None:
     """A new query begins with a batch even where there is nothing: Spark makes it to record the first offset."""
-    assert stage.drain() == [(0, [])]
-    assert stage.drain() == []
-    stage.land("games/1")
-    assert stage.drain() == [(1, ["games/1"])]
+    assert harness.drain() == [(0, [])]
+    assert harness.drain() == []
+    harness.land("games/1")
+    assert harness.drain() == [(1, ["games/1"])]
 
 
-def test_a_recreated_log_ends_the_query_with_its_condition(stage: Stage) -> None:
-    stage.land("games/1", "games/2")
-    stage.drain()
-    shutil.rmtree(Path(stage.lake.storage.prefix) / file_events_key("landing"))
-    stage.land("games/3", "games/4", "games/5")
+def test_a_recreated_log_ends_the_query_with_its_condition(harness: Stage) -> None:
+    harness.land("games/1", "games/2")
+    harness.drain()
+    shutil.rmtree(Path(harness.lake.storage.prefix) / file_events_key("landing"))
+    harness.land("games/3", "games/4", "games/5")
 
     with pytest.raises(StreamingQueryException) as raised:
-        stage.drain()
+        harness.drain()
 
     told = as_deltaworks_error(raised.value)
     assert (told.condition, told.retryable) == ("LOG_REPLACED", False)
     assert "start-over" in told.hint
 
 
-def test_a_running_query_idles_without_batches_and_reports_its_backlog(stage: Stage) -> None:
-    stage.land("games/1", "edits/1")
-    query = stage.start(prefix="games/", trigger={"processingTime": "500 milliseconds"})
+def test_a_running_query_idles_without_batches_and_reports_its_backlog(harness: Stage) -> None:
+    harness.land("games/1", "edits/1")
+    query = harness.start(prefix="games/", trigger={"processingTime": "500 milliseconds"})
     try:
-        eventually(lambda: len(stage.batches) == 1, "the first batch")
-        stage.land("edits/2")
+        eventually(lambda: len(harness.batches) == 1, "the first batch")
+        harness.land("edits/2")
         time.sleep(3)
-        assert stage.batches == [(0, ["games/1"])]
-        stage.land("games/2", "games/3")
-        eventually(lambda: len(stage.batches) == 2, "the second batch")
+        assert harness.batches == [(0, ["games/1"])]
+        harness.land("games/2", "games/3")
+        eventually(lambda: len(harness.batches) == 2, "the second batch")
         eventually(lambda: (query.lastProgress or {"batchId": -1})["batchId"] >= 1, "its progress")
         (source,) = query.lastProgress["sources"]
-        assert json.loads(source["endOffset"]) == {"seq": 5, "log": FileEventLog(stage.lake, "landing").table_id}
+        assert json.loads(source["endOffset"]) == {"seq": 5, "log": FileEventLog(harness.lake, "landing").table_id}
         assert json.loads(source["latestOffset"]) == {"seq": 5}
     finally:
         query.stop()
-    assert stage.batches[1] == (1, ["games/2", "games/3"])
+    assert harness.batches[1] == (1, ["games/2", "games/3"])

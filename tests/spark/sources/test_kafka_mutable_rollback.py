@@ -96,40 +96,40 @@ class Stage:
 def test_all_tables_are_rolled_back_and_all_requests_are_applied_again(
     spark: SparkSession, broker: RunningBroker, tmp_path: Path, batch: int
 ) -> None:
-    stage = Stage(spark, tmp_path, Topic(broker, f"back-{batch}", 1))
-    before, told, versions = stage.ended(), len(stage.made.rows(TOLD)), stage.versions()
+    harness = Stage(spark, tmp_path, Topic(broker, f"back-{batch}", 1))
+    before, told, versions = harness.ended(), len(harness.made.rows(TOLD)), harness.versions()
 
-    counted = stage.back(batch)
+    counted = harness.back(batch)
     assert counted.strategy is not None
     assert counted.strategy.kind == "restore"
-    assert stage.ended() == before, "a dry run changes nothing"
-    assert stage.versions() == versions
-    done = stage.back(batch, dry_run=False, max_rows=counted.rows)
+    assert harness.ended() == before, "a dry run changes nothing"
+    assert harness.versions() == versions
+    done = harness.back(batch, dry_run=False, max_rows=counted.rows)
     assert done.rows == counted.rows
-    assert len(stage.rows()) == {0: 3, 1: 5}[batch]
-    assert stage.made.rows("intervals") == []
-    stage.run()
+    assert len(harness.rows()) == {0: 3, 1: 5}[batch]
+    assert harness.made.rows("intervals") == []
+    harness.run()
 
-    assert stage.ended() == before
+    assert harness.ended() == before
     assert len({row[0] for row in before["rows"]}) == 9
-    assert len(stage.made.rows(TOLD)) >= told - done.rows
+    assert len(harness.made.rows(TOLD)) >= told - done.rows
 
 
 def test_nothing_changes_if_the_topic_no_longer_has_the_landed_records(
     spark: SparkSession, broker: RunningBroker, tmp_path: Path
 ) -> None:
     topic = Topic(broker, "expired", 1)
-    stage = Stage(spark, tmp_path, topic)
-    before, versions = stage.ended(), stage.versions()
+    harness = Stage(spark, tmp_path, topic)
+    before, versions = harness.ended(), harness.versions()
     (deleted,) = topic.admin.delete_records([TopicPartition("expired", 0, 10)]).values()
     deleted.result()
 
-    counted = stage.back(1)
+    counted = harness.back(1)
     with pytest.raises(ContractError, match="does not have all that landed since: expired/0/6-9") as refused:
-        stage.back(1, dry_run=False, max_rows=counted.rows)
+        harness.back(1, dry_run=False, max_rows=counted.rows)
 
     assert counted.strategy is not None
     assert counted.strategy.kind == "none"
     assert refused.value.condition == "ROLLBACK_LOSES_ROWS"
-    assert stage.ended() == before
-    assert stage.versions() == versions
+    assert harness.ended() == before
+    assert harness.versions() == versions

@@ -22,72 +22,72 @@ SCHEMA = "id long, at timestamp, _key string, _position long"
 
 
 @pytest.fixture
-def stage(spark: SparkSession, landing: Any, tmp_path: Path) -> Stage:
+def harness(spark: SparkSession, landing: Any, tmp_path: Path) -> Stage:
     # Messages in flight at a run that ended come back at once, and those in hand stay there.
     landing.returns_after(30)
     return Stage(spark, landing, tmp_path)
 
 
-def test_a_queue_is_drained_in_limited_batches_and_its_messages_are_deleted(stage: Stage) -> None:
+def test_a_queue_is_drained_in_limited_batches_and_its_messages_are_deleted(harness: Stage) -> None:
     for number in range(5):
-        stage.landing.put(f"games/{number}.json", body=b'{"id": %d}{"id": 7}' % number)
-    batches = stage.drain(schema=SCHEMA, maxFilesPerTrigger="2")
+        harness.landing.put(f"games/{number}.json", body=b'{"id": %d}{"id": 7}' % number)
+    batches = harness.drain(schema=SCHEMA, maxFilesPerTrigger="2")
     assert [len({row["_key"] for row in rows}) for _, rows in batches] == [2, 2, 1]
-    assert sorted(stage.keys()) == sorted(f"games/{number}.json" for number in range(5) for _ in range(2))
-    assert stage.landing.waiting() == (0, 0)
-    stage.landing.put("games/5.json", body=b'{"id": 5}')
-    assert [(batch, [row["id"] for row in rows]) for batch, rows in stage.drain(schema=SCHEMA)] == [(3, [5])]
+    assert sorted(harness.keys()) == sorted(f"games/{number}.json" for number in range(5) for _ in range(2))
+    assert harness.landing.waiting() == (0, 0)
+    harness.landing.put("games/5.json", body=b'{"id": 5}')
+    assert [(batch, [row["id"] for row in rows]) for batch, rows in harness.drain(schema=SCHEMA)] == [(3, [5])]
 
 
-def test_a_batch_respects_its_byte_limit_and_a_large_file_gets_its_own(stage: Stage) -> None:
+def test_a_batch_respects_its_byte_limit_and_a_large_file_gets_its_own(harness: Stage) -> None:
     for number, size in enumerate((10, 10, 100, 10)):
-        stage.landing.put(f"games/{number}.json", body=b'{"id": %d}' % number + b" " * (size - 9))
-    batches = stage.drain(schema=SCHEMA, maxBytesPerTrigger="25")
+        harness.landing.put(f"games/{number}.json", body=b'{"id": %d}' % number + b" " * (size - 9))
+    batches = harness.drain(schema=SCHEMA, maxBytesPerTrigger="25")
     found = [[row["id"] for row in rows] for _, rows in batches]
     assert sorted(each for ids in found for each in ids) == [0, 1, 2, 3]
     assert [2] in found
     assert max(map(len, found)) == 2
 
 
-def test_a_batch_read_again_returns_the_same_rows_and_records_nothing_twice(stage: Stage) -> None:
-    stage.landing.put("games/1.json", body=b'{"id": 1}{"id": "no number"}{broken')
-    stage.landing.put("games/2.json", body=b"")
-    first = stage.drain(schema=SCHEMA)
+def test_a_batch_read_again_returns_the_same_rows_and_records_nothing_twice(harness: Stage) -> None:
+    harness.landing.put("games/1.json", body=b'{"id": 1}{"id": "no number"}{broken')
+    harness.landing.put("games/2.json", body=b"")
+    first = harness.drain(schema=SCHEMA)
     assert [row["id"] for _, rows in first for row in rows] == [1]
     noted = [
         ("games/1.json", 1, "type_mismatch"),
         ("games/1.json", 2, "malformed"),
         ("games/2.json", -1, "object_empty"),
     ]
-    assert stage.unread() == noted
-    (stage.root / "c" / "commits" / "0").unlink()
-    for leftover in (stage.root / "c" / "commits").glob(".0.crc"):
+    assert harness.unread() == noted
+    (harness.root / "c" / "commits" / "0").unlink()
+    for leftover in (harness.root / "c" / "commits").glob(".0.crc"):
         leftover.unlink()
-    again = stage.drain(schema=SCHEMA)
+    again = harness.drain(schema=SCHEMA)
     assert again == first
-    assert stage.unread() == noted
+    assert harness.unread() == noted
 
 
 @pytest.mark.integration
-def test_queries_that_share_a_state_each_read_every_file_of_one_queue(stage: Stage) -> None:
-    stage.landing.put("games/1.json", "edits/2.json", "games/3.csv", body=b'{"id": 1}')
-    stage.drain(schema=SCHEMA)
-    assert sorted(stage.keys()) == ["edits/2.json", "games/1.json", "games/3.csv"]
-    stage.drain(schema=SCHEMA, checkpoint="other", glob="games/*.json")
-    assert stage.keys() == ["games/1.json"]
+def test_queries_that_share_a_state_each_read_every_file_of_one_queue(harness: Stage) -> None:
+    harness.landing.put("games/1.json", "edits/2.json", "games/3.csv", body=b'{"id": 1}')
+    harness.drain(schema=SCHEMA)
+    assert sorted(harness.keys()) == ["edits/2.json", "games/1.json", "games/3.csv"]
+    harness.drain(schema=SCHEMA, checkpoint="other", glob="games/*.json")
+    assert harness.keys() == ["games/1.json"]
 
 
 @pytest.mark.integration
-def test_the_next_query_waits_for_the_lease_of_a_killed_one(stage: Stage) -> None:
+def test_the_next_query_waits_for_the_lease_of_a_killed_one(harness: Stage) -> None:
     """What it leaves is a lease nobody renews and messages nobody deletes."""
-    stage.landing.put("games/1.json", body=b'{"id": 1}')
-    objects = open_objects(StorageSpec(root=stage.state))
+    harness.landing.put("games/1.json", body=b'{"id": 1}')
+    objects = open_objects(StorageSpec(root=harness.state))
     killed = Lease(objects, relay_control("s3_sqs", "lease.json"), ttl_seconds=10, name="s3_sqs")
     killed.acquire(wait_seconds=0)
     killed._stop.set()
-    stage.landing.returns_after(3)
-    assert stage.landing.queue().receive()
-    assert [row["id"] for _, rows in stage.drain(schema=SCHEMA) for row in rows] == [1]
+    harness.landing.returns_after(3)
+    assert harness.landing.queue().receive()
+    assert [row["id"] for _, rows in harness.drain(schema=SCHEMA) for row in rows] == [1]
 
 
 @pytest.mark.parametrize(
@@ -98,31 +98,31 @@ def test_the_next_query_waits_for_the_lease_of_a_killed_one(stage: Stage) -> Non
         ({"maxfiles": "3"}, "is not known"),
     ],
 )
-def test_an_invalid_option_is_named_with_its_purpose(stage: Stage, changes: dict[str, str], said: str) -> None:
+def test_an_invalid_option_is_named_with_its_purpose(harness: Stage, changes: dict[str, str], said: str) -> None:
     with pytest.raises(PySparkException, match="SOURCE_OPTION_INVALID") as raised:
-        stage.drain(schema=SCHEMA, **changes)
+        harness.drain(schema=SCHEMA, **changes)
     assert said in str(raised.value)
 
 
-def test_a_state_serves_one_queue(stage: Stage) -> None:
-    stage.landing.put("games/1.json", body=b'{"id": 1}')
-    stage.drain(schema=SCHEMA)
-    other = stage.landing.sqs.create_queue(QueueName=stage.landing.bucket + "-other")["QueueUrl"]
+def test_a_state_serves_one_queue(harness: Stage) -> None:
+    harness.landing.put("games/1.json", body=b'{"id": 1}')
+    harness.drain(schema=SCHEMA)
+    other = harness.landing.sqs.create_queue(QueueName=harness.landing.bucket + "-other")["QueueUrl"]
     with pytest.raises(PySparkException, match="STATE_OF_ANOTHER_QUEUE"):
-        stage.drain(schema=SCHEMA, checkpoint="other", queueUrl=other)
+        harness.drain(schema=SCHEMA, checkpoint="other", queueUrl=other)
 
 
-def test_a_running_query_reads_landed_objects(stage: Stage) -> None:
+def test_a_running_query_reads_landed_objects(harness: Stage) -> None:
     seen: list[int] = []
 
     def note(batch: DataFrame, _batch_id: int) -> None:
         seen.extend(batch.toArrow().column("id").to_pylist())
 
-    writer = stage.frame(schema=SCHEMA).writeStream.foreachBatch(note)
-    query = writer.option("checkpointLocation", f"{stage.root}/c").start()
+    writer = harness.frame(schema=SCHEMA).writeStream.foreachBatch(note)
+    query = writer.option("checkpointLocation", f"{harness.root}/c").start()
     try:
         for number in range(3):
-            stage.landing.put(f"games/{number}.json", body=b'{"id": %d}' % number)
+            harness.landing.put(f"games/{number}.json", body=b'{"id": %d}' % number)
             eventually(lambda n=number: n in seen, f"object {number} arrived")
     finally:
         query.stop()

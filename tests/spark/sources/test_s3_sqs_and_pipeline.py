@@ -64,25 +64,25 @@ PATTERN = r"(?P<id>\d+) (?P<at>\S+) (?P<name>.*)"
 
 
 @pytest.fixture
-def stage(spark: SparkSession, landing: Any, tmp_path: Path) -> Stage:
+def harness(spark: SparkSession, landing: Any, tmp_path: Path) -> Stage:
     landing.returns_after(30)
     return Stage(spark, landing, tmp_path)
 
 
 def read_both_ways(
-    stage: Stage, columns: Mapping[str, str], *, options: Mapping[str, str], source: Mapping[str, Any]
+    harness: Stage, columns: Mapping[str, str], *, options: Mapping[str, str], source: Mapping[str, Any]
 ) -> tuple[list[dict[str, Any]], list[tuple[str, int, str]]]:
     """The rows and what gave none, seen to be the same from both."""
     declared = [{"name": name, "path": name, "type": kind} for name, kind in columns.items()]
     schema = ", ".join(f"`{name}` {kind}" for name, kind in columns.items()) + ", _key string, _position long"
-    stage.drain(schema=schema, **options)
-    rows, unread = PipelineStage(stage.spark, stage.landing, stage.root, declared).run(
+    harness.drain(schema=schema, **options)
+    rows, unread = PipelineStage(harness.spark, harness.landing, harness.root, declared).run(
         partition_columns=["day"], **source
     )
     names = [*columns, "_key", "_position"]
-    assert as_text(stage.rows(), names) == as_text(rows, names)
-    assert stage.unread() == unread
-    return stage.rows(), unread
+    assert as_text(harness.rows(), names) == as_text(rows, names)
+    assert harness.unread() == unread
+    return harness.rows(), unread
 
 
 def as_text(rows: list[dict[str, Any]], names: list[str]) -> list[tuple[str, ...]]:
@@ -90,18 +90,18 @@ def as_text(rows: list[dict[str, Any]], names: list[str]) -> list[tuple[str, ...
 
 
 @pytest.mark.parametrize("form", sorted(BODIES))
-def test_objects_of_each_format(stage: Stage, form: str) -> None:
+def test_objects_of_each_format(harness: Stage, form: str) -> None:
     for number, body in enumerate(BODIES[form]):
-        stage.landing.put(f"day=2026-01-0{number + 1}/object", body=body)
+        harness.landing.put(f"day=2026-01-0{number + 1}/object", body=body)
     more = {"pattern": PATTERN} if form == "text" else {}
     source = {"format": form} | more
-    rows, unread = read_both_ways(stage, SHOP, options={"fileFormat": form} | more, source=source)
+    rows, unread = read_both_ways(harness, SHOP, options={"fileFormat": form} | more, source=source)
     assert len(rows) >= 2
     assert {position == -1 for _, position, _ in unread} == ({True, False} if form != "parquet" else {True})
 
 
 @published
-def test_json_malformed_in_every_known_way(stage: Stage) -> None:
+def test_json_malformed_in_every_known_way(harness: Stage) -> None:
     folder = SHARED_DATA / "malformed_json"
     bodies = {path.name: path.read_bytes() for path in folder.glob("*.json*") if path.suffix in (".json", ".jsonl")}
     with tarfile.open(folder / "test_parsing.tar.gz") as vectors:
@@ -111,10 +111,10 @@ def test_json_malformed_in_every_known_way(stage: Stage) -> None:
                 assert found is not None
                 bodies[Path(member.name).name] = found.read()
     for name, body in bodies.items():
-        stage.landing.put(f"day=2026-01-01/{name}", body=body)
+        harness.landing.put(f"day=2026-01-01/{name}", body=body)
     columns = {"a": "string", "ts": "timestamp", "lvl": "string", "idx": "long", "str": "string", "status": "int"}
     columns |= {"session_id": "string", "wad": "decimal(38,0)"}
-    rows, unread = read_both_ways(stage, columns, options={"prefix": "day="}, source={"prefix": "day="})
+    rows, unread = read_both_ways(harness, columns, options={"prefix": "day="}, source={"prefix": "day="})
     told = {key for key, _, _ in unread}
     accepted = {row["_key"] for row in rows}
     assert len(bodies) > 320
@@ -127,14 +127,14 @@ def test_json_malformed_in_every_known_way(stage: Stage) -> None:
 
 @published
 @pytest.mark.parametrize("with_header", [True, False])
-def test_logs_of_cloudfront(stage: Stage, with_header: bool) -> None:
+def test_logs_of_cloudfront(harness: Stage, with_header: bool) -> None:
     folder = SHARED_DATA / "cloudfront_logs"
     names = {
         True: ["sample-cloudfront-access-logs.gz", "cloudfront_docs_example.log", "cloudfront.log"],
         False: ["cf-access-log-sample.gz", "E3HXCM7PFRG6HT.2023-04-24-21.d740d76bCloudFront.gz"],
     }[with_header]
     for name in names:
-        stage.landing.put(f"day=2026-01-01/{name}", body=(folder / name).read_bytes())
+        harness.landing.put(f"day=2026-01-01/{name}", body=(folder / name).read_bytes())
     if with_header:
         options, source = {"fileFormat": "tsv"}, {"format": "tsv"}
         columns = {"datetime": "timestamp", "date": "date", "time": "string"}
@@ -143,30 +143,30 @@ def test_logs_of_cloudfront(stage: Stage, with_header: bool) -> None:
         columns = dict.fromkeys(fields, "string") | {"f0": "date", "f3": "long", "f8": "int"}
         options, source = {"fileFormat": "tsv", "columns": ",".join(fields)}, {"format": "tsv"}
         source |= {"tsv": {"columns": fields}}
-    rows, unread = read_both_ways(stage, columns, options=options, source=source)
+    rows, unread = read_both_ways(harness, columns, options=options, source=source)
     assert len(rows) > (70 if with_header else 28_949)
     assert bool(unread) == with_header
 
 
 @published
-def test_published_messages(stage: Stage) -> None:
+def test_published_messages(harness: Stage) -> None:
     """The relay that a project runs and the one inside a query make the same of each message."""
     paths = [*(SHARED_DATA / "aws_event_samples").glob("*.json"), *(SHARED_DATA / "s3_event_messages").glob("*.json")]
     bodies = [path.read_text() for path in sorted(paths)]
-    landing = stage.landing
+    landing = harness.landing
     other = landing.sqs.create_queue(QueueName=landing.bucket + "-other")["QueueUrl"]
     for bucket in ("sourcebucket", "mybucket"):
         landing.s3.create_bucket(Bucket=bucket)
     landing.send(*bodies)
     # The third bucket that is named has a name no bucket may have any more.
-    stage.drain(schema="id long, _key string, _position long", glob="*.jpg")
+    harness.drain(schema="id long, _key string, _position long", glob="*.jpg")
     landing.queue_url = other
     landing.send(*bodies)
     spec = landing.spec(buckets=("*",))
     counts = Relay(spec, lake=landing.lake, queue=landing.queue(), until_drained=True).run()
     assert counts.deleted == len(bodies) > 45
 
-    logs = [FileEventLog(Lake(root), relay) for root, relay in ((StorageSpec(root=stage.state), "s3_sqs"),)]
+    logs = [FileEventLog(Lake(root), relay) for root, relay in ((StorageSpec(root=harness.state), "s3_sqs"),)]
     logs.append(FileEventLog(Lake(landing.lake), "landing"))
     names = ["bucket", "key", "etag", "size"]
     first, second = (as_text(log.read(0).to_pylist(), names) for log in logs)
@@ -174,14 +174,14 @@ def test_published_messages(stage: Stage) -> None:
     assert ("sourcebucket", "Happy Face.jpg") in {row[:2] for row in first}
     held = [
         Lake(root).rows(message_quarantine_key(relay), columns=["body", "reason"])
-        for root, relay in ((StorageSpec(root=stage.state), "s3_sqs"), (landing.lake, "landing"))
+        for root, relay in ((StorageSpec(root=harness.state), "s3_sqs"), (landing.lake, "landing"))
     ]
     assert held[0] is not None
     assert held[1] is not None
     assert as_text(held[0].to_pylist(), ["body", "reason"]) == as_text(held[1].to_pylist(), ["body", "reason"])
     # Announced and not there: told, and nothing stops.
-    assert stage.rows() == []
-    assert {(key, reason) for key, _, reason in stage.unread()} == {
+    assert harness.rows() == []
+    assert {(key, reason) for key, _, reason in harness.unread()} == {
         ("Happy Face.jpg", "object_missing"),
         ("HappyFace.jpg", "object_missing"),
     }

@@ -79,9 +79,9 @@ class Published:
 @pytest.fixture
 def published(landing: Any, tmp_path: Path) -> Iterator[Published]:
     landing.returns_after(20)
-    stage = Published(landing, tmp_path)
-    yield stage
-    stage.kill()
+    harness = Published(landing, tmp_path)
+    yield harness
+    harness.kill()
 
 
 def test_a_killed_query_with_two_options_neither_loses_nor_duplicates_rows_on_restart(

@@ -65,13 +65,13 @@ def identities(keyring: LocalKeyring, data: bytes) -> list[Identity]:
 
 
 def test_the_canary_of_a_batch_is_sealed_and_nowhere_else(tmp_path: Path) -> None:
-    stage = HandlerHarness(strip=source_redactor(LocalKeyring(tmp_path)))
-    stage.send(batch({"id": "p-7"}, {"id": "p-8"}))
+    harness = HandlerHarness(strip=source_redactor(LocalKeyring(tmp_path)))
+    harness.send(batch({"id": "p-7"}, {"id": "p-8"}))
 
-    ids = [event["id"] for event in stage.events()]
+    ids = [event["id"] for event in harness.events()]
     assert ids == [token(KEY, kind="player", value=name) for name in ("p-7", "p-8")]
-    assert stage.events()[0]["context"]["traits"]["email"] == token(KEY, kind="email", value=CANARY)
-    assert "canary" not in b"".join([*stage.payloads, *stage.sealed]).decode()
+    assert harness.events()[0]["context"]["traits"]["email"] == token(KEY, kind="email", value=CANARY)
+    assert "canary" not in b"".join([*harness.payloads, *harness.sealed]).decode()
     plain = HandlerHarness()
     plain.send(batch({"id": "p-7"}))
     assert "canary" in b"".join(plain.payloads).decode(), "with stripping off it is there"
@@ -80,8 +80,8 @@ def test_the_canary_of_a_batch_is_sealed_and_nowhere_else(tmp_path: Path) -> Non
 def test_suppressed_events_are_dropped_and_counted(tmp_path: Path) -> None:
     erased = suppression_digest(KEY, token(KEY, kind="player", value="p-9"))
     strip = source_redactor(LocalKeyring(tmp_path), Suppression(1, {erased: None}))
-    stage = HandlerHarness(strip=strip)
-    answer = stage.send({"batch": [{"id": "p-7"}, {"id": "p-8", "consent": False}, {"id": "p-9"}, 3]})
+    harness = HandlerHarness(strip=strip)
+    answer = harness.send({"batch": [{"id": "p-7"}, {"id": "p-8", "consent": False}, {"id": "p-9"}, 3]})
 
     assert content(answer) == {
         "success": True,
@@ -89,17 +89,17 @@ def test_suppressed_events_are_dropped_and_counted(tmp_path: Path) -> None:
         "kept": 1,
         "verdicts": {"1": "dropped", "2": "dropped", "3": "kept:malformed"},
     }
-    assert len(stage.payloads) == 2
+    assert len(harness.payloads) == 2
     assert (strip.counts["opted_out"], strip.counts["suppressed"], strip.counts["unreadable"]) == (1, 1, 1)
     strip.suppress(Suppression())
-    assert content(stage.send({"batch": [{"id": "p-9"}]}))["accepted"] == 1
+    assert content(harness.send({"batch": [{"id": "p-9"}]}))["accepted"] == 1
 
 
 def test_without_an_encryption_key_a_request_is_rejected_and_retried(tmp_path: Path) -> None:
-    stage = HandlerHarness(strip=source_redactor(UnavailableKeys(tmp_path)))
+    harness = HandlerHarness(strip=source_redactor(UnavailableKeys(tmp_path)))
 
-    assert code(stage.send(batch({"id": "p-7"}))) == (503, "keys")
-    assert stage.payloads == []
+    assert code(harness.send(batch({"id": "p-7"}))) == (503, "keys")
+    assert harness.payloads == []
 
 
 def test_sealed_frames_are_delivered_from_the_spool_to_the_vault(tmp_path: Path) -> None:
@@ -172,19 +172,19 @@ def test_a_segment_stays_until_the_vault_has_its_sealed_frames(tmp_path: Path) -
 
 
 def test_an_unreadable_body_is_encrypted_with_the_key_of_its_day(tmp_path: Path) -> None:
-    stage = HandlerHarness(strip=source_redactor(LocalKeyring(tmp_path)))
-    stage.send('{"batch":[{"email":"' + CANARY)
+    harness = HandlerHarness(strip=source_redactor(LocalKeyring(tmp_path)))
+    harness.send('{"batch":[{"email":"' + CANARY)
 
-    (sealed,) = stage.sealed
+    (sealed,) = harness.sealed
     ((kind, _),) = json.loads(sealed)
     assert kind == SealedKind.UNREADABLE
-    assert "canary" not in b"".join([*stage.payloads, sealed]).decode()
+    assert "canary" not in b"".join([*harness.payloads, sealed]).decode()
 
 
 @pytest.mark.parametrize("field", ["messageId", "timestamp", "name"])
 def test_headers_and_addresses_are_not_stored(tmp_path: Path, field: str) -> None:
-    stage = HandlerHarness(strip=source_redactor(LocalKeyring(tmp_path)))
-    stage.send({"batch": [{"id": "p-7", field: "x"}]}, f"/v1/batch?who={CANARY}", referer=CANARY, user_agent=CANARY)
+    harness = HandlerHarness(strip=source_redactor(LocalKeyring(tmp_path)))
+    harness.send({"batch": [{"id": "p-7", field: "x"}]}, f"/v1/batch?who={CANARY}", referer=CANARY, user_agent=CANARY)
 
-    assert b"canary" not in b"".join(stage.payloads)
-    assert b"203.0.113.77" not in b"".join(stage.payloads)
+    assert b"canary" not in b"".join(harness.payloads)
+    assert b"203.0.113.77" not in b"".join(harness.payloads)

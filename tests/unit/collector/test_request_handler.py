@@ -33,12 +33,12 @@ def headers(answer: Any) -> dict[str, str]:
 
 @pytest.mark.parametrize("path", ["/v1/batch", "/v1/b", "/v1/import", "/beacon/v1/batch"])
 def test_a_batch_is_accepted_at_every_batch_path(path: str) -> None:
-    stage = HandlerHarness()
+    harness = HandlerHarness()
 
-    answer = stage.send({"batch": [TRACK, {"b": 2}], "context": {"app": "x"}, "sentAt": "2026-11-23T12:00:00Z"}, path)
+    answer = harness.send({"batch": [TRACK, {"b": 2}], "context": {"app": "x"}, "sentAt": "2026-11-23T12:00:00Z"}, path)
 
     assert (answer.status, content(answer)) == (200, {"success": True, "accepted": 2, "kept": 0})
-    first, second = stage.events()
+    first, second = harness.events()
     stamp = first.pop("_collector")
     assert first == {**TRACK, "context": {"app": "x"}}
     assert stamp == {
@@ -62,27 +62,27 @@ def test_a_batch_is_accepted_at_every_batch_path(path: str) -> None:
     "name", ["track", "identify", "page", "screen", "group", "alias", "t", "i", "p", "s", "g", "a"]
 )
 def test_a_single_event_is_accepted_at_its_short_and_long_path(name: str) -> None:
-    stage = HandlerHarness()
+    harness = HandlerHarness()
 
-    assert content(stage.send(TRACK, f"/v1/{name}"))["accepted"] == 1
-    assert stage.events()[0]["event"] == "click"
+    assert content(harness.send(TRACK, f"/v1/{name}"))["accepted"] == 1
+    assert harness.events()[0]["event"] == "click"
 
 
 def test_cloud_events_are_accepted_singly_and_in_batches() -> None:
-    stage = HandlerHarness()
+    harness = HandlerHarness()
     event = {"specversion": "1.0", "id": "c-1", "source": "/shop", "type": "order", "time": "2026-11-23T11:00:00Z"}
 
-    stage.send(event, "/v1/events", content_type="application/cloudevents+json")
-    stage.send([event, event], "/v1/events", content_type="application/cloudevents-batch+json")
+    harness.send(event, "/v1/events", content_type="application/cloudevents+json")
+    harness.send([event, event], "/v1/events", content_type="application/cloudevents-batch+json")
 
-    assert [item["_collector"]["id"] for item in stage.events()] == ["c-1"] * 3
-    assert stage.events()[0]["_collector"]["time"] == "2026-11-23T11:00:00.000Z"
+    assert [item["_collector"]["id"] for item in harness.events()] == ["c-1"] * 3
+    assert harness.events()[0]["_collector"]["time"] == "2026-11-23T11:00:00.000Z"
 
 
 def test_lines_are_accepted_with_any_content_type() -> None:
-    stage = HandlerHarness()
+    harness = HandlerHarness()
     for kind in ("application/x-ndjson", "text/plain", ""):
-        assert content(stage.send('{"a":1}\n{"b":2}\n', "/v1/events", content_type=kind))["accepted"] == 2
+        assert content(harness.send('{"a":1}\n{"b":2}\n', "/v1/events", content_type=kind))["accepted"] == 2
 
 
 BAD = [
@@ -98,15 +98,15 @@ BAD = [
 
 @pytest.mark.parametrize("bad", BAD, ids=lambda text: text[:12])
 def test_one_malformed_event_of_a_hundred_is_quarantined_and_does_not_affect_others(bad: str) -> None:
-    stage = HandlerHarness()
+    harness = HandlerHarness()
     good = [json.dumps({"n": number}) for number in range(99)]
     events = [*good[:40], bad, *good[40:]]
 
-    answer = stage.send('{"batch":[' + ",".join(events) + "]}")
+    answer = harness.send('{"batch":[' + ",".join(events) + "]}")
 
     assert answer.status == 200
     assert content(answer) == {"success": True, "accepted": 99, "kept": 1, "verdicts": {"40": "kept:malformed"}}
-    landed = stage.landed()
+    landed = harness.landed()
     assert [item["n"] for item in landed if not isinstance(item, Malformed)] == list(range(99))
     [malformed] = [item for item in landed if isinstance(item, Malformed)]
     assert b'"seq":41,' in malformed.raw, "quarantine says which one it was"
@@ -119,91 +119,94 @@ def test_without_quarantine_an_unreadable_event_would_be_lost(monkeypatch: pytes
         return [parts if event.value is not None else None for event, parts in zip(sent.events, stamped, strict=True)]
 
     monkeypatch.setattr(request_handler, "stamp_events", dropping)
-    stage = HandlerHarness()
+    harness = HandlerHarness()
 
-    stage.send('{"batch":[{"n":1},{broken},{"n":2}]}')
+    harness.send('{"batch":[{"n":1},{broken},{"n":2}]}')
 
-    assert [item["n"] for item in stage.landed()] == [1, 2], "nothing is in quarantine"
+    assert [item["n"] for item in harness.landed()] == [1, 2], "nothing is in quarantine"
 
 
 def test_half_a_surrogate_pair_is_accepted() -> None:
-    stage = HandlerHarness()
+    harness = HandlerHarness()
 
-    answer = stage.send('{"batch":[{"a":"cut \\ud83d"},{"b":1}]}')
+    answer = harness.send('{"batch":[{"a":"cut \\ud83d"},{"b":1}]}')
 
     assert content(answer)["accepted"] == 2
-    assert b'"a":"cut \\ud83d"' in stage.payloads[0]
-    assert [event["b"] for event in stage.events() if "b" in event] == [1]
+    assert b'"a":"cut \\ud83d"' in harness.payloads[0]
+    assert [event["b"] for event in harness.events() if "b" in event] == [1]
 
 
 def test_an_unclosed_event_is_quarantined_with_its_content_and_nothing_is_dropped() -> None:
-    stage = HandlerHarness()
+    harness = HandlerHarness()
 
-    answer = stage.send('{"batch":[{"a":1},{"open":[{"b":2},{"c":3}]}')
-    torn = stage.send('{"batch":[{"a":1},{"list":[{"x":1},{"y":2},{"z')
+    answer = harness.send('{"batch":[{"a":1},{"open":[{"b":2},{"c":3}]}')
+    torn = harness.send('{"batch":[{"a":1},{"list":[{"x":1},{"y":2},{"z')
 
     assert (content(answer)["accepted"], content(answer)["kept"]) == (2, 0)
     assert (content(torn)["accepted"], content(torn)["kept"]) == (1, 1)
-    assert b'{\\"x\\":1},{\\"y\\":2},{\\"z' in stage.payloads[-1], "what is inside of it is no event of its own"
+    assert b'{\\"x\\":1},{\\"y\\":2},{\\"z' in harness.payloads[-1], "what is inside of it is no event of its own"
 
 
 @pytest.mark.parametrize("body", [b"", b"\xff\xfe", b"3", b"[]", b'{"no":"batch"}', gzip.compress(b"{}")[:9]])
 def test_every_body_with_a_valid_key_and_size_is_accepted(body: bytes) -> None:
-    stage = HandlerHarness()
+    harness = HandlerHarness()
 
-    assert stage.send(body).status == 200
+    assert harness.send(body).status == 200
     if body:
-        assert isinstance(stage.landed()[0], Malformed)
+        assert isinstance(harness.landed()[0], Malformed)
 
 
 def test_a_number_beyond_double_precision_lands_unchanged() -> None:
-    stage = HandlerHarness()
-    stage.send('{"batch":[{"n":100000000000000000000000000001, "p":1.10,"_collector":{"seq":9},"c":"_collector"}]}')
+    harness = HandlerHarness()
+    harness.send('{"batch":[{"n":100000000000000000000000000001, "p":1.10,"_collector":{"seq":9},"c":"_collector"}]}')
 
-    assert stage.payloads[0].endswith(b',"n":100000000000000000000000000001,"p":1.10,"c":"_collector"}')
-    assert stage.events()[0]["_collector"]["seq"] == 1, "a client's own stamp is nobody's"
+    assert harness.payloads[0].endswith(b',"n":100000000000000000000000000001,"p":1.10,"c":"_collector"}')
+    assert harness.events()[0]["_collector"]["seq"] == 1, "a client's own stamp is nobody's"
 
 
 @pytest.mark.parametrize("where", ["basic", "query", "body"])
 def test_the_key_is_in_the_header_the_query_or_the_body(where: str) -> None:
-    stage = HandlerHarness()
+    harness = HandlerHarness()
     body: dict[str, Any] = {"batch": [TRACK]}
     match where:
         case "basic":
-            answer = stage.send(body)
+            answer = harness.send(body)
         case "query":
-            answer = stage.send(body, "/v1/batch?x=1&writeKey=key+of%20games", key=None)
+            answer = harness.send(body, "/v1/batch?x=1&writeKey=key+of%20games", key=None)
         case _:
-            answer = stage.send(body | {"writeKey": KEY}, key=None)
+            answer = harness.send(body | {"writeKey": KEY}, key=None)
 
     assert answer.status == 200
-    assert code(stage.send(body | {"writeKey": "other"}, key="other" if where == "basic" else None)) == (401, "bad_key")
-    assert code(stage.send(body, key=None)) == (401, "bad_key")
-    assert len(stage.payloads) == 1
+    assert code(harness.send(body | {"writeKey": "other"}, key="other" if where == "basic" else None)) == (
+        401,
+        "bad_key",
+    )
+    assert code(harness.send(body, key=None)) == (401, "bad_key")
+    assert len(harness.payloads) == 1
 
 
 def test_an_old_key_is_valid_to_the_end_of_its_last_day_together_with_the_new_one() -> None:
     keys = [{"sha256": digest(KEY), "until": "2026-11-23"}, {"sha256": digest("new")}]
-    stage = HandlerHarness(declared({"keys": keys}))
+    harness = HandlerHarness(declared({"keys": keys}))
     body = {"batch": [TRACK]}
 
-    assert [stage.send(body, key=key).status for key in (KEY, "new")] == [200, 200]
-    stage.now = NOW + 12 * 3600 + 1
-    assert [stage.send(body, key=key).status for key in (KEY, "new")] == [401, 200]
+    assert [harness.send(body, key=key).status for key in (KEY, "new")] == [200, 200]
+    harness.now = NOW + 12 * 3600 + 1
+    assert [harness.send(body, key=key).status for key in (KEY, "new")] == [401, 200]
 
 
 def test_scripts_of_declared_origins_may_send_and_read_every_response() -> None:
-    stage = HandlerHarness()
+    harness = HandlerHarness()
     body = {"batch": [TRACK]}
     allowed = [
-        stage.send(body, origin=ORIGIN),
-        stage.send(body, origin=ORIGIN, key="other"),
-        stage.send(b"x" * ((4 << 20) + 1), origin=ORIGIN),
-        stage.send(body, origin=ORIGIN, content_encoding="br"),
-        stage.send(body, "/v1/nothing", origin=ORIGIN),
+        harness.send(body, origin=ORIGIN),
+        harness.send(body, origin=ORIGIN, key="other"),
+        harness.send(b"x" * ((4 << 20) + 1), origin=ORIGIN),
+        harness.send(body, origin=ORIGIN, content_encoding="br"),
+        harness.send(body, "/v1/nothing", origin=ORIGIN),
     ]
-    stage.refusal = "spool_full"
-    allowed.append(stage.send(body, origin=ORIGIN))
+    harness.refusal = "spool_full"
+    allowed.append(harness.send(body, origin=ORIGIN))
 
     assert [answer.status for answer in allowed] == [200, 401, 413, 415, 404, 503]
     for answer in allowed:
@@ -214,19 +217,19 @@ def test_scripts_of_declared_origins_may_send_and_read_every_response() -> None:
 
 
 def test_without_its_headers_an_error_could_not_be_read_by_a_script(monkeypatch: pytest.MonkeyPatch) -> None:
-    stage = HandlerHarness()
-    names = [name for name, _ in stage.send({"batch": []}, key="another", origin=ORIGIN).headers]
-    monkeypatch.setattr(stage.door, "with_cors", lambda head, answer: answer)
-    bare = [name for name, _ in stage.send({"batch": []}, key="another", origin=ORIGIN).headers]
+    harness = HandlerHarness()
+    names = [name for name, _ in harness.send({"batch": []}, key="another", origin=ORIGIN).headers]
+    monkeypatch.setattr(harness.door, "with_cors", lambda head, answer: answer)
+    bare = [name for name, _ in harness.send({"batch": []}, key="another", origin=ORIGIN).headers]
 
     assert b"access-control-allow-origin" in names
     assert b"access-control-allow-origin" not in bare
 
 
 def test_scripts_of_other_origins_are_rejected() -> None:
-    stage = HandlerHarness()
+    harness = HandlerHarness()
 
-    answer = stage.send({"batch": [TRACK]}, origin="https://evil.example.org")
+    answer = harness.send({"batch": [TRACK]}, origin="https://evil.example.org")
 
     assert code(answer) == (403, "origin")
     assert "access-control-allow-origin" not in headers(answer)
@@ -237,38 +240,38 @@ def test_scripts_of_other_origins_are_rejected() -> None:
 
 
 def test_a_rate_limit_counts_events_and_returns_when_to_retry() -> None:
-    stage = HandlerHarness(declared({"rate": {"events_per_second": 0.001, "burst": 100}}))
+    harness = HandlerHarness(declared({"rate": {"events_per_second": 0.001, "burst": 100}}))
     body = {"batch": [TRACK] * 60}
 
-    statuses = [stage.send(body).status for _ in range(3)]
-    answer = stage.send(body)
+    statuses = [harness.send(body).status for _ in range(3)]
+    answer = harness.send(body)
 
     assert statuses == [200, 200, 429], "what was counted only when it was read may go beyond by one request"
     assert code(answer) == (429, "rate")
     assert 1 <= int(headers(answer)["retry-after"]) <= 30
-    assert len(stage.payloads) == 120
+    assert len(harness.payloads) == 120
 
 
 @pytest.mark.parametrize("problem", ["spool_full", "disk"])
 def test_a_full_spool_rejects_before_the_body_is_read(problem: str) -> None:
-    stage = HandlerHarness()
-    stage.refusal = problem
+    harness = HandlerHarness()
+    harness.refusal = problem
 
-    answer = stage.send({"batch": [TRACK]})
+    answer = harness.send({"batch": [TRACK]})
 
     assert code(answer) == (503, problem)
     assert 1 <= int(headers(answer)["retry-after"]) <= 30
 
 
 def test_a_body_that_decompresses_beyond_the_limit_is_too_large() -> None:
-    stage = HandlerHarness()
+    harness = HandlerHarness()
 
     bomb = gzip.compress(bytes(64 << 20), 1) * 14  # 900 MB
 
     assert len(bomb) < 4 << 20
-    assert code(stage.send(bomb, content_encoding="gzip")) == (413, "too_large")
-    assert code(stage.send(b"{}", content_length=str(1 << 40))) == (413, "too_large")
-    assert stage.send(gzip.compress(json.dumps({"batch": [TRACK]}).encode()), content_encoding="gzip").status == 200
+    assert code(harness.send(bomb, content_encoding="gzip")) == (413, "too_large")
+    assert code(harness.send(b"{}", content_length=str(1 << 40))) == (413, "too_large")
+    assert harness.send(gzip.compress(json.dumps({"batch": [TRACK]}).encode()), content_encoding="gzip").status == 200
 
 
 def test_every_rejection_has_the_fields_and_the_status_that_sdks_expect() -> None:
@@ -281,12 +284,12 @@ def test_every_rejection_has_the_fields_and_the_status_that_sdks_expect() -> Non
 
 
 def test_the_api_gateway_layout_has_the_event_in_its_body_and_no_address() -> None:
-    stage = HandlerHarness(declared({"wrap": "api_gateway"}))
-    stage.send({"batch": [{"eventName": "login", "eventTime": 7, "p": 1.10}, 3]})
+    harness = HandlerHarness(declared({"wrap": "api_gateway"}))
+    harness.send({"batch": [{"eventName": "login", "eventTime": 7, "p": 1.10}, 3]})
 
-    wrapper, broken = stage.events()
+    wrapper, broken = harness.events()
     assert wrapper["requestContext"]["requestId"] == "r1"
-    assert "203.0.113.77" not in json.dumps(stage.events())
+    assert "203.0.113.77" not in json.dumps(harness.events())
     event = json.loads(wrapper["body"])
     assert (event["eventName"], event["eventTime"], event["_collector"]["seq"]) == ("login", int(NOW), 1)
     assert wrapper["body"].endswith('"eventName":"login","p":1.1}') or wrapper["body"].endswith('"p": 1.1}')
@@ -313,18 +316,18 @@ def test_events_are_redacted_before_they_are_stored_and_unreadable_ones_are_not_
         def sealed_payload(self, request: str) -> bytes | None:
             return None
 
-    stage = HandlerHarness(strip=CanaryRedaction())
+    harness = HandlerHarness(strip=CanaryRedaction())
     events = [
         json.dumps({"a": 1, "email": canary}),
         json.dumps({"context": {"email": canary}}),
         f'{{"email":"{canary}"',
     ]
-    answer = stage.send('{"context":{"traits":"' + canary + '"},"batch":[' + ",".join(events))
+    answer = harness.send('{"context":{"traits":"' + canary + '"},"batch":[' + ",".join(events))
 
     assert content(answer)["verdicts"] == {"2": "kept:malformed"}
-    assert canary.encode() not in b"".join(stage.payloads)
-    assert stage.events()[0]["a"] == 1
-    assert b'"raw_bytes":29,"raw_sha256":"' in stage.payloads[2]
+    assert canary.encode() not in b"".join(harness.payloads)
+    assert harness.events()[0]["a"] == 1
+    assert b'"raw_bytes":29,"raw_sha256":"' in harness.payloads[2]
     unstripped = HandlerHarness()
     unstripped.send('{"batch":[' + ",".join(events))
     assert unstripped.payloads[2].count(canary.encode()) == 1, "the canary is one"

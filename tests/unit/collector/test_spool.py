@@ -133,17 +133,17 @@ def test_after_any_failure_acknowledgements_hold_and_numbers_have_no_gap(
     sent: dict[str, list[str]] = {}
     promised: set[str] = set()
     for life_number, (fails_at, sizes) in enumerate(lives):
-        life = SpoolRun(path, VolatileDisk(fails_at=fails_at, fault=failing(faults)), segment_bytes=segment_bytes)
+        spool_run = SpoolRun(path, VolatileDisk(fails_at=fails_at, fault=failing(faults)), segment_bytes=segment_bytes)
         names = []
         for number, size in enumerate(sizes):
             request = f"{life_number}.{number}"
             sent[request] = [f"{request}.{event}" for event in range(size)]
-            life.submit(request, sent[request])
+            spool_run.submit(request, sent[request])
             names.append(request)
-        life.wait(names)
-        promised |= {event for request in life.taken() for event in sent[request]}
-        numbers = {request: life.answers[request].first_seq for request in life.taken()}
-        life.end(chance)
+        spool_run.wait(names)
+        promised |= {event for request in spool_run.taken() for event in sent[request]}
+        numbers = {request: spool_run.answers[request].first_seq for request in spool_run.taken()}
+        spool_run.end(chance)
 
         there = events(path)
         assert promised <= {*there.values()}
@@ -171,11 +171,11 @@ def failing(faults: dict[int, str]) -> Callable[[str, int, int], int]:
 
 @pytest.mark.parametrize("off", ["syncs", "syncs_folder"])
 def test_without_the_sync_of_a_file_or_its_name_an_acknowledged_event_would_be_lost(tmp_path: Path, off: str) -> None:
-    life = SpoolRun(tmp_path, VolatileDisk(**{off: False}))
-    life.send("a")
-    life.end(random.Random(1), keeps=0.0)
+    spool_run = SpoolRun(tmp_path, VolatileDisk(**{off: False}))
+    spool_run.send("a")
+    spool_run.end(random.Random(1), keeps=0.0)
 
-    assert life.taken() == ["a"]
+    assert spool_run.taken() == ["a"]
     assert events(tmp_path) == {}
 
 
@@ -188,11 +188,11 @@ class EarlySpool(Spool):
 
 
 def test_an_acknowledgement_before_the_commit_would_be_false(tmp_path: Path) -> None:
-    life = SpoolRun(tmp_path, VolatileDisk(fails_at=2), spool=EarlySpool)
-    life.send("a")
-    life.end(random.Random(1), keeps=0.0)
+    spool_run = SpoolRun(tmp_path, VolatileDisk(fails_at=2), spool=EarlySpool)
+    spool_run.send("a")
+    spool_run.end(random.Random(1), keeps=0.0)
 
-    assert (life.taken(), events(tmp_path)) == (["a"], {})
+    assert (spool_run.taken(), events(tmp_path)) == (["a"], {})
 
 
 def test_all_queued_requests_are_synced_once(tmp_path: Path) -> None:
@@ -204,13 +204,13 @@ def test_all_queued_requests_are_synced_once(tmp_path: Path) -> None:
             gate.wait(WAIT_SECONDS)
         return size
 
-    life = SpoolRun(tmp_path, VolatileDisk(fault=slow))
+    spool_run = SpoolRun(tmp_path, VolatileDisk(fault=slow))
     names = requests("a", 100)
     for name in names:
-        life.submit(name, [name])
+        spool_run.submit(name, [name])
     gate.set()
-    life.wait(names)
-    life.end()
+    spool_run.wait(names)
+    spool_run.end()
 
     assert len(syncs) <= 4, "the header, the first ones, and all the others together"
     assert list(events(tmp_path).values()) == names
@@ -218,20 +218,20 @@ def test_all_queued_requests_are_synced_once(tmp_path: Path) -> None:
 
 def test_a_failed_sync_is_not_repeated_and_the_next_request_begins_a_segment(tmp_path: Path) -> None:
     faults = Faults()
-    life = SpoolRun(tmp_path, VolatileDisk(fault=faults))
-    life.send("a")
+    spool_run = SpoolRun(tmp_path, VolatileDisk(fault=faults))
+    spool_run.send("a")
     faults.kinds["sync"] = errno.EIO
-    life.send("b")
+    spool_run.send("b")
     faults.kinds.clear()
-    life.send("c")
+    spool_run.send("c")
     segments = {call for call in faults.calls if call == "create"}
-    life.end()
+    spool_run.end()
 
-    assert [life.answers[name].problem for name in "abc"] == [None, "disk", None]
-    assert life.answers["c"].first_seq == 2, "the number of what was not taken is given again"
+    assert [spool_run.answers[name].problem for name in "abc"] == [None, "disk", None]
+    assert spool_run.answers["c"].first_seq == 2, "the number of what was not taken is given again"
     assert faults.calls.count("create") == 2, segments
     assert events(tmp_path) == {1: "a", 2: "c"}
-    assert life.errors == []
+    assert spool_run.errors == []
 
 
 class ContinuingSpool(Spool):
@@ -243,15 +243,15 @@ class ContinuingSpool(Spool):
 
 def test_continuing_after_a_failed_sync_would_give_one_number_to_two_events(tmp_path: Path) -> None:
     faults = Faults()
-    life = SpoolRun(tmp_path, VolatileDisk(fault=faults), spool=ContinuingSpool)
-    life.send("a")
+    spool_run = SpoolRun(tmp_path, VolatileDisk(fault=faults), spool=ContinuingSpool)
+    spool_run.send("a")
     faults.kinds["sync"] = errno.EIO
-    life.send("b")
+    spool_run.send("b")
     faults.kinds.clear()
-    life.send("c")
-    life.end()
+    spool_run.send("c")
+    spool_run.end()
 
-    assert life.taken() == ["a", "c"]
+    assert spool_run.taken() == ["a", "c"]
     with pytest.raises(AssertionError, match="a number twice"):
         events(tmp_path)
 
@@ -276,34 +276,34 @@ class Faults:
 
 def test_two_failed_syncs_in_a_row_end_the_process(tmp_path: Path) -> None:
     faults = Faults()
-    life = SpoolRun(tmp_path, VolatileDisk(fault=faults))
-    life.send("a")
+    spool_run = SpoolRun(tmp_path, VolatileDisk(fault=faults))
+    spool_run.send("a")
     faults.kinds["sync"] = errno.EIO
-    life.send("b")
-    assert life.errors == []
-    life.send("c")
-    life.end()
+    spool_run.send("b")
+    assert spool_run.errors == []
+    spool_run.send("c")
+    spool_run.end()
 
-    assert [(error.condition, error.exit_code) for error in life.errors] == [("SPOOL_FAILED", 21)]
+    assert [(error.condition, error.exit_code) for error in spool_run.errors] == [("SPOOL_FAILED", 21)]
     assert events(tmp_path) == {1: "a"}
 
 
 def test_a_full_disk_rejects_requests_and_the_segment_continues_once_there_is_space(tmp_path: Path) -> None:
     faults = Faults()
-    life = SpoolRun(tmp_path, VolatileDisk(fault=faults))
-    life.send("a")
+    spool_run = SpoolRun(tmp_path, VolatileDisk(fault=faults))
+    spool_run.send("a")
     faults.kinds["write"] = errno.ENOSPC
     for name in "bcde":
-        life.send(name)
+        spool_run.send(name)
     faults.kinds.clear()
-    life.send("f")
-    life.end()
+    spool_run.send("f")
+    spool_run.end()
 
-    assert [life.answers[name].problem for name in "abcdef"] == [None, *["disk"] * 4, None]
+    assert [spool_run.answers[name].problem for name in "abcdef"] == [None, *["disk"] * 4, None]
     assert faults.calls.count("create") == 1
     assert "truncate" in faults.calls
     assert events(tmp_path) == {1: "a", 2: "f"}
-    assert life.errors == [], "no reason to end"
+    assert spool_run.errors == [], "no reason to end"
 
 
 @pytest.mark.parametrize("truncates", [True, False])
@@ -311,16 +311,16 @@ def test_a_partial_write_on_a_full_disk_is_truncated_so_its_number_is_not_reused
     tmp_path: Path, truncates: bool
 ) -> None:
     faults = Faults(takes=50)  # the first event of the request, and a piece of the second
-    life = SpoolRun(tmp_path, VolatileDisk(fault=faults, truncates=truncates))
-    life.send("a")
+    spool_run = SpoolRun(tmp_path, VolatileDisk(fault=faults, truncates=truncates))
+    spool_run.send("a")
     faults.kinds["write"] = errno.ENOSPC
-    life.submit("b", ["b1", "b2"])
-    life.wait(["b"])
+    spool_run.submit("b", ["b1", "b2"])
+    spool_run.wait(["b"])
     faults.kinds.clear()
-    life.send("c")
-    life.end()
+    spool_run.send("c")
+    spool_run.end()
 
-    assert life.taken() == ["a", "c"]
+    assert spool_run.taken() == ["a", "c"]
     if truncates:
         assert events(tmp_path) == {1: "a", 2: "c"}
     else:
@@ -387,8 +387,8 @@ def test_a_segment_also_ends_by_age_and_readers_see_durable_events_only(tmp_path
 
 
 def test_submissions_after_the_close_are_rejected(tmp_path: Path) -> None:
-    life = SpoolRun(tmp_path, VolatileDisk())
-    life.end()
-    life.send("a")
+    spool_run = SpoolRun(tmp_path, VolatileDisk())
+    spool_run.end()
+    spool_run.send("a")
 
-    assert life.answers["a"].problem == "draining"
+    assert spool_run.answers["a"].problem == "draining"

@@ -17,104 +17,104 @@ def at(**ago: float) -> str:
     return (RECEIVED - timedelta(**ago)).isoformat().replace("+00:00", "Z")
 
 
-def stamps(stage: HandlerHarness) -> list[dict[str, object]]:
-    return [event["_collector"] for event in stage.events()]
+def stamps(harness: HandlerHarness) -> list[dict[str, object]]:
+    return [event["_collector"] for event in harness.events()]
 
 
 @pytest.mark.parametrize("hours", [-1, 1])
 def test_a_clock_that_is_an_hour_off_is_corrected(hours: int) -> None:
-    stage = HandlerHarness()
+    harness = HandlerHarness()
     wrong = timedelta(hours=hours)
     happened = [RECEIVED + wrong - timedelta(seconds=seconds) for seconds in (30, 20, 10)]
 
     batch = [{"timestamp": time.isoformat()} for time in happened]
-    stage.send({"batch": batch, "sentAt": (RECEIVED + wrong).isoformat()})
+    harness.send({"batch": batch, "sentAt": (RECEIVED + wrong).isoformat()})
 
-    assert [stamp["time"] for stamp in stamps(stage)] == [iso(int((NOW - ago) * 1000)) for ago in (30, 20, 10)]
-    assert {tuple(stamp["flags"]) for stamp in stamps(stage)} == {("skewed",)}  # type: ignore[arg-type]
-    assert [event["timestamp"] for event in stage.events()] == [time.isoformat() for time in happened]
+    assert [stamp["time"] for stamp in stamps(harness)] == [iso(int((NOW - ago) * 1000)) for ago in (30, 20, 10)]
+    assert {tuple(stamp["flags"]) for stamp in stamps(harness)} == {("skewed",)}  # type: ignore[arg-type]
+    assert [event["timestamp"] for event in harness.events()] == [time.isoformat() for time in happened]
 
 
 @pytest.mark.parametrize("threshold", ["as declared", "off"])
 def test_a_devices_order_is_preserved_although_batches_are_delayed(threshold: str) -> None:
-    stage = HandlerHarness(declared(skew_minutes=5 if threshold == "as declared" else 1e-9))
+    harness = HandlerHarness(declared(skew_minutes=5 if threshold == "as declared" else 1e-9))
     chance = random.Random(3)
     for number in range(30):
         happened = NOW + number
-        stage.now = happened + chance.uniform(0.1, 60)
-        stage.send({"batch": [{"timestamp": iso(int(happened * 1000))}], "sentAt": iso(int(happened * 1000) + 50)})
+        harness.now = happened + chance.uniform(0.1, 60)
+        harness.send({"batch": [{"timestamp": iso(int(happened * 1000))}], "sentAt": iso(int(happened * 1000) + 50)})
 
-    times = [stamp["time"] for stamp in stamps(stage)]
+    times = [stamp["time"] for stamp in stamps(harness)]
 
     assert (times == sorted(times)) == (threshold == "as declared")  # type: ignore[type-var]
 
 
 def test_a_retry_with_the_time_of_its_first_attempt_is_not_shifted() -> None:
-    stage = HandlerHarness()
+    harness = HandlerHarness()
     newest = at(hours=1)
 
-    stage.send({"batch": [{"timestamp": at(hours=3)}, {"timestamp": newest}], "sentAt": at(hours=2)})
+    harness.send({"batch": [{"timestamp": at(hours=3)}, {"timestamp": newest}], "sentAt": at(hours=2)})
 
-    assert [stamp["time"] for stamp in stamps(stage)] == [
+    assert [stamp["time"] for stamp in stamps(harness)] == [
         iso(int((NOW - 3 * 3600) * 1000)),
         iso(int((NOW - 3600) * 1000)),
     ]
-    assert all("flags" not in stamp for stamp in stamps(stage))
+    assert all("flags" not in stamp for stamp in stamps(harness))
 
 
 def test_late_and_future_events_are_flagged_and_never_dropped() -> None:
-    stage = HandlerHarness(declared(late_hours=2))
-    stage.send({"batch": [{"timestamp": at(hours=3)}, {"timestamp": at(hours=-1)}, {"timestamp": "nonsense"}]})
+    harness = HandlerHarness(declared(late_hours=2))
+    harness.send({"batch": [{"timestamp": at(hours=3)}, {"timestamp": at(hours=-1)}, {"timestamp": "nonsense"}]})
 
-    assert [stamp.get("flags") for stamp in stamps(stage)] == [["late"], ["future"], None]
+    assert [stamp.get("flags") for stamp in stamps(harness)] == [["late"], ["future"], None]
 
 
 def test_bots_are_flagged_by_their_user_agent() -> None:
-    stage = HandlerHarness()
+    harness = HandlerHarness()
     for agent in ("Mozilla/5.0 (compatible; Googlebot/2.1)", "Mozilla/5.0 (X11; Linux) Cubot", "Mozilla/5.0 (iPhone)"):
-        stage.send({"batch": [{}]}, user_agent=agent)
+        harness.send({"batch": [{}]}, user_agent=agent)
 
-    assert [stamp.get("flags") for stamp in stamps(stage)] == [["bot"], ["bot"], None]
+    assert [stamp.get("flags") for stamp in stamps(harness)] == [["bot"], ["bot"], None]
 
 
 def test_a_repeated_batch_without_ids_gets_the_same_ids() -> None:
-    stage = HandlerHarness()
+    harness = HandlerHarness()
     batch = [{"timestamp": at(seconds=5), "n": number} for number in range(3)]
-    stage.send({"batch": batch, "sentAt": at(seconds=1)})
-    stage.now += 70
-    stage.send({"batch": batch, "sentAt": at(seconds=-69)})
+    harness.send({"batch": batch, "sentAt": at(seconds=1)})
+    harness.now += 70
+    harness.send({"batch": batch, "sentAt": at(seconds=-69)})
 
-    ids = [stamp["id"] for stamp in stamps(stage)]
+    ids = [stamp["id"] for stamp in stamps(harness)]
     assert ids[:3] == ids[3:]
     assert len({*ids}) == 3
-    assert {stamp["id_from"] for stamp in stamps(stage)} == {"digest"}
+    assert {stamp["id_from"] for stamp in stamps(harness)} == {"digest"}
 
 
 def test_random_ids_would_duplicate_a_repeated_event(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("collector.stamps._event_id", lambda event, time, key: ("random", f'"{random.random()}"'))
-    stage = HandlerHarness()
+    harness = HandlerHarness()
     for _ in range(2):
-        stage.send({"batch": [{"timestamp": at(seconds=5), "n": 1}], "sentAt": at(seconds=1)})
+        harness.send({"batch": [{"timestamp": at(seconds=5), "n": 1}], "sentAt": at(seconds=1)})
 
-    assert len({str(stamp["id"]) for stamp in stamps(stage)}) == 2
+    assert len({str(stamp["id"]) for stamp in stamps(harness)}) == 2
 
 
 def test_an_event_without_a_time_gets_a_new_id_each_time() -> None:
-    stage = HandlerHarness()
-    stage.send({"batch": [{"n": 1}, {"n": 1}]})
+    harness = HandlerHarness()
+    harness.send({"batch": [{"n": 1}, {"n": 1}]})
 
-    assert [stamp["id_from"] for stamp in stamps(stage)] == ["random", "random"]
-    assert len({str(stamp["id"]) for stamp in stamps(stage)}) == 2
+    assert [stamp["id_from"] for stamp in stamps(harness)] == ["random", "random"]
+    assert len({str(stamp["id"]) for stamp in stamps(harness)}) == 2
 
 
 @pytest.mark.parametrize(
     ("event", "name"), [({"messageId": "m"}, "m"), ({"event_id": 7}, "7"), ({"id": 'q"\u2028'}, 'q"\u2028')]
 )
 def test_a_clients_id_is_kept(event: dict[str, object], name: str) -> None:
-    stage = HandlerHarness()
-    stage.send({"batch": [event]})
+    harness = HandlerHarness()
+    harness.send({"batch": [event]})
 
-    assert (stamps(stage)[0]["id"], stamps(stage)[0]["id_from"]) == (name, "client")
+    assert (stamps(harness)[0]["id"], stamps(harness)[0]["id_from"]) == (name, "client")
 
 
 @pytest.mark.parametrize(
@@ -127,10 +127,10 @@ def test_a_clients_id_is_kept(event: dict[str, object], name: str) -> None:
     ],
 )
 def test_an_address_set_by_the_client_is_ignored(hops: int, forwarded: str, address: str) -> None:
-    stage = HandlerHarness(declared(listen={"trusted_hops": hops}))
-    stage.send({"batch": [{}]}, x_forwarded_for=forwarded)
+    harness = HandlerHarness(declared(listen={"trusted_hops": hops}))
+    harness.send({"batch": [{}]}, x_forwarded_for=forwarded)
 
-    assert stamps(stage)[0]["ip"] == address
+    assert stamps(harness)[0]["ip"] == address
 
 
 @pytest.mark.parametrize(

@@ -129,7 +129,7 @@ def drivers(root: Path, servers: Servers) -> Iterator[Drivers]:
 class Bench:
     """A stage, the pipeline that reads it, and what its runs have read and landed."""
 
-    stage: SourceHarness
+    harness: SourceHarness
     drivers: Drivers
     root: Path
     limits: dict[str, Any]
@@ -202,8 +202,8 @@ def make_bench(servers: Servers, drivers: Drivers, root: Path) -> Callable[..., 
     """Makes a bench with a stage of its own: `make_bench("kafka", max_records_per_batch=3)`; without limits, ours."""
 
     def make(kind: str, **limits: Any) -> Bench:
-        stage = HARNESSES[kind](servers, f"{kind.replace('_', '')}{uuid.uuid4().hex[:6]}")
-        found = Bench(stage, drivers, root, limits or dict(stage.limits))
+        harness = HARNESSES[kind](servers, f"{kind.replace('_', '')}{uuid.uuid4().hex[:6]}")
+        found = Bench(harness, drivers, root, limits or dict(harness.limits))
         found.declare()
         return found
 

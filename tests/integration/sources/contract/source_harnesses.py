@@ -342,5 +342,5 @@ def tables_storage(address: ObjectStoreAddress, endpoint: str) -> StorageSpec:
 
 #: Which server each kind of source is run against.
 HARNESSES: Mapping[str, type[SourceHarness]] = {
-    stage.kind: stage for stage in (NotifiedHarness, ListedHarness, KafkaHarness, KinesisHarness, DeltaHarness)
+    harness.kind: harness for harness in (NotifiedHarness, ListedHarness, KafkaHarness, KinesisHarness, DeltaHarness)
 }

@@ -127,10 +127,10 @@ class QueryHarness:
 def make_harness(kinesis_server: Server, spark: SparkSession, tmp_path: Path) -> Callable[..., QueryHarness]:
     def make(*, shards: int = 1, state: str = "file") -> QueryHarness:
         stream = WireStream(kinesis_server.kinesis, shards)
-        stage = QueryHarness(kinesis_server, spark, tmp_path, stream, state=f"file://{tmp_path}/state")
+        harness = QueryHarness(kinesis_server, spark, tmp_path, stream, state=f"file://{tmp_path}/state")
         if state == "s3":
-            kinesis_server.s3.create_bucket(Bucket=stage.name)
-            stage.state = f"s3://{stage.name}/state"
-        return stage
+            kinesis_server.s3.create_bucket(Bucket=harness.name)
+            harness.state = f"s3://{harness.name}/state"
+        return harness
 
     return make

@@ -21,26 +21,26 @@ def test_a_query_can_change_its_mode_on_restart_while_the_stream_is_resharded(
     make_harness: Callable[..., QueryHarness], switches: MotoKinesis
 ) -> None:
     switches.retake_seconds, switches.heartbeat_seconds, switches.records_per_event = 0.5, 0.2, 50
-    stage = make_harness()
-    stage.actions = 2
-    stage.put(*numbers(0, 300))
+    harness = make_harness()
+    harness.actions = 2
+    harness.put(*numbers(0, 300))
 
-    assert stage.drain(maxRecords=200, **FAN_OUT) == doubled(numbers(0, 200)) + doubled(numbers(200, 300))
+    assert harness.drain(maxRecords=200, **FAN_OUT) == doubled(numbers(0, 200)) + doubled(numbers(200, 300))
     pushed = switches.subscriptions
     assert pushed > 0
-    stage.split(0)
-    stage.put(*numbers(300, 600))
-    assert sorted(stage.drain(maxRecords=200), key=int) == sorted(doubled(numbers(300, 600)), key=int)
+    harness.split(0)
+    harness.put(*numbers(300, 600))
+    assert sorted(harness.drain(maxRecords=200), key=int) == sorted(doubled(numbers(300, 600)), key=int)
     assert switches.subscriptions == pushed, "polled"
-    stage.merge(1, 2)
-    stage.put(*numbers(600, 700))
-    assert sorted(stage.drain(**FAN_OUT), key=int) == sorted(doubled(numbers(600, 700)), key=int)
+    harness.merge(1, 2)
+    harness.put(*numbers(600, 700))
+    assert sorted(harness.drain(**FAN_OUT), key=int) == sorted(doubled(numbers(600, 700)), key=int)
     assert switches.subscriptions > pushed
 
-    for first, again in zip(stage.batches[::2], stage.batches[1::2], strict=True):
+    for first, again in zip(harness.batches[::2], harness.batches[1::2], strict=True):
         assert first.batch_id == again.batch_id
         assert first.digest == again.digest
-    shards = [row["shard_id"][-1] for batch in stage.batches for row in batch.rows]
+    shards = [row["shard_id"][-1] for batch in harness.batches for row in batch.rows]
     assert [shard for at, shard in enumerate(shards) if at == 0 or shards[at - 1] != shard][-1] == "3"
 
 

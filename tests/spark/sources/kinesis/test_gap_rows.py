@@ -27,13 +27,13 @@ pytestmark = [pytest.mark.spark, pytest.mark.integration]
 MESSAGING = {"access_key": "env:DELTAWORKS_AWS_ACCESS_KEY", "secret_key": "env:DELTAWORKS_AWS_SECRET_KEY"}
 
 
-def put(stage: QueryHarness, *numbers: int) -> None:
+def put(harness: QueryHarness, *numbers: int) -> None:
     for number in numbers:
-        stage.put(order(number).decode(), key=str(number))
+        harness.put(order(number).decode(), key=str(number))
 
 
-def with_stream(project: Project, stage: QueryHarness) -> Project:
-    aws = AwsSpec.model_validate({"endpoint": stage.server.endpoint} | MESSAGING)
+def with_stream(project: Project, harness: QueryHarness) -> Project:
+    aws = AwsSpec.model_validate({"endpoint": harness.server.endpoint} | MESSAGING)
     environment = project.catalog.environment.model_copy(update={"messaging": aws})
     return replace(project, catalog=replace(project.catalog, environment=environment))
 
@@ -42,9 +42,9 @@ def run(spark: SparkSession, project: Project) -> None:
     IngestRun(spark, project.catalog, "shop", available_now=True).run()
 
 
-def pass_retention(stage: QueryHarness, project: Project, *, hours: float) -> None:
+def pass_retention(harness: QueryHarness, project: Project, *, hours: float) -> None:
     """Make what is in the stream, and the query's last reading of it, older than the stream keeps records."""
-    stage.age(hours)
+    harness.age(hours)
     state = Path(project.catalog.environment.lake.prefix) / paths.pipeline_control("shop", "kinesis")
     for path in state.rglob("*/shardId-*.json"):
         end = json.loads(path.read_text())
@@ -60,14 +60,14 @@ def test_a_gap_is_a_row_in_quarantine_if_data_loss_is_allowed(
     monkeypatch: pytest.MonkeyPatch,
     protected: bool,
 ) -> None:
-    stage = make_harness()
-    source = {"kind": "kinesis", "stream": stage.name}
-    project = with_stream(project_of(source), stage)
-    put(stage, 1, 2)
+    harness = make_harness()
+    source = {"kind": "kinesis", "stream": harness.name}
+    project = with_stream(project_of(source), harness)
+    put(harness, 1, 2)
     run(spark, project)
-    put(stage, 3, 4)
-    pass_retention(stage, project, hours=30)
-    put(stage, 5)
+    put(harness, 3, 4)
+    pass_retention(harness, project, hours=30)
+    put(harness, 5)
     with pytest.raises(Exception, match="KINESIS_POSITION_EXPIRED") as stopped:
         run(spark, project)
     assert isinstance(as_deltaworks_error(stopped.value), DeltaworksError)
@@ -75,10 +75,10 @@ def test_a_gap_is_a_row_in_quarantine_if_data_loss_is_allowed(
 
     if not protected:
         monkeypatch.setattr(QueryState, "gaps", lambda *_: [])
-    allowed = with_stream(project_of(source | {"allow_data_loss": True}), stage)
+    allowed = with_stream(project_of(source | {"allow_data_loss": True}), harness)
     run(spark, allowed)
     lost = read_heartbeat(open_objects(allowed.catalog.environment.lake), "control/pipelines/shop/heartbeat.json")
-    put(stage, 6)
+    put(harness, 6)
     run(spark, allowed)
 
     assert numbers(allowed) == [1, 2, 5, 6]
@@ -91,6 +91,6 @@ def test_a_gap_is_a_row_in_quarantine_if_data_loss_is_allowed(
     assert [reason["code"] for reason in row["reasons"]] == ["records_lost"]
     assert "shardId-000000000000 behind 49" in row["reasons"][0]["detail"]
     record = json.loads(row["record"])
-    assert (record["stream"], record["shard_id"]) == (stage.name, "shardId-000000000000")
+    assert (record["stream"], record["shard_id"]) == (harness.name, "shardId-000000000000")
     assert record["first"] > record["after"]
     assert lost.lost_ranges == 1

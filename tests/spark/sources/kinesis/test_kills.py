@@ -31,7 +31,7 @@ Make = Callable[..., QueryHarness]
 class Drivers:
     """Driver processes on one stage. What they got is told in files, in order of time."""
 
-    stage: QueryHarness
+    harness: QueryHarness
     folder: Path
     running: list[subprocess.Popen[bytes]] = field(default_factory=list)
 

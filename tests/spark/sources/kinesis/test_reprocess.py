@@ -31,20 +31,20 @@ class Crash(Exception):
 class Landed:
     """Three batches of a stream that is split after the second, landed without the column that is declared now."""
 
-    def __init__(self, stage: QueryHarness, spark: SparkSession, project_of: ProjectOf, *, archive: bool) -> None:
-        self.stage, self.spark = stage, spark
-        source = {"kind": "kinesis", "stream": stage.name}
+    def __init__(self, harness: QueryHarness, spark: SparkSession, project_of: ProjectOf, *, archive: bool) -> None:
+        self.stage, self.spark = harness, spark
+        source = {"kind": "kinesis", "stream": harness.name}
         more = ARCHIVED if archive else ""
-        self.project: Project = with_stream(project_of(source, LANDED_WITH + more), stage)
-        put(stage, *range(10))
-        stage.put("{broken", key="b")
+        self.project: Project = with_stream(project_of(source, LANDED_WITH + more), harness)
+        put(harness, *range(10))
+        harness.put("{broken", key="b")
         run(spark, self.project)
-        put(stage, *range(10, 20))
+        put(harness, *range(10, 20))
         run(spark, self.project)
-        stage.split(0)
-        put(stage, *range(20, 30))
+        harness.split(0)
+        put(harness, *range(20, 30))
         run(spark, self.project)
-        self.project = with_stream(project_of(source, READ_WITH + more), stage)
+        self.project = with_stream(project_of(source, READ_WITH + more), harness)
         run(spark, self.project)
 
     def rows(self, *, without: tuple[str, ...] = ("keyed",)) -> list[dict[str, Any]]:

@@ -26,74 +26,74 @@ def numbers(begin: int, end: int) -> list[str]:
 
 
 def test_the_format_is_found_without_registration_and_returns_every_column(make_harness: Make) -> None:
-    stage = make_harness()
-    stage.put("hello", key="player 1")
+    harness = make_harness()
+    harness.put("hello", key="player 1")
 
-    assert stage.drain() == ["hello"]
+    assert harness.drain() == ["hello"]
 
-    (row,) = stage.batches[0].rows
-    assert row["stream_name"] == stage.name
+    (row,) = harness.batches[0].rows
+    assert row["stream_name"] == harness.name
     assert row["shard_id"] == "shardId-000000000000"
     assert len(row["sequence_number"]) == 56
     assert row["sub_sequence_number"] is None
     assert row["partition_key"] == "player 1"
     assert row["ordinal"] == 0
-    assert abs(row["approximate_arrival_timestamp"].timestamp() - os.stat(stage.root).st_mtime) < 120
+    assert abs(row["approximate_arrival_timestamp"].timestamp() - os.stat(harness.root).st_mtime) < 120
 
 
 @pytest.mark.integration
 def test_registering_it_again_changes_nothing(make_harness: Make, spark: SparkSession) -> None:
-    stage = make_harness()
-    stage.put("a")
+    harness = make_harness()
+    harness.put("a")
     register(spark)
     register(spark)
-    assert stage.drain() == ["a"]
+    assert harness.drain() == ["a"]
 
 
 @pytest.mark.parametrize("state", ["file", "s3"])
 def test_two_actions_get_equal_rows_although_more_arrive_between_them(make_harness: Make, state: str) -> None:
-    stage = make_harness(shards=2, state=state)
-    stage.put(*numbers(0, 150))
-    stage.actions = 2
-    stage.between = lambda action: stage.put(*numbers(150, 200)) if len(stage.batches) == 1 else None
+    harness = make_harness(shards=2, state=state)
+    harness.put(*numbers(0, 150))
+    harness.actions = 2
+    harness.between = lambda action: harness.put(*numbers(150, 200)) if len(harness.batches) == 1 else None
 
-    query = stage.start(trigger={"processingTime": "0 seconds"})
-    eventually(lambda: len(stage.batches) >= 4, "the second batch")
+    query = harness.start(trigger={"processingTime": "0 seconds"})
+    eventually(lambda: len(harness.batches) >= 4, "the second batch")
     query.stop()
 
-    first, again, second, second_again = stage.batches[:4]
+    first, again, second, second_again = harness.batches[:4]
     assert (len(first.rows), first.digest) == (150, again.digest)
     assert sorted(map(int, second.texts)) == list(range(150, 200))
     assert second.digest == second_again.digest
 
 
 def test_available_now_drains_ends_and_resumes(make_harness: Make) -> None:
-    stage = make_harness(shards=2)
-    stage.put(*numbers(0, 50))
-    assert sorted(stage.drain(maxRecords=20), key=int) == numbers(0, 50)
-    assert len(stage.batches) >= 3
-    assert all(len(batch.rows) <= 20 for batch in stage.batches)
-    ran = len(stage.batches)
-    assert stage.drain() == []
-    assert len(stage.batches) == ran, "an idle run makes no batch"
-    stage.put("50")
-    assert stage.drain() == ["50"]
+    harness = make_harness(shards=2)
+    harness.put(*numbers(0, 50))
+    assert sorted(harness.drain(maxRecords=20), key=int) == numbers(0, 50)
+    assert len(harness.batches) >= 3
+    assert all(len(batch.rows) <= 20 for batch in harness.batches)
+    ran = len(harness.batches)
+    assert harness.drain() == []
+    assert len(harness.batches) == ran, "an idle run makes no batch"
+    harness.put("50")
+    assert harness.drain() == ["50"]
 
 
 @pytest.mark.integration
 def test_splits_and_merges_under_lag_lose_and_repeat_nothing(make_harness: Make) -> None:
-    stage = make_harness()
-    stage.put(*numbers(0, 500))
-    stage.split(0)
-    stage.put(*numbers(500, 1000))
-    stage.merge(1, 2)
-    stage.put(*numbers(1000, 1500))
+    harness = make_harness()
+    harness.put(*numbers(0, 500))
+    harness.split(0)
+    harness.put(*numbers(500, 1000))
+    harness.merge(1, 2)
+    harness.put(*numbers(1000, 1500))
 
-    texts = stage.drain(maxRecords=200)
+    texts = harness.drain(maxRecords=200)
 
     assert sorted(texts, key=int) == numbers(0, 1500)
     generation = {"0": 0, "1": 1, "2": 1, "3": 2}
-    read = [sorted({generation[row["shard_id"][-1]] for row in batch.rows}) for batch in stage.batches if batch.rows]
+    read = [sorted({generation[row["shard_id"][-1]] for row in batch.rows}) for batch in harness.batches if batch.rows]
     assert all(len(each) == 1 for each in read), "no batch has a child beside its parent"
     flat = [each for (each,) in read]
     assert flat == sorted(flat)
@@ -101,60 +101,60 @@ def test_splits_and_merges_under_lag_lose_and_repeat_nothing(make_harness: Make)
 
 
 def test_a_running_query_follows_a_stream_that_is_resharded(make_harness: Make) -> None:
-    stage = make_harness()
-    stage.put(*numbers(0, 100))
-    query = stage.start(trigger={"processingTime": "0 seconds"})
-    eventually(lambda: len(texts(stage)) == 100, "the first records")
-    stage.split(0)
-    stage.put(*numbers(100, 200))
-    eventually(lambda: len(texts(stage)) == 200, "the children's records")
-    stage.merge(1, 2)
-    stage.put(*numbers(200, 300))
-    eventually(lambda: len(texts(stage)) == 300, "the merged shard's records")
+    harness = make_harness()
+    harness.put(*numbers(0, 100))
+    query = harness.start(trigger={"processingTime": "0 seconds"})
+    eventually(lambda: len(texts(harness)) == 100, "the first records")
+    harness.split(0)
+    harness.put(*numbers(100, 200))
+    eventually(lambda: len(texts(harness)) == 200, "the children's records")
+    harness.merge(1, 2)
+    harness.put(*numbers(200, 300))
+    eventually(lambda: len(texts(harness)) == 300, "the merged shard's records")
     progress = query.lastProgress
     query.stop()
 
-    assert sorted(texts(stage), key=int) == numbers(0, 300)
+    assert sorted(texts(harness), key=int) == numbers(0, 300)
     assert progress is not None
     report = json.loads(progress.json)["sources"][0]["latestOffset"]
     assert report["gaps"] == 0
     assert set(report["millis_behind_latest"].values()) <= {0}
 
 
-def texts(stage: QueryHarness) -> list[str]:
-    return [text for batch in list(stage.batches) for text in batch.texts]
+def texts(harness: QueryHarness) -> list[str]:
+    return [text for batch in list(harness.batches) for text in batch.texts]
 
 
 def test_an_idle_query_makes_no_batches(make_harness: Make) -> None:
-    stage = make_harness(shards=2)
-    stage.put("a")
-    query = stage.start(trigger={"processingTime": "0 seconds"})
-    eventually(lambda: texts(stage) == ["a"], "the record")
-    ran = len(stage.batches)
+    harness = make_harness(shards=2)
+    harness.put("a")
+    query = harness.start(trigger={"processingTime": "0 seconds"})
+    eventually(lambda: texts(harness) == ["a"], "the record")
+    ran = len(harness.batches)
     query.processAllAvailable()
     eventually(lambda: query.status["message"].startswith("Waiting"), "idling")
 
-    stage.put("b")
-    eventually(lambda: texts(stage) == ["a", "b"], "the next record")
+    harness.put("b")
+    eventually(lambda: texts(harness) == ["a", "b"], "the next record")
     query.stop()
 
-    assert len(stage.batches) <= ran + 2
+    assert len(harness.batches) <= ran + 2
 
 
 def test_latest_is_resolved_once_and_survives_a_restart_without_a_batch(make_harness: Make) -> None:
-    stage = make_harness()
-    stage.put("before")
-    assert stage.drain(initialPosition="latest") == []
-    stage.put("after")
-    assert stage.drain(initialPosition="latest") == ["after"]
+    harness = make_harness()
+    harness.put("before")
+    assert harness.drain(initialPosition="latest") == []
+    harness.put("after")
+    assert harness.drain(initialPosition="latest") == ["after"]
 
 
 def test_rows_are_read_in_tasks_by_several_processes(make_harness: Make) -> None:
-    stage = make_harness(shards=4)
-    stage.put(*numbers(0, 100))
-    stage.drain()
+    harness = make_harness(shards=4)
+    harness.put(*numbers(0, 100))
+    harness.drain()
 
-    ends = [json.loads(path.read_text()) for path in Path(stage.root / "state").rglob("*/shardId-*.json")]
+    ends = [json.loads(path.read_text()) for path in Path(harness.root / "state").rglob("*/shardId-*.json")]
     readers = [end["reader"].split("/")[:2] for end in ends if end["rows"]]
     assert {host for host, _ in readers} == {socket.gethostname()}
     assert str(os.getpid()) not in {process for _, process in readers}
@@ -162,24 +162,24 @@ def test_rows_are_read_in_tasks_by_several_processes(make_harness: Make) -> None
 
 
 def test_byte_limits_are_respected_and_a_huge_record_gets_its_own_batch(make_harness: Make) -> None:
-    stage = make_harness()
+    harness = make_harness()
     huge = (1 << 20) - 1
     for size in (400, 400, 400, huge, 1, 1):
-        stage.put("x", data=b"x" * size)
+        harness.put("x", data=b"x" * size)
 
-    stage.drain(maxBytes=1000)
+    harness.drain(maxBytes=1000)
 
-    sizes = [[len(row["data"]) for row in batch.rows] for batch in stage.batches]
+    sizes = [[len(row["data"]) for row in batch.rows] for batch in harness.batches]
     assert [each for each in sizes if each] == [[400, 400], [400], [huge], [1, 1]]
 
 
 def test_empty_and_unusual_records_arrive_unchanged(make_harness: Make) -> None:
-    stage = make_harness()
-    stage.put("x", data=b"\x00\xff\xfe not text", key="ключ \u2603")
-    stage.put("x", data=b"\xf3\x89\x9a\xc2 looks aggregated, is not")
-    stage.drain()
+    harness = make_harness()
+    harness.put("x", data=b"\x00\xff\xfe not text", key="ключ \u2603")
+    harness.put("x", data=b"\xf3\x89\x9a\xc2 looks aggregated, is not")
+    harness.drain()
 
-    (batch,) = [batch for batch in stage.batches if batch.rows]
+    (batch,) = [batch for batch in harness.batches if batch.rows]
     assert [row["data"] for row in batch.rows] == [
         b"\x00\xff\xfe not text",
         b"\xf3\x89\x9a\xc2 looks aggregated, is not",
@@ -188,28 +188,28 @@ def test_empty_and_unusual_records_arrive_unchanged(make_harness: Make) -> None:
 
 
 def test_a_position_older_than_the_retention_stops_the_query_with_shard_and_range(make_harness: Make) -> None:
-    stage = make_harness()
-    stage.put("a", "b")
-    stage.drain()
-    age_state(stage, hours=30)
-    stage.age(30)
-    stage.put("c")
+    harness = make_harness()
+    harness.put("a", "b")
+    harness.drain()
+    age_state(harness, hours=30)
+    harness.age(30)
+    harness.put("c")
 
     with pytest.raises(StreamingQueryException, match="KINESIS_POSITION_EXPIRED") as stopped:
-        stage.drain()
+        harness.drain()
 
     assert "shardId-000000000000" in str(stopped.value)
-    assert stage.drain(allowDataLoss="true") == ["c"]
-    (gap,) = [json.loads(path.read_text()) for path in Path(stage.root / "state" / "gaps").rglob("*.json")]
+    assert harness.drain(allowDataLoss="true") == ["c"]
+    (gap,) = [json.loads(path.read_text()) for path in Path(harness.root / "state" / "gaps").rglob("*.json")]
     assert gap["shard_id"] == "shardId-000000000000"
-    assert stage.drain() == []
+    assert harness.drain() == []
 
 
-def age_state(stage: QueryHarness, *, hours: float) -> None:
+def age_state(harness: QueryHarness, *, hours: float) -> None:
     """Make the query's last reading older, in the record that ends its last batch."""
     from datetime import datetime, timedelta
 
-    for path in Path(stage.root / "state").rglob("*/shardId-*.json"):
+    for path in Path(harness.root / "state").rglob("*/shardId-*.json"):
         end = json.loads(path.read_text())
         since = datetime.fromisoformat(end["end"]["since"]) - timedelta(hours=hours)
         end["end"]["since"] = since.isoformat()
@@ -218,35 +218,35 @@ def age_state(stage: QueryHarness, *, hours: float) -> None:
 
 @pytest.mark.integration
 def test_throttling_is_retried(make_harness: Make, switches: MotoKinesis) -> None:
-    stage = make_harness()
-    stage.put(*numbers(0, 300))
+    harness = make_harness()
+    harness.put(*numbers(0, 300))
     switches.throttle, switches.reads_per_second = True, 1
 
-    found = stage.drain(maxRecords=50)
+    found = harness.drain(maxRecords=50)
 
     assert sorted(found, key=int) == numbers(0, 300)
     assert switches.throttled > 0
 
 
 def test_expired_iterators_are_replaced(make_harness: Make, switches: MotoKinesis) -> None:
-    stage = make_harness()
-    stage.put("a")
-    query = stage.start(trigger={"processingTime": "0 seconds"})
-    eventually(lambda: texts(stage) == ["a"], "the first record")
+    harness = make_harness()
+    harness.put("a")
+    query = harness.start(trigger={"processingTime": "0 seconds"})
+    eventually(lambda: texts(harness) == ["a"], "the first record")
     # The driver keeps an iterator for an idle shard.
     switches.iterator_seconds = 0.5
     eventually(lambda: switches.expired > 0, "an expired iterator")
-    stage.put("b")
-    eventually(lambda: texts(stage) == ["a", "b"], "the next record")
+    harness.put("b")
+    eventually(lambda: texts(harness) == ["a", "b"], "the next record")
     query.stop()
 
     assert query.exception() is None
-    assert [row["ordinal"] for batch in stage.batches for row in batch.rows] == [0, 1]
+    assert [row["ordinal"] for batch in harness.batches for row in batch.rows] == [0, 1]
 
 
 def test_a_missing_state_location_is_reported_with_its_purpose(make_harness: Make, spark: SparkSession) -> None:
-    stage = make_harness()
-    given = stage.options()
+    harness = make_harness()
+    given = harness.options()
     del given["stateLocation"]
 
     with pytest.raises(Exception, match=r"stateLocation.*is required: tasks agree on the end of each batch"):

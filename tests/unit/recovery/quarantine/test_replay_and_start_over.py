@@ -88,7 +88,7 @@ def test_a_replay_that_sleeps_through_it_adds_nothing_when_it_wakes_up(
 ) -> None:
     held = contextlib.nullcontext
     monkeypatch.setattr(quarantine_replay, "exclusive_reread", lambda *arguments, **options: held())
-    monkeypatch.setattr("deltaworks.recovery.start_over.rereading", lambda *arguments, **options: held())
+    monkeypatch.setattr("deltaworks.recovery.start_over.exclusive_reread", lambda *arguments, **options: held())
     slept = []
 
     def sleep(reached: str) -> None:

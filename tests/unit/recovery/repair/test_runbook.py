@@ -223,7 +223,7 @@ def test_a_bad_deploy_is_undone_by_the_commands_of_the_page(stage: SourceStage) 
 def test_nothing_is_damaged_where_nothing_is(stage: SourceStage) -> None:
     found = CliRunner().invoke(app, ["tables", "check"])
 
-    assert (found.exit_code, found.output.strip()) == (0, "Nothing is damaged.")
+    assert (found.exit_code, found.output.strip()) == (0, "No damage found.")
 
 
 def test_unless_it_is_refused_a_dropped_table_is_made_anew_without_its_rows(

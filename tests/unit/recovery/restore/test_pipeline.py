@@ -42,7 +42,7 @@ def stage(tmp_path: Path) -> Harness:
 
 
 def back(stage: Harness, batch: int, fault: str = "none", **options: Any) -> StartOverResult:
-    given = {"dry_run": False, "max_rows": 1_000, "back_to": RestorePoint(batch=batch)} | options
+    given = {"dry_run": False, "max_rows": 1_000, "restore_point": RestorePoint(batch=batch)} | options
     return start_over(stage.catalog(), "shop", fault=crash_at(fault), **given)
 
 
@@ -124,13 +124,13 @@ def test_a_time_means_the_last_batch_that_was_complete_by_then(stage: Harness) -
     completed_at = history.detail(2).summary.completed_at
     assert completed_at is not None
 
-    counted = back(stage, 0, dry_run=True, back_to=RestorePoint(time=completed_at))
+    counted = back(stage, 0, dry_run=True, restore_point=RestorePoint(time=completed_at))
 
     assert {each.rows for each in counted.tables} == {2}
     with pytest.raises(ConfigError, match="BATCH_UNKNOWN"):
-        back(stage, 0, back_to=RestorePoint(time=completed_at - dt.timedelta(days=1)))
+        back(stage, 0, restore_point=RestorePoint(time=completed_at - dt.timedelta(days=1)))
     with pytest.raises(ConfigError, match="RESTORE_POINT_INVALID"):
-        back(stage, 0, back_to=RestorePoint(version=1))
+        back(stage, 0, restore_point=RestorePoint(version=1))
 
 
 def test_what_stays_can_be_read_again_and_what_went_cannot_be_gone_back_to(stage: Harness) -> None:
@@ -239,7 +239,7 @@ def with_follower(stage: Harness, spec: PipelineSpec) -> Catalog:
 def test_a_stream_that_follows_a_table_has_to_be_stopped_unless_it_reads_changes(stage: Harness) -> None:
     lease = Lease(stage.objects, paths.pipeline_control("mirror", "lease.json"), ttl_seconds=3, name="mirror")
     lease.acquire(wait_seconds=5)
-    given: dict[str, Any] = {"dry_run": False, "max_rows": 100, "back_to": RestorePoint(batch=1)}
+    given: dict[str, Any] = {"dry_run": False, "max_rows": 100, "restore_point": RestorePoint(batch=1)}
     try:
         with pytest.raises(ConcurrencyError, match="RESTORE_HAS_FOLLOWER"):
             start_over(with_follower(stage, follower(skip_change_commits=True)), "shop", **given)

@@ -45,58 +45,58 @@ class LogHarness:
 
 
 @pytest.fixture
-def stage(tmp_path: Path) -> LogHarness:
+def harness(tmp_path: Path) -> LogHarness:
     return LogHarness(tmp_path)
 
 
-def test_a_gap_after_the_read_position_is_reported_with_its_versions(stage: LogHarness) -> None:
-    stage.log(6, 7)
-    stage.batch(3, done=True, version=2)
+def test_a_gap_after_the_read_position_is_reported_with_its_versions(harness: LogHarness) -> None:
+    harness.log(6, 7)
+    harness.batch(3, done=True, version=2)
 
-    told = str(stage.gap(7))
+    told = str(harness.gap(7))
 
     assert told.startswith("SOURCE_EXPIRED: ")
     assert "versions 2 to 5 are no longer in its log" in told
 
 
-def test_a_log_with_only_a_checkpoint_is_a_gap_up_to_its_end(stage: LogHarness) -> None:
-    stage.log(1)
-    stage.batch(0, done=True, version=2)
+def test_a_log_with_only_a_checkpoint_is_a_gap_up_to_its_end(harness: LogHarness) -> None:
+    harness.log(1)
+    harness.batch(0, done=True, version=2)
 
-    assert "versions 2 to 7" in str(stage.gap(7))
+    assert "versions 2 to 7" in str(harness.gap(7))
 
 
-def test_a_planned_but_uncommitted_batch_is_needed_again(stage: LogHarness) -> None:
-    stage.log(4, 5, 6)
-    stage.batch(0, done=True, version=3)
-    stage.batch(1, done=False, version=5)
+def test_a_planned_but_uncommitted_batch_is_needed_again(harness: LogHarness) -> None:
+    harness.log(4, 5, 6)
+    harness.batch(0, done=True, version=3)
+    harness.batch(1, done=False, version=5)
 
-    assert "versions 3 to 3" in str(stage.gap(6))
+    assert "versions 3 to 3" in str(harness.gap(6))
 
 
 @pytest.mark.parametrize("kept", [(2, 3, 4), (0, 1, 2, 3, 4)])
-def test_a_log_with_the_next_version_is_read(stage: LogHarness, kept: tuple[int, ...]) -> None:
-    stage.log(*kept)
-    stage.batch(0, done=True, version=2)
+def test_a_log_with_the_next_version_is_read(harness: LogHarness, kept: tuple[int, ...]) -> None:
+    harness.log(*kept)
+    harness.batch(0, done=True, version=2)
 
-    assert stage.gap(4) is None
-
-
-def test_a_stream_that_has_read_everything_needs_no_version(stage: LogHarness) -> None:
-    stage.log(7)
-    stage.batch(0, done=True, version=8)
-
-    assert stage.gap(7) is None
+    assert harness.gap(4) is None
 
 
-def test_an_initial_snapshot_needs_files_not_commits(stage: LogHarness) -> None:
-    stage.log(7)
-    stage.batch(0, done=True, version=5, isStartingVersion=True)
+def test_a_stream_that_has_read_everything_needs_no_version(harness: LogHarness) -> None:
+    harness.log(7)
+    harness.batch(0, done=True, version=8)
 
-    assert stage.gap(7) is None
+    assert harness.gap(7) is None
 
 
-def test_a_stream_without_a_checkpoint_may_begin_anywhere(stage: LogHarness) -> None:
-    stage.log(7)
+def test_an_initial_snapshot_needs_files_not_commits(harness: LogHarness) -> None:
+    harness.log(7)
+    harness.batch(0, done=True, version=5, isStartingVersion=True)
 
-    assert stage.gap(7) is None
+    assert harness.gap(7) is None
+
+
+def test_a_stream_without_a_checkpoint_may_begin_anywhere(harness: LogHarness) -> None:
+    harness.log(7)
+
+    assert harness.gap(7) is None

@@ -83,80 +83,80 @@ class StreamHarness:
 
 
 @pytest.fixture
-def stage(endpoint: str, raw: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> StreamHarness:
-    stage = StreamHarness(endpoint, raw, tmp_path, monkeypatch)
-    stage.batch("a", "b")
-    stage.batch("c")
-    stage.batch("d", "e", "f")
-    return stage
+def harness(endpoint: str, raw: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> StreamHarness:
+    harness = StreamHarness(endpoint, raw, tmp_path, monkeypatch)
+    harness.batch("a", "b")
+    harness.batch("c")
+    harness.batch("d", "e", "f")
+    return harness
 
 
-def test_a_batch_is_the_share_between_its_offset_and_the_next_one(stage: StreamHarness) -> None:
-    ranges = stage.ranges()
+def test_a_batch_is_the_share_between_its_offset_and_the_next_one(harness: StreamHarness) -> None:
+    ranges = harness.ranges()
 
     assert [(one.batch_id, one.first, one.last, one.is_gapless) for one in ranges] == [
         (5, 0, 1, True),
         (6, 2, 2, True),
         (7, 3, 5, True),
     ]
-    assert [stage.again(one) for one in ranges] == [
+    assert [harness.again(one) for one in ranges] == [
         [(0, "a"), (1, "b")],
         [(2, "c")],
         [(3, "d"), (4, "e"), (5, "f")],
     ]
 
 
-def test_a_share_that_lost_a_record_yields_no_rows_rather_than_shifted_ordinals(stage: StreamHarness) -> None:
-    (first, *_) = stage.ranges()
+def test_a_share_that_lost_a_record_yields_no_rows_rather_than_shifted_ordinals(harness: StreamHarness) -> None:
+    (first, *_) = harness.ranges()
     one_more = {**first.details, "rows": 3}
 
-    assert list(reread_share(stage.stream, SHARD, one_more, stream_name="s")) == []
+    assert list(reread_share(harness.stream, SHARD, one_more, stream_name="s")) == []
 
 
-def test_only_the_record_before_a_share_proves_that_it_is_complete(stage: StreamHarness) -> None:
-    ranges = stage.ranges()
-    oldest = oldest_sequence_number(stage.stream, SHARD)
+def test_only_the_record_before_a_share_proves_that_it_is_complete(harness: StreamHarness) -> None:
+    ranges = harness.ranges()
+    oldest = oldest_sequence_number(harness.stream, SHARD)
     never = LAST_ORDINAL + 1
 
-    assert [stage.records.retained_range(one, oldest) for one in ranges] == [
+    assert [harness.records.retained_range(one, oldest) for one in ranges] == [
         RetainedRange(never, 0),
         RetainedRange(2, 2),
         RetainedRange(3, 3),
     ]
     after_first = int(str(ranges[1].details["start"]["after"]))
-    trimmed = [stage.records.retained_range(one, after_first + 1) for one in ranges]
+    trimmed = [harness.records.retained_range(one, after_first + 1) for one in ranges]
     assert trimmed == [RetainedRange(never, never), RetainedRange(never, 2), RetainedRange(3, 3)]
-    assert stage.records.retained_range(ranges[0], None) == RetainedRange(never, never)
+    assert harness.records.retained_range(ranges[0], None) == RetainedRange(never, never)
 
 
-def test_sequence_numbers_select_shares(stage: StreamHarness) -> None:
-    ranges = stage.ranges()
-    place, name = ranges[1].details, stage.wire.name
+def test_sequence_numbers_select_shares(harness: StreamHarness) -> None:
+    ranges = harness.ranges()
+    place, name = ranges[1].details, harness.wire.name
     through = place["through"]
 
-    assert stage.records.select(ranges, f"{name}/{SHARD}/{through}-{through}") == [ranges[1]]
-    assert stage.records.select(ranges, f"{name}/{SHARD}/{through}-") == ranges[1:]
-    assert stage.records.select(ranges, f"{name}/{SHARD}/0-{through}") == ranges[:2]
-    assert stage.records.select(ranges, f"{name}/another/0-") == []
-    assert stage.records.select(ranges, "no place") is None
+    assert harness.records.select(ranges, f"{name}/{SHARD}/{through}-{through}") == [ranges[1]]
+    assert harness.records.select(ranges, f"{name}/{SHARD}/{through}-") == ranges[1:]
+    assert harness.records.select(ranges, f"{name}/{SHARD}/0-{through}") == ranges[:2]
+    assert harness.records.select(ranges, f"{name}/another/0-") == []
+    assert harness.records.select(ranges, "no place") is None
 
 
-def test_nothing_is_read_if_the_end_of_the_latest_batch_is_not_recorded(stage: StreamHarness) -> None:
-    stage.state.delete_batches("run", before=3, all_older=True)
+def test_nothing_is_read_if_the_end_of_the_latest_batch_is_not_recorded(harness: StreamHarness) -> None:
+    harness.state.delete_batches("run", before=3, all_older=True)
 
     with pytest.raises(ContractError, match="records where batch 7 ended in shardId-000000000000") as unknown:
-        stage.ranges()
+        harness.ranges()
 
     assert unknown.value.condition == "LEDGER_WITHOUT_OFFSET"
 
 
-def test_the_last_share_of_a_closed_shard_reaches_to_its_end(stage: StreamHarness) -> None:
-    stage.wire.split(0)
+def test_the_last_share_of_a_closed_shard_reaches_to_its_end(harness: StreamHarness) -> None:
+    harness.wire.split(0)
     closed = Offset(run="run", batch=3, done={SHARD: None})
-    stage.offsets.append(closed)
-    stage.state.delete_batches("run", before=3, all_older=True)
+    harness.offsets.append(closed)
+    harness.state.delete_batches("run", before=3, all_older=True)
 
-    last = stage.ranges()[-1]
+    last = harness.ranges()[-1]
 
     assert (last.first, last.last, last.is_gapless) == (3, LAST_ORDINAL, False)
-    assert stage.again(last) == [(3, "d"), (4, "e"), (5, "f")]
+    assert harness.again(last) == [(3, "d"), (4, "e"), (5, "f")]

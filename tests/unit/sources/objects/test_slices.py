@@ -37,78 +37,78 @@ class SliceHarness:
 
 
 @pytest.fixture
-def stage(tmp_path: Path) -> SliceHarness:
+def harness(tmp_path: Path) -> SliceHarness:
     return SliceHarness(tmp_path)
 
 
-def test_a_slice_ends_at_its_number_of_files(stage: SliceHarness) -> None:
-    stage.land("games/1", "edits/1", "games/2", "games/3")
-    assert stage.planner.next_end_offset(0, SliceLimits(max_files=2, max_bytes=None)) == 3
-    assert stage.planner.next_end_offset(3, SliceLimits(max_files=2, max_bytes=None)) == 4
+def test_a_slice_ends_at_its_number_of_files(harness: SliceHarness) -> None:
+    harness.land("games/1", "edits/1", "games/2", "games/3")
+    assert harness.planner.next_end_offset(0, SliceLimits(max_files=2, max_bytes=None)) == 3
+    assert harness.planner.next_end_offset(3, SliceLimits(max_files=2, max_bytes=None)) == 4
 
 
-def test_a_slice_respects_its_byte_limit_but_has_at_least_one_file(stage: SliceHarness) -> None:
-    stage.land("games/1", "games/2", "games/3", size=40)
-    stage.land("games/4", size=1000)
+def test_a_slice_respects_its_byte_limit_but_has_at_least_one_file(harness: SliceHarness) -> None:
+    harness.land("games/1", "games/2", "games/3", size=40)
+    harness.land("games/4", size=1000)
     limits = SliceLimits(max_files=10, max_bytes=100)
-    ends = [stage.planner.next_end_offset(start, limits) for start in (0, 2, 3)]
+    ends = [harness.planner.next_end_offset(start, limits) for start in (0, 2, 3)]
     assert ends == [2, 3, 4]
 
 
 def test_foreign_events_make_no_slice_and_are_not_scanned_twice(
-    stage: SliceHarness, monkeypatch: pytest.MonkeyPatch
+    harness: SliceHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    stage.land(*(f"edits/{number}" for number in range(20)))
+    harness.land(*(f"edits/{number}" for number in range(20)))
     scanned: list[int] = []
-    read = stage.log.read
+    read = harness.log.read
 
     def counted(after: int, *args: object, **options: object) -> object:
         scanned.append(after)
         return read(after, *args, **options)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(stage.log, "read", counted)
-    assert stage.planner.next_end_offset(0, NO_LIMIT) == 0
-    assert stage.planner.next_end_offset(0, NO_LIMIT) == 0
+    monkeypatch.setattr(harness.log, "read", counted)
+    assert harness.planner.next_end_offset(0, NO_LIMIT) == 0
+    assert harness.planner.next_end_offset(0, NO_LIMIT) == 0
     assert scanned == [0]
-    stage.land("edits/20", "games/1")
-    assert stage.planner.next_end_offset(0, NO_LIMIT) == 22
+    harness.land("edits/20", "games/1")
+    assert harness.planner.next_end_offset(0, NO_LIMIT) == 22
     assert scanned == [0, 20]
 
 
 def test_a_long_range_of_foreign_events_moves_the_position_once(tmp_path: Path) -> None:
-    stage = SliceHarness(tmp_path, skip_after=10)
-    stage.land(*(f"edits/{number}" for number in range(12)))
-    assert stage.planner.next_end_offset(0, NO_LIMIT) == 12
-    assert stage.planner.rows(0, 12).num_rows == 0
-    assert stage.planner.next_end_offset(12, NO_LIMIT) == 12
+    harness = SliceHarness(tmp_path, skip_after=10)
+    harness.land(*(f"edits/{number}" for number in range(12)))
+    assert harness.planner.next_end_offset(0, NO_LIMIT) == 12
+    assert harness.planner.rows(0, 12).num_rows == 0
+    assert harness.planner.next_end_offset(12, NO_LIMIT) == 12
 
 
-def test_no_event_beyond_the_limit_is_read(stage: SliceHarness) -> None:
-    stage.land("games/1", "games/2", "games/3")
-    assert stage.planner.next_end_offset(0, NO_LIMIT, up_to=2) == 2
-    assert stage.planner.next_end_offset(2, NO_LIMIT, up_to=2) == 2
+def test_no_event_beyond_the_limit_is_read(harness: SliceHarness) -> None:
+    harness.land("games/1", "games/2", "games/3")
+    assert harness.planner.next_end_offset(0, NO_LIMIT, up_to=2) == 2
+    assert harness.planner.next_end_offset(2, NO_LIMIT, up_to=2) == 2
 
 
-def test_the_same_bounds_give_the_same_rows(stage: SliceHarness) -> None:
-    stage.land("games/1", "edits/1", "games/2")
-    before = stage.planner.rows(0, 3)
-    stage.land("games/4")
-    assert stage.planner.rows(0, 3).equals(before)
+def test_the_same_bounds_give_the_same_rows(harness: SliceHarness) -> None:
+    harness.land("games/1", "edits/1", "games/2")
+    before = harness.planner.rows(0, 3)
+    harness.land("games/4")
+    assert harness.planner.rows(0, 3).equals(before)
     assert before.column("key").to_pylist() == ["games/1", "games/2"]
 
 
-def test_the_latest_matching_event_is_found_incrementally(stage: SliceHarness) -> None:
-    stage.land("games/1", "edits/1", "games/2", "edits/2")
-    assert stage.planner.latest_seq(0, scan_rows=2) == 1
-    assert stage.planner.latest_seq(0, scan_rows=2) == 3
-    assert stage.planner.latest_seq(0, scan_rows=2) == 3
-    stage.land("games/3")
-    assert stage.planner.latest_seq(0) == 5
+def test_the_latest_matching_event_is_found_incrementally(harness: SliceHarness) -> None:
+    harness.land("games/1", "edits/1", "games/2", "edits/2")
+    assert harness.planner.latest_seq(0, scan_rows=2) == 1
+    assert harness.planner.latest_seq(0, scan_rows=2) == 3
+    assert harness.planner.latest_seq(0, scan_rows=2) == 3
+    harness.land("games/3")
+    assert harness.planner.latest_seq(0) == 5
 
 
-def test_a_glob_selects_files_like_a_prefix(stage: SliceHarness) -> None:
-    stage.land("games/1.json", "games/1.csv", "games/x/2.json", "games/3.json")
-    planner = SlicePlanner(stage.log, bucket="landing", prefix="games/", glob="games/*.json")
+def test_a_glob_selects_files_like_a_prefix(harness: SliceHarness) -> None:
+    harness.land("games/1.json", "games/1.csv", "games/x/2.json", "games/3.json")
+    planner = SlicePlanner(harness.log, bucket="landing", prefix="games/", glob="games/*.json")
     assert planner.next_end_offset(0, SliceLimits(max_files=2, max_bytes=None)) == 4
     assert planner.rows(0, 4).column("key").to_pylist() == ["games/1.json", "games/3.json"]
-    assert stage.log.backlog(1, bucket="landing", glob="games/*.json").files == 1
+    assert harness.log.backlog(1, bucket="landing", glob="games/*.json").files == 1
