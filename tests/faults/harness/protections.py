@@ -111,7 +111,7 @@ def _prepared() -> None:
     from deltaworks.control.records.prepared import PreparedBatches
 
     _replace(PreparedBatches, "read", lambda *_: None)
-    _replace(PreparedBatches, "fix", lambda _, batch: batch)
+    _replace(PreparedBatches, "get_or_create", lambda _, batch: batch)
 
 
 def _ledger() -> None:
