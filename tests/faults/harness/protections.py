@@ -179,7 +179,7 @@ def _ledger_offsets() -> None:
     from deltaworks.control.records.generations import GenerationStore
     from deltaworks.engine.batches import BatchProcessor
 
-    _replace(GenerationStore, "_lost", lambda *_: False)
+    _replace(GenerationStore, "_is_lost", lambda *_: False)
     _replace(BatchProcessor, "_retire_checkpoint", lambda *_: None)
 
 
@@ -246,7 +246,7 @@ def _checkpoint_check() -> None:
     """Nobody looks at Spark's checkpoint before the query starts."""
     from deltaworks.engine import recovery as run_start
 
-    _replace(run_start, "refuse_damaged_checkpoint", lambda *_: None)
+    _replace(run_start, "reject_damaged_checkpoint", lambda *_: None)
 
 
 def _ledger_check() -> None:
@@ -254,7 +254,7 @@ def _ledger_check() -> None:
     from deltaworks.engine import recovery as run_start
     from deltaworks.engine.batches import BatchProcessor
 
-    _replace(run_start, "refuse_lost_ledger", lambda *_, **__: None)
+    _replace(run_start, "reject_lost_ledger", lambda *_, **__: None)
     _replace(BatchProcessor, "_retire_checkpoint", lambda *_: None)
 
 
@@ -270,7 +270,7 @@ def _gold_number() -> None:
     from deltaworks.gold import table_write
     from deltaworks.tables import replace_where
 
-    _replace(table_write, "_guard", lambda _: {})
+    _replace(table_write, "_idempotence_options", lambda _: {})
     _replace(replace_where, "is_step_committed", lambda *_: False)
 
 
