@@ -19,7 +19,7 @@ from deltaworks.events.formats.json import read_events
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.specs.table import TableSpec
 
-_READERS = ("live", "references", "views", "dashboards", "alerts", "feeds", "models")
+_READERS = ("live", "references", "views", "dashboards", "rules", "feeds", "models")
 
 
 def spread_spec(games: PipelineSpec, tables: int) -> PipelineSpec:
