@@ -53,15 +53,15 @@ print(json.dumps([sorted(bag.dags), sorted(bag.import_errors)]))
 class Client(AirflowApi):
     """The client with what people, tasks and time do to what it sees."""
 
-    def lose_token(self) -> None:
+    def invalidate_token(self) -> None:
         """Have a token that Airflow did not sign, as after a restart with another secret."""
         self._authorize("signed.by.nobody")
 
-    def pause_all_like(self, pattern: str, *, paused: bool) -> None:
+    def pause_matching(self, pattern: str, *, paused: bool) -> None:
         """Pause or unpause by one statement, as the page of all DAGs does."""
         self._request("PATCH", "/dags", params={"dag_id_pattern": pattern}, json={"is_paused": paused})
 
-    def leave(self, dag_id: str, run_id: str, task_id: str, value: Any) -> None:
+    def push_result(self, dag_id: str, run_id: str, task_id: str, value: Any) -> None:
         """Leave a result as a task does."""
         path = f"/dags/{dag_id}/dagRuns/{run_id}/taskInstances/{task_id}/xcomEntries"
         self._request("POST", path, json={"key": RESULTS_KEY, "value": value})
@@ -113,7 +113,7 @@ def ada(url: str) -> Iterator[Client]:
 
 
 @pytest.fixture
-def vic(url: str) -> Iterator[AirflowApi]:
+def viewer(url: str) -> Iterator[AirflowApi]:
     """Somebody who may look and not touch."""
     with AirflowApi(login(url, "vic")) as api:
         yield api
@@ -141,7 +141,7 @@ def test_concurrent_changes_are_all_answered(ada: Client, dag_ids: set[str]) -> 
     def pause(dag_id: str) -> None:
         with Client(ada.login, should_retry=False) as api:
             for paused in (True, False, True):
-                api.pause_all_like(dag_id, paused=paused)
+                api.pause_matching(dag_id, paused=paused)
 
     with ThreadPoolExecutor(max_workers=len(asked)) as people:
         list(people.map(pause, asked))
@@ -157,12 +157,12 @@ def test_all_dags_are_paused_and_unpaused_by_one_request(ada: Client, dag_ids: s
         assert {dag.is_paused for dag in ada.dags()} == {paused}
 
 
-def test_a_viewer_gets_an_error_with_the_missing_permission(vic: AirflowApi) -> None:
-    assert vic.dag(STREAM) is not None
+def test_a_viewer_gets_an_error_with_the_missing_permission(viewer: AirflowApi) -> None:
+    assert viewer.dag(STREAM) is not None
     with pytest.raises(ConfigError, match=r"AIRFLOW_FORBIDDEN.*vic \(from the tests\) may not edit the DAG"):
-        vic.pause(STREAM)
+        viewer.pause(STREAM)
     with pytest.raises(ConfigError, match=r"AIRFLOW_FORBIDDEN.*may not trigger the DAG"):
-        vic.trigger(SNAPSHOT)
+        viewer.trigger(SNAPSHOT)
 
 
 def test_a_wrong_password_is_rejected(url: str) -> None:
@@ -173,7 +173,7 @@ def test_a_wrong_password_is_rejected(url: str) -> None:
 
 
 def test_a_token_that_airflow_did_not_sign_is_replaced_by_a_login(ada: Client) -> None:
-    ada.lose_token()
+    ada.invalidate_token()
 
     assert ada.dag(STREAM) is not None
 
@@ -227,7 +227,7 @@ def test_an_xcom_is_read_as_written(ada: Client) -> None:
     records: list[dict[str, Any]] = [{"table": "events", "files": 3, "reason": None}]
     run = ada.trigger(SNAPSHOT, run_id="with-results")
     assert ada.xcom(SNAPSHOT, run.run_id, "snapshot_health", RESULTS_KEY) is None
-    ada.leave(SNAPSHOT, run.run_id, "snapshot_health", records)
+    ada.push_result(SNAPSHOT, run.run_id, "snapshot_health", records)
 
     assert ada.xcom(SNAPSHOT, run.run_id, "snapshot_health", RESULTS_KEY) == records
 
@@ -259,7 +259,7 @@ def test_a_run_of_an_operation_is_followed_to_its_end(
 
 
 @pytest.fixture
-def far(url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> StopFlag:
+def remote_project(url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> StopFlag:
     """The stop flag of a stream, in a project that reaches Airflow by what its environment declares alone."""
     project, ada = write_project(tmp_path / "far"), login(url, "ada")
     environment = project / "include" / "environments" / "local.yaml"
@@ -283,18 +283,18 @@ def invoke(*words: str) -> str:
     return result.output
 
 
-def test_commands_reach_airflow_by_what_the_environment_declares(ada: Client, far: StopFlag) -> None:
+def test_commands_reach_airflow_by_what_the_environment_declares(ada: Client, remote_project: StopFlag) -> None:
     seen = []
     for command in ("stop", "restart", "stop", "start"):
         invoke(command, "games")
         dag = ada.dag(STREAM)
         assert dag is not None
-        seen.append((command, dag.is_paused, far.read() is not None))
+        seen.append((command, dag.is_paused, remote_project.read() is not None))
 
     assert seen == [("stop", True, True), ("restart", False, False), ("stop", True, True), ("start", False, False)]
 
 
-def test_a_command_triggers_its_operation_there(ada: Client, far: StopFlag) -> None:
+def test_a_command_triggers_its_operation_there(ada: Client, remote_project: StopFlag) -> None:
     said = invoke("vacuum", "games", "--tables", "events", "--no-dry-run", "--in-airflow", "--wait-minutes", "0")
 
     (run,) = ada.dag_runs("vacuum_tables__games", limit=1)

@@ -22,7 +22,7 @@ RUN = "manual__2026-01-01T00:00:00+00:00"
 PARAMS = {"retention_hours": 48, "allow_below_minimum": "the disk is full", "dry_run": False}
 
 
-class Question:
+class ApprovalHarness:
     """A question of one run, asked and answered through the operator as Airflow calls it."""
 
     def __init__(self, lake: Path, requester: str | None, **declared: Any) -> None:
@@ -72,7 +72,7 @@ class Question:
 
 
 def test_an_approval_has_no_default_and_times_out_before_the_run(tmp_path: Path) -> None:
-    task = Question(tmp_path, "ada").task
+    task = ApprovalHarness(tmp_path, "ada").task
 
     assert task.defaults is None
     assert task.options == ["Approve", "Reject"]
@@ -107,7 +107,7 @@ def test_an_unanswered_question_is_not_retried_but_an_outage_is() -> None:
 
 
 def test_an_approval_records_requester_approver_and_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    question = Question(tmp_path, "ada")
+    question = ApprovalHarness(tmp_path, "ada")
     asked = question.ask(monkeypatch)
     with pytest.raises(ContractError, match="APPROVAL_MISSING"):
         question.record()
@@ -122,7 +122,7 @@ def test_an_approval_records_requester_approver_and_counts(tmp_path: Path, monke
 
 
 def test_a_rejection_leaves_no_approval(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    question = Question(tmp_path, "ada")
+    question = ApprovalHarness(tmp_path, "ada")
     question.ask(monkeypatch)
 
     question.answer("bo", "Reject")
@@ -135,7 +135,7 @@ def test_a_rejection_leaves_no_approval(tmp_path: Path, monkeypatch: pytest.Monk
 def test_an_approval_by_the_requester_fails_the_task(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, requester: str | None
 ) -> None:
-    question = Question(tmp_path, requester)
+    question = ApprovalHarness(tmp_path, requester)
     question.ask(monkeypatch)
 
     with pytest.raises(ContractError, match="APPROVAL_REFUSED"):
@@ -143,7 +143,7 @@ def test_an_approval_by_the_requester_fails_the_task(
 
 
 def test_self_approval_may_be_declared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    question = Question(tmp_path, "admin", self_approval=True)
+    question = ApprovalHarness(tmp_path, "admin", self_approval=True)
     question.ask(monkeypatch)
 
     question.answer("admin")
@@ -156,13 +156,13 @@ def test_the_assigned_users_are_the_approvers_without_the_requester(
 ) -> None:
     people = ["ada", "bo", {"id": "17", "name": "cy"}]
 
-    asked = Question(tmp_path, "ada", approvers=people).ask(monkeypatch)
+    asked = ApprovalHarness(tmp_path, "ada", approvers=people).ask(monkeypatch)
 
     assert asked["assigned_users"] == [{"id": "bo", "name": "bo"}, {"id": "17", "name": "cy"}]
 
 
 def test_without_another_approver_the_task_fails(tmp_path: Path) -> None:
-    question = Question(tmp_path, "ada", approvers=["ada"])
+    question = ApprovalHarness(tmp_path, "ada", approvers=["ada"])
 
     with pytest.raises(ContractError, match="ada requested vacuum_tables and is the only declared approver"):
         question.task.execute(question.context)

@@ -51,7 +51,7 @@ def _no_variables(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 @pytest.fixture
-def said(caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]) -> Any:
+def output(caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]) -> Any:
     """Everything that was logged or printed, of any level and by any process."""
     caplog.set_level(logging.DEBUG)
 
@@ -94,18 +94,18 @@ def spark_job(declared: EnvironmentSpec) -> SparkJobOperator:
     return SparkJobOperator(task_id="t", job="rebuild_gold", pipeline="games", environment=declared, share=share)
 
 
-def ran(record: Path) -> dict[str, Any]:
+def recorded_run(record: Path) -> dict[str, Any]:
     found: dict[str, Any] = json.loads(record.read_text())
     return found
 
 
-def holds_no_key(text: str) -> bool:
+def assert_no_key(text: str) -> bool:
     return not any(key in text for key in (ACCESS, SECRET, TOKEN))
 
 
 @pytest.mark.parametrize("kind", ["process", "spark"])
 def test_a_job_has_the_keys_and_no_command_line_log_field_or_xcom_does(
-    project: Path, job_at: Path, my_lake: Any, said: Any, kind: str
+    project: Path, job_at: Path, my_lake: Any, output: Any, kind: str
 ) -> None:
     my_lake(**KEYS, extra={"aws_session_token": TOKEN, "region_name": "us-east-1"})
     declared = environment()
@@ -116,19 +116,19 @@ def test_a_job_has_the_keys_and_no_command_line_log_field_or_xcom_does(
     ti = SimpleNamespace(xcom_push=lambda *, key, value: pushed.update({key: value}))
     operator.execute({"params": {}, "ti": ti})
 
-    found = ran(job_at)
+    found = recorded_run(job_at)
     expected = {"ACCESS_KEY": ACCESS, "SECRET_KEY": SECRET, "SESSION_TOKEN": TOKEN}
     assert found["digests"] == {
         f"{PREFIX}{name}": hashlib.sha256(value.encode()).hexdigest() for name, value in expected.items()
     }
     assert any("some_job" in line or "rebuild_gold" in line for line in found["lines"])
-    assert [line for line in found["lines"] if not holds_no_key(line)] == []
-    log = said()
+    assert [line for line in found["lines"] if not assert_no_key(line)] == []
+    log = output()
     assert "the job ran as" in log
-    assert holds_no_key(log)
-    assert holds_no_key(str({name: getattr(operator, name, None) for name in operator.template_fields}))
-    assert holds_no_key(str(vars(operator)))
-    assert holds_no_key(str(pushed))
+    assert assert_no_key(log)
+    assert assert_no_key(str({name: getattr(operator, name, None) for name in operator.template_fields}))
+    assert assert_no_key(str(vars(operator)))
+    assert assert_no_key(str(pushed))
 
 
 def test_every_client_gets_keys_and_token_and_so_does_a_worker(project: Path, my_lake: Any) -> None:
@@ -180,7 +180,7 @@ def test_an_invalid_connection_names_the_problem(
     assert caught.value.condition == "AWS_CONNECTION_INVALID"
     assert problem in caught.value.message
     assert hint in caught.value.hint
-    assert holds_no_key(str(caught.value))
+    assert assert_no_key(str(caught.value))
     assert not any(name.startswith(PREFIX) for name in os.environ)
 
 

@@ -49,31 +49,31 @@ print(json.dumps({
 
 
 @pytest.fixture(scope="module")
-def told(sample_project: Path) -> Any:
+def passed_options(sample_project: Path) -> Any:
     return run_python(BACKFILL, sample_project)
 
 
-def test_a_backfill_creates_one_run_per_date(told: Any) -> None:
-    assert [logical[:10] for logical, _ in told["three"]] == ["2026-01-01", "2026-01-02", "2026-01-03"]
-    assert len(told["to_the_end_of_a_date"]) == 1
+def test_a_backfill_creates_one_run_per_date(passed_options: Any) -> None:
+    assert [logical[:10] for logical, _ in passed_options["three"]] == ["2026-01-01", "2026-01-02", "2026-01-03"]
+    assert len(passed_options["to_the_end_of_a_date"]) == 1
 
 
-def test_a_backfilled_date_has_a_logical_date_that_no_scheduled_run_has(told: Any) -> None:
-    assert {dt.datetime.fromisoformat(logical).second for logical, _ in told["three"]} == {1}
+def test_a_backfilled_date_has_a_logical_date_that_no_scheduled_run_has(passed_options: Any) -> None:
+    assert {dt.datetime.fromisoformat(logical).second for logical, _ in passed_options["three"]} == {1}
 
 
-def test_an_incomplete_date_is_not_backfilled(told: Any) -> None:
-    ends = [dt.datetime.fromisoformat(end) for _, end in told["unfinished"]]
+def test_an_incomplete_date_is_not_backfilled(passed_options: Any) -> None:
+    ends = [dt.datetime.fromisoformat(end) for _, end in passed_options["unfinished"]]
 
     assert len(ends) == 1
     assert ends[0] < dt.datetime.now(dt.UTC)
 
 
-def test_scheduled_runs_follow_the_cron_expression(told: Any) -> None:
-    following = dt.datetime.fromisoformat(told["next"])
+def test_scheduled_runs_follow_the_cron_expression(passed_options: Any) -> None:
+    following = dt.datetime.fromisoformat(passed_options["next"])
 
     assert (following.minute % 15, following.second) == (0, 0)
-    assert following > dt.datetime.fromisoformat(told["now"])
+    assert following > dt.datetime.fromisoformat(passed_options["now"])
 
 
 @pytest.mark.parametrize(
@@ -100,6 +100,6 @@ def test_only_a_backfill_run_builds_its_own_date(run_type: str, dates: str | Non
     assert rendered == built
 
 
-def test_a_new_dag_does_not_run_for_past_schedules(told: Any) -> None:
-    for first in told["first"]:
-        assert dt.datetime.fromisoformat(first) > dt.datetime.fromisoformat(told["now"])
+def test_a_new_dag_does_not_run_for_past_schedules(passed_options: Any) -> None:
+    for first in passed_options["first"]:
+        assert dt.datetime.fromisoformat(first) > dt.datetime.fromisoformat(passed_options["now"])

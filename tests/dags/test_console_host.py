@@ -158,7 +158,7 @@ def test_a_tasks_links_are_computed_while_it_runs(airflow_database: None, projec
     assert found["stream__games"]["Spark UI"] == ""
 
 
-def acting(server: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def in_process(server: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Have the console find the application of these tests, as it finds that of the API server."""
     import sys
     from types import SimpleNamespace
@@ -191,7 +191,7 @@ def control_dag(dags_on_record: None, project: Path) -> None:
 def test_a_person_starts_a_run_once_and_in_their_own_name(
     server: Any, control_dag: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    acting(server, monkeypatch)
+    in_process(server, monkeypatch)
     form = server.get(f"{CONTROL}?verb=restart", headers={"Accept": "text/html", **as_user(*ADA)})
     assert form.status_code == 200, form.text
     assert "<option selected>restart</option>" in form.text
@@ -217,7 +217,7 @@ def test_a_person_starts_a_run_once_and_in_their_own_name(
 def test_a_viewer_and_a_foreign_page_start_nothing(
     server: Any, control_dag: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    acting(server, monkeypatch)
+    in_process(server, monkeypatch)
     values = {"_nonce": "nonce-of-this-test-2", "verb": "stop"}
 
     viewer = server.post(CONTROL, data=values, headers={**OWN, **as_user(*VIC)})
@@ -231,7 +231,7 @@ def test_a_viewer_and_a_foreign_page_start_nothing(
 def test_a_pending_approval_is_on_the_overview_until_it_is_answered(
     server: Any, control_dag: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    acting(server, monkeypatch)
+    in_process(server, monkeypatch)
     answer = ask_for_approval("control__games")
     shown = server.get("/deltaworks/?format=json", headers=as_user(*VIC)).json()["view"]["approvals"]
 
@@ -296,7 +296,7 @@ def ask_for_approval(dag_id: str) -> Callable[[], None]:
 def test_airflows_rejection_is_shown_in_its_words(
     server: Any, control_dag: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    acting(server, monkeypatch)
+    in_process(server, monkeypatch)
     # Other tests put it on record.
     server.delete("/api/v2/dags/restore__games", headers=as_user(*ADA))
 

@@ -47,7 +47,7 @@ def dashboards(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture
-def drawn(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
+def rendered(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
     """The dashboards that were asked for of the lake, one entry a time; no page is kept from another test."""
     asked_for: list[str] = []
     answer_dashboard = drawing.answer_dashboard
@@ -85,7 +85,7 @@ def test_readers_of_the_stream_dag_see_its_dashboards(server: Any, dashboards: P
     assert not re.search(r"<script|javascript:|\son\w+=", page.text)
 
 
-def test_other_users_see_no_dashboard_and_cause_no_query(server: Any, dashboards: Path, drawn: list[str]) -> None:
+def test_other_users_see_no_dashboard_and_cause_no_query(server: Any, dashboards: Path, rendered: list[str]) -> None:
     from airflow.api_fastapi.app import get_auth_manager
 
     def only_others(*, details: Any, **_: Any) -> bool:
@@ -98,23 +98,23 @@ def test_other_users_see_no_dashboard_and_cause_no_query(server: Any, dashboards
     assert "noc" not in listed.text
     assert [answer.status_code for answer in answers_of] == [403, 403, 403]
     assert not any("Operations" in answer.text for answer in answers_of)
-    assert drawn == []
+    assert rendered == []
 
 
-def test_a_page_is_rendered_once_per_refresh_interval(server: Any, dashboards: Path, drawn: list[str]) -> None:
+def test_a_page_is_rendered_once_per_refresh_interval(server: Any, dashboards: Path, rendered: list[str]) -> None:
     declaration = dashboards / "include" / "pipelines" / "games" / "pipeline.yaml"
     declaration.write_text(declaration.read_text().replace("title: Operations", "title: Shared"))
 
     pages = [server.get(PAGE, headers=as_user(name, role)).text for name, role in (("vic", "viewer"), ("ada", "admin"))]
     assert pages[0] == pages[1]
-    assert drawn == ["noc"]
+    assert rendered == ["noc"]
 
     # Another declaration or time span is rendered immediately.
     declaration.write_text(declaration.read_text().replace("title: Shared", "title: Other"))
     assert "Other" in server.get(PAGE, headers=viewer()).text
     server.get(f"{PAGE}{SPAN}", headers=viewer())
     server.get(f"{PAGE}{SPAN}", headers=viewer())
-    assert drawn == ["noc"] * 4
+    assert rendered == ["noc"] * 4
 
 
 @pytest.mark.parametrize(

@@ -36,7 +36,7 @@ def variables(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
     return {**SAFE, "DELTAWORKS_ENVIRONMENT": "production"}
 
 
-def refusal(variables: dict[str, str], *, command: str | None = None) -> str | None:
+def start_error(variables: dict[str, str], *, command: str | None = None) -> str | None:
     """The condition that Airflow's start ends with; None where it starts."""
     try:
         check_deployment(variables, command=command)
@@ -46,8 +46,8 @@ def refusal(variables: dict[str, str], *, command: str | None = None) -> str | N
 
 
 def test_a_configuration_with_an_auth_manager_and_random_secrets_starts(variables: dict[str, str]) -> None:
-    assert refusal(variables) is None
-    assert refusal({**variables, "AIRFLOW_ADMIN_PASSWORD": "admin"}) == "SECRET_WEAK"
+    assert start_error(variables) is None
+    assert start_error({**variables, "AIRFLOW_ADMIN_PASSWORD": "admin"}) == "SECRET_WEAK"
 
 
 @pytest.mark.parametrize("allowed", [None, "", "false"])
@@ -62,8 +62,8 @@ def test_the_simple_auth_manager_is_rejected_unless_allowed(
         check_deployment(variables)
 
     assert caught.value.condition == "SIMPLE_AUTH_REFUSED"
-    assert refusal({**variables, "DELTAWORKS_ALLOW_SIMPLE_AUTH": "true"}) is None
-    assert refusal({**variables, "DELTAWORKS_ENVIRONMENT": "local"}) is None
+    assert start_error({**variables, "DELTAWORKS_ALLOW_SIMPLE_AUTH": "true"}) is None
+    assert start_error({**variables, "DELTAWORKS_ENVIRONMENT": "local"}) is None
 
 
 def test_a_simple_auth_manager_with_all_admins_is_always_rejected(
@@ -152,13 +152,13 @@ def test_a_missing_secret_is_rejected_only_in_processes_that_need_it(
     monkeypatch.setenv(variable, "")
     del variables[variable]
 
-    assert {command: refusal(variables, command=command) for command in in_need} == dict.fromkeys(
+    assert {command: start_error(variables, command=command) for command in in_need} == dict.fromkeys(
         in_need, "SECRET_WEAK"
     )
-    assert {command: refusal(variables, command=command) for command in not_in_need} == dict.fromkeys(not_in_need)
+    assert {command: start_error(variables, command=command) for command in not_in_need} == dict.fromkeys(not_in_need)
     # What is set, but to nothing, is a mistake everywhere.
     blank = {**variables, variable: ""}
-    assert refusal(blank, command="dag-processor") == "SECRET_WEAK"
+    assert start_error(blank, command="dag-processor") == "SECRET_WEAK"
 
 
 @pytest.mark.parametrize(

@@ -37,7 +37,7 @@ NOW = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
 WELL = Verdict(kind="stream", name="games", state="healthy", cause="OK", detail="Batch 7.", next_step="", since=NOW)
 
 
-def ill(cause: str, **more: Any) -> Verdict:
+def unhealthy(cause: str, **more: Any) -> Verdict:
     return dataclasses.replace(WELL, state="unhealthy", cause=cause, detail="It is ill.", next_step="Mend it.", **more)
 
 
@@ -46,7 +46,7 @@ def objects(tmp_path: Path) -> LocalObjects:
     return LocalObjects(tmp_path)
 
 
-def open_ones(objects: LocalObjects) -> set[tuple[str, str]]:
+def open_alerts(objects: LocalObjects) -> set[tuple[str, str]]:
     return {(alert.cause, alert.subject) for alert in alerts(objects) if alert.state.is_open}
 
 
@@ -54,17 +54,17 @@ def open_ones(objects: LocalObjects) -> set[tuple[str, str]]:
     ("verdict", "expected"),
     [
         (WELL, set()),
-        (ill("HEARTBEAT_STALE"), {"STREAM_HUNG"}),
-        (ill("BACKLOG_OLD"), {"BACKLOG_OLD"}),
-        (ill("BACKLOG_OLD", loss_near=True), {"BACKLOG_OLD", "DATA_LOSS_NEAR"}),
-        (ill("SOURCE_EXPIRES", loss_near=True), {"DATA_LOSS_NEAR"}),
-        (ill("INPUT_SILENT"), {"INPUT_SILENT"}),
-        (ill("PAUSED_WITHOUT_STOP"), {"STOPPED_BY_HAND"}),
-        (ill("DEAD_LETTERS"), {"DATA_LOST"}),
-        (ill("SPEC_INVALID"), {"STREAM_UNHEALTHY"}),
+        (unhealthy("HEARTBEAT_STALE"), {"STREAM_HUNG"}),
+        (unhealthy("BACKLOG_OLD"), {"BACKLOG_OLD"}),
+        (unhealthy("BACKLOG_OLD", loss_near=True), {"BACKLOG_OLD", "DATA_LOSS_NEAR"}),
+        (unhealthy("SOURCE_EXPIRES", loss_near=True), {"DATA_LOSS_NEAR"}),
+        (unhealthy("INPUT_SILENT"), {"INPUT_SILENT"}),
+        (unhealthy("PAUSED_WITHOUT_STOP"), {"STOPPED_BY_HAND"}),
+        (unhealthy("DEAD_LETTERS"), {"DATA_LOST"}),
+        (unhealthy("SPEC_INVALID"), {"STREAM_UNHEALTHY"}),
         (dataclasses.replace(WELL, state="stopped", loss_near=True), {"DATA_LOSS_NEAR"}),
-        (ill("ROWS_QUARANTINED", quarantine_excess="Too many."), {"ROWS_QUARANTINED"}),
-        (ill("HEARTBEAT_STALE", quarantine_excess="Too many."), {"STREAM_HUNG", "ROWS_QUARANTINED"}),
+        (unhealthy("ROWS_QUARANTINED", quarantine_excess="Too many."), {"ROWS_QUARANTINED"}),
+        (unhealthy("HEARTBEAT_STALE", quarantine_excess="Too many."), {"STREAM_HUNG", "ROWS_QUARANTINED"}),
         (dataclasses.replace(WELL, state="starting", quarantine_excess="Too many."), {"ROWS_QUARANTINED"}),
     ],
     ids=lambda value: value.cause if isinstance(value, Verdict) else "",
@@ -79,22 +79,22 @@ def test_every_alert_of_verdicts_is_registered() -> None:
 
 def test_alerts_are_raised_and_resolved_with_verdicts(objects: LocalObjects) -> None:
     other = dataclasses.replace(WELL, name="edits")
-    alert_on_verdicts(objects, [ill("BACKLOG_OLD"), other], now=NOW)
-    assert open_ones(objects) == {("BACKLOG_OLD", "stream games")}
+    alert_on_verdicts(objects, [unhealthy("BACKLOG_OLD"), other], now=NOW)
+    assert open_alerts(objects) == {("BACKLOG_OLD", "stream games")}
 
-    alert_on_verdicts(objects, [ill("HEARTBEAT_STALE"), other], now=NOW + timedelta(minutes=1))
-    assert open_ones(objects) == {("STREAM_HUNG", "stream games")}
+    alert_on_verdicts(objects, [unhealthy("HEARTBEAT_STALE"), other], now=NOW + timedelta(minutes=1))
+    assert open_alerts(objects) == {("STREAM_HUNG", "stream games")}
 
     alert_on_verdicts(objects, [WELL, other], now=NOW + timedelta(minutes=2))
-    assert open_ones(objects) == set()
+    assert open_alerts(objects) == set()
 
 
 def test_alerts_of_undeclared_subjects_are_resolved(objects: LocalObjects) -> None:
-    alert_on_verdicts(objects, [ill("BACKLOG_OLD")], now=NOW)
+    alert_on_verdicts(objects, [unhealthy("BACKLOG_OLD")], now=NOW)
 
     alert_on_verdicts(objects, [dataclasses.replace(WELL, name="edits")], now=NOW + timedelta(minutes=1))
 
-    assert open_ones(objects) == set()
+    assert open_alerts(objects) == set()
 
 
 @pytest.mark.parametrize("off", [False, True], ids=["protected", "without a bound"])
@@ -121,7 +121,7 @@ def test_an_old_backlog_raises_an_alert_and_resolves_itself(objects: LocalObject
     sent = [Notification.decode(objects.get(key).data) for key in objects.list("control/alerts/spool/")]  # type: ignore[union-attr]
     expected = [] if off else [("BACKLOG_OLD", "raised"), ("BACKLOG_OLD", "resolved")]
     assert [(notification.cause, notification.kind) for notification in sent] == expected
-    assert open_ones(objects) == set()
+    assert open_alerts(objects) == set()
 
 
 @pytest.mark.parametrize("off", [False, True], ids=["protected", "without a bound"])
@@ -145,7 +145,7 @@ def test_quarantined_rows_raise_an_alert_with_reasons_and_resolve_it(objects: Lo
         summaries |= {alert.summary for alert in alerts(objects) if alert.state.is_open}
 
     assert causes[-1] == "OK"
-    assert open_ones(objects) == set()
+    assert open_alerts(objects) == set()
     sent = [Notification.decode(objects.get(key).data) for key in objects.list("control/alerts/spool/")]  # type: ignore[union-attr]
     expected = [] if off else [("ROWS_QUARANTINED", "raised"), ("ROWS_QUARANTINED", "resolved")]
     assert [(notification.cause, notification.kind) for notification in sent] == expected
@@ -164,8 +164,11 @@ def test_quarantined_rows_raise_an_alert_with_reasons_and_resolve_it(objects: Lo
             dataclasses.replace(WELL, state="stopped", cause="STOP_REQUESTED", next_step="deltaworks start games"),
             "Raise the source's retention now, or let it run again: `deltaworks start games`.",
         ),
-        (ill("HEARTBEAT_STALE"), "Raise the source's retention now, then find out why the stream is behind. Mend it."),
-        (ill("SOURCE_EXPIRES"), "Mend it."),
+        (
+            unhealthy("HEARTBEAT_STALE"),
+            "Raise the source's retention now, then find out why the stream is behind. Mend it.",
+        ),
+        (unhealthy("SOURCE_EXPIRES"), "Mend it."),
     ],
 )
 def test_expiring_input_raises_an_alert_with_the_next_step(objects: LocalObjects, verdict: Verdict, step: str) -> None:
@@ -178,7 +181,7 @@ def test_expiring_input_raises_an_alert_with_the_next_step(objects: LocalObjects
         assert alert.summary.endswith(f" Next: {step}")
 
 
-class Airflow:
+class FakeAirflow:
     """What Airflow's API would say, and what was cleared."""
 
     def __init__(self, *, state: str = "running", started: datetime = NOW - timedelta(hours=1)) -> None:
@@ -202,7 +205,7 @@ HUNG = HungProcess(
 
 
 def test_the_running_task_of_a_hung_stream_is_cleared(objects: LocalObjects) -> None:
-    airflow = Airflow()
+    airflow = FakeAirflow()
 
     (line,) = restart_hung(objects, [HUNG], airflow, now=NOW)
 
@@ -212,10 +215,12 @@ def test_the_running_task_of_a_hung_stream_is_cleared(objects: LocalObjects) -> 
 
 @pytest.mark.parametrize(
     "airflow",
-    [Airflow(state="up_for_retry"), Airflow(started=NOW - timedelta(seconds=60))],
+    [FakeAirflow(state="up_for_retry"), FakeAirflow(started=NOW - timedelta(seconds=60))],
     ids=["none runs", "it has just started"],
 )
-def test_nothing_is_cleared_without_a_running_task_or_during_startup(objects: LocalObjects, airflow: Airflow) -> None:
+def test_nothing_is_cleared_without_a_running_task_or_during_startup(
+    objects: LocalObjects, airflow: FakeAirflow
+) -> None:
     restart_hung(objects, [HUNG], airflow, now=NOW)
 
     assert airflow.cleared == []
@@ -235,7 +240,7 @@ def test_a_stream_is_checked_by_its_declared_limits(project: Path, monkeypatch: 
 
 
 def test_a_stream_may_declare_that_it_starts_sooner(objects: LocalObjects) -> None:
-    airflow = Airflow(started=NOW - timedelta(seconds=60))
+    airflow = FakeAirflow(started=NOW - timedelta(seconds=60))
 
     restart_hung(objects, [dataclasses.replace(HUNG, startup_seconds=45)], airflow, now=NOW)
 
@@ -243,17 +248,17 @@ def test_a_stream_may_declare_that_it_starts_sooner(objects: LocalObjects) -> No
 
 
 def test_restarts_of_a_hung_stream_are_limited_and_alerted(objects: LocalObjects) -> None:
-    airflow = Airflow()
+    airflow = FakeAirflow()
     for minute in range(30):
         restart_hung(objects, [HUNG], airflow, now=NOW + timedelta(minutes=minute))
 
     assert len(airflow.cleared) == 3
-    assert ("RESTARTS_EXHAUSTED", "stream games") in open_ones(objects)
+    assert ("RESTARTS_EXHAUSTED", "stream games") in open_alerts(objects)
 
     restart_hung(objects, [HUNG], airflow, now=NOW + timedelta(minutes=61))
     assert len(airflow.cleared) == 4, "the hour is over"
     resolve_restart_alerts(objects, ["stream games"], now=NOW + timedelta(minutes=70))
-    assert open_ones(objects) == set()
+    assert open_alerts(objects) == set()
 
 
 def test_concurrent_health_checks_restart_once(objects: LocalObjects) -> None:
@@ -264,7 +269,7 @@ def test_concurrent_health_checks_restart_once(objects: LocalObjects) -> None:
             super().put_if_absent(key, json.dumps({"at": [NOW.isoformat()], "other": True}).encode())
             return super().put_if_absent(key, data)
 
-    airflow = Airflow()
+    airflow = FakeAirflow()
 
     restart_hung(Racing(objects._root), [HUNG], airflow, now=NOW)
 
@@ -312,12 +317,12 @@ def test_a_failed_task_raises_an_alert_that_its_next_success_resolves(objects: L
 
     assert last_success(objects, "maintenance__games", now=NOW) == NOW
     assert record_success(objects, context_of(objects))
-    assert open_ones(objects) == set()
+    assert open_alerts(objects) == set()
     assert last_success(objects, "maintenance__games", now=NOW) > NOW
     assert not record_success(objects, context_of(objects)), "there is nothing to tell"
 
 
-def by_hand(objects: LocalObjects, form: dict[str, Any], **fixed: Any) -> Any:
+def manual_context(objects: LocalObjects, form: dict[str, Any], **fixed: Any) -> Any:
     """The context of a VACUUM by hand, as its DAG has it."""
     from deltaworks.operations.registry import get_operation
 
@@ -348,9 +353,9 @@ def test_a_complete_manual_run_resolves_the_failure_of_a_night(
     of_another["ti"].dag_id = "maintenance__edits"
     raise_failure_alert(objects, of_another)
 
-    record_success(objects, by_hand(objects, form, **fixed))
+    record_success(objects, manual_context(objects, form, **fixed))
 
-    still = {subject for _, subject in open_ones(objects)}
+    still = {subject for _, subject in open_alerts(objects)}
     assert still == {"maintenance__edits.vacuum_tables"} | (
         set() if made_good else {"maintenance__games.vacuum_tables"}
     )
@@ -375,10 +380,10 @@ def test_some_conditions_are_alerts_of_their_own(objects: LocalObjects, conditio
     from deltaworks.errors import ContractError
 
     raise_failure_alert(objects, context_of(objects, exception=ContractError(condition, "It is so.")))
-    assert {cause for cause, _ in open_ones(objects)} == {condition}
+    assert {cause for cause, _ in open_alerts(objects)} == {condition}
 
     assert record_success(objects, context_of(objects))
-    assert open_ones(objects) == set()
+    assert open_alerts(objects) == set()
 
 
 def test_a_skipped_night_is_alerted_as_overdue(objects: LocalObjects) -> None:
@@ -388,18 +393,18 @@ def test_a_skipped_night_is_alerted_as_overdue(objects: LocalObjects) -> None:
     assert night not in alert_on_overdue_jobs(objects, catalog, now=NOW)
     late = NOW + timedelta(hours=49)
     # No run, no callback: without the look nobody would know.
-    assert open_ones(objects) == set()
+    assert open_alerts(objects) == set()
 
     assert [night in alert_on_overdue_jobs(objects, catalog, now=late + timedelta(minutes=n)) for n in range(3)] == [
         True
     ] * 3
-    assert ("JOB_OVERDUE", night) in open_ones(objects)
+    assert ("JOB_OVERDUE", night) in open_alerts(objects)
     raised = [alert for alert in alerts(objects) if (alert.cause, alert.subject) == ("JOB_OVERDUE", night)]
     assert [len(alert.state.notification_times) for alert in raised] == [1]
 
     record_success(objects, context_of(objects))
     assert night not in alert_on_overdue_jobs(objects, catalog, now=utc_now())
-    assert ("JOB_OVERDUE", night) not in open_ones(objects)
+    assert ("JOB_OVERDUE", night) not in open_alerts(objects)
 
 
 def test_a_damaged_success_record_is_replaced(
@@ -439,7 +444,7 @@ def test_a_stale_gold_table_is_alerted_until_it_is_fresh(objects: LocalObjects) 
     record_refreshed(PipelineHome(objects, "games"), "daily", now=NOW + timedelta(minutes=63))
 
     assert alert_on_stale_gold(objects, catalog, now=NOW + timedelta(minutes=64)) == []
-    assert open_ones(objects) == set()
+    assert open_alerts(objects) == set()
 
 
 def test_a_failing_callback_does_not_fail_the_task(
@@ -499,4 +504,4 @@ def test_a_missed_deadline_raises_an_alert_that_the_next_success_resolves(
     )
     job_alerts.resolve_on_success(context_of(objects))
 
-    assert open_ones(objects) == set()
+    assert open_alerts(objects) == set()

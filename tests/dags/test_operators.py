@@ -37,7 +37,7 @@ CLUSTER_EXTRA = {
 }
 
 
-class FakeInstance(SimpleNamespace):
+class FakeTaskInstance(SimpleNamespace):
     """A task instance that keeps what is pushed."""
 
     def xcom_push(self, *, key: str, value: Any) -> None:
@@ -99,7 +99,7 @@ def command_of(operator: SparkJobOperator, params: dict[str, Any] | None = None)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(subprocess, "Popen", popen)
         with pytest.raises(Stop):
-            operator.execute({"params": params or {}, "ti": FakeInstance(pushed={})})  # type: ignore[typeddict-item]
+            operator.execute({"params": params or {}, "ti": FakeTaskInstance(pushed={})})  # type: ignore[typeddict-item]
     return seen[0]
 
 
@@ -200,7 +200,7 @@ def test_cluster_mode_is_tracked_by_the_cluster_with_the_connection_alone(
     monkeypatch.setattr(SparkJobOperator, "execute_resumable", lambda self, context: seen.append(self._get_hook()))
     monkeypatch.setattr("airflow.providers.apache.spark.hooks.spark_submit.kube_client", object(), raising=False)
 
-    operator.execute({"params": {}, "ti": FakeInstance(pushed={})})  # type: ignore[typeddict-item]
+    operator.execute({"params": {}, "ti": FakeTaskInstance(pushed={})})  # type: ignore[typeddict-item]
 
     command = seen[0]._build_spark_submit_command(operator.application)
     assert option(command, "--deploy-mode") == "cluster"
@@ -223,7 +223,7 @@ def test_an_unusable_connection_is_rejected_with_a_hint(
     connect(host, extra)
 
     with pytest.raises(ConfigError) as caught:
-        job(project).execute({"params": {}, "ti": FakeInstance(pushed={})})  # type: ignore[typeddict-item]
+        job(project).execute({"params": {}, "ti": FakeTaskInstance(pushed={})})  # type: ignore[typeddict-item]
 
     assert caught.value.condition == condition
     assert caught.value.hint
@@ -236,7 +236,7 @@ def test_a_missing_connection_is_an_error_and_never_yarn(
 
     with pytest.raises(ConfigError) as caught:
         job(project, conn_id="spark_nowhere").execute(
-            {"params": {}, "ti": FakeInstance(pushed={})}  # type: ignore[typeddict-item]
+            {"params": {}, "ti": FakeTaskInstance(pushed={})}  # type: ignore[typeddict-item]
         )
 
     assert caught.value.condition == "SPARK_CONNECTION_MISSING"
@@ -264,7 +264,7 @@ def test_an_invalid_option_fails_before_the_job_is_submitted(project: Path, conn
     )
 
     with pytest.raises(ConfigError, match="OPTION_INVALID"):
-        task.execute({"params": {}, "ti": FakeInstance(pushed={})})  # type: ignore[typeddict-item]
+        task.execute({"params": {}, "ti": FakeTaskInstance(pushed={})})  # type: ignore[typeddict-item]
 
 
 @pytest.mark.parametrize(
@@ -287,7 +287,7 @@ def test_spark_runs_if_the_previous_task_left_work_or_no_result(
     spark_submit(f"open({str(tmp_path / 'submitted')!r}, 'w').close()")
     night = maintenance_dag(load_catalog().pipelines["games"], load_catalog().environment)
     task = night.get_task("optimize_tables")
-    instance = FakeInstance(pushed={})
+    instance = FakeTaskInstance(pushed={})
     asked: list[dict[str, Any]] = []
 
     def pull(**what: Any) -> Any:
@@ -316,7 +316,7 @@ def test_a_job_tried_without_spark_is_submitted_if_work_remains_or_the_try_fails
     project: Path, connect: Any, spark_submit: Any, look: str, needed: bool
 ) -> None:
     connect("local[2]")
-    submitted, instance = spark_submit(""), FakeInstance(pushed={})
+    submitted, instance = spark_submit(""), FakeTaskInstance(pushed={})
     task = job(project, operation=get_operation("rebuild_gold"), try_without_spark="True")
     asked = submitted.with_name("asked.json")
     task.application = str(submitted.with_name("look.py"))
@@ -368,7 +368,7 @@ def test_the_jobs_error_is_raised_whatever_output_follows(project: Path, connect
     spark_submit(f"print({line!r})\nfor n in range(600): print('WARN noise', n)\nsys.exit(11)")
 
     with pytest.raises(DeltaworksError) as caught:
-        job(project).execute({"params": {}, "ti": FakeInstance(pushed={})})  # type: ignore[typeddict-item]
+        job(project).execute({"params": {}, "ti": FakeTaskInstance(pushed={})})  # type: ignore[typeddict-item]
 
     assert (caught.value.condition, caught.value.retryable) == ("SCHEMA_CHANGED", False)
     assert caught.value.hint == "declare it"
@@ -383,12 +383,12 @@ def test_a_job_without_an_error_line_keeps_the_launchers_message(
     spark_submit("print('the last words')\nsys.exit(1)")
 
     with pytest.raises(AirflowException, match=r"(?s)Error code is: 1\..*the last words"):
-        job(project).execute({"params": {}, "ti": FakeInstance(pushed={})})  # type: ignore[typeddict-item]
+        job(project).execute({"params": {}, "ti": FakeTaskInstance(pushed={})})  # type: ignore[typeddict-item]
 
 
 def test_only_web_addresses_of_the_spark_ui_are_stored(project: Path, connect: Any, spark_submit: Any) -> None:
     connect("local[2]")
-    instance = FakeInstance(pushed={})
+    instance = FakeTaskInstance(pushed={})
     spark_submit("print('DELTAWORKS_UI http://driver.example:4040')\nprint('DELTAWORKS_UI javascript:alert(1)')")
 
     job(project).execute({"params": {}, "ti": instance})  # type: ignore[typeddict-item]
@@ -405,7 +405,7 @@ def test_maintenance_has_a_higher_niceness_than_streams(
     night = maintenance_dag(spec, environment)
 
     def niceness(task: Any) -> int:
-        task.execute({"params": {}, "ti": FakeInstance(pushed={})})
+        task.execute({"params": {}, "ti": FakeTaskInstance(pushed={})})
         return int((tmp_path / "niceness").read_text())
 
     here = os.nice(0)

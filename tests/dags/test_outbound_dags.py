@@ -16,7 +16,7 @@ def environment() -> EnvironmentSpec:
     return EnvironmentSpec.model_validate({"environment": "x", "lake": STORAGE, "landing": STORAGE, "messaging": {}})
 
 
-def process_of(dag: Any, task_id: str) -> dict[str, Any]:
+def describe_process(dag: Any, task_id: str) -> dict[str, Any]:
     """What the task of a DAG runs, and how."""
     task = dag.get_task(task_id)
     return {
@@ -41,7 +41,7 @@ def test_the_feeds_of_a_pipeline_are_one_process() -> None:
     dag = feeds_dag(shop(), environment())
     run = {"dag_id": "feeds__shop", "program": ["-m", "deltaworks.feeds"], "arguments": ["--feeds", "shop"]}
 
-    assert process_of(dag, "feeds") == {**run, **ENDLESS}
+    assert describe_process(dag, "feeds") == {**run, **ENDLESS}
     assert missing_in_runbook(dag) == []
 
 
@@ -52,7 +52,7 @@ def test_a_remediation_is_a_process_of_its_own() -> None:
     program, arguments = ["-m", "deltaworks.remediation"], ["--remediation", "shift_cdn"]
     run = {"dag_id": "remediation__shift_cdn", "program": program, "arguments": arguments}
 
-    assert process_of(dag, "remediation") == {**run, **ENDLESS}
+    assert describe_process(dag, "remediation") == {**run, **ENDLESS}
     assert missing_in_runbook(dag) == []
 
 

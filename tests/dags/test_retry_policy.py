@@ -123,7 +123,7 @@ class Clock:
         self.now += timedelta(seconds=seconds)
 
 
-def gaps_of(objects: LocalObjects, outcomes: list[str]) -> list[float]:
+def restart_gaps(objects: LocalObjects, outcomes: list[str]) -> list[float]:
     """Seconds between the end of each run of a stream and the moment its next one opens something.
 
     Every layer waits as it does in production: Airflow by the policy, or by its own settings where the task was killed;
@@ -155,7 +155,7 @@ def gaps_of(objects: LocalObjects, outcomes: list[str]) -> list[float]:
 def test_all_waits_between_two_tries_of_a_stream_are_at_most_300_s_and_outlive_dag_runs(
     tmp_path: Path, outcome: str
 ) -> None:
-    gaps = gaps_of(LocalObjects(tmp_path), [outcome] * 40)
+    gaps = restart_gaps(LocalObjects(tmp_path), [outcome] * 40)
 
     assert max(gaps) <= MAX_WAIT_SECONDS
     assert min(gaps[7:]) == MAX_WAIT_SECONDS, "a new DAG run starts no new count"
@@ -170,4 +170,4 @@ def test_no_mixture_of_failures_and_kills_waits_longer(tmp_path: Path) -> None:
     for run in range(20):
         outcomes = chosen.choices(["final", "passing", "killed"], k=40)
 
-        assert max(gaps_of(LocalObjects(tmp_path / str(run)), outcomes)) <= MAX_WAIT_SECONDS
+        assert max(restart_gaps(LocalObjects(tmp_path / str(run)), outcomes)) <= MAX_WAIT_SECONDS

@@ -59,7 +59,7 @@ for line in sys.stdin:
 """
 
 
-class Stage:
+class DagRunHarness:
     """A project, an Airflow of its own that runs its DAGs, and a recording spark-submit."""
 
     def __init__(self, root: Path) -> None:
@@ -90,7 +90,7 @@ class Stage:
         declared.write_text(declared.read_text().replace("messaging: {}", f"messaging: {messaging}") + channels)
         return queue
 
-    def told(self) -> list[tuple[str, str, str]]:
+    def received_notifications(self) -> list[tuple[str, str, str]]:
         """Cause, subject and kind of every notification that has reached the queue since the last look."""
         return [
             (notification["cause"], notification["subject"], notification["kind"])
@@ -174,21 +174,21 @@ class Stage:
 
 
 @pytest.fixture(scope="module")
-def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
+def harness(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DagRunHarness]:
     with pytest.MonkeyPatch.context() as patched:
         patched.setenv("TEST_ACCESS_KEY", "testing")
         patched.setenv("TEST_SECRET_KEY", "testing")
-        stage = Stage(tmp_path_factory.mktemp("stage"))
-        yield stage
-        stage.end()
+        harness = DagRunHarness(tmp_path_factory.mktemp("stage"))
+        yield harness
+        harness.end()
 
 
-def test_a_gold_run_passes_its_params_and_run_id_to_the_job(stage: Stage) -> None:
-    stage.spark_submit("print('DELTAWORKS_UI http://driver.example:4040')")
+def test_a_gold_run_passes_its_params_and_run_id_to_the_job(harness: DagRunHarness) -> None:
+    harness.spark_submit("print('DELTAWORKS_UI http://driver.example:4040')")
 
-    done = stage.run("gold__games", {"tables": ["events_per_hour"], "full": True})
+    done = harness.run("gold__games", {"tables": ["events_per_hour"], "full": True})
 
-    (call,) = stage.submitted()
+    (call,) = harness.submitted()
     assert done["state"] == "success"
     program, *arguments = call["argv"][-5:]
     assert [Path(program).name, *arguments] == [
@@ -203,18 +203,18 @@ def test_a_gold_run_passes_its_params_and_run_id_to_the_job(stage: Stage) -> Non
     assert done["xcoms"]["spark_ui"] == "http://driver.example:4040"
 
 
-def test_a_gold_refresh_is_a_dry_run_by_default(stage: Stage) -> None:
-    stage.spark_submit("")
-    stage.run("refresh_gold__games")
-    stage.run("refresh_gold__games", {"dry_run": False})
+def test_a_gold_refresh_is_a_dry_run_by_default(harness: DagRunHarness) -> None:
+    harness.spark_submit("")
+    harness.run("refresh_gold__games")
+    harness.run("refresh_gold__games", {"dry_run": False})
 
-    counted, done = (call["argv"] for call in stage.submitted())
+    counted, done = (call["argv"] for call in harness.submitted())
 
     assert (counted[-2:], done[-3:]) == (["--pipeline", "games"], ["--pipeline", "games", "--no-dry-run"])
 
 
-def test_a_deleting_operation_ends_after_the_count_by_default(stage: Stage) -> None:
-    done = stage.run("vacuum_tables__games", {"retention_hours": 200})
+def test_a_deleting_operation_ends_after_the_count_by_default(harness: DagRunHarness) -> None:
+    done = harness.run("vacuum_tables__games", {"retention_hours": 200})
 
     assert done["state"] == "success"
     assert {name: state for name, (state, _) in done["tasks"].items()} == {
@@ -225,14 +225,14 @@ def test_a_deleting_operation_ends_after_the_count_by_default(stage: Stage) -> N
     }
 
 
-def test_a_reprocess_is_a_dry_run_by_default(stage: Stage) -> None:
-    stage.spark_submit("")
-    counted = stage.run("reprocess__games", {"batches": "1-3"})
-    done = stage.run(
+def test_a_reprocess_is_a_dry_run_by_default(harness: DagRunHarness) -> None:
+    harness.spark_submit("")
+    counted = harness.run("reprocess__games", {"batches": "1-3"})
+    done = harness.run(
         "reprocess__games", {"files": ["a*", "b"], "tables": ["purchase"], "shadow": True, "dry_run": False}
     )
 
-    count, work = stage.submitted()
+    count, work = harness.submitted()
     assert (counted["state"], done["state"]) == ("success", "success")
     assert count["argv"][-2:] == ["games", "--batches=1-3"]
     assert work["argv"][-6:] == [
@@ -241,15 +241,15 @@ def test_a_reprocess_is_a_dry_run_by_default(stage: Stage) -> None:
     assert work["run"].split("/")[:2] == ["reprocess__games", done["run_id"]], "the id of the reprocess comes of it"
 
 
-def test_a_night_without_work_submits_nothing(stage: Stage) -> None:
-    stage.spark_submit("")
+def test_a_night_without_work_submits_nothing(harness: DagRunHarness) -> None:
+    harness.spark_submit("")
 
-    done = stage.run("maintenance__games")
+    done = harness.run("maintenance__games")
 
     assert done["state"] == "success"
     assert {state for state, _ in done["tasks"].values()} == {"success"}
-    assert stage.submitted() == []
-    night = stage.nights()[0]
+    assert harness.submitted() == []
+    night = harness.nights()[0]
     assert (night.run, night.failed, night.tasks[0].task) == (done["run_id"], (), "expire_quarantine")
     assert {task.task: task.state for task in night.tasks} == {
         task: "success" for task in done["tasks"] if task != "record_night"
@@ -258,56 +258,58 @@ def test_a_night_without_work_submits_nothing(stage: Stage) -> None:
     assert "it does not exist yet" in {result.reason for result in vacuumed.results}
 
 
-def test_a_failed_night_is_red_and_recorded_with_its_failed_task(stage: Stage) -> None:
+def test_a_failed_night_is_red_and_recorded_with_its_failed_task(harness: DagRunHarness) -> None:
     line = ConfigError("SPEC_INVALID", "no such table", hint="mend it").as_line()
-    with stage.job("vacuum_tables", f"import sys\nprint({line!r})\nsys.exit(10)\n"):
-        done = stage.run("maintenance__games")
+    with harness.job("vacuum_tables", f"import sys\nprint({line!r})\nsys.exit(10)\n"):
+        done = harness.run("maintenance__games")
 
     assert done["state"] == "failed"
-    night = stage.nights()[0]
+    night = harness.nights()[0]
     assert (night.run, night.failed) == (done["run_id"], ("vacuum_tables",))
     assert next(task.state for task in night.tasks if task.task == "snapshot_health") == "upstream_failed"
-    assert ("JOB_FAILED", "maintenance__games.vacuum_tables", "raised") in stage.told()
+    assert ("JOB_FAILED", "maintenance__games.vacuum_tables", "raised") in harness.received_notifications()
 
 
-def test_a_job_that_is_not_retryable_fails_at_its_first_try(stage: Stage) -> None:
+def test_a_job_that_is_not_retryable_fails_at_its_first_try(harness: DagRunHarness) -> None:
     line = ConfigError("SPEC_INVALID", "no such table", hint="mend it").as_line()
-    stage.spark_submit(f"print({line!r})\nsys.exit(10)")
+    harness.spark_submit(f"print({line!r})\nsys.exit(10)")
 
-    done = stage.run("gold__games")
+    done = harness.run("gold__games")
 
     assert done["state"] == "failed"
     assert done["tasks"] == {"rebuild_gold": ["failed", 1]}
-    assert len(stage.submitted()) == 1
-    assert stage.told() == [("JOB_FAILED", "gold__games.rebuild_gold", "raised")]
+    assert len(harness.submitted()) == 1
+    assert harness.received_notifications() == [("JOB_FAILED", "gold__games.rebuild_gold", "raised")]
 
-    stage.spark_submit("")
-    stage.run("gold__games")
-    assert stage.told() == [("JOB_FAILED", "gold__games.rebuild_gold", "resolved")]
+    harness.spark_submit("")
+    harness.run("gold__games")
+    assert harness.received_notifications() == [("JOB_FAILED", "gold__games.rebuild_gold", "resolved")]
 
 
-def verdicts_of(done: Any) -> Any:
+def pushed_verdicts(done: Any) -> Any:
     verdicts = done["xcoms"]["verdicts"]
     return json.loads(verdicts) if isinstance(verdicts, str) else verdicts
 
 
-def test_health_is_green_while_starting_and_red_once_a_stream_hangs(stage: Stage) -> None:
+def test_health_is_green_while_starting_and_red_once_a_stream_hangs(harness: DagRunHarness) -> None:
     for kind, name in (("relay", "landing"), ("stream", "games")):
-        stage.heartbeat(kind, name, age_seconds=1)
-    well = stage.run("stream_health")
-    stage.heartbeat("stream", "games", age_seconds=500)
-    hung, still = stage.run("stream_health"), stage.run("stream_health")
+        harness.heartbeat(kind, name, age_seconds=1)
+    well = harness.run("stream_health")
+    harness.heartbeat("stream", "games", age_seconds=500)
+    hung, still = harness.run("stream_health"), harness.run("stream_health")
 
     assert [run["state"] for run in (well, hung, still)] == ["success", "failed", "failed"]
-    assert verdicts_of(hung)["stream__games"]["cause"] == "HEARTBEAT_STALE"
-    assert verdicts_of(still)["stream__games"]["since"] == verdicts_of(hung)["stream__games"]["since"]
-    assert {verdicts_of(run)["stream__edits"]["since"] for run in (hung, still)} == {
-        verdicts_of(well)["stream__edits"]["since"]
+    assert pushed_verdicts(hung)["stream__games"]["cause"] == "HEARTBEAT_STALE"
+    assert pushed_verdicts(still)["stream__games"]["since"] == pushed_verdicts(hung)["stream__games"]["since"]
+    assert {pushed_verdicts(run)["stream__edits"]["since"] for run in (hung, still)} == {
+        pushed_verdicts(well)["stream__edits"]["since"]
     }
-    assert stage.told() == [("STREAM_HUNG", "stream games", "raised")], "told once, by two runs that saw it"
-    beat = json.loads((stage.project / "lake" / "control" / "alerts" / "health.json").read_text())
+    assert harness.received_notifications() == [("STREAM_HUNG", "stream games", "raised")], (
+        "told once, by two runs that saw it"
+    )
+    beat = json.loads((harness.project / "lake" / "control" / "alerts" / "health.json").read_text())
     assert (beat["run"], beat["unhealthy"]) == (still["run_id"], 1)
 
-    stage.heartbeat("stream", "games", age_seconds=1)
-    stage.run("stream_health")
-    assert stage.told() == [("STREAM_HUNG", "stream games", "resolved")]
+    harness.heartbeat("stream", "games", age_seconds=1)
+    harness.run("stream_health")
+    assert harness.received_notifications() == [("STREAM_HUNG", "stream games", "resolved")]

@@ -15,7 +15,7 @@ WRITES = ("PATCH", "/api/v2/dags/stream__games"), ("PUT", "/execution/task-insta
 PASSING = ("GET", "/api/v2/dags"), ("POST", "/deltaworks/console/actions"), ("POST", "/auth/token")
 
 
-class Airflow:
+class FakeAirflow:
     """An application that notes how many requests are under way, and what was sent; it waits while it is `held`."""
 
     def __init__(self) -> None:
@@ -51,7 +51,7 @@ def request(
     return application({"type": "http", "method": method, "path": path, "root_path": root_path}, receive, send)
 
 
-async def all_under_way(airflow: Airflow, requests: list[Coroutine[Any, Any, None]]) -> int:
+async def concurrent_requests(airflow: FakeAirflow, requests: list[Coroutine[Any, Any, None]]) -> int:
     """How many of the requests get to Airflow at once; all are answered in the end."""
     tasks = [asyncio.create_task(one) for one in requests]
     for _ in range(20):
@@ -65,9 +65,9 @@ async def all_under_way(airflow: Airflow, requests: list[Coroutine[Any, Any, Non
 @pytest.mark.parametrize(("requests", "at_once"), [(WRITES, 1), (PASSING, 3), ((*WRITES, *PASSING), 4)])
 def test_one_writing_request_is_active_at_a_time(requests: tuple[tuple[str, str], ...], at_once: int) -> None:
     async def run() -> tuple[int, int]:
-        airflow = Airflow()
+        airflow = FakeAirflow()
         application = SerializedWrites(airflow)
-        most = await all_under_way(airflow, [request(application, *one, b"{}") for one in requests])
+        most = await concurrent_requests(airflow, [request(application, *one, b"{}") for one in requests])
         return most, len(airflow.bodies)
 
     assert asyncio.run(run()) == (at_once, len(requests))
@@ -75,25 +75,25 @@ def test_one_writing_request_is_active_at_a_time(requests: tuple[tuple[str, str]
 
 def test_paths_are_matched_with_or_without_the_prefix() -> None:
     async def run() -> int:
-        airflow = Airflow()
+        airflow = FakeAirflow()
         application = SerializedWrites(airflow)
         (method, path), (other, bare) = ("PATCH", "/air/api/v2/dags"), ("POST", "/execution/x")
         asked = [
             request(application, method, path, b"{}", root_path="/air"),
             request(application, other, bare, b"{}", root_path="/air"),
         ]
-        return await all_under_way(airflow, asked)
+        return await concurrent_requests(airflow, asked)
 
     assert asyncio.run(run()) == 1
 
 
 def test_a_request_without_a_body_blocks_no_other() -> None:
     async def run() -> list[bytes]:
-        airflow = Airflow()
+        airflow = FakeAirflow()
         application = SerializedWrites(airflow)
         slow = asyncio.create_task(request(application, *WRITES[0]))
         await asyncio.sleep(0)
-        await all_under_way(airflow, [request(application, *WRITES[1], b"{}")])
+        await concurrent_requests(airflow, [request(application, *WRITES[1], b"{}")])
         slow.cancel()
         return airflow.bodies
 

@@ -36,10 +36,10 @@ def catalog() -> Catalog:
 @pytest.fixture(scope="module")
 def dags(catalog: Catalog) -> dict[str, Any]:
     """All DAGs, made as the files of dags/ make them."""
-    return {dag.dag_id: dag for dag in made(catalog)}
+    return {dag.dag_id: dag for dag in build_dags(catalog)}
 
 
-def made(catalog: Catalog) -> Iterator[Any]:
+def build_dags(catalog: Catalog) -> Iterator[Any]:
     from deltaworks.airflow import continuous_dags, scheduled_dags
     from deltaworks.airflow.operation_dags import available_operations, operation_dag, relay_operations
 

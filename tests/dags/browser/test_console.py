@@ -97,7 +97,7 @@ def site(airflow_database: None, project: Path) -> Iterator[AirflowSite]:
         yield site
 
 
-class Watched:
+class MonitoredPage:
     """A page of a browser, and whatever of it a person would not want to happen."""
 
     def __init__(self, page: Any, site: AirflowSite) -> None:
@@ -120,9 +120,9 @@ class Watched:
 
 
 @pytest.fixture(scope="module")
-def watched(site: AirflowSite) -> Iterator[Watched]:
+def monitored_page(site: AirflowSite) -> Iterator[MonitoredPage]:
     with logged_in(site) as page:
-        yield Watched(page, site)
+        yield MonitoredPage(page, site)
 
 
 def violations(page: Any) -> list[str]:
@@ -140,32 +140,34 @@ def violations(page: Any) -> list[str]:
 
 @pytest.mark.parametrize("width", [1280, 320])
 @pytest.mark.parametrize("theme", ["light", "dark"])
-def test_every_page_is_readable_in_both_themes_and_on_a_phone(watched: Watched, theme: str, width: int) -> None:
-    page = watched.page
+def test_every_page_is_readable_in_both_themes_and_on_a_phone(
+    monitored_page: MonitoredPage, theme: str, width: int
+) -> None:
+    page = monitored_page.page
     page.set_viewport_size({"width": width, "height": 900})
     page.emulate_media(color_scheme=theme)
     for path in PAGES:
-        watched.open(path)
+        monitored_page.open(path)
         wider = page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth")
         assert wider <= 0, path
         assert violations(page) == [], path
 
-    assert watched.wrong == []
+    assert monitored_page.wrong == []
 
 
-def test_untrusted_text_is_shown_and_not_executed(watched: Watched) -> None:
+def test_untrusted_text_is_shown_and_not_executed(monitored_page: MonitoredPage) -> None:
     for path in PAGES:
-        watched.open(path)
-        assert watched.page.evaluate("window.__xss") is None, path
-    watched.open("/streams/games")
+        monitored_page.open(path)
+        assert monitored_page.page.evaluate("window.__xss") is None, path
+    monitored_page.open("/streams/games")
 
-    assert HOSTILE[:30] in watched.page.inner_text("main")
-    assert watched.wrong == []
+    assert HOSTILE[:30] in monitored_page.page.inner_text("main")
+    assert monitored_page.wrong == []
 
 
-def test_a_page_updates_itself_and_keeps_the_focus(watched: Watched) -> None:
-    page = watched.page
-    watched.open("/")
+def test_a_page_updates_itself_and_keeps_the_focus(monitored_page: MonitoredPage) -> None:
+    page = monitored_page.page
+    monitored_page.open("/")
     page.focus("#stream-games")
     with page.expect_response(lambda answer: "fragment=1" in answer.url):
         page.evaluate("htmx.trigger(document.getElementById('live'), 'renew')")
@@ -174,10 +176,10 @@ def test_a_page_updates_itself_and_keeps_the_focus(watched: Watched) -> None:
     assert page.evaluate("document.activeElement.id") == "stream-games"
 
 
-def test_airflows_navigation_shows_the_console_in_its_frame(watched: Watched) -> None:
-    page = watched.page
+def test_airflows_navigation_shows_the_console_in_its_frame(monitored_page: MonitoredPage) -> None:
+    page = monitored_page.page
     page.set_viewport_size({"width": 1280, "height": 900})
-    page.goto(f"{watched.site.url}/plugin/deltaworks")
+    page.goto(f"{monitored_page.site.url}/plugin/deltaworks")
     frame = page.frame_locator("iframe")
     frame.locator("#stream-games").click()
 

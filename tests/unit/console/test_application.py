@@ -149,7 +149,7 @@ def test_an_asset_of_another_release_is_not_sent(harness: ConsoleHarness) -> Non
     assert harness.get(address_of("/assets/{digest}/{name}")).headers["cache-control"].endswith("immutable")
 
 
-class Dead:
+class UnreachableStorage:
     """A storage nobody answers for."""
 
     def __getattr__(self, name: str) -> object:
@@ -157,7 +157,7 @@ class Dead:
 
 
 def test_pages_answer_while_the_storage_does_not(project: Path) -> None:
-    harness = console_harness(project, storage=Dead)  # type: ignore[return-value, arg-type]
+    harness = console_harness(project, storage=UnreachableStorage)  # type: ignore[return-value, arg-type]
     answer = harness.get("/")
 
     assert answer.status_code == 200

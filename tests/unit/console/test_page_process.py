@@ -16,77 +16,77 @@ from tests.waiting import eventually
 
 
 @pytest.fixture
-def elsewhere() -> Iterator[PageProcess]:
+def page_process() -> Iterator[PageProcess]:
     process = PageProcess()
     yield process
     process.close()
 
 
 @pytest.fixture
-def apart(harness: ConsoleHarness, elsewhere: PageProcess) -> ConsoleHarness:
+def remote_harness(harness: ConsoleHarness, page_process: PageProcess) -> ConsoleHarness:
     """The console of `harness` over the same project and objects, whose pages are made apart."""
-    return console_harness(harness.catalog.root, renderer=elsewhere)
+    return console_harness(harness.catalog.root, renderer=page_process)
 
 
-def pid_of(elsewhere: PageProcess) -> int:
-    worker = elsewhere._worker
+def pid_of(page_process: PageProcess) -> int:
+    worker = page_process._worker
     assert worker is not None
     return worker.process.pid
 
 
 def test_the_page_process_and_the_host_render_the_same_pages_for_every_person(
-    harness: ConsoleHarness, apart: ConsoleHarness
+    harness: ConsoleHarness, remote_harness: ConsoleHarness
 ) -> None:
     harness.write_heartbeat("games")
     pages = ("/", "/streams/games", "/tables", "/alerts", "/dag/stream__games", "/lineage", "/costs", "/streams/none")
     for by in ("ada", "vic", "eve"):
         for page in pages:
-            here, there = (one.get(f"{page}?format=json", by=by) for one in (harness, apart))
+            here, there = (one.get(f"{page}?format=json", by=by) for one in (harness, remote_harness))
 
             assert there.status_code == here.status_code
             assert there.json() == here.json(), (page, by)
-            shown = apart.get(page, by=by)
+            shown = remote_harness.get(page, by=by)
             assert (shown.status_code, shown.headers["content-type"]) == (here.status_code, "text/html; charset=utf-8")
             assert "frame-ancestors 'self'" in shown.headers["content-security-policy"]
-    assert "games" not in apart.get("/", by="eve").text, "whoever may not see it is shown none of it"
+    assert "games" not in remote_harness.get("/", by="eve").text, "whoever may not see it is shown none of it"
 
 
 def test_a_current_copy_gets_304_and_other_requests_a_compressed_page(
-    harness: ConsoleHarness, apart: ConsoleHarness
+    harness: ConsoleHarness, remote_harness: ConsoleHarness
 ) -> None:
-    first = apart.get("/", accept_encoding="gzip")
+    first = remote_harness.get("/", accept_encoding="gzip")
     assert first.headers["content-encoding"] == "gzip"
     assert first.headers["vary"] == "Accept-Encoding"
-    plain = apart.get("/", accept_encoding="identity")
+    plain = remote_harness.get("/", accept_encoding="identity")
     assert "content-encoding" not in plain.headers
     assert first.text[:200] == plain.text[:200]
 
-    again = apart.get("/", if_none_match=first.headers["etag"])
+    again = remote_harness.get("/", if_none_match=first.headers["etag"])
 
     assert (again.status_code, again.content) == (304, b"")
-    assert apart.get("/", by="vic", if_none_match=first.headers["etag"]).status_code == 200
+    assert remote_harness.get("/", by="vic", if_none_match=first.headers["etag"]).status_code == 200
 
 
-def test_a_revoked_right_applies_to_the_next_page(harness: ConsoleHarness, apart: ConsoleHarness) -> None:
+def test_a_revoked_right_applies_to_the_next_page(harness: ConsoleHarness, remote_harness: ConsoleHarness) -> None:
     harness.write_heartbeat("games")
-    assert {row["name"] for row in apart.view("/")["streams"]} == {"edits", "games"}
+    assert {row["name"] for row in remote_harness.view("/")["streams"]} == {"edits", "games"}
 
-    apart.people["ada"] = apart.people["eve"]
+    remote_harness.people["ada"] = remote_harness.people["eve"]
 
-    assert {row["name"] for row in apart.view("/")["streams"]} == {"edits"}
-    assert {row["may_restart"] for row in apart.view("/")["streams"]} == {False}
+    assert {row["name"] for row in remote_harness.view("/")["streams"]} == {"edits"}
+    assert {row["may_restart"] for row in remote_harness.view("/")["streams"]} == {False}
 
 
 @pytest.mark.parametrize("end", [signal.SIGKILL, signal.SIGTERM])
 def test_a_crashed_page_process_is_restarted_and_no_page_is_missing(
-    apart: ConsoleHarness, elsewhere: PageProcess, end: signal.Signals
+    remote_harness: ConsoleHarness, page_process: PageProcess, end: signal.Signals
 ) -> None:
-    assert apart.get("/").status_code == 200
-    before = pid_of(elsewhere)
+    assert remote_harness.get("/").status_code == 200
+    before = pid_of(page_process)
     os.kill(before, end)
 
-    assert [apart.get("/").status_code for _ in range(3)] == [200] * 3
-    assert pid_of(elsewhere) != before
+    assert [remote_harness.get("/").status_code for _ in range(3)] == [200] * 3
+    assert pid_of(page_process) != before
 
 
 @pytest.mark.parametrize("code", ["import time; time.sleep(60)", "raise SystemExit(3)", "import os; os.abort()"])
@@ -107,9 +107,9 @@ def test_the_host_renders_pages_if_the_program_is_missing(harness: ConsoleHarnes
     assert console_harness(harness.catalog.root, renderer=process).get("/").status_code == 200
 
 
-def test_the_process_ends_with_its_host(apart: ConsoleHarness, elsewhere: PageProcess) -> None:
-    apart.get("/")
-    worker = elsewhere._worker
+def test_the_process_ends_with_its_host(remote_harness: ConsoleHarness, page_process: PageProcess) -> None:
+    remote_harness.get("/")
+    worker = page_process._worker
     assert worker is not None
     while not worker.idle.empty():
         worker.idle.get().close()
@@ -118,11 +118,11 @@ def test_the_process_ends_with_its_host(apart: ConsoleHarness, elsewhere: PagePr
 
 
 def test_a_failed_render_fails_the_request_with_its_reason(
-    harness: ConsoleHarness, elsewhere: PageProcess, monkeypatch: pytest.MonkeyPatch
+    harness: ConsoleHarness, page_process: PageProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # The process has this variable of its start, and finds no project there.
     monkeypatch.setenv("DELTAWORKS_PROJECT", "/no/such/project")
-    console = console_harness(harness.catalog.root, renderer=elsewhere)
+    console = console_harness(harness.catalog.root, renderer=page_process)
 
     with pytest.raises(RuntimeError, match="could not be rendered"):
         console.get("/")

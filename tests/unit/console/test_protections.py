@@ -33,7 +33,7 @@ def send(harness: ConsoleHarness, path: str, by: str) -> Any:
 
 
 @pytest.fixture
-def acting(harness: ConsoleHarness) -> ConsoleHarness:
+def with_forms(harness: ConsoleHarness) -> ConsoleHarness:
     """An Airflow that has the forms of games and of the relay."""
     for declared in OPERATIONS.values():
         subject = "landing" if declared.scope == "relay" else "games"
@@ -46,33 +46,33 @@ def test_no_page_links_to_other_sites(harness: ConsoleHarness) -> None:
 
 
 @pytest.mark.parametrize("path", [CONTROL, RELAY])
-def test_a_person_who_may_not_start_an_action_sees_no_form(acting: ConsoleHarness, path: str) -> None:
-    assert 'name="verb"' in acting.get(path).text
+def test_a_person_who_may_not_start_an_action_sees_no_form(with_forms: ConsoleHarness, path: str) -> None:
+    assert 'name="verb"' in with_forms.get(path).text
 
-    shown = acting.get(f"{path}?format=json", by="vic").json()["view"]
+    shown = with_forms.get(f"{path}?format=json", by="vic").json()["view"]
 
     assert (shown["may_start"], shown["fields"]) == (False, [])
 
 
 @pytest.mark.parametrize("path", [CONTROL, RELAY])
-def test_an_invisible_subject_has_no_action(acting: ConsoleHarness, path: str) -> None:
+def test_an_invisible_subject_has_no_action(with_forms: ConsoleHarness, path: str) -> None:
     # They may start everything, and see nothing but another pipeline.
-    acting.people["max"] = person("max", reads=("stream__edits",))
+    with_forms.people["max"] = person("max", reads=("stream__edits",))
 
-    assert acting.get(path, by="max").status_code == 404
-    assert send(acting, path, "max").status_code == 404
-    assert acting.actions.started == []
-    assert send(acting, path, "ada").status_code == 303
+    assert with_forms.get(path, by="max").status_code == 404
+    assert send(with_forms, path, "max").status_code == 404
+    assert with_forms.actions.started == []
+    assert send(with_forms, path, "ada").status_code == 303
 
 
 @pytest.mark.parametrize("subject", ["..%2Fgames", "%2F%2Fevil.example", "games%2F..%2F..", "games%0d%0aX-A:%20b"])
-def test_an_action_only_leads_to_the_run_of_its_operation(acting: ConsoleHarness, subject: str) -> None:
-    answer = send(acting, f"/actions/control/{subject}", "ada")
+def test_an_action_only_leads_to_the_run_of_its_operation(with_forms: ConsoleHarness, subject: str) -> None:
+    answer = send(with_forms, f"/actions/control/{subject}", "ada")
 
     assert answer.status_code in (404, 405)
     assert "location" not in answer.headers
-    assert acting.actions.started == []
-    assert send(acting, CONTROL, "ada").headers["location"].startswith(f"{CONTROL}/runs/console__")
+    assert with_forms.actions.started == []
+    assert send(with_forms, CONTROL, "ada").headers["location"].startswith(f"{CONTROL}/runs/console__")
 
 
 def test_two_people_never_share_an_etag(harness: ConsoleHarness) -> None:
@@ -182,16 +182,16 @@ def test_lineage_hides_pipelines_the_person_may_not_see(harness: ConsoleHarness)
     )
 
 
-def test_a_real_run_cannot_be_confirmed_as_a_count(acting: ConsoleHarness) -> None:
+def test_a_real_run_cannot_be_confirmed_as_a_count(with_forms: ConsoleHarness) -> None:
     vacuum = "/actions/vacuum_tables/games"
     headers = {**OWN, "X-Person": "ada"}
-    counted = acting.client.post(vacuum, data={"_nonce": "n" * 20}, headers=headers, follow_redirects=False)
+    counted = with_forms.client.post(vacuum, data={"_nonce": "n" * 20}, headers=headers, follow_redirects=False)
     first = {"_nonce": "o" * 20, "_count_run": counted.headers["location"].rpartition("/")[2]}
-    done = acting.client.post(vacuum, data=first, headers=headers, follow_redirects=False)
+    done = with_forms.client.post(vacuum, data=first, headers=headers, follow_redirects=False)
     second = {"_nonce": "p" * 20, "_count_run": done.headers["location"].rpartition("/")[2]}
 
-    again = acting.client.post(vacuum, data=second, headers=headers, follow_redirects=False)
+    again = with_forms.client.post(vacuum, data=second, headers=headers, follow_redirects=False)
 
     assert (done.status_code, again.status_code) == (303, 422)
     assert "ACTION_NOT_COUNTED" in again.text
-    assert [conf["dry_run"] for _, _, conf in acting.actions.started] == [True, False]
+    assert [conf["dry_run"] for _, _, conf in with_forms.actions.started] == [True, False]

@@ -38,7 +38,7 @@ TEXTS = st.sampled_from(CLASSICS) | st.text(
 )
 
 
-class Parsed(HTMLParser):
+class PageParser(HTMLParser):
     """The text of a page, and what of it a browser would act on."""
 
     def __init__(self) -> None:
@@ -53,13 +53,13 @@ class Parsed(HTMLParser):
         self.text += data
 
 
-def parsed(html: str) -> Parsed:
-    page = Parsed()
+def parsed(html: str) -> PageParser:
+    page = PageParser()
     page.feed(html)
     return page
 
 
-def shape(page: Parsed) -> list[tuple[str, tuple[str, ...]]]:
+def page_structure(page: PageParser) -> list[tuple[str, tuple[str, ...]]]:
     """The elements of a page with the names of their attributes."""
     return [(tag, tuple(sorted(attributes))) for tag, attributes in page.elements]
 
@@ -99,7 +99,7 @@ def shapes(project: Path) -> dict[str, list[tuple[str, tuple[str, ...]]]]:
     """The pages over a harmless text."""
     harness = console_harness(project)
     write(harness, "harmless")
-    return {path: shape(parsed(harness.get(path).text)) for path in PAGES}
+    return {path: page_structure(parsed(harness.get(path).text)) for path in PAGES}
 
 
 @settings(max_examples=examples(12), suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -113,7 +113,7 @@ def test_untrusted_text_is_text_on_every_page(
         answer = harness.get(path)
         page = parsed(answer.text)
         assert answer.status_code == 200
-        assert shape(page) == shapes[path], path
+        assert page_structure(page) == shapes[path], path
         assert not [href for _, item in page.elements if (href := item.get("href")) and href.startswith("javascript")]
     shown = re.sub(r"\s+", " ", parsed(harness.get("/streams/games").text).text)
     assert re.sub(r"\s+", " ", text[:500]).strip() in shown

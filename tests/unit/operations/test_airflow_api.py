@@ -36,7 +36,7 @@ def api(server: AirflowServer, *, patient: bool = True) -> AirflowApi:
     return AirflowApi(login(server), timeout_seconds=0.1, should_retry=patient)
 
 
-def refusal(server: AirflowServer, *, dag_id: str = DAG) -> DeltaworksError:
+def error_of(server: AirflowServer, *, dag_id: str = DAG) -> DeltaworksError:
     with api(server) as client, pytest.raises(DeltaworksError) as raised:
         client.pause(dag_id)
     return raised.value
@@ -56,7 +56,7 @@ def test_a_busy_server_needs_a_longer_retry_time(server: AirflowServer, monkeypa
     monkeypatch.setattr(airflow_requests, "_BUSY_RETRY_SECONDS", 0.05)
     server.slow = 3
 
-    error = refusal(server)
+    error = error_of(server)
 
     assert error.condition == "AIRFLOW_UNREACHABLE"
     assert f"no answer to PATCH /dags/{DAG} within" in error.message
@@ -75,7 +75,7 @@ def test_requests_are_retried_while_the_server_restarts(server: AirflowServer, m
 def test_an_unreachable_server_is_given_up_early(server: AirflowServer) -> None:
     server.server_close()
 
-    error = refusal(server)
+    error = error_of(server)
 
     assert isinstance(error, TransientError)
     assert error.condition == "AIRFLOW_UNREACHABLE"
@@ -162,7 +162,7 @@ def test_a_forbidden_request_names_the_missing_permission(
 
 
 def test_an_unknown_dag_is_rejected_with_the_closest_match_and_a_hint(server: AirflowServer) -> None:
-    error = refusal(server, dag_id="stream__game")
+    error = error_of(server, dag_id="stream__game")
 
     assert error.condition == "AIRFLOW_DAG_UNKNOWN"
     assert f"did you mean {DAG!r}" in error.message
@@ -172,7 +172,7 @@ def test_an_unknown_dag_is_rejected_with_the_closest_match_and_a_hint(server: Ai
 def test_the_closest_dag_is_searched_on_all_pages(server: AirflowServer) -> None:
     server.page = 1
 
-    assert "stream__games" in refusal(server, dag_id="stream__game").message
+    assert "stream__games" in error_of(server, dag_id="stream__game").message
 
 
 def test_a_dag_with_an_import_error_is_rejected_with_that_error(server: AirflowServer) -> None:
@@ -181,7 +181,7 @@ def test_a_dag_with_an_import_error_is_rejected_with_that_error(server: AirflowS
         {"filename": "streams.py", "stack_trace": "Traceback\n  ...\nModuleNotFoundError: No module named 'x'\n"},
     ]
 
-    error = refusal(server, dag_id="stream__new")
+    error = error_of(server, dag_id="stream__new")
 
     assert "streams.py: ModuleNotFoundError: No module named 'x'" in error.message
     assert "gold.py" not in error.message
@@ -191,7 +191,7 @@ def test_a_dag_with_an_import_error_is_rejected_with_that_error(server: AirflowS
 def test_forbidden_import_errors_do_not_hide_the_error(server: AirflowServer) -> None:
     server.forbidden = ("GET /importErrors",)
 
-    assert refusal(server, dag_id="stream__new").condition == "AIRFLOW_DAG_UNKNOWN"
+    assert error_of(server, dag_id="stream__new").condition == "AIRFLOW_DAG_UNKNOWN"
 
 
 def test_a_missing_run_is_not_reported_as_a_missing_dag(server: AirflowServer) -> None:

@@ -35,7 +35,7 @@ REFUSALS = "APPROVAL_(MISSING|REFUSED|OVER)"
 
 
 @dataclass
-class Stage:
+class ApprovalHarness:
     """A pipeline in an environment, and what people do about its operations."""
 
     catalog: Catalog
@@ -77,129 +77,129 @@ class Stage:
 
 
 @pytest.fixture
-def stage(make_spec: Callable[..., PipelineSpec], tmp_path: Any) -> Stage:
+def harness(make_spec: Callable[..., PipelineSpec], tmp_path: Any) -> ApprovalHarness:
     lake = StorageSpec(root=f"file://{tmp_path}")
     environment = EnvironmentSpec(environment="prod", lake=lake, landing=lake, messaging=AwsSpec())
-    return Stage(Catalog(environment, {}, {"shop": make_spec()}, Path()))
+    return ApprovalHarness(Catalog(environment, {}, {"shop": make_spec()}, Path()))
 
 
-def test_an_approved_operation_stays_within_the_approved_counts(stage: Stage) -> None:
-    stage.ask()
-    stage.approve()
+def test_an_approved_operation_stays_within_the_approved_counts(harness: ApprovalHarness) -> None:
+    harness.ask()
+    harness.approve()
 
-    assert stage.options().max_files == 7
-    assert stage.options(max_files=3).max_files == 3
-    assert stage.options(max_files=9).max_files == 7
+    assert harness.options().max_files == 7
+    assert harness.options(max_files=3).max_files == 3
+    assert harness.options(max_files=9).max_files == 7
 
 
-def test_without_an_answer_nothing_runs_whatever_the_task_state(stage: Stage) -> None:
+def test_without_an_answer_nothing_runs_whatever_the_task_state(harness: ApprovalHarness) -> None:
     with pytest.raises(ContractError, match="APPROVAL_MISSING"):
-        stage.options()
-    stage.ask()
+        harness.options()
+    harness.ask()
     with pytest.raises(ContractError, match="APPROVAL_MISSING"):
-        stage.options()
+        harness.options()
 
 
-def test_self_approval_is_rejected_unless_declared(stage: Stage) -> None:
-    stage.ask(by="ada")
-    stage.approve("ada")
+def test_self_approval_is_rejected_unless_declared(harness: ApprovalHarness) -> None:
+    harness.ask(by="ada")
+    harness.approve("ada")
 
     with pytest.raises(ContractError, match="ada requested it, and self-approval is not allowed"):
-        stage.options()
-    stage.declare(self_approval=True)
-    assert stage.options().max_files == 7
+        harness.options()
+    harness.declare(self_approval=True)
+    assert harness.options().max_files == 7
 
 
-def test_a_requester_cannot_approve_under_their_id(stage: Stage) -> None:
-    stage.ask(by="ada")
-    stage.approve("Ada Lovelace", person_id="ada")
+def test_a_requester_cannot_approve_under_their_id(harness: ApprovalHarness) -> None:
+    harness.ask(by="ada")
+    harness.approve("Ada Lovelace", person_id="ada")
 
     with pytest.raises(ContractError, match="APPROVAL_REFUSED"):
-        stage.options()
+        harness.options()
 
 
-def test_without_a_known_requester_no_approval_is_valid(stage: Stage) -> None:
-    stage.ask(by="")
-    stage.approve("bo")
+def test_without_a_known_requester_no_approval_is_valid(harness: ApprovalHarness) -> None:
+    harness.ask(by="")
+    harness.approve("bo")
 
     with pytest.raises(ContractError, match="the requester is unknown"):
-        stage.options()
+        harness.options()
 
 
 @pytest.mark.parametrize("declared", [["bo"], [{"id": "17", "name": "bo"}]])
-def test_only_declared_approvers_may_approve(stage: Stage, declared: list[Any]) -> None:
-    stage.declare(approvers=declared)
-    stage.ask()
-    stage.approve("cy")
+def test_only_declared_approvers_may_approve(harness: ApprovalHarness, declared: list[Any]) -> None:
+    harness.declare(approvers=declared)
+    harness.ask()
+    harness.approve("cy")
 
     with pytest.raises(ContractError, match=r"cy is not one of the approvers \(bo\)"):
-        stage.options()
-    stage.approve("bo", person_id="17" if isinstance(declared[0], dict) else "bo")
-    assert stage.options().max_files == 7
+        harness.options()
+    harness.approve("bo", person_id="17" if isinstance(declared[0], dict) else "bo")
+    assert harness.options().max_files == 7
 
 
-def test_approvers_of_a_pipeline_replace_those_of_the_environment(stage: Stage) -> None:
-    stage.declare(approvers=["bo"], own=["cy"])
-    stage.ask()
-    stage.approve("bo")
+def test_approvers_of_a_pipeline_replace_those_of_the_environment(harness: ApprovalHarness) -> None:
+    harness.declare(approvers=["bo"], own=["cy"])
+    harness.ask()
+    harness.approve("bo")
 
     with pytest.raises(ContractError, match=r"bo is not one of the approvers \(cy\)"):
-        stage.options()
+        harness.options()
 
 
 @pytest.mark.parametrize("changed", [{"tables": "clicks"}, {"retention_hours": 24}, {"mode": "full"}])
-def test_an_approval_is_valid_only_for_its_options(stage: Stage, changed: dict[str, Any]) -> None:
-    stage.ask()
-    stage.approve()
+def test_an_approval_is_valid_only_for_its_options(harness: ApprovalHarness, changed: dict[str, Any]) -> None:
+    harness.ask()
+    harness.approve()
 
     with pytest.raises(ContractError, match="other options"):
-        stage.options(**changed)
+        harness.options(**changed)
 
 
-def test_a_repeated_question_revokes_the_answer(stage: Stage) -> None:
-    stage.ask()
-    stage.approve()
-    stage.ask()
+def test_a_repeated_question_revokes_the_answer(harness: ApprovalHarness) -> None:
+    harness.ask()
+    harness.approve()
+    harness.ask()
 
     with pytest.raises(ContractError, match="APPROVAL_MISSING"):
-        stage.options()
+        harness.options()
 
 
-def test_an_approval_expires_after_a_day(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_approval_expires_after_a_day(harness: ApprovalHarness, monkeypatch: pytest.MonkeyPatch) -> None:
     from deltaworks.control.records import approval
 
-    stage.ask()
-    stage.approve()
+    harness.ask()
+    harness.approve()
     monkeypatch.setattr(approval, "utc_now", lambda: utc_now() + dt.timedelta(hours=25))
 
     with pytest.raises(ContractError, match="APPROVAL_EXPIRED"):
-        stage.options()
+        harness.options()
 
 
 @pytest.mark.parametrize("other", ["restore", "start_over"])
-def test_an_approval_is_valid_for_one_operation(stage: Stage, other: str) -> None:
-    stage.ask()
-    stage.approve()
+def test_an_approval_is_valid_for_one_operation(harness: ApprovalHarness, other: str) -> None:
+    harness.ask()
+    harness.approve()
 
     with pytest.raises(ContractError, match="APPROVAL_MISSING"):
-        stage.home.approvals.valid_approval(other, RUN)
+        harness.home.approvals.valid_approval(other, RUN)
 
 
-def done(context: OperationContext, options: VacuumOptions) -> Report:
+def fake_vacuum(context: OperationContext, options: VacuumOptions) -> Report:
     """Stands for a VACUUM: it reports what it was allowed to."""
     return Report(parts=[f"at most {options.max_files}, dry run {options.dry_run}"])
 
 
 @pytest.mark.parametrize("under_airflow", [True, False])
 def test_the_job_checks_the_approval_in_airflow(
-    stage: Stage, monkeypatch: pytest.MonkeyPatch, under_airflow: bool
+    harness: ApprovalHarness, monkeypatch: pytest.MonkeyPatch, under_airflow: bool
 ) -> None:
     if under_airflow:
         monkeypatch.setenv(provenance.RUN_VARIABLE, f"vacuum_tables__shop/{RUN}/vacuum_tables/1")
-    monkeypatch.setattr(Operation, "load", lambda self: done)
+    monkeypatch.setattr(Operation, "load", lambda self: fake_vacuum)
 
     def run(**values: Any) -> Any:
-        return job.run_operation(VACUUM, stage.catalog, "shop", FORM | values, echo=lambda _: None).parts[0]
+        return job.run_operation(VACUUM, harness.catalog, "shop", FORM | values, echo=lambda _: None).parts[0]
 
     assert run(dry_run=True) == "at most None, dry run True"
     if not under_airflow:
@@ -207,14 +207,16 @@ def test_the_job_checks_the_approval_in_airflow(
         return
     with pytest.raises(ContractError, match="APPROVAL_MISSING"):
         run(dry_run=False)
-    stage.ask()
-    stage.approve()
+    harness.ask()
+    harness.approve()
     assert run(dry_run=False) == "at most 7, dry run False"
     with pytest.raises(ContractError, match="was used at"):
         run(dry_run=False)
 
 
-def test_nightly_maintenance_needs_no_approval_and_has_limits(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nightly_maintenance_needs_no_approval_and_has_limits(
+    harness: ApprovalHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def reports(context: OperationContext, options: VacuumOptions) -> Report:
         return Report(parts=[f"nightly {context.nightly}"])
 
@@ -224,7 +226,7 @@ def test_nightly_maintenance_needs_no_approval_and_has_limits(stage: Stage, monk
     def run(run: str, **values: Any) -> Any:
         monkeypatch.setenv(provenance.RUN_VARIABLE, run)
         values = {"dry_run": False, **values}
-        return job.run_operation(VACUUM, stage.catalog, "shop", values, echo=lambda _: None).parts[0]
+        return job.run_operation(VACUUM, harness.catalog, "shop", values, echo=lambda _: None).parts[0]
 
     night = f"maintenance__shop/{RUN}/vacuum_tables/1"
     assert run(night) == run(night, tables="orders") == "nightly True"
@@ -237,12 +239,14 @@ def test_nightly_maintenance_needs_no_approval_and_has_limits(stage: Stage, monk
 
 
 @pytest.mark.parametrize("night", [True, False])
-def test_nightly_limits_apply_only_to_nightly_maintenance(stage: Stage, night: bool) -> None:
+def test_nightly_limits_apply_only_to_nightly_maintenance(harness: ApprovalHarness, night: bool) -> None:
     from deltaworks.operations.nightly_limits import apply_nightly_limits
 
     said: list[str] = []
-    stage.home.objects.put(paths.first_maintenance("shop"), b"torn, so that it is the first night")
-    context = OperationContext(operation=VACUUM, catalog=stage.catalog, subject="shop", nightly=night, echo=said.append)
+    harness.home.objects.put(paths.first_maintenance("shop"), b"torn, so that it is the first night")
+    context = OperationContext(
+        operation=VACUUM, catalog=harness.catalog, subject="shop", nightly=night, echo=said.append
+    )
 
     dry_run, bound = apply_nightly_limits(context, dry_run=False)
 
@@ -263,7 +267,7 @@ def test_every_deleting_nightly_operation_has_limits() -> None:
     assert all(get_operation(name).destructive for name in nightly)
 
 
-def test_a_failed_try_reuses_its_approval(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_try_reuses_its_approval(harness: ApprovalHarness, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(provenance.RUN_VARIABLE, f"vacuum_tables__shop/{RUN}/vacuum_tables/1")
     tries: list[int | None] = []
 
@@ -275,12 +279,12 @@ def test_a_failed_try_reuses_its_approval(stage: Stage, monkeypatch: pytest.Monk
 
     monkeypatch.setattr(Operation, "load", lambda self: failing_once)
     monkeypatch.setattr(Operation, "options_model", lambda self: VacuumOptions)
-    stage.ask()
-    stage.approve()
+    harness.ask()
+    harness.approve()
     with pytest.raises(OSError, match="away"):
-        job.run_operation(VACUUM, stage.catalog, "shop", FORM | {"dry_run": False}, echo=lambda _: None)
+        job.run_operation(VACUUM, harness.catalog, "shop", FORM | {"dry_run": False}, echo=lambda _: None)
 
-    job.run_operation(VACUUM, stage.catalog, "shop", FORM | {"dry_run": False}, echo=lambda _: None)
+    job.run_operation(VACUUM, harness.catalog, "shop", FORM | {"dry_run": False}, echo=lambda _: None)
 
     assert tries == [7, 7]
 

@@ -9,7 +9,7 @@ from deltaworks.control.objects import LocalObjects
 from deltaworks.operations.collector_redaction import CollectorRedaction, SuppressionReload
 
 
-class Stuck(LocalObjects):
+class HangingStore(LocalObjects):
     """A storage that does not answer until it is let go."""
 
     def __init__(self, root: Path) -> None:
@@ -24,7 +24,7 @@ class Stuck(LocalObjects):
 
 
 def test_a_reload_that_waits_for_the_lake_reports_that_it_has_not_ended(tmp_path: Path) -> None:
-    lake = Stuck(tmp_path)
+    lake = HangingStore(tmp_path)
     reload = SuppressionReload(CollectorRedaction(namespaces={"shop": "customers"}), lake, seconds=0)
     reload.start()
 

@@ -44,7 +44,7 @@ def lake(tmp_path: Path, airflow: AirflowServer, monkeypatch: pytest.MonkeyPatch
 
 
 @pytest.fixture
-def press(lake: ObjectStore) -> Press:
+def run_control(lake: ObjectStore) -> Press:
     def call(verb: str, *, subject: str = "shop", **values: Any) -> Report:
         name = "control_relay" if subject == "landing" else "control"
         return run_operation(get_operation(name), load_catalog("local"), subject, {"verb": verb, **values})
@@ -57,8 +57,8 @@ def flag(lake: ObjectStore) -> StopFlag:
     return stop_flag(lake)
 
 
-def test_a_stop_records_the_person_and_the_reason(press: Press, flag: StopFlag, airflow: AirflowServer) -> None:
-    report = press("stop", reason="a new key")
+def test_a_stop_records_the_person_and_the_reason(run_control: Press, flag: StopFlag, airflow: AirflowServer) -> None:
+    report = run_control("stop", reason="a new key")
 
     request = flag.read()
     assert request is not None
@@ -67,26 +67,26 @@ def test_a_stop_records_the_person_and_the_reason(press: Press, flag: StopFlag, 
     assert report.results == [ControlResult(verb="stop", target="shop", by="grace", reason="a new key")]
 
 
-def test_a_start_clears_the_stop(press: Press, flag: StopFlag, airflow: AirflowServer) -> None:
-    press("stop")
+def test_a_start_clears_the_stop(run_control: Press, flag: StopFlag, airflow: AirflowServer) -> None:
+    run_control("stop")
 
-    press("start")
+    run_control("start")
 
     assert flag.read() is None
     assert not airflow.paused[DAG]
 
 
 def test_a_restart_leaves_the_flag_while_the_stream_has_not_ended(
-    press: Press, flag: StopFlag, lake: ObjectStore
+    run_control: Press, flag: StopFlag, lake: ObjectStore
 ) -> None:
     write_heartbeat(lake, "running")
 
     with pytest.raises(TransientError, match="STREAM_STILL_RUNNING"):
-        press("restart", wait_seconds=0)
+        run_control("restart", wait_seconds=0)
     assert flag.read() is not None, "the try that follows waits on"
 
     write_heartbeat(lake, "ended")
-    press("restart", wait_seconds=0)
+    run_control("restart", wait_seconds=0)
     assert flag.read() is None
 
 
@@ -94,14 +94,14 @@ LONG_AGO = "2026-01-01T00:00:00+00:00"
 
 
 def test_a_restart_of_a_stalled_stream_clears_its_task(
-    press: Press, flag: StopFlag, lake: ObjectStore, airflow: AirflowServer
+    run_control: Press, flag: StopFlag, lake: ObjectStore, airflow: AirflowServer
 ) -> None:
     write_heartbeat(lake, "running", at=LONG_AGO)
     RestartBackoff(lake, paths.pipeline_control("shop", "failures.json")).record_failure()
     airflow.runs[DAG, "r1"] = ({}, 0)
     airflow.scripts[DAG] = RunScript(steps=[("running", {"ingest": "running"})])
 
-    press("restart", wait_seconds=0)
+    run_control("restart", wait_seconds=0)
 
     cleared = [(path, body) for method, path, body in airflow.changes() if method == "POST"]
     assert [(path, body["dag_run_id"], body["task_ids"], body["dry_run"]) for path, body in cleared] == [
@@ -113,7 +113,7 @@ def test_a_restart_of_a_stalled_stream_clears_its_task(
 
 @pytest.mark.parametrize("task", ["queued", "running"])
 def test_a_starting_successor_of_a_stalled_stream_is_not_killed(
-    press: Press, lake: ObjectStore, airflow: AirflowServer, monkeypatch: pytest.MonkeyPatch, task: str
+    run_control: Press, lake: ObjectStore, airflow: AirflowServer, monkeypatch: pytest.MonkeyPatch, task: str
 ) -> None:
     write_heartbeat(lake, "running", at="2025-12-31T23:00:00+00:00")
     airflow.runs[DAG, "r1"] = ({}, 0)
@@ -121,20 +121,20 @@ def test_a_starting_successor_of_a_stalled_stream_is_not_killed(
     # A minute after the task has begun, as that Airflow has it.
     monkeypatch.setattr(continuous_jobs, "utc_now", lambda: datetime(2026, 1, 1, 0, 2, 30, tzinfo=UTC))
 
-    press("restart", wait_seconds=0)
+    run_control("restart", wait_seconds=0)
 
     assert [method for method, _, _ in airflow.changes()] == ["PATCH"], "its DAG is unpaused, and nothing else"
 
 
 def test_a_stream_that_stalls_soon_after_its_first_heartbeat_is_cleared(
-    press: Press, lake: ObjectStore, airflow: AirflowServer, monkeypatch: pytest.MonkeyPatch
+    run_control: Press, lake: ObjectStore, airflow: AirflowServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write_heartbeat(lake, "running", at="2025-12-31T23:00:00+00:00", run=f"{DAG}/r1/ingest/1")
     airflow.runs[DAG, "r1"] = ({}, 0)
     airflow.scripts[DAG] = RunScript(steps=[("running", {"ingest": "running"})])
     monkeypatch.setattr(continuous_jobs, "utc_now", lambda: datetime(2026, 1, 1, 0, 2, 30, tzinfo=UTC))
 
-    press("restart", wait_seconds=0)
+    run_control("restart", wait_seconds=0)
 
     assert [path for method, path, _ in airflow.changes() if method == "POST"] == [
         f"/api/v2/dags/{DAG}/clearTaskInstances"
@@ -143,31 +143,31 @@ def test_a_stream_that_stalls_soon_after_its_first_heartbeat_is_cleared(
 
 @pytest.mark.parametrize("verb", ["start", "restart"])
 def test_a_stream_in_retry_delay_is_started_immediately(
-    press: Press, lake: ObjectStore, airflow: AirflowServer, verb: str
+    run_control: Press, lake: ObjectStore, airflow: AirflowServer, verb: str
 ) -> None:
     write_heartbeat(lake, "failed")
     airflow.runs[DAG, "r1"] = ({}, 0)
     airflow.scripts[DAG] = RunScript(steps=[("running", {"ingest": "up_for_retry"})])
 
-    press(verb, wait_seconds=0)
+    run_control(verb, wait_seconds=0)
 
     cleared = [(path, body["task_ids"]) for method, path, body in airflow.changes() if method == "POST"]
     assert cleared == [(f"/api/v2/dags/{DAG}/clearTaskInstances", ["ingest"])]
 
 
 def test_a_stalled_stream_is_not_cleared_while_airflow_is_unreachable(
-    press: Press, flag: StopFlag, lake: ObjectStore, airflow: AirflowServer
+    run_control: Press, flag: StopFlag, lake: ObjectStore, airflow: AirflowServer
 ) -> None:
     write_heartbeat(lake, "running", at=LONG_AGO)
     airflow.forbidden = (f"GET /dags/{DAG}",)
 
     with pytest.raises(ConfigError, match="AIRFLOW_FORBIDDEN"):
-        press("restart", wait_seconds=0)
+        run_control("restart", wait_seconds=0)
     assert flag.read() is None
 
 
-def test_a_relay_is_stopped_by_its_own_form(press: Press, lake: ObjectStore, airflow: AirflowServer) -> None:
-    press("stop", subject="landing", reason="the queue moves")
+def test_a_relay_is_stopped_by_its_own_form(run_control: Press, lake: ObjectStore, airflow: AirflowServer) -> None:
+    run_control("stop", subject="landing", reason="the queue moves")
 
     request = StopFlag(lake, paths.stop_request(paths.relay_control("landing"))).read()
     assert request is not None
@@ -175,23 +175,23 @@ def test_a_relay_is_stopped_by_its_own_form(press: Press, lake: ObjectStore, air
     assert airflow.paused["relay__landing"]
 
 
-def test_a_resume_request_records_the_person(press: Press, lake: ObjectStore) -> None:
+def test_a_resume_request_records_the_person(run_control: Press, lake: ObjectStore) -> None:
     home = PipelineHome(lake, "shop")
     held = HeldTable(table="events", reason="suspended", since_batch=3, at=iso_now())
     lake.put(paths.held_table("shop", "events"), held.encode())
 
-    press("resume", target="events")
+    run_control("resume", target="events")
 
     stored = home.objects.get(paths.resume_request("shop", "events"))
     assert stored is not None
     assert json.loads(stored.data)["by"] == "grace"
 
 
-def test_a_reader_is_unpinned_by_its_table_and_name(press: Press, lake: ObjectStore) -> None:
+def test_a_reader_is_unpinned_by_its_table_and_name(run_control: Press, lake: ObjectStore) -> None:
     readers = PipelineHome(lake, "shop").readers
     readers.pin("events", reader="training", version=7, hours=5)
 
-    report = press("unpin", target="events/training")
+    report = run_control("unpin", target="events/training")
 
     assert readers.read() == []
     assert "training no longer claims version 7 of shop.events." in report.parts
@@ -206,10 +206,10 @@ def test_a_reader_is_unpinned_by_its_table_and_name(press: Press, lake: ObjectSt
     ],
 )
 def test_an_unknown_target_is_rejected_with_the_available_ones(
-    press: Press, flag: StopFlag, verb: str, target: str | None, says: str
+    run_control: Press, flag: StopFlag, verb: str, target: str | None, says: str
 ) -> None:
     with pytest.raises(ConfigError, match="CONTROL_TARGET_INVALID") as raised:
-        press(verb, target=target)
+        run_control(verb, target=target)
 
     assert says in raised.value.message
     assert flag.read() is None

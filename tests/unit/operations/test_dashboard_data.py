@@ -29,7 +29,7 @@ def episode(name: str | None, began: int, ended: int | None) -> EpisodeRecord:
     return EpisodeRecord(labels=(name,), **times, ended=None if ended is None else text(ended))
 
 
-def judged(objects: LocalObjects, rule: str, *episodes: EpisodeRecord) -> None:
+def write_rule_state(objects: LocalObjects, rule: str, *episodes: EpisodeRecord) -> None:
     state = RuleState(pipeline="shop", rule=rule, labels=("isp",), episodes=episodes)
     objects.put(rule_paths.rule_state("shop", rule), state.encode())
 
@@ -41,8 +41,10 @@ def test_notes_and_episodes_of_the_pipeline_are_marked_on_its_charts(tmp_path: P
     annotate(objects, "shop", "price change", at=at(3), author="ada")
     annotate(objects, "other", "of another pipeline", at=at(3))
     annotate(objects, "shop", "long ago", at=at(-600))
-    judged(objects, "errors", episode("a", 5, 9), episode("b", 8, 12), episode(None, 20, None))
-    judged(objects, "latency", episode("a", -50, -40), *(episode(f"isp{number}", 1, 2) for number in range(5)))
+    write_rule_state(objects, "errors", episode("a", 5, 9), episode("b", 8, 12), episode(None, 20, None))
+    write_rule_state(
+        objects, "latency", episode("a", -50, -40), *(episode(f"isp{number}", 1, 2) for number in range(5))
+    )
     (dashboard,) = catalog.pipelines["shop"].dashboards
 
     answer = load_dashboard(catalog, "shop", dashboard, SPAN)

@@ -37,12 +37,12 @@ def server() -> Iterator[AirflowServer]:
 
 
 @pytest.fixture
-def said() -> list[str]:
+def printed() -> list[str]:
     return []
 
 
 @pytest.fixture
-def run(server: AirflowServer, said: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
+def run(server: AirflowServer, printed: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
     monkeypatch.setattr(in_airflow, "_POLL_SECONDS", 0.01)
     catalog = load_catalog(root=write_project(tmp_path, pipeline=PIPELINE + "approvers: [ada, {id: '7', name: bo}]\n"))
 
@@ -53,7 +53,7 @@ def run(server: AirflowServer, said: list[str], tmp_path: Path, monkeypatch: pyt
             "shop",
             values or {},
             wait_minutes=minutes,
-            echo=said.append,
+            echo=printed.append,
             connect=lambda: AirflowApi(login_from_variable(server.connection())),
         )
 
@@ -77,7 +77,9 @@ def test_a_run_gets_every_option_of_the_command(declared: Any) -> None:
     assert declared.dag_id("shop").endswith("__shop")
 
 
-def test_a_run_is_triggered_followed_and_returns_its_results(server: AirflowServer, run: Run, said: list[str]) -> None:
+def test_a_run_is_triggered_followed_and_returns_its_results(
+    server: AirflowServer, run: Run, printed: list[str]
+) -> None:
     server.scripts[REPROCESS] = RunScript(
         steps=[
             ("queued", {"reprocess": None}),
@@ -93,8 +95,8 @@ def test_a_run_is_triggered_followed_and_returns_its_results(server: AirflowServ
     ((dag_id, run_id), (conf, _)) = next(iter(server.runs.items()))
     assert dag_id == REPROCESS
     assert (conf["tables"], conf["from_start"], conf["dry_run"]) == (["orders"], True, True)
-    assert said[0].startswith(f"Triggered {REPROCESS}: run {run_id}, {server.url}/dags/{REPROCESS}/runs/manual__")
-    assert said[1:] == [
+    assert printed[0].startswith(f"Triggered {REPROCESS}: run {run_id}, {server.url}/dags/{REPROCESS}/runs/manual__")
+    assert printed[1:] == [
         "It is queued: one run of a DAG is active at a time.",
         "reprocess: running",
         "reprocess: success after 3 s",
@@ -111,7 +113,7 @@ def test_a_dry_run_of_an_operation_with_approval_shows_the_count(server: Airflow
 
 
 def test_an_approval_is_requested_and_the_run_continues_once_it_is_given(
-    server: AirflowServer, run: Run, said: list[str]
+    server: AirflowServer, run: Run, printed: list[str]
 ) -> None:
     server.scripts[RESTORE] = RunScript(
         steps=[
@@ -125,7 +127,7 @@ def test_an_approval_is_requested_and_the_run_continues_once_it_is_given(
 
     report = run("restore", IN_EARNEST)
 
-    (question,) = (line for line in said if "approval" in line)
+    (question,) = (line for line in printed if "approval" in line)
     assert question.startswith(f"approve waits for approval by ada, bo: {server.url}/dags/{RESTORE}/runs/manual__")
     assert question.endswith("/tasks/approve/required_actions")
     assert listed(report) == RECORDS
@@ -182,7 +184,7 @@ def test_a_run_longer_than_the_timeout_continues(server: AirflowServer, run: Run
 
 
 def test_following_a_run_survives_a_restart_of_airflow(
-    server: AirflowServer, run: Run, said: list[str], monkeypatch: pytest.MonkeyPatch
+    server: AirflowServer, run: Run, printed: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(airflow_requests, "_RETRY_SECONDS", 0.0)
     answer = server.finish_request
@@ -196,15 +198,15 @@ def test_following_a_run_survives_a_restart_of_airflow(
     server.scripts[REPROCESS] = RunScript(steps=[("success", {"reprocess": "success"})], results={"reprocess": RECORDS})
 
     assert listed(run("reprocess", {"from_start": True})) == RECORDS
-    assert any("does not answer (AIRFLOW_UNREACHABLE)" in line for line in said)
+    assert any("does not answer (AIRFLOW_UNREACHABLE)" in line for line in printed)
 
 
-def test_a_run_is_not_followed_with_a_zero_timeout(server: AirflowServer, run: Run, said: list[str]) -> None:
+def test_a_run_is_not_followed_with_a_zero_timeout(server: AirflowServer, run: Run, printed: list[str]) -> None:
     report = run("restore", IN_EARNEST, minutes=0)
 
     assert len(server.runs) == 1
     assert "waits there for approval of its count" in str(report.parts[0])
-    assert len(said) == 1
+    assert len(printed) == 1
 
 
 def test_a_paused_dag_is_not_triggered(server: AirflowServer, run: Run) -> None:

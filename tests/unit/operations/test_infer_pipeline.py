@@ -41,23 +41,23 @@ def spec_of(pipeline: InferredPipeline) -> PipelineSpec:
     return PipelineSpec.model_validate(load_yaml(pipeline.text.encode()))
 
 
-def written(folder: Path, data: bytes, name: str = "events") -> Path:
+def write_file(folder: Path, data: bytes, name: str = "events") -> Path:
     path = folder / name
     path.write_bytes(data)
     return path
 
 
-def on_lines(folder: Path, events: list[dict[str, Any]]) -> Path:
-    return written(folder, b"".join(json.dumps(event).encode() + b"\n" for event in events))
+def write_lines(folder: Path, events: list[dict[str, Any]]) -> Path:
+    return write_file(folder, b"".join(json.dumps(event).encode() + b"\n" for event in events))
 
 
 def columns(pipeline: InferredPipeline, table: str = "shop") -> dict[str, str]:
     return {column.path: column.type for column in spec_of(pipeline).table(table).columns}
 
 
-def of_field(folder: Path, values: list[Any], name: str = "field") -> str | None:
+def inferred_type(folder: Path, values: list[Any], name: str = "field") -> str | None:
     """The type of the column for a field that has these values."""
-    pipeline = infer(on_lines(folder, [{"time": AT, name: value} for value in values]))
+    pipeline = infer(write_lines(folder, [{"time": AT, name: value} for value in values]))
     assert not pipeline.quarantined
     return columns(pipeline).get(name)
 
@@ -95,7 +95,7 @@ EVENTS = st.lists(
 @example(events=[{"time": AT, "type": "a", "price": 1e300}, {"time": AT, "type": "a", "price": 1.25}])
 @example(events=[{"time": AT, "type": "a", "ids": {"1": 1, "2": "x"}}])
 def test_no_event_of_the_sample_goes_to_quarantine(tmp_path: Path, events: list[dict[str, Any]]) -> None:
-    pipeline = infer(on_lines(tmp_path, events))
+    pipeline = infer(write_lines(tmp_path, events))
 
     assert not pipeline.quarantined
     assert spec_of(pipeline).source.display_name() == "landing/shop/"
@@ -115,7 +115,7 @@ def test_no_record_of_the_sample_goes_to_quarantine(tmp_path: Path, rows: list[l
     text = io.StringIO()
     csv.writer(text, lineterminator="\n").writerows([["time", "one", "two", "three"], *([AT, *row] for row in rows)])
 
-    pipeline = infer(written(tmp_path, text.getvalue().encode()))
+    pipeline = infer(write_file(tmp_path, text.getvalue().encode()))
 
     assert not pipeline.quarantined
     assert pipeline.proposal.events == len(rows)
@@ -151,7 +151,7 @@ def test_no_record_of_the_sample_goes_to_quarantine(tmp_path: Path, rows: list[l
     ],
 )
 def test_types_are_inferred_from_the_values(tmp_path: Path, values: list[Any], name: str, kind: str | None) -> None:
-    assert of_field(tmp_path, values, name) == kind
+    assert inferred_type(tmp_path, values, name) == kind
 
 
 @pytest.mark.parametrize(
@@ -168,13 +168,13 @@ def test_types_are_inferred_from_the_values(tmp_path: Path, values: list[Any], n
     ],
 )
 def test_times_in_other_formats_are_columns_of_times(tmp_path: Path, values: list[str], name: str, kind: str) -> None:
-    assert of_field(tmp_path, values, name) == kind
+    assert inferred_type(tmp_path, values, name) == kind
 
 
 def test_a_format_is_declared_with_its_reason(tmp_path: Path) -> None:
     values = [{"time": AT, "paid_at": "10/17/2020 14:05", "seen": "20/May/2015:21:05:15 +0000"}]
 
-    text = infer(on_lines(tmp_path, values)).text
+    text = infer(write_lines(tmp_path, values)).text
 
     assert '      - {name: paid_at, path: paid_at, type: timestamp, format: "%m/%d/%Y %H:%M"}\n' in text
     assert 'fit the format "%m/%d/%Y %H:%M", and no other that was tried. They name no offset' in in_one_line(text)
@@ -183,7 +183,7 @@ def test_a_format_is_declared_with_its_reason(tmp_path: Path) -> None:
 
 
 def test_ambiguous_day_and_month_stay_text(tmp_path: Path) -> None:
-    text = infer(on_lines(tmp_path, [{"time": AT, "paid_at": f"0{day}/04/2020"} for day in range(1, 9)])).text
+    text = infer(write_lines(tmp_path, [{"time": AT, "paid_at": f"0{day}/04/2020"} for day in range(1, 9)])).text
 
     assert "      - {name: paid_at, path: paid_at, type: string}\n" in text
     said = 'A text: all values fit "%d/%m/%Y" and "%m/%d/%Y", and do not tell which is meant.'
@@ -197,14 +197,14 @@ def in_one_line(text: str) -> str:
 def test_the_time_of_events_is_found_in_other_formats(tmp_path: Path) -> None:
     rows = "time,page\n" + "".join(f"{day}/May/2015:21:05:15 +0000,/\n" for day in range(10, 20))
 
-    pipeline = infer(written(tmp_path, rows.encode()))
+    pipeline = infer(write_file(tmp_path, rows.encode()))
 
     assert spec_of(pipeline).event.time.format == "%d/%b/%Y:%H:%M:%S %z"
     assert not pipeline.quarantined
 
 
 def test_an_ambiguous_event_time_needs_a_choice(tmp_path: Path) -> None:
-    events = on_lines(tmp_path, [{"at": "03/04/2020 14:05", "page": "/"}])
+    events = write_lines(tmp_path, [{"at": "03/04/2020 14:05", "page": "/"}])
 
     for chosen in ({}, {"time": "at"}):
         with pytest.raises(ContractError) as caught:
@@ -222,7 +222,7 @@ def test_an_ambiguous_event_time_needs_a_choice(tmp_path: Path) -> None:
 def test_only_leaf_fields_become_columns_named_by_their_path(tmp_path: Path) -> None:
     event = {"time": AT, "id": 7, "user": {"id": 1, "login": "x", "plan": "a"}, "repository": {"owner": {"id": 2}}}
 
-    pipeline = infer(on_lines(tmp_path, [event]))
+    pipeline = infer(write_lines(tmp_path, [event]))
 
     table = spec_of(pipeline).table("shop")
     assert {column.name: column.path for column in table.columns} == {
@@ -279,14 +279,14 @@ def test_the_declaration_explains_its_choices(tmp_path: Path) -> None:
 def test_events_are_found_in_wrappers(wrap: Any, tmp_path: Path) -> None:
     events = [{"type": "order", "at": AT, "total": number} for number in range(30)]
 
-    pipeline = infer(on_lines(tmp_path, wrap(events)))
+    pipeline = infer(write_lines(tmp_path, wrap(events)))
 
     assert spec_of(pipeline).unwrap is not None
     assert (pipeline.proposal.events, pipeline.quarantined.total()) == (30, 0)
 
 
 def test_a_list_in_an_event_is_not_a_wrapper(tmp_path: Path) -> None:
-    pipeline = infer(on_lines(tmp_path, [{"at": AT, "items": [{"at": AT}]}] * 3))
+    pipeline = infer(write_lines(tmp_path, [{"at": AT, "items": [{"at": AT}]}] * 3))
 
     assert spec_of(pipeline).unwrap is None
 
@@ -296,7 +296,7 @@ def test_overrides_are_used(tmp_path: Path) -> None:
         {"type": "a", "shape": "b", "time": AT, "when": 1_700_000_000, "id": "x", "key": number} for number in (1, 2)
     ]
 
-    spec = spec_of(infer(on_lines(tmp_path, events), time="when", type="shape", id="key"))
+    spec = spec_of(infer(write_lines(tmp_path, events), time="when", type="shape", id="key"))
 
     assert (spec.event.time.path, spec.event.time.unit) == (("when",), "epoch_seconds")
     assert (spec.event.name.path, spec.event.id) == ("shape", ("key",))
@@ -317,7 +317,7 @@ def test_events_of_very_many_days_are_not_partitioned(tmp_path: Path) -> None:
     start = dt.date(2000, 1, 1)
     days = [{"date": (start + dt.timedelta(days=number)).isoformat(), "close": 1.5} for number in range(1_200)]
 
-    pipeline = infer(on_lines(tmp_path, days))
+    pipeline = infer(write_lines(tmp_path, days))
 
     assert spec_of(pipeline).table("shop").partition_by == ()
     assert not pipeline.quarantined
@@ -334,14 +334,14 @@ def test_events_of_very_many_days_are_not_partitioned(tmp_path: Path) -> None:
 )
 def test_an_unknown_format_is_rejected(data: bytes, told: str, tmp_path: Path) -> None:
     with pytest.raises(ContractError) as caught:
-        infer(written(tmp_path, data))
+        infer(write_file(tmp_path, data))
 
     assert caught.value.condition == "FORMAT_UNKNOWN"
     assert told in caught.value.message
 
 
 def test_files_of_several_formats_are_rejected_by_name(tmp_path: Path) -> None:
-    files = written(tmp_path, b'{"a": 1}\n', "one"), written(tmp_path, b"a,b\n1,2\n", "two")
+    files = write_file(tmp_path, b'{"a": 1}\n', "one"), write_file(tmp_path, b"a,b\n1,2\n", "two")
 
     with pytest.raises(ContractError, match=r"one is json; .*two is csv"):
         infer(*files)
@@ -349,7 +349,7 @@ def test_files_of_several_formats_are_rejected_by_name(tmp_path: Path) -> None:
 
 def test_events_without_a_time_are_rejected(tmp_path: Path) -> None:
     with pytest.raises(ContractError) as caught:
-        infer(on_lines(tmp_path, [{"a": 1}, {"a": 2}]))
+        infer(write_lines(tmp_path, [{"a": 1}, {"a": 2}]))
 
     assert caught.value.condition == "EVENTS_WITHOUT_TIME"
     assert "--time" in caught.value.hint

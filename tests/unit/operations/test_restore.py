@@ -18,12 +18,12 @@ from tests.unit.recovery.restore.source_stage import SourceStage
 
 
 @pytest.fixture
-def stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SourceStage:
-    stage = SourceStage.at(tmp_path)
-    assert isinstance(stage, SourceStage)
-    stage.land_all(0, 1, 2, 3)
-    monkeypatch.setattr(project, "load_catalog", lambda skip_invalid: stage.catalog())
-    return stage
+def harness(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SourceStage:
+    harness = SourceStage.at(tmp_path)
+    assert isinstance(harness, SourceStage)
+    harness.land_all(0, 1, 2, 3)
+    monkeypatch.setattr(project, "load_catalog", lambda skip_invalid: harness.catalog())
+    return harness
 
 
 def run(capsys: pytest.CaptureFixture[str], *words: str) -> dict[str, Any]:
@@ -34,21 +34,21 @@ def run(capsys: pytest.CaptureFixture[str], *words: str) -> dict[str, Any]:
 
 @pytest.mark.parametrize("table", ["orders", ""])
 def test_the_count_is_the_limit_of_the_restore(
-    stage: SourceStage, table: str, capsys: pytest.CaptureFixture[str]
+    harness: SourceStage, table: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     # As a template fills it in: what was left empty is an empty text.
     form = [f"--table={table}", "--to-batch=1", "--to-time=", "--to-version=", "--repair=none", "--reason=a mistake"]
     counted = run(capsys, *form)
     assert (counted["dry_run"], counted["rows_removed"]) == (True, 4 if table else 14)
-    assert len(stage.landed("orders")) == 6
+    assert len(harness.landed("orders")) == 6
 
     below = ("--max-rows", str(counted["rows_removed"] - 1), "--no-dry-run")
     assert main("restore", ["--pipeline", "shop", *form, *below]) == ConfigError.exit_code
     assert "TOO_LARGE" in capsys.readouterr().out
     run(capsys, *form, "--max-rows", str(counted["rows_removed"]), "--no-dry-run")
 
-    assert {seq for seq, _ in stage.landed("orders")} == {1}
-    assert {seq for seq, _ in stage.landed("clicks")} == ({1, 2, 3} if table else {1})
+    assert {seq for seq, _ in harness.landed("orders")} == {1}
+    assert {seq for seq, _ in harness.landed("clicks")} == ({1, 2, 3} if table else {1})
 
 
 def test_times_are_parsed_as_utc_and_invalid_ones_rejected() -> None:
@@ -62,8 +62,8 @@ def test_times_are_parsed_as_utc_and_invalid_ones_rejected() -> None:
 
 
 @pytest.mark.parametrize("options", [RestoreOptions(), RestoreOptions(table="orders")])
-def test_nothing_is_counted_without_a_restore_point(stage: SourceStage, options: RestoreOptions) -> None:
-    context = OperationContext(operation=get_operation("restore"), catalog=stage.catalog(), subject="shop")
+def test_nothing_is_counted_without_a_restore_point(harness: SourceStage, options: RestoreOptions) -> None:
+    context = OperationContext(operation=get_operation("restore"), catalog=harness.catalog(), subject="shop")
 
     with pytest.raises(ConfigError, match="RESTORE_POINT_INVALID"):
         restore(context, options)

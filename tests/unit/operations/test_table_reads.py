@@ -29,17 +29,17 @@ PROJECT = "deltaworks.specs.project.load_catalog"
 
 
 @pytest.fixture
-def stage(tmp_path: Path) -> Stage:
+def harness(tmp_path: Path) -> Stage:
     return Stage(tmp_path)
 
 
-def using(monkeypatch: pytest.MonkeyPatch, catalog: Catalog) -> None:
+def use_catalog(monkeypatch: pytest.MonkeyPatch, catalog: Catalog) -> None:
     monkeypatch.setattr(PROJECT, lambda **_: catalog)
 
 
-def test_the_last_commits_are_limited_and_newest_first(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
-    using(monkeypatch, stage.catalog(shop(orders("int"))))
-    lake, key = Lake(stage.environment.lake), paths.table("shop", "orders")
+def test_the_last_commits_are_limited_and_newest_first(harness: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    use_catalog(monkeypatch, harness.catalog(shop(orders("int"))))
+    lake, key = Lake(harness.environment.lake), paths.table("shop", "orders")
     made = json.dumps({"run": "r1", "operation": "append", "batch": 7})
     table = lake.ensure(key, arrow_schema({"n": "long"}), user_metadata=made)
     for number in range(MAX_COMMITS + 2):
@@ -74,11 +74,11 @@ def test_unchanged_certificates_are_counted(tmp_path: Path, monkeypatch: pytest.
     assert "NAMESPACE_UNKNOWN" in run_query({**question, "namespace": "player"})["error"]
 
 
-def test_samples_are_the_newest_open_rows_truncated(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_samples_are_the_newest_open_rows_truncated(harness: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     spec = shop(orders("int"))
-    using(monkeypatch, stage.catalog(spec))
+    use_catalog(monkeypatch, harness.catalog(spec))
     lines = [{"name": "order", "time": 1_700_000_000, "level": f"{number}" + "x" * 900} for number in range(8)]
-    stage.ingest(spec, *(json.dumps(line).encode() for line in lines))
+    harness.ingest(spec, *(json.dumps(line).encode() for line in lines))
 
     rows = run_query({"read": "samples", "pipeline": "shop"})["rows"]
 
@@ -88,8 +88,8 @@ def test_samples_are_the_newest_open_rows_truncated(stage: Stage, monkeypatch: p
     assert rows[0]["event"] == "order"
 
 
-def test_an_undeclared_table_is_an_error(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
-    using(monkeypatch, stage.catalog(shop(orders("int"))))
+def test_an_undeclared_table_is_an_error(harness: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    use_catalog(monkeypatch, harness.catalog(shop(orders("int"))))
     for name in ("none", "../orders", "orders/_delta_log"):
         assert "declares no table" in run_query({"read": "history", "pipeline": "shop", "table": name})["error"]
     assert "rows" not in run_query({"read": "samples", "pipeline": "none"})
@@ -106,14 +106,14 @@ def day(number: int) -> dt.datetime:
     return dt.datetime(2026, 1, number, tzinfo=dt.UTC)
 
 
-def entity(stage: Stage, monkeypatch: pytest.MonkeyPatch, rows: list[dict[str, Any]], name: str) -> list[Any]:
+def entity(harness: Stage, monkeypatch: pytest.MonkeyPatch, rows: list[dict[str, Any]], name: str) -> list[Any]:
     """What is read of an id, in a pipeline whose intervals are these."""
-    catalog = stage.catalog(shop(orders("int")))
+    catalog = harness.catalog(shop(orders("int")))
     declared = type("Declared", (), {"intervals": "intervals"})()
     spec = type("Spec", (), {"mutations": declared})()
     monkeypatch.setattr(type(catalog), "pipeline", lambda self, _: spec)
-    using(monkeypatch, catalog)
-    lake, key = Lake(stage.environment.lake), paths.table("shop", "intervals")
+    use_catalog(monkeypatch, catalog)
+    lake, key = Lake(harness.environment.lake), paths.table("shop", "intervals")
     schema = arrow_schema(INTERVALS_COLUMNS)
     made = json.dumps({"run": "r1"})
     table = lake.ensure(key, schema, user_metadata=made, partition_by=["org_id"])
@@ -135,27 +135,27 @@ CHAIN = [
 
 
 def test_an_entity_has_all_ids_with_the_same_final_id_in_order_of_time(
-    stage: Stage, monkeypatch: pytest.MonkeyPatch
+    harness: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert entity(stage, monkeypatch, CHAIN, "id1") == [("id1", "id4"), ("id2", "id4")]
+    assert entity(harness, monkeypatch, CHAIN, "id1") == [("id1", "id4"), ("id2", "id4")]
 
 
-def test_a_reused_id_returns_both_entities_and_no_others(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert entity(stage, monkeypatch, CHAIN, "id2") == [
+def test_a_reused_id_returns_both_entities_and_no_others(harness: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert entity(harness, monkeypatch, CHAIN, "id2") == [
         ("id1", "id4"), ("id2", "id4"), ("id7", "id9"), ("id2", "id9"),
     ]  # fmt: skip
 
 
-def test_one_extra_row_marks_truncation(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_extra_row_marks_truncation(harness: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     many = [interval(f"n{number}", "end", day(1)) for number in range(MAX_INTERVALS + 50)]
 
-    assert len(entity(stage, monkeypatch, many, "n0")) == MAX_INTERVALS + 1
+    assert len(entity(harness, monkeypatch, many, "n0")) == MAX_INTERVALS + 1
 
 
 def test_the_answer_is_one_line_of_json(
-    stage: Stage, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    harness: Stage, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    using(monkeypatch, stage.catalog(shop(orders("int"))))
+    use_catalog(monkeypatch, harness.catalog(shop(orders("int"))))
 
     assert main([json.dumps({"read": "history", "pipeline": "shop", "table": "orders"})]) == 0
 

@@ -29,7 +29,7 @@ def params_of(declared: Operation) -> dict[str, Any]:
     return made
 
 
-def sent(conf: dict[str, Any]) -> dict[str, list[str]]:
+def submitted_values(conf: dict[str, Any]) -> dict[str, list[str]]:
     """A conf as a browser submits the form that shows it."""
     pairs: list[tuple[str, str]] = []
     for name, value in conf.items():
@@ -52,7 +52,7 @@ def test_a_form_submits_what_the_command_would(declared: Operation, data: st.Dat
     assume(all(str(wanted[name]).strip() for name in required(declared)))
     wanted.pop("dry_run", None)
 
-    conf = parse_form(form_fields(params), sent(wanted))
+    conf = parse_form(form_fields(params), submitted_values(wanted))
 
     assert set(conf) == set(wanted)
     texts = {name: value for name, value in wanted.items() if isinstance(value, str)}
@@ -69,7 +69,8 @@ def test_a_form_submits_what_the_command_would(declared: Operation, data: st.Dat
 def test_an_unchanged_form_submits_the_defaults(declared: Operation) -> None:
     params = params_of(declared)
     conf = parse_form(
-        form_fields(params), sent({field.name: field.value for field in form_fields(params)} | required(declared))
+        form_fields(params),
+        submitted_values({field.name: field.value for field in form_fields(params)} | required(declared)),
     )
 
     assert read_options(declared.options_model(), conf) == read_options(declared.options_model(), required(declared))

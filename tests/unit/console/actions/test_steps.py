@@ -17,7 +17,7 @@ CONTROL, VACUUM = "/actions/control/games", "/actions/vacuum_tables/games"
 
 
 @pytest.fixture
-def acting(harness: ConsoleHarness) -> ConsoleHarness:
+def with_forms(harness: ConsoleHarness) -> ConsoleHarness:
     """A harness whose Airflow has the DAGs of all operations of games and of the relay."""
     for declared in OPERATIONS.values():
         subject = "landing" if declared.scope == "relay" else "games"
@@ -34,76 +34,80 @@ def send(harness: ConsoleHarness, path: str, values: dict[str, Any], *, by: str 
     )
 
 
-def hidden(page: str, name: str) -> str:
+def hidden_value(page: str, name: str) -> str:
     """The value of a hidden field."""
     match = re.search(rf'name="{name}" value="([^"]*)"', page)
     assert match is not None, name
     return html.unescape(match[1])
 
 
-def opened(harness: ConsoleHarness, path: str) -> dict[str, str]:
+def hidden_fields(harness: ConsoleHarness, path: str) -> dict[str, str]:
     """What a form that was just opened carries."""
-    return {"_nonce": hidden(harness.get(path).text, "_nonce")}
+    return {"_nonce": hidden_value(harness.get(path).text, "_nonce")}
 
 
-def test_a_stop_is_one_run_of_the_control_dag_with_what_the_form_says(acting: ConsoleHarness) -> None:
-    form = opened(acting, f"{CONTROL}?verb=stop")
+def test_a_stop_is_one_run_of_the_control_dag_with_what_the_form_says(with_forms: ConsoleHarness) -> None:
+    form = hidden_fields(with_forms, f"{CONTROL}?verb=stop")
 
-    answer = send(acting, CONTROL, {**form, "verb": "stop", "reason": "a new key", "wait_seconds": "60"})
+    answer = send(with_forms, CONTROL, {**form, "verb": "stop", "reason": "a new key", "wait_seconds": "60"})
 
-    ((dag_id, run_id, conf),) = acting.actions.started
+    ((dag_id, run_id, conf),) = with_forms.actions.started
     assert (dag_id, run_id) == ("control__games", f"console__{form['_nonce']}")
     assert conf == {"verb": "stop", "target": None, "reason": "a new key", "wait_seconds": 60.0}
     assert (answer.status_code, answer.headers["location"]) == (303, f"{CONTROL}/runs/{run_id}")
-    assert "complete" in acting.get(answer.headers["location"]).text
+    assert "complete" in with_forms.get(answer.headers["location"]).text
 
 
-def test_a_form_sent_twice_starts_one_run(acting: ConsoleHarness) -> None:
-    values = {**opened(acting, CONTROL), "verb": "restart"}
+def test_a_form_sent_twice_starts_one_run(with_forms: ConsoleHarness) -> None:
+    values = {**hidden_fields(with_forms, CONTROL), "verb": "restart"}
 
-    addresses = {send(acting, CONTROL, values).headers["location"] for _ in range(2)}
+    addresses = {send(with_forms, CONTROL, values).headers["location"] for _ in range(2)}
 
-    assert len(acting.actions.started) == 1
+    assert len(with_forms.actions.started) == 1
     assert len(addresses) == 1
 
 
-def test_a_destructive_action_counts_first_and_runs_with_the_counted_options(acting: ConsoleHarness) -> None:
-    acting.actions.results = [{"table": "events", "files": 40}, {"table": "purchase", "files": 2}]
-    counted = send(acting, VACUUM, {**opened(acting, VACUUM), "tables": "events"}).headers["location"]
-    assert acting.actions.started[0][2]["dry_run"] is True
+def test_a_destructive_action_counts_first_and_runs_with_the_counted_options(with_forms: ConsoleHarness) -> None:
+    with_forms.actions.results = [{"table": "events", "files": 40}, {"table": "purchase", "files": 2}]
+    counted = send(with_forms, VACUUM, {**hidden_fields(with_forms, VACUUM), "tables": "events"}).headers["location"]
+    assert with_forms.actions.started[0][2]["dry_run"] is True
 
-    run_page = acting.get(counted).text
+    run_page = with_forms.get(counted).text
     assert "Continue with the counted action" in run_page
-    confirm = acting.get(counted.replace("/runs/", "/confirm/")).text
+    confirm = with_forms.get(counted.replace("/runs/", "/confirm/")).text
     assert re.search(r"files <strong>42</strong>", confirm), "the dialog names what goes"
     answer = send(
-        acting,
+        with_forms,
         VACUUM,
-        {"_nonce": hidden(confirm, "_nonce"), "_count_run": hidden(confirm, "_count_run"), "tables": "purchase"},
+        {
+            "_nonce": hidden_value(confirm, "_nonce"),
+            "_count_run": hidden_value(confirm, "_count_run"),
+            "tables": "purchase",
+        },
     )
 
     assert answer.status_code == 303
-    first, second = acting.actions.started
+    first, second = with_forms.actions.started
     assert second[2] == {**first[2], "dry_run": False}, "what was counted, whatever the form says by then"
 
 
 @pytest.mark.parametrize("ends", ["failed", "running"])
-def test_a_count_that_did_not_succeed_cannot_be_confirmed(acting: ConsoleHarness, ends: str) -> None:
-    counted = send(acting, VACUUM, opened(acting, VACUUM)).headers["location"]
-    acting.actions.end_state = ends
+def test_a_count_that_did_not_succeed_cannot_be_confirmed(with_forms: ConsoleHarness, ends: str) -> None:
+    counted = send(with_forms, VACUUM, hidden_fields(with_forms, VACUUM)).headers["location"]
+    with_forms.actions.end_state = ends
 
-    answer = send(acting, VACUUM, {"_nonce": "n" * 20, "_count_run": counted.rpartition("/")[2]})
+    answer = send(with_forms, VACUUM, {"_nonce": "n" * 20, "_count_run": counted.rpartition("/")[2]})
 
     assert answer.status_code == 422
     assert "ACTION_NOT_COUNTED" in answer.text
-    assert len(acting.actions.started) == 1
+    assert len(with_forms.actions.started) == 1
 
 
-def test_a_form_cannot_skip_the_count(acting: ConsoleHarness) -> None:
-    send(acting, VACUUM, {**opened(acting, VACUUM), "dry_run": "off"})
-    send(acting, VACUUM, {**opened(acting, VACUUM), "dry_run": "false"})
+def test_a_form_cannot_skip_the_count(with_forms: ConsoleHarness) -> None:
+    send(with_forms, VACUUM, {**hidden_fields(with_forms, VACUUM), "dry_run": "off"})
+    send(with_forms, VACUUM, {**hidden_fields(with_forms, VACUUM), "dry_run": "false"})
 
-    assert [conf["dry_run"] for _, _, conf in acting.actions.started] == [True, True]
+    assert [conf["dry_run"] for _, _, conf in with_forms.actions.started] == [True, True]
 
 
 @pytest.mark.parametrize(
@@ -118,76 +122,83 @@ def test_a_form_cannot_skip_the_count(acting: ConsoleHarness) -> None:
     ],
 )
 def test_other_people_and_pages_start_nothing(
-    acting: ConsoleHarness, by: str | None, headers: dict[str, str], status: int
+    with_forms: ConsoleHarness, by: str | None, headers: dict[str, str], status: int
 ) -> None:
     values = {"_nonce": "n" * 20, "verb": "stop"}
 
-    assert send(acting, CONTROL, values, by=by, **headers).status_code == status
-    assert acting.actions.started == []
+    assert send(with_forms, CONTROL, values, by=by, **headers).status_code == status
+    assert with_forms.actions.started == []
 
 
 @pytest.mark.parametrize("nonce", ["", "short", "x" * 65, "../../api/v2/dags", "nnnnnnnnnnnnnnnn\n"])
-def test_a_form_without_a_nonce_is_rejected(acting: ConsoleHarness, nonce: str) -> None:
-    assert send(acting, CONTROL, {"_nonce": nonce, "verb": "stop"}).status_code == 422 or nonce.endswith("\n")
-    assert all(run_id == f"console__{nonce.strip()}" for _, run_id, _ in acting.actions.started)
-    assert not acting.actions.started or nonce.endswith("\n")
+def test_a_form_without_a_nonce_is_rejected(with_forms: ConsoleHarness, nonce: str) -> None:
+    assert send(with_forms, CONTROL, {"_nonce": nonce, "verb": "stop"}).status_code == 422 or nonce.endswith("\n")
+    assert all(run_id == f"console__{nonce.strip()}" for _, run_id, _ in with_forms.actions.started)
+    assert not with_forms.actions.started or nonce.endswith("\n")
 
 
-def test_an_invalid_value_is_shown_with_the_submitted_form(acting: ConsoleHarness) -> None:
+def test_an_invalid_value_is_shown_with_the_submitted_form(with_forms: ConsoleHarness) -> None:
     answer = send(
-        acting, CONTROL, {**opened(acting, CONTROL), "verb": "explode", "reason": "<b>why</b>", "wait_seconds": "5"}
+        with_forms,
+        CONTROL,
+        {**hidden_fields(with_forms, CONTROL), "verb": "explode", "reason": "<b>why</b>", "wait_seconds": "5"},
     )
 
     assert answer.status_code == 422
     assert "is not one of stop, start, restart" in html.unescape(answer.text)
     assert "&lt;b&gt;why&lt;/b&gt;" in answer.text
-    assert acting.actions.started == []
+    assert with_forms.actions.started == []
 
 
-def test_a_viewer_is_shown_the_command_and_no_button(acting: ConsoleHarness) -> None:
-    page = acting.get(f"{CONTROL}?verb=stop", by="vic").text
+def test_a_viewer_is_shown_the_command_and_no_button(with_forms: ConsoleHarness) -> None:
+    page = with_forms.get(f"{CONTROL}?verb=stop", by="vic").text
 
     assert "deltaworks control stop games" in page or "deltaworks control games stop" in page
     assert "<form" not in page
 
 
-def test_a_dead_scheduler_leaves_commands_in_place_of_buttons(acting: ConsoleHarness) -> None:
-    acting.actions.outage = "Airflow's scheduler is unhealthy: nothing would run."
+def test_a_dead_scheduler_leaves_commands_in_place_of_buttons(with_forms: ConsoleHarness) -> None:
+    with_forms.actions.outage = "Airflow's scheduler is unhealthy: nothing would run."
 
-    page = acting.get(f"{CONTROL}?verb=restart").text
+    page = with_forms.get(f"{CONTROL}?verb=restart").text
 
     assert "scheduler is unhealthy" in page
     assert "deltaworks control games restart" in page
     assert "<form" not in page
-    assert send(acting, CONTROL, {"_nonce": "n" * 20, "verb": "stop"}).status_code == 503
-    assert acting.actions.started == []
+    assert send(with_forms, CONTROL, {"_nonce": "n" * 20, "verb": "stop"}).status_code == 503
+    assert with_forms.actions.started == []
 
 
 @pytest.mark.parametrize(
     "path",
     ["/actions/explode/games", "/actions/control/nothing", "/actions/mutate_tables/games", "/actions/control/landing"],
 )
-def test_an_unknown_action_is_not_found(acting: ConsoleHarness, path: str) -> None:
-    assert acting.get(path).status_code == 404
-    assert send(acting, path, {"_nonce": "n" * 20}).status_code == 404
+def test_an_unknown_action_is_not_found(with_forms: ConsoleHarness, path: str) -> None:
+    assert with_forms.get(path).status_code == 404
+    assert send(with_forms, path, {"_nonce": "n" * 20}).status_code == 404
 
 
-def test_a_form_that_is_too_large_is_rejected(acting: ConsoleHarness) -> None:
-    assert send(acting, CONTROL, {"_nonce": "n" * 20, "reason": "x" * 70_000}).status_code == 413
+def test_a_form_that_is_too_large_is_rejected(with_forms: ConsoleHarness) -> None:
+    assert send(with_forms, CONTROL, {"_nonce": "n" * 20, "reason": "x" * 70_000}).status_code == 413
 
 
-def test_results_of_hostile_names_are_text(acting: ConsoleHarness) -> None:
+def test_results_of_hostile_names_are_text(with_forms: ConsoleHarness) -> None:
     name = '"><img src=x onerror=alert(1)>{{7*7}}'
-    acting.actions.results = [{"table": name, name: 3}]
+    with_forms.actions.results = [{"table": name, name: 3}]
 
-    page = acting.get(send(acting, VACUUM, opened(acting, VACUUM)).headers["location"]).text
+    page = with_forms.get(send(with_forms, VACUUM, hidden_fields(with_forms, VACUUM)).headers["location"]).text
 
     assert "<img" not in page
     assert html.escape(name, quote=False).replace('"', "&#34;") in page
 
 
-def test_a_form_and_a_run_are_available_as_json(acting: ConsoleHarness) -> None:
-    run = send(acting, CONTROL, {**opened(acting, CONTROL), "verb": "stop"}).headers["location"]
+def test_a_form_and_a_run_are_available_as_json(with_forms: ConsoleHarness) -> None:
+    run = send(with_forms, CONTROL, {**hidden_fields(with_forms, CONTROL), "verb": "stop"}).headers["location"]
 
-    assert [field["name"] for field in acting.view(CONTROL)["fields"]] == ["verb", "target", "reason", "wait_seconds"]
-    assert acting.view(run)["status"]["conf"]["verb"] == "stop"
+    assert [field["name"] for field in with_forms.view(CONTROL)["fields"]] == [
+        "verb",
+        "target",
+        "reason",
+        "wait_seconds",
+    ]
+    assert with_forms.view(run)["status"]["conf"]["verb"] == "stop"

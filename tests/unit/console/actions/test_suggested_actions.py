@@ -62,7 +62,7 @@ def health_dies(harness: ConsoleHarness) -> None:
 
 
 @dataclass(frozen=True)
-class Trouble:
+class IssueCase:
     """What happens, what the overview has to call it, and the form that mends it; where nothing that can be pressed
     does, the page that says more."""
 
@@ -78,34 +78,34 @@ def failed(condition: str, *, retryable: bool = True) -> Callable[[ConsoleHarnes
 
 
 TROUBLES = {
-    "a hung driver": Trouble(beating(written_at=ago(9000)), "HEARTBEAT_STALE", "/actions/control/games?verb=restart"),
-    "a red source": Trouble(
+    "a hung driver": IssueCase(beating(written_at=ago(9000)), "HEARTBEAT_STALE", "/actions/control/games?verb=restart"),
+    "a red source": IssueCase(
         failed("STORAGE_UNREACHABLE"), "STORAGE_UNREACHABLE", "/actions/control/games?verb=restart"
     ),
-    "a poison table": Trouble(
+    "a poison table": IssueCase(
         alerting("TABLE_SUSPENDED", "games.purchase"),
         "TABLE_SUSPENDED",
         "/actions/control/games?verb=resume&target=purchase",
     ),
-    "a full quarantine": Trouble(quarantining, "ROWS_QUARANTINED", "/actions/replay_quarantine/games"),
-    "late gold": Trouble(
+    "a full quarantine": IssueCase(quarantining, "ROWS_QUARANTINED", "/actions/replay_quarantine/games"),
+    "late gold": IssueCase(
         alerting("GOLD_STALE", "games.daily"), "GOLD_STALE", "/actions/rebuild_gold/games?tables=daily"
     ),
-    "a dead relay": Trouble(relay_dies, "HEARTBEAT_STALE", "/actions/control_relay/landing?verb=restart"),
-    "a failing night": Trouble(
+    "a dead relay": IssueCase(relay_dies, "HEARTBEAT_STALE", "/actions/control_relay/landing?verb=restart"),
+    "a failing night": IssueCase(
         alerting("JOB_FAILED", "maintenance__games.vacuum_tables"), "JOB_FAILED", "/actions/vacuum_tables/games"
     ),
-    "an expiring source": Trouble(
+    "an expiring source": IssueCase(
         expiring,
         "SOURCE_EXPIRES",
         "/actions/control/games?verb=restart",
     ),
-    "a lost lease": Trouble(failed("LEASE_LOST"), "LEASE_LOST", "/actions/control/games?verb=restart"),
-    "a broken spec": Trouble(spec_breaks, "INVALID_DECLARATION", "", "/streams/games"),
-    "a dead channel": Trouble(
+    "a lost lease": IssueCase(failed("LEASE_LOST"), "LEASE_LOST", "/actions/control/games?verb=restart"),
+    "a broken spec": IssueCase(spec_breaks, "INVALID_DECLARATION", "", "/streams/games"),
+    "a dead channel": IssueCase(
         alerting("CHANNEL_FAILING", "sns people"), "CHANNEL_FAILING", "", "/alerts?only=sns+people"
     ),
-    "no alerts are raised": Trouble(health_dies, "HEALTH_SILENT", "", "/dag/stream_health"),
+    "no alerts are raised": IssueCase(health_dies, "HEALTH_SILENT", "", "/dag/stream_health"),
 }
 
 
@@ -114,7 +114,7 @@ def forms_in(page: str) -> set[str]:
 
 
 @pytest.mark.parametrize("trouble", TROUBLES.values(), ids=TROUBLES)
-def test_the_overview_names_the_cause_and_offers_the_action(harness: ConsoleHarness, trouble: Trouble) -> None:
+def test_the_overview_names_the_cause_and_offers_the_action(harness: ConsoleHarness, trouble: IssueCase) -> None:
     trouble.happens(harness)
 
     page = harness.get("/").text
@@ -144,7 +144,7 @@ def test_every_alert_has_a_default_next_step(harness: ConsoleHarness, cause: str
 
 
 @pytest.mark.parametrize("trouble", [one for one in TROUBLES.values() if one.form], ids=lambda one: one.cause)
-def test_the_action_is_a_prefilled_form_that_exists(harness: ConsoleHarness, trouble: Trouble) -> None:
+def test_the_action_is_a_prefilled_form_that_exists(harness: ConsoleHarness, trouble: IssueCase) -> None:
     for declared in OPERATIONS.values():
         subject = "landing" if declared.scope == "relay" else "games"
         harness.actions.forms[declared.dag_id(subject)] = params_of(declared)

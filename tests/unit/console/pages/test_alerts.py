@@ -11,7 +11,7 @@ from tests.console_harness import ConsoleHarness
 
 
 @pytest.fixture
-def alarmed(harness: ConsoleHarness) -> ConsoleHarness:
+def with_alerts(harness: ConsoleHarness) -> ConsoleHarness:
     raise_alert(harness.objects, cause="GOLD_STALE", subject="games.daily", summary="It is late.")
     raise_alert(harness.objects, cause="DATA_LOSS_NEAR", subject="stream edits", summary="3 h left.")
     raise_alert(harness.objects, cause="JOB_OVERDUE", subject="gold__games", summary="It was due.")
@@ -47,58 +47,62 @@ def silence(harness: ConsoleHarness, **more: str) -> None:
     create_silence(harness.objects, **{**said, **more}, hours=2)  # type: ignore[arg-type]
 
 
-def test_the_most_severe_come_first_and_resolved_alerts_are_history(alarmed: ConsoleHarness) -> None:
-    assert shown(alarmed)[0] == "DATA_LOSS_NEAR"
-    assert set(shown(alarmed)) == {"DATA_LOSS_NEAR", "GOLD_STALE", "CHANNEL_FAILING"}
-    assert shown(alarmed, "history") == ["JOB_OVERDUE"]
-    assert shown(alarmed, "anything") == shown(alarmed)
+def test_the_most_severe_come_first_and_resolved_alerts_are_history(with_alerts: ConsoleHarness) -> None:
+    assert shown(with_alerts)[0] == "DATA_LOSS_NEAR"
+    assert set(shown(with_alerts)) == {"DATA_LOSS_NEAR", "GOLD_STALE", "CHANNEL_FAILING"}
+    assert shown(with_alerts, "history") == ["JOB_OVERDUE"]
+    assert shown(with_alerts, "anything") == shown(with_alerts)
 
 
-def test_a_silenced_alert_is_shown_with_its_author(alarmed: ConsoleHarness) -> None:
-    silence(alarmed)
+def test_a_silenced_alert_is_shown_with_its_author(with_alerts: ConsoleHarness) -> None:
+    silence(with_alerts)
 
-    assert "GOLD_STALE" not in shown(alarmed)
-    assert shown(alarmed, "silenced") == ["GOLD_STALE"]
-    page = alarmed.get("/alerts?show=silenced").text
+    assert "GOLD_STALE" not in shown(with_alerts)
+    assert shown(with_alerts, "silenced") == ["GOLD_STALE"]
+    page = with_alerts.get("/alerts?show=silenced").text
     assert "a backfill runs" in page
     assert "bob" in page
     assert "deltaworks alerts silence games GOLD_STALE --subject &#39;*&#39; --end" in page
 
 
-def test_each_alert_of_a_pipeline_has_the_command_that_silences_it(alarmed: ConsoleHarness) -> None:
-    page = alarmed.get("/alerts").text
+def test_each_alert_of_a_pipeline_has_the_command_that_silences_it(with_alerts: ConsoleHarness) -> None:
+    page = with_alerts.get("/alerts").text
 
     assert "deltaworks alerts silence games GOLD_STALE --subject games.daily --hours 1 --reason WHY" in page
     assert "no pipeline" in page
 
 
-def test_a_person_sees_alerts_and_silences_of_visible_subjects(alarmed: ConsoleHarness) -> None:
-    silence(alarmed)
+def test_a_person_sees_alerts_and_silences_of_visible_subjects(with_alerts: ConsoleHarness) -> None:
+    silence(with_alerts)
 
-    assert shown(alarmed, by="eve") == ["DATA_LOSS_NEAR"]
-    assert shown(alarmed, "silenced", by="eve") == []
-    view = alarmed.view("/alerts", by="eve")
+    assert shown(with_alerts, by="eve") == ["DATA_LOSS_NEAR"]
+    assert shown(with_alerts, "silenced", by="eve") == []
+    view = with_alerts.view("/alerts", by="eve")
     assert (view["silences"], view["waiting_notifications"], view["silenced"]) == ([], None, 0)
-    assert "backfill" not in alarmed.get("/alerts", by="eve").text
+    assert "backfill" not in with_alerts.get("/alerts", by="eve").text
 
 
-def test_a_person_who_may_start_the_dag_may_silence(alarmed: ConsoleHarness) -> None:
-    may = {row["cause"]: row["may_silence"] for row in alarmed.view("/alerts")["listed"]["rows"]}
+def test_a_person_who_may_start_the_dag_may_silence(with_alerts: ConsoleHarness) -> None:
+    may = {row["cause"]: row["may_silence"] for row in with_alerts.view("/alerts")["listed"]["rows"]}
     assert may == {"DATA_LOSS_NEAR": True, "GOLD_STALE": True, "CHANNEL_FAILING": False}
-    assert not any(row["may_silence"] for row in alarmed.view("/alerts", by="vic")["listed"]["rows"])
+    assert not any(row["may_silence"] for row in with_alerts.view("/alerts", by="vic")["listed"]["rows"])
 
 
-def test_waiting_notifications_are_counted(alarmed: ConsoleHarness) -> None:
-    assert alarmed.view("/alerts")["waiting_notifications"] == len(alarmed.objects.list(paths.alerts("spool/"))) > 0
+def test_waiting_notifications_are_counted(with_alerts: ConsoleHarness) -> None:
+    assert (
+        with_alerts.view("/alerts")["waiting_notifications"]
+        == len(with_alerts.objects.list(paths.alerts("spool/")))
+        > 0
+    )
 
 
 @pytest.mark.parametrize("torn", [b"", b"{", b"[]", b"null", b'{"format": 99}', b"\xff\xfe"])
 @pytest.mark.parametrize("key", [paths.alert_state("JOB_FAILED", "x"), "control/alerts/silences/x.json"])
-def test_a_damaged_object_breaks_no_page(alarmed: ConsoleHarness, key: str, torn: bytes) -> None:
-    alarmed.objects.put(key, torn)
+def test_a_damaged_object_breaks_no_page(with_alerts: ConsoleHarness, key: str, torn: bytes) -> None:
+    with_alerts.objects.put(key, torn)
 
     for show in ("firing", "silenced", "history"):
-        assert alarmed.get(f"/alerts?show={show}").status_code == 200
+        assert with_alerts.get(f"/alerts?show={show}").status_code == 200
 
 
 def test_no_alert_is_firing(harness: ConsoleHarness) -> None:

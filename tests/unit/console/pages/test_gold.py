@@ -36,18 +36,18 @@ def row_of(harness: ConsoleHarness, name: str, address: str = "/gold/games") -> 
     return next(row for row in harness.view(address)["listed"]["rows"] if row["name"] == name)
 
 
-def built(harness: ConsoleHarness, name: str, seconds_ago: float) -> None:
+def write_build(harness: ConsoleHarness, name: str, seconds_ago: float) -> None:
     harness.objects.put(paths.gold_state("games", name), json.dumps({"at": ago(seconds_ago)}).encode())
 
 
 def test_a_table_within_its_declared_age_is_fresh_and_beyond_it_stale(harness: ConsoleHarness) -> None:
-    built(harness, TABLE, 29 * 60)
+    write_build(harness, TABLE, 29 * 60)
 
     assert row_of(harness, TABLE)["state"] == "fresh"
 
 
 def test_a_stale_table_comes_first(harness: ConsoleHarness) -> None:
-    built(harness, TABLE, 31 * 60)
+    write_build(harness, TABLE, 31 * 60)
     shown = harness.view("/gold")["listed"]["rows"]
 
     assert (shown[0]["name"], shown[0]["state"]) == (TABLE, "stale")

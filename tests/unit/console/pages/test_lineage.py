@@ -48,10 +48,10 @@ def test_the_neighbourhood_is_reached_in_one_direction(joined: list[tuple[int, i
     made = graph(joined)
     for start in made.nodes:
         near, cut = made.neighbourhood(start, depth=depth)
-        assert (set(near), cut) == (walked(joined, start, depth), False)
+        assert (set(near), cut) == (walk(joined, start, depth), False)
 
 
-def walked(joined: list[tuple[int, int]], start: str, depth: int) -> set[str]:
+def walk(joined: list[tuple[int, int]], start: str, depth: int) -> set[str]:
     reached = {start}
     for forth in (True, False):
         wave = {start}

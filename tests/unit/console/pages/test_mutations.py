@@ -103,15 +103,15 @@ def test_a_pipeline_without_mutations_has_no_such_page(catalog: Catalog, objects
         view(page_context(catalog, objects, values={"pipeline": "games"}))
 
 
-def stretch(name: str, final: str, until: str | None, **more: Any) -> dict[str, Any]:
+def interval_row(name: str, final: str, until: str | None, **more: Any) -> dict[str, Any]:
     row = {"id": name, "final_id": final, "valid_from": None, "valid_to": until, "deleted": False, "hops": 1}
     return {**row, **more}
 
 
 CHAIN = [
-    stretch("id1", "id4", "2026-01-03T00:00:00", hops=2),
-    stretch("id2", "id4", "2026-02-01T00:00:00"),
-    stretch("id2", "id9", None, valid_from="2026-03-01T00:00:00"),
+    interval_row("id1", "id4", "2026-01-03T00:00:00", hops=2),
+    interval_row("id2", "id4", "2026-02-01T00:00:00"),
+    interval_row("id2", "id9", None, valid_from="2026-03-01T00:00:00"),
 ]
 
 
@@ -142,7 +142,7 @@ def test_a_chain_is_a_list_in_the_order_of_time(
 def test_at_most_two_hundred_intervals_are_shown(
     catalog: Catalog, objects: LocalObjects, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    many = TableReadResult(rows=tuple(stretch(f"id{n}", "end", None) for n in range(MAX_INTERVALS + 1)))
+    many = TableReadResult(rows=tuple(interval_row(f"id{n}", "end", None) for n in range(MAX_INTERVALS + 1)))
     page = cascade(catalog, objects, monkeypatch, many)
 
     assert (sum(len(entity.intervals) for entity in page.entities), page.is_truncated) == (MAX_INTERVALS, True)

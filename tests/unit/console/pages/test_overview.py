@@ -74,7 +74,7 @@ def test_an_open_alert_on_another_subject_is_an_issue(harness: ConsoleHarness) -
 SUSPENDED = {"table": "purchase", "reason": "suspended", "since_batch": 790, "condition": "TABLE_SCHEMA_DIFFERS"}
 
 
-def needs(harness: ConsoleHarness, **query: str) -> list[tuple[str, str]]:
+def issues(harness: ConsoleHarness, **query: str) -> list[tuple[str, str]]:
     return [(need["cause"], need["subject"]) for need in harness.view("/", **query)["issues"]]
 
 
@@ -114,7 +114,7 @@ def test_each_of_two_suspended_tables_is_shown(harness: ConsoleHarness) -> None:
     held = tuple({**SUSPENDED, "table": name, "at": ago(600)} for name in ("purchase", "events"))
     harness.write_heartbeat("games", held=held)
 
-    assert needs(harness) == [("TABLE_SUSPENDED", "games.events"), ("TABLE_SUSPENDED", "games.purchase")]
+    assert issues(harness) == [("TABLE_SUSPENDED", "games.events"), ("TABLE_SUSPENDED", "games.purchase")]
 
 
 def test_another_alert_of_the_same_stream_is_not_hidden_by_its_verdict(harness: ConsoleHarness) -> None:
@@ -123,7 +123,7 @@ def test_another_alert_of_the_same_stream_is_not_hidden_by_its_verdict(harness: 
     for cause in ("DATA_LOSS_NEAR", "STREAM_HUNG"):
         raise_alert(harness.objects, cause=cause, subject="stream games", summary="seen")
 
-    assert needs(harness) == [("DATA_LOSS_NEAR", "stream games"), ("HEARTBEAT_STALE", "stream games")]
+    assert issues(harness) == [("DATA_LOSS_NEAR", "stream games"), ("HEARTBEAT_STALE", "stream games")]
 
 
 def health_ran(harness: ConsoleHarness, *, seconds_ago: float) -> None:
@@ -136,11 +136,11 @@ def test_a_silent_health_check_is_one_issue(harness: ConsoleHarness) -> None:
     only_games(harness)
     harness.write_heartbeat("games")
     health_ran(harness, seconds_ago=7_200)
-    assert needs(harness) == [("HEALTH_SILENT", "stream_health")]
+    assert issues(harness) == [("HEALTH_SILENT", "stream_health")]
 
     raise_alert(harness.objects, cause="HEALTH_SILENT", subject="stream_health", summary="for 120 min")
-    assert needs(harness) == [("HEALTH_SILENT", "stream_health")]
-    assert needs(harness, by="eve") == [], "whoever may not see the health check"
+    assert issues(harness) == [("HEALTH_SILENT", "stream_health")]
+    assert issues(harness, by="eve") == [], "whoever may not see the health check"
 
 
 def test_a_running_health_check_is_no_issue(harness: ConsoleHarness) -> None:
@@ -148,17 +148,20 @@ def test_a_running_health_check_is_no_issue(harness: ConsoleHarness) -> None:
     harness.write_heartbeat("games")
     health_ran(harness, seconds_ago=20)
 
-    assert needs(harness) == []
+    assert issues(harness) == []
 
 
-def question(dag_id: str, subject: str = "vacuum games?") -> PendingApproval:
+def pending_approval(dag_id: str, subject: str = "vacuum games?") -> PendingApproval:
     return PendingApproval(
         dag_id=dag_id, run_id="r", subject=subject, since=utc_now(), address=f"/dags/{dag_id}/runs/r"
     )
 
 
 def test_pending_approvals_are_counted_for_people_who_may_see_them(harness: ConsoleHarness) -> None:
-    harness.actions.approvals = (question("vacuum_tables__games"), question("stream__edits", "<b>edits</b>"))
+    harness.actions.approvals = (
+        pending_approval("vacuum_tables__games"),
+        pending_approval("stream__edits", "<b>edits</b>"),
+    )
 
     assert [one["dag_id"] for one in harness.view("/")["approvals"]] == ["vacuum_tables__games", "stream__edits"]
     assert [one["dag_id"] for one in harness.view("/", by="eve")["approvals"]] == ["stream__edits"]

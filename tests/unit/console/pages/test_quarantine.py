@@ -10,7 +10,7 @@ from tests.unit.console.summaries_harness import put_quarantine, rows
 
 
 @pytest.fixture
-def counted(harness: ConsoleHarness) -> ConsoleHarness:
+def with_counts(harness: ConsoleHarness) -> ConsoleHarness:
     put_quarantine(
         harness.objects,
         "games",
@@ -23,8 +23,8 @@ def counted(harness: ConsoleHarness) -> ConsoleHarness:
     return harness
 
 
-def test_groups_are_summed_over_days_largest_first(counted: ConsoleHarness) -> None:
-    shown = counted.view("/quarantine/games")
+def test_groups_are_summed_over_days_largest_first(with_counts: ConsoleHarness) -> None:
+    shown = with_counts.view("/quarantine/games")
 
     assert [(kind["reason"], kind["event"], kind["rows"], kind["since"]) for kind in shown["listed"]["rows"]] == [
         ("type_mismatch", "purchase", 1_100, "2026-03-01"),
@@ -38,8 +38,8 @@ def test_groups_are_summed_over_days_largest_first(counted: ConsoleHarness) -> N
     }
 
 
-def test_the_command_of_a_group_counts_its_replay(counted: ConsoleHarness) -> None:
-    page = counted.get("/quarantine/games").text
+def test_the_command_of_a_group_counts_its_replay(with_counts: ConsoleHarness) -> None:
+    page = with_counts.get("/quarantine/games").text
 
     assert "deltaworks quarantine replay games --reason type_mismatch --event purchase" in page
 
@@ -50,8 +50,8 @@ def test_a_name_that_a_shell_would_read_is_quoted(harness: ConsoleHarness) -> No
     assert harness.view("/quarantine/games")["listed"]["rows"][0]["command"].endswith("--event 'a; rm -rf $HOME'")
 
 
-def test_pipelines_with_most_open_rows_come_first_and_those_without_are_listed(counted: ConsoleHarness) -> None:
-    shown = counted.view("/quarantine")
+def test_pipelines_with_most_open_rows_come_first_and_those_without_are_listed(with_counts: ConsoleHarness) -> None:
+    shown = with_counts.view("/quarantine")
 
     assert [(row["pipeline"], row["rows"], row["reason"]) for row in shown["listed"]["rows"]] == [
         ("games", 1_211, "type_mismatch")
@@ -59,24 +59,24 @@ def test_pipelines_with_most_open_rows_come_first_and_those_without_are_listed(c
     assert shown["pipelines_without_rows"] == ["edits"]
 
 
-def test_a_person_sees_only_visible_pipelines(counted: ConsoleHarness) -> None:
-    assert counted.view("/quarantine", by="eve")["listed"]["total"] == 0
-    assert counted.get("/quarantine/games", by="eve").status_code == 404
+def test_a_person_sees_only_visible_pipelines(with_counts: ConsoleHarness) -> None:
+    assert with_counts.view("/quarantine", by="eve")["listed"]["total"] == 0
+    assert with_counts.get("/quarantine/games", by="eve").status_code == 404
 
 
-def test_samples_are_offered_to_people_who_may_reprocess(counted: ConsoleHarness) -> None:
-    assert counted.view("/quarantine/games")["may_sample"]
-    assert not counted.view("/quarantine/games", by="vic")["may_sample"]
-    assert "/quarantine/games/samples" not in counted.get("/quarantine/games", by="vic").text
+def test_samples_are_offered_to_people_who_may_reprocess(with_counts: ConsoleHarness) -> None:
+    assert with_counts.view("/quarantine/games")["may_sample"]
+    assert not with_counts.view("/quarantine/games", by="vic")["may_sample"]
+    assert "/quarantine/games/samples" not in with_counts.get("/quarantine/games", by="vic").text
 
 
 @pytest.mark.parametrize("torn", [b"", b"{", b"[]", b"null", b'{"format": 99}', b"\xff\xfe"])
-def test_a_damaged_summary_is_a_message_on_the_page(counted: ConsoleHarness, torn: bytes) -> None:
-    counted.objects.put(quarantine_summary("games"), torn)
+def test_a_damaged_summary_is_a_message_on_the_page(with_counts: ConsoleHarness, torn: bytes) -> None:
+    with_counts.objects.put(quarantine_summary("games"), torn)
 
-    assert counted.view("/quarantine/games")["problem"]
-    assert counted.get("/quarantine/games").status_code == 200
-    assert counted.view("/quarantine")["problems"]
+    assert with_counts.view("/quarantine/games")["problem"]
+    assert with_counts.get("/quarantine/games").status_code == 200
+    assert with_counts.view("/quarantine")["problems"]
 
 
 def test_a_pipeline_that_was_never_counted_says_so(harness: ConsoleHarness) -> None:

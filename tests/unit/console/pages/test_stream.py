@@ -69,7 +69,7 @@ def write_prepared(harness: ConsoleHarness, **changes: Any) -> None:
 
 
 @pytest.fixture
-def busy(harness: ConsoleHarness) -> ConsoleHarness:
+def with_batches(harness: ConsoleHarness) -> ConsoleHarness:
     harness.write_heartbeat("games", oldest_pending_at=ago(40), backlog_files=2)
     write_batches(harness)
     write_prepared(harness)
@@ -78,24 +78,24 @@ def busy(harness: ConsoleHarness) -> ConsoleHarness:
 
 
 @pytest.mark.parametrize("span", SPANS)
-def test_a_stream_is_drawn_over_each_span(busy: ConsoleHarness, span: str) -> None:
-    shown = busy.view(f"/streams/games?span={span}")
-    html = busy.get(f"/streams/games?span={span}").text
+def test_a_stream_is_drawn_over_each_span(with_batches: ConsoleHarness, span: str) -> None:
+    shown = with_batches.view(f"/streams/games?span={span}")
+    html = with_batches.get(f"/streams/games?span={span}").text
 
     assert shown["span"] == (span if span in ("6h", "24h", "7d") else "6h")
     assert html.count("<figure") == 3
     assert html.count('<svg class="timed"') == 3
 
 
-def test_a_stop_is_drawn_as_a_gap(busy: ConsoleHarness) -> None:
-    points = busy.view("/streams/games")["charts"][0]["points"]
+def test_a_stop_is_drawn_as_a_gap(with_batches: ConsoleHarness) -> None:
+    points = with_batches.view("/streams/games")["charts"][0]["points"]
 
     assert sum(value is None for _, value in points) == 1
     assert len(points) == 32
 
 
-def test_the_owner_the_freshness_and_the_last_batches_are_shown(busy: ConsoleHarness) -> None:
-    shown = busy.view("/streams/games")
+def test_the_owner_the_freshness_and_the_last_batches_are_shown(with_batches: ConsoleHarness) -> None:
+    shown = with_batches.view("/streams/games")
 
     assert (shown["owner"]["epoch"], shown["owner"]["generation"], shown["owner"]["checkpoint"]) == (14, 1, 1)
     assert (shown["owner"]["dag_id"], shown["owner"]["run_id"]) == ("stream__games", "r")
@@ -104,7 +104,7 @@ def test_the_owner_the_freshness_and_the_last_batches_are_shown(busy: ConsoleHar
     assert [text for _, text in shown["problems"]] == ["boom"]
 
 
-def test_a_held_table_is_shown_with_start_and_reason(busy: ConsoleHarness) -> None:
+def test_a_held_table_is_shown_with_start_and_reason(with_batches: ConsoleHarness) -> None:
     held = {
         "table": "purchase",
         "reason": "suspended",
@@ -112,17 +112,17 @@ def test_a_held_table_is_shown_with_start_and_reason(busy: ConsoleHarness) -> No
         "at": ago(600),
         "condition": "TABLE_SUSPENDED",
     }
-    busy.write_heartbeat("games", held=({**held, "message": "a column differs"},))
-    html = busy.get("/streams/games").text
+    with_batches.write_heartbeat("games", held=({**held, "message": "a column differs"},))
+    html = with_batches.get("/streams/games").text
 
-    assert [item["table"] for item in busy.view("/streams/games")["held"]] == ["purchase"]
+    assert [item["table"] for item in with_batches.view("/streams/games")["held"]] == ["purchase"]
     assert "a column differs" in html
-    assert busy.view(BATCH)["shares"][1]["outcome"] == "held"
-    assert busy.view(BATCH)["shares"][0]["outcome"] == "committed"
+    assert with_batches.view(BATCH)["shares"][1]["outcome"] == "held"
+    assert with_batches.view(BATCH)["shares"][0]["outcome"] == "committed"
 
 
-def test_a_batch_shows_its_phases_tables_and_input(busy: ConsoleHarness) -> None:
-    shown = busy.view(BATCH)
+def test_a_batch_shows_its_phases_tables_and_input(with_batches: ConsoleHarness) -> None:
+    shown = with_batches.view(BATCH)
 
     assert (shown["state"], shown["prepare_seconds"], shown["rows"]) == ("complete", 3.0, 108)
     assert [(share["table"], share["files"], share["bytes"]) for share in shown["shares"]] == [
@@ -133,16 +133,16 @@ def test_a_batch_shows_its_phases_tables_and_input(busy: ConsoleHarness) -> None
     assert (shown["previous_batch"], shown["next_batch"]) == (811, None)
 
 
-def test_a_batch_without_its_prepared_batch_is_shown_from_the_summary(busy: ConsoleHarness) -> None:
-    shown = busy.view("/streams/games/batches/800")
+def test_a_batch_without_its_prepared_batch_is_shown_from_the_summary(with_batches: ConsoleHarness) -> None:
+    shown = with_batches.view("/streams/games/batches/800")
 
     assert (shown["rows"], shown["shares"], shown["next_batch"]) == (100, [], 801)
-    assert "has been removed" in busy.get("/streams/games/batches/800").text
+    assert "has been removed" in with_batches.get("/streams/games/batches/800").text
 
 
 @pytest.mark.parametrize("number", ["99999", "-1", "x", "1" * 40, "٣", "²"])
-def test_an_unknown_batch_is_missing(busy: ConsoleHarness, number: str) -> None:
-    assert busy.get(f"/streams/games/batches/{number}").status_code == 404
+def test_an_unknown_batch_is_missing(with_batches: ConsoleHarness, number: str) -> None:
+    assert with_batches.get(f"/streams/games/batches/{number}").status_code == 404
 
 
 def test_a_stream_that_never_ran_has_its_page(harness: ConsoleHarness) -> None:
@@ -172,20 +172,22 @@ def test_an_invalid_pipeline_has_its_page(harness: ConsoleHarness) -> None:
         summary_paths.stream_hours("games"),
     ],
 )
-def test_a_damaged_object_breaks_neither_page(busy: ConsoleHarness, key: str, torn: bytes) -> None:
-    busy.objects.put(key, torn)
+def test_a_damaged_object_breaks_neither_page(with_batches: ConsoleHarness, key: str, torn: bytes) -> None:
+    with_batches.objects.put(key, torn)
 
-    assert busy.get("/streams/games").status_code == 200
-    assert busy.get("/streams/games?span=7d").status_code == 200
-    assert busy.get(BATCH).status_code == 200
+    assert with_batches.get("/streams/games").status_code == 200
+    assert with_batches.get("/streams/games?span=7d").status_code == 200
+    assert with_batches.get(BATCH).status_code == 200
 
 
 @pytest.mark.parametrize("held", [[{}], [{"table": None, "since_batch": "x", "at": 3}]])
-def test_a_heartbeat_of_another_release_breaks_no_page(busy: ConsoleHarness, held: list[Any]) -> None:
+def test_a_heartbeat_of_another_release_breaks_no_page(with_batches: ConsoleHarness, held: list[Any]) -> None:
     key = paths.heartbeat(paths.pipeline_control("games"))
-    stored = busy.objects.get(key)
+    stored = with_batches.objects.get(key)
     assert stored is not None
-    busy.objects.put(key, json.dumps({**json.loads(stored.data), "held": held, "started_at": 7, "news": 1}).encode())
+    with_batches.objects.put(
+        key, json.dumps({**json.loads(stored.data), "held": held, "started_at": 7, "news": 1}).encode()
+    )
 
-    assert busy.get("/streams/games").status_code == 200
-    assert busy.get(BATCH).status_code == 200
+    assert with_batches.get("/streams/games").status_code == 200
+    assert with_batches.get(BATCH).status_code == 200
