@@ -24,7 +24,7 @@ event = {"path": "/v1/events", "httpMethod": "POST", "headers": {}, "body": "{}"
 event["queryStringParameters"] = {"writeKey": "x"}
 answer = gateway.handle(event)
 heavy = {"pyspark", "airflow", "deltalake", "pyarrow"} & set(sys.modules)
-strips = sorted(name for name, rules in gateway._handler._rules.items() if rules.strip is not None)
+strips = sorted(name for name, rules in gateway._handler._rules.items() if rules.redaction is not None)
 print(json.dumps([answer["statusCode"], json.loads(answer["body"])["code"], sorted(heavy), strips]))
 """
 ENVIRONMENT = """
