@@ -17,7 +17,7 @@ _RUN = r"/dags/(?P<dag>[^/]+)/dagRuns/(?P<run>[^/]+)"
 
 @dataclass
 class RunScript:
-    """What becomes of a run: the state of the run and of its tasks, at one look after another; the last one stays."""
+    """The states of a run and its tasks in consecutive polls; the last one repeats."""
 
     steps: list[tuple[str, Mapping[str, str | None]]] = field(default_factory=lambda: [("success", {})])
     results: Mapping[str, Any] = field(default_factory=dict)
@@ -55,22 +55,22 @@ class AirflowServer(ThreadingHTTPServer):
         return f"http://127.0.0.1:{self.server_port}"
 
     def connection(self, **fields: Any) -> str:
-        """The variable by which commands find it."""
+        """Returns the connection variable for this server."""
         name, password = self.login
         return json.dumps({"conn_type": "http", "host": self.url, "login": name, "password": password} | fields)
 
     def changes(self) -> list[tuple[str, str, Any]]:
-        """What was asked that changes something, but for logins."""
+        """Returns the requests that change state, without logins."""
         return [request for request in self.requests if request[0] != "GET" and request[1] != "/auth/token"]
 
     def invalidate_tokens(self) -> None:
-        """As a restart with another secret, or time, does."""
+        """Rejects all issued tokens, as after a restart with another secret."""
         self.tokens.clear()
 
 
 @contextmanager
 def airflow_server(*dag_ids: str) -> Iterator[AirflowServer]:
-    """A server with these DAGs, for the block."""
+    """Runs a server with these DAGs within the block."""
     with AirflowServer(*dag_ids) as server:
         serving = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
         serving.start()

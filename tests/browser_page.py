@@ -24,7 +24,7 @@ class PageSite:
         self.origin = ""
 
     def content(self, path: str) -> tuple[str, bytes] | None:
-        """The type and bytes of what lies at a path."""
+        """Returns type and bytes of a path."""
         if path == "/":
             return "text/html", f"<!doctype html><title>a page</title>{self.page}".encode()
         file = self.files.get(path)
@@ -33,7 +33,7 @@ class PageSite:
 
 @contextmanager
 def serve_site() -> Iterator[PageSite]:
-    """A site on a free port, whose address is an origin."""
+    """Serves a site on a free port."""
     site = PageSite()
 
     class Handler(BaseHTTPRequestHandler):
@@ -62,7 +62,7 @@ def serve_site() -> Iterator[PageSite]:
 
 @contextmanager
 def launch_chromium() -> Iterator[Any]:
-    """The browser of the machine; the test is skipped where there is none."""
+    """Launches Chromium; skips the test without one."""
     if CHROMIUM is None:
         pytest.skip("no `chromium` on the PATH, the browser that runs the page")
     from playwright.sync_api import sync_playwright

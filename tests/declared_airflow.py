@@ -24,7 +24,7 @@ DECLARED = "airflow: {{url: {url}, username: ada, password: env:PASSWORD_OF_ADA}
 
 
 def declare_airflow(folder: Path, airflow: AirflowServer, monkeypatch: pytest.MonkeyPatch) -> ObjectStore:
-    """Write the project, have the process see it, and return its lake."""
+    """Writes the project, points the process to it, and returns its lake."""
     environment = ENVIRONMENT.replace("file:///lake", f"file://{folder}/lake") + DECLARED.format(url=airflow.url)
     monkeypatch.setenv("DELTAWORKS_PROJECT", str(write_project(folder, environment=environment)))
     monkeypatch.setenv("DELTAWORKS_ENVIRONMENT", "local")
@@ -39,7 +39,7 @@ def stop_flag(lake: ObjectStore) -> StopFlag:
 
 
 def write_heartbeat(lake: ObjectStore, state: Any, *, at: str = "", run: str = "r") -> None:
-    """Write the heartbeat of the stream as of now, or of another time."""
+    """Writes the heartbeat of the stream, as of now or another time."""
     now = at or iso_now()
     heartbeat = Heartbeat(
         pipeline="shop", owner="o", epoch=1, run=run, state=state, written_at=now, started_at=now, trigger_seconds=60

@@ -59,7 +59,7 @@ MORE = {"act": "/actions/control/games?verb=restart&reason=a+new+key", "restore"
 
 
 class SinglePersonAuthenticator(FakeAuthenticator):
-    """A browser without a login."""
+    """Identifies every request as one person."""
 
     @property
     def identify(self) -> Any:
@@ -70,7 +70,7 @@ class SinglePersonAuthenticator(FakeAuthenticator):
 
 
 def write_records(objects: ObjectStore) -> None:
-    """A stream that runs and holds a table back, one that is stopped, a relay with dead letters, and their alerts."""
+    """Writes records of a stream with a held table, a stopped stream, a relay with dead letters, and their alerts."""
     held = HeldTable(
         table="purchase", reason="suspended", since_batch=790, at=iso_now(), condition="TABLE_SCHEMA_DIFFERS"
     )
@@ -108,7 +108,7 @@ def write_records(objects: ObjectStore) -> None:
 
 
 def write_erasures(objects: ObjectStore) -> None:
-    """Requests of people: one that is certified, one with little time left, one that has come in today."""
+    """Writes erasure requests: a certified one, one near its deadline, and a new one."""
     erasures = Erasures(objects, NAMESPACE)
     for name, days_ago, states in (("e1", 24, GRANTED_STATES[1:]), ("e2", 28, GRANTED_STATES[1:4]), ("e3", 0, ())):
         received = utc_now() - timedelta(days=days_ago)
@@ -119,7 +119,7 @@ def write_erasures(objects: ObjectStore) -> None:
 
 
 def write_summaries(objects: ObjectStore) -> None:
-    """What streams and nights keep of themselves for pages."""
+    """Writes the summaries of streams and maintenance runs."""
     orders = TABLE.model_copy(update={"name": "purchase", "score": 88, "small_files": 1, "files": 4, "tonight": None})
     changes = {"tables_summary": {"tables": (TABLE, orders)}}
     for name, key in {
@@ -135,7 +135,7 @@ def write_summaries(objects: ObjectStore) -> None:
 
 
 def write_batches(objects: ObjectStore) -> None:
-    """A day and a half of batches: more rows by day than by night, and an hour in which the lake did not answer."""
+    """Writes 36 hours of batches: more rows by day than by night, and one hour without an answer of the lake."""
     writer, now, minutes = StreamSummaryWriter(objects, "games"), utc_now(), range(36 * 60, -1, -2)
     for number, back in enumerate(minutes, start=813 - len(minutes)):
         at = now - timedelta(minutes=back)
@@ -167,14 +167,14 @@ def write_batches(objects: ObjectStore) -> None:
 
 
 def addresses() -> dict[str, str]:
-    """The pages by the names of their pictures."""
+    """Returns the pages by the names of their screenshots."""
     pages = {page.name: page.route.replace("{pipeline}", "games") for page in PAGES}
     return {name: route for name, route in pages.items() if "{" not in route and name not in COLD} | MORE
 
 
 @contextmanager
 def serve_console(project: Path, acts: FakeActions) -> Iterator[str]:
-    """The console over a project, on a free port; the address ends without a slash."""
+    """Serves the console of a project on a free port; the address has no trailing slash."""
     root = write_project(project)
     declared = root / "include" / "pipelines" / "games" / "pipeline.yaml"
     declared.write_text(declared.read_text() + PRIVACY)
@@ -212,13 +212,13 @@ def serve_console(project: Path, acts: FakeActions) -> Iterator[str]:
 
 
 def collect_console_errors(errors: list[str], message: Any) -> None:
-    """Keep what the browser's console calls an error."""
+    """Collects errors of the browser's console."""
     if message.type == "error":
         errors.append(message.text)
 
 
 def capture(to: Path) -> list[str]:
-    """Take every picture; what the browser's console complained of is given back."""
+    """Takes all screenshots and returns the errors of the browser's console."""
     from playwright.sync_api import sync_playwright
 
     errors: list[str] = []
@@ -247,7 +247,7 @@ def capture(to: Path) -> list[str]:
 
 
 def main() -> int:
-    """Take them all; 1 where a page failed or the browser complained."""
+    """Takes all screenshots; returns 1 after a failed page or a browser error."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--to", type=Path, default=PROJECT_ROOT / "docs" / "screenshots")
     to: Path = parser.parse_args().to

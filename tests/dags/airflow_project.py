@@ -90,7 +90,7 @@ def write_project(root: Path) -> Path:
 
 
 def environment_variables(project: Path, home: Path | None = None) -> dict[str, str]:
-    """The variables of a process of its own that sees `project`."""
+    """Returns the variables of a child process for `project`."""
     settings = {**os.environ, **AIRFLOW_SETTINGS, "PYTHONPATH": str(REPOSITORY / "include")}
     settings |= {"DELTAWORKS_PROJECT": str(project), "DELTAWORKS_ENVIRONMENT": "local"}
     if home is not None:
@@ -102,7 +102,7 @@ def environment_variables(project: Path, home: Path | None = None) -> dict[str, 
 
 
 def run_python(code: str, project: Path) -> Any:
-    """Run code in a fresh interpreter; returns the JSON of its last output line."""
+    """Runs code in a fresh interpreter and returns the JSON of its last output line."""
     done = subprocess.run(
         [sys.executable, "-c", code],
         env=environment_variables(project),

@@ -35,7 +35,7 @@ def pytest_sessionfinish() -> None:
 
 @pytest.fixture(scope="module", autouse=True)
 def airflow_settings() -> Iterator[None]:
-    """Airflow's settings, taken back after each of these files: other tests start Airflows of their own."""
+    """Airflow's settings, reverted after each of these files, since other tests start Airflows of their own."""
     os.environ.update(AIRFLOW_SETTINGS)
     yield
     _restore()
@@ -57,7 +57,7 @@ def sample_project(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def project(sample_project: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The sample project, made the one that specs are read from."""
+    """The sample project as the configured project."""
     monkeypatch.setenv("DELTAWORKS_PROJECT", str(sample_project))
     monkeypatch.setenv("DELTAWORKS_ENVIRONMENT", "local")
     return sample_project
@@ -65,7 +65,7 @@ def project(sample_project: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture(scope="module")
 def airflow_database(airflow_settings: None) -> None:
-    """The metadata database of this home, made once."""
+    """The metadata database, created once."""
     from airflow.utils.db import initdb
 
     ready = HOME / "ready"

@@ -51,30 +51,30 @@ print(json.dumps([sorted(bag.dags), sorted(bag.import_errors)]))
 
 
 class Client(AirflowApi):
-    """The client with what people, tasks and time do to what it sees."""
+    """A client with helpers that change Airflow's state as people and tasks do."""
 
     def invalidate_token(self) -> None:
-        """Have a token that Airflow did not sign, as after a restart with another secret."""
+        """Replaces the token by one that Airflow did not sign, as after a restart with another secret."""
         self._authorize("signed.by.nobody")
 
     def pause_matching(self, pattern: str, *, paused: bool) -> None:
-        """Pause or unpause by one statement, as the page of all DAGs does."""
+        """Pauses or unpauses matching DAGs in one statement, as Airflow's DAG list does."""
         self._request("PATCH", "/dags", params={"dag_id_pattern": pattern}, json={"is_paused": paused})
 
     def push_result(self, dag_id: str, run_id: str, task_id: str, value: Any) -> None:
-        """Leave a result as a task does."""
+        """Pushes a result as a task does."""
         path = f"/dags/{dag_id}/dagRuns/{run_id}/taskInstances/{task_id}/xcomEntries"
         self._request("POST", path, json={"key": RESULTS_KEY, "value": value})
 
     def end(self, dag_id: str, run_id: str) -> None:
-        """Mark a run as successful."""
+        """Marks a run as successful."""
         path = f"/dags/{dag_id}/dagRuns/{quote(run_id, safe='')}"
         self._request("PATCH", path, params={"update_mask": "state"}, json={"state": "success"})
 
 
 @pytest.fixture(scope="module")
 def dag_ids(airflow_database: None, sample_project: Path, tmp_path_factory: pytest.TempPathFactory) -> set[str]:
-    """The DAGs of the sample project, and a file beside theirs that does not import."""
+    """The DAGs of the sample project, and a file that cannot be imported."""
     folder = tmp_path_factory.mktemp("dags")
     shutil.copytree(REPOSITORY / "dags", folder, dirs_exist_ok=True, ignore=shutil.ignore_patterns("__pycache__"))
     (folder / "broken.py").write_text("from airflow.sdk import dag\nimport no_such_module\n")
@@ -114,7 +114,7 @@ def ada(url: str) -> Iterator[Client]:
 
 @pytest.fixture
 def viewer(url: str) -> Iterator[AirflowApi]:
-    """Somebody who may look and not touch."""
+    """A user with read access only."""
     with AirflowApi(login(url, "vic")) as api:
         yield api
 
@@ -135,7 +135,9 @@ def test_a_dag_is_paused_and_unpaused(ada: Client) -> None:
 
 
 def test_concurrent_changes_are_all_answered(ada: Client, dag_ids: set[str]) -> None:
-    """Airflow notes a change before it and commits it after it, on different threads: over SQLite both have to wait."""
+    """Airflow writes its audit log before a change and commits it afterwards on another thread, which deadlocks on
+    SQLite.
+    """
     asked = sorted(dag_ids)[:8]
 
     def pause(dag_id: str) -> None:
@@ -260,7 +262,7 @@ def test_a_run_of_an_operation_is_followed_to_its_end(
 
 @pytest.fixture
 def remote_project(url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> StopFlag:
-    """The stop flag of a stream, in a project that reaches Airflow by what its environment declares alone."""
+    """The stop flag of a stream in a project whose environment declares Airflow."""
     project, ada = write_project(tmp_path / "far"), login(url, "ada")
     environment = project / "include" / "environments" / "local.yaml"
     declared = f"airflow: {{url: {ada.url}, username: ada, password: env:PASSWORD_OF_ADA}}\n"

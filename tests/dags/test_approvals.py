@@ -23,7 +23,7 @@ PARAMS = {"retention_hours": 48, "allow_below_minimum": "the disk is full", "dry
 
 
 class ApprovalHarness:
-    """A question of one run, asked and answered through the operator as Airflow calls it."""
+    """A question of a run, asked and answered through the operator as Airflow calls it."""
 
     def __init__(self, lake: Path, requester: str | None, **declared: Any) -> None:
         from deltaworks.airflow.approvals import OperationApproval
@@ -48,7 +48,7 @@ class ApprovalHarness:
         }  # fmt: skip
 
     def ask(self, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
-        """Ask; what Airflow was told of the question."""
+        """Asks, and returns the arguments that Airflow received."""
         from airflow.providers.standard.operators import hitl
         from airflow.sdk.exceptions import TaskAwaitingInput
 
@@ -59,7 +59,7 @@ class ApprovalHarness:
         return asked[0]
 
     def answer(self, by: str, option: str = "Approve") -> Any:
-        """Answer as the API of Airflow resumes the task."""
+        """Answers as Airflow's API resumes the task."""
         person = {"id": by, "name": by}
         event = {
             "chosen_options": [option], "params_input": {}, "responded_at": datetime.now(UTC),

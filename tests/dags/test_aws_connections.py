@@ -52,7 +52,7 @@ def _no_variables(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 @pytest.fixture
 def output(caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]) -> Any:
-    """Everything that was logged or printed, of any level and by any process."""
+    """All log and console output of any level and process."""
     caplog.set_level(logging.DEBUG)
 
     def read() -> str:
@@ -64,7 +64,7 @@ def output(caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]) 
 
 @pytest.fixture
 def job_at(tmp_path: Path, connect: Any, spark_submit: Any, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The job, as a module and as what spark-submit runs; where it leaves its record."""
+    """A job as a module and as a spark-submit program, and the path of its record."""
     connect("local[2]")
     monkeypatch.setenv("RECORD", str(tmp_path / "record.json"))
     monkeypatch.setenv("PYTHONPATH", f"{tmp_path}:{os.environ.get('PYTHONPATH', '')}")

@@ -35,7 +35,7 @@ ANSWERS = {
 
 @pytest.fixture(scope="module")
 def dags_on_record(airflow_database: None) -> None:
-    """DAGs as the metadata database has them once they are parsed."""
+    """The parsed DAGs in the metadata database."""
     from airflow.models.dag import DagModel
     from airflow.models.dagbundle import DagBundleModel
     from airflow.utils.session import create_session
@@ -51,7 +51,7 @@ def dags_on_record(airflow_database: None) -> None:
 
 @pytest.fixture(scope="module")
 def server(dags_on_record: None) -> Iterator[Any]:
-    """Airflow's API server with the plugins folder of this project."""
+    """Airflow's API server with this project's plugins folder."""
     from airflow.api_fastapi.app import create_app
     from fastapi.testclient import TestClient
 
@@ -159,7 +159,7 @@ def test_a_tasks_links_are_computed_while_it_runs(airflow_database: None, projec
 
 
 def in_process(server: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have the console find the application of these tests, as it finds that of the API server."""
+    """Makes the console find the test application as that of its process."""
     import sys
     from types import SimpleNamespace
 
@@ -179,7 +179,7 @@ CONTROL = "/deltaworks/actions/control/games"
 
 @pytest.fixture
 def control_dag(dags_on_record: None, project: Path) -> None:
-    """`control__games` as a parsed DAG is in the metadata database."""
+    """The parsed `control__games` in the metadata database."""
     from airflow.dag_processing.dagbag import DagBag, sync_bag_to_db
 
     bag = DagBag(dag_folder=str(Path(__file__).parents[2] / "dags" / "operations.py"))
@@ -248,7 +248,7 @@ def test_a_pending_approval_is_on_the_overview_until_it_is_answered(
 
 
 def ask_for_approval(dag_id: str) -> Callable[[], None]:
-    """A run whose task `approve` waits, as Airflow has it in its database; what answers it."""
+    """Creates a run whose task `approve` waits; returns a function that answers it."""
     from airflow._shared.timezones import timezone
     from airflow.models.dag_version import DagVersion
     from airflow.models.dagrun import DagRun

@@ -136,7 +136,7 @@ def test_no_dag_but_those_of_gold_can_be_backfilled(bag: Any) -> None:
 
 
 def pool_of(dag_id: str, task_id: str) -> str:
-    """The pool of a task by its class: of an operation that is its own, in whatever DAG it runs."""
+    """Returns the pool of a task by its job class: the one of its operation, in any DAG."""
     shares = load_catalog().environment.shares
     kind = dag_id.partition("__")[0]
     if kind == "relay":

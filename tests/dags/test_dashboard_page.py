@@ -48,7 +48,7 @@ def dashboards(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def rendered(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
-    """The dashboards that were asked for of the lake, one entry a time; no page is kept from another test."""
+    """Records rendered dashboards; the page cache is reset."""
     asked_for: list[str] = []
     answer_dashboard = drawing.answer_dashboard
 

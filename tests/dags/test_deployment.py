@@ -37,7 +37,7 @@ def variables(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
 
 
 def start_error(variables: dict[str, str], *, command: str | None = None) -> str | None:
-    """The condition that Airflow's start ends with; None where it starts."""
+    """Returns the condition with which Airflow's start fails; None if it starts."""
     try:
         check_deployment(variables, command=command)
     except ConfigError as error:

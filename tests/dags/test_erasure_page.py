@@ -27,7 +27,7 @@ PRIVACY = "privacy: {namespace: players, fields: [{path: secret, action: drop}]}
 
 @pytest.fixture
 def requests(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A project whose games have personal data, with a request that is certified and one that is nearly due."""
+    """A project with personal data, a certified request, and one near its deadline."""
     root = write_project(tmp_path / "project")
     declared = root / "include" / "pipelines" / "games" / "pipeline.yaml"
     declared.write_text(declared.read_text() + PRIVACY)

@@ -182,7 +182,7 @@ def test_expiring_input_raises_an_alert_with_the_next_step(objects: LocalObjects
 
 
 class FakeAirflow:
-    """What Airflow's API would say, and what was cleared."""
+    """A fake Airflow API that records cleared tasks."""
 
     def __init__(self, *, state: str = "running", started: datetime = NOW - timedelta(hours=1)) -> None:
         self.run = DagRun("stream__games", "r1", "running", NOW - timedelta(hours=2), None, {})
@@ -323,7 +323,7 @@ def test_a_failed_task_raises_an_alert_that_its_next_success_resolves(objects: L
 
 
 def manual_context(objects: LocalObjects, form: dict[str, Any], **fixed: Any) -> Any:
-    """The context of a VACUUM by hand, as its DAG has it."""
+    """Returns the context of a manual VACUUM run."""
     from deltaworks.operations.registry import get_operation
 
     context = context_of(objects)

@@ -25,7 +25,7 @@ def environment(**airflow: Any) -> EnvironmentSpec:
 
 @pytest.fixture
 def without_connection(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An Airflow that keeps no such connection anywhere."""
+    """An Airflow without the connection."""
 
     def missing(conn_id: str) -> Any:
         raise AirflowNotFoundException(conn_id)

@@ -38,7 +38,7 @@ print(json.dumps({"dags": dags, "errors": errors}))
 
 @pytest.fixture(scope="module")
 def parsed(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """What Airflow makes of a project in which `games`, with gold, and two relays have invalid declarations."""
+    """The parsed DAGs of a project in which `games`, with gold, and two relays are invalid."""
     project = write_project(tmp_path_factory.mktemp("wrong"))
     games = project / "include" / "pipelines" / "games" / "pipeline.yaml"
     games.write_text(games.read_text().replace("owner: games-data", "owner: games-data\ncolour: blue"))

@@ -35,7 +35,7 @@ def environment(*, lineage: bool = True) -> EnvironmentSpec:
 
 
 def install_provider(patch: pytest.MonkeyPatch, *, disabled: bool = False) -> None:
-    """Modules as the provider has them: what they give is known here, by its documents."""
+    """Installs modules with the documented interface of the provider."""
     root = "airflow.providers.openlineage"
     modules = {name: ModuleType(name) for name in (root, f"{root}.conf", f"{root}.plugins", f"{root}.plugins.macros")}
     modules[root].__spec__ = importlib.machinery.ModuleSpec(root, None, is_package=True)

@@ -55,7 +55,7 @@ CRM: dict[str, Any] = {
 
 
 def option_arguments(task: Any, params: dict[str, Any], *, run_type: str = "manual") -> list[str]:
-    """The arguments of a task's job, its templates filled in as in a run with this form."""
+    """Returns the arguments of a task's job, with templates rendered as in a run with this form."""
     from jinja2 import Environment
 
     context = {"params": params, "dag_run": SimpleNamespace(run_type=run_type, run_after=RUN_AFTER)}

@@ -39,7 +39,7 @@ def fields_of(declared: Operation) -> dict[str, OptionField]:
 
 
 def options_from(declared: Operation, form: dict[str, Any]) -> Options:
-    """The options that the operation's job is started with for a submitted form."""
+    """Returns the options of the operation's job for a submitted form."""
     from deltaworks.airflow.operation_dags import operation_task
 
     task: Any = operation_task(declared.name, "shop", ENVIRONMENT, from_form=True)
@@ -50,7 +50,7 @@ def options_from(declared: Operation, form: dict[str, Any]) -> Options:
 
 
 def plain(options: Options) -> dict[str, Any]:
-    """Options as a form submits them: JSON has lists and no tuples."""
+    """Returns options as a form submits them: JSON has lists and no tuples."""
     return {name: list(value) if isinstance(value, tuple) else value for name, value in options}
 
 

@@ -38,7 +38,7 @@ CLUSTER_EXTRA = {
 
 
 class FakeTaskInstance(SimpleNamespace):
-    """A task instance that keeps what is pushed."""
+    """A task instance that records pushed XComs."""
 
     def xcom_push(self, *, key: str, value: Any) -> None:
         self.pushed[key] = value
@@ -55,7 +55,7 @@ def connect(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
 
 @pytest.fixture
 def spark_submit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Path]:
-    """Put a program called spark-submit on the path; it records its arguments and then does as told."""
+    """Installs a spark-submit program that records its arguments and runs the given code."""
 
     def install(body: str) -> Path:
         record = tmp_path / "submitted.json"
@@ -86,7 +86,7 @@ def share_of(**declared: Any) -> Share:
 
 
 def command_of(operator: SparkJobOperator, params: dict[str, Any] | None = None) -> list[str]:
-    """The command the operator would run, without running it."""
+    """Returns the operator's command without running it."""
     seen: list[list[str]] = []
 
     class Stop(Exception):

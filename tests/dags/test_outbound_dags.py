@@ -17,7 +17,7 @@ def environment() -> EnvironmentSpec:
 
 
 def describe_process(dag: Any, task_id: str) -> dict[str, Any]:
-    """What the task of a DAG runs, and how."""
+    """Returns module, arguments and settings of a DAG's task."""
     task = dag.get_task(task_id)
     return {
         "dag_id": dag.dag_id,
@@ -31,7 +31,7 @@ def describe_process(dag: Any, task_id: str) -> dict[str, Any]:
 
 
 def missing_in_runbook(dag: Any) -> list[str]:
-    """What the runbook of an endless process should say, and does not."""
+    """Returns the parts that the runbook of a continuous process lacks."""
     return [part for part in ("When red", "deltaworks stop", dag.dag_id) if part not in dag.doc_md]
 
 

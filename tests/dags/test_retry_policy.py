@@ -25,7 +25,7 @@ PASSING = TransientError("STORAGE_REFUSED", "503")
 
 
 def launcher_text(last_lines: str, code: int = 10) -> str:
-    """What the provider's hook raises."""
+    """Returns the exception text of the provider's hook."""
     return f"Cannot execute: spark-submit. Error code is: {code}.\nLast spark-submit output:\n{last_lines}"
 
 
@@ -104,14 +104,14 @@ def test_policies_survive_serialization() -> None:
 
 
 def killed_task_seconds(try_number: int) -> float:
-    """What Airflow waits for a task that was killed, which asks no policy: its own back-off, with its jitter."""
+    """Returns Airflow's own retry delay of a killed task, which no policy sees, with jitter."""
     settings = continuous_retries()
     seconds: float = settings["retry_delay"].total_seconds() * settings["retry_exponential_backoff"] ** (try_number - 1)
     return min(2 * seconds, float(settings["max_retry_delay"].total_seconds()))
 
 
 class Clock:
-    """A clock that only waiting moves."""
+    """A clock that only `sleep` advances."""
 
     def __init__(self) -> None:
         self.now = datetime(2026, 3, 1, tzinfo=UTC)

@@ -60,7 +60,7 @@ for line in sys.stdin:
 
 
 class DagRunHarness:
-    """A project, an Airflow of its own that runs its DAGs, and a recording spark-submit."""
+    """A project with its own Airflow that runs DAGs, and a recording spark-submit."""
 
     def __init__(self, root: Path) -> None:
         self.project = write_project(root / "project")
@@ -75,7 +75,7 @@ class DagRunHarness:
         self.airflow = self._start()
 
     def _listen(self) -> str:
-        """A server with a topic that the project's alerts go to, and a queue that listens to it."""
+        """Starts a server with a topic for the project's alerts and a queue that receives it."""
         self.server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
         self.server.start()
         host, port = self.server.get_host_and_port()
@@ -91,7 +91,7 @@ class DagRunHarness:
         return queue
 
     def received_notifications(self) -> list[tuple[str, str, str]]:
-        """Cause, subject and kind of every notification that has reached the queue since the last look."""
+        """Returns cause, subject and kind of the notifications since the last call."""
         return [
             (notification["cause"], notification["subject"], notification["kind"])
             for notification in self.aws.received(self.queue)
@@ -130,7 +130,7 @@ class DagRunHarness:
         self.program.chmod(self.program.stat().st_mode | stat.S_IXUSR)
 
     def run(self, dag_id: str, conf: dict[str, Any] | None = None) -> Any:
-        """Run a DAG from its beginning to its end: its state, its tasks and what they handed over."""
+        """Runs a DAG to its end and returns its state, tasks and XComs."""
         asked, said = self.airflow.stdin, self.airflow.stdout
         assert asked is not None
         assert said is not None
@@ -146,7 +146,7 @@ class DagRunHarness:
 
     @contextlib.contextmanager
     def job(self, name: str, body: str) -> Iterator[None]:
-        """Within, another program than the repository's is the job of an operation."""
+        """Replaces the program of an operation's job within the block."""
         jobs = self.project / "spark_jobs"
         repository = jobs.resolve()
         jobs.unlink()
@@ -157,7 +157,7 @@ class DagRunHarness:
         jobs.symlink_to(repository)
 
     def nights(self) -> tuple[Night, ...]:
-        """The nights that are kept of the games, newest first."""
+        """Returns the recorded maintenance runs of games, newest first."""
         item = LocalObjects(self.project / "lake").get(nights_summary("games"))
         assert item is not None
         return NightsSummary.decode(item.data, key="nights.json").nights

@@ -16,7 +16,7 @@ PASSING = ("GET", "/api/v2/dags"), ("POST", "/deltaworks/console/actions"), ("PO
 
 
 class FakeAirflow:
-    """An application that notes how many requests are under way, and what was sent; it waits while it is `held`."""
+    """An application that records active requests and sent bodies; it blocks while `held` is set."""
 
     def __init__(self) -> None:
         self.under_way = self.most_under_way = 0
@@ -34,7 +34,7 @@ class FakeAirflow:
 def request(
     application: SerializedWrites, method: str, path: str, *parts: bytes, root_path: str = ""
 ) -> Coroutine[Any, Any, None]:
-    """A request whose body comes in parts, and for ever without any."""
+    """Sends a request with a chunked body; without a body it never completes."""
     messages = [
         {"type": "http.request", "body": part, "more_body": number < len(parts)}
         for number, part in enumerate(parts, start=1)
@@ -52,7 +52,7 @@ def request(
 
 
 async def concurrent_requests(airflow: FakeAirflow, requests: list[Coroutine[Any, Any, None]]) -> int:
-    """How many of the requests get to Airflow at once; all are answered in the end."""
+    """Returns how many of the requests reach Airflow at the same time."""
     tasks = [asyncio.create_task(one) for one in requests]
     for _ in range(20):
         await asyncio.sleep(0)

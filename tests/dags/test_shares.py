@@ -35,7 +35,7 @@ def catalog() -> Catalog:
 
 @pytest.fixture(scope="module")
 def dags(catalog: Catalog) -> dict[str, Any]:
-    """All DAGs, made as the files of dags/ make them."""
+    """All DAGs, built as the files of dags/ build them."""
     return {dag.dag_id: dag for dag in build_dags(catalog)}
 
 

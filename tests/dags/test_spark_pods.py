@@ -94,7 +94,7 @@ def test_a_connection_to_an_undeclared_cluster_is_unchanged(project: Path, monke
 
 @pytest.mark.parametrize(("code", "retryable"), [(10, False), (11, False), (21, True), (1, True)])
 def test_the_exit_code_of_a_pod_decides_whether_a_job_is_retried(code: int, retryable: bool) -> None:
-    """The driver's last line is in its pod's log; what the provider says of the pod has the code."""
+    """The driver's last line is in its pod's log; the provider's exception contains the exit code."""
     text = f"Spark application spark-1 failed (phase=Failed exit_code={code} reason=Error)"
 
     error = error_of(RuntimeError(text))

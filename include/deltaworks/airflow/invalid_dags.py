@@ -78,19 +78,19 @@ def invalid_operation_dags(catalog: Catalog) -> Iterator[DAG]:
     for name, error in catalog.invalid_pipelines().items():
         if not catalog.environment.has_operation_dags(name):
             continue
-        for declared in pipeline_operations(
+        for operation in pipeline_operations(
             mutable=name in with_mutations, gold=name in with_gold, feeds=name in with_feeds
         ):
-            yield _invalid_operation_dag(declared, name, error, gold=name in with_gold)
+            yield _invalid_operation_dag(operation, name, error, gold=name in with_gold)
     for name, error in catalog.invalid_relays().items():
-        for declared in relay_operations():
-            yield _invalid_operation_dag(declared, name, error, gold=False)
+        for operation in relay_operations():
+            yield _invalid_operation_dag(operation, name, error, gold=False)
 
 
-def _invalid_operation_dag(declared: Operation, name: str, error: DeltaworksError, *, gold: bool) -> DAG:
+def _invalid_operation_dag(operation: Operation, name: str, error: DeltaworksError, *, gold: bool) -> DAG:
     return invalid_dag(
-        declared.dag_id(name),
+        operation.dag_id(name),
         error,
-        task_ids=declared.task_ids(gold=gold),
-        tags=("operation", declared.family),
+        task_ids=operation.task_ids(gold=gold),
+        tags=("operation", operation.family),
     )

@@ -75,14 +75,14 @@ def operation_task(
         from_form: reads the other options from the run's params of the same names.
         settings: further operator arguments, which override those of all jobs.
     """
-    declared = get_operation(name)
-    options: dict[str, Any] = {"operation": declared, "values": values, "from_form": from_form}
-    share = environment.shares.of(declared.job_class)
-    if declared.runs_immediately:
+    operation = get_operation(name)
+    options: dict[str, Any] = {"operation": operation, "values": values, "from_form": from_form}
+    share = environment.shares.of(operation.job_class)
+    if operation.runs_immediately:
         settings = (
             pool_settings(names.DEFAULT_POOL, priority=_TOP_PRIORITY) | {"execution_timeout": _SHORT_TIMEOUT} | settings
         )
-    if declared.needs_spark and not as_process:
+    if operation.needs_spark and not as_process:
         return SparkJobOperator(
             task_id=task_id or name,
             job=name,
@@ -90,14 +90,14 @@ def operation_task(
             environment=environment,
             share=share,
             **options,
-            **{"try_without_spark": str(declared.name in _TRIED_WITHOUT_SPARK), **job_settings(share), **settings},
+            **{"try_without_spark": str(operation.name in _TRIED_WITHOUT_SPARK), **job_settings(share), **settings},
         )
     return ProcessOperator(
         task_id=task_id or name,
         job=name,
         environment=environment,
-        arguments=[f"--{declared.scope}", subject],
-        niceness=0 if declared.runs_immediately else share.niceness,
+        arguments=[f"--{operation.scope}", subject],
+        niceness=0 if operation.runs_immediately else share.niceness,
         **options,
         **{**process_settings(share), **settings},
     )
@@ -144,7 +144,7 @@ def available_operations(spec: PipelineSpec) -> list[Operation]:
     offered = pipeline_operations(
         mutable=spec.mutations is not None, gold=bool(spec.gold.tables), feeds=bool(spec.feeds)
     )
-    return [declared for declared in offered if unavailable_reason(declared, spec) is None]
+    return [operation for operation in offered if unavailable_reason(operation, spec) is None]
 
 
 def pipelines_with_operation_dags(catalog: Catalog) -> list[PipelineSpec]:
@@ -158,13 +158,13 @@ def pipeline_operations(*, mutable: bool, gold: bool, feeds: bool) -> list[Opera
     none, whatever its source supports.
     """
     return [
-        declared
-        for declared in OPERATIONS.values()
-        if declared.scope == "pipeline"
-        and not declared.dag_prefix
-        and (mutable or not declared.needs_mutations)
-        and (gold or not declared.needs_gold)
-        and (feeds or not declared.needs_feeds)
+        operation
+        for operation in OPERATIONS.values()
+        if operation.scope == "pipeline"
+        and not operation.dag_prefix
+        and (mutable or not operation.needs_mutations)
+        and (gold or not operation.needs_gold)
+        and (feeds or not operation.needs_feeds)
     ]
 
 
@@ -173,50 +173,50 @@ def relay_operations() -> list[Operation]:
     return [item for item in OPERATIONS.values() if item.scope == "relay" and not item.dag_prefix]
 
 
-def operation_dag(declared: Operation, subject: PipelineSpec | RelaySpec, environment: EnvironmentSpec) -> DAG:
+def operation_dag(operation: Operation, subject: PipelineSpec | RelaySpec, environment: EnvironmentSpec) -> DAG:
     """Returns the DAG of an operation. It is triggered manually, with the operation's form."""
     spec = subject if isinstance(subject, PipelineSpec) else None
     name = subject.pipeline if isinstance(subject, PipelineSpec) else subject.relay
     with DAG(
-        dag_id=declared.dag_id(name),
-        description=declared.summary,
+        dag_id=operation.dag_id(name),
+        description=operation.summary,
         doc_md=operation_runbook(
-            declared, name, subject.owner, limits="" if spec is None else restrictions(declared, spec)
+            operation, name, subject.owner, limits="" if spec is None else restrictions(operation, spec)
         ),
-        **manual_dag_settings(name, subject.owner, tags=("operation", declared.family)),
+        **manual_dag_settings(name, subject.owner, tags=("operation", operation.family)),
     ) as dag:
-        if declared.waits_for_approval and spec is not None:
-            steps = _approval_tasks(declared, spec, environment)
-            if declared.rebuilds_gold and spec.gold.tables:
+        if operation.waits_for_approval and spec is not None:
+            steps = _approval_tasks(operation, spec, environment)
+            if operation.rebuilds_gold and spec.gold.tables:
                 steps.append(rebuild_gold_task(spec, environment))
             chain(*steps)
         else:
-            limit: dict[str, Any] = {} if declared.runs_immediately else {"execution_timeout": _EXECUTION_TIMEOUT}
-            operation_task(declared.name, name, environment, from_form=True, **limit)
-    set_form(dag, operation_form(declared, spec))
+            limit: dict[str, Any] = {} if operation.runs_immediately else {"execution_timeout": _EXECUTION_TIMEOUT}
+            operation_task(operation.name, name, environment, from_form=True, **limit)
+    set_form(dag, operation_form(operation, spec))
     return dag
 
 
-def _approval_tasks(declared: Operation, spec: PipelineSpec, environment: EnvironmentSpec) -> list[BaseOperator]:
+def _approval_tasks(operation: Operation, spec: PipelineSpec, environment: EnvironmentSpec) -> list[BaseOperator]:
     """Returns the tasks that count, wait for an approval, and run within the approved counts, which the job checks
     itself.
     """
-    subject, share = spec.pipeline, environment.shares.of(declared.job_class)
+    subject, share = spec.pipeline, environment.shares.of(operation.job_class)
     return [
         operation_task(
-            declared.name, subject, environment, task_id=COUNT_TASK, values={"dry_run": True}, from_form=True
+            operation.name, subject, environment, task_id=COUNT_TASK, values={"dry_run": True}, from_form=True
         ),
         ShortCircuitOperator(task_id=DRY_RUN_GATE_TASK, python_callable=is_not_dry_run, **process_settings(share)),
         OperationApproval(
             task_id=APPROVE_TASK,
-            subject=f"{declared.command} {subject}?",
+            subject=f"{operation.command} {subject}?",
             body=APPROVAL_BODY,
-            operation=declared,
+            operation=operation,
             spec=spec,
             environment=environment,
             count_task_id=COUNT_TASK,
         ),
-        operation_task(declared.name, subject, environment, values={"dry_run": False}, from_form=True),
+        operation_task(operation.name, subject, environment, values={"dry_run": False}, from_form=True),
     ]
 
 

@@ -22,13 +22,13 @@ from deltaworks.specs.pipeline import PipelineSpec
 _TYPES = {"text": "string", "integer": "integer", "number": "number", "switch": "boolean", "names": "array"}
 
 
-def operation_form(declared: Operation, spec: PipelineSpec | None = None) -> dict[str, Param]:
+def operation_form(operation: Operation, spec: PipelineSpec | None = None) -> dict[str, Param]:
     """Returns the params of an operation's DAG, one per option, with the defaults and help of its command.
 
     Args:
         spec: the pipeline whose tables are offered as choices; None for a relay.
     """
-    return {field.name: option_param(field, spec) for field in option_fields(declared.options_model())}
+    return {field.name: option_param(field, spec) for field in option_fields(operation.options_model())}
 
 
 def set_form(dag: DAG, form: Mapping[str, Param]) -> None:

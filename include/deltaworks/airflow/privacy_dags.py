@@ -35,50 +35,50 @@ def namespace_dags(namespace: str, pipelines: Iterable[PipelineSpec], environmen
     On a cluster the operations that open the vault are CronJobs with their own account, so only approvals are DAGs.
     """
     pipelines = tuple(pipelines)
-    for declared in OPERATIONS.values():
-        if declared.scope != "namespace":
+    for operation in OPERATIONS.values():
+        if operation.scope != "namespace":
             continue
-        if declared.name not in VAULT_SCHEDULES:
-            yield reveal_dag(declared, namespace, pipelines, environment)
+        if operation.name not in VAULT_SCHEDULES:
+            yield reveal_dag(operation, namespace, pipelines, environment)
         elif environment.kubernetes is None:
-            yield scheduled_dag(declared, namespace, pipelines, environment)
+            yield scheduled_dag(operation, namespace, pipelines, environment)
 
 
 def scheduled_dag(
-    declared: Operation, namespace: str, pipelines: Iterable[PipelineSpec], environment: EnvironmentSpec
+    operation: Operation, namespace: str, pipelines: Iterable[PipelineSpec], environment: EnvironmentSpec
 ) -> DAG:
     """Returns the scheduled DAG of a vault operation, with the operation's form for manual runs."""
     pipelines = tuple(pipelines)
-    schedule = VAULT_SCHEDULES[declared.name]
+    schedule = VAULT_SCHEDULES[operation.name]
     with DAG(
-        dag_id=declared.dag_id(namespace),
-        description=declared.summary,
-        doc_md=namespace_runbook(declared, namespace, pipelines),
+        dag_id=operation.dag_id(namespace),
+        description=operation.summary,
+        doc_md=namespace_runbook(operation, namespace, pipelines),
         schedule=names.cron_timetable(schedule.cron),
         **job_dag_settings(_first_owner(pipelines), tags=("privacy", namespace), hours=schedule.hours),
     ) as dag:
         operation_task(
-            declared.name, namespace, environment, values={"dry_run": _DRY_RUN_UNLESS_SCHEDULED}, from_form=True
+            operation.name, namespace, environment, values={"dry_run": _DRY_RUN_UNLESS_SCHEDULED}, from_form=True
         )
-    set_form(dag, operation_form(declared))
+    set_form(dag, operation_form(operation))
     return dag
 
 
 def reveal_dag(
-    declared: Operation, namespace: str, pipelines: Iterable[PipelineSpec], environment: EnvironmentSpec
+    operation: Operation, namespace: str, pipelines: Iterable[PipelineSpec], environment: EnvironmentSpec
 ) -> DAG:
     """Returns the DAG that asks for approval of a reveal. It does not open the vault."""
     pipelines = tuple(pipelines)
-    share = environment.shares.of(declared.job_class)
+    share = environment.shares.of(operation.job_class)
     with DAG(
-        dag_id=declared.dag_id(namespace),
-        description=declared.summary,
-        doc_md=namespace_runbook(declared, namespace, pipelines),
+        dag_id=operation.dag_id(namespace),
+        description=operation.summary,
+        doc_md=namespace_runbook(operation, namespace, pipelines),
         **manual_dag_settings(namespace, _first_owner(pipelines), tags=("privacy",)),
     ) as dag:
         chain(
             operation_task(
-                declared.name,
+                operation.name,
                 namespace,
                 environment,
                 task_id=COUNT_TASK,
@@ -89,16 +89,16 @@ def reveal_dag(
             ShortCircuitOperator(task_id=DRY_RUN_GATE_TASK, python_callable=is_not_dry_run, **process_settings(share)),
             OperationApproval(
                 task_id=APPROVE_TASK,
-                subject=f"{declared.command} {namespace}?",
+                subject=f"{operation.command} {namespace}?",
                 body=APPROVAL_BODY + _AFTER_APPROVAL,
-                operation=declared,
+                operation=operation,
                 spec=None,
                 namespace=namespace,
                 environment=environment,
                 count_task_id=COUNT_TASK,
             ),
         )
-    set_form(dag, operation_form(declared))
+    set_form(dag, operation_form(operation))
     return dag
 
 

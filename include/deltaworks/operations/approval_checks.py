@@ -23,33 +23,33 @@ if TYPE_CHECKING:
     from deltaworks.specs.environment import Approvers
 
 
-def is_unattended(declared: Operation, subject: str, options: Options) -> bool:
+def is_unattended(operation: Operation, subject: str, options: Options) -> bool:
     """Returns whether nightly maintenance runs the operation with its declared options, which needs no approval.
 
     Options that would delete more, such as another retention, need an approval in that DAG too.
     """
-    if not (declared.unattended and is_maintenance_run(subject)):
+    if not (operation.unattended and is_maintenance_run(subject)):
         return False
     chosen = options.model_dump(exclude={"dry_run", "tables"})
     return chosen == type(options)().model_dump(exclude={"dry_run", "tables"})
 
 
-def requested_options(declared: Operation, options: Options) -> dict[str, Any]:
+def requested_options(operation: Operation, options: Options) -> dict[str, Any]:
     """Returns the options that an approval records: all except `dry_run` and bounds."""
-    return options.model_dump(mode="json", exclude={"dry_run", *declared.bounds})
+    return options.model_dump(mode="json", exclude={"dry_run", *operation.bounds})
 
 
-def counted_bounds(declared: Operation, options: Options, records: list[Mapping[str, Any]]) -> dict[str, int]:
+def counted_bounds(operation: Operation, options: Options, records: list[Mapping[str, Any]]) -> dict[str, int]:
     """Returns the approved bounds by option: the sum over the records of a count, or the form's value if lower."""
     bounds = {}
-    for option, field in declared.bounds.items():
+    for option, field in operation.bounds.items():
         total, bound = sum(int(record.get(field) or 0) for record in records), getattr(options, option)
         bounds[option] = total if bound is None else min(total, bound)
     return bounds
 
 
 def approved_options(
-    declared: Operation, catalog: Catalog, subject: str, options: Options, *, run: str
+    operation: Operation, catalog: Catalog, subject: str, options: Options, *, run: str
 ) -> tuple[Options, Approval]:
     """Returns the options with approved bounds, and the approval.
 
@@ -60,7 +60,7 @@ def approved_options(
         ContractError: APPROVAL_MISSING, APPROVAL_OVER, APPROVAL_UNREADABLE; APPROVAL_REFUSED, its approver may not
             approve, or it is for another request.
     """
-    record = find_approval(declared, catalog, subject, options, run=run)
+    record = find_approval(operation, catalog, subject, options, run=run)
     bounds = {}
     for option, approved in record.bounds.items():
         bound = getattr(options, option)
@@ -68,23 +68,23 @@ def approved_options(
     return options.model_copy(update=bounds), record
 
 
-def find_approval(declared: Operation, catalog: Catalog, subject: str, options: Options, *, run: str) -> Approval:
+def find_approval(operation: Operation, catalog: Catalog, subject: str, options: Options, *, run: str) -> Approval:
     """Returns the approval, given in a run of Airflow, of an operation with these options.
 
     Raises:
         ContractError: APPROVAL_MISSING, APPROVAL_OVER, APPROVAL_REFUSED, APPROVAL_UNREADABLE.
     """
-    record = open_approvals(declared, catalog, subject).valid_approval(declared.name, run)
-    approvers = approvers_of(catalog, subject, scope=declared.scope)
+    record = open_approvals(operation, catalog, subject).valid_approval(operation.name, run)
+    approvers = approvers_of(catalog, subject, scope=operation.scope)
     check_approver(record, approvers, self_approval=catalog.environment.approvals.self_approval)
-    if record.options != requested_options(declared, options):
+    if record.options != requested_options(operation, options):
         raise _approval_refused(record, "it was given for other options than those of this job")
     return record
 
 
-def open_approvals(declared: Operation, catalog: Catalog, subject: str) -> Approvals:
+def open_approvals(operation: Operation, catalog: Catalog, subject: str) -> Approvals:
     """Returns the store of approvals of a pipeline or a namespace of personal data."""
-    if declared.scope == "namespace":
+    if operation.scope == "namespace":
         return NamespaceApprovals(open_objects(catalog.environment.lake), subject)
     return PipelineHome.open(catalog.environment.lake, subject).approvals
 

@@ -12,25 +12,25 @@ from deltaworks.specs.sources.objects import FileSourceSpec
 from deltaworks.specs.sources.payload import RecordSourceSpec
 
 
-def unavailable_reason(declared: Operation, spec: PipelineSpec) -> str | None:
+def unavailable_reason(operation: Operation, spec: PipelineSpec) -> str | None:
     """Returns why the pipeline can never run the operation, as a sentence; None if it can."""
     needs = (
-        (declared.needs_mutations, spec.mutations is not None, "mutations"),
-        (declared.needs_gold, spec.gold.tables, "gold tables"),
-        (declared.needs_feeds, spec.feeds, "feeds"),
-        (declared.needs_models, spec.models, "models"),
+        (operation.needs_mutations, spec.mutations is not None, "mutations"),
+        (operation.needs_gold, spec.gold.tables, "gold tables"),
+        (operation.needs_feeds, spec.feeds, "feeds"),
+        (operation.needs_models, spec.models, "models"),
     )
     for is_needed, is_declared, what in needs:
         if is_needed and not is_declared:
             return f"It declares no {what}."
-    if declared.name == "reprocess" and not isinstance(spec.source, FileSourceSpec | RecordSourceSpec):
+    if operation.name == "reprocess" and not isinstance(spec.source, FileSourceSpec | RecordSourceSpec):
         return "It reads a Delta table, which has neither objects nor records to read again: start the pipeline over."
-    if declared.name == "recover_files" and not isinstance(spec.source, FileSourceSpec):
+    if operation.name == "recover_files" and not isinstance(spec.source, FileSourceSpec):
         return "Lost rows are read again from objects, and its source has none: restore the table to a batch."
     return None
 
 
-def restrictions(declared: Operation, spec: PipelineSpec) -> str:
+def restrictions(operation: Operation, spec: PipelineSpec) -> str:
     """Returns what the pipeline does not support of an operation, for the DAG's page; empty if it supports all."""
     announced = {table.announces.table for table in spec.tables if table.announces is not None}
     immutable_in_place = [
@@ -39,18 +39,18 @@ def restrictions(declared: Operation, spec: PipelineSpec) -> str:
     if not immutable_in_place:
         return ""
     tables = ", ".join(f"`{name}`" for name in immutable_in_place)
-    if declared.name == "reprocess":
+    if operation.name == "reprocess":
         other_tables = [f"`{table.name}`" for table in spec.event_tables if table.name not in immutable_in_place]
         table_hint = f", or *Tables* to some of {', '.join(other_tables)}" if other_tables else ""
         return (
             f"Mutations change {tables}, or they are announced: in place they are refused (`REPROCESS_MUTABLE`). "
             f"Set *Shadow*{table_hint}."
         )
-    if declared.name in ("restore", "recover_table", "recover_log"):
+    if operation.name in ("restore", "recover_table", "recover_log"):
         whole_pipeline_hint = (
             "Leave *Table* empty: all tables are restored together, and all requests are applied again."
         )
         return f"{tables} and the tables of requests and notifications are not put back alone (`RESTORE_MUTABLE`). " + (
-            whole_pipeline_hint if declared.name == "restore" else ""
+            whole_pipeline_hint if operation.name == "restore" else ""
         )
     return ""

@@ -33,7 +33,7 @@ _POLL_SECONDS = 2.0
 
 
 def run_in_airflow(
-    declared: Operation,
+    operation: Operation,
     catalog: Catalog,
     subject: str,
     values: Mapping[str, Any],
@@ -59,10 +59,10 @@ def run_in_airflow(
         TransientError: DAG_RUN_FAILED, DAG_RUN_TIMEOUT, APPROVAL_PENDING.
     """
     options = read_options(
-        declared.options_model(), {name: value for name, value in values.items() if value is not None}
+        operation.options_model(), {name: value for name, value in values.items() if value is not None}
     )
-    _check_available(declared, catalog, subject)
-    dag_id = declared.dag_id(subject)
+    _check_available(operation, catalog, subject)
+    dag_id = operation.dag_id(subject)
     with connect() if connect is not None else airflow_client(catalog.environment) as airflow:
         dag = airflow.dag(dag_id)
         if dag is not None and dag.is_paused:
@@ -75,18 +75,18 @@ def run_in_airflow(
         link = airflow.run_link(dag_id, run.run_id)
         echo(f"Triggered {dag_id}: run {run.run_id}, {link}")
         approvers = (
-            ", ".join(person.name or person.id for person in approvers_of(catalog, subject, scope=declared.scope))
-            if declared.waits_for_approval
+            ", ".join(person.name or person.id for person in approvers_of(catalog, subject, scope=operation.scope))
+            if operation.waits_for_approval
             else ""
         )
         if wait_minutes <= 0:
-            later = "It waits there for approval of its count. " if _needs_approval(declared, options) else ""
+            later = "It waits there for approval of its count. " if _needs_approval(operation, options) else ""
             return Report(
                 parts=[
                     (f"The run is not followed. {later}Its results will be in the XCom `{RESULTS_KEY}` of its task.")
                 ]
             )
-        follower = _RunFollower(airflow, declared, options, run, approvers=approvers, echo=echo)
+        follower = _RunFollower(airflow, operation, options, run, approvers=approvers, echo=echo)
         return follower.follow(time.monotonic() + 60 * wait_minutes)
 
 
@@ -95,25 +95,25 @@ def form_values(options: Options) -> dict[str, Any]:
     return options.model_dump(mode="json")
 
 
-def _check_available(declared: Operation, catalog: Catalog, subject: str) -> None:
-    if declared.scope == "namespace":
+def _check_available(operation: Operation, catalog: Catalog, subject: str) -> None:
+    if operation.scope == "namespace":
         catalog.namespace(subject)
         reason = None
-    elif declared.scope == "relay":
+    elif operation.scope == "relay":
         relay = catalog.relay(subject)
-        reason = "It declares no `clean`." if declared.name == "clean_source" and relay.clean is None else None
+        reason = "It declares no `clean`." if operation.name == "clean_source" and relay.clean is None else None
     else:
-        reason = unavailable_reason(declared, catalog.pipeline(subject))
+        reason = unavailable_reason(operation, catalog.pipeline(subject))
     if reason is not None:
         raise ConfigError(
             "OPERATION_UNAVAILABLE",
-            f"{subject} has no DAG {declared.dag_id(subject)}. {reason}",
+            f"{subject} has no DAG {operation.dag_id(subject)}. {reason}",
             hint="Declare the missing part, and retry once Airflow has read it.",
         )
 
 
-def _needs_approval(declared: Operation, options: Options) -> bool:
-    return declared.waits_for_approval and not getattr(options, "dry_run", False)
+def _needs_approval(operation: Operation, options: Options) -> bool:
+    return operation.waits_for_approval and not getattr(options, "dry_run", False)
 
 
 @dataclass(slots=True)
@@ -121,7 +121,7 @@ class _RunFollower:
     """Polls a run and reports each state change of a task once."""
 
     airflow: AirflowApi
-    declared: Operation
+    operation: Operation
     options: Options
     run: DagRun
     approvers: str
@@ -174,14 +174,14 @@ class _RunFollower:
         states = {task.task_id: task.state for task in tasks}
         if self.run.state != "success":
             raise self._run_failed(tasks)
-        needs_approval = _needs_approval(self.declared, self.options)
-        if needs_approval and states.get(self.declared.name) == "skipped":
+        needs_approval = _needs_approval(self.operation, self.options)
+        if needs_approval and states.get(self.operation.name) == "skipped":
             raise ContractError(
                 "APPROVAL_REJECTED",
-                f"{self.declared.command} was not approved; nothing was done.",
+                f"{self.operation.command} was not approved; nothing was done.",
                 hint=f"The count and the answer are in {self._link}.",
             )
-        task_id = COUNT_TASK if self.declared.waits_for_approval and not needs_approval else self.declared.name
+        task_id = COUNT_TASK if self.operation.waits_for_approval and not needs_approval else self.operation.name
         records = self.airflow.xcom(self.run.dag_id, self.run.run_id, task_id, RESULTS_KEY) or []
         listing = listing_of_records([record for record in records if isinstance(record, dict)])
         left = "" if records else " Its job returned no records; see its log."

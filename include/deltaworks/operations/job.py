@@ -23,12 +23,12 @@ def main(name: str, argv: Sequence[str] | None = None) -> int:
     """Runs an operation as a job, prints its report and its results as the last line, and returns the exit code."""
     from deltaworks.specs.project import load_catalog
 
-    declared = get_operation(name)
-    arguments = vars(build_parser(declared).parse_args(argv))
+    operation = get_operation(name)
+    arguments = vars(build_parser(operation).parse_args(argv))
 
     def run() -> int:
-        subject = arguments.pop(declared.scope)
-        report = run_operation(declared, load_catalog(skip_invalid=True), subject, arguments)
+        subject = arguments.pop(operation.scope)
+        report = run_operation(operation, load_catalog(skip_invalid=True), subject, arguments)
         print_report(report)
         return report.exit_code
 
@@ -36,7 +36,7 @@ def main(name: str, argv: Sequence[str] | None = None) -> int:
 
 
 def run_operation(
-    declared: Operation, catalog: Catalog, subject: str, values: dict[str, Any], *, echo: Callable[[str], None] = print
+    operation: Operation, catalog: Catalog, subject: str, values: dict[str, Any], *, echo: Callable[[str], None] = print
 ) -> Report:
     """Runs an operation with these option values; None for the default.
 
@@ -47,27 +47,29 @@ def run_operation(
         ConfigError: OPTION_INVALID; PIPELINE_UNKNOWN, RELAY_UNKNOWN or NAMESPACE_UNKNOWN for the subject.
         ContractError: APPROVAL_MISSING, APPROVAL_OVER, APPROVAL_REFUSED, APPROVAL_UNREADABLE.
     """
-    options = read_options(declared.options_model(), {key: value for key, value in values.items() if value is not None})
-    {"pipeline": catalog.pipeline, "relay": catalog.relay, "namespace": catalog.namespace}[declared.scope](subject)
-    run = airflow_run_id()
-    nightly = is_unattended(declared, subject, options)
-    context = OperationContext(
-        operation=declared, catalog=catalog, subject=subject, run_id=run, nightly=nightly, echo=echo
+    options = read_options(
+        operation.options_model(), {key: value for key, value in values.items() if value is not None}
     )
-    if not (declared.approval and run) or nightly or getattr(options, "dry_run", False):
-        return declared.load()(context, options)
-    options, approval = approved_options(declared, catalog, subject, options, run=run)
+    {"pipeline": catalog.pipeline, "relay": catalog.relay, "namespace": catalog.namespace}[operation.scope](subject)
+    run = airflow_run_id()
+    nightly = is_unattended(operation, subject, options)
+    context = OperationContext(
+        operation=operation, catalog=catalog, subject=subject, run_id=run, nightly=nightly, echo=echo
+    )
+    if not (operation.approval and run) or nightly or getattr(options, "dry_run", False):
+        return operation.load()(context, options)
+    options, approval = approved_options(operation, catalog, subject, options, run=run)
     echo(f"Approved by {approval.approved_by} at {approval.approved_at}, requested by {approval.requested_by}.")
-    report = declared.load()(context, options)
-    open_approvals(declared, catalog, subject).mark_used(approval)
+    report = operation.load()(context, options)
+    open_approvals(operation, catalog, subject).mark_used(approval)
     return report
 
 
-def build_parser(declared: Operation) -> argparse.ArgumentParser:
+def build_parser(operation: Operation) -> argparse.ArgumentParser:
     """Returns a parser of the job's arguments. Values are texts, which `read_options` validates."""
-    parser = argparse.ArgumentParser(prog=f"spark_jobs/{declared.name}.py", description=declared.summary)
-    parser.add_argument(f"--{declared.scope}", required=True)
-    for field in option_fields(declared.options_model()):
+    parser = argparse.ArgumentParser(prog=f"spark_jobs/{operation.name}.py", description=operation.summary)
+    parser.add_argument(f"--{operation.scope}", required=True)
+    for field in option_fields(operation.options_model()):
         _add_option(parser, field)
     return parser
 

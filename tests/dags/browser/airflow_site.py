@@ -28,7 +28,7 @@ from tests.waiting import eventually
 
 @dataclass(frozen=True, slots=True)
 class AirflowSite:
-    """Where an Airflow answers, and who may log in to it."""
+    """The address and users of an Airflow."""
 
     url: str
     user: str

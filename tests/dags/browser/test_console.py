@@ -40,7 +40,7 @@ _REPORTED = ("Failed to load resource: the server responded with a status of 404
 
 @pytest.fixture(scope="module")
 def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A project whose streams say hostile things."""
+    """A project whose streams contain untrusted text."""
     root = write_project(tmp_path_factory.mktemp("console") / "project")
     declared = root / "include" / "pipelines" / "games" / "pipeline.yaml"
     declared.write_text(
@@ -98,7 +98,7 @@ def site(airflow_database: None, project: Path) -> Iterator[AirflowSite]:
 
 
 class MonitoredPage:
-    """A page of a browser, and whatever of it a person would not want to happen."""
+    """A browser page that records dialogs, foreign requests and errors."""
 
     def __init__(self, page: Any, site: AirflowSite) -> None:
         self.page, self.site = page, site
@@ -126,7 +126,7 @@ def monitored_page(site: AirflowSite) -> Iterator[MonitoredPage]:
 
 
 def violations(page: Any) -> list[str]:
-    """What axe finds against WCAG, by a session that the policy of the page does not bind."""
+    """Returns axe's WCAG violations, from a session without the page's content security policy."""
     import axe_playwright_python
 
     source = (Path(axe_playwright_python.__file__).parent / "axe.min.js").read_text()

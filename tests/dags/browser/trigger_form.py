@@ -65,7 +65,7 @@ def logged_in(site: AirflowSite) -> Iterator[Page]:
 
 
 class AirflowRest:
-    """What Airflow's REST API says of DAGs' params and of the runs that forms create."""
+    """Reads DAG params and created runs from Airflow's REST API."""
 
     def __init__(self, site: AirflowSite) -> None:
         token = httpx.post(
@@ -78,27 +78,27 @@ class AirflowRest:
         return httpx.get(self._url + path, headers=self._headers, timeout=60).raise_for_status().json()
 
     def dag_ids(self) -> list[str]:
-        """All DAGs, in the order of their names."""
+        """Returns all DAG ids, sorted."""
         return sorted(dag["dag_id"] for dag in self._get("/dags?limit=100")["dags"])
 
     def params(self, dag_id: str) -> dict[str, Any]:
-        """A DAG's params: for each its `value` by default and its `schema`."""
+        """Returns a DAG's params with default `value` and `schema`."""
         return dict(self._get(f"/dags/{dag_id}/details")["params"] or {})
 
     def conf(self, dag_id: str, run_id: str) -> dict[str, Any]:
-        """What a run was created with."""
+        """Returns the conf of a run."""
         return dict(self._get(f"/dags/{dag_id}/dagRuns/{run_id}")["conf"])
 
 
 def required(schema: Mapping[str, Any]) -> bool:
-    """Whether Airflow's form asks for a value."""
+    """Returns whether Airflow's form requires a value."""
     kind = schema.get("type")
     return bool(kind) and "null" not in (kind if isinstance(kind, list) else [kind])
 
 
 @dataclass(frozen=True, slots=True)
 class TriggerForm:
-    """The open Trigger form of one DAG."""
+    """The open Trigger form of a DAG."""
 
     page: Page
     url: str
@@ -123,7 +123,7 @@ class TriggerForm:
 
     @property
     def can_be_sent(self) -> bool:
-        """Whether the Trigger button can be pressed."""
+        """Returns whether the Trigger button is enabled."""
         return self.page.get_by_test_id("trigger-dag-submit").is_enabled()
 
     def fill(self, name: str, value: Any) -> None:

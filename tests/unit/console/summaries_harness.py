@@ -21,12 +21,12 @@ from deltaworks.control.summary_paths import nights_summary, quarantine_summary,
 
 
 def at(seconds_ago: float = 0.0) -> str:
-    """An instant so long ago."""
+    """Returns an instant in the past."""
     return (utc_now() - timedelta(seconds=seconds_ago)).isoformat(timespec="seconds")
 
 
 def table(name: str, **changes: Any) -> TableSummary:
-    """A table in fair shape, measured for three nights."""
+    """Returns a table of average health, measured for three nights."""
     sound = TableSummary(
         name=name,
         kind="bronze",
@@ -60,30 +60,30 @@ def table(name: str, **changes: Any) -> TableSummary:
 
 
 def put_tables(objects: ObjectStore, pipeline: str, *tables: TableSummary) -> None:
-    """Write the tables of a pipeline."""
+    """Writes the table summaries of a pipeline."""
     bounds = (1 << 20, 16 << 20, 64 << 20, 128 << 20, 256 << 20, 1 << 30)
     summary = TablesSummary(pipeline=pipeline, at=at(30), tables=tables, size_bounds=bounds)
     objects.put(tables_summary(pipeline), summary.encode())
 
 
 def held_by(by: str) -> tuple[HoldSummary, ...]:
-    """Somebody who keeps files of a table."""
+    """Returns a hold of a table's files."""
     return (HoldSummary(by=by, since=at(3_600)),)
 
 
 def rows(reason: str, number: int, *, event: str = "", date: str = "2026-03-01", spec: str = "4f2a") -> OpenRowCount:
-    """Open rows of a kind."""
+    """Returns open rows of a group."""
     return OpenRowCount(date=date, reason=reason, event=event, spec=spec, rows=number)
 
 
 def put_quarantine(objects: ObjectStore, pipeline: str, *kinds: OpenRowCount, other: int = 0) -> None:
-    """Write the open rows of a pipeline."""
+    """Writes the quarantine summary of a pipeline."""
     summary = QuarantineSummary(pipeline=pipeline, at=at(30), open_rows=kinds, other_rows=other)
     objects.put(quarantine_summary(pipeline), summary.encode())
 
 
 def night(run: str, *, failed: str = "", seconds_ago: float = 3_600, **changes: Any) -> Night:
-    """A night that rewrote two tables, freed one, and left one out."""
+    """Returns a maintenance run that rewrote two tables, deleted files of one, and skipped one."""
     tasks = (
         NightTask(
             task="optimize_tables",
@@ -118,6 +118,6 @@ def night(run: str, *, failed: str = "", seconds_ago: float = 3_600, **changes: 
 
 
 def put_nights(objects: ObjectStore, pipeline: str, *nights: Night) -> None:
-    """Write the nights of a pipeline."""
+    """Writes the maintenance runs of a pipeline."""
     summary = NightsSummary(pipeline=pipeline, at=at(), nights=nights)
     objects.put(nights_summary(pipeline), summary.encode())

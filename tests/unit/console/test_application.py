@@ -150,7 +150,7 @@ def test_an_asset_of_another_release_is_not_sent(harness: ConsoleHarness) -> Non
 
 
 class UnreachableStorage:
-    """A storage nobody answers for."""
+    """A storage that never answers."""
 
     def __getattr__(self, name: str) -> object:
         raise TransientError("STORAGE_UNREACHABLE", "could not read <b>", hint="")

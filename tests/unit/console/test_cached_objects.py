@@ -17,7 +17,7 @@ from tests.waiting import eventually
 
 
 class Storage(LocalObjects):
-    """Objects on disk that count reads, and fail or hang when they are told to."""
+    """Objects on disk that count reads, and fail or hang on request."""
 
     def __init__(self, root: Path) -> None:
         super().__init__(root)
@@ -35,7 +35,7 @@ class Storage(LocalObjects):
 
 
 class Clock:
-    """A clock that tests move."""
+    """A clock that tests advance."""
 
     def __init__(self) -> None:
         self.moved = 0.0

@@ -24,7 +24,7 @@ def page_process() -> Iterator[PageProcess]:
 
 @pytest.fixture
 def remote_harness(harness: ConsoleHarness, page_process: PageProcess) -> ConsoleHarness:
-    """The console of `harness` over the same project and objects, whose pages are made apart."""
+    """The console of `harness` whose pages are rendered by a page process."""
     return console_harness(harness.catalog.root, renderer=page_process)
 
 

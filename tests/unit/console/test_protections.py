@@ -34,7 +34,7 @@ def send(harness: ConsoleHarness, path: str, by: str) -> Any:
 
 @pytest.fixture
 def with_forms(harness: ConsoleHarness) -> ConsoleHarness:
-    """An Airflow that has the forms of games and of the relay."""
+    """An Airflow with the forms of games and of the relay."""
     for declared in OPERATIONS.values():
         subject = "landing" if declared.scope == "relay" else "games"
         harness.actions.forms[declared.dag_id(subject)] = params_of(declared)
@@ -120,7 +120,7 @@ def test_only_certificates_of_listed_requests_are_served(project: Path) -> None:
 
 
 def test_pages_use_at_most_four_threads_and_none_of_the_host(project: Path) -> None:
-    """A host takes heartbeats of tasks by threads of its own: forty-five pages that hang take none of them."""
+    """A host needs its threads for heartbeats of tasks: forty-five hanging pages use none of them."""
     inside, most, release = [], [], threading.Event()
     lock = threading.Lock()
 

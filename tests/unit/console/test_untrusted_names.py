@@ -46,7 +46,7 @@ hostile = st.one_of(
 
 
 class Page(HTMLParser):
-    """What a browser makes of a page: its tags, its attributes, and the text of what is foreign."""
+    """A parsed page: its tags, attributes, and untrusted text."""
 
     def __init__(self, html: str) -> None:
         super().__init__(convert_charrefs=True)
@@ -82,7 +82,7 @@ def shown(name: str, view: Any) -> Page:
 
 
 def is_there(name: str, page: Page) -> bool:
-    """Whether the text is there as it was, or its beginning where it is cut."""
+    """Returns whether the text is on the page unchanged, or its beginning if it is truncated."""
     return name[:150] in page.text
 
 

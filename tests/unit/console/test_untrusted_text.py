@@ -39,7 +39,7 @@ TEXTS = st.sampled_from(CLASSICS) | st.text(
 
 
 class PageParser(HTMLParser):
-    """The text of a page, and what of it a browser would act on."""
+    """Collects a page's text and the elements that a browser would act on."""
 
     def __init__(self) -> None:
         super().__init__(convert_charrefs=True)
@@ -60,12 +60,12 @@ def parsed(html: str) -> PageParser:
 
 
 def page_structure(page: PageParser) -> list[tuple[str, tuple[str, ...]]]:
-    """The elements of a page with the names of their attributes."""
+    """Returns the elements of a page with their attribute names."""
     return [(tag, tuple(sorted(attributes))) for tag, attributes in page.elements]
 
 
 def write(harness: ConsoleHarness, text: str) -> None:
-    """Have others say a text wherever a page of a stream may show it."""
+    """Writes a text to every record whose text a stream page shows."""
     error = {"condition": text, "message": text, "hint": text}
     held = ({"table": text, "reason": text, "since_batch": 1, "at": iso_now(), "condition": text, "message": text},)
     harness.write_heartbeat("games", state="failed", error=error, held=held, ui=text, host=text, run=f"{text}/r/t/1")
@@ -96,7 +96,7 @@ def write(harness: ConsoleHarness, text: str) -> None:
 
 @pytest.fixture
 def shapes(project: Path) -> dict[str, list[tuple[str, tuple[str, ...]]]]:
-    """The pages over a harmless text."""
+    """The page structures with a harmless text."""
     harness = console_harness(project)
     write(harness, "harmless")
     return {path: page_structure(parsed(harness.get(path).text)) for path in PAGES}

@@ -16,7 +16,7 @@ TEXTS = st.text(min_size=1).filter(lambda text: text != "None")
 
 
 def values(field: OptionField) -> st.SearchStrategy[Any]:
-    """Values that an option takes."""
+    """Values that an option accepts."""
     if field.choices:
         return st.sampled_from(field.choices)
     if field.kind == "switch":
@@ -33,13 +33,13 @@ def values(field: OptionField) -> st.SearchStrategy[Any]:
 
 
 def required_options(model: type[Options], name: str) -> dict[str, Any]:
-    """Values of the options that have to be there: `name`, or the first of the choices."""
+    """Values of the required options: `name`, or the first choice."""
     return {field.name: field.choices[0] if field.choices else name for field in option_fields(model) if field.required}
 
 
 @st.composite
 def options_of(draw: st.DrawFn, declared: Operation) -> Options:
-    """Options of an operation, some of them left at their defaults."""
+    """Options of an operation, some of them with their defaults."""
     given = {}
     for field in option_fields(declared.options_model()):
         if field.required or draw(st.booleans()):

@@ -36,7 +36,7 @@ REFUSALS = "APPROVAL_(MISSING|REFUSED|OVER)"
 
 @dataclass
 class ApprovalHarness:
-    """A pipeline in an environment, and what people do about its operations."""
+    """A pipeline in an environment, with the requests and approvals of its operations."""
 
     catalog: Catalog
 
@@ -186,7 +186,7 @@ def test_an_approval_is_valid_for_one_operation(harness: ApprovalHarness, other:
 
 
 def fake_vacuum(context: OperationContext, options: VacuumOptions) -> Report:
-    """Stands for a VACUUM: it reports what it was allowed to."""
+    """A fake VACUUM that reports its limit."""
     return Report(parts=[f"at most {options.max_files}, dry run {options.dry_run}"])
 
 

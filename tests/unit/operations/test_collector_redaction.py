@@ -10,7 +10,7 @@ from deltaworks.operations.collector_redaction import CollectorRedaction, Suppre
 
 
 class HangingStore(LocalObjects):
-    """A storage that does not answer until it is let go."""
+    """A storage that does not answer until it is released."""
 
     def __init__(self, root: Path) -> None:
         super().__init__(root)

@@ -56,7 +56,7 @@ def columns(pipeline: InferredPipeline, table: str = "shop") -> dict[str, str]:
 
 
 def inferred_type(folder: Path, values: list[Any], name: str = "field") -> str | None:
-    """The type of the column for a field that has these values."""
+    """Returns the inferred column type of a field with these values."""
     pipeline = infer(write_lines(folder, [{"time": AT, name: value} for value in values]))
     assert not pipeline.quarantined
     return columns(pipeline).get(name)

@@ -33,7 +33,7 @@ EVERY_OPTION = [
 
 
 def parsed(declared: Operation, arguments: list[str]) -> Options:
-    """The options that the operation's job reads from its arguments."""
+    """Returns the options that the operation's job parses from its arguments."""
     words = vars(build_parser(declared).parse_args([f"--{declared.scope}", "subject", *arguments]))
     assert words.pop(declared.scope) == "subject"
     return read_options(declared.options_model(), {name: value for name, value in words.items() if value is not None})

@@ -107,7 +107,7 @@ def day(number: int) -> dt.datetime:
 
 
 def entity(harness: Stage, monkeypatch: pytest.MonkeyPatch, rows: list[dict[str, Any]], name: str) -> list[Any]:
-    """What is read of an id, in a pipeline whose intervals are these."""
+    """Returns the history of an id in a pipeline with these intervals."""
     catalog = harness.catalog(shop(orders("int")))
     declared = type("Declared", (), {"intervals": "intervals"})()
     spec = type("Spec", (), {"mutations": declared})()

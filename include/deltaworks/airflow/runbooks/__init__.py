@@ -178,20 +178,20 @@ def mutations_runbook(spec: PipelineSpec, declared: MutationsSpec) -> str:
     )
 
 
-def namespace_runbook(declared: Operation, namespace: str, pipelines: Iterable[PipelineSpec]) -> str:
+def namespace_runbook(operation: Operation, namespace: str, pipelines: Iterable[PipelineSpec]) -> str:
     """Returns the runbook of an operation on a namespace of personal data. Each has a complete template of its own."""
     specs = tuple(pipelines)
     return _runbook(
-        declared.dag_prefix,
+        operation.dag_prefix,
         namespace=namespace,
         pipelines=", ".join(f"`{spec.pipeline}`" for spec in specs),
-        command=f"{declared.command} {namespace}",
-        concurrency=declared.concurrency_note(),
+        command=f"{operation.command} {namespace}",
+        concurrency=operation.concurrency_note(),
         owner=", ".join(sorted({spec.owner for spec in specs})),
     )
 
 
-def operation_runbook(declared: Operation, subject: str, owner: str, *, limits: str = "") -> str:
+def operation_runbook(operation: Operation, subject: str, owner: str, *, limits: str = "") -> str:
     """Returns the runbook of an operation: the common template, and the operation's own text if there is one.
 
     Args:
@@ -200,20 +200,20 @@ def operation_runbook(declared: Operation, subject: str, owner: str, *, limits: 
     steps = (
         'It counts first. With "Dry run" off a person then has to approve the counts: open the task '
         "`approve`, read, approve or reject. Nothing is done without an answer."
-        if declared.approval
+        if operation.approval
         else 'It only counts unless "Dry run" is off.'
-        if declared.destructive
+        if operation.destructive
         else "It may run at any time."
     )
-    own = _runbook(declared.name, pipeline=subject, owner=owner) if declared.name in _pages() else ""
+    own = _runbook(operation.name, pipeline=subject, owner=owner) if operation.name in _pages() else ""
     return _runbook(
         "operation",
-        name=declared.name,
+        name=operation.name,
         subject=subject,
-        summary=declared.summary,
+        summary=operation.summary,
         steps=steps,
-        concurrency=declared.concurrency_note(),
-        command=f"{declared.command} {subject}",
+        concurrency=operation.concurrency_note(),
+        command=f"{operation.command} {subject}",
         page=f"{limits}\n\n{own}" if limits else own,
         owner=owner,
     )

@@ -21,7 +21,7 @@ from tests.unit.operations.option_values import options_of, required_options
 
 
 def params_of(declared: Operation) -> dict[str, Any]:
-    """The params of an operation's DAG, as Airflow's API gives them."""
+    """Returns the params of an operation's DAG as Airflow's API does."""
     from deltaworks.airflow.operation_forms import operation_form
 
     params = {name: param.dump() for name, param in operation_form(declared).items()}
@@ -30,7 +30,7 @@ def params_of(declared: Operation) -> dict[str, Any]:
 
 
 def submitted_values(conf: dict[str, Any]) -> dict[str, list[str]]:
-    """A conf as a browser submits the form that shows it."""
+    """Returns a conf as a browser submits it."""
     pairs: list[tuple[str, str]] = []
     for name, value in conf.items():
         if isinstance(value, bool):

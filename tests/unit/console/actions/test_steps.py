@@ -35,14 +35,14 @@ def send(harness: ConsoleHarness, path: str, values: dict[str, Any], *, by: str 
 
 
 def hidden_value(page: str, name: str) -> str:
-    """The value of a hidden field."""
+    """Returns the value of a hidden field."""
     match = re.search(rf'name="{name}" value="([^"]*)"', page)
     assert match is not None, name
     return html.unescape(match[1])
 
 
 def hidden_fields(harness: ConsoleHarness, path: str) -> dict[str, str]:
-    """What a form that was just opened carries."""
+    """Returns the hidden fields of a newly opened form."""
     return {"_nonce": hidden_value(harness.get(path).text, "_nonce")}
 
 

@@ -22,7 +22,7 @@ CHAIN = "/erasures/players/certificates"
 
 @pytest.fixture
 def harness(project: Path) -> ConsoleHarness:
-    """Games have personal data: a request is certified, one nearly due, one overdue, one has time."""
+    """Games have personal data and four requests: certified, near its deadline, overdue, and new."""
     declared = project / "include" / "pipelines" / "games" / "pipeline.yaml"
     declared.write_text(declared.read_text() + PRIVACY)
     harness = console_harness(project)

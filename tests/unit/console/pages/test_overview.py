@@ -79,7 +79,7 @@ def issues(harness: ConsoleHarness, **query: str) -> list[tuple[str, str]]:
 
 
 def only_games(harness: ConsoleHarness) -> None:
-    """All but games is well."""
+    """Makes all streams except games healthy."""
     harness.write_heartbeat("edits")
     write_process_heartbeat(harness.objects, paths.relay_control("landing"), "landing", batch_id=None)
 

@@ -19,7 +19,7 @@ BATCH = "/streams/games/batches/812"
 
 
 def write_batches(harness: ConsoleHarness, *, through: int = 812, count: int = 30) -> None:
-    """Summaries of batches a minute apart, with a gap of an hour after the first ten."""
+    """Writes summaries of batches one minute apart, with a gap of an hour after the first ten."""
     writer = StreamSummaryWriter(harness.objects, "games")
     for back in range(count, -1, -1):
         writer.add(
@@ -43,7 +43,7 @@ def write_batches(harness: ConsoleHarness, *, through: int = 812, count: int = 3
 
 
 def write_prepared(harness: ConsoleHarness, **changes: Any) -> None:
-    """The prepared object of batch 812, of two tables."""
+    """Writes prepared batch 812 with two tables."""
     files: tuple[dict[str, Any], ...] = ({"path": "a", "size": 1_000}, {"path": "b", "size": 500})
     batch = PreparedBatch(
         pipeline="games",
