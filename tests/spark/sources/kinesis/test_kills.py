@@ -36,11 +36,11 @@ class Drivers:
     running: list[subprocess.Popen[bytes]] = field(default_factory=list)
 
     def start(self, *, fault: str = "", checkpoint: str = "c1", **more: Any) -> subprocess.Popen[bytes]:
-        options = {name: str(value) for name, value in self.stage.options(**more.pop("options", {})).items()}
+        options = {name: str(value) for name, value in self.harness.options(**more.pop("options", {})).items()}
         given = {
             "format": "kinesis_faulty" if fault else "kinesis",
             "options": options,
-            "checkpoint": str(self.stage.root / checkpoint),
+            "checkpoint": str(self.harness.root / checkpoint),
             "folder": str(self.folder),
             "master": "local[2,4]",
             **more,
@@ -55,7 +55,7 @@ class Drivers:
         # A session's own gateway and arguments must not reach another driver.
         for name in [name for name in environment if name.startswith(("PYSPARK_GATEWAY", "PYSPARK_SUBMIT", "SPARK_"))]:
             del environment[name]
-        with (self.stage.root / "driver.log").open("ab") as log:
+        with (self.harness.root / "driver.log").open("ab") as log:
             process = subprocess.Popen(
                 [sys.executable, str(PROCESSES / "kinesis_driver.py"), json.dumps(given)],
                 env=environment,
@@ -75,7 +75,7 @@ class Drivers:
     def finish(self, process: subprocess.Popen[bytes]) -> None:
         code = process.wait(150)
         self.running.remove(process)
-        assert code == 0, (self.stage.root / "driver.log").read_text()[-3000:]
+        assert code == 0, (self.harness.root / "driver.log").read_text()[-3000:]
 
     def told(self) -> list[dict[str, Any]]:
         return [json.loads(path.read_text()) for path in sorted(self.folder.glob("*.json"))]
@@ -116,11 +116,11 @@ def test_a_driver_killed_between_delivery_and_commit_reads_the_same_batch_again(
     drivers_on: Callable[..., Drivers], state: str
 ) -> None:
     drivers = drivers_on(shards=2, state=state)
-    drivers.stage.put(*numbers(0, 500))
+    drivers.harness.put(*numbers(0, 500))
     first = drivers.start(options={"maxRecords": 100}, pause_at=1)
     eventually((drivers.folder / "paused").exists, "the batch to be handed over", seconds=90)
     drivers.kill(first)
-    drivers.stage.put(*numbers(500, 1100))
+    drivers.harness.put(*numbers(500, 1100))
 
     drivers.finish(drivers.start(options={"maxRecords": 400}))
 
@@ -134,7 +134,7 @@ def test_a_task_killed_around_its_record_is_retried_without_loss_or_duplicates(
     drivers_on: Callable[..., Drivers], fault: str
 ) -> None:
     drivers = drivers_on(shards=2)
-    drivers.stage.put(*numbers(0, 900))
+    drivers.harness.put(*numbers(0, 900))
 
     drivers.finish(drivers.start(fault=fault, options={"maxRecords": 400}, actions=2))
 
@@ -144,16 +144,16 @@ def test_a_task_killed_around_its_record_is_retried_without_loss_or_duplicates(
 
 def test_two_live_drivers_on_one_state_get_the_same_batches(drivers_on: Callable[..., Drivers]) -> None:
     drivers = drivers_on(shards=2)
-    drivers.stage.put(*numbers(0, 100))
+    drivers.harness.put(*numbers(0, 100))
     drivers.finish(drivers.start())
     # A second driver continues from the same place, as after a failover of which the first one knows nothing.
-    shutil.copytree(drivers.stage.root / "c1", drivers.stage.root / "c2")
+    shutil.copytree(drivers.harness.root / "c1", drivers.harness.root / "c2")
     both = [drivers.start(checkpoint=name, available_now=False, options={"maxRecords": 60}) for name in ("c1", "c2")]
     for begin in range(100, 1000, 100):
-        drivers.stage.put(*numbers(begin, begin + 100))
+        drivers.harness.put(*numbers(begin, begin + 100))
         eventually(lambda: len(set(drivers.landed())) >= begin + 100, "both to read on", seconds=120)  # noqa: B023
         if begin == 400:
-            drivers.stage.split(0, at=str(1 << 126))
+            drivers.harness.split(0, at=str(1 << 126))
     eventually(lambda: all(counts(drivers)[batch] > 1 for batch in list(counts(drivers))[1:3]), "both to have read")
     for process in both:
         assert process.poll() is None
@@ -171,10 +171,10 @@ def counts(drivers: Drivers) -> dict[int, int]:
 
 def test_the_control_without_stored_ends_reads_two_different_batches(drivers_on: Callable[..., Drivers]) -> None:
     drivers = drivers_on()
-    drivers.stage.put(*numbers(0, 100))
+    drivers.harness.put(*numbers(0, 100))
     process = drivers.start(fault="unprotected", actions=2, pause_at=0, available_now=False)
     eventually((drivers.folder / "paused").exists, "the first action", seconds=90)
-    drivers.stage.put(*numbers(100, 150))
+    drivers.harness.put(*numbers(100, 150))
     (drivers.folder / "go").touch()
     eventually(lambda: len(drivers.told()) >= 2, "the second action", seconds=60)
     drivers.kill(process)

@@ -32,7 +32,7 @@ class Landed:
     """Three batches of a stream that is split after the second, landed without the column that is declared now."""
 
     def __init__(self, harness: QueryHarness, spark: SparkSession, project_of: ProjectOf, *, archive: bool) -> None:
-        self.stage, self.spark = harness, spark
+        self.harness, self.spark = harness, spark
         source = {"kind": "kinesis", "stream": harness.name}
         more = ARCHIVED if archive else ""
         self.project: Project = with_stream(project_of(source, LANDED_WITH + more), harness)
@@ -93,7 +93,7 @@ def test_sequence_numbers_select_the_shares_that_contain_them(
     (eleventh,) = (
         row["position"] for row in landed.project.rows("shop", "archive") if b'"number": 11}' in (row["value"] or b"")
     )
-    name = f"{landed.stage.name}/shardId-000000000000/{eleventh}-{eleventh}"
+    name = f"{landed.harness.name}/shardId-000000000000/{eleventh}-{eleventh}"
 
     landed.reprocess(selection=Selection(offsets=(name,)))
 
@@ -108,8 +108,8 @@ def test_expired_records_come_from_the_archive_and_are_lost_without_one(
 ) -> None:
     landed = Landed(make_harness(), spark, project_of, archive=True)
     before, quarantined = landed.rows(), landed.quarantined()
-    landed.stage.age(30)
-    put(landed.stage, 99)
+    landed.harness.age(30)
+    put(landed.harness, 99)
 
     result = landed.reprocess(selection=Selection(from_start=True))
 
@@ -125,7 +125,7 @@ def test_without_an_archive_expired_records_are_missing_and_nothing_changes(
 ) -> None:
     landed = Landed(make_harness(), spark, project_of, archive=False)
     before = landed.rows(without=())
-    landed.stage.age(30)
+    landed.harness.age(30)
 
     with pytest.raises(ContractError, match="declares no archive") as gone:
         landed.reprocess(selection=Selection(from_start=True))
