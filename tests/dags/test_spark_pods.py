@@ -15,7 +15,7 @@ from deltaworks.specs.environment import EnvironmentSpec, LineageSpec
 from deltaworks.specs.kubernetes import KubernetesSpec
 from deltaworks.specs.project import load_catalog
 from tests.dags.airflow_project import run_python, write_project
-from tests.dags.test_operators import FakeInstance, conf_of, option
+from tests.dags.test_operators import FakeTaskInstance, conf_of, option
 
 CLUSTER = KubernetesSpec(image="registry.example.com/deltaworks:1", namespace="lakehouse")
 
@@ -39,7 +39,7 @@ def command(monkeypatch: pytest.MonkeyPatch, of: EnvironmentSpec, **options: Any
     )
     hooks: list[SparkJobHook] = []
     monkeypatch.setattr(SparkJobOperator, "execute_resumable", lambda self, context: hooks.append(self._get_hook()))
-    operator.execute({"params": {}, "ti": FakeInstance(pushed={})})  # type: ignore[typeddict-item]
+    operator.execute({"params": {}, "ti": FakeTaskInstance(pushed={})})  # type: ignore[typeddict-item]
     return hooks[0]._build_spark_submit_command(operator.application)
 
 
