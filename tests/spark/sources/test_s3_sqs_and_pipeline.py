@@ -24,7 +24,7 @@ from deltaworks.sources.objects.relay.relay import Relay
 from deltaworks.specs.storage import StorageSpec
 from deltaworks.tables.lake import Lake
 from tests.shared_data import SHARED_DATA
-from tests.spark.sources.s3_sqs_harness import PipelineStage, Stage
+from tests.spark.sources.s3_sqs_harness import PipelineHarness, Stage
 
 pytestmark = [pytest.mark.spark, pytest.mark.integration]
 published = pytest.mark.skipif(not SHARED_DATA.is_dir(), reason=f"the published vectors are not at {SHARED_DATA}")
@@ -76,7 +76,7 @@ def read_both_ways(
     declared = [{"name": name, "path": name, "type": kind} for name, kind in columns.items()]
     schema = ", ".join(f"`{name}` {kind}" for name, kind in columns.items()) + ", _key string, _position long"
     harness.drain(schema=schema, **options)
-    rows, unread = PipelineStage(harness.spark, harness.landing, harness.root, declared).run(
+    rows, unread = PipelineHarness(harness.spark, harness.landing, harness.root, declared).run(
         partition_columns=["day"], **source
     )
     names = [*columns, "_key", "_position"]
