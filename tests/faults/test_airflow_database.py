@@ -16,11 +16,11 @@ from deltaworks.specs.catalog import PROJECT_ROOT
 from tests.faults.harness.held_stream import Switches
 from tests.faults.harness.postgres import Postgres, drivers_path, missing, running_postgres
 from tests.faults.harness.schedulers import Schedulers
-from tests.integration.airflow_stage import (
+from tests.integration.airflow_harness import (
     BACK_SECONDS,
     GONE_SECONDS,
+    AirflowHarness,
     Sender,
-    Stage,
     alive,
     ancestors,
     clicks_project,
@@ -42,7 +42,7 @@ OURS, AIRFLOWS = "deltaworks.airflow.executor.LocalExecutor", "LocalExecutor"
 class Deployment:
     """What runs beside the schedulers: the stream's stage, its switches, and Airflow's database."""
 
-    stage: Stage
+    harness: AirflowHarness
     switches: Switches
     database: Postgres
 
@@ -58,9 +58,9 @@ def deployment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]
             "PYTHONPATH": os.pathsep.join([str(project / "include"), str(PROJECT_ROOT), drivers_path()]),
         }
         with running_stack(project, variables=variables) as (home, catalog):
-            stage = Stage(home, catalog, Sender(catalog))
-            yield Deployment(stage, switches, database)
-            stage.sender.close()
+            harness = AirflowHarness(home, catalog, Sender(catalog))
+            yield Deployment(harness, switches, database)
+            harness.sender.close()
 
 
 @pytest.fixture(scope="module")
@@ -68,7 +68,7 @@ def schedulers(deployment: Deployment, request: pytest.FixtureRequest) -> Iterat
     """So many schedulers with an executor; those of one executor end before those of another begin."""
     executor, count = request.param
     variables = {"AIRFLOW__CORE__EXECUTOR": executor, "DELTAWORKS_EXECUTOR_GRACE_SECONDS": str(GRACE_SECONDS)}
-    with Schedulers(deployment.stage.home, variables=variables, count=count) as schedulers:
+    with Schedulers(deployment.harness.home, variables=variables, count=count) as schedulers:
         yield schedulers
 
 
@@ -96,19 +96,19 @@ class Outcome:
 
 def kill_a_scheduler_in_a_batch(deployment: Deployment, schedulers: Schedulers) -> Outcome:
     """Kill the scheduler under which the stream runs between the commits of a batch and its end."""
-    stage = deployment.stage
-    stage.send()
-    before = stage.await_progress(len(stage.rows()))
+    harness = deployment.harness
+    harness.send()
+    before = harness.await_progress(len(harness.rows()))
     family = ancestors(before.pid)
     with deployment.switches.held():
         schedulers.kill_the_one_of(before.pid)
         killed, gone = time.monotonic(), (family["driver"], family["jvm"])
         wait(lambda: not any(alive(pid) for pid in gone), "driver or JVM outlived the scheduler", GONE_SECONDS)
-    after = stage.await_progress(len(stage.rows()))
+    after = harness.await_progress(len(harness.rows()))
     recovery = time.monotonic() - killed
     assert after.pid != before.pid
     assert after.epoch > before.epoch
-    return Outcome(recovery, *stage.settle())
+    return Outcome(recovery, *harness.settle())
 
 
 def outage(deployment: Deployment, *, patience_seconds: float) -> tuple[int, float, float | None]:
@@ -118,16 +118,16 @@ def outage(deployment: Deployment, *, patience_seconds: float) -> tuple[int, flo
         Rows that landed meanwhile; the time of the database's return; seconds from there until Airflow had run a task,
         None where it had not within the patience.
     """
-    stage, run_id = deployment.stage, f"after-{time.time():.0f}"
-    stage.send()
-    stage.await_progress(len(stage.rows()))
-    rows = len(stage.rows())
+    harness, run_id = deployment.harness, f"after-{time.time():.0f}"
+    harness.send()
+    harness.await_progress(len(harness.rows()))
+    rows = len(harness.rows())
     deployment.database.stop()
     time.sleep(OUTAGE_SECONDS)
-    landed = len(stage.rows()) - rows
+    landed = len(harness.rows()) - rows
     deployment.database.start()
     returned = time.monotonic()
-    with stage.people() as people:
+    with harness.people() as people:
         people.trigger(names.HEALTH_DAG_ID, run_id=run_id)
         while time.monotonic() - returned < patience_seconds:
             if people.dag_run(names.HEALTH_DAG_ID, run_id).is_finished:
@@ -142,7 +142,7 @@ def test_a_scheduler_that_is_killed_in_the_middle_of_a_batch_loses_and_doubles_n
 ) -> None:
     outcome = kill_a_scheduler_in_a_batch(deployment, schedulers)
 
-    turns = deployment.stage.turns()
+    turns = deployment.harness.turns()
     outcome.tell(tell_line, "one of two schedulers killed", f"{len(turns)} runs wrote")
     assert (outcome.lost, outcome.doubled) == (0, 0)
     assert len(turns) == len(set(turns)), "a run wrote again after its successor had begun"
@@ -154,8 +154,8 @@ def test_while_the_database_is_away_nothing_is_lost_and_schedulers_come_back(
 ) -> None:
     landed, returned, scheduled = outage(deployment, patience_seconds=BACK_SECONDS)
 
-    deployment.stage.await_progress(len(deployment.stage.rows()))
-    outcome = Outcome(time.monotonic() - returned, *deployment.stage.settle())
+    deployment.harness.await_progress(len(deployment.harness.rows()))
+    outcome = Outcome(time.monotonic() - returned, *deployment.harness.settle())
     fault = f"Airflow's database away for {OUTAGE_SECONDS:.0f} s"
     outcome.tell(tell_line, fault, f"{landed} rows landed meanwhile, the next task ran after {scheduled} s")
     assert scheduled is not None

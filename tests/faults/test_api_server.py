@@ -17,7 +17,7 @@ from sandbox.stack import environment
 from sandbox.stack.stack import up
 from sandbox.stack.stack_programs import API_SERVER
 from sandbox.stack.supervisor import Supervisor
-from tests.integration.airflow_stage import Stage, alive, ancestors, running_stage
+from tests.integration.airflow_harness import AirflowHarness, alive, ancestors, running_harness
 
 #: Airflow's default gives a task up about half a minute after its API server is gone.
 OUTAGE_SECONDS = 75.0
@@ -36,18 +36,18 @@ def take_away_the_setting(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(environment, "airflow_settings", without)
 
 
-def outage(stage: Stage, family: dict[str, int]) -> tuple[float | None, int]:
+def outage(harness: AirflowHarness, family: dict[str, int]) -> tuple[float | None, int]:
     """Stop the API server and start it again; after how many seconds the stream was gone, and the rows landed."""
-    rows = len(stage.rows())
+    rows = len(harness.rows())
     began = time.monotonic()
     gone: float | None = None
-    Supervisor(stage.home).stop([API_SERVER], seconds=30)
+    Supervisor(harness.home).stop([API_SERVER], seconds=30)
     while (passed := time.monotonic() - began) < OUTAGE_SECONDS:
         if gone is None and not any(alive(family[name]) for name in ("driver", "jvm")):
             gone = passed
         time.sleep(LOOK_SECONDS)
-    landed = len(stage.rows()) - rows
-    up(home=stage.home)
+    landed = len(harness.rows()) - rows
+    up(home=harness.home)
     return gone, landed
 
 
@@ -57,14 +57,14 @@ def test_a_stream_lives_through_an_outage_of_the_api_server(
 ) -> None:
     if off:
         take_away_the_setting(monkeypatch)
-    with running_stage(tmp_path / "project") as stage:
-        before = stage.await_progress(100)
-        gone, landed = outage(stage, ancestors(before.pid))
+    with running_harness(tmp_path / "project") as harness:
+        before = harness.await_progress(100)
+        gone, landed = outage(harness, ancestors(before.pid))
         returned = time.monotonic()
-        after = stage.await_progress(len(stage.rows()))
+        after = harness.await_progress(len(harness.rows()))
         recovery = time.monotonic() - returned
-        sent, lost, doubled = stage.settle()
-        turns = stage.turns()
+        sent, lost, doubled = harness.settle()
+        turns = harness.turns()
 
     ended = "the task lived" if gone is None else f"the task was killed after {gone:.0f} s"
     tell_line(

@@ -18,7 +18,7 @@ from deltaworks.control import paths
 from deltaworks.control.objects import open_objects
 from sandbox.stack.stack_programs import DEADMAN, SCHEDULER
 from sandbox.stack.supervisor import Supervisor
-from tests.integration.airflow_stage import Stage, alive, ancestors, running_stage, wait
+from tests.integration.airflow_harness import AirflowHarness, alive, ancestors, running_harness, wait
 
 #: Stale after twenty seconds and young for sixty, looked at each minute, and a task that is slow to start.
 WATCH = "health: {{stale_seconds: 20, start_seconds: 60, restarts_per_hour: {per_hour}}}\n"
@@ -29,10 +29,10 @@ DEADMAN_SECONDS = 150.0
 
 
 @pytest.fixture(scope="module")
-def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
-    with running_stage(tmp_path_factory.mktemp("project"), more=WATCH.format(per_hour=3)) as stage:
-        assert stage.queue
-        yield stage
+def harness(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AirflowHarness]:
+    with running_harness(tmp_path_factory.mktemp("project"), more=WATCH.format(per_hour=3)) as harness:
+        assert harness.queue
+        yield harness
 
 
 def stop_all(family: dict[str, int]) -> None:
@@ -48,22 +48,22 @@ def end_all(family: dict[str, int]) -> None:
             os.kill(family[name], signal.SIGKILL)
 
 
-def told(stage: Stage, cause: str, kind: str) -> bool:
-    return any((cause, kind) == (found, what) for found, _, what in stage.told())
+def told(harness: AirflowHarness, cause: str, kind: str) -> bool:
+    return any((cause, kind) == (found, what) for found, _, what in harness.told())
 
 
-def is_open(stage: Stage, cause: str) -> bool:
+def is_open(harness: AirflowHarness, cause: str) -> bool:
     """Whether the alert is raised. A second notification of it within minutes is held back."""
-    found = alerts(open_objects(stage.catalog.environment.lake))
+    found = alerts(open_objects(harness.catalog.environment.lake))
     return any(alert.cause == cause and alert.state.is_open for alert in found)
 
 
-def await_looks(stage: Stage, count: int) -> None:
+def await_looks(harness: AirflowHarness, count: int) -> None:
     """Wait until the health check has run so many times more."""
-    seen = {stage.health_beat()}
+    seen = {harness.health_beat()}
 
     def looked() -> bool:
-        seen.add(stage.health_beat())
+        seen.add(harness.health_beat())
         return len(seen) > count
 
     wait(looked, "the health check does not run", 150.0 * count)
@@ -71,22 +71,22 @@ def await_looks(stage: Stage, count: int) -> None:
 
 @pytest.mark.timeout(520)
 def test_a_stream_that_hangs_is_told_and_started_anew_once(
-    stage: Stage, tell_line: Callable[..., None], seed: int
+    harness: AirflowHarness, tell_line: Callable[..., None], seed: int
 ) -> None:
-    before = stage.await_progress(50)
+    before = harness.await_progress(50)
     family = ancestors(before.pid)
     stop_all(family)
     began = time.monotonic()
     try:
-        wait(lambda: told(stage, "STREAM_HUNG", "raised"), "nobody was told that the stream hangs", PAGE_SECONDS)
+        wait(lambda: told(harness, "STREAM_HUNG", "raised"), "nobody was told that the stream hangs", PAGE_SECONDS)
         page = time.monotonic() - began
-        after = stage.await_progress(len(stage.rows()))
+        after = harness.await_progress(len(harness.rows()))
         back = time.monotonic() - began
-        wait(lambda: told(stage, "STREAM_HUNG", "resolved"), "its end was not told", RESTART_SECONDS)
+        wait(lambda: told(harness, "STREAM_HUNG", "resolved"), "its end was not told", RESTART_SECONDS)
     finally:
         end_all(family)
-    kinds = [kind for cause, _, kind in stage.told() if cause == "STREAM_HUNG"]
-    sent, lost, doubled = stage.settle()
+    kinds = [kind for cause, _, kind in harness.told() if cause == "STREAM_HUNG"]
+    sent, lost, doubled = harness.settle()
 
     tell_line(
         "58 SIGSTOP of driver and JVM",
@@ -103,71 +103,75 @@ def test_a_stream_that_hangs_is_told_and_started_anew_once(
     assert (lost, doubled) == (0, 0)
     assert kinds == ["raised", "resolved"]
     assert after.epoch == before.epoch + 1
-    assert len(restarts_of(stage)) == 1
+    assert len(restarts_of(harness)) == 1
 
 
-def restarts_of(stage: Stage) -> list[datetime]:
+def restarts_of(harness: AirflowHarness) -> list[datetime]:
     """When the health check started the stream anew."""
-    found = open_objects(stage.catalog.environment.lake).get(paths.pipeline_control("clicks", "restarts.json"))
+    found = open_objects(harness.catalog.environment.lake).get(paths.pipeline_control("clicks", "restarts.json"))
     return parse_restarts(found.data) if found else []
 
 
 @pytest.mark.timeout(520)
-def test_without_restarts_a_stream_that_hangs_stays_so(stage: Stage, tell_line: Callable[..., None], seed: int) -> None:
-    stage.declare(WATCH.format(per_hour=0))
-    stage.send()
-    before = stage.await_progress(max(50, len(stage.rows())))
+def test_without_restarts_a_stream_that_hangs_stays_so(
+    harness: AirflowHarness, tell_line: Callable[..., None], seed: int
+) -> None:
+    harness.declare(WATCH.format(per_hour=0))
+    harness.send()
+    before = harness.await_progress(max(50, len(harness.rows())))
     family = ancestors(before.pid)
-    counted = len(restarts_of(stage))
+    counted = len(restarts_of(harness))
     stop_all(family)
     began = time.monotonic()
     try:
-        wait(lambda: is_open(stage, "STREAM_HUNG"), "the health check does not see that the stream hangs", PAGE_SECONDS)
-        await_looks(stage, 2)
+        wait(
+            lambda: is_open(harness, "STREAM_HUNG"), "the health check does not see that the stream hangs", PAGE_SECONDS
+        )
+        await_looks(harness, 2)
         hung = time.monotonic() - began
-        beat = stage.beat()
+        beat = harness.beat()
         alive_still = {name: alive(family[name]) for name in ("driver", "jvm")}
     finally:
         end_all(family)
-        stage.declare(WATCH.format(per_hour=3))
+        harness.declare(WATCH.format(per_hour=3))
 
     tell_line("58 SIGSTOP of driver and JVM", "WITHOUT restarts", f"seed {seed}", f"hung for {hung:.0f} s, to the end")
     assert beat is not None
     assert (beat.pid, beat.epoch) == (before.pid, before.epoch)
     assert alive_still == {"driver": True, "jvm": True}
-    assert len(restarts_of(stage)) == counted
+    assert len(restarts_of(harness)) == counted
 
 
 @pytest.mark.timeout(520)
 def test_a_dead_scheduler_is_told_by_something_that_is_not_airflow(
-    stage: Stage, tell_line: Callable[..., None], seed: int
+    harness: AirflowHarness, tell_line: Callable[..., None], seed: int
 ) -> None:
-    wait(lambda: stage.health_beat() is not None, "the health check never ran", 150)
+    wait(lambda: harness.health_beat() is not None, "the health check never ran", 150)
     began = time.monotonic()
-    with without_programs(stage, SCHEDULER):
-        assert not told(stage, "HEALTH_SILENT", "raised")
-        wait(lambda: told(stage, "HEALTH_SILENT", "raised"), "nobody told that nobody watches", DEADMAN_SECONDS)
+    with without_programs(harness, SCHEDULER):
+        assert not told(harness, "HEALTH_SILENT", "raised")
+        wait(lambda: told(harness, "HEALTH_SILENT", "raised"), "nobody told that nobody watches", DEADMAN_SECONDS)
         page = time.monotonic() - began
-    wait(lambda: told(stage, "HEALTH_SILENT", "resolved"), "its return was not told", 150)
+    wait(lambda: told(harness, "HEALTH_SILENT", "resolved"), "its return was not told", 150)
     back = time.monotonic() - began - page
 
     tell_line(
         "63 scheduler dead", "protected", f"seed {seed}", f"told after {page:.0f} s", f"resolved {back:.0f} s later"
     )
-    assert [kind for cause, _, kind in stage.told() if cause == "HEALTH_SILENT"] == ["raised", "resolved"]
+    assert [kind for cause, _, kind in harness.told() if cause == "HEALTH_SILENT"] == ["raised", "resolved"]
 
 
 @pytest.mark.timeout(520)
 def test_without_the_dead_man_check_nobody_tells_of_a_dead_scheduler(
-    stage: Stage, tell_line: Callable[..., None], seed: int
+    harness: AirflowHarness, tell_line: Callable[..., None], seed: int
 ) -> None:
-    wait(lambda: stage.health_beat() is not None, "the health check never ran", 150)
-    began, known = time.monotonic(), len(stage.told())
-    with without_programs(stage, SCHEDULER, DEADMAN):
+    wait(lambda: harness.health_beat() is not None, "the health check never ran", 150)
+    began, known = time.monotonic(), len(harness.told())
+    with without_programs(harness, SCHEDULER, DEADMAN):
         while (silent := time.monotonic() - began) < DEADMAN_SECONDS:
-            assert not is_open(stage, "HEALTH_SILENT")
+            assert not is_open(harness, "HEALTH_SILENT")
             time.sleep(5)
-        assert not [notification for notification in stage.told()[known:] if notification[0] == "HEALTH_SILENT"]
+        assert not [notification for notification in harness.told()[known:] if notification[0] == "HEALTH_SILENT"]
 
     tell_line(
         "63 scheduler dead", "WITHOUT dead-man check", f"seed {seed}", f"nothing told for {silent:.0f} s, to the end"
@@ -175,11 +179,11 @@ def test_without_the_dead_man_check_nobody_tells_of_a_dead_scheduler(
 
 
 @contextmanager
-def without_programs(stage: Stage, *programs: str) -> Iterator[None]:
+def without_programs(harness: AirflowHarness, *programs: str) -> Iterator[None]:
     """Stop programs of the stack for the length of the block."""
-    Supervisor(stage.home).stop(programs, seconds=45)
+    Supervisor(harness.home).stop(programs, seconds=45)
     try:
         yield
     finally:
         for program in programs:
-            Supervisor(stage.home).start(program)
+            Supervisor(harness.home).start(program)

@@ -14,7 +14,7 @@ from deltaworks.control import paths
 from deltaworks.control.objects import ObjectStore, open_objects
 from deltaworks.tables.lake import Lake
 from sandbox.servers.landing import LAKE_BUCKET
-from tests.integration.airflow_stage import Stage
+from tests.integration.airflow_harness import AirflowHarness
 
 KEY = paths.table("clicks", "clicks")
 AGE_HOURS = 60.0
@@ -35,11 +35,11 @@ class AgedFiles:
         return self.replaced | {self.orphan}
 
 
-def age_files(stage: Stage, *, files: int = 2) -> AgedFiles:
+def age_files(harness: AirflowHarness, *, files: int = 2) -> AgedFiles:
     """Let a rewrite have replaced some files of the table 60 h ago, a crashed writer have left one then and another
     one 10 h ago, and the table have been made 20 days ago. Nothing may write to it meanwhile."""
-    objects = open_objects(stage.catalog.environment.lake)
-    table = Lake(stage.catalog.environment.lake).open(KEY)
+    objects = open_objects(harness.catalog.environment.lake)
+    table = Lake(harness.catalog.environment.lake).open(KEY)
     assert table is not None
     actions = _actions(objects)
     live = {action["add"]["path"]: action["add"] for action in actions if "add" in action}
@@ -60,25 +60,25 @@ def age_files(stage: Stage, *, files: int = 2) -> AgedFiles:
     orphan, young = str(folder / "orphan.parquet"), str(folder / "young.parquet")
     for name in (orphan, young):
         objects.put(f"{KEY}/{name}", b"x" * 1000)
-    for path in data_files(stage):
-        _touch(stage, path, hours=10 if path == young else AGE_HOURS)
+    for path in data_files(harness):
+        _touch(harness, path, hours=10 if path == young else AGE_HOURS)
     size = 1000 + sum(int(add["size"]) for add in chosen.values())
     return AgedFiles(frozenset(chosen), orphan, young, size)
 
 
-def data_files(stage: Stage) -> set[str]:
+def data_files(harness: AirflowHarness) -> set[str]:
     """The data files of the table on the disk of the lake's server, by their paths below it."""
-    folder = _folder(stage)
+    folder = _folder(harness)
     return {str(path.relative_to(folder)) for path in folder.rglob("*.parquet") if "_delta_log" not in path.parts}
 
 
-def _folder(stage: Stage) -> Path:
-    return stage.home.lake / LAKE_BUCKET / KEY
+def _folder(harness: AirflowHarness) -> Path:
+    return harness.home.lake / LAKE_BUCKET / KEY
 
 
-def _touch(stage: Stage, path: str, *, hours: float) -> None:
+def _touch(harness: AirflowHarness, path: str, *, hours: float) -> None:
     then = time.time() - hours * 3600
-    os.utime(_folder(stage) / path, (then, then))
+    os.utime(_folder(harness) / path, (then, then))
 
 
 def _then(hours: float) -> int:

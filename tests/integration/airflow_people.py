@@ -1,4 +1,4 @@
-"""Airflow's REST API as people use it: they look at pools and at what a task asks, and answer it."""
+"""Airflow's REST API as people use it: reads of pools and questions, and answers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The console of a real Airflow as a browser uses it: its links are followed, its forms are filled in and sent."""
+"""A client of the console in a real Airflow, which follows links and sends forms as a browser does."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ import httpx
 
 from deltaworks.operations.base import APPROVE_TASK
 from deltaworks.operations.registry import get_operation
+from tests.integration.airflow_harness import wait
 from tests.integration.airflow_people import People
-from tests.integration.airflow_stage import wait
 
 RUN_SECONDS = 300.0
 

@@ -33,8 +33,8 @@ from generator.settings import FaultRates, GamesSettings
 from sandbox.demo.landing_sink import landing_sink
 from sandbox.servers.landing import LANDING_BUCKET
 from sandbox.stack.home import StackHome
+from tests.integration.airflow_harness import BACK_SECONDS, linked_project, people_of, running_stack, wait
 from tests.integration.airflow_people import People
-from tests.integration.airflow_stage import BACK_SECONDS, linked_project, people_of, running_stack, wait
 
 TABLES = ("events", "session_start", "install", "purchase")
 #: The column of a table that is declared with a wrong path at first, and the path that is right.

@@ -1,4 +1,4 @@
-"""Gold under Airflow's own processes: dates built by its own backfill, and a run that misses its deadline told."""
+"""Gold under Airflow's own processes: a backfill by date, and the alert of a missed deadline."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from deltaworks.operations.airflow_resources import DagRun
 from deltaworks.tables.lake import Lake
 from deltaworks.tables.log import commit_history
 from sandbox.stack.environment import process_environment
+from tests.integration.airflow_harness import GOLD, AirflowHarness, running_harness, wait
 from tests.integration.airflow_people import People
-from tests.integration.airflow_stage import GOLD, Stage, running_stage, wait
 
 pytestmark = pytest.mark.integration
 BUILD_SECONDS = 240.0
@@ -25,16 +25,16 @@ GOLD_DAG, REFRESH = names.gold_dag_id("clicks"), names.operation_dag_id("refresh
 
 
 @pytest.fixture(scope="module")
-def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
-    with running_stage(tmp_path_factory.mktemp("project"), more=GOLD) as stage:
-        assert stage.queue
-        stage.await_progress(20)
-        yield stage
+def harness(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AirflowHarness]:
+    with running_harness(tmp_path_factory.mktemp("project"), more=GOLD) as harness:
+        assert harness.queue
+        harness.await_progress(20)
+        yield harness
 
 
 @pytest.fixture
-def people(stage: Stage) -> Iterator[People]:
-    with stage.people() as people:
+def people(harness: AirflowHarness) -> Iterator[People]:
+    with harness.people() as people:
         yield people
 
 
@@ -42,9 +42,9 @@ def backfilled(people: People) -> list[DagRun]:
     return [run for run in people.dag_runs(GOLD_DAG) if run.run_id.startswith("backfill__")]
 
 
-def builds(stage: Stage) -> list[dict[str, int]]:
+def builds(harness: AirflowHarness) -> list[dict[str, int]]:
     """What each build of the gold table was made from, the newest first."""
-    lake, key = Lake(stage.catalog.environment.lake), paths.table("clicks", "per_day")
+    lake, key = Lake(harness.catalog.environment.lake), paths.table("clicks", "per_day")
     table = lake.open(key)
     if table is None:
         return []
@@ -53,13 +53,13 @@ def builds(stage: Stage) -> list[dict[str, int]]:
 
 
 @pytest.mark.timeout(520)
-def test_airflows_own_backfill_builds_the_dates_it_names(stage: Stage, people: People) -> None:
+def test_airflows_backfill_builds_its_dates(harness: AirflowHarness, people: People) -> None:
     command = ["backfill", "create", "--dag-id", GOLD_DAG, "--from-date", "2023-11-14", "--to-date", "2023-11-15"]
 
     done = subprocess.run(
         [sys.executable, "-m", "airflow", *command],
-        env=process_environment(stage.home),
-        cwd=stage.home.run,
+        env=process_environment(harness.home),
+        cwd=harness.home.run,
         capture_output=True,
         text=True,
         timeout=120,
@@ -71,36 +71,36 @@ def test_airflows_own_backfill_builds_the_dates_it_names(stage: Stage, people: P
     for run in backfilled(people):
         assert people.wait_for_run(GOLD_DAG, run.run_id, timeout_seconds=BUILD_SECONDS).state == "success"
     # A date that is built alone leaves what the others were built from as it was.
-    newest, first = builds(stage)[0], builds(stage)[-1]
+    newest, first = builds(harness)[0], builds(harness)[-1]
     assert newest == first
-    answers = Lake(stage.catalog.environment.lake).rows(paths.table("clicks", "per_day"))
+    answers = Lake(harness.catalog.environment.lake).rows(paths.table("clicks", "per_day"))
     assert answers is not None
     assert {str(row["event_date"]) for row in answers.to_pylist()} == {"2023-11-14"}
 
 
 @pytest.mark.timeout(400)
-def test_a_run_that_misses_its_deadline_is_told_and_its_end_ends_that(stage: Stage, people: People) -> None:
+def test_a_missed_deadline_is_alerted_and_resolved_by_the_runs_end(harness: AirflowHarness, people: People) -> None:
     people.trigger(GOLD_DAG, run_id="late")
 
     wait(
-        lambda: ("DEADLINE_MISSED", GOLD_DAG, "raised") in stage.told(),
+        lambda: ("DEADLINE_MISSED", GOLD_DAG, "raised") in harness.told(),
         "the deadline of three seconds passed in silence",
         60,
     )
 
     assert people.wait_for_run(GOLD_DAG, "late", timeout_seconds=BUILD_SECONDS).state == "success"
-    wait(lambda: ("DEADLINE_MISSED", GOLD_DAG, "resolved") in stage.told(), "its end was not told", 60)
+    wait(lambda: ("DEADLINE_MISSED", GOLD_DAG, "resolved") in harness.told(), "its end was not told", 60)
 
 
 @pytest.mark.timeout(520)
-def test_an_edited_table_is_counted_by_default_and_swapped_in_from_a_shadow_when_told(
-    stage: Stage, people: People
+def test_a_gold_refresh_is_a_dry_run_by_default_and_swaps_a_shadow_on_request(
+    harness: AirflowHarness, people: People
 ) -> None:
     people.trigger(GOLD_DAG, run_id="before")
     assert people.wait_for_run(GOLD_DAG, "before", timeout_seconds=BUILD_SECONDS).state == "success"
-    lake, key = Lake(stage.catalog.environment.lake), paths.table("clicks", "per_day")
+    lake, key = Lake(harness.catalog.environment.lake), paths.table("clicks", "per_day")
     before = _version(lake, key)
-    sql = stage.home.project / "include" / "pipelines" / "clicks" / "per_day.sql"
+    sql = harness.home.project / "include" / "pipelines" / "clicks" / "per_day.sql"
     sql.write_text("SELECT event_date, 'second' AS edition, count(*) AS clicks FROM clicks GROUP BY event_date")
     form = {"tables": ["per_day"]}
 
@@ -113,7 +113,7 @@ def test_an_edited_table_is_counted_by_default_and_swapped_in_from_a_shadow_when
     answers = lake.rows(key)
     assert answers is not None
     assert {row["edition"] for row in answers.to_pylist()} == {"second"}
-    assert 0 < sum(row["clicks"] for row in answers.to_pylist()) <= len(stage.rows())
+    assert 0 < sum(row["clicks"] for row in answers.to_pylist()) <= len(harness.rows())
     assert find_shadows(lake, "clicks", "per_day").numbers == ()
 
 

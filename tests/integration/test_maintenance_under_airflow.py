@@ -1,5 +1,4 @@
-"""Maintenance under Airflow's own processes: what deletes early waits for a person, jobs share one slot, runs of a DAG
-follow one another, and a task that fails is told until a run of it succeeds."""
+"""Maintenance under Airflow's own processes: approvals of early deletion, and runs that share one slot."""
 
 from __future__ import annotations
 
@@ -13,8 +12,8 @@ from deltaworks.control.home import PipelineHome
 from deltaworks.errors import ConfigError, ContractError
 from deltaworks.tables.lake import Lake
 from tests.integration.aged_files import KEY, AgedFiles, age_files, data_files
+from tests.integration.airflow_harness import AirflowHarness, running_harness, wait
 from tests.integration.airflow_people import People, Slot
-from tests.integration.airflow_stage import Stage, running_stage, wait
 
 pytestmark = pytest.mark.integration
 NIGHT = names.maintenance_dag_id("clicks")
@@ -30,22 +29,22 @@ NIGHT_SECONDS = 240.0
 
 
 @pytest.fixture(scope="module")
-def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
-    with running_stage(tmp_path_factory.mktemp("project"), more="maintenance: {optimize: false}\n") as stage:
-        assert stage.queue
-        stage.await_progress(50)
-        stage.settle()
-        yield stage
+def harness(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AirflowHarness]:
+    with running_harness(tmp_path_factory.mktemp("project"), more="maintenance: {optimize: false}\n") as harness:
+        assert harness.queue
+        harness.await_progress(50)
+        harness.settle()
+        yield harness
 
 
 @pytest.fixture(scope="module")
-def aged(stage: Stage) -> AgedFiles:
-    return age_files(stage)
+def aged(harness: AirflowHarness) -> AgedFiles:
+    return age_files(harness)
 
 
 @pytest.fixture
-def people(stage: Stage) -> Iterator[People]:
-    with stage.people() as people:
+def people(harness: AirflowHarness) -> Iterator[People]:
+    with harness.people() as people:
         yield people
 
 
@@ -70,37 +69,37 @@ def await_question(people: People, dag_id: str, run_id: str, task_id: str) -> st
 
 
 @pytest.mark.timeout(520)
-def test_a_task_that_fails_is_told_until_a_run_of_it_succeeds_and_a_no_deletes_nothing(
-    stage: Stage, aged: AgedFiles, people: People
+def test_a_failed_task_is_alerted_until_it_succeeds_and_a_rejection_deletes_nothing(
+    harness: AirflowHarness, aged: AgedFiles, people: People
 ) -> None:
-    before, subject = data_files(stage), f"{VACUUM}.count"
+    before, subject = data_files(harness), f"{VACUUM}.count"
 
     people.trigger(VACUUM, conf=SHORT, run_id="without-a-reason")
     assert people.wait_for_run(VACUUM, "without-a-reason", timeout_seconds=NIGHT_SECONDS).state == "failed"
 
-    wait(lambda: ("JOB_FAILED", subject, "raised") in stage.told(), "nobody was told of the task that failed", 60)
+    wait(lambda: ("JOB_FAILED", subject, "raised") in harness.told(), "nobody was told of the task that failed", 60)
     assert state_of(people, VACUUM, "without-a-reason", ASKS) == "upstream_failed"
-    assert ("JOB_FAILED", subject, "resolved") not in stage.told()
+    assert ("JOB_FAILED", subject, "resolved") not in harness.told()
 
     people.trigger(VACUUM, conf=SHORT | REASON, run_id="rejected")
     await_question(people, VACUUM, "rejected", ASKS)
-    wait(lambda: ("JOB_FAILED", subject, "resolved") in stage.told(), "its success was not told", 60)
+    wait(lambda: ("JOB_FAILED", subject, "resolved") in harness.told(), "its success was not told", 60)
     people.answer(VACUUM, "rejected", ASKS, "Reject")
 
     assert people.wait_for_run(VACUUM, "rejected", timeout_seconds=60).state == "success"
     assert state_of(people, VACUUM, "rejected", DELETES) == "skipped"
-    assert data_files(stage) == before
-    assert [notification[2] for notification in stage.told() if notification[:2] == ("JOB_FAILED", subject)] == [
+    assert data_files(harness) == before
+    assert [notification[2] for notification in harness.told() if notification[:2] == ("JOB_FAILED", subject)] == [
         "raised",
         "resolved",
     ]
 
 
 @pytest.mark.timeout(520)
-def test_a_question_that_is_marked_as_successful_is_no_answer_and_deletes_nothing(
-    stage: Stage, aged: AgedFiles, people: People
+def test_a_question_marked_as_successful_is_not_an_approval(
+    harness: AirflowHarness, aged: AgedFiles, people: People
 ) -> None:
-    before = data_files(stage)
+    before = data_files(harness)
     people.trigger(VACUUM, conf=SHORT | REASON, run_id="marked")
     await_question(people, VACUUM, "marked", ASKS)
 
@@ -109,14 +108,14 @@ def test_a_question_that_is_marked_as_successful_is_no_answer_and_deletes_nothin
     assert people.wait_for_run(VACUUM, "marked", timeout_seconds=NIGHT_SECONDS).state == "failed"
     assert state_of(people, VACUUM, "marked", ASKS) == "success"
     assert state_of(people, VACUUM, "marked", DELETES) == "failed"
-    assert data_files(stage) == before
+    assert data_files(harness) == before
 
 
 @pytest.mark.timeout(520)
-def test_runs_follow_one_another_in_one_slot_and_only_a_yes_deletes(
-    stage: Stage, aged: AgedFiles, people: People
+def test_runs_share_one_slot_and_only_an_approval_deletes(
+    harness: AirflowHarness, aged: AgedFiles, people: People
 ) -> None:
-    before, rows = data_files(stage), sorted(stage.rows())
+    before, rows = data_files(harness), sorted(harness.rows())
     people.trigger(VACUUM, conf=SHORT | REASON, run_id="first")
     people.trigger(VACUUM, conf={"tables": ["clicks"]}, run_id="second")
 
@@ -127,14 +126,14 @@ def test_runs_follow_one_another_in_one_slot_and_only_a_yes_deletes(
     assert "the disk is full" in body
     wait(lambda: people.occupied(POOL) == (0, 1), "what waits for a person holds the slot", 120)
     assert people.dag_run(VACUUM, "second").state == "queued"
-    assert data_files(stage) == before
+    assert data_files(harness) == before
 
     people.answer(VACUUM, "first", ASKS, "Approve")
     first = people.wait_for_run(VACUUM, "first", timeout_seconds=NIGHT_SECONDS)
     assert first.state == "success"
-    assert before - data_files(stage) == aged.deletable
-    assert sorted(stage.rows()) == rows
-    approval = PipelineHome.open(stage.catalog.environment.lake, "clicks").approvals
+    assert before - data_files(harness) == aged.deletable
+    assert sorted(harness.rows()) == rows
+    approval = PipelineHome.open(harness.catalog.environment.lake, "clicks").approvals
     with pytest.raises(ContractError, match="APPROVAL_EXPIRED"):
         approval.valid_approval("vacuum_tables", "first")
 
@@ -143,7 +142,7 @@ def test_runs_follow_one_another_in_one_slot_and_only_a_yes_deletes(
     assert first.end is not None
     assert second.start is not None
     assert second.start >= first.end
-    assert before - data_files(stage) == aged.deletable, "the second run only counts"
+    assert before - data_files(harness) == aged.deletable, "the second run only counts"
     slots = [slot for run in ("first", "second") for slot in people.slots(VACUUM, run) if slot.task_id != ASKS]
     assert {slot.pool for slot in slots} == {POOL}
     assert in_turn(slots)
@@ -151,7 +150,7 @@ def test_runs_follow_one_another_in_one_slot_and_only_a_yes_deletes(
 
 @pytest.mark.timeout(400)
 @pytest.mark.parametrize("slots", [1, 2], ids=["protected", "without"])
-def test_jobs_of_two_dags_share_one_slot(stage: Stage, people: People, slots: int) -> None:
+def test_jobs_of_two_dags_share_one_slot(harness: AirflowHarness, people: People, slots: int) -> None:
     night, back = f"night-{slots}", f"back-{slots}"
     form = {"table": "clicks", "to_batch": 0, "repair": "none", "dry_run": False}
     people.resize(POOL, slots)
@@ -168,7 +167,7 @@ def test_jobs_of_two_dags_share_one_slot(stage: Stage, people: People, slots: in
 
     taken = [
         *people.slots(NIGHT, night),
-        *(slot for slot in people.slots(BACK, back) if slot.task_id in ("count", "requested")),
+        *(slot for slot in people.slots(BACK, back) if slot.task_id in ("count", "dry_run_gate")),
     ]
     assert in_turn(taken) == (slots == 1)
 
@@ -180,16 +179,14 @@ def in_turn(slots: list[Slot]) -> bool:
 
 
 @pytest.mark.timeout(400)
-def test_a_restore_takes_a_form_asks_with_what_it_counted_and_does_that_only_after_a_yes(
-    stage: Stage, people: People
-) -> None:
-    kept = sorted(stage.rows())
-    table = Lake(stage.catalog.environment.lake).open(KEY)
+def test_a_restore_asks_with_its_count_and_runs_only_after_approval(harness: AirflowHarness, people: People) -> None:
+    kept = sorted(harness.rows())
+    table = Lake(harness.catalog.environment.lake).open(KEY)
     assert table is not None
-    stage.send()
-    stage.await_progress(len(kept))
-    stage.settle()
-    landed = sorted(stage.rows())
+    harness.send()
+    harness.await_progress(len(kept))
+    harness.settle()
+    landed = sorted(harness.rows())
     form = {"table": "clicks", "to_version": table.version(), "repair": "none", "reason": "a bad deploy"}
     form |= {"dry_run": False}
     with pytest.raises(ConfigError, match="AIRFLOW_REFUSED"):
@@ -199,13 +196,13 @@ def test_a_restore_takes_a_form_asks_with_what_it_counted_and_does_that_only_aft
         people.trigger(BACK, conf=form, run_id=answer)
         body = await_question(people, BACK, answer, "approve")
         assert f"| clicks | clicks | True | {len(landed) - len(kept)} |" in body
-        assert sorted(stage.rows()) == landed
+        assert sorted(harness.rows()) == landed
         people.answer(BACK, answer, "approve", answer)
         assert people.wait_for_run(BACK, answer, timeout_seconds=120).state == "success"
-        assert sorted(stage.rows()) == expected
+        assert sorted(harness.rows()) == expected
 
-    stage.send()
-    stage.await_progress(len(kept))
-    sent = stage.sender.close()
-    wait(lambda: sent - 1 in stage.rows(), "the stream does not continue after the restore", 120)
-    assert sorted(stage.rows()) == [*kept, *range(len(landed), sent)]
+    harness.send()
+    harness.await_progress(len(kept))
+    sent = harness.sender.close()
+    wait(lambda: sent - 1 in harness.rows(), "the stream does not continue after the restore", 120)
+    assert sorted(harness.rows()) == [*kept, *range(len(landed), sent)]

@@ -1,5 +1,4 @@
-"""Mutations under Airflow's own processes, beside the stream that lands activities and requests all the while: every
-row ends as a replay of all of them in order says."""
+"""Mutations under Airflow's own processes during a running stream: every row equals a replay of all requests."""
 
 from __future__ import annotations
 
@@ -30,8 +29,8 @@ from sandbox.demo.topic_sink import topic_sink
 from sandbox.servers.kafka_broker import BrokerAddress
 from sandbox.stack.home import StackHome
 from sandbox.stack.stack import status
+from tests.integration.airflow_harness import BACK_SECONDS, linked_project, people_of, running_stack, wait
 from tests.integration.airflow_people import People
-from tests.integration.airflow_stage import BACK_SECONDS, linked_project, people_of, running_stack, wait
 from tests.integration.engagement_rows import check_landed, check_mutated
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(900)]

@@ -1,6 +1,4 @@
-"""What people ask of a pipeline by forms of Airflow's own processes: landed objects read again by batches, by time and
-from the start, in place and into a shadow; a table put back; landed objects removed. A plain reading of the objects
-says what each table has to hold."""
+"""Recovery operations by Airflow's forms: reprocess by batches, time and from the start, restore, and clean."""
 
 from __future__ import annotations
 
@@ -11,8 +9,8 @@ import pytest
 
 from deltaworks.airflow import names
 from deltaworks.sources.objects.file_event_log import file_events_key
+from tests.integration.airflow_harness import wait
 from tests.integration.airflow_people import People
-from tests.integration.airflow_stage import wait
 from tests.integration.games_stage import JOB_SECONDS, MISTAKEN, UNCLAIMED, UNFIT, GamesStage, running_games
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
@@ -34,9 +32,7 @@ def people(games: GamesStage) -> Iterator[People]:
         yield people
 
 
-def test_from_the_start_into_a_shadow_is_counted_first_and_leaves_the_tables_as_they_are(
-    games: GamesStage, people: People
-) -> None:
+def test_a_reprocess_into_a_shadow_counts_first_and_keeps_the_tables(games: GamesStage, people: People) -> None:
     before = games.versions()
     form = {"from_start": True, "shadow": True, "tables": list(MISTAKEN), "exact": True}
     people.run(REPROCESS, "counted", form, seconds=JOB_SECONDS)
@@ -53,7 +49,7 @@ def test_from_the_start_into_a_shadow_is_counted_first_and_leaves_the_tables_as_
         assert games.rows(f"{table}__beside") == games.owed(table, read_again=games.keys)
 
 
-def test_batches_are_read_again_in_place_and_no_others(games: GamesStage, people: People) -> None:
+def test_only_selected_batches_are_reprocessed_in_place(games: GamesStage, people: People) -> None:
     # With another declaration than the stream's nothing is replaced.
     games.restart(people)
     keys = games.keys_of_batches(0, 0)
@@ -65,9 +61,7 @@ def test_batches_are_read_again_in_place_and_no_others(games: GamesStage, people
     games.check()
 
 
-def test_objects_with_events_of_a_date_are_read_again_and_a_table_goes_back_to_before_that(
-    games: GamesStage, people: People
-) -> None:
+def test_objects_of_a_date_are_reprocessed_and_the_table_is_restored(games: GamesStage, people: People) -> None:
     dates = sorted({event.date for event in games.landed})
     keys = frozenset(event.key for event in games.landed if event.date == dates[1])
     before, then = games.read_again["session_start"], datetime.now(UTC)
@@ -89,7 +83,7 @@ def test_objects_with_events_of_a_date_are_read_again_and_a_table_goes_back_to_b
     games.check()
 
 
-def test_from_the_start_in_place_every_row_is_as_declared_now(games: GamesStage, people: People) -> None:
+def test_a_complete_reprocess_in_place_applies_the_current_declaration(games: GamesStage, people: People) -> None:
     assert games.rows("events") != games.owed("events", read_again=games.keys)
 
     people.run(REPROCESS, "everything", {"from_start": True, "dry_run": False}, seconds=JOB_SECONDS)
@@ -98,7 +92,7 @@ def test_from_the_start_in_place_every_row_is_as_declared_now(games: GamesStage,
     games.check()
 
 
-def test_only_landed_objects_that_are_old_and_that_nothing_needs_are_removed(games: GamesStage, people: People) -> None:
+def test_only_old_landed_objects_without_readers_are_removed(games: GamesStage, people: People) -> None:
     landing = games.landing
     old = _age(games, date(2024, 3, 2)) | {UNFIT, UNCLAIMED}
     removable = old - {UNFIT, UNCLAIMED}

@@ -1,5 +1,6 @@
-"""Gold of one pipeline that reads gold of another, under Airflow's own processes: the one is built after the other by
-Airflow's assets, dates are built again by its backfills, and what a pipeline can never do has no DAG."""
+"""Gold that reads gold of another pipeline under Airflow's own processes: it is built after it, and for changed dates
+only.
+"""
 
 from __future__ import annotations
 
@@ -21,8 +22,8 @@ from deltaworks.specs.catalog import Catalog
 from deltaworks.tables.lake import Lake
 from sandbox.demo.landing_sink import landing_sink
 from sandbox.stack.home import StackHome
+from tests.integration.airflow_harness import BACK_SECONDS, clicks_project, people_of, running_stack, wait
 from tests.integration.airflow_people import People
-from tests.integration.airflow_stage import BACK_SECONDS, clicks_project, people_of, running_stack, wait
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
 BUILD_SECONDS = 300.0
@@ -52,7 +53,7 @@ DATES = [date(2023, 11, day) for day in (14, 15, 16)]
 
 
 @dataclass
-class Stage:
+class AirflowHarness:
     """Two pipelines, and how many clicks of each date have landed."""
 
     home: StackHome
@@ -99,22 +100,22 @@ class Stage:
 
 
 @pytest.fixture(scope="module")
-def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
+def harness(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AirflowHarness]:
     project = clicks_project(tmp_path_factory.mktemp("project"), more=PER_DAY)
     digest = project / "include" / "pipelines" / "digest"
     digest.mkdir()
     (digest / "pipeline.yaml").write_text(DIGEST)
     (digest / "doubled.sql").write_text(DOUBLED)
     with running_stack(project) as (home, catalog):
-        stage = Stage(home, catalog)
+        harness = AirflowHarness(home, catalog)
         for day, count in zip(DATES, (30, 20, 10), strict=True):
-            stage.land(day, count)
-        yield stage
+            harness.land(day, count)
+        yield harness
 
 
 @pytest.fixture
-def people(stage: Stage) -> Iterator[People]:
-    with people_of(stage.home) as people:
+def people(harness: AirflowHarness) -> Iterator[People]:
+    with people_of(harness.home) as people:
         yield people
 
 
@@ -130,38 +131,38 @@ def await_followed(people: People, runs: int) -> None:
         assert people.wait_for_run(DIGEST_GOLD, run.run_id, timeout_seconds=BUILD_SECONDS).state == "success"
 
 
-def test_gold_is_built_after_gold_of_another_pipeline_that_it_reads(stage: Stage, people: People) -> None:
-    assert stage.rows("digest", "doubled") == []
+def test_gold_is_built_after_the_other_pipelines_gold_it_reads(harness: AirflowHarness, people: People) -> None:
+    assert harness.rows("digest", "doubled") == []
 
     people.run(CLICKS_GOLD, "first", {}, seconds=BUILD_SECONDS)
     await_followed(people, 1)
 
-    stage.check()
+    harness.check()
 
 
-def test_only_the_dates_that_changed_are_built_again_in_both(stage: Stage, people: People) -> None:
-    versions = {table: stage.version(*table) for table in (("clicks", "per_day"), ("digest", "doubled"))}
-    stage.land(DATES[1], 7)
+def test_only_changed_dates_are_rebuilt_in_both(harness: AirflowHarness, people: People) -> None:
+    versions = {table: harness.version(*table) for table in (("clicks", "per_day"), ("digest", "doubled"))}
+    harness.land(DATES[1], 7)
 
     people.run(CLICKS_GOLD, "second", {}, seconds=BUILD_SECONDS)
     await_followed(people, 2)
 
-    stage.check()
+    harness.check()
     for table, version in versions.items():
-        assert stage.dates_written(*table, after=version) == [{str(DATES[1])}]
+        assert harness.dates_written(*table, after=version) == [{str(DATES[1])}]
 
 
-def test_a_build_that_found_nothing_lets_those_that_follow_look_and_write_nothing(stage: Stage, people: People) -> None:
-    before = stage.version("digest", "doubled")
+def test_a_build_without_changes_makes_its_followers_write_nothing(harness: AirflowHarness, people: People) -> None:
+    before = harness.version("digest", "doubled")
 
     people.run(CLICKS_GOLD, "third", {}, seconds=BUILD_SECONDS)
     await_followed(people, 3)
 
-    assert stage.version("digest", "doubled") == before
+    assert harness.version("digest", "doubled") == before
 
 
-def test_a_backfill_by_the_api_builds_the_partitions_of_its_dates_and_no_others(stage: Stage, people: People) -> None:
-    before = stage.version("clicks", "per_day")
+def test_a_backfill_by_the_api_builds_only_the_partitions_of_its_dates(harness: AirflowHarness, people: People) -> None:
+    before = harness.version("clicks", "per_day")
 
     people.backfill(CLICKS_GOLD, DATES[1], DATES[2])
 
@@ -171,15 +172,15 @@ def test_a_backfill_by_the_api_builds_the_partitions_of_its_dates_and_no_others(
     wait(lambda: len(runs()) == 2, "Airflow makes no run for each date", 60)
     for run in runs():
         assert people.wait_for_run(CLICKS_GOLD, run.run_id, timeout_seconds=BUILD_SECONDS).state == "success"
-    assert stage.dates_written("clicks", "per_day", after=before) == [{str(DATES[1])}, {str(DATES[2])}]
-    stage.check()
+    assert harness.dates_written("clicks", "per_day", after=before) == [{str(DATES[1])}, {str(DATES[2])}]
+    harness.check()
 
 
-def test_what_a_pipeline_can_never_do_has_no_dag(stage: Stage, people: People) -> None:
+def test_an_unavailable_operation_has_no_dag(harness: AirflowHarness, people: People) -> None:
     dags = {dag.dag_id for dag in people.dags()}
     assert people.import_errors() == ()
 
-    for name, spec in stage.catalog.pipelines.items():
+    for name, spec in harness.catalog.pipelines.items():
         offered = {item.name for item in OPERATIONS.values() if f"{item.name}__{name}" in dags}
         expected = {
             item.name for item in OPERATIONS.values() if item.scope == "pipeline" and not unavailable_reason(item, spec)

@@ -1,4 +1,4 @@
-"""One small stream under Airflow's own processes, a sender that never rests, and what tests look at in both."""
+"""A small stream under Airflow's own processes, a continuous sender, and accessors for tests."""
 
 from __future__ import annotations
 
@@ -132,8 +132,8 @@ class Sender:
 
 
 @dataclass
-class Stage:
-    """The running stack and what the tests look at in it."""
+class AirflowHarness:
+    """The running stack with its sender, catalog and notifications."""
 
     home: StackHome
     catalog: Catalog
@@ -248,18 +248,18 @@ def running_stack(project: Path, *, variables: Mapping[str, str] | None = None) 
 
 
 @contextmanager
-def running_stage(folder: Path, *, more: str = "") -> Iterator[Stage]:
+def running_harness(folder: Path, *, more: str = "") -> Iterator[AirflowHarness]:
     """A stack of its own in the new folder, with its stream and its sender; all of it ends with the block.
 
     Args:
         more: what the pipeline declares besides.
     """
     with running_stack(clicks_project(folder, more=more)) as (home, catalog):
-        stage = Stage(home, catalog, Sender(catalog))
+        harness = AirflowHarness(home, catalog, Sender(catalog))
         try:
-            yield stage
+            yield harness
         finally:
-            stage.sender.close()
+            harness.sender.close()
 
 
 @contextmanager

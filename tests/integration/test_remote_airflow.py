@@ -1,4 +1,4 @@
-"""Commands on a machine without a stack: they reach Airflow by what their environment declares, and by nothing else."""
+"""Commands on a machine without a stack: they reach Airflow only by their environment's declaration."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from deltaworks.control.health.stop import StopFlag
 from deltaworks.control.objects import open_objects
 from deltaworks.operations.airflow_login import CONNECTION_VARIABLE
 from deltaworks.specs.catalog import PROJECT_ROOT
+from tests.integration.airflow_harness import BACK_SECONDS, PIPELINE, AirflowHarness, alive, running_harness, wait
 from tests.integration.airflow_people import People
-from tests.integration.airflow_stage import BACK_SECONDS, PIPELINE, Stage, alive, running_stage, wait
 
 pytestmark = pytest.mark.integration
 DAG, VACUUM = "stream__clicks", "vacuum_tables__clicks"
@@ -28,7 +28,7 @@ DECLARED = "airflow: {url: env:URL_OF_AIRFLOW, username: env:USER_OF_AIRFLOW, pa
 
 
 @dataclass
-class Elsewhere:
+class RemoteMachine:
     """A checkout of the same pipeline, and of one more, with an environment that declares the stack's Airflow."""
 
     folder: Path
@@ -53,21 +53,21 @@ class Elsewhere:
 
 
 @pytest.fixture(scope="module")
-def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
-    with running_stage(tmp_path_factory.mktemp("project")) as stage:
-        yield stage
+def harness(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AirflowHarness]:
+    with running_harness(tmp_path_factory.mktemp("project")) as harness:
+        yield harness
 
 
 @pytest.fixture
-def people(stage: Stage) -> Iterator[People]:
-    with stage.people() as people:
+def people(harness: AirflowHarness) -> Iterator[People]:
+    with harness.people() as people:
         yield people
 
 
 @pytest.fixture(scope="module")
-def elsewhere(stage: Stage, tmp_path_factory: pytest.TempPathFactory) -> Elsewhere:
+def remote(harness: AirflowHarness, tmp_path_factory: pytest.TempPathFactory) -> RemoteMachine:
     folder = tmp_path_factory.mktemp("elsewhere")
-    here = stage.home.project / "include"
+    here = harness.home.project / "include"
     shutil.copytree(here / "pipelines", folder / "include" / "pipelines")
     shutil.copytree(here / "relays", folder / "include" / "relays")
     other = folder / "include" / "pipelines" / "clicks_2" / "pipeline.yaml"
@@ -76,7 +76,7 @@ def elsewhere(stage: Stage, tmp_path_factory: pytest.TempPathFactory) -> Elsewhe
     environment = (here / "environments" / "local.yaml").read_text().replace("environment: local", "environment: far")
     (folder / "include" / "environments").mkdir()
     (folder / "include" / "environments" / "far.yaml").write_text(environment + DECLARED)
-    with stage.people() as airflow:
+    with harness.people() as airflow:
         login = airflow.login
     variables = {name: value for name, value in os.environ.items() if name != CONNECTION_VARIABLE} | {
         "PYTHONPATH": str(PROJECT_ROOT / "include"),
@@ -88,7 +88,7 @@ def elsewhere(stage: Stage, tmp_path_factory: pytest.TempPathFactory) -> Elsewhe
         "USER_OF_AIRFLOW": login.username,
         "PASSWORD_OF_AIRFLOW": login.password,
     }
-    return Elsewhere(folder, variables)
+    return RemoteMachine(folder, variables)
 
 
 def is_paused(people: People) -> bool:
@@ -98,50 +98,52 @@ def is_paused(people: People) -> bool:
 
 
 @pytest.mark.timeout(900)
-def test_a_stream_is_stopped_started_and_restarted(stage: Stage, people: People, elsewhere: Elsewhere) -> None:
-    first = stage.await_progress(len(stage.rows()))
+def test_a_stream_is_stopped_started_and_restarted(
+    harness: AirflowHarness, people: People, remote: RemoteMachine
+) -> None:
+    first = harness.await_progress(len(harness.rows()))
 
-    said, _ = elsewhere.run("stop", "clicks")
+    said, _ = remote.run("stop", "clicks")
     assert "clicks is stopped." in said
     assert is_paused(people)
     wait(lambda: not alive(first.pid), "the driver outlived its stop", 60)
 
-    elsewhere.run("start", "clicks")
+    remote.run("start", "clicks")
     assert not is_paused(people)
-    second = stage.await_progress(len(stage.rows()))
+    second = harness.await_progress(len(harness.rows()))
     assert second.pid != first.pid
 
-    said, _ = elsewhere.run("restart", "clicks")
+    said, _ = remote.run("restart", "clicks")
     assert "clicks may run again" in said
     assert not is_paused(people)
-    third = stage.await_progress(len(stage.rows()))
+    third = harness.await_progress(len(harness.rows()))
     assert third.pid != second.pid
     assert third.epoch > second.epoch
 
 
 @pytest.mark.timeout(900)
-def test_a_login_that_airflow_refuses_still_ends_the_stream_by_its_flag(
-    stage: Stage, people: People, elsewhere: Elsewhere
+def test_a_rejected_login_still_stops_the_stream_by_its_flag(
+    harness: AirflowHarness, people: People, remote: RemoteMachine
 ) -> None:
-    before = stage.await_progress(len(stage.rows()))
+    before = harness.await_progress(len(harness.rows()))
 
-    _, complained = elsewhere.run("stop", "clicks", exit_code=10, PASSWORD_OF_AIRFLOW="another-than-this")
+    _, complained = remote.run("stop", "clicks", exit_code=10, PASSWORD_OF_AIRFLOW="another-than-this")
 
     assert "AIRFLOW_LOGIN_REFUSED clicks has ended and stays stopped by its flag" in complained
     assert not is_paused(people)
-    flag = StopFlag(open_objects(stage.catalog.environment.lake), paths.pipeline_control("clicks", "stop.json"))
+    flag = StopFlag(open_objects(harness.catalog.environment.lake), paths.pipeline_control("clicks", "stop.json"))
     assert flag.read() is not None
     wait(lambda: not alive(before.pid), "the driver outlived its stop", BACK_SECONDS)
 
-    elsewhere.run("start", "clicks")
-    stage.await_progress(len(stage.rows()))
+    remote.run("start", "clicks")
+    harness.await_progress(len(harness.rows()))
 
 
 @pytest.mark.timeout(900)
-def test_an_operation_runs_in_airflow_and_its_results_come_back(stage: Stage, elsewhere: Elsewhere) -> None:
-    stage.await_progress(0)
+def test_an_operation_runs_in_airflow_and_returns_its_results(harness: AirflowHarness, remote: RemoteMachine) -> None:
+    harness.await_progress(0)
 
-    said, complained = elsewhere.run("vacuum", "clicks", "--tables", "clicks", "--in-airflow", "--json")
+    said, complained = remote.run("vacuum", "clicks", "--tables", "clicks", "--in-airflow", "--json")
 
     (record,) = json.loads(said)
     assert (record["table"], record["dry_run"]) == ("clicks", True)
@@ -150,12 +152,12 @@ def test_an_operation_runs_in_airflow_and_its_results_come_back(stage: Stage, el
 
 
 @pytest.mark.timeout(900)
-def test_an_operation_that_a_person_rejects_says_where_it_asks_and_is_no_success(
-    stage: Stage, people: People, elsewhere: Elsewhere
+def test_a_rejected_operation_links_its_question_and_fails(
+    harness: AirflowHarness, people: People, remote: RemoteMachine
 ) -> None:
-    stage.await_progress(0)
+    harness.await_progress(0)
 
-    with elsewhere.start("vacuum", "clicks", "--no-dry-run", "--in-airflow", "--wait-minutes", "8") as command:
+    with remote.start("vacuum", "clicks", "--no-dry-run", "--in-airflow", "--wait-minutes", "8") as command:
         assert command.stdout is not None
         lines: list[str] = []
         for line in command.stdout:
@@ -172,21 +174,21 @@ def test_an_operation_that_a_person_rejects_says_where_it_asks_and_is_no_success
 
 
 @pytest.mark.timeout(900)
-def test_an_operation_that_fails_in_airflow_is_answered_with_its_jobs_own_error(
-    stage: Stage, elsewhere: Elsewhere
+def test_an_operation_that_fails_in_airflow_returns_its_jobs_error(
+    harness: AirflowHarness, remote: RemoteMachine
 ) -> None:
-    stage.await_progress(0)
+    harness.await_progress(0)
 
     words = ("restore", "clicks", "clicks", "--to-version", "1", "--to-batch", "1", "--in-airflow")
-    _, complained = elsewhere.run(*words, exit_code=21)
+    _, complained = remote.run(*words, exit_code=21)
 
     assert re.search(r"DAG_RUN_FAILED restore__clicks run \S+ failed in count: \[RESTORE_POINT_INVALID\] ", complained)
     assert "Give --to-version, --to-time or --to-batch." in complained
 
 
 @pytest.mark.timeout(300)
-def test_a_dag_that_this_airflow_does_not_have_is_answered_with_the_nearest(elsewhere: Elsewhere) -> None:
-    _, complained = elsewhere.run("vacuum", "clicks_2", "--in-airflow", exit_code=10)
+def test_a_dag_unknown_to_this_airflow_is_rejected_with_the_closest_match(remote: RemoteMachine) -> None:
+    _, complained = remote.run("vacuum", "clicks_2", "--in-airflow", exit_code=10)
 
     assert "AIRFLOW_DAG_UNKNOWN" in complained
     assert f"did you mean {VACUUM!r}" in complained

@@ -1,5 +1,5 @@
-"""Twelve troubles under Airflow's own processes: the overview names each with its next step, and what its page offers
-mends it. What nothing that can be pressed mends is mended by the command or the edit that the page names.
+"""Twelve conditions under Airflow's own processes: the overview shows each with its next step, and its action or
+command resolves it.
 """
 
 from __future__ import annotations
@@ -33,18 +33,18 @@ from deltaworks.sources.objects.file_event_log import file_events_key
 from sandbox.demo.landing_sink import landing_sink
 from sandbox.servers.landing import LAKE_BUCKET
 from sandbox.stack.environment import process_environment
-from tests.integration.airflow_people import People
-from tests.integration.airflow_stage import (
+from tests.integration.airflow_harness import (
     BACK_SECONDS,
     PER_DAY,
     TOPIC,
-    Stage,
+    AirflowHarness,
     alive,
     ancestors,
     clicks_project,
     running_stack,
     wait,
 )
+from tests.integration.airflow_people import People
 from tests.integration.console_pages import Console, console_of
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(900)]
@@ -78,7 +78,7 @@ STREAM, FEW_SECONDS, TWO_MINUTES = "stream clicks", 90.0, 120.0
 
 
 @dataclass
-class Lake(Stage):
+class Lake(AirflowHarness):
     """The stage, whose events land when a test says so."""
 
     landed: int = 0
@@ -196,7 +196,7 @@ def command_in(text: str) -> str:
     return named[1]
 
 
-def test_a_broken_declaration_is_named_by_its_file_and_key_and_mended_by_the_edit(lake: Lake, console: Console) -> None:
+def test_an_invalid_declaration_is_shown_by_file_and_key_until_it_is_corrected(lake: Lake, console: Console) -> None:
     lake.edit("owner: tests", "ownr: tests")
 
     trouble = console.await_trouble("INVALID_DECLARATION", subject=STREAM)
@@ -209,7 +209,7 @@ def test_a_broken_declaration_is_named_by_its_file_and_key_and_mended_by_the_edi
     console.await_end(trouble)
 
 
-def test_a_dead_channel_is_mended_by_its_topic_and_what_waited_is_sent(
+def test_a_failing_channel_recovers_and_waiting_notifications_are_sent(
     lake: Lake, people: People, console: Console
 ) -> None:
     lake.edit("owner: tests", "ownr: tests")
@@ -231,7 +231,7 @@ def test_a_dead_channel_is_mended_by_its_topic_and_what_waited_is_sent(
     wait(lambda: ("STREAM_UNHEALTHY", STREAM, "raised") in lake.told(), "what waited was not sent", FEW_SECONDS)
 
 
-def test_late_gold_is_built(lake: Lake, people: People, console: Console) -> None:
+def test_stale_gold_is_built(lake: Lake, people: People, console: Console) -> None:
     late = (utc_now() - timedelta(hours=3)).isoformat()
     lake.objects.put(paths.gold_state("clicks", "per_day"), json.dumps({"at": late}).encode())
     lake.judged(people)
@@ -244,7 +244,7 @@ def test_late_gold_is_built(lake: Lake, people: People, console: Console) -> Non
     console.await_end(trouble)
 
 
-def test_a_task_of_a_night_that_failed_is_done_by_its_form(lake: Lake, people: People, console: Console) -> None:
+def test_a_failed_maintenance_task_is_run_by_its_form(lake: Lake, people: People, console: Console) -> None:
     torn = paths.reader_record("clicks", "clicks", "training")
     lake.objects.put(torn, b'{"torn')
     people.trigger("maintenance__clicks", run_id="night", conf={"vacuum_dry_run": False})
@@ -261,9 +261,7 @@ def test_a_task_of_a_night_that_failed_is_done_by_its_form(lake: Lake, people: P
 RUN_AND_RETRIES = 400.0
 
 
-def test_a_full_quarantine_lands_once_it_fits_and_is_held_against_the_stream_no_longer(
-    lake: Lake, console: Console
-) -> None:
+def test_quarantined_rows_are_landed_once_they_fit_and_the_alert_resolves(lake: Lake, console: Console) -> None:
     lake.land(60, name="bought")
     trouble = console.await_trouble("ROWS_QUARANTINED", subject=STREAM)
     assert lake.numbers("bought", "kind") == []
@@ -275,7 +273,7 @@ def test_a_full_quarantine_lands_once_it_fits_and_is_held_against_the_stream_no_
     console.await_end(trouble)
 
 
-def test_a_poison_table_is_resumed_once_it_is_mended_and_has_what_it_missed(lake: Lake, console: Console) -> None:
+def test_a_suspended_table_is_resumed_and_caught_up(lake: Lake, console: Console) -> None:
     before = len(lake.numbers("bought", "kind"))
     log = lake.file(paths.table("clicks", "bought")) / "_delta_log"
     newest = max(int(path.stem) for path in log.glob("*.json"))
@@ -305,7 +303,7 @@ def works(lake: Lake, beyond: int) -> bool:
     return beat is not None and beat.epoch > beyond and beat.state in ("running", "idle")
 
 
-def test_a_hung_driver_is_ended_by_a_restart_and_its_successor_goes_on(lake: Lake, console: Console) -> None:
+def test_a_hung_driver_is_restarted_and_its_successor_continues(lake: Lake, console: Console) -> None:
     beat = lake.await_progress(0)
     family = ancestors(beat.pid)
     for name in ("jvm", "driver"):
@@ -366,7 +364,7 @@ class Intruder:
         self._objects.put(self._key, record.encode())
 
 
-def test_a_lost_lease_is_named_and_the_stream_is_restarted_once_it_is_free(lake: Lake, console: Console) -> None:
+def test_a_lost_lease_is_shown_and_the_stream_restarts_once_it_is_free(lake: Lake, console: Console) -> None:
     before = epoch(lake)
     with Intruder(lake.objects, paths.lease(paths.pipeline_control("clicks"))):
         # Who has lost it may no longer write the heartbeat, and who has it writes none here.
@@ -380,7 +378,7 @@ def test_a_lost_lease_is_named_and_the_stream_is_restarted_once_it_is_free(lake:
     assert works(lake, before)
 
 
-def test_a_red_source_is_named_and_the_stream_waits_no_longer_once_it_is_mended(lake: Lake, console: Console) -> None:
+def test_a_failing_source_is_shown_and_the_stream_is_retried_after_its_repair(lake: Lake, console: Console) -> None:
     console.press("/actions/control_relay/landing?verb=stop", reason="its log is damaged")
     before, log = epoch(lake), lake.file(file_events_key("landing")) / "_delta_log"
     newest = max(log.glob("*.json"))
