@@ -1,4 +1,4 @@
-"""A collector as a process of its own: `python -m collector`, on free ports, with a declaration of the test's."""
+"""Runs a collector as a separate process, `python -m collector`, on free ports, with a test's declaration."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ START_SECONDS = 60
 
 
 def declaration(**more: Any) -> dict[str, Any]:
-    """A collector of one source, which ends at once when it is told to."""
+    """Returns a collector of one source that stops immediately."""
     source = {
         "pipeline": "games",
         "keys": [{"sha256": hashlib.sha256(KEY.encode()).hexdigest()}],
@@ -41,11 +41,7 @@ def declaration(**more: Any) -> dict[str, Any]:
 
 
 class CollectorProcess:
-    """Starts and ends a collector in front of a spool in `folder`.
-
-    Args:
-        entry: what Python runs instead of the module `collector`.
-    """
+    """Starts and stops a collector with a spool in `folder`."""
 
     def __init__(
         self,
@@ -66,13 +62,13 @@ class CollectorProcess:
         self.url = self.metrics_url = ""
 
     def launch(self) -> subprocess.Popen[str]:
-        """Start the process; it may end by itself."""
+        """Starts the process, which may end by itself."""
         command = [sys.executable, *self._entry, "edge", "--spool", str(self.spool), "--project", str(self._project)]
         variables = {**os.environ, "PYTHONPATH": f"{PROJECT_ROOT / 'include'}:{PROJECT_ROOT}"}
         return subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=variables, cwd=PROJECT_ROOT)
 
     def start(self) -> CollectorProcess:
-        """Start it, and wait until it listens."""
+        """Starts the process and waits until it listens."""
         self.process = self.launch()
         assert self.process.stdout is not None
         marker, _, places = self.process.stdout.readline().partition(" ")
@@ -83,23 +79,23 @@ class CollectorProcess:
         return self
 
     def client(self, **more: Any) -> httpx.Client:
-        """A client with the key."""
+        """Returns a client with the write key."""
         return httpx.Client(base_url=self.url, auth=(KEY, ""), timeout=30, **more)
 
     def kill(self) -> None:
-        """End it by kill -9."""
+        """Ends the process with kill -9."""
         if self.process is not None and self.process.poll() is None:
             self.process.kill()
             self.process.wait()
 
     def terminate(self) -> int:
-        """End it by SIGTERM; its exit code."""
+        """Ends the process with SIGTERM; returns its exit code."""
         assert self.process is not None
         self.process.send_signal(signal.SIGTERM)
         return self.process.wait(timeout=60)
 
     def recover_spool(self) -> RecoveredSpool:
-        """What the next process would find; the process has ended."""
+        """Returns the recovery result of the spool after the process ended."""
         folder = SpoolFolder.acquire(self.spool)
         try:
             return recover(folder)
@@ -107,7 +103,7 @@ class CollectorProcess:
             folder.close()
 
     def spooled_events(self) -> list[Any]:
-        """What lies in the spool, as the lake's parser reads it, in order; the process has ended."""
+        """Returns the events of the spool as the lake's parser reads them, in order, after the process ended."""
         self.recover_spool()
         segments = sorted(self.spool.glob("seg-*.wal"))
         return [

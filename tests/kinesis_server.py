@@ -1,4 +1,4 @@
-"""A corrected moto in place of Kinesis, and streams of a test's own on it."""
+"""A corrected moto in place of Kinesis, and separate streams per test."""
 
 from __future__ import annotations
 

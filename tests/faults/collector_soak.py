@@ -1,9 +1,9 @@
-"""The soak of a collector: twice as much comes in as its sink takes, which is cut off, slow and refusing meanwhile.
+"""The soak test of a collector: twice the input its sink accepts, with an unreachable, slow and refusing sink.
 
-`make soak COLLECTOR=1 MINUTES=20`. The collector is killed and stopped too. What its senders were answered is the
-truth: each of those events is once in bronze, or once in quarantine where nobody can read it, and numbers have no
-gaps. Prints what was done when, at the end what was offered and delivered, and `1 passed, 0 failed` or the opposite.
-It fails too where a disturbance met nothing or less came in than twice what the sink took.
+`make soak COLLECTOR=1 MINUTES=20`. The collector is also killed and stopped. Its acknowledgements are the truth: each
+    acknowledged event must be in bronze once, or in quarantine once if it is malformed, and numbers must have no gaps.
+    Prints the disturbances and, at the end, the events sent and delivered, and `1 passed, 0 failed` or the opposite.
+    Also fails if a disturbance met no traffic, or if less than twice the sink's capacity was sent.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ FAULTS = {
 
 
 class Senders:
-    """Post batches at a pace, one event of which is broken now and then, and note what was answered."""
+    """Posts batches at a given rate, some with a malformed event, and records the responses."""
 
     def __init__(self, harness: CollectorHarness, *, events_per_second: float) -> None:
         self.answered: set[str] = set()
@@ -64,7 +64,7 @@ class Senders:
             thread.start()
 
     def end(self) -> None:
-        """Send no more."""
+        """Stops sending."""
         self._ended.set()
         for thread in self._threads:
             thread.join()
@@ -89,7 +89,7 @@ class Senders:
                         self.answered |= set(ids)
 
     def _post(self, client: httpx.Client, lines: str) -> str:
-        """The code of the answer; empty where the events are taken."""
+        """Returns the error code of the response; empty if the events were accepted."""
         headers = {"content-type": "application/x-ndjson"}
         try:
             answer = client.post(f"{self._stage.url}/v1/events", content=lines, headers=headers)
@@ -99,7 +99,7 @@ class Senders:
 
 
 class Soak:
-    """Disturbs a stage, seeded: everything comes up once, in an order by chance, before anything comes up again."""
+    """Disturbs a harness, seeded: each disturbance runs once, in random order, before any repeats."""
 
     def __init__(self, harness: CollectorHarness, seed: int) -> None:
         self.met: Counter[str] = Counter()
@@ -113,7 +113,7 @@ class Soak:
         }
 
     def run(self, seconds: float) -> None:
-        """Disturb for so long, and beyond it until everything has met something."""
+        """Disturbs for the given time, and longer until every disturbance met traffic."""
         began = time.monotonic()
         end = began + seconds
         while time.monotonic() < end or self.missing:
@@ -127,7 +127,7 @@ class Soak:
 
     @property
     def missing(self) -> list[str]:
-        """What has not met anything yet."""
+        """Returns the disturbances that met no traffic."""
         return [name for name in self.disturbances if not self.met[name]]
 
     def _fault(self, fault: Fault) -> bool:
@@ -144,7 +144,7 @@ class Soak:
 
 
 def soak(root: Path, *, minutes: float, seed: int, spool_bytes: str) -> bool:
-    """One soak; whether everything was as it is to be."""
+    """Runs one soak; returns whether all checks passed."""
     sink_rate = CLOSE_BYTES / EVENT_BYTES / PUT_SECONDS
     with collector_harness(root, spool_bytes=spool_bytes, close_bytes=str(CLOSE_BYTES)) as harness:
         lake = CollectorLake(harness)
@@ -182,7 +182,7 @@ def report(
     delivered: int,
     seed: int,
 ) -> bool:
-    """Print what came of it."""
+    """Prints the result."""
     bronze, quarantine = lake.in_bronze(), lake.in_quarantine()
     verdict = check_collected(answered, sent, [*bronze, *quarantine])
     gaps = [process for process, seqs in lake.numbers().items() if seqs != list(range(1, len(seqs) + 1))]
@@ -202,7 +202,7 @@ def report(
 
 
 def main() -> int:
-    """Run it; the exit code."""
+    """Runs the soak; returns the exit code."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--minutes", type=float, default=20.0)
     parser.add_argument("--seed", type=int, default=int(os.environ.get("DELTAWORKS_FAULT_SEED", "20261121")))

@@ -1,6 +1,6 @@
-"""A collector is killed, its bucket is cut off, slow and refusing: what it acknowledged lands, and lands once.
+"""Kills a collector and makes its bucket unreachable, slow and refusing: acknowledged events land exactly once.
 
-DELTAWORKS_OUTAGE_SECONDS=1200 has the bucket away for twenty minutes.
+DELTAWORKS_OUTAGE_SECONDS=1200 makes the bucket unavailable for twenty minutes.
 """
 
 from __future__ import annotations

@@ -1,5 +1,4 @@
-"""Objects that a collector has landed vanish before any stream has read them: an hour later somebody is told which
-numbers are nowhere. Where nobody looks for gaps, nobody learns of it."""
+"""Objects of a collector vanish before a stream reads them: an hour later an alert names the lost event numbers."""
 
 from __future__ import annotations
 
@@ -44,7 +43,7 @@ tables:
 
 
 class Lake:
-    """The collector's lake: what a stream would land of its objects, by the parser of streams, and who is told what."""
+    """The collector's lake: landed events by the stream's parser, and the alerts raised."""
 
     def __init__(self, harness: CollectorHarness) -> None:
         self.stage = harness
@@ -63,7 +62,7 @@ class Lake:
         return [item["Key"] for page in pages for item in page.get("Contents", [])]
 
     def read(self) -> None:
-        """Land what the bucket has and the lake has not."""
+        """Lands new objects of the bucket."""
         spec = self.catalog.pipeline("shop")
         waiting = [key for key in self.keys() if key not in self._read]
         payloads = [Payload(number, key, self._lines(key)) for number, key in enumerate(waiting, len(self._read) + 1)]
@@ -75,7 +74,7 @@ class Lake:
         return gzip.decompress(self.stage.client.get_object(Bucket=BUCKET, Key=key)["Body"].read())
 
     def alerted_subjects(self, *, looked: bool = True) -> set[str]:
-        """Whom an alert is open of, two hours later, by what the look and the health check do every hour and minute."""
+        """Returns the subjects of open alerts two hours later, after the hourly gap check and the health check."""
         later = dt.datetime.now(dt.UTC) + dt.timedelta(hours=2, minutes=10)
         if looked:
             find_lost_events(self.catalog, self.objects, "edge", now=later)

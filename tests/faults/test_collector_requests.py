@@ -1,4 +1,4 @@
-"""The collector's door and spool as processes: killed, ended, on a full disk, beside clients that only take up room."""
+"""The collector's HTTP server and spool as processes: killed, stopped, on a full disk, with stalled clients."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Clients of browsers in a real Chromium against a collector's own process: the page's snippet, and Segment's SDK."""
+"""Browser clients in Chromium against a collector process: the documented snippet, and Segment's SDK."""
 
 from __future__ import annotations
 

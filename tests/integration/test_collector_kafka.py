@@ -1,4 +1,4 @@
-"""A collector's sink to a real broker: what is too large is set aside, and a broker that is away doubles nothing."""
+"""A collector's sink with a real broker: oversized events are dead letters, and an outage duplicates nothing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The SDKs of Segment and RudderStack, as PyPI has them, against a collector that is killed while they send."""
+"""The SDKs of Segment and RudderStack from PyPI, against a collector that is killed while they send."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A collector as a process of its own, before a bucket behind a proxy that makes faults."""
+"""Runs a collector as a separate process, with a bucket behind a fault-injecting proxy."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ sources:
 
 
 class CollectorHarness:
-    """A project with a collector, which is started and ended as often as a test likes. Of one thread but for `post`."""
+    """A project with a collector that can be started and stopped repeatedly. Not thread-safe, except for `post`."""
 
     def __init__(self, root: Path, proxy: FaultProxy, client: Any) -> None:
         self.root, self.proxy, self.client = root, proxy, client
@@ -64,11 +64,7 @@ class CollectorHarness:
         self._sent = 0
 
     def start(self, *, off: str = "") -> None:
-        """Start a process on what the last one left.
-
-        Args:
-            off: a protection of `personal_protections` that is taken away.
-        """
+        """Starts a process on the files of the former one."""
         program = ["tests.faults.harness.personal_protections", off] if off else ["deltaworks.cli"]
         command = [sys.executable, "-m", *program, "collect", "edge", "--spool", str(self.spool)]
         command += ["--host", "127.0.0.1", "--port", "0", "--metrics-port", "0", "--drain-seconds", "0"]
@@ -93,7 +89,7 @@ class CollectorHarness:
         self.metrics_url = f"http://127.0.0.1:{ports['metrics_port']}/metrics"
 
     def environment(self) -> dict[str, str]:
-        """What programs of this project are to see."""
+        """Returns the environment variables for programs of this project."""
         own = {
             "DELTAWORKS_PROJECT": str(self.root),
             "DELTAWORKS_HOME": str(self.root / "home"),
@@ -108,7 +104,7 @@ class CollectorHarness:
         return variables
 
     def end(self, number: int = signal.SIGTERM) -> int:
-        """End the process; its exit code."""
+        """Ends the process; returns its exit code."""
         assert self.process is not None
         self.process.send_signal(number)
         code = self.process.wait(timeout=90)
@@ -118,7 +114,7 @@ class CollectorHarness:
         return code
 
     def post(self, count: int = 20, *, size: int = 100) -> str:
-        """Post a batch of new events once; the code of the answer, empty where they are acknowledged."""
+        """Posts a batch of new events once; returns the error code, empty if they were acknowledged."""
         with self._lock:
             ids = [f"e{self._sent + number}" for number in range(count)]
             self._sent += count
@@ -146,7 +142,7 @@ class CollectorHarness:
 
     @contextmanager
     def load(self, threads: int = 3, *, size: int = 100) -> Iterator[None]:
-        """Post all the while, from several threads; a sender that is turned away waits a moment."""
+        """Posts continuously from several threads; a rejected sender waits a moment."""
         ended = threading.Event()
 
         def send() -> None:
@@ -165,7 +161,7 @@ class CollectorHarness:
                 sender.join()
 
     def landed_events(self) -> list[dict[str, Any]]:
-        """Every event of every object; of an object that was put twice, twice."""
+        """Returns every event of every object version."""
         events = []
         for page in self.client.get_paginator("list_object_versions").paginate(Bucket=BUCKET):
             for item in page.get("Versions", []):
@@ -174,7 +170,7 @@ class CollectorHarness:
         return events
 
     def check_landed(self) -> None:
-        """Every event that was acknowledged landed once, none that was not sent did, and no number came twice."""
+        """Checks that every acknowledged event landed once, no unsent event landed, and no number repeats."""
         landed = Counter(event["event_id"] for event in self.landed_events())
         numbers = Counter(
             (event["_collector"]["collector"], event["_collector"]["seq"]) for event in self.landed_events()
@@ -188,11 +184,11 @@ class CollectorHarness:
             assert seqs == list(range(1, len(seqs) + 1)), "numbers have gaps"
 
     def wait_until_delivered(self) -> None:
-        """Wait until the collector's records say that nothing is left on its disk."""
+        """Waits until the collector's progress shows that its disk is drained."""
         eventually(lambda: self.heartbeat().get("oldest_at") is None and self._all_landed(), "the spool is delivered")
 
     def heartbeat(self) -> dict[str, Any]:
-        """The newest heartbeat."""
+        """Returns the latest heartbeat."""
         files = sorted((self.root / "lake").glob("control/collectors/edge/*/heartbeat.json"))
         return dict(json.loads(files[0].read_bytes())) if files else {}
 
@@ -201,13 +197,13 @@ class CollectorHarness:
         return bool(delivered >= len(self.acknowledged))
 
     def sink_metric(self, name: str) -> float:
-        """A figure of the sink, as Prometheus would read it."""
+        """Returns a sink metric as Prometheus reads it."""
         start = f'deltaworks_collector_sink_{name}{{source="shop"}} '
         lines = httpx.get(self.metrics_url, timeout=30).text.splitlines()
         return next(float(line.removeprefix(start)) for line in lines if line.startswith(start))
 
     def memory_bytes(self) -> int:
-        """What the process has in memory."""
+        """Returns the process's resident memory."""
         assert self.process is not None
         return int(psutil.Process(self.process.pid).memory_info().rss)
 

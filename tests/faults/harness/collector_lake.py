@@ -1,4 +1,4 @@
-"""What a lake makes of a collector's bucket, by the parser of streams, and whether it is what senders were promised."""
+"""Reads a collector's bucket with the stream's parser, and compares it with the acknowledgements."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ BROKEN_ID = re.compile(r"broken-\d+-id")
 
 @dataclass(frozen=True, slots=True)
 class CollectorVerdict:
-    """What is wrong, by ids of events: answered and nowhere, there twice, there and never sent."""
+    """Violations by event id: acknowledged but missing, duplicated, or never sent."""
 
     lost: frozenset[str]
     doubled: frozenset[str]
@@ -49,7 +49,7 @@ class CollectorVerdict:
 
     @property
     def is_exact(self) -> bool:
-        """Whether nothing is wrong."""
+        """Whether there is no violation."""
         return not (self.lost or self.doubled or self.strange)
 
     def __str__(self) -> str:
@@ -57,17 +57,15 @@ class CollectorVerdict:
 
 
 def check_collected(answered: Set[str], sent: Set[str], there: Iterable[str]) -> CollectorVerdict:
-    """Every event that was answered is there once; one that was sent and not answered is there once or not at all."""
+    """Checks that every acknowledged event is present once, and every other sent event at most once."""
     counts = Counter(there)
     doubled = frozenset(event for event, times in counts.items() if times > 1)
     return CollectorVerdict(frozenset(answered - counts.keys()), doubled, frozenset(counts.keys() - sent))
 
 
 class CollectorLake:
-    """Bronze and quarantine of a stage's pipeline. Every version of an object counts, as each would be announced.
-
-    Attributes:
-        events_read: lines of all objects read so far.
+    """Bronze and quarantine of a harness's pipeline. Every version of an object counts, because each would be
+    announced.
     """
 
     def __init__(self, harness: CollectorHarness) -> None:
@@ -78,7 +76,7 @@ class CollectorLake:
         (harness.root / "include" / "pipelines" / "shop" / "pipeline.yaml").write_text(PIPELINE)
 
     def read(self) -> int:
-        """Land what the bucket has and the lake has not; how many objects those were."""
+        """Lands new objects of the bucket; returns their number."""
         parser = Parser(load_catalog(root=self._stage.root).pipeline("shop"))
         pages = self._stage.client.get_paginator("list_object_versions").paginate(Bucket=BUCKET)
         versions = [(item["Key"], item["VersionId"]) for page in pages for item in page.get("Versions", [])]
@@ -91,15 +89,15 @@ class CollectorLake:
         return len(waiting)
 
     def in_bronze(self) -> list[str]:
-        """The ids of all events in the table, however often they are there."""
+        """Returns the ids of all events in the table, with repetitions."""
         return list(map(str, self._column("events", "sent_id")))
 
     def in_quarantine(self) -> list[str]:
-        """The ids in all rows of quarantine."""
+        """Returns the ids in all quarantine rows."""
         return [found for raw in self._column(QUARANTINE, "raw") for found in BROKEN_ID.findall(str(raw))]
 
     def numbers(self) -> dict[str, list[int]]:
-        """The numbers that events in bronze and quarantine have, ascending, by process."""
+        """Returns the event numbers in bronze and quarantine, ascending, by process."""
         table = self._table("events")
         pairs = (
             [] if table is None else list(zip(table["collector"].to_pylist(), table["seq"].to_pylist(), strict=True))

@@ -1,4 +1,4 @@
-"""The same landing side as the unit tests have."""
+"""Provides the landing fixtures of the unit tests."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the intake does while messages are held long."""
+"""The intake while messages are held for a long time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The relay over time: outages, leases, its own end."""
+"""The relay over time: outages, leases, its run limit."""
 
 from __future__ import annotations
 

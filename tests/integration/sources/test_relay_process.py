@@ -1,4 +1,4 @@
-"""The relay as the process Airflow launches: its exit codes, its last line, its end, and kill -9."""
+"""The relay as the process Airflow launches: exit codes, last line, end, and kill -9."""
 
 from __future__ import annotations
 

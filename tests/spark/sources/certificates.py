@@ -1,4 +1,4 @@
-"""An authority of a test, and the certificates it signs: PEM files with the key first."""
+"""A test certificate authority and the certificates it signs: PEM files with the key first."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Spark starts Python processes of its own for a streaming source: they find library and keys in the environment."""
+"""Spark starts separate Python processes for a streaming source, which find library and keys in the environment."""
 
 from __future__ import annotations
 

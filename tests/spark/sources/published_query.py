@@ -1,7 +1,7 @@
-"""A query over `format("s3-sqs")` as the connector's documents have it, in a process of its own.
+"""A query over `format("s3-sqs")` as in the connector's documentation, in a separate process.
 
-`python published_query.py QUEUE_URL CHECKPOINT OUTPUT CLASS_PATH once|on`. No option but those of the documents is set:
-keys and the server's address are what every client of AWS takes from the environment.
+`python published_query.py QUEUE_URL CHECKPOINT OUTPUT CLASS_PATH once|on`. Sets only documented options; AWS clients
+    take keys and endpoint from the environment.
 """
 
 from __future__ import annotations

@@ -24,7 +24,7 @@ from deltaworks.tables.lake import Lake
 Unread = list[tuple[str, int, str]]
 
 
-class Stage:
+class S3SqsHarness:
     """A bucket with its queue, a state beside it, and queries that note what each batch held."""
 
     def __init__(self, spark: SparkSession, landing: Any, root: Path) -> None:

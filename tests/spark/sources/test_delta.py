@@ -1,4 +1,4 @@
-"""A pipeline that reads a Delta table: what lands, and what it refuses to read."""
+"""A pipeline that reads a Delta table: landed rows, and tables it rejects."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Batches of file events in a real query: limits, replays, AvailableNow, prefixes, a running query's wait for files."""
+"""Batches of file events in a real query: limits, replays, AvailableNow, prefixes, waiting for files."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ pytestmark = pytest.mark.spark
 NOON = datetime(2026, 3, 1, 12, 0, 0, 123456, tzinfo=UTC)
 
 
-class Stage:
+class StreamHarness:
     """A project with a log, and queries on it that note what each batch held."""
 
     def __init__(self, spark: SparkSession, root: Path) -> None:
@@ -91,11 +91,11 @@ class Stage:
 
 
 @pytest.fixture
-def harness(spark: SparkSession, tmp_path: Path) -> Stage:
-    return Stage(spark, tmp_path)
+def harness(spark: SparkSession, tmp_path: Path) -> StreamHarness:
+    return StreamHarness(spark, tmp_path)
 
 
-def test_every_field_of_an_event_arrives_unchanged(harness: Stage) -> None:
+def test_every_field_of_an_event_arrives_unchanged(harness: StreamHarness) -> None:
     harness.land("games/Happy Face+ä.json")
     harness.drain()
     (row,) = harness.tables[0].to_pylist()
@@ -116,7 +116,7 @@ def test_every_field_of_an_event_arrives_unchanged(harness: Stage) -> None:
     }
 
 
-def test_available_now_drains_in_batches_of_limited_files_and_ends(harness: Stage) -> None:
+def test_available_now_drains_in_batches_of_limited_files_and_ends(harness: StreamHarness) -> None:
     harness.land(*(f"games/{number}" for number in range(5)))
     assert harness.drain(max_files=2) == [
         (0, ["games/0", "games/1"]),
@@ -128,25 +128,25 @@ def test_available_now_drains_in_batches_of_limited_files_and_ends(harness: Stag
     assert harness.drain(max_files=2) == [(3, ["games/5"])]
 
 
-def test_batches_are_limited_by_bytes_too(harness: Stage) -> None:
+def test_batches_are_limited_by_bytes_too(harness: StreamHarness) -> None:
     harness.land("games/1", "games/2", "games/3", size=40)
     harness.land("games/4", size=5000)
     assert [files for _, files in harness.drain(max_bytes=100)] == [["games/1", "games/2"], ["games/3"], ["games/4"]]
 
 
-def test_only_the_declared_prefix_of_the_bucket_is_read(harness: Stage) -> None:
+def test_only_the_declared_prefix_of_the_bucket_is_read(harness: StreamHarness) -> None:
     harness.land("games/1", "edits/1", "games/2", "edits/2")
     assert harness.drain(prefix="games/") == [(0, ["games/1", "games/2"])]
     assert harness.drain(prefix="edits/", checkpoint="c2") == [(0, ["edits/1", "edits/2"])]
     assert harness.drain(prefix="none/", checkpoint="c3") == [(0, [])]
 
 
-def test_a_new_query_can_start_after_a_seq(harness: Stage) -> None:
+def test_a_new_query_can_start_after_a_seq(harness: StreamHarness) -> None:
     harness.land("games/1", "games/2", "games/3")
     assert harness.drain(start_seq=2) == [(0, ["games/3"])]
 
 
-def test_a_batch_that_was_not_committed_is_replayed_with_the_same_rows(harness: Stage) -> None:
+def test_a_batch_that_was_not_committed_is_replayed_with_the_same_rows(harness: StreamHarness) -> None:
     harness.land("games/1", "games/2", "games/3")
     first = harness.drain(max_files=2)
     harness.land("games/4")
@@ -156,7 +156,7 @@ def test_a_batch_that_was_not_committed_is_replayed_with_the_same_rows(harness: 
     assert harness.drain(max_files=2) == [(1, ["games/3"]), (2, ["games/4"])]
 
 
-def test_a_query_waits_for_a_log_that_does_not_exist_yet(harness: Stage) -> None:
+def test_a_query_waits_for_a_log_that_does_not_exist_yet(harness: StreamHarness) -> None:
     """A new query begins with a batch even where there is nothing: Spark makes it to record the first offset."""
     assert harness.drain() == [(0, [])]
     assert harness.drain() == []
@@ -164,7 +164,7 @@ def test_a_query_waits_for_a_log_that_does_not_exist_yet(harness: Stage) -> None
     assert harness.drain() == [(1, ["games/1"])]
 
 
-def test_a_recreated_log_ends_the_query_with_its_condition(harness: Stage) -> None:
+def test_a_recreated_log_ends_the_query_with_its_condition(harness: StreamHarness) -> None:
     harness.land("games/1", "games/2")
     harness.drain()
     shutil.rmtree(Path(harness.lake.storage.prefix) / file_events_key("landing"))
@@ -178,7 +178,7 @@ def test_a_recreated_log_ends_the_query_with_its_condition(harness: Stage) -> No
     assert "start-over" in told.hint
 
 
-def test_a_running_query_idles_without_batches_and_reports_its_backlog(harness: Stage) -> None:
+def test_a_running_query_idles_without_batches_and_reports_its_backlog(harness: StreamHarness) -> None:
     harness.land("games/1", "edits/1")
     query = harness.start(prefix="games/", trigger={"processingTime": "500 milliseconds"})
     try:

@@ -1,4 +1,4 @@
-"""The games pipeline from objects, Kafka or Kinesis, by one line of its declaration: equal events, equal tables."""
+"""The games pipeline reads objects, Kafka or Kinesis by one line of its declaration: equal events give equal tables."""
 
 from __future__ import annotations
 

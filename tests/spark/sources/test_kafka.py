@@ -1,4 +1,4 @@
-"""A pipeline that reads Kafka: what lands in its tables, against a real broker."""
+"""A pipeline that reads Kafka: its tables, against a real broker."""
 
 from __future__ import annotations
 

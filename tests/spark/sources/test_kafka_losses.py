@@ -1,4 +1,4 @@
-"""What retention removes before a pipeline has read it, and topics that are made anew: never silently passed over."""
+"""Records that expire before a pipeline reads them, and recreated topics, are never skipped silently."""
 
 from __future__ import annotations
 

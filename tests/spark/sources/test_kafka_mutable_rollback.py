@@ -1,4 +1,4 @@
-"""A pipeline whose rows mutations change goes back to a batch, and ends as if it had not."""
+"""A pipeline with mutable tables is rolled back to a batch and ends in the same state as without the rollback."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningBroker]:
         yield running
 
 
-class Stage:
+class RollbackHarness:
     """Contacts whose activities and requests come through one topic, landed and applied in three batches."""
 
     def __init__(self, spark: SparkSession, root: Path, topic: Topic) -> None:
@@ -96,7 +96,7 @@ class Stage:
 def test_all_tables_are_rolled_back_and_all_requests_are_applied_again(
     spark: SparkSession, broker: RunningBroker, tmp_path: Path, batch: int
 ) -> None:
-    harness = Stage(spark, tmp_path, Topic(broker, f"back-{batch}", 1))
+    harness = RollbackHarness(spark, tmp_path, Topic(broker, f"back-{batch}", 1))
     before, told, versions = harness.ended(), len(harness.made.rows(TOLD)), harness.versions()
 
     counted = harness.back(batch)
@@ -119,7 +119,7 @@ def test_nothing_changes_if_the_topic_no_longer_has_the_landed_records(
     spark: SparkSession, broker: RunningBroker, tmp_path: Path
 ) -> None:
     topic = Topic(broker, "expired", 1)
-    harness = Stage(spark, tmp_path, topic)
+    harness = RollbackHarness(spark, tmp_path, topic)
     before, versions = harness.ended(), harness.versions()
     (deleted,) = topic.admin.delete_records([TopicPartition("expired", 0, 10)]).values()
     deleted.result()

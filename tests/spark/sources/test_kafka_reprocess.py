@@ -1,4 +1,4 @@
-"""Records of Kafka read again by a reprocess: from the topic while it has them, from the archive when it has not."""
+"""Kafka records re-read by a reprocess: from the topic while they are retained, then from the archive."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Kafka over TLS, against a broker whose certificate an authority of the test has signed."""
+"""Kafka over TLS, against a broker whose certificate is signed by a test authority."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From a file of sixty types of events to tables: inferred, landed, read by the stream, and compared with the truth."""
+"""From a file with sixty event types to tables: inferred, landed, read by the stream, and compared with the truth."""
 
 from __future__ import annotations
 

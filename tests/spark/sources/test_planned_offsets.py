@@ -1,4 +1,4 @@
-"""Batches that the driver plans: no rows, no jobs and no processes of Spark's own, and errors that keep their name."""
+"""Batches planned by the driver: no rows, no jobs, no Spark processes, and errors with their conditions."""
 
 from __future__ import annotations
 

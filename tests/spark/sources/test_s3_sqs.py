@@ -1,4 +1,4 @@
-"""`format("s3-sqs")` in real queries over the protocol of SQS: found by itself, limited, replayed, sharing a state."""
+"""`format("s3-sqs")` in real queries with SQS: discovered, limited, replayed, sharing a state."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from deltaworks.control.locks.lease import Lease
 from deltaworks.control.objects import open_objects
 from deltaworks.control.paths import relay_control
 from deltaworks.specs.storage import StorageSpec
-from tests.spark.sources.s3_sqs_harness import Stage
+from tests.spark.sources.s3_sqs_harness import S3SqsHarness
 from tests.waiting import eventually
 
 pytestmark = pytest.mark.spark
@@ -22,13 +22,13 @@ SCHEMA = "id long, at timestamp, _key string, _position long"
 
 
 @pytest.fixture
-def harness(spark: SparkSession, landing: Any, tmp_path: Path) -> Stage:
+def harness(spark: SparkSession, landing: Any, tmp_path: Path) -> S3SqsHarness:
     # Messages in flight at a run that ended come back at once, and those in hand stay there.
     landing.returns_after(30)
-    return Stage(spark, landing, tmp_path)
+    return S3SqsHarness(spark, landing, tmp_path)
 
 
-def test_a_queue_is_drained_in_limited_batches_and_its_messages_are_deleted(harness: Stage) -> None:
+def test_a_queue_is_drained_in_limited_batches_and_its_messages_are_deleted(harness: S3SqsHarness) -> None:
     for number in range(5):
         harness.landing.put(f"games/{number}.json", body=b'{"id": %d}{"id": 7}' % number)
     batches = harness.drain(schema=SCHEMA, maxFilesPerTrigger="2")
@@ -39,7 +39,7 @@ def test_a_queue_is_drained_in_limited_batches_and_its_messages_are_deleted(harn
     assert [(batch, [row["id"] for row in rows]) for batch, rows in harness.drain(schema=SCHEMA)] == [(3, [5])]
 
 
-def test_a_batch_respects_its_byte_limit_and_a_large_file_gets_its_own(harness: Stage) -> None:
+def test_a_batch_respects_its_byte_limit_and_a_large_file_gets_its_own(harness: S3SqsHarness) -> None:
     for number, size in enumerate((10, 10, 100, 10)):
         harness.landing.put(f"games/{number}.json", body=b'{"id": %d}' % number + b" " * (size - 9))
     batches = harness.drain(schema=SCHEMA, maxBytesPerTrigger="25")
@@ -49,7 +49,7 @@ def test_a_batch_respects_its_byte_limit_and_a_large_file_gets_its_own(harness: 
     assert max(map(len, found)) == 2
 
 
-def test_a_batch_read_again_returns_the_same_rows_and_records_nothing_twice(harness: Stage) -> None:
+def test_a_batch_read_again_returns_the_same_rows_and_records_nothing_twice(harness: S3SqsHarness) -> None:
     harness.landing.put("games/1.json", body=b'{"id": 1}{"id": "no number"}{broken')
     harness.landing.put("games/2.json", body=b"")
     first = harness.drain(schema=SCHEMA)
@@ -69,7 +69,7 @@ def test_a_batch_read_again_returns_the_same_rows_and_records_nothing_twice(harn
 
 
 @pytest.mark.integration
-def test_queries_that_share_a_state_each_read_every_file_of_one_queue(harness: Stage) -> None:
+def test_queries_that_share_a_state_each_read_every_file_of_one_queue(harness: S3SqsHarness) -> None:
     harness.landing.put("games/1.json", "edits/2.json", "games/3.csv", body=b'{"id": 1}')
     harness.drain(schema=SCHEMA)
     assert sorted(harness.keys()) == ["edits/2.json", "games/1.json", "games/3.csv"]
@@ -78,7 +78,7 @@ def test_queries_that_share_a_state_each_read_every_file_of_one_queue(harness: S
 
 
 @pytest.mark.integration
-def test_the_next_query_waits_for_the_lease_of_a_killed_one(harness: Stage) -> None:
+def test_the_next_query_waits_for_the_lease_of_a_killed_one(harness: S3SqsHarness) -> None:
     """What it leaves is a lease nobody renews and messages nobody deletes."""
     harness.landing.put("games/1.json", body=b'{"id": 1}')
     objects = open_objects(StorageSpec(root=harness.state))
@@ -98,13 +98,13 @@ def test_the_next_query_waits_for_the_lease_of_a_killed_one(harness: Stage) -> N
         ({"maxfiles": "3"}, "is not known"),
     ],
 )
-def test_an_invalid_option_is_named_with_its_purpose(harness: Stage, changes: dict[str, str], said: str) -> None:
+def test_an_invalid_option_is_named_with_its_purpose(harness: S3SqsHarness, changes: dict[str, str], said: str) -> None:
     with pytest.raises(PySparkException, match="SOURCE_OPTION_INVALID") as raised:
         harness.drain(schema=SCHEMA, **changes)
     assert said in str(raised.value)
 
 
-def test_a_state_serves_one_queue(harness: Stage) -> None:
+def test_a_state_serves_one_queue(harness: S3SqsHarness) -> None:
     harness.landing.put("games/1.json", body=b'{"id": 1}')
     harness.drain(schema=SCHEMA)
     other = harness.landing.sqs.create_queue(QueueName=harness.landing.bucket + "-other")["QueueUrl"]
@@ -112,7 +112,7 @@ def test_a_state_serves_one_queue(harness: Stage) -> None:
         harness.drain(schema=SCHEMA, checkpoint="other", queueUrl=other)
 
 
-def test_a_running_query_reads_landed_objects(harness: Stage) -> None:
+def test_a_running_query_reads_landed_objects(harness: S3SqsHarness) -> None:
     seen: list[int] = []
 
     def note(batch: DataFrame, _batch_id: int) -> None:

@@ -1,6 +1,6 @@
-"""One bucket, read by `format("s3-sqs")` and by a pipeline: equal rows, and equal reasons for what gives none.
+"""One bucket read by `format("s3-sqs")` and by a pipeline: equal rows, and equal reasons for rejected content.
 
-Forms of our own, and vectors that others have published; those are read in place, and are not part of the checkout.
+Uses our own formats and published test vectors, which are not part of the checkout.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from deltaworks.sources.objects.relay.relay import Relay
 from deltaworks.specs.storage import StorageSpec
 from deltaworks.tables.lake import Lake
 from tests.shared_data import SHARED_DATA
-from tests.spark.sources.s3_sqs_harness import PipelineHarness, Stage
+from tests.spark.sources.s3_sqs_harness import PipelineHarness, S3SqsHarness
 
 pytestmark = [pytest.mark.spark, pytest.mark.integration]
 published = pytest.mark.skipif(not SHARED_DATA.is_dir(), reason=f"the published vectors are not at {SHARED_DATA}")
@@ -64,13 +64,13 @@ PATTERN = r"(?P<id>\d+) (?P<at>\S+) (?P<name>.*)"
 
 
 @pytest.fixture
-def harness(spark: SparkSession, landing: Any, tmp_path: Path) -> Stage:
+def harness(spark: SparkSession, landing: Any, tmp_path: Path) -> S3SqsHarness:
     landing.returns_after(30)
-    return Stage(spark, landing, tmp_path)
+    return S3SqsHarness(spark, landing, tmp_path)
 
 
 def read_both_ways(
-    harness: Stage, columns: Mapping[str, str], *, options: Mapping[str, str], source: Mapping[str, Any]
+    harness: S3SqsHarness, columns: Mapping[str, str], *, options: Mapping[str, str], source: Mapping[str, Any]
 ) -> tuple[list[dict[str, Any]], list[tuple[str, int, str]]]:
     """The rows and what gave none, seen to be the same from both."""
     declared = [{"name": name, "path": name, "type": kind} for name, kind in columns.items()]
@@ -90,7 +90,7 @@ def as_text(rows: list[dict[str, Any]], names: list[str]) -> list[tuple[str, ...
 
 
 @pytest.mark.parametrize("form", sorted(BODIES))
-def test_objects_of_each_format(harness: Stage, form: str) -> None:
+def test_objects_of_each_format(harness: S3SqsHarness, form: str) -> None:
     for number, body in enumerate(BODIES[form]):
         harness.landing.put(f"day=2026-01-0{number + 1}/object", body=body)
     more = {"pattern": PATTERN} if form == "text" else {}
@@ -101,7 +101,7 @@ def test_objects_of_each_format(harness: Stage, form: str) -> None:
 
 
 @published
-def test_json_malformed_in_every_known_way(harness: Stage) -> None:
+def test_json_malformed_in_every_known_way(harness: S3SqsHarness) -> None:
     folder = SHARED_DATA / "malformed_json"
     bodies = {path.name: path.read_bytes() for path in folder.glob("*.json*") if path.suffix in (".json", ".jsonl")}
     with tarfile.open(folder / "test_parsing.tar.gz") as vectors:
@@ -127,7 +127,7 @@ def test_json_malformed_in_every_known_way(harness: Stage) -> None:
 
 @published
 @pytest.mark.parametrize("with_header", [True, False])
-def test_logs_of_cloudfront(harness: Stage, with_header: bool) -> None:
+def test_logs_of_cloudfront(harness: S3SqsHarness, with_header: bool) -> None:
     folder = SHARED_DATA / "cloudfront_logs"
     names = {
         True: ["sample-cloudfront-access-logs.gz", "cloudfront_docs_example.log", "cloudfront.log"],
@@ -149,7 +149,7 @@ def test_logs_of_cloudfront(harness: Stage, with_header: bool) -> None:
 
 
 @published
-def test_published_messages(harness: Stage) -> None:
+def test_published_messages(harness: S3SqsHarness) -> None:
     """The relay that a project runs and the one inside a query make the same of each message."""
     paths = [*(SHARED_DATA / "aws_event_samples").glob("*.json"), *(SHARED_DATA / "s3_event_messages").glob("*.json")]
     bodies = [path.read_text() for path in sorted(paths)]

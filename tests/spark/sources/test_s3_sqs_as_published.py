@@ -1,4 +1,4 @@
-"""`format("s3-sqs")` with the two options its documents give it: the state is below the query's checkpoint."""
+"""`format("s3-sqs")` with its two documented options: the state is below the query's checkpoint."""
 
 from __future__ import annotations
 

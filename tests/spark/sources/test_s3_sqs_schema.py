@@ -1,4 +1,4 @@
-"""Infers the columns of `format("s3-sqs")` from the first files, and evolves them in versions as the mode declares."""
+"""`format("s3-sqs")` without a schema: columns inferred from the first files, stored in versions, evolved by mode."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 from deltaworks.control.objects import open_objects
 from deltaworks.events.inference.schema_versions import SchemaVersion, SchemaVersions
 from deltaworks.specs.storage import StorageSpec
-from tests.spark.sources.s3_sqs_harness import Stage
+from tests.spark.sources.s3_sqs_harness import S3SqsHarness
 
 pytestmark = [pytest.mark.spark, pytest.mark.integration]
 
@@ -21,7 +21,7 @@ FIRST = b'{"id": 1, "user": {"name": "a"}}\n{"id": 2, "score": 1.5}\n{broken\n'
 LATER = b'{"id": 3, "level": 7, "user": {"name": "b", "age": 9}}{"id": "four", "ID": 4}{"id": 5}'
 
 
-class SchemaHarness(Stage):
+class SchemaHarness(S3SqsHarness):
     """Queries that find their columns."""
 
     def options(self, **changes: str) -> dict[str, str]:

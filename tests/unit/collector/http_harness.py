@@ -1,4 +1,4 @@
-"""A collector's application that listens, and keeps what it takes in memory."""
+"""A listening collector application that stores events in memory."""
 
 from __future__ import annotations
 

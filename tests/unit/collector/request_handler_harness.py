@@ -1,4 +1,4 @@
-"""A door without a server, and what lies behind it once a request is taken."""
+"""A request handler without a server, and the events it accepts."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ def digest(key: str) -> str:
 
 
 def declared(source: Mapping[str, Any] | None = None, **more: Any) -> CollectorSpec:
-    """A collector of one source."""
+    """Declares a collector of one source."""
     games = {"pipeline": "games", "keys": [{"sha256": digest(KEY)}], "origins": [ORIGIN], "sink": {"kind": "landing"}}
     return CollectorSpec.model_validate({"collector": "edge", "sources": {"games": games | dict(source or {})}, **more})
 
 
 class HandlerHarness:
-    """Sends requests to a door; numbers of events grow as in a spool."""
+    """Sends requests to a request handler; event numbers increase as in a spool."""
 
     def __init__(self, spec: CollectorSpec | None = None, *, strip: SourceRedaction | None = None) -> None:
         self.now = NOW
@@ -75,11 +75,11 @@ class HandlerHarness:
         return self.door.with_cors(head, outcome)
 
     def landed(self) -> list[Any]:
-        """What the lake's parser makes of an object of all payloads: events, or `Malformed`."""
+        """Returns the events, or `Malformed`, that the lake's parser reads from an object of all payloads."""
         return [value for value, _ in read_events(b"\n".join(self.payloads))]
 
     def events(self) -> list[dict[str, Any]]:
-        """The events that can be read."""
+        """Returns the readable events."""
         return [value for value in self.landed() if not isinstance(value, Malformed)]
 
 
@@ -88,5 +88,5 @@ def content(answer: Response) -> dict[str, Any]:
 
 
 def code(answer: Response) -> tuple[int, str]:
-    """Status and code; that of a success is empty."""
+    """Returns status and error code; the code of a success is empty."""
     return answer.status, content(answer).get("code", "")

@@ -1,4 +1,4 @@
-"""A spool folder that tests write, as a collector would, and a landing bucket behind it."""
+"""A spool folder that tests write like a collector, and a landing bucket."""
 
 from __future__ import annotations
 

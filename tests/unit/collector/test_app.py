@@ -1,4 +1,4 @@
-"""The application without a server: bodies in pieces, too much at once, a process that ends, faults of its own."""
+"""The application without a server: bodies in chunks, too many requests, a stopping process, internal errors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a body holds, against a slow oracle: whatever is broken in it costs its own event and no other."""
+"""Bodies, compared with a slow oracle: malformed content affects only its own event."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The clients that docs/how-to/collect-over-http.md shows: run as they stand, they lose no event and double none."""
+"""The clients of docs/how-to/collect-over-http.md run as documented; they neither lose nor duplicate an event."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Connections over real sockets: whatever pieces a request comes in, it is answered once, in its turn and alike."""
+"""Connections over real sockets: a request in any chunks is answered once, in order and identically."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Events of a spool land once, wherever the process that delivers them ends, and nothing is deleted before."""
+"""Spooled events land once, wherever the delivering process dies, and nothing is deleted before."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A folder is emptied: every source to its sink, and nothing is deleted before it is where it belongs."""
+"""Draining a folder: every source to its sink, and nothing is deleted before it is delivered."""
 
 from __future__ import annotations
 

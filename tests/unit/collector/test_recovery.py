@@ -1,4 +1,4 @@
-"""What a new process makes of a spool: torn groups go, damage is put aside, numbers go on."""
+"""Recovery of a spool: incomplete groups are truncated, damaged segments replaced, numbering continues."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a collector strips, seals and brings to the vault: no spool has anything of a person, nothing sealed is lost."""
+"""Redaction in a collector: no personal data in the spool, and no sealed frame is lost on the way to the vault."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The door: who is let in, what is answered, and what the lake's own parser makes of what was taken."""
+"""The request handler: admission, responses, and the lake's parser applied to accepted events."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Segments: what was written is read, whatever is cut off or damaged, against an oracle that knows where frames lie."""
+"""Segments: written frames are read despite truncation and damage, compared with an oracle of frame positions."""
 
 from __future__ import annotations
 

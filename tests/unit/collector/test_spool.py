@@ -1,4 +1,4 @@
-"""The spool against power failures at every call, failing disks and full ones: what was answered is there."""
+"""The spool with power failures at every call, failing and full disks: acknowledged events survive."""
 
 from __future__ import annotations
 

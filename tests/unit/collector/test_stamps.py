@@ -1,4 +1,4 @@
-"""Stamps: times of wrong clocks, ids of events that have none, addresses without the household."""
+"""Stamps: clock skew, ids of events without one, truncated addresses."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Records on their way into a stream: only what was not taken is put again."""
+"""Records put into a stream: only rejected records are put again."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""A disk that keeps what was synced and, at a power failure, any part of what was not.
+"""A disk that keeps synced data and, at a power failure, a random part of the rest.
 
-kill -9 proves nothing about syncs: the kernel keeps what a dead process has written. Here bytes are in a cache until
-`sync`, and names until `sync_folder`. What the cache held is kept or lost at random, page by page, as a kernel writes
-pages back in any order.
+kill -9 does not test syncs, because the kernel keeps what a dead process has written. Here bytes are cached until
+`sync`, and names until `sync_folder`. Cached data is kept or lost at random, page by page, as a kernel writes pages
+back in any order.
 """
 
 from __future__ import annotations

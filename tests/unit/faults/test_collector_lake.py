@@ -1,4 +1,4 @@
-"""The judge of a collector's soak sees each way in which a promise to a sender can be broken."""
+"""The check of a collector's soak detects every violation of an acknowledgement."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A moto server with a landing bucket wired through SNS to a queue, fresh names for every test."""
+"""A moto server with a landing bucket connected through SNS to a queue, with new names for every test."""
 
 from __future__ import annotations
 

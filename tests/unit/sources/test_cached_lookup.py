@@ -1,4 +1,4 @@
-"""What a source says of itself is asked for seldom, and kept while it cannot be asked."""
+"""A source's metrics are looked up rarely, and cached while the lookup fails."""
 
 from __future__ import annotations
 

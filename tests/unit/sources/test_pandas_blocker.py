@@ -1,4 +1,4 @@
-"""A source written in Python has a process that plans its batches: that one loads no pandas."""
+"""The process that plans the batches of a Python data source imports no pandas."""
 
 from __future__ import annotations
 

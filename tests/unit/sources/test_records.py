@@ -1,4 +1,4 @@
-"""Records of streams as payloads: what tasks make of the rows Spark hands them."""
+"""Records of streams as payloads, converted from Spark's rows inside tasks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What options of every source have in common: names in any case, numbers, truths, places."""
+"""Common option parsing of all sources: case-insensitive names, numbers, booleans, locations."""
 
 from __future__ import annotations
 

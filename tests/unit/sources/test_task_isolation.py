@@ -1,4 +1,4 @@
-"""Telling apart what tasks die on: the rest is read once, and only what they died on often enough is given up."""
+"""Isolation of payloads that crash tasks: the rest is read once, and a payload is skipped only after enough crashes."""
 
 from __future__ import annotations
 

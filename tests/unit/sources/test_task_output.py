@@ -1,4 +1,4 @@
-"""What tasks hand to the driver: it arrives as it was sent, and merges to the same whole in whatever order it comes."""
+"""Task outputs: serialized unchanged, and merged to the same result in any order."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sources with one promise of the contract broken each: the checks have to detect it."""
+"""Sources that each break one promise of the contract, which the checks must detect."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""What the contract asks of what was read and landed. Each answers what is wrong, in words; nothing where all is right.
+"""The checks of the source contract. Each returns a description of the violation, empty if there is none.
 
-Each is shown to fail in `test_broken_sources.py`.
+`test_broken_sources.py` shows that each check can fail.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The servers of all sources behind wires, a project that reads them, and the driver that runs its pipelines."""
+"""The servers of all sources behind proxies, a project that reads them, and the driver that runs its pipelines."""
 
 from __future__ import annotations
 
@@ -137,16 +137,16 @@ class Bench:
 
     @property
     def folder(self) -> Path:
-        return self.root / "notes" / self.stage.name
+        return self.root / "notes" / self.harness.name
 
     def declare(self) -> None:
         """Write the pipeline, and the relay where there is one."""
-        include, name = self.root / "include", self.stage.name
-        declared = PIPELINE | {"pipeline": name, "source": self.stage.declared() | self.limits}
+        include, name = self.root / "include", self.harness.name
+        declared = PIPELINE | {"pipeline": name, "source": self.harness.declared() | self.limits}
         (include / "pipelines" / name).mkdir(exist_ok=True)
         (include / "pipelines" / name / "pipeline.yaml").write_text(yaml.safe_dump(declared))
-        if isinstance(self.stage, FileHarness):
-            (include / "relays" / f"{name}.yaml").write_text(yaml.safe_dump(self.stage.relay()))
+        if isinstance(self.harness, FileHarness):
+            (include / "relays" / f"{name}.yaml").write_text(yaml.safe_dump(self.harness.relay()))
         self.folder.mkdir(parents=True, exist_ok=True)
 
     def start(self, **command: Any) -> str:
@@ -155,7 +155,7 @@ class Bench:
         for name in ("held", "go"):
             (self.folder / name).unlink(missing_ok=True)
         run = f"run{self.runs}"
-        self.drivers.send({"pipeline": self.stage.name, "folder": str(self.folder), "run": run, **command})
+        self.drivers.send({"pipeline": self.harness.name, "folder": str(self.folder), "run": run, **command})
         return run
 
     def held(self) -> None:
@@ -180,7 +180,7 @@ class Bench:
 
     def rows(self, table: str = "orders") -> list[dict[str, Any]]:
         """What is in a table, by its place."""
-        found = Lake(self.stage.servers.lake).rows(paths.table(self.stage.name, table))
+        found = Lake(self.harness.servers.lake).rows(paths.table(self.harness.name, table))
         rows: list[dict[str, Any]] = [] if found is None else found.to_pylist()
         return sorted(rows, key=lambda row: (row["_seq"], row["_position"]))
 

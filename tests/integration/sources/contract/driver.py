@@ -1,8 +1,8 @@
-"""A driver of a cluster with two workers that runs pipelines as it is told, and notes what was read, where.
+"""A driver of a cluster with two workers that runs pipelines on command and records what was read, and where.
 
-It reads one command a line, as JSON, and answers each with one. `hold` waits at a point of the engine, the nth time it
-is reached, until a file `go` is there; `fail` raises there; `kill` ends the whole process group there, as kill -9 does.
-`broken` names one of the ways of `broken_sources` to break a source, so that a test can see its own check fail.
+Reads one JSON command per line and answers each with one line. `hold` waits at the nth occurrence of a point of the
+engine until a file `go` exists; `fail` raises there; `kill` ends the process group there with kill -9. `broken` selects
+a source of `broken_sources`, so that a test can see its check fail.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The driver process the contract's tests talk to: started when it is first asked, and anew after it was killed."""
+"""The driver process of the contract tests: started on first use and restarted after it was killed."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""The servers of the sources: how each is given input, and how its requests for rows look.
+"""The servers of the sources: how each gets input, and how its requests for rows are recognized.
 
-A *unit* is what limits count: an object, a record, a commit of a Delta table. A *lane* is what a source promises an
-order in: the events of an object, the records of a partition or shard, the rows of a commit.
+A *unit* is the entity that limits count: an object, a record, a commit of a Delta table. A *lane* is the scope of a
+source's order guarantee: the events of an object, the records of a partition or shard, the rows of a commit.
 """
 
 from __future__ import annotations

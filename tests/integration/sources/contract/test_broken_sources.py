@@ -1,4 +1,4 @@
-"""Each check of the contract, run on a source that breaks just that promise: it has to detect it."""
+"""Runs each check of the contract on a source that breaks that promise, which it must detect."""
 
 from __future__ import annotations
 
@@ -21,20 +21,20 @@ SENT, LATER = range(16), range(16, 24)
 
 def test_a_source_that_opens_its_objects_in_the_driver_is_detected(make_bench: BenchOn) -> None:
     bench = make_bench("s3_sqs")
-    bench.stage.send(SENT)
-    bench.stage.wire.requests.clear()
+    bench.harness.send(SENT)
+    bench.harness.wire.requests.clear()
 
     bench.run(broken="in_driver")
 
     assert checks.each_event_once(bench.rows(), SENT) == []
-    reading = [each for each in list(bench.stage.wire.requests) if bench.stage.is_reading(each.head)]
+    reading = [each for each in list(bench.harness.wire.requests) if bench.harness.is_reading(each.head)]
     wrong = checks.read_in_tasks(reading, bench.readings(), driver=bench.drivers.pid)
     assert "rows were read outside of executors" in " ".join(wrong)
 
 
 def test_an_exceeded_limit_is_detected(make_bench: BenchOn) -> None:
     bench = make_bench("kafka", max_records_per_batch=LIMIT_EVENTS + 2)
-    bench.stage.send(SENT)
+    bench.harness.send(SENT)
 
     bench.run()
 
@@ -43,7 +43,7 @@ def test_an_exceeded_limit_is_detected(make_bench: BenchOn) -> None:
 
 def test_positions_in_another_order_are_detected(make_bench: BenchOn) -> None:
     bench = make_bench("kafka")
-    bench.stage.send(SENT)
+    bench.harness.send(SENT)
 
     bench.run(broken="reversed")
 
@@ -53,11 +53,11 @@ def test_positions_in_another_order_are_detected(make_bench: BenchOn) -> None:
 
 def test_a_batch_whose_end_moves_is_detected(make_bench: BenchOn) -> None:
     bench = make_bench("kafka")
-    bench.stage.send(SENT)
+    bench.harness.send(SENT)
 
     first = bench.start(broken="growing", fail=["files_written", 1])
     assert "error" in (bench.drivers.answer() or {})
-    bench.stage.send(LATER)
+    bench.harness.send(LATER)
     again = bench.start(broken="growing", fail=["files_written", 1])
     assert "error" in (bench.drivers.answer() or {})
 
@@ -68,7 +68,7 @@ def test_a_batch_whose_end_moves_is_detected(make_bench: BenchOn) -> None:
 @pytest.mark.parametrize(("broken", "noticed"), [("forgetful", "missing"), ("doubling", "too many")])
 def test_lost_or_duplicated_events_are_detected(make_bench: BenchOn, broken: str, noticed: str) -> None:
     bench = make_bench("kafka")
-    bench.stage.send(SENT)
+    bench.harness.send(SENT)
 
     bench.run(broken=broken)
 
@@ -77,15 +77,15 @@ def test_lost_or_duplicated_events_are_detected(make_bench: BenchOn, broken: str
 
 def test_a_run_that_reads_later_input_is_detected(make_bench: BenchOn) -> None:
     bench = make_bench("kafka")
-    bench.stage.send(SENT)
+    bench.harness.send(SENT)
 
     bench.start(available_now=False, hold=["files_written", 1])
     bench.held()
-    bench.stage.send(LATER)
+    bench.harness.send(LATER)
     bench.go()
     eventually(lambda: len(bench.rows()) == len(SENT) + len(LATER), "all rows")
-    key = paths.pipeline_control(bench.stage.name, "stop.json")
-    StopFlag(open_objects(bench.stage.servers.lake), key).set(by="a test", reason="it would never end")
+    key = paths.pipeline_control(bench.harness.name, "stop.json")
+    StopFlag(open_objects(bench.harness.servers.lake), key).set(by="a test", reason="it would never end")
     assert bench.ended()["ended_by"] == "stop flag"
 
     assert checks.exactly_these(bench.rows(), SENT) == [f"too many: {list(LATER)}"]
@@ -93,8 +93,8 @@ def test_a_run_that_reads_later_input_is_detected(make_bench: BenchOn) -> None:
 
 def test_a_source_that_fails_on_unreadable_input_is_detected(make_bench: BenchOn) -> None:
     bench = make_bench("kafka")
-    bench.stage.send(SENT)
-    bench.stage.send_malformed()
+    bench.harness.send(SENT)
+    bench.harness.send_malformed()
 
     with pytest.raises(AssertionError, match="TASKS_CRASH"):
         bench.run(broken="strict")

@@ -1,6 +1,6 @@
-"""What every source promises, shown for each one that is registered, against its server, on a cluster of two workers.
+"""The promises of every registered source, checked against its server on a cluster of two workers.
 
-A source that is added to `SOURCES` is run here too, and fails until `HARNESSES` says which server it is run against.
+A source that is added to `SOURCES` is run here too, and fails until `HARNESSES` has its server.
 """
 
 from __future__ import annotations
@@ -44,16 +44,16 @@ class History:
 @pytest.fixture(scope="module", params=KINDS)
 def history(request: pytest.FixtureRequest, make_bench: BenchOn) -> History:
     bench = make_bench(request.param)
-    bench.stage.send(SENT)
-    bench.stage.wire.requests.clear()
+    bench.harness.send(SENT)
+    bench.harness.wire.requests.clear()
     bench.start(hold=["files_written", 1])
     bench.held()
-    bench.stage.send(LATER)
+    bench.harness.send(LATER)
     bench.go()
     first = bench.ended()
     after_first = bench.rows()
     bench.run()
-    reading = [each for each in list(bench.stage.wire.requests) if bench.stage.is_reading(each.head)]
+    reading = [each for each in list(bench.harness.wire.requests) if bench.harness.is_reading(each.head)]
     return History(bench, first, after_first, bench.rows(), reading, bench.drivers.pid)
 
 
@@ -94,7 +94,7 @@ def test_a_byte_limit_is_respected_too(kind: str, make_bench: BenchOn) -> None:
     if HARNESSES[kind].bytes_let_in is None:
         pytest.skip(f"{kind} has no limit of bytes")
     bench = make_bench(kind, max_bytes_per_batch=LIMIT_BYTES)
-    bench.stage.send(range(16), pad_bytes=PAD_BYTES)
+    bench.harness.send(range(16), pad_bytes=PAD_BYTES)
 
     bench.run()
 
@@ -104,11 +104,11 @@ def test_a_byte_limit_is_respected_too(kind: str, make_bench: BenchOn) -> None:
 
 def test_an_uncommitted_batch_is_read_again_identically(kind: str, make_bench: BenchOn) -> None:
     bench = make_bench(kind)
-    bench.stage.send(SENT)
+    bench.harness.send(SENT)
 
     first = bench.start(kill=["files_written", 2])
     assert bench.drivers.answer() is None, "the driver was to be killed"
-    bench.stage.send(LATER)
+    bench.harness.send(LATER)
     again = bench.start()
     bench.ended()
 
@@ -119,21 +119,21 @@ def test_an_uncommitted_batch_is_read_again_identically(kind: str, make_bench: B
 def test_no_input_and_empty_huge_or_malformed_input_never_stop_the_stream(kind: str, make_bench: BenchOn) -> None:
     bench = make_bench(kind)
     assert bench.run()["rows"] == 0
-    bench.stage.send(range(4))
-    bench.stage.send_malformed()
-    bench.stage.send(range(4, 8))
+    bench.harness.send(range(4))
+    bench.harness.send_malformed()
+    bench.harness.send(range(4, 8))
 
     assert bench.run()["ended_by"] == "available now"
 
     assert checks.each_event_once(bench.rows(), range(8)) == []
     codes = {reason["code"] for row in bench.rows("quarantine") for reason in row["reasons"]}
-    assert codes == bench.stage.bad_codes
+    assert codes == bench.harness.bad_codes
 
 
 def test_a_slow_server_delays_the_stream_without_an_error(kind: str, make_bench: BenchOn) -> None:
     bench = make_bench(kind)
-    bench.stage.send(range(16))
-    bench.stage.wire.delay_seconds = 0.3
+    bench.harness.send(range(16))
+    bench.harness.wire.delay_seconds = 0.3
 
     bench.run()
 
@@ -142,12 +142,12 @@ def test_a_slow_server_delays_the_stream_without_an_error(kind: str, make_bench:
 
 def test_broken_connections_and_server_errors_neither_lose_nor_duplicate_events(kind: str, make_bench: BenchOn) -> None:
     bench = make_bench(kind)
-    bench.stage.send(SENT)
-    wire, faults = bench.stage.wire, bench.stage.faults
-    wire.cut, wire.cut_every = bench.stage.row_request_description(), 2
+    bench.harness.send(SENT)
+    wire, faults = bench.harness.wire, bench.harness.faults
+    wire.cut, wire.cut_every = bench.harness.row_request_description(), 2
     if faults is not None:
         faults.incidents.clear()
-        faults.faults = [Fault(action=Action.UNAVAILABLE, path=bench.stage.refused_paths, every=3)]
+        faults.faults = [Fault(action=Action.UNAVAILABLE, path=bench.harness.refused_paths, every=3)]
 
     bench.run()
 
@@ -158,8 +158,8 @@ def test_broken_connections_and_server_errors_neither_lose_nor_duplicate_events(
 
 def test_reading_resumes_after_a_server_outage(kind: str, make_bench: BenchOn) -> None:
     bench = make_bench(kind)
-    bench.stage.send(SENT)
-    wire = bench.stage.wire
+    bench.harness.send(SENT)
+    wire = bench.harness.wire
     wire.away = True
 
     bench.start()

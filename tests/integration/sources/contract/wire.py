@@ -1,7 +1,7 @@
-"""A proxy before a server, byte by byte, that notes which process asks for what, and can be slow, cut off or gone.
+"""A TCP proxy that records which process sends each request, and can be slow, disconnected or unavailable.
 
-A connection's other end is looked up in the machine's own tables when it is made. So what is read in a task and what in
-the driver is told by the server's side, whatever the code that reads believes.
+The client process of a connection is looked up in the kernel's socket tables when it connects. So the server's side
+shows whether a task or the driver reads.
 """
 
 from __future__ import annotations

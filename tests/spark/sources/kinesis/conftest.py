@@ -1,4 +1,4 @@
-"""A corrected moto server, streams of their own on it, and queries that note what each batch and action got."""
+"""A corrected moto server, separate streams, and queries that record the rows of each batch and action."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Enhanced fan-out in real queries: the rows of polling, over restarts that change the mode, resharding and actions."""
+"""Enhanced fan-out in real queries returns the rows of polling, across mode changes, resharding and actions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A pipeline that reads Kinesis, told to continue behind records that expired: the gap is a row, and health says so."""
+"""A pipeline that continues after expired Kinesis records: the gap is a quarantine row and a health condition."""
 
 from __future__ import annotations
 

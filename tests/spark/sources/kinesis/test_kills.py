@@ -1,6 +1,6 @@
-"""Drivers and tasks that are killed, drivers that live twice: every record once, replays equal to the first reading.
+"""Killed drivers and tasks, and concurrent drivers: every record once, replays equal to the first read.
 
-Each driver is a process of its own, with a JVM of its own, so that both can be killed the hard way.
+Each driver is a separate process with its own JVM, so both can be killed.
 """
 
 from __future__ import annotations

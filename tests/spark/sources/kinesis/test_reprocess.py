@@ -1,4 +1,4 @@
-"""Records of Kinesis read again by a reprocess: from the shards while they have them, then from the archive."""
+"""Kinesis records re-read by a reprocess: from the shards while they are retained, then from the archive."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sinks as a collector's file declares them, opened in an environment."""
+"""Sinks of a collector's declaration, opened in an environment."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Events for a topic: each is done when its broker says so, and a producer that failed is replaced."""
+"""The Kafka sink: an event is delivered when its broker acknowledges it, and a failed producer is replaced."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Events in a Kinesis stream: what is put can be taken apart again, and only what was not taken is put again."""
+"""The Kinesis sink: aggregated events can be deaggregated, and only rejected records are put again."""
 
 from __future__ import annotations
 

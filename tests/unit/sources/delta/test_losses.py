@@ -1,4 +1,4 @@
-"""Which versions of a table a stream still needs, and what its log has of them."""
+"""The table versions a stream still needs, and the versions its log still has."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Records of Kafka as rows of the archive: what they say and where they stood, whatever is in them."""
+"""Kafka records as archive rows: metadata and positions, for any content."""
 
 from __future__ import annotations
 

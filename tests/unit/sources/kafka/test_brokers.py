@@ -1,4 +1,4 @@
-"""Since when Kafka's oldest unread record waits is found by asking for times, as if every record had been looked at."""
+"""The time of Kafka's oldest unread record, found by requesting offsets for times."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which offsets of a batch count as lost, from what tasks have seen and what brokers still have."""
+"""The offsets of a batch that count as lost, from the ranges tasks read and the offsets brokers retain."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A pipeline is held to the topics it began with, within a generation."""
+"""Topic ids are fixed within a generation of a pipeline."""
 
 from __future__ import annotations
 

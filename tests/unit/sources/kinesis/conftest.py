@@ -1,4 +1,4 @@
-"""A Kinesis server for the tests of a file, a client of it, and a stream for each test."""
+"""A Kinesis server for the tests of a file, a client, and a stream for each test."""
 
 from __future__ import annotations
 

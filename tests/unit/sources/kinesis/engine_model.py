@@ -1,4 +1,4 @@
-"""What Spark does with a source, batch by batch: a log of planned batches, actions that read, restarts."""
+"""A model of Spark's use of a source, batch by batch: a log of planned batches, actions that read, restarts."""
 
 from __future__ import annotations
 

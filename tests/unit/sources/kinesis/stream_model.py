@@ -1,4 +1,4 @@
-"""A stream as Kinesis keeps it, small enough to be right by reading it, and a state in memory."""
+"""A model of a Kinesis stream, simple enough to verify by reading, and a state in memory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The calls against a corrected moto: answers, waiting for throttling, expiry, refusals, and the clock."""
+"""Kinesis calls against a corrected moto: responses, retries, expiry, refusals, and the clock."""
 
 from __future__ import annotations
 

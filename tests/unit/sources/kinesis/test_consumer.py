@@ -1,4 +1,4 @@
-"""Through whose consumer a pipeline reads its stream."""
+"""The consumer through which a pipeline reads its stream."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Enhanced fan-out over the wire: consumers; subscriptions that end, are refused, taken over, cut off; idle shards."""
+"""Enhanced fan-out over the network: consumers, subscriptions that end, are refused, taken over or cut off, idle
+shards.
+"""
 
 from __future__ import annotations
 

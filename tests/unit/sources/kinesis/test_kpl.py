@@ -1,4 +1,4 @@
-"""Aggregated records: vectors made by another implementation, aws-kinesis-agg 1.2.3; what is damaged stays whole."""
+"""Aggregated records: vectors of another implementation, aws-kinesis-agg 1.2.3; damaged ones are not deaggregated."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which shards may begin: parents first, forgotten ones never again."""
+"""Startable shards: parents first, finished ones never again."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Options: what is refused and why, and that no key is ever shown."""
+"""Options: which are rejected and why, and that no key is shown."""
 
 from __future__ import annotations
 

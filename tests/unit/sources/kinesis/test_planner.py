@@ -1,4 +1,4 @@
-"""Where a query begins, continues and idles; what it refuses; what it forgets and reports."""
+"""Where a query begins, continues and idles; what the planner rejects, deletes and reports."""
 
 from __future__ import annotations
 

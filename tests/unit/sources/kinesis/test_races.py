@@ -1,4 +1,4 @@
-"""Attempts, drivers and expiries that cross each other, one by one."""
+"""Races between attempts, drivers and expiries, one by one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Shares of a shard that were read once, read again: whole, with the ordinals they had, or not at all."""
+"""Shares of a shard re-read: completely, with their former ordinals, or not at all."""
 
 from __future__ import annotations
 

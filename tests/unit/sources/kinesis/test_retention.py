@@ -1,4 +1,4 @@
-"""Positions older than the retention: a loss that cannot be excluded stops, or becomes a gap that is told."""
+"""Positions older than the retention: a possible loss stops the query or is recorded as a gap."""
 
 from __future__ import annotations
 

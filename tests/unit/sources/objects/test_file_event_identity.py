@@ -1,4 +1,4 @@
-"""Which file events are the same, and a set that knows millions of them."""
+"""The identity of file events, and a set of millions of identities."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The file event log: each file event once, `seq` without gaps, one writer, slices that touch few files."""
+"""The file event log: each file event once, `seq` without gaps, one writer, slices that read few files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Names of objects: none that a bucket can hold is refused, none that leads elsewhere gets through."""
+"""Object names: every name that a bucket can hold is valid, and none leaves its root."""
 
 from __future__ import annotations
 

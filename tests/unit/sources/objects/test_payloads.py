@@ -1,4 +1,4 @@
-"""File events as references, and references as payloads: lost objects are told apart from a storage that fails."""
+"""File events as references and references as payloads: lost objects are distinguished from storage failures."""
 
 from __future__ import annotations
 

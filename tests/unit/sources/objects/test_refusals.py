@@ -1,4 +1,4 @@
-"""Objects that the storage refuses: one is quarantined where others can be read, and all of them stop the stream."""
+"""Objects that the storage refuses: one is quarantined if others can be read; if all are refused, the stream stops."""
 
 from __future__ import annotations
 

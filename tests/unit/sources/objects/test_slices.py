@@ -1,4 +1,4 @@
-"""Which file events make a batch: limits, prefix, nothing new, and long stretches of foreign events."""
+"""The file events of a batch: limits, prefix, no new events, and long ranges of other events."""
 
 from __future__ import annotations
 

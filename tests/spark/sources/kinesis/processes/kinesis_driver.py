@@ -1,7 +1,7 @@
-"""A driver of its own for tests that kill it: writes what every action of every batch got, one file each.
+"""A separate driver for tests that kill it: writes the rows of every action of every batch, one file each.
 
-Arguments, as JSON: format, options, checkpoint, folder, master, available_now, actions, and pause_at, the batch behind
-whose first action it waits for a file `go`, or to be killed.
+Arguments, as JSON: format, options, checkpoint, folder, master, available_now, actions, and pause_at, the batch after
+whose first action it waits for a file `go` or to be killed.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Files of a test and a store that keeps what lands, in the order it landed."""
+"""Test files and a store that keeps landed objects in order."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reading whole files the slow and obvious way, in plain Python, to compare what lands with."""
+"""A slow and simple reader of complete files in plain Python, to compare landed objects with."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is landed, where, under which names, how often, and what is refused before anything lands."""
+"""Landed objects: content, keys, repetition, and inputs rejected before anything lands."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whatever the events, however they are written and whatever the size of objects: the very same events land."""
+"""The same events land for any content, layout and object size."""
 
 from __future__ import annotations
 

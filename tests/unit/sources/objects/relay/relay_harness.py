@@ -1,4 +1,4 @@
-"""How the tests run a relay in a thread, and look at what it did."""
+"""Runs a relay in a thread and inspects its results."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a bucket's lifecycle rules say of the objects that a stream reads."""
+"""The retention of a stream's objects from a bucket's lifecycle rules."""
 
 from __future__ import annotations
 

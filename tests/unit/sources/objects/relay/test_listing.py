@@ -1,4 +1,4 @@
-"""A relay that lists its buckets: first load, what notifications missed, and what it reports of it."""
+"""A relay that lists its buckets: initial load, missed notifications, and its report."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a queue message says: every known form, every record, and a reason for what cannot be used."""
+"""Queue messages: every supported format, every record, and a reason for unusable ones."""
 
 from __future__ import annotations
 

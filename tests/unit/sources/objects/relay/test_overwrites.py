@@ -1,4 +1,4 @@
-"""A key that is written again: what the relay's overwrite policy makes of it."""
+"""Overwritten keys under each overwrite policy."""
 
 from __future__ import annotations
 

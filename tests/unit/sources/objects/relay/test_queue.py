@@ -1,4 +1,4 @@
-"""Batch calls to the queue are believed entry by entry."""
+"""The results of batch calls to the queue are checked entry by entry."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the relay asks of its queue, and what it keeps to: timeouts, bounds, saturation, expired receipts, redrive."""
+"""The relay and its queue: timeouts, bounds, saturation, expired receipts, redrive."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A queue whose settings are bound to make trouble is told of, where it is wired and where its relay starts."""
+"""Harmful queue settings are reported by the wiring command and at the start of a relay."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The relay against a real SQS protocol: each file event once, nothing deleted before it is in the log, one relay."""
+"""The relay with a real SQS protocol: each file event once, no message deleted before it is in the log, one relay."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A relay as the process of a pod: it waits while it is stopped, and its file says that it is alive."""
+"""A relay as the process of a pod: it waits while it is stopped, and its heartbeat file shows that it is alive."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Objects in a bucket are removed or archived while they are what was announced, and else are not touched."""
+"""Objects are deleted or archived only while they are the announced ones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Buckets that announce their objects to a queue: made beside what is there, and told before it is made."""
+"""Connecting buckets to a queue: existing configuration stays, and a dry run reports the changes."""
 
 from __future__ import annotations
 

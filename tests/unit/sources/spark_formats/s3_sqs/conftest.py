@@ -1,4 +1,4 @@
-"""Queues and buckets are those of the relay's tests."""
+"""Provides the queues and buckets of the relay's tests."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rows in columns that were found: whatever an event has is in its row, or left over beside it, and nothing stops."""
+"""Rows of inferred columns: the complete content of an event is in its row or in its leftovers, and nothing fails."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The first version of a schema, from what a queue announces: nothing is lost by looking, and looking is bounded."""
+"""The first version of a schema from announced objects: sampling loses nothing and is bounded."""
 
 from __future__ import annotations
 

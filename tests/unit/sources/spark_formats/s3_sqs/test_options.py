@@ -1,4 +1,4 @@
-"""What `format("s3-sqs")` is given, and what it refuses."""
+"""Valid and rejected options of `format("s3-sqs")`."""
 
 from __future__ import annotations
 
