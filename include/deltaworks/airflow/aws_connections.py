@@ -63,7 +63,9 @@ def refuse_remote_drivers(environment: EnvironmentSpec, host: str) -> None:
     Raises:
         ConfigError: AWS_CONNECTION_INVALID.
     """
-    conn_ids = {place.aws_conn_id for place in (environment.lake, environment.landing, environment.messaging)} - {None}
+    conn_ids = {storage.aws_conn_id for storage in (environment.lake, environment.landing, environment.messaging)} - {
+        None
+    }
     if conn_ids:
         raise _invalid_connection(
             " and ".join(sorted(map(repr, conn_ids))),
@@ -92,10 +94,10 @@ def _read_connection(conn_id: str) -> Any:
         hint = f"Create one of the type aws: airflow connections add {conn_id} --conn-json {example}."
         raise _invalid_connection(repr(conn_id), f"is of the type {connection.conn_type!r} and not aws", hint)
     extra = connection.extra_dejson
-    if others := [name for name in _TEMPORARY_KEY_FIELDS if extra.get(name)]:
+    if unsupported := [name for name in _TEMPORARY_KEY_FIELDS if extra.get(name)]:
         raise _invalid_connection(
             repr(conn_id),
-            f"has {', '.join(others)}: such keys expire while jobs run, or belong to another machine",
+            f"has {', '.join(unsupported)}: such keys expire while jobs run, or belong to another machine",
             "Give it keys that last, as login and password; or remove aws_conn_id from the environment, and give the "
             "machines that role.",
         )

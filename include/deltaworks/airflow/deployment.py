@@ -45,8 +45,8 @@ def check_deployment(variables: Mapping[str, str] = os.environ, *, command: str 
     _check_auth_manager(environment, allowed=variables.get(ALLOW_VARIABLE, "").strip().lower() == "true")
     if command is None:
         command = sys.argv[1] if len(sys.argv) > 1 else ""
-    for place, variable, value in _configured_secrets(variables, command):
-        reject_weak(value, location=place, variable=variable)
+    for option, variable, value in _configured_secrets(variables, command):
+        reject_weak(value, location=option, variable=variable)
 
 
 def _check_auth_manager(environment: str, *, allowed: bool) -> None:

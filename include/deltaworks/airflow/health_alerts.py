@@ -81,12 +81,12 @@ def _summary(verdict: Verdict, cause: str) -> str:
 def _observation(verdict: Verdict, cause: str) -> str:
     if cause == ROWS_QUARANTINED:
         return verdict.quarantine_excess
-    left = verdict.time_left_seconds
-    if cause != DATA_LOSS_NEAR or left is None:
+    time_left_seconds = verdict.time_left_seconds
+    if cause != DATA_LOSS_NEAR or time_left_seconds is None:
         return verdict.detail
-    oldest = f"forgets the oldest that waits in {format_duration(left)}"
-    if left <= 0:
-        oldest = f"may have forgotten the oldest that waits, {format_duration(-left)} ago"
+    oldest = f"forgets the oldest that waits in {format_duration(time_left_seconds)}"
+    if time_left_seconds <= 0:
+        oldest = f"may have forgotten the oldest that waits, {format_duration(-time_left_seconds)} ago"
     return f"The source {oldest}. It is {verdict.state}: {verdict.detail}"
 
 

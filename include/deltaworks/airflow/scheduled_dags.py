@@ -85,8 +85,8 @@ def _gold_schedule(spec: PipelineSpec, environment: EnvironmentSpec) -> Any:
     timetable = _gold_timetable(spec.gold.schedule)
     if not spec.gold.cross_pipeline_inputs or not schedules_enabled():
         return timetable
-    others = AssetAny(*(names.gold_asset(environment.lake, *other) for other in spec.gold.cross_pipeline_inputs))
-    return others if timetable is None else AssetOrTimeSchedule(timetable=timetable, assets=others)
+    gold_assets = AssetAny(*(names.gold_asset(environment.lake, *other) for other in spec.gold.cross_pipeline_inputs))
+    return gold_assets if timetable is None else AssetOrTimeSchedule(timetable=timetable, assets=gold_assets)
 
 
 def _gold_timetable(expression: str | None) -> Any:

@@ -47,7 +47,7 @@ def collect(
     objects = open_objects(project.environment.lake)
     process = CollectorRun(
         spec=spec,
-        ways=open_destinations(spec, project, close_seconds=close_seconds or None),
+        destinations=open_destinations(spec, project, close_seconds=close_seconds or None),
         objects=objects,
         redaction=open_redaction(spec, project, objects),
         root=spool.absolute(),

@@ -130,8 +130,8 @@ def _derived_tables(spec: PipelineSpec) -> Iterator[tuple[str, str, tuple[str, .
     for live in spec.aggregation_tables:
         yield live.name, "live", (live.reads,)
     if spec.mutations is not None:
-        for kept in (spec.mutations.names, spec.mutations.intervals):
-            yield kept, "mutations", (spec.mutations.requests,)
+        for included in (spec.mutations.names, spec.mutations.intervals):
+            yield included, "mutations", (spec.mutations.requests,)
     for model in spec.models:
         yield model.name, "model", (model.features, *model.reads)
     for table in spec.gold.tables:
@@ -196,8 +196,8 @@ def edges(graph: Graph, names: Iterable[str]) -> list[tuple[str, str]]:
 
 def _columns(graph: Graph, names: list[str]) -> Mapping[str, int]:
     """Returns the length of the longest path to each node. Cycles are cut at any node."""
-    kept, columns = set(names), dict.fromkeys(names, 0)
-    pairs = edges(graph, kept)
+    included, columns = set(names), dict.fromkeys(names, 0)
+    pairs = edges(graph, included)
     for _ in range(len(names)):
         has_moved = False
         for source, reader in pairs:

@@ -65,9 +65,9 @@ def page_rows(
     only = context.query.get("only", "").strip()[:_MAX_FILTER_CHARACTERS]
     words = only.lower().split()
     matching = [row for row in all_rows if all(word in text(row).lower() for word in words)]
-    chosen = context.query.get("sort", "")
-    if chosen in keys:
-        sort, descending = chosen, context.query.get("order") == "down"
+    requested_sort = context.query.get("sort", "")
+    if requested_sort in keys:
+        sort, descending = requested_sort, context.query.get("order") == "down"
     key = keys[sort]
     sorted_rows = sorted((row for row in matching if key(row) is not None), key=key, reverse=descending)
     sorted_rows += [row for row in matching if key(row) is None]
@@ -93,5 +93,5 @@ def _address(frame: Frame, **changes: str | None) -> str:
     path, _, query = frame.address.partition("?")
     values = {name: value for name, value in parse_qsl(query) if name not in ("fragment", "format")}
     values |= {name: value for name, value in changes.items() if value is not None}
-    kept = {name: value for name, value in values.items() if not (name in changes and changes[name] is None)}
-    return frame.root + path + (f"?{urlencode(kept)}" if kept else "")
+    remaining = {name: value for name, value in values.items() if not (name in changes and changes[name] is None)}
+    return frame.root + path + (f"?{urlencode(remaining)}" if remaining else "")

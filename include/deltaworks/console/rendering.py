@@ -149,12 +149,12 @@ def runbook_path(code: str) -> str:
     """Returns the docs page and heading of a cause, alert or condition; empty for an unknown code."""
     if code in ALERTS:
         return ALERTS[code].runbook
-    trouble = HEALTH_CAUSES.get(code) or CONDITIONS.get(code)
-    if trouble is None:
+    condition = HEALTH_CAUSES.get(code) or CONDITIONS.get(code)
+    if condition is None:
         return ""
-    if trouble.alert in ALERTS:
-        return ALERTS[trouble.alert].runbook
-    return trouble.runbook or "reference/conditions.md"
+    if condition.alert in ALERTS:
+        return ALERTS[condition.alert].runbook
+    return condition.runbook or "reference/conditions.md"
 
 
 def is_web_url(text: str | None) -> bool:

@@ -31,10 +31,10 @@ def request_error(login: AirflowLogin, method: str, path: str, *, status: int, d
         return ConfigError(
             "AIRFLOW_REFUSED", response, hint=("Correct the value it names; the conf must match the DAG's params.")
         )
-    who = f"{login.username} (from {login.source})" if login.username else f"The token of {login.source}"
+    login_name = f"{login.username} (from {login.source})" if login.username else f"The token of {login.source}"
     return ConfigError(
         "AIRFLOW_FORBIDDEN",
-        f"{who} may not {required_permission(method, path)}. {response}",
+        f"{login_name} may not {required_permission(method, path)}. {response}",
         hint="Ask an administrator of that Airflow to give the login the role User (FAB: Op), or this permission on "
         "this DAG alone; docs/explanation/security.md has who may do what.",
     )

@@ -30,8 +30,8 @@ def is_unattended(operation: Operation, subject: str, options: Options) -> bool:
     """
     if not (operation.unattended and is_maintenance_run(subject)):
         return False
-    chosen = options.model_dump(exclude={"dry_run", "tables"})
-    return chosen == type(options)().model_dump(exclude={"dry_run", "tables"})
+    selected_options = options.model_dump(exclude={"dry_run", "tables"})
+    return selected_options == type(options)().model_dump(exclude={"dry_run", "tables"})
 
 
 def requested_options(operation: Operation, options: Options) -> dict[str, Any]:
@@ -91,8 +91,8 @@ def open_approvals(operation: Operation, catalog: Catalog, subject: str) -> Appr
 
 def approvers_of(catalog: Catalog, subject: str, *, scope: Scope = "pipeline") -> Approvers:
     """Returns the declared approvers of a pipeline or a namespace; empty without any."""
-    own = catalog.pipeline(subject).approvers if scope == "pipeline" else ()
-    return own or catalog.environment.approvals.approvers
+    declared_approvers = catalog.pipeline(subject).approvers if scope == "pipeline" else ()
+    return declared_approvers or catalog.environment.approvals.approvers
 
 
 def check_approver(approval: Approval, approvers: Approvers, *, self_approval: bool) -> None:

@@ -20,9 +20,9 @@ def unavailable_reason(operation: Operation, spec: PipelineSpec) -> str | None:
         (operation.needs_feeds, spec.feeds, "feeds"),
         (operation.needs_models, spec.models, "models"),
     )
-    for is_needed, is_declared, what in needs:
+    for is_needed, is_declared, feature in needs:
         if is_needed and not is_declared:
-            return f"It declares no {what}."
+            return f"It declares no {feature}."
     if operation.name == "reprocess" and not isinstance(spec.source, FileSourceSpec | RecordSourceSpec):
         return "It reads a Delta table, which has neither objects nor records to read again: start the pipeline over."
     if operation.name == "recover_files" and not isinstance(spec.source, FileSourceSpec):
@@ -47,10 +47,8 @@ def restrictions(operation: Operation, spec: PipelineSpec) -> str:
             f"Set *Shadow*{table_hint}."
         )
     if operation.name in ("restore", "recover_table", "recover_log"):
-        whole_pipeline_hint = (
-            "Leave *Table* empty: all tables are restored together, and all requests are applied again."
-        )
+        all_tables_hint = "Leave *Table* empty: all tables are restored together, and all requests are applied again."
         return f"{tables} and the tables of requests and notifications are not put back alone (`RESTORE_MUTABLE`). " + (
-            whole_pipeline_hint if operation.name == "restore" else ""
+            all_tables_hint if operation.name == "restore" else ""
         )
     return ""

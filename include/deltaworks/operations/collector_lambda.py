@@ -48,9 +48,14 @@ def redacting_gateway(
     """
     redaction = open_redaction(spec, catalog, lake)
     reload = _PeriodicReload(SuppressionReload(redaction, lake), monotonic)
-    ways = gateway_options.pop("ways", None) or open_destinations(spec, catalog)
+    destinations = gateway_options.pop("destinations", None) or open_destinations(spec, catalog)
     return Gateway(
-        spec, ways, redactions=redaction.by_source, vault=redaction.vault, before_request=reload, **gateway_options
+        spec,
+        destinations,
+        redactions=redaction.by_source,
+        vault=redaction.vault,
+        before_request=reload,
+        **gateway_options,
     )
 
 

@@ -37,7 +37,7 @@ class CollectorRun:
     """The settings of a collector process."""
 
     spec: CollectorSpec
-    ways: dict[str, Destination]
+    destinations: dict[str, Destination]
     objects: ObjectStore
     root: Path
     beat_seconds: float = 10.0
@@ -78,7 +78,7 @@ class _FolderProcess(CollectorProcess):
         vault = self._run_settings.vault_sink(folder)
         drain = Drain(
             folder,
-            self._run_settings.ways,
+            self._run_settings.destinations,
             vault=vault,
             durable_position=spool.durable_position,
             on_deleted=spool.record_deleted,
@@ -201,7 +201,7 @@ class OrphanedFolders(BackgroundThread):
             # A source without events in it has fewer recorded deliveries, so only a scan shows that it is empty.
             if self._drained_contents.get(path) == _segment_sizes(folder):
                 return
-            drain = Drain(folder, self._run_settings.ways, vault=self._run_settings.vault_sink(folder))
+            drain = Drain(folder, self._run_settings.destinations, vault=self._run_settings.vault_sink(folder))
             drained_folder = DrainedFolder(self._run_settings, folder, drain, next_seq=lambda: next_seq)
             log.warning("%s is held by no process; its events are delivered by this one", path)
             drained_folder.start()

@@ -74,17 +74,17 @@ class ContinuousJob:
         """
         if self.group or not self.dag_id or len(self.heartbeats) != 1:
             return False
-        beat = read_heartbeat(self.objects, self.heartbeats[0])
-        if beat is None or beat.state in _ENDED_STATES:
+        heartbeat = read_heartbeat(self.objects, self.heartbeats[0])
+        if heartbeat is None or heartbeat.state in _ENDED_STATES:
             return False
-        return age_seconds(beat.written_at, utc_now()) > self.limits.stale_seconds(beat.trigger_seconds)
+        return age_seconds(heartbeat.written_at, utc_now()) > self.limits.stale_seconds(heartbeat.trigger_seconds)
 
     def has_heartbeat_of(self, run: str) -> bool:
         """Returns whether the last heartbeat is from a try of its task, given as by
         `deltaworks.control.provenance.current_run`.
         """
-        beat = read_heartbeat(self.objects, self.heartbeats[0])
-        return beat is not None and beat.run == run
+        heartbeat = read_heartbeat(self.objects, self.heartbeats[0])
+        return heartbeat is not None and heartbeat.run == run
 
     @property
     def is_group_stopped(self) -> bool:
@@ -105,12 +105,12 @@ class ContinuousJob:
         """
         for key in self.heartbeats:
             deadline = time.monotonic() + wait_seconds
-            while (beat := read_heartbeat(self.objects, key)) is not None and beat.state not in _ENDED_STATES:
+            while (heartbeat := read_heartbeat(self.objects, key)) is not None and heartbeat.state not in _ENDED_STATES:
                 if time.monotonic() > deadline:
                     raise TransientError(
                         "STREAM_STILL_RUNNING",
-                        f"{beat.pipeline} is still {beat.state} after {wait_seconds:.0f} s "
-                        f"(process {beat.pid} on {beat.host}). Its stop flag stays set.",
+                        f"{heartbeat.pipeline} is still {heartbeat.state} after {wait_seconds:.0f} s "
+                        f"(process {heartbeat.pid} on {heartbeat.host}). Its stop flag stays set.",
                         hint="A long batch ends first. Check its driver log, or mark the task failed in Airflow. "
                         f"`deltaworks start {self.cli_argument}` clears the stop.",
                     )

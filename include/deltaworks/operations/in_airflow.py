@@ -164,8 +164,8 @@ class _RunFollower:
                 continue
             self._reported[task.task_id] = state
             if state == _AWAITING_INPUT:
-                who = f" by {self.approvers}" if self.approvers else ""
-                self.echo(f"{task.task_id} waits for approval{who}: {self._approval_link}")
+                approver_text = f" by {self.approvers}" if self.approvers else ""
+                self.echo(f"{task.task_id} waits for approval{approver_text}: {self._approval_link}")
             elif state in _REPORTED_STATES:
                 took = f" after {task.duration_seconds:.0f} s" if task.duration_seconds and state != "running" else ""
                 self.echo(f"{task.task_id}: {state}{took}")
@@ -184,18 +184,18 @@ class _RunFollower:
         task_id = COUNT_TASK if self.operation.waits_for_approval and not needs_approval else self.operation.name
         records = self.airflow.xcom(self.run.dag_id, self.run.run_id, task_id, RESULTS_KEY) or []
         listing = listing_of_records([record for record in records if isinstance(record, dict)])
-        left = "" if records else " Its job returned no records; see its log."
-        return Report(parts=[f"{self.run.dag_id} has succeeded.{left}", listing])
+        result_note = "" if records else " Its job returned no records; see its log."
+        return Report(parts=[f"{self.run.dag_id} has succeeded.{result_note}", listing])
 
     def _run_failed(self, tasks: Sequence[TaskInstance]) -> DeltaworksError:
         failed_task = next((task for task in tasks if task.state == "failed"), None)
         error = self._read_task_error(failed_task) if failed_task is not None else None
-        where = f" in {failed_task.task_id}" if failed_task is not None else ""
+        task_text = f" in {failed_task.task_id}" if failed_task is not None else ""
         cause = f": [{error.condition}] {error.message}" if error is not None else "."
         next_step = f"{error.hint} " if error is not None and error.hint else ""
         return TransientError(
             "DAG_RUN_FAILED",
-            f"{self.run.dag_id} run {self.run.run_id} failed{where}{cause}",
+            f"{self.run.dag_id} run {self.run.run_id} failed{task_text}{cause}",
             hint=f"{next_step}Its log: {self._link}.",
             retryable=error is None or error.retryable,
         )

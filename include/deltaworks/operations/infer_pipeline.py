@@ -67,8 +67,8 @@ def infer_from_sample(sample: EventSample, *, name: str, overrides: Overrides = 
     Raises:
         ContractError: EVENTS_WITHOUT_TIME.
     """
-    of_text = sample.source.format in TEXT_FORMATS
-    proposal = propose_pipeline(sample.events, name=name, values_are_text=of_text, overrides=overrides)
+    values_are_text = sample.source.format in TEXT_FORMATS
+    proposal = propose_pipeline(sample.events, name=name, values_are_text=values_are_text, overrides=overrides)
     text = pipeline_yaml(proposal, sample, name=name, owner=_user_name())
     spec = PipelineSpec.model_validate(load_yaml(text.encode()))
     quarantined = _count_quarantined(spec, sample)

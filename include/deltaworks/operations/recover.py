@@ -171,11 +171,11 @@ def repair(context: OperationContext, options: RepairOptions) -> Report:
     if not (result.damaged or result.ledger or options.retire):
         return Report(parts=[f"No damage found in the checkpoint of {pipeline}."], results=[result])
     if result.ledger:
-        done = "would be recorded" if dry_run else "were recorded"
-        parts.append(f"{result.ledger_batches} prepared batches {done} in the ledger again.")
+        outcome = "would be recorded" if dry_run else "were recorded"
+        parts.append(f"{result.ledger_batches} prepared batches {outcome} in the ledger again.")
     if result.damaged or options.retire:
-        done = "would be retired" if dry_run else "is retired"
-        parts.append(f"The checkpoint {done}; the next start continues from the ledger with a new one.")
+        outcome = "would be retired" if dry_run else "is retired"
+        parts.append(f"The checkpoint {outcome}; the next start continues from the ledger with a new one.")
     if dry_run:
         parts.append("Nothing was changed. Use --no-dry-run to apply it.")
     return Report(parts=parts, results=[result])

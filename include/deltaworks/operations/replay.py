@@ -68,7 +68,7 @@ def show_rows(context: OperationContext, options: ShowOptions) -> Report:
     listing = Listing(("event", "object", "batch", "seq", "position", "at", "reasons", "raw"), layout="blocks")
     for row in _quarantine(context).rows(build_filter(options), limit=options.limit, all_rows=options.all):
         reasons = "; ".join(f"{reason['code']} {reason['path']}: {reason['detail']}" for reason in row["reasons"])
-        place = (
+        position_columns = (
             row["object_key"],
             row["_batch_id"],
             row["_seq"],
@@ -76,7 +76,7 @@ def show_rows(context: OperationContext, options: ShowOptions) -> Report:
             timestamp_cell(row["_ingested_at"]),
         )
         raw = Cell(row["raw"], _raw_text(row, full=options.full))
-        listing.add(row["event_name"], *place, Cell(row["reasons"], reasons), raw)
+        listing.add(row["event_name"], *position_columns, Cell(row["reasons"], reasons), raw)
     return Report(parts=[listing] if listing.cells else ["No open rows.", listing])
 
 

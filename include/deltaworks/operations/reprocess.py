@@ -192,9 +192,9 @@ def _count(context: OperationContext, request: ReprocessRequest, *, exact: bool,
 
 
 def _count_parts(count: ReprocessCount) -> list[str | Listing]:
-    how = "all read" if count.exact else f"estimated from {count.sampled} of them"
+    row_source = "all read" if count.exact else f"estimated from {count.sampled} of them"
     if count.origins and not count.exact:
-        how = "not counted; use --exact"
+        row_source = "not counted; use --exact"
     listing = Listing(("table", "rows out", "rows in"))
     for table in count.tables:
         listing.add(
@@ -204,7 +204,7 @@ def _count_parts(count: ReprocessCount) -> list[str | Listing]:
         )
     return [
         f"{_describe_input(count.objects, count.bytes, count.origins)}, up to batch {count.through_batch}; "
-        f"rows in: {how}.",
+        f"rows in: {row_source}.",
         listing,
         *_list_keys("from the archive", count.archive_frame),
         *_skipped_lines(count.missing_keys, count.unmatched, 0),
@@ -220,15 +220,15 @@ def _describe_input(objects: int, size: int, origins: Mapping[str, int]) -> str:
     return f"{objects} batches; ranges of records: {parts}"
 
 
-def _list_keys(what: str, keys: tuple[str, ...]) -> list[str]:
+def _list_keys(label: str, keys: tuple[str, ...]) -> list[str]:
     more = ", …" * (len(keys) > _MAX_KEYS_SHOWN)
-    return [f"{len(keys)} {what}: {', '.join(keys[:_MAX_KEYS_SHOWN])}{more}"] if keys else []
+    return [f"{len(keys)} {label}: {', '.join(keys[:_MAX_KEYS_SHOWN])}{more}"] if keys else []
 
 
-def _skipped_lines(gone: tuple[str, ...], unmatched: int, still_quarantined: int) -> list[str]:
+def _skipped_lines(missing: tuple[str, ...], unmatched: int, still_quarantined: int) -> list[str]:
     lines = []
-    if gone:
-        lines += _list_keys("can no longer be read", gone)
+    if missing:
+        lines += _list_keys("can no longer be read", missing)
     if unmatched:
         lines.append(f"{unmatched} events do not belong to the selected tables.")
     if still_quarantined:

@@ -266,7 +266,7 @@ def test_a_lambda_opens_its_keys_from_the_environment_and_reloads_suppressions(t
     spec = CollectorSpec.model_validate(fields)
     ways = {"games": RecordDestination(open_sink=lambda: sink)}
     objects = lake.namespace.objects
-    made = redacting_gateway(spec, lake.catalog, objects, ways=ways, monotonic=lambda: now[0])
+    made = redacting_gateway(spec, lake.catalog, objects, destinations=ways, monotonic=lambda: now[0])
 
     def sent() -> int:
         return int(json.loads(made.handle(rest('{"name": "order", "player": "ann"}'))["body"])["accepted"])

@@ -205,7 +205,7 @@ def operation_runbook(operation: Operation, subject: str, owner: str, *, limits:
         if operation.destructive
         else "It may run at any time."
     )
-    own = _runbook(operation.name, pipeline=subject, owner=owner) if operation.name in _pages() else ""
+    specific_text = _runbook(operation.name, pipeline=subject, owner=owner) if operation.name in _pages() else ""
     return _runbook(
         "operation",
         name=operation.name,
@@ -214,6 +214,6 @@ def operation_runbook(operation: Operation, subject: str, owner: str, *, limits:
         steps=steps,
         concurrency=operation.concurrency_note(),
         command=f"{operation.command} {subject}",
-        page=f"{limits}\n\n{own}" if limits else own,
+        page=f"{limits}\n\n{specific_text}" if limits else specific_text,
         owner=owner,
     )

@@ -123,11 +123,11 @@ def _parse_value(field: Field, texts: Sequence[str]) -> Any:
         return bool(texts) and texts[-1] == "on"
     if field.kind in ("choices", "lines"):
         split = [line.strip() for text in texts for line in text.splitlines()]
-        chosen = [line for line in split if line]
+        selected = [line for line in split if line]
         if field.kind == "choices":
-            for name in chosen:
+            for name in selected:
                 _check_choice(field, name)
-        return chosen or None
+        return selected or None
     text = texts[-1].strip() if texts else ""
     if not text:
         if field.required:

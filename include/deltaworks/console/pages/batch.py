@@ -86,9 +86,9 @@ def view(context: PageContext) -> BatchView:
             f"Nothing is on record of batch {batch_id} of {name} beside its rows; "
             f"`deltaworks batches {name}` reads the ledger."
         )
-    beat = read_or_none(lambda: read_heartbeat(context.objects, paths.heartbeat(paths.pipeline_control(name))))
-    newest = beat.batch_id if beat else None
-    held = {str(item.get("table")): item.get("since_batch", 0) for item in beat.held} if beat else {}
+    heartbeat = read_or_none(lambda: read_heartbeat(context.objects, paths.heartbeat(paths.pipeline_control(name))))
+    newest = heartbeat.batch_id if heartbeat else None
+    held = {str(item.get("table")): item.get("since_batch", 0) for item in heartbeat.held} if heartbeat else {}
     is_complete = summary is not None or (newest is not None and batch_id <= newest)
     return BatchView(
         pipeline=name,

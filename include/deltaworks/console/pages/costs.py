@@ -82,9 +82,9 @@ def view(context: PageContext) -> Costs:
         if summary is None and upkeep is None and not hours:
             missing.append(name)
             continue
-        kept = summary.tables if summary else ()
-        kept_nights = upkeep.nights if upkeep else ()
-        rows.append(_row(context, name, tables=kept, nights=kept_nights, hours=hours, days=days))
+        summaries = summary.tables if summary else ()
+        night_summaries = upkeep.nights if upkeep else ()
+        rows.append(_row(context, name, tables=summaries, nights=night_summaries, hours=hours, days=days))
     prices = context.catalog.environment.prices
     return Costs(
         listed=page_rows(

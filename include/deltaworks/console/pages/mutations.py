@@ -154,8 +154,8 @@ def group_by_entity(rows: Iterable[Mapping[str, Any]], entity: str) -> tuple[Ent
         )
         intervals.setdefault((interval.final_id, deleted), []).append(interval)
     return tuple(
-        Entity(final_id=final_id, deleted=deleted, intervals=tuple(of_entity))
-        for (final_id, deleted), of_entity in sorted(intervals.items())
+        Entity(final_id=final_id, deleted=deleted, intervals=tuple(entity_intervals))
+        for (final_id, deleted), entity_intervals in sorted(intervals.items())
     )
 
 

@@ -64,8 +64,8 @@ def open_issues(
             shown |= {(alert.cause, alert.subject) for alert in same}
             issues += _verdict_issues(item, verdicts, same)
     for alert in stored:
-        of_another = pipeline and pipeline_of(context.catalog, alert.subject) != pipeline
-        if not of_another and (alert.cause, alert.subject) not in shown:
+        is_other_pipeline = pipeline and pipeline_of(context.catalog, alert.subject) != pipeline
+        if not is_other_pipeline and (alert.cause, alert.subject) not in shown:
             issues.append(_alert_issue(alert))
     return sorted(issues, key=lambda need: (-severity_rank(need.severity), need.cause, need.subject))
 
@@ -120,8 +120,8 @@ def _is_same_issue(item: Report, alert: Alert) -> bool:
         if alert.cause in _SEPARATE_ALERTS:
             return cause == _SEPARATE_ALERTS[alert.cause]
         return alert.cause in _VERDICT_ALERTS or alert.cause == EXHAUSTED
-    of_table = cause == SUSPENDED == alert.cause
-    return of_table and alert.subject in {f"{subject.name}.{held.get('table')}" for held in _suspended(item)}
+    is_table_alert = cause == SUSPENDED == alert.cause
+    return is_table_alert and alert.subject in {f"{subject.name}.{held.get('table')}" for held in _suspended(item)}
 
 
 def _suspended(item: Report) -> list[dict[str, object]]:

@@ -176,9 +176,9 @@ def _object_keys(subject: Subject) -> list[str]:
 
 def process_row(context: PageContext, item: Report, verdicts: Mapping[str, Verdict]) -> ProcessRow:
     """Returns a process as a row."""
-    verdict, beat, subject = item.verdict, item.heartbeat, item.subject
+    verdict, heartbeat, subject = item.verdict, item.heartbeat, item.subject
     hour = item.throughput.last_hour(context.now)
-    left = verdict.time_left_seconds
+    time_left = verdict.time_left_seconds
     is_stream = subject.kind == "stream"
     fresh = read_or_none(lambda: recent_freshness(context.objects, subject.name, context.now)) if is_stream else None
     return ProcessRow(
@@ -190,15 +190,17 @@ def process_row(context: PageContext, item: Report, verdicts: Mapping[str, Verdi
         detail=verdict.detail,
         next_step=verdict.next_step,
         since=unhealthy_since(item, verdicts),
-        heartbeat_at=parse_instant(beat.written_at if beat else None),
-        waiting_since=parse_instant(beat.oldest_pending_at if beat else None),
-        source_expires_at=None if left is None else (context.now + timedelta(seconds=left)).replace(microsecond=0),
+        heartbeat_at=parse_instant(heartbeat.written_at if heartbeat else None),
+        waiting_since=parse_instant(heartbeat.oldest_pending_at if heartbeat else None),
+        source_expires_at=None
+        if time_left is None
+        else (context.now + timedelta(seconds=time_left)).replace(microsecond=0),
         rows=hour.rows if is_stream else None,
         quarantined=hour.quarantined if is_stream else None,
-        held=tuple(str(held.get("table", "")) for held in beat.held) if beat else (),
-        error=str((beat.error or {}).get("condition", "")) if beat else "",
-        dead_letters=beat.dead_letters if beat else None,
-        spark_ui=(beat.ui or "") if beat else "",
+        held=tuple(str(held.get("table", "")) for held in heartbeat.held) if heartbeat else (),
+        error=str((heartbeat.error or {}).get("condition", "")) if heartbeat else "",
+        dead_letters=heartbeat.dead_letters if heartbeat else None,
+        spark_ui=(heartbeat.ui or "") if heartbeat else "",
         may_restart=context.person.may_start(subject.dag_id),
         bronze_p50_seconds=fresh[0] if fresh else None,
         bronze_p95_seconds=fresh[1] if fresh else None,

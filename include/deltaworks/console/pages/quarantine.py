@@ -175,12 +175,12 @@ def _reason_groups(pipeline: str, rows: Iterable[OpenRowCount]) -> list[ReasonGr
             reason=reason,
             event=event,
             spec=spec,
-            rows=sum(row.rows for row in of_kind),
-            since=min(row.date for row in of_kind),
-            until=max(row.date for row in of_kind),
+            rows=sum(row.rows for row in group_rows),
+            since=min(row.date for row in group_rows),
+            until=max(row.date for row in group_rows),
             command=_replay_command(pipeline, reason, event),
         )
-        for (reason, event, spec), of_kind in by_kind.items()
+        for (reason, event, spec), group_rows in by_kind.items()
     ]
 
 

@@ -136,7 +136,7 @@ def view(context: PageContext) -> StreamView:
     span = span if span in SPANS else "6h"
     # Rounded to the minute, so that the axis changes once a minute.
     until = context.now.replace(second=0, microsecond=0) + timedelta(minutes=1)
-    beat, row = report.heartbeat, overview.process_row(context, report, verdicts)
+    heartbeat, row = report.heartbeat, overview.process_row(context, report, verdicts)
     running, changes = _spec(context, name)
     declared = context.catalog.pipelines.get(name)
     return StreamView(
@@ -150,7 +150,7 @@ def view(context: PageContext) -> StreamView:
         bronze_p50_seconds=row.bronze_p50_seconds,
         bronze_p95_seconds=row.bronze_p95_seconds,
         batches=tuple(map(_batch, reversed(recent.batches[-_BATCHES_SHOWN:]))) if recent else (),
-        held=tuple(_held(item) for item in beat.held) if beat else (),
+        held=tuple(_held(item) for item in heartbeat.held) if heartbeat else (),
         problems=tuple((parse_instant(item.at), item.text) for item in reversed(recent.problems)) if recent else (),
         running_spec=running,
         declared_spec=declared.fingerprint() if declared else "",
@@ -159,18 +159,18 @@ def view(context: PageContext) -> StreamView:
 
 
 def _owner(context: PageContext, name: str, report: Report) -> Owner:
-    beat = report.heartbeat
+    heartbeat = report.heartbeat
     generations = read_or_none(lambda: GenerationStore(context.objects, name).read())
-    dag_id, run_id = airflow_run_of(beat.run) if beat else ("", "")
+    dag_id, run_id = airflow_run_of(heartbeat.run) if heartbeat else ("", "")
     return Owner(
-        epoch=beat.epoch if beat else None,
-        host=beat.host if beat else "",
-        started_at=parse_instant(beat.started_at) if beat else None,
+        epoch=heartbeat.epoch if heartbeat else None,
+        host=heartbeat.host if heartbeat else "",
+        started_at=parse_instant(heartbeat.started_at) if heartbeat else None,
         dag_id=dag_id,
         run_id=run_id,
         generation=generations.generation if generations else None,
         checkpoint=generations.current.ordinal if generations else None,
-        batch_id=beat.batch_id if beat else None,
+        batch_id=heartbeat.batch_id if heartbeat else None,
     )
 
 

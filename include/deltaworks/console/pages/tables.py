@@ -71,8 +71,8 @@ class TablesView:
 
 def view(context: PageContext) -> TablesView:
     """Returns the tables the person may see; `?pipeline=` filters by pipeline."""
-    chosen = context.query.get("pipeline", "")
-    pipelines = [name for name in context.pipelines() if chosen in ("", name)]
+    only_pipeline = context.query.get("pipeline", "")
+    pipelines = [name for name in context.pipelines() if only_pipeline in ("", name)]
     stored = read_summaries(context, TablesSummary, {name: tables_summary(name) for name in pipelines})
     all_tables = [
         table_row(pipeline, table)
