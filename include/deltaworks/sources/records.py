@@ -58,7 +58,7 @@ class ReadStatistics:
     records: int = 0
     bytes: int = 0
     oldest_us: int | None = None
-    newest_us: int | None = None
+    latest_us: int | None = None
     out_of_range_times: int = 0
 
     def count(self, records: Iterable[Record]) -> Iterator[Payload]:
@@ -69,7 +69,7 @@ class ReadStatistics:
             at = record.arrived_at_us
             self.out_of_range_times += not EARLIEST_US <= at <= LATEST_US
             self.oldest_us = at if self.oldest_us is None else min(self.oldest_us, at)
-            self.newest_us = at if self.newest_us is None else max(self.newest_us, at)
+            self.latest_us = at if self.latest_us is None else max(self.latest_us, at)
             yield record.payload
 
     def add(self, other: ReadStatistics) -> None:
@@ -78,17 +78,17 @@ class ReadStatistics:
         self.bytes += other.bytes
         self.out_of_range_times += other.out_of_range_times
         oldest = [at for at in (self.oldest_us, other.oldest_us) if at is not None]
-        newest = [at for at in (self.newest_us, other.newest_us) if at is not None]
-        self.oldest_us, self.newest_us = min(oldest, default=None), max(newest, default=None)
+        newest = [at for at in (self.latest_us, other.latest_us) if at is not None]
+        self.oldest_us, self.latest_us = min(oldest, default=None), max(newest, default=None)
 
     def as_metadata(self) -> dict[str, Any]:
         """Returns the statistics as stored in the ledger; times out of range become the earliest or latest
         valid date."""
         facts: dict[str, Any] = {"records": self.records, "bytes": self.bytes}
-        if self.oldest_us is not None and self.newest_us is not None:
+        if self.oldest_us is not None and self.latest_us is not None:
             facts |= {
                 "oldest_arrived_at": micros_to_iso(self.oldest_us),
-                "newest_arrived_at": micros_to_iso(self.newest_us),
+                "newest_arrived_at": micros_to_iso(self.latest_us),
             }
         if self.out_of_range_times:
             facts["times_out_of_range"] = self.out_of_range_times

@@ -275,4 +275,4 @@ def test_read_statistics_are_the_sum_of_all_tasks(tasks: list[list[tuple[bytes, 
     sent = [each for task in tasks for each in task]
     assert (total.records, total.bytes) == (len(sent), sum(len(value) for value, _ in sent))
     times = [at for _, at in sent]
-    assert (total.oldest_us, total.newest_us) == (min(times, default=None), max(times, default=None))
+    assert (total.oldest_us, total.latest_us) == (min(times, default=None), max(times, default=None))

@@ -114,4 +114,4 @@ def test_read_statistics_are_added(facts: list[ReadStatistics]) -> None:
     assert total.records == sum(read.records for read in facts)
     assert total.bytes == sum(read.bytes for read in facts)
     assert total.oldest_us == min((read.oldest_us for read in facts if read.oldest_us is not None), default=None)
-    assert total.newest_us == max((read.newest_us for read in facts if read.newest_us is not None), default=None)
+    assert total.latest_us == max((read.latest_us for read in facts if read.latest_us is not None), default=None)

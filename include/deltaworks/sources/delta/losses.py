@@ -20,7 +20,7 @@ _MISSING_FILE = re.compile(r"FAILED_READ_FILE\.FILE_NOT_EXIST\] Encountered erro
 _COMMIT = re.compile(r"/_delta_log/(\d{20})\.json$")
 
 
-def loss_check(reader: str, place: str) -> LossCheck:
+def loss_check(reader: str, table_name: str) -> LossCheck:
     """Returns a check that ends the stream of the pipeline `reader` if VACUUM deleted a file of a version it reads:
     SOURCE_EXPIRED.
     """
@@ -29,16 +29,16 @@ def loss_check(reader: str, place: str) -> LossCheck:
         missing = _MISSING_FILE.search(str(error))
         if missing is None:
             return None
-        return expired_error(reader, place, f"a file of a version it reads was removed, {missing.group(1)}")
+        return expired_error(reader, table_name, f"a file of a version it reads was removed, {missing.group(1)}")
 
     return LossCheck(expiry_error=removed)
 
 
-def expired_error(reader: str, place: str, detail: str) -> ContractError:
+def expired_error(reader: str, table_name: str, detail: str) -> ContractError:
     """Returns the error for data that was deleted before the stream read it."""
     return ContractError(
         "SOURCE_EXPIRED",
-        f"{reader!r} has not read all of {place}: {detail}.",
+        f"{reader!r} has not read all of {table_name}: {detail}.",
         hint=(
             f"Read the current table with `deltaworks pipelines start-over {reader}`. Retain its log "
             "(delta.logRetentionDuration) and removed files for longer than the stream may be behind."
@@ -46,7 +46,7 @@ def expired_error(reader: str, place: str, detail: str) -> ContractError:
     )
 
 
-def check_versions(objects: ObjectStore, reader: str, place: str, *, key: str, latest: int) -> None:
+def check_versions(objects: ObjectStore, reader: str, table_name: str, *, key: str, latest: int) -> None:
     """Rejects continuing if the log no longer has the next version.
 
     Args:
@@ -61,10 +61,12 @@ def check_versions(objects: ObjectStore, reader: str, place: str, *, key: str, l
     versions = _commit_versions(objects.list(f"{key}/_delta_log/"))
     first_retained = min((version for version in versions if version >= next_version), default=latest + 1)
     if first_retained > next_version:
-        raise expired_error(reader, place, f"versions {next_version} to {first_retained - 1} are no longer in its log")
+        raise expired_error(
+            reader, table_name, f"versions {next_version} to {first_retained - 1} are no longer in its log"
+        )
 
 
-def check_not_rolled_back(objects: ObjectStore, reader: str, place: str, *, pipeline: str, table: str) -> None:
+def check_not_rolled_back(objects: ObjectStore, reader: str, table_name: str, *, pipeline: str, table: str) -> None:
     """Rejects continuing across a rollback of the table's pipeline, which lands the same rows again.
 
     Raises:
@@ -76,7 +78,7 @@ def check_not_rolled_back(objects: ObjectStore, reader: str, place: str, *, pipe
     if later:
         raise ContractError(
             "DELTA_SOURCE_ROLLED_BACK",
-            f"{place} was rolled back in version {max(later)}: {reader!r} has landed rows that were removed there "
+            f"{table_name} was rolled back in version {max(later)}: {reader!r} has landed rows that were removed there "
             "and will be written again.",
             hint=(
                 f"Read the current table with `deltaworks pipelines start-over {reader}`; not necessary with a "

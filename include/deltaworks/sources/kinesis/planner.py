@@ -94,18 +94,18 @@ class Planner:
         self._max_rows = max_rows or self._options.max_records
         end = self._batch_end(start)
         listed_shards = self._list_shards(force=bool(end.newly_closed))
-        new_shards = startable_shards(listed_shards, live=end.live, done=end.done)
+        new_shards = startable_shards(listed_shards, live=end.live, done=end.finished)
         if not new_shards and not end.limited and not self._has_new_records(start, end):
             return None
         positions = end.positions_since(self._probe.tips) | {
             shard.shard_id: self._first_position(shard, end) for shard in new_shards
         }
-        retained = finished_shards_to_retain(end.done, listed_shards, live=positions)
+        retained = finished_shards_to_retain(end.finished, listed_shards, live=positions)
         planned = Offset(
             run=start.run,
             batch=start.batch + 1,
             shards=positions,
-            done={shard: since for shard, since in end.done.items() if shard in retained},
+            done={shard: since for shard, since in end.finished.items() if shard in retained},
             until=self._until,
         )
         return self._state.record_plan(planned)
@@ -196,7 +196,7 @@ class Planner:
         begin = self._open_query().begin
         since = begins_at = next((position.at for position in begin.shards.values()), None)
         for parent in shard.parents:
-            since = latest_time(since, end.done.get(parent))
+            since = latest_time(since, end.finished.get(parent))
         return Position(at=begins_at, since=since)
 
     def _check_planned(self, offset: Offset) -> Offset:

@@ -71,7 +71,7 @@ class Offset:
     run: str
     batch: int
     shards: Mapping[str, Position] = field(default_factory=dict)
-    done: Mapping[str, datetime | None] = field(default_factory=dict)
+    finished: Mapping[str, datetime | None] = field(default_factory=dict)
     until: datetime | None = None
 
     def to_json(self) -> dict[str, Any]:
@@ -81,7 +81,7 @@ class Offset:
             "batch": self.batch,
             "until": None if self.until is None else iso(self.until),
             "shards": {shard: self.shards[shard].to_json() for shard in sorted(self.shards)},
-            "done": {shard: None if since is None else iso(since) for shard, since in sorted(self.done.items())},
+            "done": {shard: None if since is None else iso(since) for shard, since in sorted(self.finished.items())},
         }
 
     @classmethod
@@ -147,8 +147,8 @@ class Gap:
     since: datetime | None
     first: str | None
     first_arrival: datetime | None
-    noticed_at: datetime
-    shard_gone: bool = False
+    detected_at: datetime
+    is_shard_missing: bool = False
 
     def to_json(self) -> dict[str, Any]:
         """Returns the gap as stored in the state."""
@@ -159,8 +159,8 @@ class Gap:
             "since": _optional_iso(self.since),
             "first": self.first,
             "first_arrival": _optional_iso(self.first_arrival),
-            "noticed_at": _optional_iso(self.noticed_at),
-            "shard_gone": self.shard_gone,
+            "noticed_at": _optional_iso(self.detected_at),
+            "shard_gone": self.is_shard_missing,
         }
 
     @classmethod
@@ -193,7 +193,7 @@ class ShareEnd:
     rows: int = 0
     digest: str = ""
     closed: bool = False
-    more: bool = False
+    has_more: bool = False
     behind_ms: int | None = None
     read_at: datetime | None = None
     gap: Gap | None = None
@@ -209,7 +209,7 @@ class ShareEnd:
                 "rows": self.rows,
                 "digest": self.digest,
                 "closed": self.closed,
-                "more": self.more,
+                "more": self.has_more,
                 "behind_ms": self.behind_ms,
                 "read_at": _optional_iso(self.read_at),
                 "gap": self.gap.to_json() if self.gap else None,

@@ -177,7 +177,7 @@ class BatchEnd:
     """
 
     live: Mapping[str, Position]
-    done: Mapping[str, datetime | None]
+    finished: Mapping[str, datetime | None]
     newly_closed: frozenset[str] = frozenset()
     limited: frozenset[str] = frozenset()
     ends: Mapping[str, ShareEnd] = field(default_factory=dict)
@@ -193,14 +193,14 @@ class BatchEnd:
 def end_of_batch(state: QueryState, offset: Offset) -> BatchEnd:
     """Returns the end of the batch. A shard that no task read is sealed: it ends where it started."""
     if offset.batch == INITIAL_BATCH:
-        return BatchEnd(live=offset.shards, done=offset.done)
+        return BatchEnd(live=offset.shards, finished=offset.done)
     with ThreadPoolExecutor(_THREADS) as pool:
         records = pool.map(lambda item: _end_or_seal(state, offset, *item), offset.shards.items())
         ends = dict(zip(offset.shards, records, strict=True))
     closed = {shard: end.end.since for shard, end in ends.items() if end.closed}
     return BatchEnd(
         live={shard: end.end for shard, end in ends.items() if not end.closed},
-        done={**offset.done, **closed},
+        finished={**offset.done, **closed},
         newly_closed=frozenset(closed),
         limited=frozenset(shard for shard, end in ends.items() if end.more and not end.closed),
         ends=ends,

@@ -166,12 +166,12 @@ def _wrong_format(content: Content, why: str) -> ContractError:
     )
 
 
-def _unsplit_piece(content: Content, source: PayloadSpec, longest_bytes: int) -> Piece:
-    data = content.read(longest_bytes + 1)
-    if len(data) > longest_bytes:
+def _unsplit_piece(content: Content, source: PayloadSpec, max_bytes: int) -> Piece:
+    data = content.read(max_bytes + 1)
+    if len(data) > max_bytes:
         raise ContractError(
             "INPUT_TOO_LARGE",
-            f"{content} has more than {longest_bytes} bytes, and {source.format} files cannot be split.",
+            f"{content} has more than {max_bytes} bytes, and {source.format} files cannot be split.",
             hint="Split it into several files, or raise source.max_object_bytes, the largest object a stream reads.",
         )
     try:

@@ -17,7 +17,7 @@ import orjson
 
 from deltaworks.sources.objects.object_names import is_valid_bucket, is_valid_etag, is_valid_key, is_valid_version_id
 
-_LARGEST_LONG = (1 << 63) - 1
+_MAX_LONG = (1 << 63) - 1
 #: Accepts events of any bucket, in place of a relay's buckets.
 ANY_BUCKET = "*"
 
@@ -227,7 +227,7 @@ def _etag(value: Any) -> str:
 
 def _size(s3_object: Mapping[str, Any]) -> int:
     value = s3_object.get("size")
-    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= _LARGEST_LONG:
+    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= _MAX_LONG:
         raise _MessageError(Problem.RECORD_MALFORMED)
     return value
 
