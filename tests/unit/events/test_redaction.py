@@ -27,7 +27,7 @@ from deltaworks.privacy.suppression import Suppression, SuppressionRecord
 from deltaworks.privacy.tokens import suppression_digest, token
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.specs.storage import StorageSpec
-from tests.unit.collector.request_handler_harness import Stage, declared
+from tests.unit.collector.request_handler_harness import HandlerHarness, declared
 
 CANARY = "canary7f3a@example.org"
 KEY = bytes(range(32))
@@ -249,7 +249,7 @@ def test_an_event_has_the_same_token_in_collector_kafka_file_and_reprocess(tmp_p
     sealer = Sealer(LocalKeyring(tmp_path), namespace="players", writer="edge", day_key=lambda day: bytes(32))
     privacy = spec_of().privacy
     assert privacy is not None
-    stage = Stage(declared(), strip=SourceRedactor(Redactor(privacy, KEY), sealer))
+    stage = HandlerHarness(declared(), strip=SourceRedactor(Redactor(privacy, KEY), sealer))
     stage.send({"batch": [event()]}, "/v1/batch")
     (landed,) = [payload for payload in stage.payloads if payload.startswith(b'{"_collector"')]
 
