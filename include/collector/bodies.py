@@ -33,7 +33,7 @@ ENCODINGS: Final = frozenset({b"", b"identity", b"gzip", b"x-gzip", b"zstd"})
 
 
 def _reject_constant(name: str) -> NoReturn:
-    raise ValueError(f"{name} is no JSON")
+    raise ValueError(f"{name} is not valid JSON")
 
 
 _decoder: Any = json.JSONDecoder(parse_constant=_reject_constant)
@@ -182,14 +182,14 @@ def parse_batch(text: str) -> RequestBody:
 
     A malformed tail becomes one unreadable event; the events before it are parsed.
     """
-    body, seen = RequestBody(), False
+    body, has_batch = RequestBody(), False
     at = 0
     try:
         for name, start in (members := _ObjectReader(text)):
             at = start
             if name == "batch" and text.startswith("[", start):
                 elements = _ArrayReader(text, start)
-                body.events, seen = elements.read(), True
+                body.events, has_batch = elements.read(), True
                 members.at = at = elements.end
                 continue
             value, members.at = _scan(text, start)
@@ -200,9 +200,9 @@ def parse_batch(text: str) -> RequestBody:
                 body.sent_at = value
             elif name == "writeKey":
                 body.write_key = _optional_text(value)
-        rest = text[members.at :].strip() if seen else text
+        rest = text[members.at :].strip() if has_batch else text
     except _SCAN_ERRORS:
-        rest = text[at:].strip() if seen else text
+        rest = text[at:].strip() if has_batch else text
     if rest:
         body.events.append(SentEvent(rest, None))
     return body

@@ -37,7 +37,7 @@ class Cursor(Protocol):
     """Reads the durable events of one source in order. Not thread-safe."""
 
     def read(self, target_bytes: int) -> list[SpooledEvent]:
-        """Returns the next events, about `target_bytes` of them; none if there are no more for now."""
+        """Returns the next events, about `target_bytes` of them; empty if none is available."""
 
     def read_between(self, first: int, last: int) -> Iterable[SpooledEvent]:
         """Returns all events of the source from `first` to `last`, regardless of the cursor's position."""

@@ -88,6 +88,6 @@ class LocalDisk:
 
 def write_all(file: SegmentFile, data: bytes) -> None:
     """Writes all data, in as many calls as necessary."""
-    left = memoryview(data)
-    while left:
-        left = left[file.write(left) :]
+    remaining = memoryview(data)
+    while remaining:
+        remaining = remaining[file.write(remaining) :]

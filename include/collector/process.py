@@ -100,7 +100,8 @@ class CollectorProcess:
         if self._spec.spool.ack == "sink":
             raise ConfigError(
                 "COLLECTOR_WITHOUT_SPOOL",
-                f"The collector {self._spec.collector} declares `ack: sink`; a process answers from its spool.",
+                f"The collector {self._spec.collector} declares `ack: sink`, but a process acknowledges from its "
+                "spool.",
                 hint="Write `ack: spool`, or run it as a Lambda (`make lambda`).",
             )
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # a core dump would contain personal data
@@ -168,8 +169,8 @@ class CollectorProcess:
         housekeeping = loop.create_task(self._run_housekeeping(spool, server))
         serving = loop.create_task(server.serve([listener]))
         metrics_server = await asyncio.start_server(self._metrics_handler(spool), sock=metrics_listener)
-        places = {"port": listener.getsockname()[1], "metrics_port": metrics_listener.getsockname()[1]}
-        print("COLLECTOR_LISTENING " + json.dumps(places), flush=True)  # noqa: T201  for the launcher
+        addresses = {"port": listener.getsockname()[1], "metrics_port": metrics_listener.getsockname()[1]}
+        print("COLLECTOR_LISTENING " + json.dumps(addresses), flush=True)  # noqa: T201  for the launcher
         await leaving.wait()
         await self._drain_requests(server, serving)
         await asyncio.to_thread(spool.close)

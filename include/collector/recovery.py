@@ -167,7 +167,7 @@ def _next_seq_from_progress(folder: Path) -> int:
         raise ContractError(
             "SPOOL_FOLDER_DAMAGED",
             f"{file} is not valid JSON, so the delivery progress is unknown.",
-            hint="Put it back from a copy, or start with a new folder and leave this one to be drained.",
+            hint="Restore it from a copy, or start with a new folder and drain this one separately.",
         ) from error
 
 

@@ -97,7 +97,7 @@ def reject(code: str, request_id: str, *, retry_after_seconds: float | None = No
 
 
 def success(count: int, verdicts: Mapping[int, str], *, malformed_count: int | None = None) -> Response:
-    """Returns the response if all events are durable, except those that must not be stored.
+    """Returns the response for durable events.
 
     Args:
         verdicts: verdicts of events that were not accepted normally, by index.

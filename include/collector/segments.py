@@ -151,7 +151,7 @@ class Segment:
     def scan(self, *, start: int = HEADER_BYTES, end: int | None = None) -> Iterator[Frame | UnreadableBytes]:
         """Yields every frame in order, and every unreadable byte range.
 
-        Memory is bounded by the longest frame, except after damage, where the rest is read at once.
+        Memory is bounded by the longest frame, except after damage, where the rest is read in one piece.
 
         Args:
             start: where to begin: `HEADER_BYTES`, or the `end` of a frame.

@@ -29,7 +29,7 @@ MAX_GROUP_BYTES: Final = 4 << 20
 #: Consecutive failed syncs that end the process.
 MAX_FAILURES: Final = 2
 _NO_SPACE: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
-#: Fill ratio from which `fill_ratio` asks for no more requests; at 1 all are rejected.
+#: Fill ratio from which the process reports not ready; at 1 all requests are rejected.
 NEARLY_FULL_RATIO: Final = 0.9
 
 

@@ -20,9 +20,9 @@ DurablePosition = Callable[[], tuple[int, int]]
 
 @dataclass(frozen=True, slots=True)
 class ByteRange:
-    """The readable part of a segment: up to before byte `end` (None: all of it) and before event `before_seq`.
+    """The readable part of a segment: bytes before `end` (None: all bytes) and events before `before_seq`.
 
-    Anything after that is unacknowledged; its numbers belong to later events.
+    Later content is unacknowledged; its numbers belong to later events.
     """
 
     path: Path
@@ -36,7 +36,7 @@ _UNBOUNDED_SEQ = 1 << 63
 
 
 def list_all_ranges(folder: Path) -> list[ByteRange]:
-    """Returns the readable ranges of a recovered folder without a writer: all of it."""
+    """Returns the complete segments of a recovered folder without a writer."""
     numbered = [(first, path) for path in folder.iterdir() if (first := parse_segment_name(path.name)) is not None]
     numbered.sort()
     # Each range ends where the next begins.
@@ -86,7 +86,7 @@ class SpoolCursor:
         self.scanned_seq = after
 
     def read(self, target_bytes: int) -> list[SpooledEvent]:
-        """Returns the next events, about `target_bytes` of them; none if there are no more for now."""
+        """Returns the next events, about `target_bytes` of them; empty if none is available."""
         events: list[SpooledEvent] = []
         size = 0
         for event, seq, offset in self._items():

@@ -161,9 +161,9 @@ def _read_sources(path: Path) -> list[str]:
     try:
         names = orjson.loads(file.read_bytes())
     except orjson.JSONDecodeError as error:
-        raise _damaged_error(file, "is no JSON") from error
+        raise _damaged_error(file, "is not valid JSON") from error
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
-        raise _damaged_error(file, "is no list of names")
+        raise _damaged_error(file, "is not a list of names")
     return names
 
 

@@ -108,8 +108,8 @@ def _clock_skew(sent_ms: int | None, times: list[int | None], received_ms: int, 
     """
     if sent_ms is None or abs(received_ms - sent_ms) <= threshold_ms:
         return None
-    newest = max((time for time in times if time is not None), default=sent_ms)
-    return received_ms - sent_ms if sent_ms >= newest else None
+    latest = max((time for time in times if time is not None), default=sent_ms)
+    return received_ms - sent_ms if sent_ms >= latest else None
 
 
 def _shared_members(sent_ms: int | None, skew: int | None, arrival: RequestOrigin) -> tuple[str, str]:

@@ -59,7 +59,7 @@ class StreamWriter:
         self._random = random.Random(seed)
 
     def put(self, records: Sequence[OutgoingRecord]) -> list[RejectedRecord]:
-        """Puts records in as few calls as possible; returns those that are not in the stream, in order."""
+        """Puts records in as few calls as possible; returns the rejected records, in order."""
         rejected, accepted = [], []
         for index, record in enumerate(records):
             if record.size_bytes > self._record_bytes:
@@ -80,7 +80,7 @@ class StreamWriter:
             try:
                 entries = [record.request_entry() for _, record in batch]
                 response = self._client.put_records(StreamName=self._stream, Records=entries)
-            except Exception as error:  # the call failed as a whole, so no record was accepted
+            except Exception as error:  # the entire call failed, so no record was accepted
                 reason = f"{type(error).__name__}: {error}"
                 if _is_record_error(error):
                     return self._put_halves(batch, reason)

@@ -40,7 +40,7 @@ class KafkaSink:
         self._producer: Producer | None = None
 
     def send(self, events: Sequence[SpooledEvent]) -> list[DeadLetter]:
-        """Sends events and waits for acknowledgements; returns those that are too large for the topic.
+        """Sends events and waits for acknowledgements; returns oversized events as dead letters.
 
         Raises:
             SinkBusyError: brokers did not accept all of them within half a minute.
@@ -74,7 +74,7 @@ class KafkaSink:
         if unsent:
             # A failed producer may be permanently out of sequence with its brokers; the next attempt creates a new one.
             self.close()
-            # Whoever hands those over again hears of the ones that are never taken then.
+            # The caller learns of dead letters when it sends the remaining events again.
             raise SinkBusyError(failure, remaining=[*unsent, *(item.event for item in dead_letters)])
         return dead_letters
 

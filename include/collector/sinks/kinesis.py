@@ -36,7 +36,7 @@ class KinesisSink:
         self._keys = keys or random.SystemRandom()
 
     def send(self, events: Sequence[SpooledEvent]) -> list[DeadLetter]:
-        """Puts events into the stream; returns those that are too large for a record.
+        """Puts events into the stream; returns oversized events as dead letters.
 
         Only rejected records are put again. A record whose reply was lost is duplicated.
 
@@ -57,7 +57,7 @@ class KinesisSink:
                 unsent += group
                 reason = rejection.reason
         if unsent:
-            # Whoever hands those over again hears of the ones that are never taken then.
+            # The caller learns of dead letters when it sends the remaining events again.
             raise SinkBusyError(reason, remaining=[*unsent, *(item.event for item in dead_letters)])
         return dead_letters
 

@@ -41,9 +41,9 @@ class OffsetRanges:
 def initial_offset(home: PipelineHome, generations: Generations) -> dict[str, Any]:
     """Returns the offsets at which the query began, which Spark's Kafka source records; empty for other sources."""
     folder = paths.checkpoint(home.pipeline, generations.generation, generations.current.ordinal)
-    note = home.objects.get(f"{folder}/sources/0/0")
-    if note is None or b"{" not in note.data:
+    stored = home.objects.get(f"{folder}/sources/0/0")
+    if stored is None or b"{" not in stored.data:
         return {}
     # The offset follows a byte and a version number.
-    offset = json.loads(note.data[note.data.index(b"{") :])
+    offset = json.loads(stored.data[stored.data.index(b"{") :])
     return offset if isinstance(offset, dict) else {}

@@ -66,8 +66,8 @@ class _JavaPlanner:
         return start if end is None else json.dumps(end)
 
     def reportLatestOffset(self) -> str | None:
-        newest = self._planner.latest_offset()
-        return None if newest is None else json.dumps(newest)
+        latest = self._planner.latest_offset()
+        return None if latest is None else json.dumps(latest)
 
     def prepareForTriggerAvailableNow(self) -> None:
         self._planner.prepare_for_available_now()

@@ -30,9 +30,11 @@ def record_seq(partition: int, ordinal: int) -> int:
     if not (0 <= partition < 1 << PARTITION_NUMBER_BITS and 0 <= ordinal < 1 << ORDINAL_BITS):
         raise ContractError(
             "RECORD_SEQ_EXHAUSTED",
-            f"Record {ordinal} of partition or shard {partition} has no place in a 64-bit `_seq`.",
-            hint=f"At most {1 << PARTITION_NUMBER_BITS} partitions or shards of {1 << ORDINAL_BITS} records: "
-            "read it in a pipeline of its own.",
+            f"Record {ordinal} of partition or shard {partition} does not fit into a 64-bit `_seq`.",
+            hint=(
+                f"A pipeline reads at most {1 << PARTITION_NUMBER_BITS} partitions or shards of {1 << ORDINAL_BITS} "
+                "records. Use a separate pipeline."
+            ),
         )
     return partition << ORDINAL_BITS | ordinal
 
@@ -78,8 +80,8 @@ class ReadStatistics:
         self.bytes += other.bytes
         self.out_of_range_times += other.out_of_range_times
         oldest = [at for at in (self.oldest_us, other.oldest_us) if at is not None]
-        newest = [at for at in (self.latest_us, other.latest_us) if at is not None]
-        self.oldest_us, self.latest_us = min(oldest, default=None), max(newest, default=None)
+        latest = [at for at in (self.latest_us, other.latest_us) if at is not None]
+        self.oldest_us, self.latest_us = min(oldest, default=None), max(latest, default=None)
 
     def as_metadata(self) -> dict[str, Any]:
         """Returns the statistics as stored in the ledger; times out of range become the earliest or latest

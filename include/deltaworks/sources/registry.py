@@ -54,7 +54,7 @@ def source_error(text: str) -> DeltaworksError | None:
     """Returns the Deltaworks error for the text of a foreign exception; None if no source recognizes it. See
     `control.job.as_deltaworks_error`.
     """
-    return next((error for place in ERROR_PARSERS.values() if (error := _import_object(place)(text)) is not None), None)
+    return next((error for path in ERROR_PARSERS.values() if (error := _import_object(path)(text)) is not None), None)
 
 
 def _import_object(path: str) -> Any:

@@ -67,7 +67,7 @@ def number_option(
     try:
         value = int(parse_bytes(options.get(name, str(default))))
     except ValueError:
-        raise invalid_option(source, name, "must be a whole number; sizes may have a unit, such as 64MiB") from None
+        raise invalid_option(source, name, "must be an integer; sizes may have a unit, such as 64MiB") from None
     if not minimum <= value <= maximum:
         bounds = f"{minimum} or more" if maximum == _MAX_LONG else f"between {minimum} and {maximum}"
         raise invalid_option(source, name, f"must be {bounds}, not {value}")

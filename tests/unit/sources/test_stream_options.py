@@ -33,7 +33,7 @@ def test_a_number_may_be_a_size(text: str, value: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "said"), [("many", "whole number"), ("0", "between 1 and 9, not 0"), ("10", "between 1 and 9, not 10")]
+    ("text", "said"), [("many", "integer"), ("0", "between 1 and 9, not 0"), ("10", "between 1 and 9, not 10")]
 )
 def test_a_number_out_of_bounds_is_rejected(text: str, said: str) -> None:
     with pytest.raises(ConfigError, match=said):

@@ -37,12 +37,12 @@ def kafka_archive_columns(topics: Sequence[str], batch: pa.RecordBatch) -> dict[
 def _seqs(topics: Sequence[str], names: pa.Array, partitions: np.ndarray, offsets: np.ndarray) -> pa.Array:
     """Returns the `partition_seq` of each record."""
     encoded = names.dictionary_encode()
-    places = np.array([topics.index(name) for name in encoded.dictionary.to_pylist()], np.int64)
-    numbers = places[encoded.indices.to_numpy()]
+    topic_indexes = np.array([topics.index(name) for name in encoded.dictionary.to_pylist()], np.int64)
+    topic_numbers = topic_indexes[encoded.indices.to_numpy()]
     if len(offsets):
         # A number out of range would collide with another record's.
-        partition_seq(int(numbers.max()), int(partitions.max()), int(offsets.max()))
-    return pa.array((numbers << PARTITION_BITS | partitions.astype(np.int64)) << ORDINAL_BITS | offsets)
+        partition_seq(int(topic_numbers.max()), int(partitions.max()), int(offsets.max()))
+    return pa.array((topic_numbers << PARTITION_BITS | partitions.astype(np.int64)) << ORDINAL_BITS | offsets)
 
 
 def kafka_columns(rows: DataFrame) -> DataFrame:

@@ -66,7 +66,9 @@ class KafkaSource:
         self._unread: dict[TopicPartition, int] = {}
         self._retention = CachedLookup(self._retention_seconds, description="the retention of the topics")
         self._oldest = CachedLookup(
-            self._oldest_unread_ms, description="since when records wait", interval_seconds=_OLDEST_CHECK_SECONDS
+            self._oldest_unread_ms,
+            description="the time of the oldest unread record",
+            interval_seconds=_OLDEST_CHECK_SECONDS,
         )
 
     def frame(self, spark: SparkSession, *, start: dict[str, Any] | None) -> DataFrame:

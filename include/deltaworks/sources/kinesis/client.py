@@ -180,7 +180,8 @@ class KinesisStream:
                 raise
             raise TransientError(
                 "KINESIS_CONSUMER_BUSY",
-                f"{arguments['ShardId']} was subscribed to a moment ago, or its consumer is not ready: {error}.",
+                f"{arguments['ShardId']} was subscribed to within the last five seconds, or its consumer is not "
+                f"ready: {error}.",
                 hint="A consumer serves one query. Give each query its own consumerName.",
             ) from error
         except (ResponseParserError, HTTPError) as error:
@@ -214,7 +215,7 @@ class KinesisStream:
             ) from error
         hint = "Check region, endpoint, keys and permissions (docs/reference/sources.md lists the actions)."
         raise ConfigError(
-            "KINESIS_REFUSED", f"{operation} of the stream {self.name} refused: {error}.", hint=hint
+            "KINESIS_REFUSED", f"{operation} of the stream {self.name} was refused: {error}.", hint=hint
         ) from error
 
     def _position_error(self, error: ClientError, shard_id: str, position: Position) -> Exception:

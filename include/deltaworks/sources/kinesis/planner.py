@@ -94,7 +94,7 @@ class Planner:
         self._max_rows = max_rows or self._options.max_records
         end = self._batch_end(start)
         listed_shards = self._list_shards(force=bool(end.newly_closed))
-        new_shards = startable_shards(listed_shards, live=end.live, done=end.finished)
+        new_shards = startable_shards(listed_shards, live=end.live, finished=end.finished)
         if not new_shards and not end.limited and not self._has_new_records(start, end):
             return None
         positions = end.positions_since(self._probe.tips) | {
@@ -105,7 +105,7 @@ class Planner:
             run=start.run,
             batch=start.batch + 1,
             shards=positions,
-            done={shard: since for shard, since in end.finished.items() if shard in retained},
+            finished={shard: since for shard, since in end.finished.items() if shard in retained},
             until=self._until,
         )
         return self._state.record_plan(planned)
@@ -184,10 +184,12 @@ class Planner:
                 positions = {shard.shard_id: Position(at=now, since=now) for shard in listed_shards if not shard.closed}
             case "at_timestamp":
                 timestamp = self._options.initial_timestamp
-                roots = startable_shards(listed_shards, live=(), done=())
+                roots = startable_shards(listed_shards, live=(), finished=())
                 positions = {shard.shard_id: Position(at=timestamp, since=timestamp) for shard in roots}
             case _:
-                positions = {shard.shard_id: Position() for shard in startable_shards(listed_shards, live=(), done=())}
+                positions = {
+                    shard.shard_id: Position() for shard in startable_shards(listed_shards, live=(), finished=())
+                }
         begin = Offset(run=uuid.uuid4().hex, batch=INITIAL_BATCH, shards=positions)
         return Query(begin=begin, stream_arn=stream.arn, stream_created=stream.created)
 

@@ -65,7 +65,7 @@ class Offset:
         run: the query's id in its state.
         batch: number from 0; `INITIAL_BATCH` for the query's start.
         until: records that arrived later are left for the next `AvailableNow` run.
-        done: closed and completely delivered shards that the stream still lists, with their `since`.
+        finished: closed and completely delivered shards that the stream still lists, with their `since`.
     """
 
     run: str
@@ -81,7 +81,9 @@ class Offset:
             "batch": self.batch,
             "until": None if self.until is None else iso(self.until),
             "shards": {shard: self.shards[shard].to_json() for shard in sorted(self.shards)},
-            "done": {shard: None if since is None else iso(since) for shard, since in sorted(self.finished.items())},
+            "finished": {
+                shard: None if since is None else iso(since) for shard, since in sorted(self.finished.items())
+            },
         }
 
     @classmethod
@@ -91,7 +93,7 @@ class Offset:
             run=str(plain["run"]),
             batch=int(plain["batch"]),
             shards={shard: Position.from_json(position) for shard, position in plain["shards"].items()},
-            done={shard: parse_iso(since) for shard, since in plain["done"].items()},
+            finished={shard: parse_iso(since) for shard, since in plain["finished"].items()},
             until=parse_iso(plain.get("until")),
         )
 
@@ -138,7 +140,7 @@ class Gap:
     Attributes:
         after, since: the position that no longer exists, as in `Position`.
         first, first_arrival: the oldest retained record; None if there is none.
-        shard_gone: the shard no longer exists.
+        is_shard_missing: the shard no longer exists.
     """
 
     shard_id: str
@@ -159,18 +161,18 @@ class Gap:
             "since": _optional_iso(self.since),
             "first": self.first,
             "first_arrival": _optional_iso(self.first_arrival),
-            "noticed_at": _optional_iso(self.detected_at),
-            "shard_gone": self.is_shard_missing,
+            "detected_at": _optional_iso(self.detected_at),
+            "is_shard_missing": self.is_shard_missing,
         }
 
     @classmethod
     def from_json(cls, plain: Mapping[str, Any]) -> Gap:
         """Reverses `to_json`."""
         times = {name: parse_iso(plain[name]) for name in ("since", "first_arrival")}
-        noticed_at = parse_iso(plain["noticed_at"])
-        if noticed_at is None:
-            raise ValueError("a gap needs noticed_at")
-        return cls(**{**plain, **times, "noticed_at": noticed_at})
+        detected_at = parse_iso(plain["detected_at"])
+        if detected_at is None:
+            raise ValueError("a gap needs detected_at")
+        return cls(**{**plain, **times, "detected_at": detected_at})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -209,7 +211,7 @@ class ShareEnd:
                 "rows": self.rows,
                 "digest": self.digest,
                 "closed": self.closed,
-                "more": self.has_more,
+                "has_more": self.has_more,
                 "behind_ms": self.behind_ms,
                 "read_at": _optional_iso(self.read_at),
                 "gap": self.gap.to_json() if self.gap else None,

@@ -82,7 +82,7 @@ class KinesisRecordSource:
         if after is not None and shard in after.shards:
             return after.shards[shard]
         recorded: ShareEnd | None = self._state(batch.generation).share_end(offset.run, offset.batch, shard)
-        if recorded is None and (after is None or shard not in after.done):
+        if recorded is None and (after is None or shard not in after.finished):
             raise ContractError(
                 "LEDGER_WITHOUT_OFFSET",
                 f"Neither the ledger nor the query's state records where batch {batch.batch_id} ended in {shard}.",

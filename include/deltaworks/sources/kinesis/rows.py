@@ -152,19 +152,19 @@ class Rows:
         else:
             count = self._fitting_count(page, max_rows, max_bytes)
             self._extend(page.slice(0, count))
-        taken = page.slice(0, count)
-        numbers = "".join(f"{number}," for number in taken.sequence_numbers)
+        appended = page.slice(0, count)
+        numbers = "".join(f"{number}," for number in appended.sequence_numbers)
         self._crc_numbers = zlib.crc32(numbers.encode(), self._crc_numbers)
-        self._crc_data = zlib.crc32(b"".join(taken.data), self._crc_data)
+        self._crc_data = zlib.crc32(b"".join(appended.data), self._crc_data)
         self.records += count
-        self.bytes += sum(map(len, taken.data))
+        self.bytes += sum(map(len, appended.data))
         return count
 
     def _fitting_count(self, page: Page, up_to_rows: int, up_to_bytes: int) -> int:
         count = min(len(page), max(up_to_rows - len(self), 0 if self.records else 1))
         sizes = accumulate(map(len, page.data[:count]), initial=self.bytes)
-        within = sum(size <= up_to_bytes for size in sizes) - 1
-        return max(within, 0 if self.records or not count else 1)
+        fitting = sum(size <= up_to_bytes for size in sizes) - 1
+        return max(fitting, 0 if self.records or not count else 1)
 
     def _append_deaggregated(self, page: Page, up_to_rows: int, up_to_bytes: int) -> int:
         size = self.bytes

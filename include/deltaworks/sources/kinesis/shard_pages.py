@@ -241,7 +241,7 @@ class TipProbe:
         cached, position_key = self._iterators.get(shard_id), (position.after, position.at)
         iterator = cached[1] if cached and cached[0] == position_key else self._stream.iterator(shard_id, position)
         for _ in range(_MAX_PAGES):
-            asked_at = self._stream.now()
+            requested_at = self._stream.now()
             try:
                 page = self._stream.records(iterator, 1, retry_seconds=_RETRY_SECONDS)
             except IteratorExpired:
@@ -250,14 +250,14 @@ class TipProbe:
             if len(page):
                 is_too_late = until is not None and page.arrivals_us[0] > epoch_us(until)
                 if is_too_late:
-                    self._record_tip(shard_id, until or asked_at)
+                    self._record_tip(shard_id, until or requested_at)
                 return not is_too_late
             if page.next_iterator is None:
                 return True
             iterator = page.next_iterator
             self._iterators[shard_id] = (position_key, iterator)
             if not page.behind_ms:
-                self._record_tip(shard_id, asked_at)
+                self._record_tip(shard_id, requested_at)
                 return False
         return True
 

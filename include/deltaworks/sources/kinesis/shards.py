@@ -53,35 +53,35 @@ def row_seq(shard_id: str, ordinal: int) -> int:
     return record_seq(shard_number(shard_id), ordinal)
 
 
-def startable_shards(listed: Iterable[Shard], *, live: Collection[str], done: Collection[str]) -> list[Shard]:
+def startable_shards(listed: Iterable[Shard], *, live: Collection[str], finished: Collection[str]) -> list[Shard]:
     """Returns the listed shards that can be started: not started yet, and all parents are finished or no longer listed.
 
     A shard with a started descendant counts as finished, even if its record was deleted.
     """
     by_id = {shard.shard_id: shard for shard in listed}
-    started = {*live, *done}
-    finished = {*done, *_ancestors(by_id, started)} - set(live)
+    started = {*live, *finished}
+    completed = {*finished, *_ancestors(by_id, started)} - set(live)
     ready = []
     for shard in sorted(by_id.values(), key=lambda listed_shard: shard_number(listed_shard.shard_id)):
-        if shard.shard_id in started or shard.shard_id in finished:
+        if shard.shard_id in started or shard.shard_id in completed:
             continue
         pending_parents = {parent for parent in shard.parents if parent in live or parent in by_id}
-        if pending_parents <= finished:
+        if pending_parents <= completed:
             ready.append(shard)
     return ready
 
 
-def finished_shards_to_retain(done: Iterable[str], listed: Iterable[Shard], *, live: Collection[str]) -> set[str]:
+def finished_shards_to_retain(finished: Iterable[str], listed: Iterable[Shard], *, live: Collection[str]) -> set[str]:
     """Returns the finished shards to record, so they are not started again.
 
     A shard that is no longer listed is dropped only after one of its children has started, because a listing may be
     temporarily incomplete.
     """
-    shards, finished = list(listed), set(done)
-    started = {*live, *finished}
+    shards, finished_ids = list(listed), set(finished)
+    started = {*live, *finished_ids}
     listed_ids = {shard.shard_id for shard in shards}
     with_started_child = {parent for shard in shards if shard.shard_id in started for parent in shard.parents}
-    return {shard for shard in finished if shard in listed_ids or shard not in with_started_child}
+    return {shard for shard in finished_ids if shard in listed_ids or shard not in with_started_child}
 
 
 def _ancestors(by_id: dict[str, Shard], shards: Collection[str]) -> set[str]:

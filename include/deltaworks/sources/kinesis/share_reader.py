@@ -72,13 +72,13 @@ class _FirstRead:
         try:
             pages = self._open_pages()
         except ShardNotFound:
-            self._record_gap(None, shard_gone=True)
+            self._record_gap(None, is_shard_missing=True)
             return self._finish(closed=True)
         with closing(pages):
             while True:
                 page = self._next_page(pages)
                 if page is None:
-                    return self._finish(more=True)
+                    return self._finish(has_more=True)
                 self._behind_ms = page.behind_ms
                 if not self._is_checked and (pages.is_intact is not None or pages.is_ended or not page.behind_ms):
                     self._check_trimmed(pages, page)
@@ -113,7 +113,7 @@ class _FirstRead:
         if appended:
             self._last = (page.sequence_numbers[appended - 1], page.arrivals_us[appended - 1])
         if appended < len(available):
-            return self._finish(more=True)
+            return self._finish(has_more=True)
         if len(available) < len(page):
             return self._finish(since=share.until)
         if pages.is_ended:
@@ -121,9 +121,9 @@ class _FirstRead:
         if not page.behind_ms:
             return self._finish(since=pages.requested_at)
         full = len(rows) >= limits.rows or rows.bytes >= limits.size or time.monotonic() >= self._deadline
-        return self._finish(more=True) if rows.records and full else None
+        return self._finish(has_more=True) if rows.records and full else None
 
-    def _finish(self, *, closed: bool = False, more: bool = False, since: datetime | None = None) -> FetchedShare:
+    def _finish(self, *, closed: bool = False, has_more: bool = False, since: datetime | None = None) -> FetchedShare:
         start, rows = self._share.start, self._rows
         after, at = start.after, start.at
         if self._last is not None:
@@ -139,7 +139,7 @@ class _FirstRead:
                 rows=len(rows),
                 digest=rows.digest,
                 closed=closed,
-                more=more,
+                has_more=has_more,
                 behind_ms=self._behind_ms,
                 read_at=self._stream.now(),
                 gap=self._gap,
@@ -151,9 +151,9 @@ class _FirstRead:
         self._is_checked = True
         since, retention = self._share.start.since, timedelta(seconds=self._share.retention_seconds)
         if not pages.is_intact and since is not None and since < self._stream.now() - retention:
-            self._record_gap(page, shard_gone=False)
+            self._record_gap(page, is_shard_missing=False)
 
-    def _record_gap(self, page: Page | None, *, shard_gone: bool) -> None:
+    def _record_gap(self, page: Page | None, *, is_shard_missing: bool) -> None:
         share, start = self._share, self._share.start
         oldest = (page.sequence_numbers[0], page.arrivals_us[0]) if page else (None, None)
         self._gap = Gap(
@@ -163,8 +163,8 @@ class _FirstRead:
             since=start.since,
             first=oldest[0],
             first_arrival=None if oldest[1] is None else datetime.fromtimestamp(oldest[1] / 1e6, UTC),
-            noticed_at=self._stream.now(),
-            shard_gone=shard_gone,
+            detected_at=self._stream.now(),
+            is_shard_missing=is_shard_missing,
         )
         if not self._options.allow_data_loss:
             raise position_expired_error(self._gap, share)
@@ -178,7 +178,9 @@ def position_expired_error(gap: Gap, share: Share) -> ContractError:
         else (f"the oldest retained record is {gap.first} of {gap.first_arrival}")
     )
     start_text = f"record {gap.after}" if gap.after else "its beginning"
-    problem = "no longer exists" if gap.shard_gone else f"retains records for {share.retention_seconds / 3600:g} h"
+    problem = (
+        "no longer exists" if gap.is_shard_missing else f"retains records for {share.retention_seconds / 3600:g} h"
+    )
     return ContractError(
         "KINESIS_POSITION_EXPIRED",
         f"{gap.shard_id} {problem}. Records after {start_text} that arrived since {gap.since} may be lost; "
@@ -278,8 +280,8 @@ def refetch(
         since=share.start.since,
         first=rows.first_sequence_number,
         first_arrival=None,
-        noticed_at=stream.now(),
-        shard_gone=pages is None,
+        detected_at=stream.now(),
+        is_shard_missing=pages is None,
     )
     if not options.allow_data_loss:
         raise position_expired_error(gap, share)

@@ -170,7 +170,7 @@ class BatchEnd:
 
     Attributes:
         live: shards to continue, with their positions.
-        done: finished shards, with their `since`.
+        finished: finished shards, with their `since`.
         newly_closed: shards that finished in this batch.
         limited: shards in which a limit ended the batch, so more records are available.
         ends: the stored ends, by shard.
@@ -193,16 +193,16 @@ class BatchEnd:
 def end_of_batch(state: QueryState, offset: Offset) -> BatchEnd:
     """Returns the end of the batch. A shard that no task read is sealed: it ends where it started."""
     if offset.batch == INITIAL_BATCH:
-        return BatchEnd(live=offset.shards, finished=offset.done)
+        return BatchEnd(live=offset.shards, finished=offset.finished)
     with ThreadPoolExecutor(_THREADS) as pool:
         records = pool.map(lambda item: _end_or_seal(state, offset, *item), offset.shards.items())
         ends = dict(zip(offset.shards, records, strict=True))
     closed = {shard: end.end.since for shard, end in ends.items() if end.closed}
     return BatchEnd(
         live={shard: end.end for shard, end in ends.items() if not end.closed},
-        finished={**offset.done, **closed},
+        finished={**offset.finished, **closed},
         newly_closed=frozenset(closed),
-        limited=frozenset(shard for shard, end in ends.items() if end.more and not end.closed),
+        limited=frozenset(shard for shard, end in ends.items() if end.has_more and not end.closed),
         ends=ends,
     )
 
@@ -220,14 +220,14 @@ def lag_report(at: BatchEnd, tips: Mapping[str, datetime], *, batch: int, gaps: 
 
     Kinesis does not report a number of records. A shard that was never read is omitted.
     """
-    behind = {shard: end.behind_ms for shard, end in at.ends.items() if end.behind_ms is not None and shard in at.live}
-    behind |= {shard: 0 for shard in tips if shard in at.live and shard not in at.limited}
+    lag_ms = {shard: end.behind_ms for shard, end in at.ends.items() if end.behind_ms is not None and shard in at.live}
+    lag_ms |= {shard: 0 for shard in tips if shard in at.live and shard not in at.limited}
     since = {
         shard: iso(position.since) for shard, position in at.positions_since(tips).items() if position.since is not None
     }
     return {
         "batch": batch,
-        "millis_behind_latest": {shard: behind[shard] for shard in sorted(behind)},
+        "millis_behind_latest": {shard: lag_ms[shard] for shard in sorted(lag_ms)},
         "read_until": {shard: since[shard] for shard in sorted(since)},
         "gaps": gaps,
     }

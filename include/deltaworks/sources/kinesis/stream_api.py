@@ -55,7 +55,7 @@ def register_and_wait(
     """Returns the active consumer and registers it if necessary. Concurrent drivers get the same one.
 
     Raises:
-        ConfigError: KINESIS_CONSUMER_LIMIT, the stream allows no more consumers; KINESIS_REFUSED.
+        ConfigError: KINESIS_CONSUMER_LIMIT, the stream has the maximum number of consumers; KINESIS_REFUSED.
         TransientError: KINESIS_CONSUMER_NOT_READY, it is not active in time.
     """
     remaining_seconds = timeout_seconds

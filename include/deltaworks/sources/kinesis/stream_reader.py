@@ -72,7 +72,7 @@ class KinesisStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         if not isinstance(partition, SharePartition):
-            raise TypeError(f"{type(partition).__name__} is no share of a shard")
+            raise TypeError(f"{type(partition).__name__} is not a SharePartition")
         options, process = self._options, os.getpid()
         stream = _stream(options.aws, options.stream, options.arn, process)
         state = QueryState(_objects(options.state, process))

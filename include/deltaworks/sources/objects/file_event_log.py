@@ -227,7 +227,7 @@ class FileEventLog:
         tables = [loaded[file.path] if file.path in loaded else self._cache[file.path] for file in files]
         self._cache_tables(loaded)
         parts = [_filter_seq(table, after_seq, up_to_seq) for table in tables]
-        if any(left.last_seq >= right.first_seq for left, right in pairwise(files)):
+        if any(first_file.last_seq >= next_file.first_seq for first_file, next_file in pairwise(files)):
             parts = [pa.concat_tables(parts).sort_by("seq")]
         return [chunk for chunk in parts if chunk.num_rows]
 
@@ -248,10 +248,10 @@ class FileEventLog:
 
 def _filter_seq(table: pa.Table, after_seq: int, up_to_seq: int | None) -> pa.Table:
     seq = table.column("seq")
-    keep = pc.greater(seq, after_seq)
+    mask = pc.greater(seq, after_seq)
     if up_to_seq is not None:
-        keep = pc.and_(keep, pc.less_equal(seq, up_to_seq))
-    return table.filter(keep)
+        mask = pc.and_(mask, pc.less_equal(seq, up_to_seq))
+    return table.filter(mask)
 
 
 def event_time_us(event_time: datetime | None) -> int | None:
@@ -263,14 +263,14 @@ def event_time_us(event_time: datetime | None) -> int | None:
 
 def filter_events(events: pa.Table, *, bucket: str | None, prefix: str = "", glob: str | None = None) -> pa.Table:
     """Returns the events of one bucket (or all) whose key begins with `prefix` and matches `glob`."""
-    keep = pc.is_valid(events.column("bucket"))
+    mask = pc.is_valid(events.column("bucket"))
     if bucket is not None:
-        keep = pc.equal(events.column("bucket"), bucket)
+        mask = pc.equal(events.column("bucket"), bucket)
     if prefix:
-        keep = pc.and_(keep, pc.starts_with(events.column("key"), prefix))
+        mask = pc.and_(mask, pc.starts_with(events.column("key"), prefix))
     if glob is not None:
-        keep = pc.and_(keep, pc.match_substring_regex(events.column("key"), f"^{glob_expression(glob)}$"))
-    return events.filter(keep)
+        mask = pc.and_(mask, pc.match_substring_regex(events.column("key"), f"^{glob_expression(glob)}$"))
+    return events.filter(mask)
 
 
 def data_files(table: DeltaTable) -> list[LogFile]:

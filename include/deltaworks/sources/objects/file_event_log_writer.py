@@ -131,7 +131,7 @@ class FileEventLogWriter:
         if self._in_doubt is not None:
             raise ContractError(
                 "APPEND_OUTCOME_UNKNOWN",
-                f"Append {self._in_doubt.number} of relay {self._relay!r} may or may not have landed.",
+                f"It is unknown whether append {self._in_doubt.number} of relay {self._relay!r} was committed.",
                 hint="Commit the same append again, or reopen the log.",
             )
         number = self._append_number + 1

@@ -297,7 +297,7 @@ def _object_error(error: ClientError, bucket: str, key: str) -> Exception | None
     if code in MISSING_CODES:
         return ObjectMissing("OBJECT_MISSING", f"{where} does not exist.", hint="It was deleted before it was read.")
     if code in CHANGED_CODES:
-        hint = "Its newer content has a file event of its own."
+        hint = "Its newer content has its own file event."
         return ObjectChanged("OBJECT_CHANGED", f"{where} was replaced after it was announced.", hint=hint)
     if code == "InvalidObjectState":
         return ObjectUnreadable("OBJECT_UNREADABLE", f"{where} is archived.", hint="Restore it, then replay it.")
@@ -340,7 +340,7 @@ def _read_local(path: Path, etag: str, max_bytes: int | None) -> bytes:
             raise
         raise ObjectMissing("OBJECT_MISSING", f"{path} cannot exist: {error}.", hint="No action needed.") from error
     if not matches_etag(data, etag):
-        hint = "Its newer content has a file event of its own."
+        hint = "Its newer content has its own file event."
         raise ObjectChanged("OBJECT_CHANGED", f"{path} was replaced after it was announced.", hint=hint)
     return data
 

@@ -155,11 +155,11 @@ class FileEventPlanner:
 
     def latest_offset(self) -> dict[str, Any] | None:
         try:
-            newest = self._slices.latest_seq(self.initial_offset()["seq"])
+            latest = self._slices.latest_seq(self.initial_offset()["seq"])
         except Exception as error:  # a report must not end the query
             _LOGGER.warning("Could not determine the latest file event: %s", error)
             return None
-        return {"seq": newest} if newest else None
+        return {"seq": latest} if latest else None
 
     def rows(self, start: dict[str, Any] | None, end: dict[str, Any]) -> pa.Table:
         """Returns the file events between two offsets, in order. Deterministic.

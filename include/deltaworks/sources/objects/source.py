@@ -100,18 +100,18 @@ def object_slice(events: pa.Table, opener: FileOpener) -> ObjectSlice:
             "oldest_arrived_at": min(row["event_time"] for row in rows).isoformat(),
             "newest_arrived_at": max(row["event_time"] for row in rows).isoformat(),
             "arrived_us": _sample_evenly(
-                [made for row in rows if (made := event_time_us(row["event_time"])) is not None]
+                [event_time for row in rows if (event_time := event_time_us(row["event_time"])) is not None]
             ),
         }
     return ObjectSlice(references, sizes, metadata, opener)
 
 
-def _sample_evenly(arrivals: list[int], most: int = 20) -> list[int]:
+def _sample_evenly(arrivals: list[int], max_count: int = 20) -> list[int]:
     """Returns at most `most` arrivals, evenly by rank, including the first and the last."""
     ordered = sorted(arrivals)
-    if len(ordered) <= most:
+    if len(ordered) <= max_count:
         return ordered
-    return [ordered[round(index * (len(ordered) - 1) / (most - 1))] for index in range(most)]
+    return [ordered[round(index * (len(ordered) - 1) / (max_count - 1))] for index in range(max_count)]
 
 
 def finished_seq(progress: Mapping[str, Any] | None) -> int:

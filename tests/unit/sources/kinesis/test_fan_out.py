@@ -237,8 +237,8 @@ def test_idle_shards_of_a_resharded_stream_end_a_batch_immediately(
     assert [row.data for row in engine.drain()] == [b"a"]
 
     assert time.monotonic() - began < 10
-    assert [(batch, end.closed, end.more) for batch, end in ends(engine, A)] == [(0, True, False)]
-    assert [(end.rows, end.more, end.behind_ms) for _, end in ends(engine, shard_id(2))] == [(0, False, 0)]
+    assert [(batch, end.closed, end.has_more) for batch, end in ends(engine, A)] == [(0, True, False)]
+    assert [(end.rows, end.has_more, end.behind_ms) for _, end in ends(engine, shard_id(2))] == [(0, False, 0)]
 
 
 def ends(engine: Engine, shard: str) -> list[tuple[int, Any]]:

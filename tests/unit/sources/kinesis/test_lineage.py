@@ -19,42 +19,42 @@ def ids(shards: list[Shard]) -> list[str]:
 
 
 def test_only_shards_without_parents_begin_at_first() -> None:
-    assert ids(startable_shards(SPLIT, live=(), done=())) == [A]
-    assert ids(startable_shards(MERGED, live=(), done=())) == [A, B]
+    assert ids(startable_shards(SPLIT, live=(), finished=())) == [A]
+    assert ids(startable_shards(MERGED, live=(), finished=())) == [A, B]
 
 
 def test_children_begin_when_their_parent_is_finished() -> None:
-    assert startable_shards(SPLIT, live=[A], done=()) == []
-    assert ids(startable_shards(SPLIT, live=(), done=[A])) == [B, C]
+    assert startable_shards(SPLIT, live=[A], finished=()) == []
+    assert ids(startable_shards(SPLIT, live=(), finished=[A])) == [B, C]
 
 
 def test_a_merged_shard_waits_for_both_parents() -> None:
-    assert startable_shards(MERGED, live=[B], done=[A]) == []
-    assert ids(startable_shards(MERGED, live=(), done=[A, B])) == [C]
+    assert startable_shards(MERGED, live=[B], finished=[A]) == []
+    assert ids(startable_shards(MERGED, live=(), finished=[A, B])) == [C]
 
 
 def test_a_parent_that_is_no_longer_listed_does_not_block_its_children() -> None:
-    assert ids(startable_shards([Shard(B, (A,))], live=(), done=())) == [B]
+    assert ids(startable_shards([Shard(B, (A,))], live=(), finished=())) == [B]
 
 
 def test_a_live_parent_blocks_its_children_although_it_is_not_listed() -> None:
-    assert startable_shards([Shard(B, (A,))], live=[A], done=()) == []
+    assert startable_shards([Shard(B, (A,))], live=[A], finished=()) == []
 
 
 def test_a_shard_with_a_started_descendant_is_never_started_again() -> None:
     """`latest` begins with open shards only, and a forgotten shard can be listed again for a moment."""
     chain = [Shard(A, closed=True), Shard(B, (A,), closed=True), Shard(C, (B,))]
-    assert startable_shards(chain, live=[C], done=()) == []
-    assert startable_shards(chain, live=(), done=[C]) == []
+    assert startable_shards(chain, live=[C], finished=()) == []
+    assert startable_shards(chain, live=(), finished=[C]) == []
 
 
 def test_a_sibling_listed_late_is_started_although_the_parent_was_dropped() -> None:
-    assert ids(startable_shards(SPLIT, live=[B], done=())) == [C]
+    assert ids(startable_shards(SPLIT, live=[B], finished=())) == [C]
 
 
 def test_started_shards_are_ordered_by_number_not_by_name() -> None:
     shards = [Shard("shardId-1000000000000"), Shard(B)]
-    assert ids(startable_shards(shards, live=(), done=())) == [B, "shardId-1000000000000"]
+    assert ids(startable_shards(shards, live=(), finished=())) == [B, "shardId-1000000000000"]
 
 
 def test_a_finished_shard_is_retained_while_it_is_listed_or_has_no_started_child() -> None:

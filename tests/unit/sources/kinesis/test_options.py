@@ -64,7 +64,7 @@ def test_every_option_can_be_set() -> None:
         ({"initialtimestamp": "2026-03-01"}, "initialTimestamp", "is allowed only with"),
         ({"initialposition": "at_timestamp", "initialtimestamp": "noon"}, "initialTimestamp", "ISO 8601"),
         ({"maxrecords": "0"}, "maxRecords", "1 or more"),
-        ({"maxbytes": "much"}, "maxBytes", "whole number"),
+        ({"maxbytes": "much"}, "maxBytes", "integer"),
         ({"allowdataloss": "perhaps"}, "allowDataLoss", "true or false"),
         ({"startoffset": "{}"}, "startOffset", "JSON"),
         ({"maxrecord": "1"}, "maxrecord", "known are streamName"),

@@ -230,14 +230,14 @@ def test_finished_shards_are_dropped_once_they_are_no_longer_listed(stream: Mode
     stream.split(0)
     put(stream, "b")
     assert read(engine) == ["a", "b"]
-    assert set(engine.start().done) == {shard_id(0)}
+    assert set(engine.start().finished) == {shard_id(0)}
     for _ in range(25):
         stream.tick(timedelta(hours=1))
         engine.plan()
     put(stream, "c")
     assert read(engine) == ["c"]
 
-    assert dict(engine.start().done) == {}
+    assert dict(engine.start().finished) == {}
 
 
 def test_the_report_has_the_lag_of_each_read_shard(stream: ModelStream) -> None:

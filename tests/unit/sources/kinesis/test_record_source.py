@@ -152,7 +152,7 @@ def test_nothing_is_read_if_the_end_of_the_latest_batch_is_not_recorded(harness:
 
 def test_the_last_share_of_a_closed_shard_reaches_to_its_end(harness: StreamHarness) -> None:
     harness.wire.split(0)
-    closed = Offset(run="run", batch=3, done={SHARD: None})
+    closed = Offset(run="run", batch=3, finished={SHARD: None})
     harness.offsets.append(closed)
     harness.state.delete_batches("run", before=3, all_older=True)
 

@@ -140,7 +140,7 @@ def test_a_shard_that_expired_unread_is_detected_and_its_children_continue_if_al
 
     assert read(restarted(engine, allowDataLoss="true")) == ["c"]
     # Its children were not begun in time either: what they held in between may be gone too.
-    gaps = {gap.shard_id: gap.shard_gone for gap in engine.state.gaps()}
+    gaps = {gap.shard_id: gap.is_shard_missing for gap in engine.state.gaps()}
     assert gaps == {shard_id(0): True, shard_id(1): False, shard_id(2): False}
 
 

@@ -1,4 +1,4 @@
-"""Splits a stream of JSON between values, without loading all of it.
+"""Splits a stream of JSON between values, with bounded memory.
 
 Accepts the layouts that the object reader accepts: one value per line, concatenated, pretty-printed, or arrays. A split
 position is used only if everything before it parses as complete values. So no event is in two pieces, and the

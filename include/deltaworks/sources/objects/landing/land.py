@@ -82,13 +82,13 @@ def require_file_source(spec: PipelineSpec) -> FileSourceSpec:
         hint = f"Use a Kafka producer with one record per event: {location} sends the lines of a file."
     elif isinstance(source, KinesisSourceSpec):
         hint = (
-            f"Put them into the stream, by `aws kinesis put-records` or `deltaworks collect --stream {source.stream}`."
+            f"Put them into the stream with `aws kinesis put-records` or `deltaworks collect --stream {source.stream}`."
         )
     else:
         hint = f"Write rows to that table: {source.display_name()}."
     raise ConfigError(
         "LANDING_WITHOUT_OBJECTS",
-        f"{spec.pipeline!r} reads {source.kind} ({source.display_name()}), no objects: there is no bucket to land in.",
+        f"{spec.pipeline!r} reads {source.kind} ({source.display_name()}), so there is no bucket to land objects in.",
         hint=hint,
     )
 
@@ -142,9 +142,9 @@ def pieces_of(content: Content, source: PayloadSpec, *, object_bytes: int) -> It
     Raises:
         ContractError: INPUT_DAMAGED, INPUT_WRONG_FORMAT, INPUT_TOO_LARGE.
     """
-    longest = source.max_object_bytes if isinstance(source, FileSourceSpec) else 512 << 20
+    max_bytes = source.max_object_bytes if isinstance(source, FileSourceSpec) else 512 << 20
     if source.format in UNSPLITTABLE_FORMATS:
-        yield _unsplit_piece(content, source, longest)
+        yield _unsplit_piece(content, source, max_bytes)
         return
     try:
         reject_other_formats(content.head(), source.format)
@@ -153,9 +153,9 @@ def pieces_of(content: Content, source: PayloadSpec, *, object_bytes: int) -> It
     if source.format == "csv":
         yield from csv_pieces(content.lines(), source, target_bytes=object_bytes)
     elif source.format == "json":
-        yield from json_pieces(content.read, target_bytes=object_bytes, max_value_bytes=longest)
+        yield from json_pieces(content.read, target_bytes=object_bytes, max_value_bytes=max_bytes)
     else:
-        yield from line_pieces(content.read, source, target_bytes=object_bytes, max_line_bytes=longest)
+        yield from line_pieces(content.read, source, target_bytes=object_bytes, max_line_bytes=max_bytes)
 
 
 def _wrong_format(content: Content, why: str) -> ContractError:

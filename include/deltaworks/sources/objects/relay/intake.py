@@ -180,7 +180,7 @@ class Intake:
             self.extend_visibility()
 
     def extend_visibility(self) -> int:
-        """Extends the timeout of messages held for half of it; returns their number."""
+        """Extends messages that were held for half the visibility timeout; returns their number."""
         now = time.monotonic()
         with self._lock:
             long_held = [m for m, since in self._held.values() if now - since >= self.visibility_seconds / 2]

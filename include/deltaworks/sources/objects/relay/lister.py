@@ -195,10 +195,10 @@ class Lister:
             while not self._closed.is_set():
                 if self._is_due():
                     self._objects.delete(_request_key(self._spec.relay))
-                    done = self.passes
+                    completed_passes = self.passes
                     for page in self._list_buckets():
                         self._enqueue(page)
-                    while self.passes == done and not self._closed.wait(0.1):
+                    while self.passes == completed_passes and not self._closed.wait(0.1):
                         pass
                 self._closed.wait(_POLL_SECONDS)
         except Exception as error:  # re-raised in the relay, which classifies it

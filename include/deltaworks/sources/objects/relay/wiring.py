@@ -1,8 +1,9 @@
 """Connects buckets to a queue (S3 → SNS → SQS) without changing their other notifications.
 
-Creates one queue with a dead-letter queue, one topic, and one notification per bucket. Deletes nothing. S3 replaces a
-bucket's notification configuration as a whole; only our own entry of it and of policies is changed. Timeouts are set
-only when the queue is created, so later changes by an administrator stay. Idempotent.
+Creates one queue with a dead-letter queue, one topic, and one notification per bucket. Deletes nothing. S3 can only
+replace a bucket's complete notification configuration; all other entries are written back unchanged, as are other
+statements of policies. Timeouts are set only when the queue is created, so later changes by an administrator stay.
+Idempotent.
 """
 
 from __future__ import annotations

@@ -142,7 +142,7 @@ class SchemaOptions:
 
 @dataclass(frozen=True, slots=True)
 class S3SqsOptions:
-    """The options of a query. `source` describes what is read, `relay` how messages are received."""
+    """The options of a query. `source` configures reading, `relay` configures receiving messages."""
 
     messaging: AwsSpec
     state: StorageSpec

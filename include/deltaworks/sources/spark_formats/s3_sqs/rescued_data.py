@@ -1,8 +1,10 @@
-"""Rescued data: content of events that fits no column, kept as JSON in a separate column, so nothing is lost.
+"""Rescued data: content of events that fits no column, stored as JSON in a separate column, so nothing is lost.
 
-It includes fields without a column, also those that differ in case and those inside objects. It includes values of
-another type; the rest of their object stays in its column. It includes a complete array if one of its elements does not
-fit. Nulls are ignored.
+- Fields without a column, including those that differ only in case, at any depth.
+- Values of another type; the rest of their object stays in its column.
+- A complete array if one of its elements does not fit.
+
+Nulls are ignored.
 """
 
 from __future__ import annotations

@@ -234,7 +234,7 @@ def _parse_type(name: str, text: str) -> ColumnType:
         return parse_type(text)
     except ValueError as error:
         raise ConfigError(
-            "SOURCE_SCHEMA_UNSUPPORTED", f"Column {name!r} cannot be a {text}: {error}.", hint="Mend the schema."
+            "SOURCE_SCHEMA_UNSUPPORTED", f"Column {name!r} cannot be a {text}: {error}.", hint="Correct the schema."
         ) from None
 
 

@@ -97,7 +97,7 @@ def test_required_options_are_reported_with_their_purpose(name: str) -> None:
         ({"pattern": "(?P<a>.)"}, "text needs a pattern"),
         ({"maxFilesPerTrigger": "none"}, "'maxFilesPerTrigger' is wrong"),
         ({"maxBytesPerTrigger": "0"}, "'maxBytesPerTrigger' is wrong"),
-        ({"maxPartitions": "many"}, "'maxPartitions' must be a whole number"),
+        ({"maxPartitions": "many"}, "'maxPartitions' must be an integer"),
         ({"pathStyle": "yes"}, "'pathStyle' must be true or false"),
         ({"stateLocation": "ftp://lake/state"}, "'stateLocation' is wrong: write s3://bucket/prefix"),
         ({"fetchParallelism": "0"}, "'fetchParallelism' is wrong"),
@@ -170,7 +170,7 @@ def test_a_schema_location_enables_inference() -> None:
         ({"inferredSchemaLocation": "/s", "inferColumnTypes": "no"}, "'inferColumnTypes' must be true or false"),
         ({"inferredSchemaLocation": "/s", "schemaEvolutionMode": "all"}, "addNewColumns, rescue, failOnNewColumns"),
         ({"inferredSchemaLocation": "/s", "schemaSampleFiles": "0"}, "'schemaSampleFiles' must be between 1 and"),
-        ({"inferredSchemaLocation": "/s", "schemaSampleBytes": "x"}, "'schemaSampleBytes' must be a whole number"),
+        ({"inferredSchemaLocation": "/s", "schemaSampleBytes": "x"}, "'schemaSampleBytes' must be an integer"),
     ],
 )
 def test_invalid_inference_options_are_named(changes: dict[str, str], said: str) -> None:
