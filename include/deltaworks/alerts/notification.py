@@ -182,7 +182,7 @@ def truncate_detail(detail: Mapping[str, Any]) -> dict[str, Any]:
     return plain
 
 
-def test_notification() -> Notification:
+def sample_notification() -> Notification:
     """Builds a test notification, marked as such."""
     now = utc_now()
     return Notification(

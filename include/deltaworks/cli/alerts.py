@@ -8,7 +8,7 @@ import typer
 
 from deltaworks.alerts.channels import channel_problems, open_channels
 from deltaworks.alerts.deadman import open_deadman
-from deltaworks.alerts.notification import test_notification
+from deltaworks.alerts.notification import sample_notification
 from deltaworks.alerts.raising import Alert, alerts, flush_alerts
 from deltaworks.alerts.sending import retry_now, send_notifications
 from deltaworks.alerts.silences import silences as all_silences
@@ -99,7 +99,7 @@ def check(
     for channel in open_channels(environment.alerts, environment.messaging):
         problems = channel_problems(channel, environment.messaging)
         if should_send and not any(problem.is_blocking for problem in problems):
-            channel.send(test_notification())
+            channel.send(sample_notification())
             if retry_now(open_objects(environment.lake), channel.name):
                 print_line(f"{channel.name}: accepts notifications again; pending ones are sent within a minute")
         for problem in problems:

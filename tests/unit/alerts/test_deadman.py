@@ -8,7 +8,7 @@ import pytest
 
 from deltaworks.alerts.channels import channel_problems, open_channels
 from deltaworks.alerts.deadman import Deadman, write_health_heartbeat
-from deltaworks.alerts.notification import Notification, test_notification
+from deltaworks.alerts.notification import Notification, sample_notification
 from deltaworks.alerts.raising import alerts, raise_alert
 from deltaworks.control.objects import LocalObjects, ObjectStore
 from deltaworks.errors import TransientError
@@ -136,11 +136,11 @@ def test_a_missing_topic_is_named_and_a_working_one_accepts_a_test(aws: Aws) -> 
 
     assert channel_problems(well, aws.messaging) == []
     assert [problem.is_blocking for problem in channel_problems(gone, aws.messaging)] == [True]
-    well.send(test_notification())
+    well.send(sample_notification())
     (got,) = aws.received(queue)
     assert got["runbook"] == "https://docs.test/reference/alerts.md#channels"
     with pytest.raises(TransientError) as refused:
-        gone.send(test_notification())
+        gone.send(sample_notification())
     assert refused.value.condition == "CHANNEL_FAILED"
 
 
