@@ -318,7 +318,7 @@ class RecordDelivery(Delivery):
             with self.metrics.measure_call():
                 dead_letters = self._sink.send(self._unsent)
         except SinkBusyError as error:
-            self._unsent = error.left
+            self._unsent = error.remaining
             raise
         write_dead_letters(self._folder, self.source, dead_letters)
         record = self._progress.get(self.source)

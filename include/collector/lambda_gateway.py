@@ -143,7 +143,7 @@ class Gateway:
             try:
                 send(source, events)
             except SinkBusyError as busy:
-                events = busy.left
+                events = busy.remaining
                 log.warning("%s: %s", source, busy)
             except Exception:
                 log.exception("%s: the sink failed", source)

@@ -26,7 +26,7 @@ class SinkBusyError(Exception):
 
     def __init__(self, reason: str, *, remaining: Sequence[SpooledEvent]) -> None:
         super().__init__(reason)
-        self.left = list(remaining)
+        self.remaining = list(remaining)
 
 
 class RecordSink(Protocol):

@@ -63,9 +63,9 @@ def test_only_rejected_events_remain_and_the_next_attempt_has_a_new_producer() -
     sink = KafkaSink({}, "games", new_producer=brokers)
     with pytest.raises(SinkBusyError) as caught:
         sink.send(SENT)
-    assert [event.payload for event in caught.value.left] == [b"2", b"5"]
+    assert [event.payload for event in caught.value.remaining] == [b"2", b"5"]
     brokers.word = lambda _value: None
-    sink.send(caught.value.left)
+    sink.send(caught.value.remaining)
     assert sorted(brokers.taken) == [event.payload for event in SENT]
     assert brokers.made == 2
 
@@ -73,7 +73,7 @@ def test_only_rejected_events_remain_and_the_next_attempt_has_a_new_producer() -
 def test_without_an_acknowledgement_no_event_is_delivered() -> None:
     with pytest.raises(SinkBusyError) as caught:
         KafkaSink({}, "games", new_producer=Brokers(lambda _value: None, silent=True)).send(SENT)
-    assert caught.value.left == SENT
+    assert caught.value.remaining == SENT
 
 
 def test_a_permanently_rejected_event_is_a_dead_letter() -> None:
@@ -89,4 +89,4 @@ def test_a_dead_letter_is_not_lost_when_other_events_must_be_retried() -> None:
     huge = SpooledEvent(9, b"x" * 2_000)
     with pytest.raises(SinkBusyError) as caught:
         KafkaSink({}, "games", new_producer=brokers).send([*SENT, huge])
-    assert sorted(event.seq for event in caught.value.left) == [2, 9]
+    assert sorted(event.seq for event in caught.value.remaining) == [2, 9]

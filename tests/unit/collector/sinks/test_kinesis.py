@@ -105,7 +105,7 @@ def test_only_the_events_a_stream_rejects_are_returned() -> None:
     stream, sent = HalfAcceptingStream(), [b"%03d" % number * 30 for number in range(40)]
     with pytest.raises(SinkBusyError) as caught:
         sink_of(stream, attempts=1).send(events(*sent))
-    left = [event.payload for event in caught.value.left]
+    left = [event.payload for event in caught.value.remaining]
     assert left
     assert sorted([*stream.taken, *left]) == sorted(sent)
 
@@ -123,7 +123,7 @@ def test_a_dead_letter_is_not_lost_when_other_events_must_be_retried() -> None:
     sink = sink_of(stream, attempts=1)
     with pytest.raises(SinkBusyError) as caught:
         sink.send(events(b"one", huge, b"two"))
-    assert sorted(event.payload for event in caught.value.left) == sorted([b"one", b"two", huge])
+    assert sorted(event.payload for event in caught.value.remaining) == sorted([b"one", b"two", huge])
 
 
 def test_real_records_are_read_back_by_their_stream(aws: Any) -> None:
