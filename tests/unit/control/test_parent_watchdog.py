@@ -20,8 +20,8 @@ from tests.waiting import eventually
 CHILD = """
 import sys, time
 if sys.argv[1] == "guarded":
-    from deltaworks.control.parent_watchdog import start_guard
-    start_guard(poll_seconds=0.1)
+    from deltaworks.control.parent_watchdog import start_parent_watchdog
+    start_parent_watchdog(poll_seconds=0.1)
 print("ready", flush=True)
 time.sleep(3600)
 """
@@ -127,7 +127,7 @@ def test_a_changed_parent_is_detected(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_orphans_have_a_distinct_exit_code() -> None:
-    code = "from deltaworks.control.parent_watchdog import end_now; end_now()"
+    code = "from deltaworks.control.parent_watchdog import exit_immediately; exit_immediately()"
     import deltaworks
 
     env = {**os.environ, "PYTHONPATH": str(Path(deltaworks.__file__).parents[1])}
