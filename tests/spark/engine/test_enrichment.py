@@ -182,14 +182,14 @@ class Replaced(PinnedDatabases):
 
     gone = False
 
-    def reader(self, name: str) -> AddressLookup:
-        """See Databases."""
+    def open_lookup(self, name: str) -> AddressLookup:
+        """Opens the database; the second task only after the first has opened its own and the lake's was replaced."""
         context = TaskContext.get()
         opened = Path(StorageSpec.model_validate_json(self.storage).prefix) / "opened"
         if context is None or context.partitionId() == 0:
-            reader = self.apply_to_task(name)
+            lookup = self.open_in_task(name)
             opened.touch()
-            return reader
+            return lookup
         for _ in range(600):
             if opened.exists():
                 break
@@ -198,12 +198,12 @@ class Replaced(PinnedDatabases):
         before = tempfile.tempdir
         try:
             tempfile.tempdir = tempfile.mkdtemp() if self.gone else before
-            return self.apply_to_task(name)
+            return self.open_in_task(name)
         finally:
             tempfile.tempdir = before
 
-    def apply_to_task(self, name: str) -> AddressLookup:
-        """Returns the fixed version."""
+    def open_in_task(self, name: str) -> AddressLookup:
+        """Opens the version that was fixed when the pass began."""
         return super().open_lookup(name)
 
 
@@ -214,8 +214,8 @@ class ReplacedAndGone(Replaced):
 class NotFixed(Replaced):
     """Without protection: a task opens the lake's version at its start."""
 
-    def apply_to_task(self, name: str) -> AddressLookup:
-        """Returns the current version."""
+    def open_in_task(self, name: str) -> AddressLookup:
+        """Opens the version that the lake holds now."""
         return PinnedDatabases.pin([name], StorageSpec.model_validate_json(self.storage)).open_lookup(name)
 
 

@@ -110,13 +110,13 @@ def test_outages_are_retryable(error: Exception) -> None:
             "[DELTA_LOG_FILE_NOT_FOUND_FOR_STREAMING_SOURCE] If you never deleted it\nCurrent Available Offsets: "
             '{DeltaSource[s3a://b/t]: {"sourceVersion":1,"reservoirVersion":7,"index":-1}}',
             "SOURCE_EXPIRED",
-            "comes next, 7.",
+            "the next version, 7.",
         ),
         (
             "[DELTA_MISSING_FILES_UNEXPECTED_VERSION] Delta stream cannot resume from version 2; transaction log "
             "starts at 3. Log files may have been deleted by log retention.",
             "SOURCE_EXPIRED",
-            "comes next, 2.",
+            "the next version, 2.",
         ),
         (
             "[DIFFERENT_DELTA_TABLE_READ_BY_STREAMING_SOURCE] The streaming query was reading from an unexpected Delta "
