@@ -1,6 +1,6 @@
 """`kinesis`: what one core of a worker makes of one shard: from Kinesis' answers to the Arrow batches Spark takes.
 
-Ours: `read_share`, as a task runs it: answers parsed by orjson into columns, the end fixed on local disk first.
+Ours: `read_shard_range`, as a task runs it: answers parsed by orjson into columns, the end fixed on local disk first.
 
 Other: boto3's `get_records` into tuples, which PySpark's own conversion turns into Arrow: the way of PySpark's examples
 of Python sources. And boto3's records put into Arrow columns, without tuples. Neither fixes anything.
@@ -79,23 +79,23 @@ def _measure_reader(reading: Reader, endpoint: str, records: int) -> Callable[[C
 
 def _ours(endpoint: str, records: int) -> Iterator[pa.RecordBatch]:
     from deltaworks.control.objects import LocalObjects
-    from deltaworks.sources.kinesis.positions import Offset, Position, Share, ShareLimits
-    from deltaworks.sources.kinesis.share_reader import FetchOptions, read_share
+    from deltaworks.sources.kinesis.positions import Offset, Position, ShardRange, ShardRangeLimits
+    from deltaworks.sources.kinesis.shard_range_reader import FetchOptions, read_shard_range
     from deltaworks.sources.kinesis.state import QueryState
 
-    share = Share(
+    shard_range = ShardRange(
         run="run",
         batch=0,
         shard_id=_SHARD,
         start=Position(),
-        limits=ShareLimits(rows=records, size=1 << 40, seconds=600),
+        limits=ShardRangeLimits(rows=records, size=1 << 40, seconds=600),
         until=None,
         retention_seconds=86_400,
     )
     with tempfile.TemporaryDirectory() as folder:
         state = QueryState(LocalObjects(Path(folder)))
-        state.record_plan(Offset(run="run", batch=0, shards={_SHARD: share.start}))
-        yield from read_share(_stream(endpoint), state, share, FetchOptions(), stream_name="games")
+        state.record_plan(Offset(run="run", batch=0, shards={_SHARD: shard_range.start}))
+        yield from read_shard_range(_stream(endpoint), state, shard_range, FetchOptions(), stream_name="games")
 
 
 def _boto3_tuples(endpoint: str, records: int) -> Iterator[pa.RecordBatch]:

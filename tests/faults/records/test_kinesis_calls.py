@@ -16,8 +16,8 @@ from deltaworks.control.objects import LocalObjects
 from deltaworks.errors import DeltaworksError, TransientError
 from deltaworks.sources.kinesis import client, shard_pages
 from deltaworks.sources.kinesis.client import KinesisStream
-from deltaworks.sources.kinesis.positions import Offset, Position, Share, ShareLimits
-from deltaworks.sources.kinesis.share_reader import FetchOptions, read_share
+from deltaworks.sources.kinesis.positions import Offset, Position, ShardRange, ShardRangeLimits
+from deltaworks.sources.kinesis.shard_range_reader import FetchOptions, read_shard_range
 from deltaworks.sources.kinesis.state import QueryState
 from deltaworks.sources.kinesis.stream_api import IteratorExpired
 from deltaworks.specs.storage import AwsSpec
@@ -57,8 +57,8 @@ def drained(
         start, batch = Position(), 0
         while True:
             state.record_plan(Offset(run="run", batch=batch, shards={SHARD: start}))
-            limits = ShareLimits(rows=50, size=1 << 20, seconds=30)
-            share = Share(
+            limits = ShardRangeLimits(rows=50, size=1 << 20, seconds=30)
+            shard_range = ShardRange(
                 run="run",
                 batch=batch,
                 shard_id=SHARD,
@@ -67,9 +67,9 @@ def drained(
                 until=None,
                 retention_seconds=86_400,
             )
-            for rows in read_share(stream, state, share, FetchOptions(), stream_name=name):
+            for rows in read_shard_range(stream, state, shard_range, FetchOptions(), stream_name=name):
                 into += [int(data) for data in rows.column("data").to_pylist()]
-            end = state.share_end("run", batch, SHARD)
+            end = state.shard_range_end("run", batch, SHARD)
             assert end is not None
             if not end.more:
                 return into

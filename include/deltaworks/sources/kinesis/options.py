@@ -14,7 +14,7 @@ from pydantic import ValidationError
 from deltaworks.control.clock import parse_iso
 from deltaworks.errors import ConfigError
 from deltaworks.sources.kinesis.positions import Offset
-from deltaworks.sources.kinesis.share_reader import FetchOptions
+from deltaworks.sources.kinesis.shard_range_reader import FetchOptions
 from deltaworks.sources.stream_options import (
     boolean_option,
     check_option_names,

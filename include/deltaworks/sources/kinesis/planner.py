@@ -15,8 +15,15 @@ from typing import Any
 
 from deltaworks.errors import ContractError
 from deltaworks.sources.kinesis.options import KinesisOptions
-from deltaworks.sources.kinesis.positions import INITIAL_BATCH, Offset, Position, Share, ShareLimits, latest_time
-from deltaworks.sources.kinesis.shard_pages import TipProbe
+from deltaworks.sources.kinesis.positions import (
+    INITIAL_BATCH,
+    Offset,
+    Position,
+    ShardRange,
+    ShardRangeLimits,
+    latest_time,
+)
+from deltaworks.sources.kinesis.shard_pages import NewRecordProbe
 from deltaworks.sources.kinesis.shards import Shard, finished_shards_to_retain, startable_shards
 from deltaworks.sources.kinesis.state import BatchEnd, Query, QueryState, end_of_batch, lag_report
 from deltaworks.sources.kinesis.stream_api import StreamApi, StreamSummary, register_and_wait
@@ -29,7 +36,7 @@ _POLL_SECONDS = 1.0
 _FAN_OUT_POLL_SECONDS = 5.0
 _SAVE_TIPS_SECONDS = 600.0
 #: Maximum bytes in memory per task, regardless of maxBytes.
-_MAX_SHARE_BYTES = 64 << 20
+_MAX_SHARD_RANGE_BYTES = 64 << 20
 
 
 class Planner:
@@ -49,7 +56,7 @@ class Planner:
         self._options = options
         self._clock = clock
         self._sleep = sleep
-        self._probe = TipProbe(stream, has_own_throughput=options.consumer is not None)
+        self._probe = NewRecordProbe(stream, has_own_throughput=options.consumer is not None)
         self._consumer: str | None = None
         self._query: Query | None = None
         self._until: datetime | None = None
@@ -97,7 +104,7 @@ class Planner:
         new_shards = startable_shards(listed_shards, live=end.live, finished=end.finished)
         if not new_shards and not end.limited and not self._has_new_records(start, end):
             return None
-        positions = end.positions_since(self._probe.tips) | {
+        positions = end.positions_since(self._probe.caught_up_times) | {
             shard.shard_id: self._first_position(shard, end) for shard in new_shards
         }
         retained = finished_shards_to_retain(end.finished, listed_shards, live=positions)
@@ -110,21 +117,21 @@ class Planner:
         )
         return self._state.record_plan(planned)
 
-    def shares(self, end: Offset) -> list[Share]:
-        """Returns the shares of a batch's tasks, one per shard. Deterministic, also when the batch is planned again."""
+    def shard_ranges(self, end: Offset) -> list[ShardRange]:
+        """Returns the shard_ranges of a batch's tasks, one per shard. Deterministic, also when the batch is planned again."""
         if end.batch == INITIAL_BATCH or not end.shards:
             return []
         self._open_query()
         self._check_planned(end)
         count = len(end.shards)
-        limits = ShareLimits(
+        limits = ShardRangeLimits(
             rows=math.ceil(self._max_rows / count),
-            size=min(math.ceil(self._options.max_bytes / count), _MAX_SHARE_BYTES),
+            size=min(math.ceil(self._options.max_bytes / count), _MAX_SHARD_RANGE_BYTES),
             seconds=float(self._options.max_seconds),
         )
         retention = self._stream_summary().retention.total_seconds()
         return [
-            Share(
+            ShardRange(
                 run=end.run,
                 batch=end.batch,
                 shard_id=shard,
@@ -144,7 +151,7 @@ class Planner:
         (_, batch), end = self._last_end
         if self._gap_count is None:
             self._gap_count = len(self._state.gaps())
-        return lag_report(end, self._probe.tips, batch=batch, gaps=self._gap_count)
+        return lag_report(end, self._probe.caught_up_times, batch=batch, gaps=self._gap_count)
 
     def commit(self, end: Offset) -> None:
         """Deletes the state of batches older than those in Spark's log. A failure is logged and repaired by a later
@@ -216,9 +223,9 @@ class Planner:
             else:
                 self._check_planned(start)
             end = end_of_batch(self._state, start)
-            self._probe.reset(self._state.tips(*key))
+            self._probe.reset(self._state.caught_up_times(*key))
             if self._gap_count is not None:
-                self._gap_count += sum(share.gap is not None for share in end.ends.values())
+                self._gap_count += sum(shard_range.gap is not None for shard_range in end.ends.values())
             self._last_end = (key, end)
         return self._last_end[1]
 
@@ -230,13 +237,13 @@ class Planner:
             self._last_runs["poll"] = self._clock()
         idle_positions = {
             shard: position
-            for shard, position in end.positions_since(self._probe.tips).items()
+            for shard, position in end.positions_since(self._probe.caught_up_times).items()
             if until is None or position.since is None or position.since < until
         }
         if self._probe.has_records(idle_positions, until=until):
             return True
-        if self._is_due("tips", _SAVE_TIPS_SECONDS):
-            self._state.save_tips(start.run, start.batch, self._probe.tips)
+        if self._is_due("caught_up_times", _SAVE_TIPS_SECONDS):
+            self._state.save_caught_up_times(start.run, start.batch, self._probe.caught_up_times)
         return False
 
     def _list_shards(self, *, force: bool) -> list[Shard]:

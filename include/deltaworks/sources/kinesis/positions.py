@@ -1,7 +1,7 @@
 """Positions in shards, the offset of a batch, and the share of a shard in a batch.
 
 An offset names a batch and the positions at which it STARTS. Its end is known only after tasks have read it; it is
-stored separately, as a `ShareEnd` per shard (`state`). The next offset starts there.
+stored separately, as a `ShardRangeEnd` per shard (`state`). The next offset starts there.
 """
 
 from __future__ import annotations
@@ -111,7 +111,7 @@ def latest_time(one: datetime | None, other: datetime | None) -> datetime | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ShareLimits:
+class ShardRangeLimits:
     """Limits that end a share before the shard's tip. At least one record is read; records are never split."""
 
     rows: int
@@ -120,14 +120,14 @@ class ShareLimits:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Share:
+class ShardRange:
     """The input of one task, self-contained. With a `consumer` ARN, it is read by enhanced fan-out."""
 
     run: str
     batch: int
     shard_id: str
     start: Position
-    limits: ShareLimits
+    limits: ShardRangeLimits
     until: datetime | None
     retention_seconds: float
     consumer: str | None = None
@@ -176,7 +176,7 @@ class Gap:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ShareEnd:
+class ShardRangeEnd:
     """The stored end of a share, written once before any of its rows are delivered.
 
     Attributes:
@@ -220,7 +220,7 @@ class ShareEnd:
         ).encode()
 
     @classmethod
-    def from_bytes(cls, data: bytes) -> ShareEnd:
+    def from_bytes(cls, data: bytes) -> ShardRangeEnd:
         """Reverses `to_bytes`."""
         plain = json.loads(data)
         plain["start"], plain["end"] = Position.from_json(plain["start"]), Position.from_json(plain["end"])

@@ -1,7 +1,7 @@
-"""Re-reads Kinesis records: shares of shards that batches read, between positions of the ledger.
+"""Re-reads Kinesis records: shard_ranges of shards that batches read, between positions of the ledger.
 
 A batch's offset contains the start position in every shard and the number of rows before it. Its end is in the next
-batch's offset or in the query's state. A share is read completely and counted, because a missing record would shift the
+batch's offset or in the query's state. A shard_range is read completely and counted, because a missing record would shift the
 ordinals of the others.
 """
 
@@ -23,7 +23,7 @@ from deltaworks.events.source_fields import reads_record_fields
 from deltaworks.sources.base import PayloadReader
 from deltaworks.sources.kinesis.archive_rows import kinesis_columns
 from deltaworks.sources.kinesis.client import KinesisStream
-from deltaworks.sources.kinesis.positions import Offset, Position, ShareEnd
+from deltaworks.sources.kinesis.positions import Offset, Position, ShardRangeEnd
 from deltaworks.sources.kinesis.rows import Rows
 from deltaworks.sources.kinesis.shard_pages import PolledPages
 from deltaworks.sources.kinesis.shards import shard_number
@@ -81,7 +81,7 @@ class KinesisRecordSource:
         """Returns the batch's end position in a shard; None for an unrecorded end of the shard itself."""
         if after is not None and shard in after.shards:
             return after.shards[shard]
-        recorded: ShareEnd | None = self._state(batch.generation).share_end(offset.run, offset.batch, shard)
+        recorded: ShardRangeEnd | None = self._state(batch.generation).shard_range_end(offset.run, offset.batch, shard)
         if recorded is None and (after is None or shard not in after.finished):
             raise ContractError(
                 "LEDGER_WITHOUT_OFFSET",
@@ -128,7 +128,7 @@ class KinesisRecordSource:
         return [range_ for range_ in candidates if _overlaps(range_.details, first_number, last_number)]
 
     def retained(self, spark: SparkSession, ranges: Sequence[RecordRange]) -> list[RetainedRange]:
-        """See RecordSource. Only the record before a share proves that the share is complete."""
+        """See RecordSource. Only the record before a shard_range proves that the shard_range is complete."""
         stream = KinesisStream(self._environment.messaging, name=self._source.stream)
         query = self._state(self._home.generations.current()).query()
         if query is not None and stream.summary().created != query.stream_created:
@@ -138,7 +138,7 @@ class KinesisRecordSource:
 
     @staticmethod
     def retained_range(range_: RecordRange, oldest: int | None) -> RetainedRange:
-        """Returns the retained range of a share. `oldest` is the sequence number of the shard's oldest record; None
+        """Returns the retained range of a shard_range. `oldest` is the sequence number of the shard's oldest record; None
         without records.
         """
         after, last_number = range_.details["start"].get("after"), range_.details["through"]
@@ -149,19 +149,23 @@ class KinesisRecordSource:
         return RetainedRange(LAST_ORDINAL + 1, range_.first)
 
     def frame(self, spark: SparkSession, ranges: Sequence[RecordRange]) -> DataFrame:
-        """See RecordSource: complete shares, each read by one task; an incomplete one yields no rows."""
+        """See RecordSource: complete shard_ranges, each read by one task; an incomplete one yields no rows."""
         aws, name = self._environment.messaging, self._source.stream
         declared, variables = aws.model_dump_json(), resolved_variables(aws)
-        shares = [(range_.partition, json.dumps(dict(range_.details))) for range_ in ranges]
+        shard_ranges = [(range_.partition, json.dumps(dict(range_.details))) for range_ in ranges]
 
         def read(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             set_missing_variables(variables)
             stream = KinesisStream(AwsSpec.model_validate_json(declared), name=name)
             for batch in batches:
-                for share in batch.to_pylist():
-                    yield from reread_share(stream, share["shard"], json.loads(share["details"]), stream_name=name)
+                for shard_range in batch.to_pylist():
+                    yield from reread_shard_range(
+                        stream, shard_range["shard"], json.loads(shard_range["details"]), stream_name=name
+                    )
 
-        frame = spark.createDataFrame(shares, "shard string, details string").repartition(min(len(shares), 32))
+        frame = spark.createDataFrame(shard_ranges, "shard string, details string").repartition(
+            min(len(shard_ranges), 32)
+        )
         return frame.mapInArrow(read, _ROW_TYPES).select(*COLUMNS)
 
     def archive_frame(self, rows: DataFrame) -> DataFrame:
@@ -176,7 +180,7 @@ _ROW_TYPES = (
 
 
 def _overlaps(details: Mapping[str, Any], first_number: int, last_number: int | None) -> bool:
-    """Returns whether a share may have a record with these sequence numbers, both inclusive."""
+    """Returns whether a shard_range may have a record with these sequence numbers, both inclusive."""
     start, through = int(details["start"].get("after") or -1), details["through"]
     return (last_number is None or start < last_number) and (through is None or int(through) >= first_number)
 
@@ -196,10 +200,10 @@ def oldest_sequence_number(stream: KinesisStream, shard_id: str) -> int | None:
     return None
 
 
-def reread_share(
+def reread_shard_range(
     stream: KinesisStream, shard: str, details: Mapping[str, Any], *, stream_name: str
 ) -> Iterator[pa.RecordBatch]:
-    """Yields the rows of a share; none if their number differs from the first read."""
+    """Yields the rows of a shard_range; none if their number differs from the first read."""
     start, last_number, expected_rows = Position.from_json(details["start"]), details["through"], details["rows"]
     rows = Rows(should_deaggregate=True)
     try:

@@ -194,7 +194,7 @@ _RETRY_SECONDS = 3.0
 _MAX_PAGES = 10
 
 
-class TipProbe:
+class NewRecordProbe:
     """Probes shards for one record after their positions. Iterators are cached, so an idle shard costs one read."""
 
     def __init__(self, stream: StreamApi, *, has_own_throughput: bool = False) -> None:
@@ -203,15 +203,15 @@ class TipProbe:
         self._has_own_throughput = has_own_throughput
         self._iterators: dict[str, tuple[tuple[str | None, datetime | None], str]] = {}
         self._lock = threading.Lock()
-        self.tips: dict[str, datetime] = {}
+        self.caught_up_times: dict[str, datetime] = {}
 
-    def reset(self, tips: Mapping[str, datetime]) -> None:
-        """Sets new positions. `tips` are times up to which shards are known to have no further records."""
+    def reset(self, caught_up_times: Mapping[str, datetime]) -> None:
+        """Sets new positions. `caught_up_times` are times up to which shards are known to have no further records."""
         self._iterators.clear()
-        self.tips = dict(tips)
+        self.caught_up_times = dict(caught_up_times)
 
     def has_records(self, positions: Mapping[str, Position], *, until: datetime | None) -> bool:
-        """Returns whether a task would find records in one of the shards; updates `tips` for shards at their tip.
+        """Returns whether a task would find records in one of the shards; updates `caught_up_times` for shards at their tip.
 
         Args:
             until: later records are ignored, and a throttled shard counts as one with records.
@@ -263,4 +263,4 @@ class TipProbe:
 
     def _record_tip(self, shard_id: str, at: datetime) -> None:
         with self._lock:
-            self.tips[shard_id] = max(at, self.tips.get(shard_id, at))
+            self.caught_up_times[shard_id] = max(at, self.caught_up_times.get(shard_id, at))

@@ -1,12 +1,12 @@
-"""The state of a query: its start, the plans of batches, the end of each share, and gaps.
+"""The state of a query: its start, the plans of batches, the end of each shard_range, and gaps.
 
 Deciding objects are created by put-if-absent, so concurrent drivers, tasks and attempts agree on the first. Objects of
 one query below its stateLocation:
 
     query.json                          the query: run id, stream, initial offset
     <run>/<batch>/plan.json             the batch's offset
-    <run>/<batch>/<shard>.json          the batch's end in a shard (`ShareEnd`)
-    <run>/tips.json                     times up to which idle shards have no further records
+    <run>/<batch>/<shard>.json          the batch's end in a shard (`ShardRangeEnd`)
+    <run>/caught_up.json                     times up to which idle shards have no further records
     gaps/<run>/<batch>/<shard>.json     records that may be lost; never deleted
 """
 
@@ -25,7 +25,16 @@ from typing import Any, TypeVar
 from deltaworks.control.clock import parse_iso
 from deltaworks.control.objects import ObjectStore
 from deltaworks.errors import ContractError
-from deltaworks.sources.kinesis.positions import INITIAL_BATCH, Gap, Offset, Position, Share, ShareEnd, iso, latest_time
+from deltaworks.sources.kinesis.positions import (
+    INITIAL_BATCH,
+    Gap,
+    Offset,
+    Position,
+    ShardRange,
+    ShardRangeEnd,
+    iso,
+    latest_time,
+)
 from deltaworks.sources.outages import retry_outages
 
 _THREADS = 8
@@ -92,18 +101,18 @@ class QueryState:
         planned = [int(key.split("/")[1]) for key in keys if key.endswith("/plan.json")]
         return max(planned, default=None)
 
-    def share_end(self, run: str, batch: int, shard_id: str) -> ShareEnd | None:
+    def shard_range_end(self, run: str, batch: int, shard_id: str) -> ShardRangeEnd | None:
         """Returns the batch's end in a shard; None if it is not recorded."""
         data = self._get(f"{_folder(run, batch)}/{shard_id}.json")
-        return None if data is None else ShareEnd.from_bytes(data)
+        return None if data is None else ShardRangeEnd.from_bytes(data)
 
-    def record_share_end(self, share: Share, end: ShareEnd) -> ShareEnd:
-        """Records the end of a share unless it exists; returns the stored one."""
-        return self.record_end(share.run, share.batch, share.shard_id, end)
+    def record_shard_range_end(self, shard_range: ShardRange, end: ShardRangeEnd) -> ShardRangeEnd:
+        """Records the end of a shard_range unless it exists; returns the stored one."""
+        return self.record_end(shard_range.run, shard_range.batch, shard_range.shard_id, end)
 
-    def record_end(self, run: str, batch: int, shard_id: str, end: ShareEnd) -> ShareEnd:
-        """Like `record_share_end`, without a share."""
-        return ShareEnd.from_bytes(self._put_first(f"{_folder(run, batch)}/{shard_id}.json", end.to_bytes()))
+    def record_end(self, run: str, batch: int, shard_id: str, end: ShardRangeEnd) -> ShardRangeEnd:
+        """Like `record_shard_range_end`, without a shard_range."""
+        return ShardRangeEnd.from_bytes(self._put_first(f"{_folder(run, batch)}/{shard_id}.json", end.to_bytes()))
 
     def add_gap(self, run: str, gap: Gap) -> None:
         """Stores a gap permanently. Idempotent."""
@@ -116,19 +125,19 @@ class QueryState:
         records = (self._get(key) for key in keys)
         return [Gap.from_json(json.loads(data)) for data in records if data is not None]
 
-    def tips(self, run: str, batch: int) -> dict[str, datetime]:
+    def caught_up_times(self, run: str, batch: int) -> dict[str, datetime]:
         """Returns times up to which shards are known to have no records after the end of `batch`."""
-        data = self._get(f"{run}/tips.json")
+        data = self._get(f"{run}/caught_up.json")
         plain = {} if data is None else json.loads(data)
         if plain.get("batch") != batch:
             return {}
         times = {shard: parse_iso(text) for shard, text in plain["shards"].items()}
         return {shard: instant for shard, instant in times.items() if instant is not None}
 
-    def save_tips(self, run: str, batch: int, tips: Mapping[str, datetime]) -> None:
+    def save_caught_up_times(self, run: str, batch: int, caught_up_times: Mapping[str, datetime]) -> None:
         """Stores such times and replaces the former ones."""
-        plain = {"batch": batch, "shards": {shard: iso(tips[shard]) for shard in sorted(tips)}}
-        self._retry(lambda: self._objects.put(f"{run}/tips.json", json.dumps(plain).encode()))
+        plain = {"batch": batch, "shards": {shard: iso(caught_up_times[shard]) for shard in sorted(caught_up_times)}}
+        self._retry(lambda: self._objects.put(f"{run}/caught_up.json", json.dumps(plain).encode()))
 
     def delete_batches(self, run: str, *, before: int, all_older: bool = False) -> int:
         """Deletes the objects of batch `before - 1`, or of all batches below `before`; returns their number."""
@@ -180,12 +189,12 @@ class BatchEnd:
     finished: Mapping[str, datetime | None]
     newly_closed: frozenset[str] = frozenset()
     limited: frozenset[str] = frozenset()
-    ends: Mapping[str, ShareEnd] = field(default_factory=dict)
+    ends: Mapping[str, ShardRangeEnd] = field(default_factory=dict)
 
-    def positions_since(self, tips: Mapping[str, datetime]) -> dict[str, Position]:
+    def positions_since(self, caught_up_times: Mapping[str, datetime]) -> dict[str, Position]:
         """Returns the live positions, with `since` advanced to the last time each shard was at its tip."""
         return {
-            shard: replace(position, since=latest_time(position.since, tips.get(shard)))
+            shard: replace(position, since=latest_time(position.since, caught_up_times.get(shard)))
             for shard, position in self.live.items()
         }
 
@@ -207,23 +216,25 @@ def end_of_batch(state: QueryState, offset: Offset) -> BatchEnd:
     )
 
 
-def _end_or_seal(state: QueryState, offset: Offset, shard: str, start: Position) -> ShareEnd:
-    end = state.share_end(offset.run, offset.batch, shard)
+def _end_or_seal(state: QueryState, offset: Offset, shard: str, start: Position) -> ShardRangeEnd:
+    end = state.shard_range_end(offset.run, offset.batch, shard)
     if end is not None:
         return end
     reader = f"sealed by {socket.gethostname()}/{os.getpid()}/{uuid.uuid4().hex}"
-    return state.record_end(offset.run, offset.batch, shard, ShareEnd(start=start, end=start, reader=reader))
+    return state.record_end(offset.run, offset.batch, shard, ShardRangeEnd(start=start, end=start, reader=reader))
 
 
-def lag_report(at: BatchEnd, tips: Mapping[str, datetime], *, batch: int, gaps: int) -> dict[str, Any]:
+def lag_report(at: BatchEnd, caught_up_times: Mapping[str, datetime], *, batch: int, gaps: int) -> dict[str, Any]:
     """Returns the lag of each shard for the query's progress, as of its last read.
 
     Kinesis does not report a number of records. A shard that was never read is omitted.
     """
     lag_ms = {shard: end.behind_ms for shard, end in at.ends.items() if end.behind_ms is not None and shard in at.live}
-    lag_ms |= {shard: 0 for shard in tips if shard in at.live and shard not in at.limited}
+    lag_ms |= {shard: 0 for shard in caught_up_times if shard in at.live and shard not in at.limited}
     since = {
-        shard: iso(position.since) for shard, position in at.positions_since(tips).items() if position.since is not None
+        shard: iso(position.since)
+        for shard, position in at.positions_since(caught_up_times).items()
+        if position.since is not None
     }
     return {
         "batch": batch,

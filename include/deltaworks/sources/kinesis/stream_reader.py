@@ -17,8 +17,8 @@ from deltaworks.control.objects import open_objects
 from deltaworks.sources.kinesis.client import KinesisStream
 from deltaworks.sources.kinesis.options import KinesisOptions
 from deltaworks.sources.kinesis.planner import Planner
-from deltaworks.sources.kinesis.positions import Offset, Share
-from deltaworks.sources.kinesis.share_reader import read_share
+from deltaworks.sources.kinesis.positions import Offset, ShardRange
+from deltaworks.sources.kinesis.shard_range_reader import read_shard_range
 from deltaworks.sources.kinesis.state import QueryState
 from deltaworks.specs.storage import AwsSpec, StorageSpec
 
@@ -26,13 +26,13 @@ _LOGGER = logging.getLogger(__name__)
 
 
 @dataclass
-class SharePartition(InputPartition):
-    """One shard's share of a batch, read by one task."""
+class ShardRangePartition(InputPartition):
+    """One shard's shard_range of a batch, read by one task."""
 
-    share: Share
+    shard_range: ShardRange
 
-    def __init__(self, share: Share) -> None:
-        self.share = share
+    def __init__(self, shard_range: ShardRange) -> None:
+        self.shard_range = shard_range
 
 
 class KinesisStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -68,15 +68,15 @@ class KinesisStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         # The first start offset of a query may differ from the one its end was planned from; only the end matters.
         if start == end:
             return []
-        return [SharePartition(share) for share in self._planner().shares(Offset.from_json(end))]
+        return [ShardRangePartition(shard_range) for shard_range in self._planner().shard_ranges(Offset.from_json(end))]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        if not isinstance(partition, SharePartition):
-            raise TypeError(f"{type(partition).__name__} is not a SharePartition")
+        if not isinstance(partition, ShardRangePartition):
+            raise TypeError(f"{type(partition).__name__} is not a ShardRangePartition")
         options, process = self._options, os.getpid()
         stream = _stream(options.aws, options.stream, options.arn, process)
         state = QueryState(_objects(options.state, process))
-        return read_share(stream, state, partition.share, options.fetch, stream_name=options.stream)
+        return read_shard_range(stream, state, partition.shard_range, options.fetch, stream_name=options.stream)
 
     def commit(self, end: dict[str, Any]) -> None:
         self._planner().commit(Offset.from_json(end))
@@ -92,7 +92,7 @@ class KinesisStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 @functools.lru_cache(maxsize=8)
 def _stream(aws: AwsSpec, name: str, arn: str | None, _process: int) -> KinesisStream:
-    """Returns one client per process and stream: a client inherited through a fork would share connections."""
+    """Returns one client per process and stream: a client inherited through a fork would shard_range connections."""
     return KinesisStream(aws, name=name, arn=arn)
 
 

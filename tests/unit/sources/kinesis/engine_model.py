@@ -8,8 +8,8 @@ from typing import Any
 
 from deltaworks.sources.kinesis.options import KinesisOptions
 from deltaworks.sources.kinesis.planner import Planner
-from deltaworks.sources.kinesis.positions import Offset, Share
-from deltaworks.sources.kinesis.share_reader import FetchOptions, fetch_first, read_share
+from deltaworks.sources.kinesis.positions import Offset, ShardRange
+from deltaworks.sources.kinesis.shard_range_reader import FetchOptions, fetch_first, read_shard_range
 from deltaworks.sources.kinesis.state import QueryState
 from tests.unit.sources.kinesis.stream_model import MemoryObjects, ModelStream, options
 
@@ -25,11 +25,11 @@ class KillingState(QueryState):
         super().__init__(objects)
         self.kill: str | None = None
 
-    def record_share_end(self, share: Share, end: Any) -> Any:
+    def record_shard_range_end(self, shard_range: ShardRange, end: Any) -> Any:
         kill, self.kill = self.kill, None
         if kill == "before":
             raise Killed
-        fixed = super().record_share_end(share, end)
+        fixed = super().record_shard_range_end(shard_range, end)
         if kill == "after":
             raise Killed
         return fixed
@@ -93,17 +93,17 @@ class Engine:
             self.planner.commit(Offset.from_json(self.log[self.committed - 1]))
         return True
 
-    def read(self, share: Share) -> list[Row]:
+    def read(self, shard_range: ShardRange) -> list[Row]:
         """One task."""
-        batches = read_share(self.stream, self.state, share, self.options.fetch, stream_name="games")
+        batches = read_shard_range(self.stream, self.state, shard_range, self.options.fetch, stream_name="games")
         wanted = Row.__dataclass_fields__
         return [Row(**{name: row[name] for name in wanted}) for batch in batches for row in batch.to_pylist()]
 
-    def action(self, shares: list[Share] | None = None) -> list[Row]:
+    def action(self, shard_ranges: list[ShardRange] | None = None) -> list[Row]:
         """All tasks of one action on the open batch."""
         assert self.open_batch is not None
-        chosen = self.planner.shares(self.open_batch) if shares is None else shares
-        return [row for share in chosen for row in self.read(share)]
+        chosen = self.planner.shard_ranges(self.open_batch) if shard_ranges is None else shard_ranges
+        return [row for shard_range in chosen for row in self.read(shard_range)]
 
     def complete(self, rows: list[Row]) -> None:
         self.delivered.append(rows)
@@ -125,10 +125,12 @@ class Engine:
 class UnprotectedEngine(Engine):
     """The control: tasks hand over what they find, and fix nothing before."""
 
-    def read(self, share: Share) -> list[Row]:
-        fetched = fetch_first(self.stream, share, FetchOptions())
-        self.state.record_share_end(share, fetched.end)
-        found = fetched.rows.batches(stream="games", shard_id=share.shard_id, first_ordinal=share.start.rows)
+    def read(self, shard_range: ShardRange) -> list[Row]:
+        fetched = fetch_first(self.stream, shard_range, FetchOptions())
+        self.state.record_shard_range_end(shard_range, fetched.end)
+        found = fetched.rows.batches(
+            stream="games", shard_id=shard_range.shard_id, first_ordinal=shard_range.start.rows
+        )
         wanted = Row.__dataclass_fields__
         return [Row(**{name: row[name] for name in wanted}) for batch in found for row in batch.to_pylist()]
 

@@ -82,10 +82,10 @@ class Reading(RuleBasedStateMachine):
         self.engine.state.kill = kill
         self.stream.refuse_next_reads = refusals
         rows: list[Row] = []
-        for share in self.engine.planner.shares(self.engine.open_batch):
+        for shard_range in self.engine.planner.shard_ranges(self.engine.open_batch):
             for _ in range(6):
                 try:
-                    rows += self.engine.read(share)
+                    rows += self.engine.read(shard_range)
                     break
                 except (Killed, TransientError):
                     continue
@@ -100,7 +100,7 @@ class Reading(RuleBasedStateMachine):
     def run_part_of_an_action(self, keep: int) -> None:
         """`take(n)` reads some shards only; such rows count only if nothing else is done with the batch."""
         assert self.engine.open_batch is not None
-        self.engine.action(self.engine.planner.shares(self.engine.open_batch)[:keep])
+        self.engine.action(self.engine.planner.shard_ranges(self.engine.open_batch)[:keep])
 
     @precondition(lambda self: self.engine.open_batch is not None and self.actions)
     @rule()
@@ -125,15 +125,15 @@ class Reading(RuleBasedStateMachine):
     def another_driver_is_alive(self, reads: bool, plans: bool) -> None:
         """It has the same checkpoint and state; what it reads or plans does not count."""
         other, newest = self.engine.new_planner(), self.engine.start()
-        shares = other.shares(newest)
+        shard_ranges = other.shard_ranges(newest)
         if reads:
-            for share in shares:
-                self.engine.read(share)
+            for shard_range in shard_ranges:
+                self.engine.read(shard_range)
         elif plans and self.engine.open_batch is None:
             planned = other.next_batch(newest)
             if planned is not None:
-                for share in other.shares(planned)[:1]:
-                    self.engine.read(share)
+                for shard_range in other.shard_ranges(planned)[:1]:
+                    self.engine.read(shard_range)
 
     @invariant()
     def nothing_is_doubled_and_ordinals_have_no_gaps(self) -> None:

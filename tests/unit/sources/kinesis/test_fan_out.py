@@ -243,7 +243,7 @@ def test_idle_shards_of_a_resharded_stream_end_a_batch_immediately(
 
 def ends(engine: Engine, shard: str) -> list[tuple[int, Any]]:
     run = engine.planner.initial_offset().run if not engine.log else engine.log[-1]["run"]
-    found = [(batch, engine.state.share_end(run, batch, shard)) for batch in range(len(engine.log))]
+    found = [(batch, engine.state.shard_range_end(run, batch, shard)) for batch in range(len(engine.log))]
     return [(batch, end) for batch, end in found if end is not None]
 
 

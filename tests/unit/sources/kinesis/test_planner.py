@@ -119,7 +119,7 @@ def test_limits_are_divided_among_the_shards_and_bounded_for_a_task() -> None:
     put(stream, "a")
     engine.plan()
     assert engine.open_batch is not None
-    limits = {share.limits for share in engine.planner.shares(engine.open_batch)}
+    limits = {shard_range.limits for shard_range in engine.planner.shard_ranges(engine.open_batch)}
 
     assert [(each.rows, each.size, each.seconds) for each in limits] == [(3, 64 << 20, 7.0)]
 

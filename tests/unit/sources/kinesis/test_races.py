@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from deltaworks.errors import ConfigError, ContractError
-from deltaworks.sources.kinesis.positions import Position, Share, ShareEnd
-from deltaworks.sources.kinesis.share_reader import FetchOptions, refetch
+from deltaworks.sources.kinesis.positions import Position, ShardRange, ShardRangeEnd
+from deltaworks.sources.kinesis.shard_range_reader import FetchOptions, refetch
 from deltaworks.sources.kinesis.state import QueryState
 from tests.unit.sources.kinesis.engine_model import Engine, Row
 from tests.unit.sources.kinesis.stream_model import MemoryObjects, ModelStream, options
@@ -43,9 +43,9 @@ class RivalState(QueryState):
         super().__init__(objects)
         self.rival = rival
 
-    def record_share_end(self, share: Share, end: ShareEnd) -> ShareEnd:
-        self.rival(share)
-        return super().record_share_end(share, end)
+    def record_shard_range_end(self, shard_range: ShardRange, end: ShardRangeEnd) -> ShardRangeEnd:
+        self.rival(shard_range)
+        return super().record_shard_range_end(shard_range, end)
 
 
 @pytest.mark.parametrize("rival_saw_more", [True, False])
@@ -55,21 +55,21 @@ def test_a_losing_attempt_delivers_the_share_that_the_winner_stored(
     put(stream, 0, 10)
     engine.plan()
     assert engine.open_batch is not None
-    (share,) = engine.planner.shares(engine.open_batch)
+    (shard_range,) = engine.planner.shard_ranges(engine.open_batch)
     won: list[Row] = []
 
-    def rival(share: Share) -> None:
+    def rival(shard_range: ShardRange) -> None:
         if won:
             return
-        limits = share.limits if rival_saw_more else replace(share.limits, rows=4)
+        limits = shard_range.limits if rival_saw_more else replace(shard_range.limits, rows=4)
         if rival_saw_more:
             put(stream, 10, 15)
         engine.state = plain
-        won.extend(engine.read(replace(share, limits=limits)))
+        won.extend(engine.read(replace(shard_range, limits=limits)))
 
     plain = engine.state
     engine.state = RivalState(engine.objects, rival)  # type: ignore[assignment]
-    loser = engine.read(share)
+    loser = engine.read(shard_range)
 
     assert loser == won
     assert data(loser) == list(range(15 if rival_saw_more else 4))
@@ -79,13 +79,13 @@ def test_many_concurrent_attempts_agree(stream: ModelStream, engine: Engine) -> 
     put(stream, 0, 50)
     engine.plan()
     assert engine.open_batch is not None
-    (share,) = engine.planner.shares(engine.open_batch)
+    (shard_range,) = engine.planner.shard_ranges(engine.open_batch)
     results: list[list[Row]] = []
     barrier = threading.Barrier(6)
 
     def attempt(rows: int) -> None:
         barrier.wait()
-        results.append(engine.read(replace(share, limits=replace(share.limits, rows=rows))))
+        results.append(engine.read(replace(shard_range, limits=replace(shard_range.limits, rows=rows))))
 
     threads = [threading.Thread(target=attempt, args=(10 + number,)) for number in range(6)]
     for thread in threads:
@@ -101,7 +101,7 @@ def test_an_unread_shard_is_sealed_so_a_late_task_gets_nothing(stream: ModelStre
     put(stream, 0, 10)
     engine.plan()
     assert engine.open_batch is not None
-    (late,) = engine.planner.shares(engine.open_batch)
+    (late,) = engine.planner.shard_ranges(engine.open_batch)
     engine.complete([])
     engine.plan()
 
@@ -168,14 +168,14 @@ def test_a_replay_waits_for_records_missing_in_a_slower_replica(
     engine.plan()
     engine.action()
     assert engine.open_batch is not None
-    (share,) = engine.planner.shares(engine.open_batch)
-    recorded = engine.state.share_end(share.run, share.batch, share.shard_id)
+    (shard_range,) = engine.planner.shard_ranges(engine.open_batch)
+    recorded = engine.state.shard_range_end(shard_range.run, shard_range.batch, shard_range.shard_id)
     assert recorded is not None
     shard = stream.all[0]
     shard.records, hidden = shard.records[:6], shard.records[6:]
     monkeypatch.setattr("time.sleep", lambda seconds: shard.records.extend(hidden) or hidden.clear())
 
-    assert len(refetch(stream, share, recorded, FetchOptions()).rows) == 10
+    assert len(refetch(stream, shard_range, recorded, FetchOptions()).rows) == 10
 
 
 def test_changed_deaggregation_is_detected(stream: ModelStream, engine: Engine) -> None:
@@ -194,14 +194,14 @@ def test_a_task_that_cannot_see_the_drivers_state_is_reported(stream: ModelStrea
     put(stream, 0, 1)
     engine.plan()
     assert engine.open_batch is not None
-    shares = engine.planner.shares(engine.open_batch)
+    shard_ranges = engine.planner.shard_ranges(engine.open_batch)
     engine.objects.objects.clear()
 
     with pytest.raises(ConfigError, match="KINESIS_STATE_NOT_SHARED"):
-        engine.action(shares)
+        engine.action(shard_ranges)
 
 
 def test_records_and_positions_round_trip_through_json() -> None:
     assert Position.from_json(Position(after="1", rows=3).to_json()) == Position(after="1", rows=3)
-    end = ShareEnd(start=Position(), end=Position(after="7", rows=2), records=1, rows=2, closed=True)
-    assert ShareEnd.from_bytes(end.to_bytes()) == end
+    end = ShardRangeEnd(start=Position(), end=Position(after="7", rows=2), records=1, rows=2, closed=True)
+    assert ShardRangeEnd.from_bytes(end.to_bytes()) == end

@@ -11,9 +11,9 @@ from deltaworks.control import paths
 from deltaworks.control.objects import open_objects
 from deltaworks.errors import ContractError
 from deltaworks.sources.kinesis.client import KinesisStream
-from deltaworks.sources.kinesis.positions import Offset, Position, Share, ShareEnd, ShareLimits
-from deltaworks.sources.kinesis.record_source import KinesisRecordSource, oldest_sequence_number, reread_share
-from deltaworks.sources.kinesis.share_reader import FetchOptions, fix_share
+from deltaworks.sources.kinesis.positions import Offset, Position, ShardRange, ShardRangeEnd, ShardRangeLimits
+from deltaworks.sources.kinesis.record_source import KinesisRecordSource, oldest_sequence_number, reread_shard_range
+from deltaworks.sources.kinesis.shard_range_reader import FetchOptions, get_or_fetch
 from deltaworks.sources.kinesis.state import QueryState
 from deltaworks.sources.record_source import LAST_ORDINAL, BatchOffsets, RecordRange, RetainedRange
 from deltaworks.specs.catalog import Catalog
@@ -23,7 +23,7 @@ from tests.kinesis_server import WireStream
 from tests.unit.recovery.replay_stage import orders, shop
 
 SHARD = "shardId-000000000000"
-LIMITS = ShareLimits(rows=100, size=1 << 20, seconds=5.0)
+LIMITS = ShardRangeLimits(rows=100, size=1 << 20, seconds=5.0)
 
 
 class StreamHarness:
@@ -51,7 +51,7 @@ class StreamHarness:
         start = Position() if not self.offsets else self.end(len(self.offsets) - 1).end
         offset = Offset(run="run", batch=len(self.offsets), shards={SHARD: start})
         self.state.record_plan(offset)
-        share = Share(
+        shard_range = ShardRange(
             run="run",
             batch=offset.batch,
             shard_id=SHARD,
@@ -60,11 +60,11 @@ class StreamHarness:
             until=None,
             retention_seconds=86_400,
         )
-        fix_share(self.stream, self.state, share, FetchOptions())
+        get_or_fetch(self.stream, self.state, shard_range, FetchOptions())
         self.offsets.append(offset)
 
-    def end(self, batch: int) -> ShareEnd:
-        end = self.state.share_end("run", batch, SHARD)
+    def end(self, batch: int) -> ShardRangeEnd:
+        end = self.state.shard_range_end("run", batch, SHARD)
         assert end is not None
         return end
 
@@ -77,7 +77,7 @@ class StreamHarness:
         )
 
     def again(self, one: RecordRange) -> list[tuple[int, str]]:
-        batches = reread_share(self.stream, SHARD, one.details, stream_name=self.wire.name)
+        batches = reread_shard_range(self.stream, SHARD, one.details, stream_name=self.wire.name)
         rows = [row for batch in batches for row in batch.to_pylist()]
         return [(row["ordinal"], row["data"].decode()) for row in rows]
 
@@ -110,7 +110,7 @@ def test_a_share_that_lost_a_record_yields_no_rows_rather_than_shifted_ordinals(
     (first, *_) = harness.ranges()
     one_more = {**first.details, "rows": 3}
 
-    assert list(reread_share(harness.stream, SHARD, one_more, stream_name="s")) == []
+    assert list(reread_shard_range(harness.stream, SHARD, one_more, stream_name="s")) == []
 
 
 def test_only_the_record_before_a_share_proves_that_it_is_complete(harness: StreamHarness) -> None:

@@ -11,7 +11,7 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
 from deltaworks.sources.kinesis import stream_reader as kinesis_stream
 from deltaworks.sources.kinesis.options import KinesisOptions
-from deltaworks.sources.kinesis.share_reader import fetch_first
+from deltaworks.sources.kinesis.shard_range_reader import fetch_first
 from deltaworks.sources.spark_formats.kinesis import KinesisDataSource
 
 
@@ -27,11 +27,11 @@ def die_once() -> None:
 class DyingState(kinesis_stream.QueryState):
     """Kills its process before or after it fixes an end."""
 
-    def record_share_end(self, share: Any, end: Any) -> Any:
+    def record_shard_range_end(self, shard_range: Any, end: Any) -> Any:
         fault = os.environ["DELTAWORKS_TEST_FAULT"]
         if fault == "before_put":
             die_once()
-        fixed = super().record_share_end(share, end)
+        fixed = super().record_shard_range_end(shard_range, end)
         if fault == "after_put":
             die_once()
         return fixed
@@ -52,13 +52,15 @@ class FaultyReader(kinesis_stream.KinesisStreamReader):
 
     def _unprotected(self, partition: InputPartition) -> Iterator[Any]:
         """Hand over what is there, and note the end afterwards: what a source without records would do."""
-        assert isinstance(partition, kinesis_stream.SharePartition)
-        options, share = self._options, partition.share
+        assert isinstance(partition, kinesis_stream.ShardRangePartition)
+        options, shard_range = self._options, partition.shard_range
         stream = kinesis_stream.KinesisStream(options.aws, name=options.stream)
-        fetched = fetch_first(stream, share, options.fetch)
-        yield from fetched.rows.batches(stream=options.stream, shard_id=share.shard_id, first_ordinal=share.start.rows)
+        fetched = fetch_first(stream, shard_range, options.fetch)
+        yield from fetched.rows.batches(
+            stream=options.stream, shard_id=shard_range.shard_id, first_ordinal=shard_range.start.rows
+        )
         state = kinesis_stream.QueryState(kinesis_stream.open_objects(options.state))
-        state.record_share_end(share, fetched.end)
+        state.record_shard_range_end(shard_range, fetched.end)
 
 
 class FaultyDataSource(KinesisDataSource):

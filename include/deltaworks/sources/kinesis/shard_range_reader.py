@@ -1,4 +1,4 @@
-"""Reads a share of a shard in a task: stores its end once for all attempts, then delivers rows.
+"""Reads a shard_range of a shard in a task: stores its end once for all attempts, then delivers rows.
 
 The first read stops at the limits; every later read stops at the stored end and is compared with the first. Later reads
 use GetRecords even if the first used enhanced fan-out: a shard cannot be subscribed to again within five seconds, and
@@ -21,7 +21,7 @@ import pyarrow as pa
 
 from deltaworks.errors import ConfigError, ContractError, TransientError
 from deltaworks.sources.kinesis.pages import Page
-from deltaworks.sources.kinesis.positions import Gap, Position, Share, ShareEnd, latest_time
+from deltaworks.sources.kinesis.positions import Gap, Position, ShardRange, ShardRangeEnd, latest_time
 from deltaworks.sources.kinesis.rows import Rows
 from deltaworks.sources.kinesis.shard_pages import PolledPages, PushedPages, ShardPages, epoch_us
 from deltaworks.sources.kinesis.state import QueryState
@@ -30,22 +30,22 @@ from deltaworks.sources.kinesis.stream_api import MAX_PAGE_RECORDS, RETRY_SECOND
 
 @dataclass(frozen=True, slots=True)
 class FetchOptions:
-    """Options for every share of a query."""
+    """Options for every shard_range of a query."""
 
     deaggregate: bool = True
     allow_data_loss: bool = False
 
 
 @dataclass(frozen=True, slots=True)
-class FetchedShare:
-    """A share's rows and its stored end."""
+class FetchedShardRange:
+    """A shard_range's rows and its stored end."""
 
     rows: Rows
-    end: ShareEnd
+    end: ShardRangeEnd
 
 
-def fetch_first(stream: StreamApi, share: Share, options: FetchOptions) -> FetchedShare:
-    """Reads a share for the first time: to a limit, the shard's tip or end, or the batch's `until`.
+def fetch_first(stream: StreamApi, shard_range: ShardRange, options: FetchOptions) -> FetchedShardRange:
+    """Reads a shard_range for the first time: to a limit, the shard's tip or end, or the batch's `until`.
 
     The time limit applies only after the first record, because a sparse shard returns many empty pages.
 
@@ -53,22 +53,22 @@ def fetch_first(stream: StreamApi, share: Share, options: FetchOptions) -> Fetch
         ContractError: KINESIS_POSITION_EXPIRED, records may be lost and that is not allowed.
         TransientError: KINESIS_UNREACHABLE, nothing could be read.
     """
-    return _FirstRead(stream, share, options).run()
+    return _FirstRead(stream, shard_range, options).run()
 
 
 class _FirstRead:
-    def __init__(self, stream: StreamApi, share: Share, options: FetchOptions) -> None:
+    def __init__(self, stream: StreamApi, shard_range: ShardRange, options: FetchOptions) -> None:
         self._stream = stream
-        self._share = share
+        self._shard_range = shard_range
         self._options = options
         self._rows = Rows(should_deaggregate=options.deaggregate)
-        self._deadline = time.monotonic() + share.limits.seconds
+        self._deadline = time.monotonic() + shard_range.limits.seconds
         self._last: tuple[str, int] | None = None
         self._behind_ms: int | None = None
         self._is_checked = False
         self._gap: Gap | None = None
 
-    def run(self) -> FetchedShare:
+    def run(self) -> FetchedShardRange:
         try:
             pages = self._open_pages()
         except ShardNotFound:
@@ -87,14 +87,14 @@ class _FirstRead:
                     return ended
 
     def _open_pages(self) -> ShardPages:
-        stream, share = self._stream, self._share
-        if share.consumer is None:
-            return PolledPages(stream, share.shard_id, share.start)
-        return PushedPages(stream, share.shard_id, share.start, consumer=share.consumer)
+        stream, shard_range = self._stream, self._shard_range
+        if shard_range.consumer is None:
+            return PolledPages(stream, shard_range.shard_id, shard_range.start)
+        return PushedPages(stream, shard_range.shard_id, shard_range.start, consumer=shard_range.consumer)
 
     def _next_page(self, pages: ShardPages) -> Page | None:
         """Returns the next page; None if the shard throttles after some records were read."""
-        limits, rows = self._share.limits, self._rows
+        limits, rows = self._shard_range.limits, self._rows
         remaining_seconds = max(self._deadline - time.monotonic(), 1.0)
         count = min(max(limits.rows - len(rows), 1), MAX_PAGE_RECORDS)
         try:
@@ -104,10 +104,10 @@ class _FirstRead:
                 return None
             raise
 
-    def _append(self, page: Page, pages: ShardPages) -> FetchedShare | None:
-        """Appends a page; returns the share if it ends with this page."""
-        share, rows, limits = self._share, self._rows, self._share.limits
-        available = page if share.until is None else page.slice(0, _count_arrived_by(page, share.until))
+    def _append(self, page: Page, pages: ShardPages) -> FetchedShardRange | None:
+        """Appends a page; returns the shard_range if it ends with this page."""
+        shard_range, rows, limits = self._shard_range, self._rows, self._shard_range.limits
+        available = page if shard_range.until is None else page.slice(0, _count_arrived_by(page, shard_range.until))
         appended = rows.append(available, max_rows=limits.rows, max_bytes=limits.size)
         self._last = self._last or pages.skipped_record
         if appended:
@@ -115,7 +115,7 @@ class _FirstRead:
         if appended < len(available):
             return self._finish(has_more=True)
         if len(available) < len(page):
-            return self._finish(since=share.until)
+            return self._finish(since=shard_range.until)
         if pages.is_ended:
             return self._finish(closed=True)
         if not page.behind_ms:
@@ -123,16 +123,18 @@ class _FirstRead:
         full = len(rows) >= limits.rows or rows.bytes >= limits.size or time.monotonic() >= self._deadline
         return self._finish(has_more=True) if rows.records and full else None
 
-    def _finish(self, *, closed: bool = False, has_more: bool = False, since: datetime | None = None) -> FetchedShare:
-        start, rows = self._share.start, self._rows
+    def _finish(
+        self, *, closed: bool = False, has_more: bool = False, since: datetime | None = None
+    ) -> FetchedShardRange:
+        start, rows = self._shard_range.start, self._rows
         after, at = start.after, start.at
         if self._last is not None:
             after, at = self._last[0], None
             since = latest_time(since, datetime.fromtimestamp(self._last[1] / 1e6, UTC))
         end = Position(after=after, at=at, rows=start.rows + len(rows), since=latest_time(start.since, since))
-        return FetchedShare(
+        return FetchedShardRange(
             rows,
-            ShareEnd(
+            ShardRangeEnd(
                 start=start,
                 end=end,
                 records=rows.records,
@@ -149,16 +151,16 @@ class _FirstRead:
     def _check_trimmed(self, pages: ShardPages, page: Page) -> None:
         """Records a gap if records after the position may have expired before they were read."""
         self._is_checked = True
-        since, retention = self._share.start.since, timedelta(seconds=self._share.retention_seconds)
+        since, retention = self._shard_range.start.since, timedelta(seconds=self._shard_range.retention_seconds)
         if not pages.is_intact and since is not None and since < self._stream.now() - retention:
             self._record_gap(page, is_shard_missing=False)
 
     def _record_gap(self, page: Page | None, *, is_shard_missing: bool) -> None:
-        share, start = self._share, self._share.start
+        shard_range, start = self._shard_range, self._shard_range.start
         oldest = (page.sequence_numbers[0], page.arrivals_us[0]) if page else (None, None)
         self._gap = Gap(
-            shard_id=share.shard_id,
-            batch=share.batch,
+            shard_id=shard_range.shard_id,
+            batch=shard_range.batch,
             after=start.after,
             since=start.since,
             first=oldest[0],
@@ -167,10 +169,10 @@ class _FirstRead:
             is_shard_missing=is_shard_missing,
         )
         if not self._options.allow_data_loss:
-            raise position_expired_error(self._gap, share)
+            raise position_expired_error(self._gap, shard_range)
 
 
-def position_expired_error(gap: Gap, share: Share) -> ContractError:
+def position_expired_error(gap: Gap, shard_range: ShardRange) -> ContractError:
     """Returns the error that names the possible loss."""
     first_text = (
         "none is retained"
@@ -179,7 +181,9 @@ def position_expired_error(gap: Gap, share: Share) -> ContractError:
     )
     start_text = f"record {gap.after}" if gap.after else "its beginning"
     problem = (
-        "no longer exists" if gap.is_shard_missing else f"retains records for {share.retention_seconds / 3600:g} h"
+        "no longer exists"
+        if gap.is_shard_missing
+        else f"retains records for {shard_range.retention_seconds / 3600:g} h"
     )
     return ContractError(
         "KINESIS_POSITION_EXPIRED",
@@ -201,94 +205,105 @@ _NO_LIMIT = 1 << 62
 _LOGGER = logging.getLogger(__name__)
 
 
-def read_share(
-    stream: StreamApi, state: QueryState, share: Share, options: FetchOptions, *, stream_name: str
+def read_shard_range(
+    stream: StreamApi, state: QueryState, shard_range: ShardRange, options: FetchOptions, *, stream_name: str
 ) -> Iterator[pa.RecordBatch]:
-    """Yields the rows of a share; the same for every attempt, action and driver.
+    """Yields the rows of a shard_range; the same for every attempt, action and driver.
 
-    The first reader stores the end; others read up to it. The complete share is held in memory.
+    The first reader stores the end; others read up to it. The complete shard_range is held in memory.
 
     Raises:
         ContractError: KINESIS_POSITION_EXPIRED, KINESIS_REPLAY_DIFFERS.
         ConfigError: KINESIS_STATE_NOT_SHARED, this task cannot see the driver's plan.
     """
-    fetched = fix_share(stream, state, share, options)
+    fetched = get_or_fetch(stream, state, shard_range, options)
     first_ordinal = fetched.end.end.rows - len(fetched.rows)
-    yield from fetched.rows.batches(stream=stream_name, shard_id=share.shard_id, first_ordinal=first_ordinal)
+    yield from fetched.rows.batches(stream=stream_name, shard_id=shard_range.shard_id, first_ordinal=first_ordinal)
 
 
-def fix_share(stream: StreamApi, state: QueryState, share: Share, options: FetchOptions) -> FetchedShare:
-    """Returns the share's rows and its stored end, which exists afterwards."""
-    recorded = state.share_end(share.run, share.batch, share.shard_id)
+def get_or_fetch(
+    stream: StreamApi, state: QueryState, shard_range: ShardRange, options: FetchOptions
+) -> FetchedShardRange:
+    """Returns the shard_range's rows and its stored end, which exists afterwards."""
+    recorded = state.shard_range_end(shard_range.run, shard_range.batch, shard_range.shard_id)
     if recorded is None:
-        if state.plan(share.run, share.batch) is None:
-            raise _state_not_shared_error(share)
-        fetched = fetch_first(stream, share, options)
+        if state.plan(shard_range.run, shard_range.batch) is None:
+            raise _state_not_shared_error(shard_range)
+        fetched = fetch_first(stream, shard_range, options)
         own_end = replace(fetched.end, reader=f"{socket.gethostname()}/{os.getpid()}/{uuid.uuid4().hex}")
         if own_end.gap is not None:
-            state.add_gap(share.run, own_end.gap)
-            _LOGGER.warning("Records of %s may be lost: %s", share.shard_id, own_end.gap.to_json())
-        recorded = state.record_share_end(share, own_end)
+            state.add_gap(shard_range.run, own_end.gap)
+            _LOGGER.warning("Records of %s may be lost: %s", shard_range.shard_id, own_end.gap.to_json())
+        recorded = state.record_shard_range_end(shard_range, own_end)
         if (recorded.end.after, recorded.rows, recorded.digest) == (own_end.end.after, own_end.rows, own_end.digest):
-            return FetchedShare(fetched.rows, recorded)
-    fetched = refetch(stream, share, recorded, options)
+            return FetchedShardRange(fetched.rows, recorded)
+    fetched = refetch(stream, shard_range, recorded, options)
     if fetched.end.gap is not None and fetched.end.gap != recorded.gap:
-        state.add_gap(share.run, fetched.end.gap)
-        _LOGGER.warning("Records of %s were lost before a replay: %s", share.shard_id, fetched.end.gap.to_json())
+        state.add_gap(shard_range.run, fetched.end.gap)
+        _LOGGER.warning("Records of %s were lost before a replay: %s", shard_range.shard_id, fetched.end.gap.to_json())
     return fetched
 
 
-def _state_not_shared_error(share: Share) -> ConfigError:
+def _state_not_shared_error(shard_range: ShardRange) -> ConfigError:
     return ConfigError(
         "KINESIS_STATE_NOT_SHARED",
-        f"This task on {socket.gethostname()} cannot find the plan of batch {share.batch} in the query's state.",
+        f"This task on {socket.gethostname()} cannot find the plan of batch {shard_range.batch} in the query's state.",
         hint="Choose a stateLocation that the driver and all executors can access, such as s3://bucket/folder.",
     )
 
 
 def refetch(
-    stream: StreamApi, share: Share, recorded: ShareEnd, options: FetchOptions, *, retry_seconds: float = _RETRY_SECONDS
-) -> FetchedShare:
+    stream: StreamApi,
+    shard_range: ShardRange,
+    recorded: ShardRangeEnd,
+    options: FetchOptions,
+    *,
+    retry_seconds: float = _RETRY_SECONDS,
+) -> FetchedShardRange:
     """Reads exactly the records of a stored end.
 
     If losses are allowed and records have expired, the remaining records keep their ordinals, and the end has a gap.
 
     Raises:
-        ContractError: KINESIS_REPLAY_DIFFERS, start, count or content differ; KINESIS_POSITION_EXPIRED, the share's
+        ContractError: KINESIS_REPLAY_DIFFERS, start, count or content differ; KINESIS_POSITION_EXPIRED, the shard_range's
             first records have expired and that is not allowed.
     """
-    if recorded.start != share.start:
-        raise _replay_differs_error(share, recorded, f"the record starts at {recorded.start.to_json()}")
+    if recorded.start != shard_range.start:
+        raise _replay_differs_error(shard_range, recorded, f"the record starts at {recorded.start.to_json()}")
     rows = Rows(should_deaggregate=options.deaggregate)
     if not recorded.records:
-        return FetchedShare(rows, recorded)
+        return FetchedShardRange(rows, recorded)
     pages = None
     try:
-        pages = PolledPages(stream, share.shard_id, share.start)
-        _read_to_end(rows, pages, share, recorded, retry_seconds)
+        pages = PolledPages(stream, shard_range.shard_id, shard_range.start)
+        _read_to_end(rows, pages, shard_range, recorded, retry_seconds)
     except ShardNotFound:
         pass
     if rows.records == recorded.records and rows.digest == recorded.digest and len(rows) == recorded.rows:
-        return FetchedShare(rows, recorded)
+        return FetchedShardRange(rows, recorded)
     is_trimmed = (pages is None or pages.is_intact is not True) and rows.records < recorded.records
     if not is_trimmed or len(rows) > recorded.rows:
-        raise _replay_differs_error(share, recorded, f"this read returned {rows.records} records in {len(rows)} rows")
+        raise _replay_differs_error(
+            shard_range, recorded, f"this read returned {rows.records} records in {len(rows)} rows"
+        )
     gap = Gap(
-        shard_id=share.shard_id,
-        batch=share.batch,
-        after=share.start.after,
-        since=share.start.since,
+        shard_id=shard_range.shard_id,
+        batch=shard_range.batch,
+        after=shard_range.start.after,
+        since=shard_range.start.since,
         first=rows.first_sequence_number,
         first_arrival=None,
         detected_at=stream.now(),
         is_shard_missing=pages is None,
     )
     if not options.allow_data_loss:
-        raise position_expired_error(gap, share)
-    return FetchedShare(rows, replace(recorded, gap=gap))
+        raise position_expired_error(gap, shard_range)
+    return FetchedShardRange(rows, replace(recorded, gap=gap))
 
 
-def _read_to_end(rows: Rows, pages: PolledPages, share: Share, recorded: ShareEnd, retry_seconds: float) -> None:
+def _read_to_end(
+    rows: Rows, pages: PolledPages, shard_range: ShardRange, recorded: ShardRangeEnd, retry_seconds: float
+) -> None:
     """Reads records up to the stored end, or as many as are available."""
     last = int(recorded.end.after or 0)
     deadline = time.monotonic() + retry_seconds
@@ -312,10 +327,10 @@ def _up_to_number(page: Page, last: int) -> Page:
     return page.slice(0, count)
 
 
-def _replay_differs_error(share: Share, recorded: ShareEnd, difference: str) -> ContractError:
+def _replay_differs_error(shard_range: ShardRange, recorded: ShardRangeEnd, difference: str) -> ContractError:
     return ContractError(
         "KINESIS_REPLAY_DIFFERS",
-        f"Batch {share.batch} of {share.shard_id} read {recorded.records} records in {recorded.rows} rows, up to "
+        f"Batch {shard_range.batch} of {shard_range.shard_id} read {recorded.records} records in {recorded.rows} rows, up to "
         f"{recorded.end.after}, the first time; {difference}.",
         hint=(
             "Check that the option deaggregate is unchanged and that no other query or stream uses the stateLocation."
