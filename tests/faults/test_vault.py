@@ -54,7 +54,7 @@ def stored(folder: Path) -> tuple[int, int, int]:
     ]
     assert len(set(values)) == len(values), "a value is there twice"
     links = home.tables.links(subjects=subjects).num_rows
-    return len(values), links, len(LocalObjects(folder / "vault").list(paths.sealed()))
+    return len(values), links, len(LocalObjects(folder / "vault").list(paths.sealed_files_path()))
 
 
 @pytest.mark.parametrize("step", STEPS)

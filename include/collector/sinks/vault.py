@@ -38,5 +38,5 @@ class VaultSink:
         lines = gzip.decompress(item.body).splitlines()
         numbered = [(plan.first + place, line) for place, line in enumerate(lines)]
         self._objects.put(
-            paths.sealed_by_collector(self._collector, plan.first, plan.last), encode_vault_file(numbered)
+            paths.collector_sealed_path(self._collector, plan.first, plan.last), encode_vault_file(numbered)
         )

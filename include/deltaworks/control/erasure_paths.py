@@ -4,7 +4,7 @@ digest.
 
 from __future__ import annotations
 
-from deltaworks.privacy.paths import privacy_control
+from deltaworks.privacy.paths import control_path
 
 #: In the vault: folder of the subjects of open requests.
 REQUESTS_IN_VAULT = "requests/"
@@ -12,7 +12,7 @@ REQUESTS_IN_VAULT = "requests/"
 
 def erasure_requests(namespace: str) -> str:
     """The folder of all requests of a namespace."""
-    return privacy_control(namespace, "requests") + "/"
+    return control_path(namespace, "requests") + "/"
 
 
 def erasure_step(namespace: str, request_id: str, number: int) -> str:
@@ -22,17 +22,17 @@ def erasure_step(namespace: str, request_id: str, number: int) -> str:
 
 def erasure_window(namespace: str, number: int) -> str:
     """The object that fixes the requests that an erasure window purges."""
-    return privacy_control(namespace, f"windows/{number:06d}.json")
+    return control_path(namespace, f"windows/{number:06d}.json")
 
 
 def purged_table(namespace: str, number: int, pipeline: str, table: str) -> str:
     """The result of an erasure window for one table."""
-    return privacy_control(namespace, f"windows/{number:06d}/{pipeline}.{table}.json")
+    return control_path(namespace, f"windows/{number:06d}/{pipeline}.{table}.json")
 
 
 def certificates(namespace: str) -> str:
     """The folder of the certificates of a namespace."""
-    return privacy_control(namespace, "certificates") + "/"
+    return control_path(namespace, "certificates") + "/"
 
 
 def certificate(namespace: str, request_id: str) -> str:
@@ -42,7 +42,7 @@ def certificate(namespace: str, request_id: str) -> str:
 
 def erasure_lease(namespace: str) -> str:
     """The lease of the process that advances the requests of a namespace."""
-    return privacy_control(namespace, "erasure_lease.json")
+    return control_path(namespace, "erasure_lease.json")
 
 
 def request_subjects(namespace: str, request_id: str) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from deltaworks.control import paths
-from deltaworks.privacy.paths import privacy_control
+from deltaworks.privacy.paths import control_path
 
 
 def recent_batches(pipeline: str) -> str:
@@ -48,7 +48,7 @@ def mutations_summary(pipeline: str) -> str:
 
 def erasures_summary(namespace: str) -> str:
     """The erasure requests of a namespace: states and deadlines."""
-    return privacy_control(namespace, "erasures.json")
+    return control_path(namespace, "erasures.json")
 
 
 def replayed_throughput(control: str) -> str:

@@ -41,7 +41,7 @@ def suppress_person(namespace: Namespace, request: ErasureRequest, person: Perso
     """
     digests = tuple(sorted(suppression_digest(namespace.token_key, token) for token in person.tokens))
     for _ in attempts(_MAX_ATTEMPTS, first_wait_seconds=0.05, max_wait_seconds=1.0):
-        keys = namespace.objects.list(paths.suppressions(namespace.name))
+        keys = namespace.objects.list(paths.suppression_folder(namespace.name))
         records = [_read(namespace, key) for key in keys]
         for record in records:
             if record.request_id == request.request_id and set(digests) <= set(record.digests):
@@ -53,7 +53,9 @@ def suppress_person(namespace: Namespace, request: ErasureRequest, person: Perso
             created_at=iso_now(),
             digests=digests,
         )
-        if namespace.objects.put_if_absent(paths.suppression(namespace.name, record.number), record.encode()):
+        if namespace.objects.put_if_absent(
+            paths.suppression_record_key(namespace.name, record.number), record.encode()
+        ):
             return record
     raise ConcurrencyError(
         "ERASURE_CONTENDED",
@@ -89,7 +91,7 @@ def pending_sealed_files(namespace: Namespace, number: int) -> str:
     beat = read_vault_heartbeat(namespace.objects, namespace.name)
     if beat is not None and beat.caught_up_at and beat.suppression >= number:
         return ""
-    waiting = len(namespace.vault.objects.list(paths.sealed()))
+    waiting = len(namespace.vault.objects.list(paths.sealed_files_path()))
     return f"{waiting:,} sealed files that the vault's job has not ingested yet" if waiting else ""
 
 

@@ -109,7 +109,7 @@ def export_to_vault(
         return None
     if spec.privacy is None:
         raise ValueError(f"{spec.pipeline} declares no personal data, but its tasks sealed identities")
-    key = paths.sealed_by_parser(spec.pipeline, name, uuid.uuid4().hex[:12])
+    key = paths.parser_sealed_path(spec.pipeline, name, uuid.uuid4().hex[:12])
     data = encode_sealed_file(SealedFrame(seq, kind, payload) for seq, (kind, payload) in enumerate(frames))
     _open_namespace(spec.privacy.namespace, privacy_settings(spec, lake), lake).vault.put(key, data)
     return key

@@ -333,7 +333,7 @@ def _compile(fields: Iterable[PrivateFieldSpec], factory: _TransformFactory) -> 
     return root
 
 
-def _drop(_value: Any, _met: list[tuple[str, str, Any]]) -> Any:
+def _drop(_value: Any, _found_tokens: list[tuple[str, str, Any]]) -> Any:
     return DROPPED
 
 
@@ -345,15 +345,15 @@ def _truncate(value: Any, found_tokens: list[tuple[str, str, Any]]) -> Any:
     return None
 
 
-def _tokenize_number(value: Any, make: Callable[[str], Any]) -> Any:
+def _tokenize_number(value: Any, tokenize: Callable[[str], Any]) -> Any:
     """Returns the token of an integer literal, as parsed by readers of exact numbers; None otherwise."""
     text = str(value) if isinstance(value, str) else ""
-    return make(text) if text.lstrip("-").isdigit() else None
+    return tokenize(text) if text.lstrip("-").isdigit() else None
 
 
-def cache_value(cache: dict[str, str], value: str, answer: str) -> None:
+def cache_value(cache: dict[str, str], value: str, result: str) -> None:
     """Caches a value; the number and the length of keys are bounded."""
     if len(cache) >= _MAX_CACHED_VALUES:
         cache.clear()
     if len(value) <= _MAX_CACHED_LENGTH:
-        cache[value] = answer
+        cache[value] = result

@@ -137,7 +137,7 @@ def read_suppression(objects: SuppressionStore, namespace: str, *, since: Suppre
         ContractError: SUPPRESSION_UNREADABLE: with an incomplete list an erased subject could reappear.
         TransientError: the storage does not answer.
     """
-    keys = objects.list(paths.suppressions(namespace))
+    keys = objects.list(paths.suppression_folder(namespace))
     numbers = [_record_number(key) for key in keys]
     if max(numbers, default=0) == since.number:
         return since

@@ -71,7 +71,7 @@ def fail_retried_task() -> None:
 
 
 def read_objects_isolated(
-    shares: Iterable[Sequence[Any]], run: Callable[[Sequence[Any]], TaskOutput], isolation: CrashIsolation
+    task_inputs: Iterable[Sequence[Any]], run: Callable[[Sequence[Any]], TaskOutput], isolation: CrashIsolation
 ) -> list[TaskOutput]:
     """Returns the outputs of `run` for all references, in order. Runs jobs of one task each.
 
@@ -80,24 +80,26 @@ def read_objects_isolated(
         Exception: a job failed without a worker crash, or a worker crashed with no payload open.
     """
     isolation.start()
-    pending = deque(piece for share in shares for piece in _split_out(share, isolation.crashes.keys()))
+    pending = deque(
+        piece for task_input in task_inputs for piece in _isolate_positions(task_input, isolation.crashes.keys())
+    )
     outputs: list[TaskOutput] = []
     while pending:
-        share = pending.popleft()
+        task_input = pending.popleft()
         isolation.check_workers()
         isolation.start_job()
         try:
-            output = run(share)
+            output = run(task_input)
         except Exception as error:
             cause = crash_cause(error)
             position = _record_crash(isolation, cause)
             if position is None:
                 raise
-            log.warning("A task crashed at %s of %d objects: %s", position, len(share), cause)
-            pending.extendleft(reversed(_split_after_crash(share, position["seq"])))
+            log.warning("A task crashed at %s of %d objects: %s", position, len(task_input), cause)
+            pending.extendleft(reversed(_split_after_crash(task_input, position["seq"])))
         else:
             isolation.clear_marker()
-            if any(reference.seq not in isolation.skip_reasons() for reference in share):
+            if any(reference.seq not in isolation.skip_reasons() for reference in task_input):
                 isolation.record_success()
             outputs.append(replace(output, task=len(outputs)))
     return outputs
@@ -111,23 +113,23 @@ def _record_crash(isolation: CrashIsolation, cause: str | None) -> OpenPosition 
     return None
 
 
-def _split_after_crash(share: Sequence[Any], seq: int | None) -> list[Sequence[Any]]:
-    """Splits a share that crashed a task: isolates the open payload, or halves the share if no payload was open."""
-    if seq is not None or len(share) == 1:
-        return _split_out(share, {seq})
-    return [share[: len(share) // 2], share[len(share) // 2 :]]
+def _split_after_crash(task_input: Sequence[Any], seq: int | None) -> list[Sequence[Any]]:
+    """Splits a task_input that crashed a task: isolates the open payload, or halves the task_input if no payload was open."""
+    if seq is not None or len(task_input) == 1:
+        return _isolate_positions(task_input, {seq})
+    return [task_input[: len(task_input) // 2], task_input[len(task_input) // 2 :]]
 
 
-def _split_out(share: Sequence[Any], seqs: Iterable[int | None]) -> list[Sequence[Any]]:
-    """Splits a share into pieces, in order; objects with one of these numbers get a piece of their own."""
+def _isolate_positions(task_input: Sequence[Any], seqs: Iterable[int | None]) -> list[Sequence[Any]]:
+    """Splits a task_input into pieces, in order; objects with one of these numbers get a piece of their own."""
     isolated = frozenset(seqs)
     numbers = itertools.count(1)
-    groups = itertools.groupby(share, key=lambda reference: next(numbers) if reference.seq in isolated else 0)
+    groups = itertools.groupby(task_input, key=lambda reference: next(numbers) if reference.seq in isolated else 0)
     return [list(group) for _, group in groups]
 
 
 class RecordWindows:
-    """How many records share one marker: few where a task crashed, many elsewhere. Used by the driver.
+    """How many records task_input one marker: few where a task crashed, many elsewhere. Used by the driver.
 
     Records are numbered by their position in the pass, which is the same in every pass.
     """

@@ -76,7 +76,7 @@ def _share_problems(spec: PipelineSpec, shares: ClusterShares) -> Iterator[tuple
     """Yields a stream share that the cluster cannot provide."""
     own_share = spec.stream.share
     excess = (
-        shares.excess(shares.of_stream(own_share, live=bool(spec.aggregation_tables)))
+        shares.size_problem(shares.of_stream(own_share, live=bool(spec.aggregation_tables)))
         if own_share is not None
         else None
     )

@@ -152,7 +152,7 @@ class AirflowSpec(Spec):
 
     @field_validator("url", "public_url")
     @classmethod
-    def _is_address(cls, value: Any) -> Any:
+    def _check_address(cls, value: Any) -> Any:
         return airflow_address(value) if isinstance(value, str) else value
 
     @model_validator(mode="after")
@@ -212,7 +212,7 @@ class LineageSpec(Spec):
 
     @field_validator("transport")
     @classmethod
-    def _known_transport(cls, transport: dict[str, Any]) -> dict[str, Any]:
+    def _check_transport(cls, transport: dict[str, Any]) -> dict[str, Any]:
         kind = str(transport.get("type", ""))
         if kind not in LINEAGE_TRANSPORTS:
             raise ValueError(f"unknown transport type: {kind!r}; {suggest_name(kind, LINEAGE_TRANSPORTS)}")

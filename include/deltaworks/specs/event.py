@@ -44,7 +44,7 @@ class EventTimeSpec(Spec):
     arrival: Annotated[Arrival, _ARRIVAL_CHANGE] = exclude_if_default(False)
 
     @model_validator(mode="after")
-    def _consistent(self) -> Self:
+    def _check_consistency(self) -> Self:
         problems: list[Problem] = [((key,), text) for key, text in time_format_problems(self.time_format)]
         if self.path and self.arrival is True:
             problems.append((("arrival",), "with a path, write arrival: when_missing or when_unusable"))

@@ -51,7 +51,7 @@ class KafkaSinkSpec(Spec):
     security: KafkaSecuritySpec | None = None
 
     @model_validator(mode="after")
-    def _plain_files(self) -> Self:
+    def _check_store_types(self) -> Self:
         security = self.security
         if security is not None and {security.truststore_type, security.keystore_type} != {"PEM"}:
             raise_problems([(("security",), "feeds need truststore and keystore of type PEM: convert them")])
@@ -69,7 +69,7 @@ class WebhookSinkSpec(Spec):
 
     @field_validator("url")
     @classmethod
-    def _is_address(cls, value: Any) -> Any:
+    def _check_address(cls, value: Any) -> Any:
         if isinstance(value, str) and not value.startswith(("https://", "http://")):
             raise ValueError("write an address with https://, or a reference, env:NAME")
         return value

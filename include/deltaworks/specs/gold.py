@@ -60,7 +60,7 @@ class GrainSpec(Spec):
 InputAffects = AffectsSpec | Literal["all", "onwards"]
 
 
-def _affects_form(declared: Any) -> str:
+def _affects_type(declared: Any) -> str:
     by_input = isinstance(declared, Mapping) and any(
         isinstance(value, str | Mapping | AffectsSpec) for value in declared.values()
     )
@@ -70,7 +70,7 @@ def _affects_form(declared: Any) -> str:
 Affects = Annotated[
     Annotated[AffectsSpec | Literal["all", "same"], Tag("whole")]
     | Annotated[Mapping[Name, InputAffects], Tag("by_input")],
-    Discriminator(_affects_form),
+    Discriminator(_affects_type),
 ]
 
 
@@ -128,7 +128,7 @@ class GoldTableSpec(Spec):
 
     @model_validator(mode="before")
     @classmethod
-    def _affects_hours(cls, declared: Any) -> Any:
+    def _default_to_hours(cls, declared: Any) -> Any:
         """With a grain a changed hour affects itself by default."""
         if isinstance(declared, Mapping) and declared.get("grain") is not None and declared.get("affects") is None:
             return {**declared, "affects": {"hours": (0,)}}

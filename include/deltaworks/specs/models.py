@@ -87,7 +87,7 @@ class ModelSpec(Spec):
 
     @model_validator(mode="after")
     def _check_consistency(self) -> Self:
-        raise_problems([*self._own_problems()])
+        raise_problems([*self._consistency_problems()])
         return self
 
     @property
@@ -100,7 +100,7 @@ class ModelSpec(Spec):
         """All feature columns, in the order of their groups."""
         return tuple(column for columns in self.feature_groups.values() for column in columns)
 
-    def _own_problems(self) -> Iterator[Problem]:
+    def _consistency_problems(self) -> Iterator[Problem]:
         if (self.horizon_minutes is None) == (self.horizon_days is None):
             yield ("horizon_minutes",), "give either horizon_minutes or horizon_days"
             return

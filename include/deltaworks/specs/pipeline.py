@@ -238,7 +238,7 @@ class PipelineSpec(Spec):
 
     @model_validator(mode="before")
     @classmethod
-    def _named_source(cls, declared: Any) -> Any:
+    def _select_source(cls, declared: Any) -> Any:
         return selected_source(declared) if isinstance(declared, dict) else declared
 
     @model_validator(mode="after")

@@ -28,7 +28,7 @@ class TrafficWebhookSpec(Spec):
 
     @field_validator("url")
     @classmethod
-    def _is_address(cls, value: Any) -> Any:
+    def _check_address(cls, value: Any) -> Any:
         if isinstance(value, str) and not value.startswith(("https://", "http://")):
             raise ValueError("write an address with https://, or a reference, env:NAME")
         return value
@@ -62,7 +62,7 @@ class RemediationSpec(Spec):
     dry_run: bool = Field(default=True, description="only notifies about the action, without calling the webhook")
 
     @model_validator(mode="after")
-    def _bounded(self) -> Self:
+    def _check_limits(self) -> Self:
         problems: list[Problem] = []
         if len(set(self.targets)) < max(2, len(self.targets)):
             problems.append((("targets",), "give at least two distinct targets"))

@@ -206,7 +206,7 @@ class ClusterShares(Spec):
             for pool, uses in users.items()
         }
 
-    def excess(self, share: Share) -> tuple[str, str] | None:
+    def size_problem(self, share: Share) -> tuple[str, str] | None:
         """Returns key and message if a share does not fit the cluster; None if it fits."""
         cluster = self.cluster
         if cluster is None:
@@ -246,7 +246,7 @@ class ClusterShares(Spec):
 
     def _size_problems(self) -> Iterator[Problem]:
         for job_class in JOB_CLASSES:
-            if (excess := self.excess(self.of(job_class))) is not None:
+            if (excess := self.size_problem(self.of(job_class))) is not None:
                 key, text = excess
                 yield (job_class, key), text
 

@@ -52,7 +52,7 @@ class AwsSpec(Spec):
         return {**declared, **keys}
 
     @model_validator(mode="after")
-    def _both_keys(self) -> Self:
+    def _check_both_keys(self) -> Self:
         if (self.access_key is None) != (self.secret_key is None):
             raise ValueError("give both access_key and secret_key, or neither (then a role or profile applies)")
         return self
@@ -83,7 +83,7 @@ class StorageSpec(AwsSpec):
 
     @field_validator("root")
     @classmethod
-    def _supported_scheme(cls, value: str) -> str:
+    def _check_scheme(cls, value: str) -> str:
         parsed = urlparse(value)
         on_s3 = parsed.scheme == "s3" and bool(parsed.netloc)
         on_disk = parsed.scheme == "file" and not parsed.netloc and parsed.path.strip("/")

@@ -173,7 +173,7 @@ class TableSpec(Spec):
 
     @model_validator(mode="before")
     @classmethod
-    def _clustered_without_partitions(cls, declared: Any) -> Any:
+    def _default_partitions(cls, declared: Any) -> Any:
         if isinstance(declared, dict) and declared.get("cluster_by") and "partition_by" not in declared:
             return {**declared, "partition_by": ()}
         return declared

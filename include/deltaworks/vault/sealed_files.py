@@ -54,7 +54,7 @@ class SealedFiles:
 
     def keys(self) -> list[str]:
         """Returns waiting files that may belong to the namespace, ordered per writer. Needs one listing."""
-        listed = self._objects.list(paths.sealed())
+        listed = self._objects.list(paths.sealed_files_path())
         return [key for key in listed if key.endswith(_SUFFIX) and self._may_belong_to_namespace(key)]
 
     def open(self, key: str, *, split: bool = True) -> SealedFile | None:
@@ -98,7 +98,7 @@ class SealedFiles:
         self._objects.delete(key)
 
     def _may_belong_to_namespace(self, key: str) -> bool:
-        writer, _, name = key.removeprefix(paths.sealed()).partition("/")
+        writer, _, name = key.removeprefix(paths.sealed_files_path()).partition("/")
         part = name.removesuffix(_SUFFIX).rpartition(_PART_SEPARATOR)
         return writer not in self._other_pipelines and (not part[1] or part[2] == self._namespace)
 

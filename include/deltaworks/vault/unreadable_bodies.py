@@ -32,7 +32,7 @@ def store_unreadable(
     objects: ObjectStore, namespace: str, day: str, source: str, frames: Sequence[SealedFrame]
 ) -> None:
     """Stores the frames of one sealed file under their day. Idempotent."""
-    name = source.removeprefix(paths.sealed()).replace("/", "-")
+    name = source.removeprefix(paths.sealed_files_path()).replace("/", "-")
     objects.put_if_absent(vault_paths.unreadable_files(namespace, day, name), encode_sealed_file(frames))
 
 
@@ -45,7 +45,11 @@ def destroy_day_keys(
         ContractError: VAULT_KEY_REMAINS.
     """
     before = (today - timedelta(days=retention_days)).isoformat()
-    keys = [key for key in objects.list(paths.day_keys(namespace)) if _day_of(key, paths.day_keys(namespace)) < before]
+    keys = [
+        key
+        for key in objects.list(paths.day_keys_folder(namespace))
+        if _day_of(key, paths.day_keys_folder(namespace)) < before
+    ]
     folder = vault_paths.unreadable_files(namespace)
     bodies = [key for key in objects.list(folder) if _day_of(key, folder) < before]
     if not dry_run:

@@ -89,7 +89,7 @@ def test_no_record_contains_personal_data(lake: PeopleLake) -> None:
     lake.advance()
     lake.pass_time(days=8)
     lake.advance()
-    folder = lake.root / "lake" / erasure_paths.privacy_control("players")
+    folder = lake.root / "lake" / erasure_paths.control_path("players")
     written = b"".join(path.read_bytes() for path in folder.rglob("*.json"))
     assert not TokenSearch([], predicate=lambda text: True).tokens_in_bytes(written)
     assert b"example.org" not in written
@@ -142,7 +142,7 @@ def test_waiting_requests_share_one_window(lake: PeopleLake) -> None:
     ask(lake, "player", "bob")
     lake.advance()
     assert lake.amounts() == [6] or lake.amounts() == []
-    window = lake.namespace.objects.list(erasure_paths.privacy_control("players", "windows/"))
+    window = lake.namespace.objects.list(erasure_paths.control_path("players", "windows/"))
     assert [key for key in window if key.endswith("windows/000001.json")] == [
         erasure_paths.erasure_window("players", 1)
     ]

@@ -222,7 +222,7 @@ def test_events_of_an_erased_subject_are_dropped_and_counted(tmp_path: Path) -> 
         created_at="2026-11-23T00:00:00+00:00",
         digests=(suppression_digest(first.token_key, erased),),
     )
-    LocalObjects(tmp_path / "lake").put(paths.suppression("players", 1), record.encode())
+    LocalObjects(tmp_path / "lake").put(paths.suppression_record_key("players", 1), record.encode())
     keys = load_redaction_keys(spec, lake)
     assert keys is not None
     bodies = [json.dumps(event(**more)).encode() for more in ({}, {"level": "x"}, {"id": erased}, {"id": "p-8"})]

@@ -38,7 +38,7 @@ def lake(tmp_path: Path) -> LocalObjects:
 
 def put(lake: LocalObjects, *records: SuppressionRecord) -> None:
     for item in records:
-        assert lake.put_if_absent(paths.suppression("players", item.number), item.encode())
+        assert lake.put_if_absent(paths.suppression_record_key("players", item.number), item.encode())
 
 
 def test_a_namespace_without_records_suppresses_no_subject(lake: LocalObjects) -> None:
@@ -93,7 +93,7 @@ def test_a_record_round_trips() -> None:
 @pytest.mark.parametrize("data", [b"", b"{", b"[]", b'{"format":2}', b'{"format":1,"digests":[]}'])
 def test_an_incomplete_list_is_refused(lake: LocalObjects, data: bytes) -> None:
     put(lake, record(1, ADA))
-    lake.put(paths.suppression("players", 2), data)
+    lake.put(paths.suppression_record_key("players", 2), data)
 
     with pytest.raises(ContractError) as refused:
         read_suppression(lake, "players")
@@ -102,7 +102,7 @@ def test_an_incomplete_list_is_refused(lake: LocalObjects, data: bytes) -> None:
 
 
 def test_a_record_under_another_number_is_refused(lake: LocalObjects) -> None:
-    lake.put(paths.suppression("players", 2), record(1, ADA).encode())
+    lake.put(paths.suppression_record_key("players", 2), record(1, ADA).encode())
 
     with pytest.raises(ContractError):
         read_suppression(lake, "players")

@@ -95,7 +95,7 @@ def test_defaults_fit_every_cluster(workers: int, worker_cores: int, worker_memo
 
     for name in JOB_CLASSES:
         share = declared.of(name)
-        assert declared.excess(share) is None
+        assert declared.size_problem(share) is None
         assert 1 <= share.executor_cores <= worker_cores
         assert share.cores <= workers * worker_cores
         assert memory_bytes(share.executor_memory) <= memory_bytes(worker_memory)

@@ -59,7 +59,7 @@ def values_of(environment: EnvironmentSpec, *names: str) -> dict[tuple[str, str]
 
 
 def sealed_keys(objects: LocalObjects) -> list[str]:
-    return objects.list(paths.sealed())
+    return objects.list(paths.sealed_files_path())
 
 
 def test_what_was_sealed_is_in_the_vault_once_and_its_file_is_gone(
@@ -184,7 +184,7 @@ def test_a_file_that_cannot_be_opened_stays_and_stops_no_other(
     stored = objects.get(key)
     assert stored is not None
     objects.put(key, stored.data[:-1])
-    objects.put(paths.sealed("edge/9-9.dws"), b"no sealed file")
+    objects.put(paths.sealed_files_path("edge/9-9.dws"), b"no sealed file")
     seal("3-4", [email_of("bob")])
 
     result = run_ingest(environment, NAMESPACE, dry_run=False)
@@ -201,7 +201,7 @@ def test_somebody_on_the_list_is_not_taken_in_and_gets_no_key(environment: Envir
     lake = open_objects(environment.lake)
     home = NamespaceVault.open(environment, NAMESPACE)
     context = key_context(NAMESPACE, TOKEN_PURPOSE)
-    token_key = get_or_create_key(home.service, lake, key=paths.token_key(NAMESPACE), context=context)
+    token_key = get_or_create_key(home.service, lake, key=paths.token_key_path(NAMESPACE), context=context)
     record = SuppressionRecord(
         namespace=NAMESPACE,
         number=1,
@@ -209,7 +209,7 @@ def test_somebody_on_the_list_is_not_taken_in_and_gets_no_key(environment: Envir
         created_at="2026-11-20T00:00:00+00:00",
         digests=(suppression_digest(token_key, subject_of("ada")),),
     )
-    lake.put(paths.suppression(NAMESPACE, 1), record.encode())
+    lake.put(paths.suppression_record_key(NAMESPACE, 1), record.encode())
     seal("1-2", [email_of("ada"), email_of("bob")])
 
     result = run_ingest(environment, NAMESPACE, dry_run=False)
@@ -281,7 +281,7 @@ def test_what_could_not_be_read_is_kept_by_day_and_dies_with_the_key_of_its_day(
     _, done, _ = maintain(environment, NAMESPACE, unreadable_retention_days=14, today=date(2026, 11, 23), dry_run=False)
 
     assert (counted.days, counted.objects, done.days, done.objects) == (1, 1, 1, 1)
-    assert objects.list(paths.day_keys(NAMESPACE)) == ["keys/days/players/2026-11-20.json"]
+    assert objects.list(paths.day_keys_folder(NAMESPACE)) == ["keys/days/players/2026-11-20.json"]
     assert objects.list("unreadable/players/") == ["unreadable/players/2026-11-20/edge-1-2.dws"]
 
 

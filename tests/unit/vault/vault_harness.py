@@ -77,7 +77,7 @@ def seal_file(
 
         def day_key(day: str, namespace: str = namespace) -> bytes:
             context = key_context(namespace, UNREADABLE_PURPOSE, day=day)
-            return get_or_create_key(service, objects, key=paths.day_key(namespace, day), context=context)
+            return get_or_create_key(service, objects, key=paths.day_key_path(namespace, day), context=context)
 
         sealer = Sealer(service, namespace=namespace, writer="edge", day_key=day_key)
         if of_namespace:
@@ -86,6 +86,6 @@ def seal_file(
             for day, bodies in (unreadable or {}).items():
                 for number, body in enumerate(bodies):
                     add(SealedKind.UNREADABLE, sealer.seal_unreadable(body, name=f"{name}-{number}", day=day))
-    key = paths.sealed(f"edge/{name}.dws")
+    key = paths.sealed_files_path(f"edge/{name}.dws")
     objects.put(key, encode_sealed_file(frames))
     return key

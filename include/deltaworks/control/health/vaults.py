@@ -15,7 +15,7 @@ from deltaworks.control.health.report import Report, Subject
 from deltaworks.control.health.verdicts import Verdict, unreadable_verdict, verdict_of
 from deltaworks.control.objects import ObjectStore
 from deltaworks.control.records.vault import VaultHeartbeat, read_vault_heartbeat
-from deltaworks.privacy.paths import privacy_control
+from deltaworks.privacy.paths import control_path
 from deltaworks.specs.catalog import Catalog
 
 #: The job runs every five minutes; a short outage must not raise an alert.
@@ -41,7 +41,7 @@ def vault_reports(
     now = now or utc_now()
     reports = []
     for name in catalog.namespaces:
-        subject = Subject("vault", name, privacy_control(name), HealthLimits())
+        subject = Subject("vault", name, control_path(name), HealthLimits())
         previous_verdict = (previous or {}).get(subject.key)
         try:
             verdict = evaluate_vault(name, read_vault_heartbeat(objects, name), now=now, previous=previous_verdict)

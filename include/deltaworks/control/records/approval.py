@@ -15,7 +15,7 @@ from deltaworks.control.clock import iso_now, parse_iso, utc_now
 from deltaworks.control.objects import ObjectStore
 from deltaworks.control.records.store import Record, RecordKind, RecordStore
 from deltaworks.errors import ContractError
-from deltaworks.privacy.paths import privacy_control
+from deltaworks.privacy.paths import control_path
 
 _KIND = RecordKind(
     noun="record of an approval",
@@ -120,7 +120,7 @@ class NamespaceApprovals(Approvals):
     """The approvals of operations on a namespace of personal data."""
 
     def _key(self, operation: str, run: str) -> str:
-        return privacy_control(self._pipeline, f"approvals/{_name(operation, run)}.json")
+        return control_path(self._pipeline, f"approvals/{_name(operation, run)}.json")
 
 
 def _name(operation: str, run: str) -> str:

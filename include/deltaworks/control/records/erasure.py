@@ -270,7 +270,7 @@ class Erasures:
     def _is_suppressed(self, request_id: str) -> bool:
         """Whether readers already drop the person's events: they do before the request reaches the state
         `suppressed`."""
-        keys = self._objects.list(paths.suppressions(self._namespace))
+        keys = self._objects.list(paths.suppression_folder(self._namespace))
         stored = ((key, self._objects.get(key)) for key in keys)
         records = (SuppressionRecord.decode(one.data, key=key) for key, one in stored if one is not None)
         return any(record.request_id == request_id for record in records)

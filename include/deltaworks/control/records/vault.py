@@ -6,7 +6,7 @@ from typing import ClassVar
 
 from deltaworks.control.objects import ObjectStore
 from deltaworks.control.records.store import Record, RecordKind, RecordStore
-from deltaworks.privacy.paths import privacy_control
+from deltaworks.privacy.paths import control_path
 
 _KIND = RecordKind(
     noun="record of the vault",
@@ -43,7 +43,7 @@ class VaultHeartbeat(Record):
 
 def vault_heartbeat_key(namespace: str) -> str:
     """The key of a namespace's heartbeat."""
-    return privacy_control(namespace, "vault.json")
+    return control_path(namespace, "vault.json")
 
 
 def read_vault_heartbeat(objects: ObjectStore, namespace: str) -> VaultHeartbeat | None:

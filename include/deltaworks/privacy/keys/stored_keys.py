@@ -111,7 +111,7 @@ def namespace_token_key(service: KeyService, lake: KeyStore, namespace: str) -> 
         DeltaworksError: see `get_or_create_key`.
     """
     context = key_context(namespace, TOKEN_PURPOSE)
-    return get_or_create_key(service, lake, key=paths.token_key(namespace), context=context)
+    return get_or_create_key(service, lake, key=paths.token_key_path(namespace), context=context)
 
 
 def unreadable_day_key(service: KeyService, vault: KeyStore, namespace: str, day: str, *, create: bool = True) -> bytes:
@@ -122,7 +122,7 @@ def unreadable_day_key(service: KeyService, vault: KeyStore, namespace: str, day
         DeltaworksError: see `get_or_create_key`.
     """
     context = key_context(namespace, UNREADABLE_PURPOSE, day=day)
-    return get_or_create_key(service, vault, key=paths.day_key(namespace, day), context=context, create=create)
+    return get_or_create_key(service, vault, key=paths.day_key_path(namespace, day), context=context, create=create)
 
 
 def decode_wrapped_key(key: str, data: bytes) -> bytes:

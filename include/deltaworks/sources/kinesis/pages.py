@@ -55,16 +55,16 @@ class Page:
         )
 
 
-def parse_page(answer: Any) -> Page:
+def parse_page(response: Any) -> Page:
     """Returns the page of a GetRecords response that was parsed by `parse_records_body`."""
-    records = answer.get("Records", [])
+    records = response.get("Records", [])
     return Page(
         sequence_numbers=[record["SequenceNumber"] for record in records],
         partition_keys=[record["PartitionKey"] for record in records],
         data=[binascii.a2b_base64(record["Data"]) for record in records],
         arrivals_us=[round(record["ApproximateArrivalTimestamp"] * 1e6) for record in records],
-        next_iterator=answer.get("NextShardIterator"),
-        behind_ms=int(answer.get("MillisBehindLatest") or 0),
+        next_iterator=response.get("NextShardIterator"),
+        behind_ms=int(response.get("MillisBehindLatest") or 0),
     )
 
 

@@ -83,7 +83,7 @@ class QueryState:
 
     def begin_query(self, query: Query) -> Query:
         """Records the start of the query unless it exists; returns the stored one."""
-        return Query.from_bytes(self._put_first("query.json", query.to_bytes()))
+        return Query.from_bytes(self._put_if_absent("query.json", query.to_bytes()))
 
     def plan(self, run: str, batch: int) -> Offset | None:
         """Returns the batch's offset; None if it was not planned."""
@@ -93,7 +93,7 @@ class QueryState:
     def record_plan(self, offset: Offset) -> Offset:
         """Records the plan of a batch unless it exists; returns the stored one."""
         key = f"{_folder(offset.run, offset.batch)}/plan.json"
-        return Offset.from_json(json.loads(self._put_first(key, json.dumps(offset.to_json()).encode())))
+        return Offset.from_json(json.loads(self._put_if_absent(key, json.dumps(offset.to_json()).encode())))
 
     def latest_plan(self, run: str) -> int | None:
         """Returns the highest planned batch."""
@@ -108,15 +108,15 @@ class QueryState:
 
     def record_shard_range_end(self, shard_range: ShardRange, end: ShardRangeEnd) -> ShardRangeEnd:
         """Records the end of a shard_range unless it exists; returns the stored one."""
-        return self.record_end(shard_range.run, shard_range.batch, shard_range.shard_id, end)
+        return self.record_sealed_end(shard_range.run, shard_range.batch, shard_range.shard_id, end)
 
-    def record_end(self, run: str, batch: int, shard_id: str, end: ShardRangeEnd) -> ShardRangeEnd:
+    def record_sealed_end(self, run: str, batch: int, shard_id: str, end: ShardRangeEnd) -> ShardRangeEnd:
         """Like `record_shard_range_end`, without a shard_range."""
-        return ShardRangeEnd.from_bytes(self._put_first(f"{_folder(run, batch)}/{shard_id}.json", end.to_bytes()))
+        return ShardRangeEnd.from_bytes(self._put_if_absent(f"{_folder(run, batch)}/{shard_id}.json", end.to_bytes()))
 
     def add_gap(self, run: str, gap: Gap) -> None:
         """Stores a gap permanently. Idempotent."""
-        self._put_first(f"gaps/{run}/{gap.batch:012d}/{gap.shard_id}.json", json.dumps(gap.to_json()).encode())
+        self._put_if_absent(f"gaps/{run}/{gap.batch:012d}/{gap.shard_id}.json", json.dumps(gap.to_json()).encode())
 
     def gaps(self, offset: Offset | None = None) -> list[Gap]:
         """Returns all gaps, oldest first, or those of one batch."""
@@ -153,7 +153,7 @@ class QueryState:
         stored = self._retry(lambda: self._objects.get(key))
         return None if stored is None else stored.data
 
-    def _put_first(self, key: str, data: bytes) -> bytes:
+    def _put_if_absent(self, key: str, data: bytes) -> bytes:
         if self._retry(lambda: self._objects.put_if_absent(key, data)):
             return data
         first = self._get(key)
@@ -221,7 +221,9 @@ def _end_or_seal(state: QueryState, offset: Offset, shard: str, start: Position)
     if end is not None:
         return end
     reader = f"sealed by {socket.gethostname()}/{os.getpid()}/{uuid.uuid4().hex}"
-    return state.record_end(offset.run, offset.batch, shard, ShardRangeEnd(start=start, end=start, reader=reader))
+    return state.record_sealed_end(
+        offset.run, offset.batch, shard, ShardRangeEnd(start=start, end=start, reader=reader)
+    )
 
 
 def lag_report(at: BatchEnd, caught_up_times: Mapping[str, datetime], *, batch: int, gaps: int) -> dict[str, Any]:

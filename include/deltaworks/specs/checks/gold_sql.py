@@ -49,11 +49,11 @@ def gold_sql_errors(
             view_name(name): _scored_columns(columns, models[name].features) if name in models else columns.get(name)
             for name in table.reads
         }
-        answer, errors = read_sql_file(path, views, spec, cache, purpose="gold")
+        output_columns, errors = read_sql_file(path, views, spec, cache, purpose="gold")
         yield from errors
-        columns[table.name] = answer
-        if answer is not None:
-            for key_path, text in _answer_problems(table, answer):
+        columns[table.name] = output_columns
+        if output_columns is not None:
+            for key_path, text in _result_problems(table, output_columns):
                 yield declaration.error_at((*key_paths[table.name], *key_path), text)
     columns |= {model.name: list(MODEL_COLUMNS) for model in spec.models}
     yield from model_errors(spec, declaration, columns, cache)
@@ -85,7 +85,7 @@ def _view_errors(
             yield from errors
 
 
-def _answer_problems(table: GoldTableSpec, answer: Sequence[str]) -> Iterator[tuple[KeyPath, str]]:
+def _result_problems(table: GoldTableSpec, output_columns: Sequence[str]) -> Iterator[tuple[KeyPath, str]]:
     """Yields declared columns that a result does not have."""
     key_paths: list[tuple[KeyPath, str]] = [(("partition_by",), table.partition_by)]
     if table.grain is not None:
@@ -100,9 +100,11 @@ def _answer_problems(table: GoldTableSpec, answer: Sequence[str]) -> Iterator[tu
     for check in ("unique", "not_null"):
         key_paths += [(("checks", check, index), name) for index, name in enumerate(getattr(table.checks, check))]
     for key_path, name in key_paths:
-        if name not in answer:
-            nearest = closest_match(name, answer)
-            advice = f"did you mean {nearest!r}?" if nearest is not None else f"its columns are {', '.join(answer)}"
+        if name not in output_columns:
+            nearest = closest_match(name, output_columns)
+            advice = (
+                f"did you mean {nearest!r}?" if nearest is not None else f"its columns are {', '.join(output_columns)}"
+            )
             yield key_path, f"the result of {table.sql} has no column {name!r}; {advice}"
 
 

@@ -26,13 +26,16 @@ def model_errors(
     """
     gold = {table.name for table in spec.gold.tables}
     for index, model in enumerate(spec.models):
-        answer: Columns = None
+        output_columns: Columns = None
         path = declaration.path.parent / model.label
         if path.is_file():
             tables = {view_name(name): columns.get(name) if name in gold else None for name in model.reads}
-            answer, errors = read_sql_file(path, tables, spec, cache, purpose="gold")
+            output_columns, errors = read_sql_file(path, tables, spec, cache, purpose="gold")
             yield from errors
-        for key_path, text in (*_feature_problems(model, columns.get(model.features)), *_label_problems(model, answer)):
+        for key_path, text in (
+            *_feature_problems(model, columns.get(model.features)),
+            *_label_problems(model, output_columns),
+        ):
             yield declaration.error_at(("models", index, *key_path), text)
 
 
@@ -52,13 +55,15 @@ def _feature_problems(model: ModelSpec, columns: Columns) -> Iterator[tuple[KeyP
             yield key_path, f"the gold table {model.features!r} has no column {name!r}; {advice}"
 
 
-def _label_problems(model: ModelSpec, answer: Columns) -> Iterator[tuple[KeyPath, str]]:
-    if answer is None:
+def _label_problems(model: ModelSpec, output_columns: Columns) -> Iterator[tuple[KeyPath, str]]:
+    if output_columns is None:
         return
     for name in (*model.entity, model.timestamp, _LABEL_COLUMN):
-        if name not in answer:
-            nearest = closest_match(name, answer)
-            advice = f"did you mean {nearest!r}?" if nearest is not None else f"its columns are {', '.join(answer)}"
+        if name not in output_columns:
+            nearest = closest_match(name, output_columns)
+            advice = (
+                f"did you mean {nearest!r}?" if nearest is not None else f"its columns are {', '.join(output_columns)}"
+            )
             yield ("label",), f"the result of {model.label} has no column {name!r}; {advice}"
 
 

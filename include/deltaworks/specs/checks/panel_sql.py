@@ -28,17 +28,19 @@ def panel_errors(
             path = declaration.path.parent / panel.sql
             if not path.is_file():
                 continue
-            answer, errors = read_sql_file(path, tables, spec, cache, purpose="panel")
+            output_columns, errors = read_sql_file(path, tables, spec, cache, purpose="panel")
             yield from errors
-            if answer is not None and not errors:
-                for key_path, text in _column_problems(panel, answer):
+            if output_columns is not None and not errors:
+                for key_path, text in _column_problems(panel, output_columns):
                     yield declaration.error_at(("dashboards", index, "panels", number, *key_path), text)
 
 
-def _column_problems(panel: PanelSpec, answer: Sequence[str]) -> Iterator[tuple[KeyPath, str]]:
+def _column_problems(panel: PanelSpec, output_columns: Sequence[str]) -> Iterator[tuple[KeyPath, str]]:
     """Yields columns that a panel names and its result does not have."""
     for key_path, name in panel.result_columns():
-        if name not in answer:
-            nearest = closest_match(name, answer)
-            advice = f"did you mean {nearest!r}?" if nearest is not None else f"its columns are {', '.join(answer)}"
+        if name not in output_columns:
+            nearest = closest_match(name, output_columns)
+            advice = (
+                f"did you mean {nearest!r}?" if nearest is not None else f"its columns are {', '.join(output_columns)}"
+            )
             yield key_path, f"the result of {panel.sql} has no column {name!r}; {advice}"

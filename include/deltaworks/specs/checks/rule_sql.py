@@ -26,10 +26,10 @@ def rule_errors(
         if not path.is_file():
             continue
         tables = {name: columns.get(name) for name in rule.reads}
-        answer, errors = read_sql_file(path, tables, spec, cache, purpose="rule")
+        output_columns, errors = read_sql_file(path, tables, spec, cache, purpose="rule")
         yield from errors
-        if answer is not None and not errors:
-            for key_path, text in _column_problems(rule, answer):
+        if output_columns is not None and not errors:
+            for key_path, text in _column_problems(rule, output_columns):
                 yield declaration.error_at(("rules", index, *key_path), text)
 
 
@@ -43,9 +43,11 @@ def required_columns(rule: RuleSpec) -> Iterator[tuple[KeyPath, str]]:
         yield ("samples",), SAMPLES
 
 
-def _column_problems(rule: RuleSpec, answer: Sequence[str]) -> Iterator[tuple[KeyPath, str]]:
+def _column_problems(rule: RuleSpec, output_columns: Sequence[str]) -> Iterator[tuple[KeyPath, str]]:
     for key_path, name in required_columns(rule):
-        if name not in answer:
-            nearest = closest_match(name, answer)
-            advice = f"did you mean {nearest!r}?" if nearest is not None else f"its columns are {', '.join(answer)}"
+        if name not in output_columns:
+            nearest = closest_match(name, output_columns)
+            advice = (
+                f"did you mean {nearest!r}?" if nearest is not None else f"its columns are {', '.join(output_columns)}"
+            )
             yield key_path, f"the result of {rule.sql} has no column {name!r}; {advice}"

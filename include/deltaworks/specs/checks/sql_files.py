@@ -40,7 +40,7 @@ def read_sql_file(
     from deltaworks.specs.checks.query_errors import check_query
 
     dialect = "spark" if purpose == "gold" else "duckdb"
-    answer, errors = check_query(path, sql, tables, spec, dialect=dialect)
+    output_columns, errors = check_query(path, sql, tables, spec, dialect=dialect)
     if purpose in ("panel", "rule") and not errors:
         from deltaworks.specs.checks.panel_bounds import time_bound_errors
 
@@ -50,5 +50,5 @@ def read_sql_file(
 
         errors = nondeterminism_errors(path, sql)
     if digest is not None and not errors:
-        cache.put(digest, answer)
-    return answer, errors
+        cache.put(digest, output_columns)
+    return output_columns, errors

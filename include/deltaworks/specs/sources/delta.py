@@ -40,7 +40,7 @@ class DeltaSourceSpec(Spec):
     format: Annotated[Literal["json"], CHANGES_FORMAT] = "json"
 
     @model_validator(mode="after")
-    def _one_table(self) -> Self:
+    def _check_table(self) -> Self:
         named = self.pipeline is not None and self.table is not None
         if named == (self.uri is not None) or (self.pipeline is None) != (self.table is None):
             raise ValueError("give either pipeline and table, or uri")

@@ -64,7 +64,7 @@ class KafkaSourceSpec(RecordSourceSpec):
     security: Annotated[KafkaSecuritySpec | None, NEXT_START] = None
 
     @model_validator(mode="after")
-    def _topics_are_names(self) -> Self:
+    def _check_topics(self) -> Self:
         for topic in self.topics:
             if not re.fullmatch(r"[a-zA-Z0-9._-]{1,249}", topic):
                 raise ValueError(f"{topic!r} is not a valid topic name")

@@ -129,7 +129,7 @@ def test_erasure_pages_are_not_cached(harness: ConsoleHarness) -> None:
 
 
 def test_a_damaged_erasure_summary_is_a_message(harness: ConsoleHarness) -> None:
-    harness.objects.put(f"{erasure_paths.privacy_control('players')}/erasures.json", b"{")
+    harness.objects.put(f"{erasure_paths.control_path('players')}/erasures.json", b"{")
     answer = harness.get("/erasures", by="dpo")
 
     assert answer.status_code == 200

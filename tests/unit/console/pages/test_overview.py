@@ -16,7 +16,7 @@ from deltaworks.control.clock import utc_now
 from deltaworks.control.collector_paths import collector_control
 from deltaworks.control.health.stop import StopFlag
 from deltaworks.control.records.collector import heartbeat_key
-from deltaworks.privacy.paths import privacy_control
+from deltaworks.privacy.paths import control_path
 from tests.console_harness import ConsoleHarness, ago, page_context, write_process_heartbeat
 from tests.noting_objects import NotingObjects
 from tests.unit.control.health.test_collectors import heartbeat_of as collector_beat
@@ -234,7 +234,7 @@ def test_collectors_are_checked_for_the_overview_and_not_for_a_stream_page(tmp_p
     beat = collector_beat(written_at=now.isoformat(), started_at=now.isoformat())
     objects.put(heartbeat_key("edge", "c" * 32), beat.encode())
     alone, _ = stream_report(page_context(catalog, objects, now=now), "shop")
-    read_for_stream = [objects.times_read(folder) for folder in (collector_control(""), privacy_control(""))]
+    read_for_stream = [objects.times_read(folder) for folder in (collector_control(""), control_path(""))]
     every, _ = visible_reports(page_context(catalog, objects, now=now + timedelta(hours=1)))
 
     assert alone is not None

@@ -188,7 +188,7 @@ def test_concurrent_creators_of_a_stored_key_get_the_same_key(tmp_path: Path) ->
 
     assert len(keys) == 1
     assert keys != {namespace_token_key(LocalKeyring(tmp_path / "keys"), lake, "contacts")}
-    stored = lake.get(paths.token_key("players"))
+    stored = lake.get(paths.token_key_path("players"))
     assert stored is not None
     assert keys.pop() not in stored.data
 
@@ -198,7 +198,7 @@ def test_a_key_of_a_day_is_destroyed_with_its_object(tmp_path: Path) -> None:
     key = unreadable_day_key(keyring, vault, "players", "2026-11-23")
 
     assert unreadable_day_key(keyring, vault, "players", "2026-11-23", create=False) == key
-    vault.delete(paths.day_key("players", "2026-11-23"))
+    vault.delete(paths.day_key_path("players", "2026-11-23"))
     with pytest.raises(ContractError) as refused:
         unreadable_day_key(keyring, vault, "players", "2026-11-23", create=False)
 

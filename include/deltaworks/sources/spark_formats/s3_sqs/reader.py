@@ -26,6 +26,7 @@ from deltaworks.control.objects import open_objects
 from deltaworks.events.reasons import RejectedEvent
 from deltaworks.sources.base import split_balanced
 from deltaworks.sources.objects.slices import MAX_BATCH_FILES, SliceLimits, retry_storage
+from deltaworks.sources.spark_formats.s3_sqs.file_quarantine import FileQuarantineTable, query_name, save_rejected
 from deltaworks.sources.spark_formats.s3_sqs.inferred_schema import NewColumnDetector, NewFieldsError, find_version
 from deltaworks.sources.spark_formats.s3_sqs.options import S3SqsOptions
 from deltaworks.sources.spark_formats.s3_sqs.query_relay import (
@@ -36,7 +37,6 @@ from deltaworks.sources.spark_formats.s3_sqs.query_relay import (
     open_log,
 )
 from deltaworks.sources.spark_formats.s3_sqs.rows import RowReader
-from deltaworks.sources.spark_formats.s3_sqs.unprocessed_files import FileQuarantineTable, query_name, save_rejected
 from deltaworks.specs.storage import resolved_variables, set_missing_variables
 from deltaworks.tables.lake import Lake
 
