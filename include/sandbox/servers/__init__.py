@@ -1,1 +1,1 @@
-"""The servers of the stack: moto corrected where it differs from AWS, s3proxy, a Kafka broker, a fault proxy."""
+"""Servers of the embedded stack: moto with corrections, s3proxy, a Kafka broker, and a fault-injecting proxy."""

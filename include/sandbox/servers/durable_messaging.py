@@ -1,11 +1,11 @@
-"""Queues, topics and streams of moto that outlive its process: kept in a journal as they change, put back at a start.
+"""Persists moto's queues, topics and streams in a journal, and restores them when the process starts.
 
-Messages and records are kept before anybody can receive them, and dropped once they were deleted or have expired. So a
-process that is killed loses none; a message whose deletion it did not get to note is delivered once more, as SQS may
-do at any time. How often a message was received, and who holds it, is forgotten: it can be received at once.
+A message or record is written before a consumer can receive it, and removed when it is deleted or expires. So a killed
+process loses none. If the process ends before a deletion is written, the message is delivered again, as SQS may do.
+Receive counts and visibility timeouts are not stored, so restored messages are visible immediately.
 
-What is declared (queues, topics, subscriptions, streams with their shards and consumers) is kept as a whole after each
-request that may have changed it.
+Declarations (queues, topics, subscriptions, streams with shards and consumers) are written completely after each
+request that may have changed them.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from sandbox.servers.moto_kinesis import LOCK
 ACCOUNT = "123456789012"
 _MARK = "_deltaworks_lasting"
 _SERVICE = re.compile(r"/(sqs|sns|kinesis)/aws4_request")
-#: What moves messages and records, and declares nothing.
+#: Requests that move messages or records without changing a declaration.
 _DATA = frozenset(
     {"SendMessage", "SendMessageBatch", "ReceiveMessage", "DeleteMessage", "DeleteMessageBatch", "PurgeQueue"}
     | {"ChangeMessageVisibility", "ChangeMessageVisibilityBatch", "PutRecord", "PutRecords", "SubscribeToShard"}
@@ -52,7 +52,7 @@ _SHARD_FIELDS = ("_shard_id", "starting_hash", "ending_hash", "parent", "adjacen
 
 
 def persist_messages(journal: LandingJournal) -> None:
-    """Put back what the journal has, and keep in it what changes from now on. Once in a process, before it serves."""
+    """Restores the journal's content into moto and persists later changes. Call it once per process, before serving."""
     _restore_queues(journal)
     _restore_topics(journal)
     _restore_streams(journal)
@@ -60,7 +60,7 @@ def persist_messages(journal: LandingJournal) -> None:
 
 
 def persist_declarations(journal: LandingJournal, service: str) -> None:
-    """Keep what is declared of a service (`sqs`, `sns`, `kinesis`) as it is now."""
+    """Writes all current declarations of a service (`sqs`, `sns` or `kinesis`) to the journal."""
     match service:
         case "sqs":
             journal.declare_all("queue", {queue.queue_arn: _describe_queue(queue) for queue in _queues()})
@@ -76,14 +76,14 @@ def persist_declarations(journal: LandingJournal, service: str) -> None:
 
 
 class DurableDeclarations:
-    """An application before moto's that keeps what is declared, once a request that may have changed it is answered."""
+    """WSGI middleware for moto that persists a service's declarations after each request that may have changed them."""
 
     def __init__(self, moto: Any, journal: LandingJournal) -> None:
         self._moto = moto
         self._journal = journal
 
     def __call__(self, environ: dict[str, Any], respond: Any) -> Iterable[bytes]:
-        """Answer one request."""
+        """Handles one request."""
         signed = _SERVICE.search(environ.get("HTTP_AUTHORIZATION", ""))
         if signed is None or _is_read_only(environ):
             return cast(Iterable[bytes], self._moto(environ, respond))
@@ -93,7 +93,7 @@ class DurableDeclarations:
 
 
 def _is_read_only(environ: dict[str, Any]) -> bool:
-    """Whether a request declares nothing. One that does not name its action in the head may do so."""
+    """Returns whether a request certainly changes no declaration. False if its headers do not name the action."""
     action = str(environ.get("HTTP_X_AMZ_TARGET", "")).rpartition(".")[2]
     return action in _DATA or action.startswith(("Get", "List", "Describe"))
 
@@ -129,7 +129,7 @@ def _restore_queues(journal: LandingJournal) -> None:
                 journal.delete_message(message_id)
             else:
                 queue._messages.append(_message(message_id, fields))
-    # Once all of them are there: a queue may be declared before the one that takes its dead letters.
+    # Only after all queues exist, because a queue may be declared before its dead-letter queue.
     for arn, content in declared.items():
         if content["redrive"]:
             backend = sqs_backends[ACCOUNT][arn.split(":")[3]]
@@ -168,7 +168,7 @@ def _describe_stream(stream: Any) -> dict[str, Any]:
     return {
         **_fields(stream, _STREAM_FIELDS),
         "created_at": stream.creation_datetime.timestamp(),
-        # As text: JSON readers would lose digits of their 128-bit bounds.
+        # As text, because JSON readers would lose digits of the 128-bit hash key bounds.
         "shards": [
             {
                 name: str(value) if isinstance(value, int) and not isinstance(value, bool) else value
@@ -192,7 +192,7 @@ def _restore_streams(journal: LandingJournal) -> None:
         journal.delete_records(arn, before=unix_time() - stream.retention_period_hours * 3600)
         for shard_id, number, created_at, fields in journal.records(arn):
             stream.shards[shard_id].records[number] = _record(number, created_at, fields)
-    # Ahead of every number there ever was, of records that have expired too: consumers continue behind their last one.
+    # Larger than every earlier number, expired records included, because consumers continue after their last number.
     since_1970 = int(time.time() * 1_000_000) * moto_kinesis._STEP
     moto_kinesis._numbers = itertools.count(moto_kinesis._FIRST_NUMBER + since_1970, moto_kinesis._STEP)
 
@@ -217,11 +217,11 @@ def _record(number: int, created_at: float, fields: dict[str, Any]) -> Any:
 
 
 def _time(seconds: float) -> datetime:
-    # Without a zone, as moto has all its times.
+    # Without a time zone, like all of moto's times.
     return datetime.fromtimestamp(seconds, UTC).replace(tzinfo=None)
 
 
-# -- what changes ----------------------------------------------------------------------------------------------------
+# -- changes -----------------------------------------------------------------------------------------------------------
 
 
 def _patch_messaging(journal: LandingJournal) -> None:
@@ -233,7 +233,7 @@ def _patch_messaging(journal: LandingJournal) -> None:
     def add_message(queue: Any, message: Any) -> None:
         journal.store_message(queue.queue_arn, message.id, _fields(message, _MESSAGE_FIELDS))
         add(queue, message)
-        # A queue in order takes no second message of one deduplication id.
+        # A FIFO queue drops a second message with the same deduplication id.
         if queue.fifo_queue and message not in queue._messages:
             journal.delete_message(message.id)
 

@@ -1,9 +1,9 @@
-"""S3 before a store that lasts: objects lie there, and moto, which knows buckets and topics, announces them.
+"""An S3 endpoint that stores objects in a durable store, while moto handles buckets and event notifications.
 
-Requests about objects are signed anew and passed on; those about buckets and their settings stay with moto and are kept
-in the journal, which makes them again at the next start. An object is announced once the store has it and before its
-producer is answered. The intention is in the journal before the object is put, so an end in between costs no
-announcement: the next start announces what has arrived. Announcements come at least once, as those of S3 do.
+Object requests are signed again and forwarded to the store. Bucket requests go to moto and are written to the journal,
+from which buckets are recreated at the next start. An object's notification is published after the store has the object
+and before the client gets its response. The pending notification is written to the journal before the object is put, so
+a crash loses none: the next start publishes it. Notifications are delivered at least once, like those of S3.
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ WsgiApp = Callable[[Environ, Respond], Iterable[bytes]]
 
 _S3 = re.compile(r"/s3/aws4_request")
 _AUTH_QUERY = "X-Amz-"
-#: Made for this hop alone, or anew for the next.
+#: Headers of a single connection; new ones are computed for the store.
 _HOP = {"host", "authorization", "connection", "content-length", "transfer-encoding", "expect", "date"}
 _HOP |= {"x-amz-date", "x-amz-content-sha256", "x-amz-security-token", "x-amz-decoded-content-length", "x-amz-trailer"}
 _ANSWER_HOP = {"connection", "transfer-encoding", "keep-alive", "server", "date"}
-#: Requests about a bucket that are about its objects.
+#: Query parameters of bucket requests that the store answers.
 _OF_OBJECTS = {"list-type", "delete", "uploads", "prefix", "delimiter", "marker", "max-keys", "start-after"}
 _OK = range(200, 300)
 _RETRY_SECONDS = 0.5
@@ -53,7 +53,7 @@ _RETRY_SECONDS = 0.5
 
 @dataclass(frozen=True, slots=True)
 class _Target:
-    """What a request is about: bucket, key as it is written in the address, and the query."""
+    """The target of a request: bucket, URL-encoded key, and query. `address` is path and query without signature."""
 
     bucket: str
     key: str
@@ -68,19 +68,19 @@ class _Target:
             pairs = [(name, value) for name, value in pairs if not name.startswith(_AUTH_QUERY)]
             query = urlencode(pairs)
         bucket, _, key = path.lstrip("/").partition("/")
-        # Some clients name the operation in the query, which decides nothing.
+        # Some clients add `x-id` with the operation's name, which does not affect routing.
         decides = {name: value for name, value in pairs if name != "x-id"}
         return cls(bucket, key, decides, path + (f"?{query}" if query else ""))
 
     def is_about_objects(self, method: str) -> bool:
-        """Whether the store answers it, and not moto."""
+        """Returns whether the store answers the request instead of moto."""
         if self.key:
             return True
         listing = method == "GET" and (not self.query or bool(_OF_OBJECTS & self.query.keys()))
         return bool(self.bucket) and (listing or (method == "POST" and "delete" in self.query))
 
     def created(self, method: str, headers: dict[str, str]) -> S3NotificationEvent | None:
-        """What to call it where it creates an object."""
+        """Returns the notification event of a request that creates an object; None for other requests."""
         if method == "POST" and "uploadId" in self.query:
             return S3NotificationEvent.OBJECT_CREATED_COMPLETE_MULTIPART_UPLOAD_EVENT
         if method != "PUT" or not self.key or self.query:
@@ -90,7 +90,7 @@ class _Target:
 
 
 class DurableObjects:
-    """The application in front of moto's. Its threads share it."""
+    """WSGI application in front of moto. Thread-safe."""
 
     def __init__(self, moto: WsgiApp, *, store: ObjectStoreAddress, journal: LandingJournal) -> None:
         self._moto = moto
@@ -102,7 +102,7 @@ class DurableObjects:
         threading.Thread(target=self._announce_pending_items, daemon=True).start()
 
     def __call__(self, environ: Environ, respond: Respond) -> Iterable[bytes]:
-        """Answer one request."""
+        """Handles one request."""
         method, target = str(environ["REQUEST_METHOD"]), _Target.from_environ(environ)
         signed = f"{environ.get('HTTP_AUTHORIZATION', '')}?{environ.get('QUERY_STRING', '').replace('%2F', '/')}"
         if not _S3.search(signed):
@@ -110,7 +110,7 @@ class DurableObjects:
         if self._is_denied(target, environ):
             return _respond_error("403 Forbidden", "AccessDenied", "This is no object that landed.", method, respond)
         try:
-            # Of a bucket that is not there moto says so, or makes it.
+            # For a missing bucket moto creates it or responds with the error.
             if target.bucket not in s3_backends[ACCOUNT]["aws"].buckets or not target.is_about_objects(method):
                 return self._handle_bucket(method, target, environ, respond)
             body, headers = _content(environ)
@@ -126,11 +126,9 @@ class DurableObjects:
 
     @staticmethod
     def _is_denied(target: _Target, environ: Environ) -> bool:
-        """Whether a request is or could be about the lake or the vault, which ask for keys of their own.
+        """Returns whether a request could reach the lake or the vault, whose keys this endpoint does not verify.
 
-        Here nobody's are checked.
-
-        A key that climbs out of its bucket could end in another one of the same store.
+        Keys with `.` or `..` segments are denied too, because they could escape their bucket in the store.
         """
         source = unquote(str(environ.get("HTTP_X_AMZ_COPY_SOURCE", "")))
         places = [unquote(f"{target.bucket}/{target.key}"), source.lstrip("/").partition("?")[0]]
@@ -141,17 +139,21 @@ class DurableObjects:
         )
 
     def announce_pending(self) -> None:
-        """Announce, beside other requests, what was being put when the process ended."""
+        """Publishes, in the background, notifications that were pending when the process ended."""
         for item in self._journal.pending():
             self._unannounced.put(item)
 
     def close(self) -> None:
-        """Stop waiting for the store."""
+        """Stops background publishing and closes connections to the store."""
         self._ended.set()
         self._pool.clear()
 
     def recreate_buckets(self, endpoint: str) -> None:
-        """Make the buckets and settings that the journal has, at moto's own address; topics and queues are there."""
+        """Recreates the journal's buckets and their settings in moto. Their topics and queues must exist.
+
+        Args:
+            endpoint: moto's own address, not that of this application.
+        """
         for kept in self._journal.declarations("bucket").values():
             answer = self._pool.request("PUT", endpoint + kept["address"], headers=kept["headers"], body=kept["body"])
             if answer.status not in _OK:
@@ -191,20 +193,21 @@ class DurableObjects:
         try:
             answer = self._ask(method, target.address, headers, body)
             content = answer.read(decode_content=False)
-            # The answer to a completed upload may say with 200 that it failed.
+            # A completed multipart upload can fail with status 200 and an error body.
             if answer.status in _OK and not content.lstrip().startswith(b"<Error"):
                 self._announce(item)
             else:
                 self._journal.delete_pending(number)
         except urllib3.exceptions.HTTPError:
-            # The store may have it all the same: its producer, told to put it again, then hears that it is there.
+            # The store may have the object although it did not respond, so its notification is retried in the
+            # background.
             self._unannounced.put(item)
             raise
         respond(f"{answer.status} {answer.reason}", _answer_headers(answer, length=len(content)))
         return [content]
 
     def _announce_pending_items(self) -> None:
-        """In a thread of its own; waits for the store, however long."""
+        """Publishes queued notifications, in a thread; waits for the store without limit."""
         while not self._ended.is_set():
             item = self._unannounced.get()
             while not self._ended.is_set():
@@ -216,9 +219,9 @@ class DurableObjects:
                     break
 
     def _announce(self, item: Announcement) -> None:
-        """Announce an object as its bucket is set up to, if it is there, and note that this is done."""
+        """Publishes the notification of an object if it exists, and removes it from the journal."""
         there = self._ask("HEAD", f"/{item.bucket}/{item.key}", {}, b"")
-        # Released unread, the connection would be taken by another request and fail that: its answer counts as open.
+        # Read completely, because a pooled connection with an unread response would fail the next request.
         there.drain_conn()
         if there.status in _OK:
             self._publish(item, size=int(there.headers["Content-Length"]), etag=there.headers["ETag"])
@@ -230,7 +233,7 @@ class DurableObjects:
             return
         key = SimpleNamespace(name=unquote(item.key), size=size, etag=etag)
         event = S3NotificationEvent(item.event)
-        # Not by moto's own way, which takes a topic that refuses for one that was told.
+        # Not moto's own function, which ignores failures of a topic.
         for topic in bucket.notification_configuration.topic:
             if topic.matches(event, key.name):
                 message = json.dumps(_get_s3_event(event, bucket, key, topic.id))
@@ -241,12 +244,12 @@ class DurableObjects:
                 sqs_backends[ACCOUNT][queue.arn.split(":")[3]].send_message(queue.arn.split(":")[5], message)
 
     def _ask(self, method: str, address: str, headers: dict[str, str], body: bytes) -> urllib3.BaseHTTPResponse:
-        """The store's answer, whose body is not read yet."""
+        """Sends a signed request to the store; returns the response with its body unread."""
         url = self._store.endpoint + address
         request = AWSRequest(method=method, url=url, headers=headers, data=body)
         keys = Credentials(self._store.access_key, self._store.secret_key)
         S3SigV4Auth(keys, "s3", self._store.region).add_auth(request)
-        # An empty body has a length too: without it a store waits for one.
+        # Set for an empty body too; otherwise a store waits for the body.
         sent = dict(request.headers.items()) | ({"Content-Length": str(len(body))} if method in ("PUT", "POST") else {})
         return self._pool.request(
             method, url, body=body, headers=sent, preload_content=False, redirect=False, decode_content=False
@@ -254,7 +257,7 @@ class DurableObjects:
 
 
 def _read(environ: Environ) -> bytes:
-    """The body of a request: as long as its head says, or to the end where it is chunked."""
+    """Reads a request body: `Content-Length` bytes, or to the end if it is chunked."""
     stream = environ["wsgi.input"]
     length = environ.get("CONTENT_LENGTH")
     if length:
@@ -263,7 +266,7 @@ def _read(environ: Environ) -> bytes:
 
 
 def _content(environ: Environ) -> tuple[bytes, dict[str, str]]:
-    """The body that is meant, and the headers that go with it."""
+    """Returns the decoded body, and the headers to forward with it."""
     headers = {
         name.removeprefix("HTTP_").replace("_", "-").lower(): str(value)
         for name, value in environ.items()
@@ -280,7 +283,7 @@ def _content(environ: Environ) -> tuple[bytes, dict[str, str]]:
 
 
 def _decode_chunked(body: bytes) -> bytes:
-    """What AWS' clients have packed into signed chunks, whose trailers are of the packing."""
+    """Decodes a body in AWS's signed chunks; drops trailers."""
     parts = []
     while body:
         head, _, rest = body.partition(b"\r\n")

@@ -1,8 +1,8 @@
-"""A proxy before an HTTP server that makes chosen requests fail the way networks and servers do.
+"""A proxy in front of an HTTP server that injects failures of networks and servers into selected requests.
 
-The fault that matters most is the lost reply: the server has acted, and the client does not learn it. Whoever
-writes must then neither lose nor double what it wrote. Faults are chosen by method and path, every n-th time or
-with a seeded probability, so that a run can be repeated.
+The most important fault is the lost reply: the server executed the request, but the client gets no response. A correct
+writer then neither loses nor duplicates data. Faults are selected by method and path, for every n-th request or with a
+seeded probability, so runs are repeatable.
 """
 
 from __future__ import annotations
@@ -31,23 +31,23 @@ _UNAVAILABLE = (
 
 
 class Action(StrEnum):
-    """What happens to a chosen request."""
+    """The failure of a selected request."""
 
-    LOSE_REPLY = "lose_reply"  # the server acts, then the connection is cut instead of answered
+    LOSE_REPLY = "lose_reply"  # the server executes the request; the connection is closed without a response
     UNAVAILABLE = "unavailable"  # 503 Slow Down; the server never sees the request
-    DELAY = "delay"  # the request reaches the server late
-    REFUSE = "refuse"  # an error with a chosen status and code; the server never sees the request
-    CUT_SHORT = "cut_short"  # the server acts; half of its answer's body arrives, then the connection is cut
-    FAIL_ENTRIES = "fail_entries"  # half of a batch call's entries fail, and the server never sees those
+    DELAY = "delay"  # the request is forwarded after a delay
+    REFUSE = "refuse"  # an error with the fault's status and code; the server never sees the request
+    CUT_SHORT = "cut_short"  # the server executes the request; the connection is closed after half of the response body
+    FAIL_ENTRIES = "fail_entries"  # half of a batch request's entries fail; the server sees only the others
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fault:
-    """One rule: requests whose method and path (with query) match the patterns, every n-th and by probability, but
-    no more than `times` of them.
+    """A rule that selects requests by patterns for method and path (with query).
 
-    `operation` is matched against the operation of a request of AWS' JSON protocol, such as ReceiveMessage; others have
-    none. `status` and `code` are those of a refusal.
+    It applies to every n-th matching request with `probability`, at most `times` times. `operation` is matched against
+    the operation of AWS's JSON protocol, such as ReceiveMessage; it is empty for other requests. `status` and `code`
+    are those of the response for `REFUSE`.
     """
 
     action: Action
@@ -64,7 +64,7 @@ class Fault:
 
 @dataclass(frozen=True, slots=True)
 class Incident:
-    """A fault that happened. `status` is the server's answer the client never saw, 0 where there was none."""
+    """An injected fault. `status` is the server's response that the client did not get; 0 without a response."""
 
     action: Action
     method: str
@@ -74,13 +74,14 @@ class Incident:
 
     @property
     def is_lost_reply(self) -> bool:
-        """Whether the server executed the request and the client got no answer."""
+        """Returns whether the server executed the request and the client got no response."""
         return self.action is Action.LOSE_REPLY and self.status in _HTTP_OK
 
 
 @dataclass(slots=True)
 class FaultProxy:
-    """A running proxy: its address, the faults it makes from now on, and those it has made."""
+    """A running proxy: its address, the rules for the next requests (`faults`), and the injected faults
+    (`incidents`)."""
 
     endpoint: str
     upstream: tuple[str, int]
@@ -92,7 +93,7 @@ class FaultProxy:
     _serving: set[asyncio.Task[None] | None] = field(default_factory=set)
 
     def choose(self, method: str, path: str, operation: str = "") -> Fault | None:
-        """The fault for the next request, if any; the first matching rule decides."""
+        """Returns the fault to inject into the next request; None if there is none. The first matching rule decides."""
         for fault in self.faults:
             if not re.fullmatch(fault.operation, operation):
                 continue
@@ -104,8 +105,8 @@ class FaultProxy:
         return None
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Answer one client's connection until either side ends it."""
-        # A client that is killed leaves nobody else to hold the task while the server answers.
+        """Serves one client connection until client or server closes it."""
+        # Holds a reference: after its client is killed, nothing else refers to the task while the server responds.
         task = asyncio.current_task()
         self._serving.add(task)
         server = _UpstreamConnection(*self.upstream)
@@ -127,7 +128,7 @@ class FaultProxy:
             server.close()
 
     async def _answer(self, server: _UpstreamConnection, head: bytes, body: bytes) -> tuple[bytes, bool]:
-        """What the client gets, and whether its connection lives on after it."""
+        """Returns the response for the client, and whether its connection stays open."""
         method, path = head.split(b" ", 2)[:2]
         fault = self.choose(method.decode(), path.decode(), operation_of(head))
         if fault is None:
@@ -154,26 +155,26 @@ class FaultProxy:
 
 
 class _UpstreamConnection:
-    """The connection to the server behind, opened when it is first needed."""
+    """A connection to the server, opened for the first request."""
 
     def __init__(self, host: str, port: int) -> None:
         self._address = (host, port)
         self._streams: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
 
     async def ask(self, head: bytes, body: bytes) -> bytes:
-        """The server's answer, whole."""
+        """Forwards a request and returns the complete response."""
         if self._streams is None:
             self._streams = await asyncio.open_connection(*self._address, limit=_MAX_HEAD_BYTES)
         reader, writer = self._streams
         writer.write(head + body)
         answer = await _read_answer(reader, head.split(b" ", 1)[0])
         if _CLOSED.search(answer.partition(b"\r\n\r\n")[0]):
-            # A client that the proxy answers keeps its connection, and sends its next request over it.
+            # The client's connection stays open, so its next request needs a new upstream connection.
             self.close()
         return answer
 
     def close(self) -> None:
-        """Close the connection."""
+        """Closes the connection."""
         if self._streams is not None:
             self._streams[1].close()
             self._streams = None
@@ -182,14 +183,14 @@ class _UpstreamConnection:
 async def _read_request(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> tuple[bytes, bytes]:
     head = await reader.readuntil(b"\r\n\r\n")
     if re.search(rb"\r\nexpect: *100-continue", head, re.IGNORECASE):
-        # Answered here: the server gets the request whole, so that its answer is whole too.
+        # Answered here, because the proxy forwards only complete requests.
         writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
         head = re.sub(rb"\r\nexpect: *100-continue", b"", head, flags=re.IGNORECASE)
     return head, await _read_body(reader, head)
 
 
 def _without_head_body(method: bytes, answer: bytes) -> bytes:
-    """An answer to HEAD has no body: it would be read as the beginning of the connection's next answer."""
+    """Removes the body from a response to HEAD; clients would read it as the start of the next response."""
     end = answer.index(b"\r\n\r\n") + 4
     return answer[:end] if method == b"HEAD" else answer
 
@@ -222,9 +223,9 @@ def _status(answer: bytes) -> int:
 
 @contextmanager
 def running_fault_proxy(upstream: str, *, faults: Sequence[Fault] = (), seed: int = 0) -> Iterator[FaultProxy]:
-    """Run a proxy before `upstream` (http://host:port) in a thread while the block runs.
+    """Runs a proxy in front of `upstream` (http://host:port) in a thread during the block.
 
-    `faults` of the yielded proxy can be replaced at any time and counts for the next request.
+    `faults` of the yielded proxy can be replaced at any time and apply from the next request on.
     """
     target = urlparse(upstream)
     proxy = FaultProxy("", (target.hostname or HOST, target.port or 80), faults, seed, _random=random.Random(seed))

@@ -1,7 +1,7 @@
-"""Answers that a fault proxy gives in a server's place, in the form that AWS' own clients understand.
+"""Responses that a fault proxy sends instead of a server, in the format that AWS clients expect.
 
-Services of the JSON protocol (SQS, Kinesis) name the operation in a header and answer errors as JSON; S3 answers
-XML. A batch call of SQS succeeds as a whole while single entries of it fail.
+Services with the JSON protocol (SQS, Kinesis) name the operation in a header and return errors as JSON; S3 returns XML.
+An SQS batch request can succeed with failed entries.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ _REASONS = {
 
 
 def operation_of(head: bytes) -> str:
-    """The operation that a request of the JSON protocol names; empty for any other."""
+    """Returns the operation of a JSON protocol request; empty for other requests."""
     target = _TARGET.search(head)
     return target[1].decode().strip() if target else ""
 
 
 def error_response(head: bytes, *, status: int, code: str) -> bytes:
-    """An error in the protocol of the request; its server has not seen it."""
+    """Returns an error response in the protocol of the request."""
     message = "refused by a fault proxy"
     if operation_of(head):
         kind, body = "application/x-amz-json-1.0", json.dumps({"__type": code, "message": message})
@@ -39,13 +39,18 @@ def error_response(head: bytes, *, status: int, code: str) -> bytes:
 
 
 def truncated_response(answer: bytes) -> bytes:
-    """The head of an answer, which promises all of its body, and the first half of that."""
+    """Returns the response with its original head and the first half of its body."""
     head, _, body = answer.partition(b"\r\n\r\n")
     return head + b"\r\n\r\n" + body[: len(body) // 2]
 
 
 def drop_entries(head: bytes, body: bytes) -> tuple[bytes, bytes, list[dict[str, Any]]]:
-    """A batch call without the first half of its entries, and those, failed by the server; no body if none is left."""
+    """Removes the first half of the entries from a batch request.
+
+    Returns:
+        Head and body of the remaining request, and the removed entries as failures. The body is empty if no entry
+            remains.
+    """
     request = json.loads(body)
     entries = request["Entries"]
     spared = entries[(len(entries) + 1) // 2 :]
@@ -58,7 +63,7 @@ def drop_entries(head: bytes, body: bytes) -> tuple[bytes, bytes, list[dict[str,
 
 
 def fail_entries(answer: bytes | None, failed: list[dict[str, Any]]) -> bytes:
-    """The server's answer to the other entries, with those that failed."""
+    """Adds failed entries to the server's response. `answer` is None if the server got no request."""
     body = answer.partition(b"\r\n\r\n")[2] if answer is not None else b"{}"
     response = json.loads(body)
     response["Failed"] = [*(response.get("Failed") or []), *failed]

@@ -1,4 +1,4 @@
-"""A Kafka broker of one process (KRaft), for the embedded stack and for tests against a real one."""
+"""A single-process Kafka broker (KRaft) for the embedded stack and for tests."""
 
 from __future__ import annotations
 
@@ -35,20 +35,20 @@ _ANSWER_SECONDS = 20.0
 
 @dataclass(frozen=True, slots=True)
 class BrokerLogin:
-    """A user of the broker's SASL listener."""
+    """User and password for the broker's SASL listener."""
 
     username: str
     password: str
 
     @classmethod
     def generate(cls) -> BrokerLogin:
-        """A login with a new password."""
+        """Returns a login with a random password."""
         return cls("telemetry", secrets.token_urlsafe(18))
 
 
 @dataclass(frozen=True, slots=True)
 class BrokerCommand:
-    """What runs the broker: `format_argv` once before, which leaves a formatted folder as it is, then `argv`."""
+    """The commands that run a broker. `format_argv` runs once before `argv`; it keeps a formatted folder unchanged."""
 
     argv: tuple[str, ...]
     format_argv: tuple[str, ...]
@@ -56,7 +56,7 @@ class BrokerCommand:
     properties_file: Path
 
     def prepare(self) -> None:
-        """Write the configuration, for its owner only, and format the folder.
+        """Writes the configuration, readable by its owner only, and formats the data folder.
 
         Raises:
             TransientError: BROKER_DOWN, the folder cannot be formatted.
@@ -69,14 +69,14 @@ class BrokerCommand:
 
 @dataclass(frozen=True, slots=True)
 class BrokerAddress:
-    """How clients reach a running broker: in plain text, and with a login where it has one."""
+    """Addresses of a running broker: in plain text, and with `login` if it has a SASL listener."""
 
     bootstrap: str
     sasl_bootstrap: str | None = None
     login: BrokerLogin | None = None
 
     def client_options(self) -> dict[str, str]:
-        """The settings of a librdkafka client."""
+        """Returns the settings of a librdkafka client."""
         return {"bootstrap.servers": self.bootstrap, "log_level": "0"}
 
 
@@ -91,11 +91,11 @@ def broker_command(
     settings: Mapping[str, str] | None = None,
     progress: Callable[[str], None] = ignore_progress,
 ) -> BrokerCommand:
-    """The command that keeps its topics in `directory`.
+    """Returns the command of a broker that stores its topics in `directory`.
 
     Args:
         sasl_port: port of a second listener that requires `login` by SCRAM.
-        settings: further settings of the broker, which override ours.
+        settings: additional broker settings, which override the defaults here.
     """
     listeners = {"PLAINTEXT": port, "CONTROLLER": controller_port} | (
         {"SASL_PLAINTEXT": sasl_port} if sasl_port else {}
@@ -116,7 +116,7 @@ def broker_command(
         "offsets.topic.replication.factor": "1",
         "transaction.state.log.replication.factor": "1",
         "transaction.state.log.min.isr": "1",
-        # One broker for one machine: the default of 50 partitions each costs seconds and files.
+        # The default of 50 partitions takes seconds and many files, without a benefit for a single broker.
         "offsets.topic.num.partitions": "1",
         "transaction.state.log.num.partitions": "1",
         "group.initial.rebalance.delay.ms": "0",
@@ -133,7 +133,7 @@ def broker_command(
     jvm = (java, f"-Xmx{_HEAP}", "-XX:TieredStopAtLevel=1", "-cp", class_path)
     user = ("--add-scram", f"{MECHANISM}=[name={login.username},password={login.password}]") if login else ()
     cluster = urlsafe_b64encode(uuid.uuid5(uuid.NAMESPACE_URL, str(directory)).bytes).decode().rstrip("=")
-    # With `=`, since an id that begins with a dash would be taken for an option.
+    # With `=`, because an id that begins with a dash would be parsed as an option.
     storage = ("format", "--ignore-formatted", f"--cluster-id={cluster}", "-c", str(properties_file), *user)
     return BrokerCommand(
         argv=(*jvm, "kafka.Kafka", str(properties_file)),
@@ -144,7 +144,7 @@ def broker_command(
 
 
 class RunningBroker:
-    """A broker that a test can end and start again; its topics outlive that."""
+    """A broker that a test can stop and restart; its topics are kept."""
 
     def __init__(self, command: BrokerCommand, address: BrokerAddress, output: Path) -> None:
         self.address = address
@@ -153,10 +153,10 @@ class RunningBroker:
         self._process: subprocess.Popen[Any] | None = None
 
     def start(self) -> None:
-        """Start it and wait until it answers.
+        """Starts the broker and waits until it accepts connections.
 
         Raises:
-            TransientError: BROKER_DOWN, with the end of its output.
+            TransientError: BROKER_DOWN, with the end of the broker's output.
         """
         with self._output.open("a") as output:
             self._process = subprocess.Popen(
@@ -172,14 +172,14 @@ class RunningBroker:
             time.sleep(0.2)
 
     def kill(self) -> None:
-        """Kill it, as the failure of its machine does."""
+        """Kills the broker, like a machine failure."""
         if self._process is not None:
             self._process.kill()
             self._process.wait()
             self._process = None
 
     def stop(self) -> None:
-        """End it in an orderly way."""
+        """Stops the broker gracefully."""
         if self._process is not None:
             end_process(self._process)
             self._process = None
@@ -189,7 +189,7 @@ class RunningBroker:
 def running_broker(
     directory: Path, *, login: BrokerLogin | None = None, settings: Mapping[str, str] | None = None
 ) -> Iterator[RunningBroker]:
-    """A broker while the block runs.
+    """Runs a broker during the block.
 
     Raises:
         TransientError: BROKER_DOWN.
@@ -217,7 +217,7 @@ def running_broker(
 
 
 def is_reachable(bootstrap: str) -> bool:
-    """Whether somebody accepts connections there: a broker does once it can serve."""
+    """Returns whether a server accepts connections at the address. A broker does so once it can serve requests."""
     host, _, port = bootstrap.rpartition(":")
     try:
         with socket.create_connection((host, int(port)), timeout=1):
@@ -227,7 +227,7 @@ def is_reachable(bootstrap: str) -> bool:
 
 
 def is_serving(bootstrap: str) -> bool:
-    """Whether a broker there answers a request within two seconds: one that hangs still accepts connections."""
+    """Returns whether a broker responds within two seconds. A hanging broker still accepts connections."""
     from confluent_kafka import KafkaException
 
     try:
@@ -238,10 +238,10 @@ def is_serving(bootstrap: str) -> bool:
 
 
 def create_topics(bootstrap: str, topics: Collection[str]) -> tuple[str, ...]:
-    """Create the topics that are not there, of two partitions each.
+    """Creates missing topics, with two partitions each.
 
     Returns:
-        Those that were created.
+        The created topics.
 
     Raises:
         TransientError: BROKER_DOWN.

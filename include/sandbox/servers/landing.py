@@ -1,6 +1,6 @@
-"""The landing side as AWS wires it: a bucket that announces its objects through SNS to a queue.
+"""Creates the landing resources as on AWS: a bucket that publishes object notifications through SNS to an SQS queue.
 
-Also reads the server's own record of requests, which proves that nobody listed the bucket.
+Also counts list requests in the server's request log; tests use it to prove that nothing lists the bucket.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from botocore.exceptions import BotoCoreError, ClientError
 from deltaworks.control.aws_sessions import aws_session
 
 LAKE_BUCKET = "deltaworks-lake"
-#: What tokens stand for, sealed; apart from the lake.
+#: Encrypted original values of tokens, separate from the lake.
 VAULT_BUCKET = "deltaworks-vault"
 LANDING_BUCKET = "deltaworks-landing"
 LANDING_TOPIC = "deltaworks-landing"
 LANDING_QUEUE = "deltaworks-landing"
 LANDING_DEAD_QUEUE = "deltaworks-landing-dead"
-#: Where the feed of games delivers to; the shop that would read it is not part of the stack.
+#: Target of the feed of pipeline `games`. Its consumer, a shop, is not part of the stack.
 OFFERS_QUEUE = "deltaworks-offers"
 MAX_RECEIVES = 5
 _ACCOUNT = "123456789012"
-# A GET of a bucket with one of these reads the bucket's settings; any other one lists objects.
+# A GET of a bucket with one of these parameters reads its settings; without one it lists objects.
 _SUBRESOURCES = frozenset(
     {"acl", "cors", "encryption", "lifecycle", "location", "logging", "notification", "policy", "tagging"}
     | {"accelerate", "object-lock", "publicAccessBlock", "replication", "uploads", "versioning", "website"}
@@ -40,20 +40,20 @@ _REQUEST = re.compile(r"^(?P<at>\S+) (?P<method>[A-Z]+) (?P<host>\S+) (?P<target
 
 @dataclass(frozen=True, slots=True)
 class LandingQueues:
-    """Where the announcements of new objects arrive, and the queue of those that could not be handled."""
+    """The queue of object notifications, and its dead-letter queue."""
 
     queue_url: str
     dead_letter_url: str
 
 
 def queue_url(endpoint: str, queue: str = LANDING_QUEUE) -> str:
-    """The address of a queue on the embedded server."""
+    """Returns the URL of a queue on the embedded server."""
     return f"{endpoint}/{_ACCOUNT}/{queue}"
 
 
 def landing_client(service: str, *, endpoint: str, access_key: str, secret_key: str, region: str = "us-east-1") -> Any:
-    """A boto3 client of the landing side."""
-    # The stubs know each service by its literal name; this one is chosen at run time.
+    """Creates a boto3 client for the embedded AWS services."""
+    # The type stubs need a literal service name, but here it is chosen at run time.
     session: Any = aws_session()
     return session.client(
         service,
@@ -68,9 +68,9 @@ def landing_client(service: str, *, endpoint: str, access_key: str, secret_key: 
 
 
 def wire_landing(*, endpoint: str, access_key: str, secret_key: str, region: str = "us-east-1") -> LandingQueues:
-    """Create bucket, topic, queues, subscription and bucket notification. Idempotent; deletes nothing.
+    """Creates bucket, topic, queues, subscription, bucket notification, and the target queue of the feed of `games`.
 
-    And the queue that the feed of games delivers to.
+    Idempotent; deletes nothing.
     """
 
     def client(service: str) -> Any:
@@ -83,7 +83,7 @@ def wire_landing(*, endpoint: str, access_key: str, secret_key: str, region: str
     sqs.set_queue_attributes(QueueUrl=queue, Attributes={"RedrivePolicy": json.dumps(redrive)})
     sqs.create_queue(QueueName=OFFERS_QUEUE)
     topic = sns.create_topic(Name=LANDING_TOPIC)["TopicArn"]
-    # Not raw: the queue gets SNS's envelope around S3's message, as it does by default on AWS.
+    # No raw delivery: messages have SNS's envelope around S3's event, the default on AWS.
     sns.subscribe(TopicArn=topic, Protocol="sqs", Endpoint=_queue_arn(sqs, queue))
     s3.create_bucket(Bucket=LANDING_BUCKET)
     s3.put_bucket_notification_configuration(
@@ -101,7 +101,7 @@ def _queue_arn(sqs: Any, url: str) -> str:
 
 
 def is_wired(*, endpoint: str, access_key: str, secret_key: str) -> bool:
-    """Whether the server answers and the landing bucket announces its objects."""
+    """Returns whether the server responds and the landing bucket has its notification configuration."""
     s3 = landing_client("s3", endpoint=endpoint, access_key=access_key, secret_key=secret_key)
     try:
         answer = s3.get_bucket_notification_configuration(Bucket=LANDING_BUCKET)
@@ -111,13 +111,13 @@ def is_wired(*, endpoint: str, access_key: str, secret_key: str) -> bool:
 
 
 def list_requests(log_path: Path, *, bucket: str = LANDING_BUCKET, since: datetime | None = None) -> int:
-    """How many requests for a list of the bucket's objects or versions the server answered.
+    """Counts the answered requests that listed the bucket's objects or versions.
 
     Reads the request log and its rotated files.
 
     Args:
-        log_path: the log `sandbox.servers.moto_server` writes.
-        since: count from this moment on (with time zone); by default all.
+        log_path: the log that `sandbox.servers.moto_server` writes.
+        since: counts requests from this time on (with time zone); by default all.
     """
     return sum(
         1

@@ -1,10 +1,9 @@
-"""What the landing side remembers over its end: a SQLite file beside it, written before a request is answered.
+"""The durable state of the moto server: a SQLite file that is written before a request is answered.
 
-moto keeps everything in memory. Objects last in the store behind it; the rest, which is messages in queues, records in
-streams, how these are declared, and objects whose announcement is not out yet, is in here.
+moto keeps all state in memory. Objects are in a durable store; the journal has the rest: queue messages, stream
+records, declarations, and pending object notifications.
 
-A write is in the file when the call returns, whatever happens to the process then. A machine that loses its power may
-lose the last moments: so would the objects.
+Writes survive a process crash. A power failure may lose the latest writes, as it may lose the latest objects.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ CREATE TABLE IF NOT EXISTS announcements (
 
 @dataclass(frozen=True, slots=True)
 class Announcement:
-    """An object that is being put, and will have to be announced once it is there."""
+    """A pending notification of an object that is being put."""
 
     number: int
     bucket: str
@@ -40,7 +39,7 @@ class Announcement:
 
 
 class LandingJournal:
-    """The file. Safe for many threads; for one process at a time."""
+    """The journal file. Thread-safe, within one process at a time."""
 
     def __init__(self, path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -51,19 +50,19 @@ class LandingJournal:
         self._connection.executescript(_TABLES)
 
     def close(self) -> None:
-        """Close the file."""
+        """Closes the file."""
         with self._lock:
             self._connection.close()
 
-    # -- what is declared: queues, topics, subscriptions, streams, settings of buckets ---------------------------
+    # -- declarations: queues, topics, subscriptions, streams, bucket settings ----------------------------------
 
     def declare(self, kind: str, name: str, content: Any) -> None:
-        """Keep a declaration in place of the one of its name, which keeps its place among the others."""
+        """Inserts or replaces a declaration. Replacing one keeps its position."""
         statement = "INSERT INTO declarations VALUES (?, ?, ?) ON CONFLICT DO UPDATE SET content = excluded.content"
         self._write(statement, kind, name, json.dumps(content, default=_plain))
 
     def declare_all(self, kind: str, contents: Mapping[str, Any]) -> None:
-        """Keep these declarations of a kind and no others."""
+        """Replaces all declarations of a kind, in one transaction."""
         rows = [(kind, name, json.dumps(content, default=_plain)) for name, content in contents.items()]
         with self._lock:
             self._connection.execute("BEGIN")
@@ -72,31 +71,31 @@ class LandingJournal:
             self._connection.execute("COMMIT")
 
     def delete_declaration(self, kind: str, name: str) -> None:
-        """Drop a declaration."""
+        """Deletes a declaration."""
         self._write("DELETE FROM declarations WHERE kind = ? AND name = ?", kind, name)
 
     def declarations(self, kind: str) -> dict[str, Any]:
-        """All declarations of a kind by name, the oldest first."""
+        """Returns all declarations of a kind by name, oldest first."""
         rows = self._rows("SELECT name, content FROM declarations WHERE kind = ? ORDER BY rowid", kind)
         return {name: json.loads(content, object_hook=_decode_record) for name, content in rows}
 
     # -- messages of queues --------------------------------------------------------------------------------------
 
     def store_message(self, queue: str, message_id: str, content: dict[str, Any]) -> None:
-        """Keep a message of a queue; one that was in another queue is in this one from now on."""
+        """Stores a message of a queue. A message with the same id moves to this queue."""
         text = json.dumps(content, default=_plain)
         self._write("INSERT OR REPLACE INTO messages (id, queue, content) VALUES (?, ?, ?)", message_id, queue, text)
 
     def delete_message(self, message_id: str) -> None:
-        """Drop a message that was deleted."""
+        """Deletes a message."""
         self._write("DELETE FROM messages WHERE id = ?", message_id)
 
     def delete_messages(self, queue: str) -> None:
-        """Drop all messages of a queue."""
+        """Deletes all messages of a queue."""
         self._write("DELETE FROM messages WHERE queue = ?", queue)
 
     def messages(self, queue: str) -> Iterator[tuple[str, dict[str, Any]]]:
-        """Id and content of a queue's messages, in the order they were sent."""
+        """Yields id and content of a queue's messages, in the order they were sent."""
         for message_id, content in self._rows(
             "SELECT id, content FROM messages WHERE queue = ? ORDER BY position", queue
         ):
@@ -105,27 +104,30 @@ class LandingJournal:
     # -- records of streams --------------------------------------------------------------------------------------
 
     def store_record(self, stream: str, shard: str, number: int, created_at: float, content: dict[str, Any]) -> None:
-        """Keep a record of a shard."""
+        """Stores a record of a shard."""
         text = json.dumps(content, default=_plain)
         self._write(
             "INSERT OR REPLACE INTO records VALUES (?, ?, ?, ?, ?)", stream, shard, str(number), created_at, text
         )
 
     def delete_records(self, stream: str, *, before: float | None = None) -> None:
-        """Drop the records of a stream, or those of it that are older."""
+        """Deletes a stream's records created before a time (epoch seconds); by default all."""
         horizon = float("inf") if before is None else before
         self._write("DELETE FROM records WHERE stream = ? AND created_at < ?", stream, horizon)
 
     def records(self, stream: str) -> Iterator[tuple[str, int, float, dict[str, Any]]]:
-        """Shard, number, time and content of a stream's records, in order of their numbers, which are equally long."""
+        """Yields shard, sequence number, creation time and content of a stream's records, by sequence number.
+
+        Sequence numbers are sorted as text, which works because all have the same length.
+        """
         statement = "SELECT shard, number, created_at, content FROM records WHERE stream = ? ORDER BY number"
         for shard, number, created_at, content in self._rows(statement, stream):
             yield shard, int(number), created_at, json.loads(content, object_hook=_decode_record)
 
-    # -- objects that are announced once they are there ----------------------------------------------------------
+    # -- pending object notifications --------------------------------------------------------------------------------
 
     def add_pending(self, bucket: str, key: str, event: str) -> int:
-        """Note, before an object is put, that it is to be announced. Gives the number to fulfil."""
+        """Adds a pending notification before its object is put; returns its number for `delete_pending`."""
         with self._lock:
             cursor = self._connection.execute(
                 "INSERT INTO announcements (bucket, key, event) VALUES (?, ?, ?)", (bucket, key, event)
@@ -133,11 +135,11 @@ class LandingJournal:
             return int(cursor.lastrowid or 0)
 
     def delete_pending(self, number: int) -> None:
-        """Note that it was announced, or that there is nothing to announce."""
+        """Deletes a notification that was published or whose object does not exist."""
         self._write("DELETE FROM announcements WHERE number = ?", number)
 
     def pending(self) -> list[Announcement]:
-        """What is not announced yet, in order."""
+        """Returns all pending notifications, oldest first."""
         return [
             Announcement(*row)
             for row in self._rows("SELECT number, bucket, key, event FROM announcements ORDER BY number")
@@ -153,7 +155,7 @@ class LandingJournal:
 
 
 def _plain(value: Any) -> dict[str, str]:
-    """Bytes as JSON; moto holds nothing else that JSON does not."""
+    """Encodes bytes as JSON. moto's state contains no other types that JSON lacks."""
     if isinstance(value, bytes):
         return {"_base64": base64.b64encode(value).decode()}
     raise TypeError(f"{type(value).__name__} cannot be kept")

@@ -1,10 +1,11 @@
-"""Corrects moto where it loses or delays what is sent: its queues here, other services in the modules beside.
+"""Corrects moto where it loses or delays messages: its queues here, Kinesis and SNS in `moto_kinesis`, `moto_fan_out`
+and `moto_sns`.
 
-Two differences between moto's queues and SQS lose or delay announced files:
+Two differences between moto's queues and SQS lose or delay notifications of landed files:
 
-- Deleting rebuilds a queue's list without its lock, so that messages sent meanwhile are lost and messages another
-  thread deletes meanwhile come back. SQS does neither.
-- Receiving computes every attribute of the queue for every message in it, which takes longer the more are waiting.
+- Deleting rebuilds a queue's list without its lock. Messages sent meanwhile are lost, and messages that another thread
+  deletes meanwhile reappear.
+- Receiving computes every attribute of the queue for each message in it, which slows down with the queue's length.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ _MARK = "_deltaworks_corrected"
 
 
 def correct_moto() -> None:
-    """Correct moto in this process. Idempotent; call it before the first request."""
+    """Patches moto in this process. Idempotent; call it before the first request."""
     correct_kinesis()
     add_fan_out()
     correct_sns()

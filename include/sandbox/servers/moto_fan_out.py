@@ -1,11 +1,12 @@
-"""Enhanced fan-out, which moto lacks: records pushed to registered consumers as Kinesis pushes them.
+"""Adds enhanced fan-out to moto's Kinesis: records are pushed to registered consumers.
 
-moto registers consumers, even twice by the same name; removing one by its name keeps that one and removes all
-others; none ever waits to become active. That is corrected here, and SubscribeToShard is added: a long answer in AWS'
-event stream framing with records, events without records while there are none, the end of a closed shard with its
-children, an end after five minutes, refusal of another subscription within five seconds, and its taking over later.
+moto registers two consumers with the same name, deregisters the wrong ones by name, and has no status CREATING. These
+are corrected here. SubscribeToShard is added: a response in AWS's event stream format that sends records, or events
+without records while the shard is idle. At the end of a closed shard it sends the child shards. A subscription ends
+after five minutes. A second subscription of the same consumer is rejected within five seconds and replaces the first
+one later.
 
-`MotoKinesis` has the times, and how many subscriptions to cut off.
+Times and the number of subscriptions to abort are in `MotoKinesis`.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ _versions = itertools.count(1)
 
 @dataclass
 class _CurrentSubscription:
-    """The subscription of a consumer to a shard that counts: later ones take over."""
+    """The active subscription of a consumer to a shard; a later one replaces it."""
 
     number: int
     since: float
@@ -46,7 +47,7 @@ _numbers = itertools.count()
 
 
 def add_fan_out() -> None:
-    """Correct and complete moto in this process. Idempotent; call it before the first request."""
+    """Patches moto in this process. Idempotent; call it before the first request."""
     if getattr(KinesisResponse, _MARK, False):
         return
     describe = Consumer.to_json
@@ -75,7 +76,7 @@ def _register(backend: Any, stream_arn: str, consumer_name: str) -> Any:
         if len(stream.consumers) >= MotoKinesis.current.max_consumers:
             raise JsonRESTError("LimitExceededException", "The limit of registered consumers is exceeded.")
         consumer = Consumer(consumer_name, backend.account_id, backend.region_name, stream_arn)
-        # One that is registered again under its name is another one.
+        # A consumer that is registered again under the same name gets a different ARN, as in Kinesis.
         consumer.consumer_arn += f":{int(time.time())}{next(_versions)}"
         stream.consumers.append(consumer)
     return consumer
@@ -121,7 +122,7 @@ def _stream_of(backend: Any, consumer_arn: str) -> Any:
 
 
 class _EventStream:
-    """One subscription: what is sent, until its time is over or something ends it."""
+    """The events of one subscription, until it expires, is replaced, or its consumer is deregistered."""
 
     def __init__(self, backend: Any, consumer: str, shard_id: str, number: int, after: int) -> None:
         self._backend = backend
@@ -155,7 +156,7 @@ class _EventStream:
                 return
 
     def _refusal(self) -> str | None:
-        """The exception this subscription ends with now."""
+        """Returns the exception that ends this subscription now; None if it continues."""
         current = _current.get((self._consumer, self._shard_id))
         if current is None or current.number != self._number:
             return "ResourceInUseException"
@@ -166,7 +167,7 @@ class _EventStream:
         return None
 
     def _event(self, *, idle: bool) -> dict[str, Any] | None:
-        """What there is to send; None while there is nothing, and nothing is due."""
+        """Returns the next event; None if there are no records and no idle event is due."""
         stream = _stream_of(self._backend, self._consumer)
         shard = stream.shards[self._shard_id]
         with LOCK:
@@ -201,7 +202,7 @@ def _record_fields(record: Any) -> dict[str, Any]:
         "SequenceNumber": str(record.sequence_number),
         "PartitionKey": record.partition_key,
         "Data": record.data,
-        # In milliseconds, as GetRecords gives it.
+        # With milliseconds, as GetRecords returns it.
         "ApproximateArrivalTimestamp": unix_time(arrived.replace(microsecond=arrived.microsecond // 1000 * 1000)),
     }
 
@@ -212,7 +213,7 @@ def _event_frame(event: dict[str, Any]) -> bytes:
 
 
 def encode_event(headers: dict[str, str], payload: bytes) -> bytes:
-    """A message of an event stream: lengths, their CRC, headers, payload, CRC of it all."""
+    """Encodes an event stream message: lengths, their CRC, headers, payload, CRC of the message."""
     head = b"".join(
         bytes([len(name)]) + name.encode() + bytes([_TEXT]) + len(value).to_bytes(2) + value.encode()
         for name, value in headers.items()

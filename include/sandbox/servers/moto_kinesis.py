@@ -1,16 +1,15 @@
-"""Where moto's Kinesis differs from Kinesis in a way that loses, doubles or hides records, and its corrections.
+"""Corrects moto's Kinesis where it loses, duplicates or hides records.
 
-- Splitting and merging move the records into the children, so that they are delivered twice. Kinesis leaves them in
-  the closed shards until the retention has passed.
-- Puts go on into the first shard that covers the key, closed or not, and miss the last key of a shard.
-- A closed shard that is read to its end has another iterator. Kinesis gives none, which marks its end.
-- Sequence numbers are 1, 2, 3 in each shard. In Kinesis they are long, have gaps, and belong to one shard.
-- `MillisBehindLatest` can be 0 though more is there.
-- Nothing expires: neither records after the retention nor iterators after five minutes.
-- Reads run beside puts without a lock.
+- Splitting and merging move records into the child shards, so they are delivered twice. In Kinesis they stay in the
+  closed shards until they expire.
+- Puts go to the first shard that covers the key, even a closed one, and miss the last key of a shard.
+- A closed shard that was read to its end returns another iterator. Kinesis returns none, which marks its end.
+- Sequence numbers are 1, 2, 3 in each shard. In Kinesis they are long, have gaps, and are unique in a stream.
+- `MillisBehindLatest` can be 0 although the shard has more records.
+- Nothing expires. In Kinesis records expire after the retention period and iterators after five minutes.
+- Reads are not synchronized with puts.
 
-What moto does not do at all, throttling, can be switched on (`MotoKinesis.throttle`). Enhanced fan-out is in
-`moto_fan_out`.
+Throttling, which moto lacks, can be enabled with `MotoKinesis.throttle`. Enhanced fan-out is in `moto_fan_out`.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ from moto.kinesis.models import KinesisBackend, Record, Shard, Stream
 
 _MARK = "_deltaworks_corrected"
 LOCK = threading.RLock()
-#: Kinesis' own numbers have 56 digits; the step leaves gaps.
+#: Sequence numbers of Kinesis have 56 digits and gaps.
 _FIRST_NUMBER = 49_600_000_000_000_000_000_000_000_000_000_000_000_000_000_000_000_000_000
 _STEP = 1 << 64
 _numbers = itertools.count(_FIRST_NUMBER, _STEP)
@@ -40,14 +39,15 @@ _numbers = itertools.count(_FIRST_NUMBER, _STEP)
 
 @dataclass
 class MotoKinesis:
-    """What can be switched while moto runs. Counts for all streams of the process.
+    """Settings that can be changed while moto runs, and counters. They apply to all streams of the process.
 
     Attributes:
-        creating_seconds: how long a registered consumer is not active yet.
-        subscription_seconds, retake_seconds: how long a subscription lives, and how long it refuses the next one.
+        creating_seconds: how long a registered consumer has status CREATING.
+        subscription_seconds: duration of a subscription.
+        retake_seconds: how long another subscription of the same consumer is rejected.
         heartbeat_seconds: how often an idle subscription sends an event without records.
-        immediate_first_event: whether an idle subscription sends its first one without waiting.
-        subscriptions_to_cut: how many subscriptions to cut off within their next event.
+        immediate_first_event: whether an idle subscription sends its first event immediately.
+        subscriptions_to_cut: number of subscriptions to abort during their next event.
     """
 
     current: ClassVar[MotoKinesis]
@@ -69,7 +69,7 @@ class MotoKinesis:
     _reads: dict[tuple[str, str], deque[float]] = field(default_factory=dict)
 
     def admit(self, stream: str, shard: str) -> None:
-        """Count a read of a shard, or refuse it."""
+        """Counts a read of a shard; raises if its read limit is exceeded and throttling is enabled."""
         if not self.throttle:
             return
         now, reads = time.monotonic(), self._reads.setdefault((stream, shard), deque())
@@ -82,7 +82,7 @@ class MotoKinesis:
         reads.append(now)
 
     def check_age(self, made_at: float) -> None:
-        """Refuse an iterator that is too old."""
+        """Raises if an iterator has expired. `made_at` is its creation time in epoch seconds."""
         if time.time() - made_at > self.iterator_seconds:
             self.expired += 1
             raise JsonRESTError("ExpiredIteratorException", "Iterator expired.")
@@ -92,7 +92,7 @@ MotoKinesis.current = MotoKinesis()
 
 
 def correct_kinesis() -> None:
-    """Correct moto's Kinesis in this process. Idempotent; call it before the first request."""
+    """Patches moto's Kinesis in this process. Idempotent; call it before the first request."""
     if getattr(Shard, _MARK, False):
         return
     corrections: tuple[tuple[type, str, Any], ...] = (
@@ -127,7 +127,7 @@ def _open_shard_for_key(stream: Any, partition_key: str, explicit_hash_key: str)
 
 
 def _locked(put: Any) -> Any:
-    """A put that no resharding comes between: it would land in a shard that is closed by then."""
+    """Wraps a put in the lock, so that no concurrent reshard closes its shard."""
 
     def corrected(stream: Any, *arguments: Any, **named: Any) -> Any:
         with LOCK:
@@ -137,7 +137,7 @@ def _locked(put: Any) -> Any:
 
 
 def _preserve_records(reshard: Any) -> Any:
-    """Resharding that leaves records where they are: it sees the shards empty."""
+    """Wraps a reshard so that records stay in their shards."""
 
     def corrected(stream: Any, *arguments: Any) -> None:
         with LOCK:
@@ -169,7 +169,7 @@ def _describe_shard(shard: Any) -> dict[str, Any]:
     return described
 
 
-def _get_shard_iterator(  # as moto calls it
+def _get_shard_iterator(  # signature as called by moto
     backend: Any, stream_arn: str, stream_name: str, shard_id: str, kind: str, number: str, at: float
 ) -> str:
     stream = backend.describe_stream(stream_arn=stream_arn, stream_name=stream_name)
@@ -181,7 +181,7 @@ def _get_shard_iterator(  # as moto calls it
 
 
 def number_before(shard: Any, kind: str, number: str | None, at: float | None) -> int:
-    """The number behind which a starting position begins. Call it under the lock."""
+    """Returns the sequence number after which a starting position begins. Call it with `LOCK` held."""
     match kind:
         case "AT_SEQUENCE_NUMBER":
             return int(number or 0) - 1
@@ -219,7 +219,7 @@ def _get_records(
 
 
 def expire(shard: Any, retention_hours: int) -> None:
-    """Remove what is older than the retention. Call it under the lock."""
+    """Deletes records older than the retention period. Call it with `LOCK` held."""
     horizon = unix_time() - retention_hours * 3600
     for number in [number for number, record in shard.records.items() if record.created_at < horizon]:
         del shard.records[number]

@@ -1,8 +1,8 @@
-"""The landing side's server: moto, wired before its port opens, with a record of every request.
+"""Runs moto as the stack's AWS services, with all landing resources created before its port opens.
 
-Run as a program of the stack, over a store and a journal: objects lie in the store, and the journal has what moto would
-forget with its process, so that a start goes on where the last one ended. Without them everything is in memory, and
-each start begins with an empty bucket and empty queues. A client never meets an endpoint that is not wired.
+With a store and a journal, objects are stored in the store and other state in the journal, so a restart continues with
+the same state. Without them everything is in memory, and each start begins with an empty bucket and empty queues. Each
+request is logged.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _LOG_BACKUPS = 4
 
 
 def request_record(path: Path) -> logging.Logger:
-    """A logger that writes each request as one line: time, method, host, target, status."""
+    """Returns a logger that writes each request as one line: time, method, host, target, status."""
     path.parent.mkdir(parents=True, exist_ok=True)
     handler = RotatingFileHandler(path, maxBytes=_LOG_BYTES, backupCount=_LOG_BACKUPS)
     formatter = logging.Formatter("%(asctime)s.%(msecs)03d %(message)s", datefmt="%Y-%m-%dT%H:%M:%S")
@@ -55,7 +55,7 @@ def request_record(path: Path) -> logging.Logger:
 
 def _recording_handler(record: logging.Logger) -> type[MotoRequestHandler]:
     class RecordingHandler(MotoRequestHandler):
-        """Moto's handler, writing to our record instead of stderr."""
+        """moto's request handler, which logs to our file instead of stderr."""
 
         def log_request(self, code: int | str = "-", size: int | str = "-") -> None:
             host = self.headers.get("Host", "-")
@@ -66,9 +66,9 @@ def _recording_handler(record: logging.Logger) -> type[MotoRequestHandler]:
 
 @dataclass(frozen=True, slots=True)
 class DurableState:
-    """Where the landing side keeps things: objects in a store's buckets, all else in a file.
+    """Where the server stores its state: objects in an S3 store, everything else in the journal file.
 
-    One server in a process can have it.
+    Only one server per process can have one.
     """
 
     store: ObjectStoreAddress
@@ -76,7 +76,7 @@ class DurableState:
 
 
 class LandingServer:
-    """moto on one port, wired, in this process. `stop` frees the port; without `lasting` the objects end with it."""
+    """moto with landing resources on one port of this process. Without `durable`, its state ends with `stop`."""
 
     def __init__(
         self, *, port: int, request_log: Path, access_key: str, secret_key: str, durable: DurableState | None = None
@@ -89,7 +89,8 @@ class LandingServer:
         self._server: BaseWSGIServer | None = None
 
     def start(self) -> LandingQueues:
-        """Wire through a private port, then open the public one and serve it in a thread."""
+        """Creates the landing resources through a private port, then opens the public port and serves it in a
+        thread."""
         correct_moto()
         journal = LandingJournal(self._lasting.journal) if self._lasting else None
         if journal is not None:
@@ -114,13 +115,13 @@ class LandingServer:
 
     def _serve(self, port: int, app: Any) -> BaseWSGIServer:
         server = make_server(HOST, port, app, threaded=True, request_handler=self._handler)
-        # A client in a long poll must not keep the process from ending.
+        # A client in a long poll must not delay the end of the process.
         server.daemon_threads = True  # type: ignore[attr-defined]
         threading.Thread(target=server.serve_forever, daemon=True).start()
         return server
 
     def stop(self) -> None:
-        """Stop answering."""
+        """Closes the port."""
         if self._server is not None:
             self._server.shutdown()
             self._server.server_close()
@@ -132,7 +133,7 @@ def _address(port: int) -> str:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Serve until SIGTERM or SIGINT. Keys come from the environment: DELTAWORKS_AWS_..., DELTAWORKS_LAKE_..."""
+    """Serves until SIGTERM or SIGINT. Reads keys from the environment: DELTAWORKS_AWS_..., DELTAWORKS_LAKE_..."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--port", type=int, required=True)
     parser.add_argument("--request-log", type=Path, required=True)

@@ -1,9 +1,9 @@
-"""Where moto's topics differ from SNS in what becomes of a message that one subscriber does not take, corrected.
+"""Corrects moto's SNS where it loses messages that one subscriber does not accept.
 
-moto fails the whole publish at the first subscription whose queue is gone or whose address does not answer, so that
-those behind it get nothing. SNS delivers to each on its own, and sends what it cannot deliver to the queue the
-subscription's `RedrivePolicy` names, with the body the subscriber would have had; where there is none it drops it. SNS
-tries for minutes to days before; here once.
+moto fails the whole publish at the first subscription whose queue is missing or whose endpoint does not respond, so
+later subscriptions get nothing. SNS delivers to each subscription independently. A message that it cannot deliver goes
+to the queue in the subscription's `RedrivePolicy`, or is dropped without one. SNS retries for minutes to days before;
+here delivery is attempted once.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _MARK = "_deltaworks_redrive"
 
 
 def correct_sns() -> None:
-    """Correct moto in this process. Idempotent; call it before the first request."""
+    """Patches moto in this process. Idempotent; call it before the first request."""
     if getattr(Subscription, _MARK, False):
         return
     publish = Subscription.publish
@@ -28,7 +28,7 @@ def correct_sns() -> None:
     def publish_or_redrive(subscription: Any, message: str, message_id: str, **said: Any) -> None:
         try:
             publish(subscription, message, message_id, **said)
-        except Exception as error:  # as SNS: the failure of one subscriber does not affect the others
+        except Exception as error:  # as in SNS, a failing subscriber does not affect others
             log.warning("%s is not delivered to %s: %s", message_id, subscription.endpoint, error)
             _redrive(subscription, message, message_id, said)
 
@@ -37,7 +37,8 @@ def correct_sns() -> None:
 
 
 def _redrive(subscription: Any, message: str, message_id: str, said: dict[str, Any]) -> None:
-    """Put the message into the subscription's dead-letter queue, if it has one."""
+    """Sends the message to the subscription's dead-letter queue, if it has one, with the body the subscriber
+    would get."""
     policy = subscription.attributes.get("RedrivePolicy")
     if not policy:
         return

@@ -1,4 +1,4 @@
-"""An S3 server over a folder: s3proxy, whose conditional put is atomic and whose objects outlive a restart."""
+"""An S3 server for a local folder: s3proxy, which supports atomic conditional puts and keeps objects over restarts."""
 
 from __future__ import annotations
 
@@ -33,20 +33,20 @@ _STOP_SECONDS = 10.0
 
 @dataclass(frozen=True, slots=True)
 class StoreCommand:
-    """What a supervisor runs: `argv`, after `properties` have been written to `properties_file`."""
+    """The command of an s3proxy. Call `write_properties` before running `argv`."""
 
     argv: tuple[str, ...]
     properties: Mapping[str, str]
     properties_file: Path
 
     def write_properties(self) -> None:
-        """Write the configuration; readable by its owner only, as it holds the keys."""
+        """Writes the configuration, readable by its owner only because it contains keys."""
         write_private(self.properties_file, "".join(f"{k}={v}\n" for k, v in self.properties.items()))
 
 
 @dataclass(frozen=True, slots=True)
 class ObjectStoreAddress:
-    """How clients reach a running server."""
+    """Address and keys of a running server."""
 
     endpoint: str
     access_key: str
@@ -54,7 +54,9 @@ class ObjectStoreAddress:
     region: str = REGION
 
     def environment(self, *, endpoint: str | None = None) -> dict[str, str]:
-        """The variables that make this server the lake, through another endpoint (a proxy before it) if given."""
+        """Returns the environment variables that make this server the lake. `endpoint` replaces its address, e.g. by a
+        proxy's.
+        """
         return {
             "DELTAWORKS_LAKE_ENDPOINT": endpoint or self.endpoint,
             "DELTAWORKS_LAKE_ACCESS_KEY": self.access_key,
@@ -63,7 +65,7 @@ class ObjectStoreAddress:
 
 
 def lake_storage(root: str) -> StorageSpec:
-    """The storage at `root` on the server that `ObjectStoreAddress.environment` names."""
+    """Returns the storage at `root` on the server of `ObjectStoreAddress.environment`."""
     return StorageSpec.model_validate(
         {
             "root": root,
@@ -79,10 +81,10 @@ def lake_storage(root: str) -> StorageSpec:
 def s3proxy_command(
     *, directory: Path, port: int, access_key: str, secret_key: str, properties_file: Path, jar: Path | None = None
 ) -> StoreCommand:
-    """The command that serves `directory`: a folder in it is a bucket, a file an object.
+    """Returns the command that serves `directory`, in which folders are buckets and files are objects.
 
     Args:
-        jar: s3proxy's jar; by default the one `make jars` resolved, which is resolved first where it is missing.
+        jar: s3proxy's jar; by default the one of `make jars`, which is resolved first if it is missing.
     """
     properties = {
         "s3proxy.endpoint": f"http://{HOST}:{port}",
@@ -104,13 +106,13 @@ def s3proxy_command(
 def running_object_store(
     directory: Path, *, port: int = 0, buckets: Sequence[str] = ()
 ) -> Iterator[ObjectStoreAddress]:
-    """Serve `directory` while the block runs, with the buckets in it.
+    """Serves `directory` during the block and creates the buckets in it.
 
     Args:
         port: 0 for a free one.
 
     Raises:
-        TransientError: OBJECT_STORE_DOWN, it did not answer within a minute; its output is in the message.
+        TransientError: OBJECT_STORE_DOWN, it did not respond within a minute; the message contains its output.
     """
     port = port or free_port()
     address = ObjectStoreAddress(f"http://{HOST}:{port}", f"test{secrets.token_hex(6)}", secrets.token_urlsafe(24))
@@ -136,7 +138,7 @@ def running_object_store(
 
 
 def store_client(address: ObjectStoreAddress, *, attempts: int = 3) -> Any:
-    """A boto3 S3 client of the server."""
+    """Creates a boto3 S3 client of the server."""
     return boto3.client(
         "s3",
         endpoint_url=address.endpoint,
@@ -148,7 +150,7 @@ def store_client(address: ObjectStoreAddress, *, attempts: int = 3) -> Any:
 
 
 def create_buckets(address: ObjectStoreAddress, buckets: Sequence[str]) -> None:
-    """Create the buckets that are not there yet."""
+    """Creates missing buckets."""
     client = store_client(address)
     there = {bucket["Name"] for bucket in client.list_buckets()["Buckets"]}
     for bucket in buckets:
@@ -159,10 +161,10 @@ def create_buckets(address: ObjectStoreAddress, buckets: Sequence[str]) -> None:
 def wait_until_ready(
     address: ObjectStoreAddress, *, process: subprocess.Popen[Any] | None = None, output: Path | None = None
 ) -> None:
-    """Return once the server answers a signed request.
+    """Waits until the server answers a signed request.
 
     Raises:
-        TransientError: OBJECT_STORE_DOWN after a minute, or at once when `process` has ended.
+        TransientError: OBJECT_STORE_DOWN, after a minute or as soon as `process` has ended.
     """
     client = store_client(address, attempts=1)
     deadline = time.monotonic() + _START_SECONDS
@@ -184,14 +186,14 @@ def wait_until_ready(
 
 
 def free_port() -> int:
-    """A port nobody listens on right now."""
+    """Returns a port that is free at the moment."""
     with socket.socket() as probe:
         probe.bind((HOST, 0))
         return int(probe.getsockname()[1])
 
 
 def end_process(process: subprocess.Popen[Any]) -> None:
-    """End a process, by force if it does not within seconds."""
+    """Terminates a process; kills it if it does not end within seconds."""
     process.terminate()
     try:
         process.wait(_STOP_SECONDS)

@@ -1,4 +1,4 @@
-"""A server of any protocol in a thread of its own, for as long as a block runs: what the proxies here listen with."""
+"""Runs a TCP server of any protocol in a thread during a block."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ _END_SECONDS = 10
 
 @contextmanager
 def run_server(serve: ServeConnection, *, name: str, max_line_bytes: int = 1 << 16) -> Iterator[int]:
-    """Answer each connection with `serve` while the block runs; gives the port, which is a free one.
+    """Handles each connection with `serve` during the block; yields the port, a free one.
 
-    All connections are served in one thread, called `name`. Leaving the block ends those that are still open.
+    One thread with this name serves all connections. Leaving the block closes open connections.
 
     Args:
-        max_line_bytes: how much `serve` may read up to a separator.
+        max_line_bytes: maximum number of bytes that `serve` can read up to a separator.
     """
     loop = asyncio.new_event_loop()
     listener = loop.run_until_complete(asyncio.start_server(serve, HOST, 0, limit=max_line_bytes))
