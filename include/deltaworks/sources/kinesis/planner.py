@@ -34,7 +34,7 @@ _SUMMARY_SECONDS = 300.0
 _POLL_SECONDS = 1.0
 #: A shard can be subscribed to again only after this time.
 _FAN_OUT_POLL_SECONDS = 5.0
-_SAVE_TIPS_SECONDS = 600.0
+_SAVE_CAUGHT_UP_SECONDS = 600.0
 #: Maximum bytes in memory per task, regardless of maxBytes.
 _MAX_SHARD_RANGE_BYTES = 64 << 20
 
@@ -242,7 +242,7 @@ class Planner:
         }
         if self._probe.has_records(idle_positions, until=until):
             return True
-        if self._is_due("caught_up_times", _SAVE_TIPS_SECONDS):
+        if self._is_due("caught_up_times", _SAVE_CAUGHT_UP_SECONDS):
             self._state.save_caught_up_times(start.run, start.batch, self._probe.caught_up_times)
         return False
 

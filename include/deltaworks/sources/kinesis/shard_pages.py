@@ -250,17 +250,17 @@ class NewRecordProbe:
             if len(page):
                 is_too_late = until is not None and page.arrivals_us[0] > epoch_us(until)
                 if is_too_late:
-                    self._record_tip(shard_id, until or requested_at)
+                    self._record_caught_up(shard_id, until or requested_at)
                 return not is_too_late
             if page.next_iterator is None:
                 return True
             iterator = page.next_iterator
             self._iterators[shard_id] = (position_key, iterator)
             if not page.behind_ms:
-                self._record_tip(shard_id, requested_at)
+                self._record_caught_up(shard_id, requested_at)
                 return False
         return True
 
-    def _record_tip(self, shard_id: str, at: datetime) -> None:
+    def _record_caught_up(self, shard_id: str, at: datetime) -> None:
         with self._lock:
             self.caught_up_times[shard_id] = max(at, self.caught_up_times.get(shard_id, at))

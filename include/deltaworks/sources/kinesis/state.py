@@ -108,9 +108,9 @@ class QueryState:
 
     def record_shard_range_end(self, shard_range: ShardRange, end: ShardRangeEnd) -> ShardRangeEnd:
         """Records the end of a shard_range unless it exists; returns the stored one."""
-        return self.record_sealed_end(shard_range.run, shard_range.batch, shard_range.shard_id, end)
+        return self.record_end(shard_range.run, shard_range.batch, shard_range.shard_id, end)
 
-    def record_sealed_end(self, run: str, batch: int, shard_id: str, end: ShardRangeEnd) -> ShardRangeEnd:
+    def record_end(self, run: str, batch: int, shard_id: str, end: ShardRangeEnd) -> ShardRangeEnd:
         """Like `record_shard_range_end`, without a shard_range."""
         return ShardRangeEnd.from_bytes(self._put_if_absent(f"{_folder(run, batch)}/{shard_id}.json", end.to_bytes()))
 
@@ -221,9 +221,7 @@ def _end_or_seal(state: QueryState, offset: Offset, shard: str, start: Position)
     if end is not None:
         return end
     reader = f"sealed by {socket.gethostname()}/{os.getpid()}/{uuid.uuid4().hex}"
-    return state.record_sealed_end(
-        offset.run, offset.batch, shard, ShardRangeEnd(start=start, end=start, reader=reader)
-    )
+    return state.record_end(offset.run, offset.batch, shard, ShardRangeEnd(start=start, end=start, reader=reader))
 
 
 def lag_report(at: BatchEnd, caught_up_times: Mapping[str, datetime], *, batch: int, gaps: int) -> dict[str, Any]:
