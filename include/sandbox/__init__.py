@@ -1,1 +1,2 @@
-"""A whole lakehouse on one machine: the embedded stack, the demo and experiments. The product never imports it."""
+"""Runs a complete lakehouse on one machine: the embedded stack, the demo and experiments. The product never
+imports it."""

@@ -1,7 +1,8 @@
-"""What this machine lacks for `make demo` and `make test`, with the command that installs it.
+"""Checks prerequisites of `make demo` and `make test` on this machine, and names the commands that install missing
+ones.
 
-Needs nothing but Python itself, so that `make doctor` works before there is an environment; `deltaworks doctor` is the
-same. Changes nothing.
+Needs only Python and the checkout, so `make doctor` works before `make env`. `deltaworks doctor` does the same. Changes
+nothing.
 """
 
 from __future__ import annotations
@@ -24,11 +25,11 @@ from deltaworks.tables.spark.toolchain import find_java, find_maven
 State = Literal["ok", "missing", "warning"]
 
 SUPPORTED_PYTHON = (3, 11)
-#: The stack with two streams.
+#: Memory of the stack with two streams.
 RECOMMENDED_MEMORY_BYTES = 5 << 30
-#: The environment, the jars, and a demo with its tables.
+#: Space for the Python environment, the jars, and a demo with its tables.
 RECOMMENDED_DISK_BYTES = 6 << 30
-#: A package by the command that installs packages; the first that is on the machine is used.
+#: Package names by package manager; the first installed package manager is used.
 _PACKAGES: Mapping[str, Mapping[str, str]] = {
     "apt-get": {
         "python": "python3.11 python3.11-venv",
@@ -66,7 +67,7 @@ _PROXIES = ("http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY")
 
 @dataclass(frozen=True)
 class Check:
-    """One thing that was looked for. `next` is a command or a setting; empty where nothing is to be done."""
+    """The result of one check. `next_step` is a command or setting that fixes it; empty if there is nothing to do."""
 
     name: str
     state: State
@@ -75,11 +76,11 @@ class Check:
 
 
 def check_machine(root: Path, *, find_command: Callable[[str], str | None] = shutil.which) -> list[Check]:
-    """Look for everything; takes about half a second, since it starts Java.
+    """Runs all checks. Takes about half a second, because it starts Java.
 
     Args:
-        root: the folder of the project.
-        which: where a command is.
+        root: the project's folder.
+        find_command: returns the path of a command; None if it is not installed.
     """
     checks = [
         _python(find_command),
@@ -95,12 +96,12 @@ def check_machine(root: Path, *, find_command: Callable[[str], str | None] = shu
 
 
 def is_ready(checks: list[Check]) -> bool:
-    """Whether nothing is missing; a warning is no hindrance."""
+    """Returns whether no check has state `missing`; warnings are ignored."""
     return all(check.state != "missing" for check in checks)
 
 
 def install_command(what: str, *, which: Callable[[str], str | None] = shutil.which) -> str:
-    """The command that installs a thing here; a sentence where no installer is there that has it."""
+    """Returns the command that installs a package on this machine; a plain instruction if no package manager has it."""
     for installer, packages in _PACKAGES.items():
         if which(installer) and what in packages:
             return f"{_INSTALL.get(installer, f'sudo {installer} install')} {packages[what]}"
@@ -183,7 +184,7 @@ def _disk(root: Path) -> Check:
 
 
 def _host_name() -> Check:
-    """Spark asks for the address of the machine's own name and does not start without one."""
+    """Checks that this machine's host name resolves to an address, without which Spark does not start."""
     name = socket.gethostname()
     try:
         address = socket.gethostbyname(name)
@@ -194,7 +195,7 @@ def _host_name() -> Check:
 
 
 def _proxy(environ: Mapping[str, str]) -> Iterator[Check]:
-    """A proxy for HTTP would also be asked for what runs on this machine."""
+    """Warns if requests to local servers would go through an HTTP proxy."""
     proxy = next((name for name in _PROXIES if environ.get(name)), None)
     if proxy is None:
         return
@@ -209,7 +210,7 @@ def _proxy(environ: Mapping[str, str]) -> Iterator[Check]:
 
 
 def format_checks(checks: list[Check]) -> Listing:
-    """The checks for people and programs."""
+    """Returns the checks as a listing for the terminal or JSON."""
     listing = Listing(("what", "state", "detail", "next"))
     for check in checks:
         listing.add(check.name, check.state, check.detail, check.next_step)
@@ -217,7 +218,7 @@ def format_checks(checks: list[Check]) -> Listing:
 
 
 def main() -> int:
-    """Print what was looked for; 1 where something is missing."""
+    """Prints the checks; returns 1 if something is missing."""
     checks = check_machine(Path(__file__).resolve().parents[2])
     sys.stdout.write(plain_text(format_checks(checks)) + "\n")
     return 0 if is_ready(checks) else 1

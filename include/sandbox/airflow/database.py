@@ -19,12 +19,12 @@ class _RetryingCursor(sqlite3.Cursor):
 
 
 class RetryingConnection(sqlite3.Connection):
-    """A connection that waits for other writers before a savepoint, up to its timeout."""
+    """A SQLite connection that takes the write lock before a savepoint, waiting for other writers up to its timeout."""
 
     def cursor(self, factory: Any = _RetryingCursor) -> Any:
         """Returns a cursor of this connection."""
         return super().cursor(factory)
 
 
-#: What Airflow gives `sqlite3.connect` besides.
+#: Additional arguments that Airflow passes to `sqlite3.connect`.
 CONNECT_ARGS: dict[str, Any] = {"factory": RetryingConnection}

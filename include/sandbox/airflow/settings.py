@@ -1,4 +1,4 @@
-"""Airflow on one machine: settings as environment variables, database, pools, and the admin user."""
+"""Settings of Airflow on one machine as environment variables, and its database, pools and admin user."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from sandbox.stack.secrets import ADMIN_USER, StackSecrets, write_private
 from sandbox.stack.state import StackState
 
 _DEFAULT_MASTER = "local[2]"
-# These write a line per heartbeat, request or parsed file.
+# Loggers that write a line per heartbeat, request or parsed file.
 _QUIET = " ".join(
     f"{name}=WARNING"
     for name in (
@@ -51,7 +51,7 @@ def airflow_settings(home: StackHome, *, port: int, keys: StackSecrets) -> dict[
     url = f"http://{HOST}:{port}"
     sections = {
         "CORE": _core(home, url, keys),
-        # A writer waits for another one instead of failing with "database is locked".
+        # Writers wait for each other instead of failing with "database is locked".
         "DATABASE": {
             "SQL_ALCHEMY_CONN": f"sqlite:///{database_path(home)}?timeout=60",
             "SQL_ALCHEMY_CONNECT_ARGS": "sandbox.airflow.database.CONNECT_ARGS",
@@ -62,14 +62,14 @@ def airflow_settings(home: StackHome, *, port: int, keys: StackSecrets) -> dict[
             "BASE_URL": url,
             "WORKERS": "1",
             "SECRET_KEY": keys.api_secret_key,
-            # Only so long do open browser connections keep the server from ending.
+            # Maximum seconds that open browser connections delay the server's end.
             "WORKER_TIMEOUT": "10",
         },
         "API_AUTH": {"JWT_SECRET": keys.jwt_secret},
-        # A task's token outlives the longest stream run and any wait for a pool slot.
+        # A task's token must be valid longer than the longest stream run and any wait for a pool slot.
         "EXECUTION_API": {"JWT_EXPIRATION_TIME": "86400"},
-        # A stream must live through a restart of the API server: by default three missed heartbeats end it. On a busy
-        # machine the server takes longer than the default of 5 s to let the first tasks begin, which fails them.
+        # A stream must survive a restart of the API server: by default three missed heartbeats end it. On a busy
+        # machine the server takes longer than the default of 5 s to accept the first tasks, which then fail.
         "WORKERS": {"MAX_FAILED_HEARTBEATS": "60", "EXECUTION_API_TIMEOUT": "30"},
         "SCHEDULER": _scheduler(),
         "DAG_PROCESSOR": {
@@ -96,7 +96,7 @@ def airflow_settings(home: StackHome, *, port: int, keys: StackSecrets) -> dict[
     itself = {"conn_type": "http", "host": url, "login": ADMIN_USER, "password": keys.admin_password}
     return rendered | {
         "AIRFLOW_HOME": str(home.airflow),
-        # `down` has waited for tasks before, and after a failure nobody reads their results.
+        # `down` waits for tasks beforehand, and after a failure nothing reads their results.
         "DELTAWORKS_EXECUTOR_GRACE_SECONDS": "3",
         "AIRFLOW_CONN_SPARK_DEFAULT": connection,
         "AIRFLOW_CONN_DELTAWORKS_AIRFLOW": json.dumps(itself),
@@ -115,7 +115,7 @@ def _core(home: StackHome, url: str, keys: StackSecrets) -> dict[str, str]:
         "EXECUTION_API_SERVER_URL": f"{url}/execution/",
         "SIMPLE_AUTH_MANAGER_USERS": f"{ADMIN_USER}:admin",
         "SIMPLE_AUTH_MANAGER_PASSWORDS_FILE": str(passwords_path(home)),
-        # The default looks the machine up in DNS, which takes seconds where there is none.
+        # The default resolves the host name by DNS, which takes seconds without a DNS server.
         "HOSTNAME_CALLABLE": "socket.gethostname",
         "MIN_SERIALIZED_DAG_UPDATE_INTERVAL": "5",
     }
@@ -123,12 +123,12 @@ def _core(home: StackHome, url: str, keys: StackSecrets) -> dict[str, str]:
 
 def _scheduler() -> dict[str, str]:
     return {
-        # A task whose supervising process died is failed, and its stream restarted, after this long. An
-        # API server needs far less for a restart.
+        # After this time a task whose supervising process died is failed and its stream restarted. It is far longer
+        # than a restart of the API server.
         "TASK_INSTANCE_HEARTBEAT_TIMEOUT": "90",
         "TASK_INSTANCE_HEARTBEAT_TIMEOUT_DETECTION_INTERVAL": "10",
-        # A killed scheduler counts as dead 30 s after its last heartbeat; its tasks are then restarted by the
-        # next one, at the next of these checks.
+        # A killed scheduler counts as dead 30 s after its last heartbeat; the next scheduler restarts its tasks at the
+        # next of these checks.
         "ORPHANED_TASKS_CHECK_INTERVAL": "15",
         "CATCHUP_BY_DEFAULT": "False",
     }

@@ -52,7 +52,7 @@ def demo(
 
 
 def print_report(report: DemoReport) -> None:
-    """Prints the answers with the truth, and the facts of the run."""
+    """Prints the answers with their expected values, and facts about the run."""
     answers = Listing(("pipeline", "question", "answer", "truth", "verdict"), title="Answers and truth")
     for answer in report.answers:
         verdict = "right" if answer.is_right else "WRONG"

@@ -94,7 +94,7 @@ def partitioning(
 
 
 def _environment_of(folder: Path | None) -> EnvironmentSpec:
-    """Returns the session environment of a lake in a local folder."""
+    """Returns the environment of a session whose lake is in a local folder."""
     here = StorageSpec(root=f"file://{(folder or StackHome.default().root).absolute()}")
     spark = SparkSpec(driver_memory="2g", shuffle_partitions=2)
     return EnvironmentSpec(environment="experiment", lake=here, landing=here, messaging=AwsSpec(), spark=spark)

@@ -35,7 +35,7 @@ def prompt_for_channel(home: StackHome, *, interactive: bool) -> None:
     try:
         declared = load_catalog(root=home.project, skip_invalid=True).environment
     except DeltaworksError:
-        return  # whatever is wrong with it, the start says
+        return  # the start reports invalid declarations
     kept = read_webhook(home)
     if not channel_warning(declared.with_webhook(kept or "").alerts):
         return

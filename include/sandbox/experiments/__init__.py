@@ -1,1 +1,1 @@
-"""Layouts of a table, measured with sizes of one's own."""
+"""Experiments that compare table layouts with configurable data sizes."""

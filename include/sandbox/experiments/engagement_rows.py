@@ -1,7 +1,7 @@
-"""Rows of an engagement table for experiments: organisations of power-law sizes, days that go by, late rows.
+"""Generates rows of an engagement table: organisations with power-law sizes, one day after another, some rows late.
 
-Everything about a row follows from its number and the seed, in Spark's own expressions over `spark.range`: any range
-of rows can be made again, on any number of cores, alike, and ten million of them take seconds.
+All values of a row are computed from its number and the seed with Spark expressions over `spark.range`. So any range of
+rows can be generated again with the same values, on any number of cores, and ten million rows take seconds.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pyspark.sql import functions as F
 from deltaworks.errors import ConfigError
 
 FIRST_DAY = dt.date(2026, 1, 1)
-#: Activities of a contact in a loaded table, on average.
+#: Average number of activities per contact in a loaded table.
 ROWS_PER_CONTACT = 25
 _TYPES = ("email_sent", "email_opened", "call", "meeting", "task", "note")
 _TEMPLATES = 200
@@ -26,11 +26,12 @@ _DAY_SECONDS = 86_400
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Workload:
-    """How much there is of everything. Organisation 0 is the largest; `exponent` 0 makes all alike.
+    """Sizes of an experiment. Organisation 0 is the largest; with `exponent` 0 all have the same size.
 
-    A batch has `rows / days / batches_per_day` rows, which is what a stream lands in `1 / batches_per_day` days. A
-    round is what happens again and again to the loaded table: `batches_per_round` batches and a mutation batch, which
-    renames `update_share` of the contacts.
+    A batch has `rows / days / batches_per_day` rows, as many as a stream lands in `1 / batches_per_day` days. A round
+    adds
+    `batches_per_round` batches to the loaded table and runs one mutation batch that renames `update_share` of the
+        contacts.
 
     Raises:
         ConfigError: EXPERIMENT_SIZES_INVALID.
@@ -57,40 +58,41 @@ class Workload:
 
     @property
     def rows_per_batch(self) -> int:
-        """Rows a batch of the stream brings."""
+        """Number of rows in one batch of the stream."""
         return self.rows // max(1, self.days * self.batches_per_day)
 
     @property
     def load_batches(self) -> int:
-        """Batches the table has before anything is measured."""
+        """Number of batches loaded before the first measured round."""
         return self.days * self.batches_per_day
 
     @property
     def requests(self) -> int:
-        """Requests of one mutation batch; some name the same contact."""
+        """Number of requests in one mutation batch. Several can refer to the same contact."""
         return max(1, round(self.update_share * self.rows / ROWS_PER_CONTACT))
 
     def day_of_batch(self, batch: int) -> dt.date:
-        """The day a batch arrives."""
+        """Returns the day on which a batch arrives."""
         return FIRST_DAY + dt.timedelta(days=batch // self.batches_per_day)
 
 
 def org_id(rank: int) -> str:
-    """The id of the organisation that is the `rank`-th largest, from 0."""
+    """Returns the id of the organisation with this rank by size; 0 is the largest."""
     return f"org-{rank:06d}"
 
 
 def batch_rows(spark: SparkSession, workload: Workload, batch: int) -> DataFrame:
-    """The rows of one batch, in the columns of the engagement table."""
+    """Returns the rows of one batch, with the columns of the engagement table."""
     first = batch * workload.rows_per_batch
     numbers = spark.range(first, first + workload.rows_per_batch).withColumnRenamed("id", "number")
     return _activities(_with_positions(numbers, workload), workload, batch)
 
 
 def rename_requests(spark: SparkSession, workload: Workload, round_number: int, batches: int) -> DataFrame:
-    """Renames of contacts that have rows in the first `batches` batches: `org_id`, `id` and `new_id`, each id once.
+    """Returns renames of contacts from the first `batches` batches: columns `org_id`, `id` and `new_id`, with unique
+    ids.
 
-    An activity is drawn and its contact renamed: an organisation has requests in proportion to its rows.
+    Contacts are those of randomly drawn activities, so an organisation's requests are proportional to its rows.
     """
     rows = batches * workload.rows_per_batch
     drawn = spark.range(workload.requests).select(
@@ -101,19 +103,19 @@ def rename_requests(spark: SparkSession, workload: Workload, round_number: int, 
 
 
 def _cumulative(rank: float, exponent: float) -> float:
-    """The integral of x**-exponent from 1 to `rank`: sizes follow it closely and it has an inverse."""
+    """Returns the integral of x**-exponent from 1 to `rank`, an invertible approximation of the sum of sizes."""
     if math.isclose(exponent, 1):
         return math.log(rank)
     return float((rank ** (1 - exponent) - 1) / (1 - exponent))
 
 
 def _unit(number: Column, seed: int, what: str) -> Column:
-    """A number from 0 up to 1 that follows from `number` alone."""
+    """Returns a pseudo-random number in [0, 1) computed from `number`, the seed and a purpose."""
     return F.shiftrightunsigned(F.xxhash64(number, F.lit(seed), F.lit(what)), 12) / F.lit(float(1 << 52))
 
 
 def _with_positions(numbers: DataFrame, workload: Workload) -> DataFrame:
-    """`number` with the organisation and the contact of each."""
+    """Adds the organisation and the contact of each row number."""
     exponent, seed = workload.exponent, workload.seed
     whole = _cumulative(workload.orgs + 1, exponent)
     reached = _unit(F.col("number"), seed, "org") * F.lit(whole)
@@ -121,7 +123,7 @@ def _with_positions(numbers: DataFrame, workload: Workload) -> DataFrame:
         position = F.exp(reached)
     else:
         position = F.pow(reached * F.lit(1 - exponent) + 1, F.lit(1 / (1 - exponent)))
-    # The inverse can be a rounding error beside either end.
+    # Rounding errors of the inverse may exceed either bound.
     rank = F.greatest(F.lit(0), F.least(F.lit(workload.orgs - 1), F.floor(position).cast("int") - 1))
     of_org = F.pow(F.col("rank") + 1.5, F.lit(-exponent)) / F.lit(whole) * F.lit(workload.rows / ROWS_PER_CONTACT)
     contact = F.floor(_unit(F.col("number"), seed, "contact") * F.greatest(F.lit(1.0), of_org))

@@ -1,4 +1,4 @@
-"""How large files of a layout are: percentiles over all, over the largest organisations' and the rest's."""
+"""Computes percentiles of a table's file sizes: of all files, of the largest organisations' and of all others'."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from dataclasses import dataclass
 
 from sandbox.experiments.engagement_rows import Workload, org_id
 
-#: The organisations that count as huge: the first hundredth by size, one at least.
+#: Share of organisations that count as huge, the largest ones; at least one organisation.
 _HUGE_SHARE = 0.01
 PERCENTILES = (10, 50, 90, 100)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileSizes:
-    """Some files: how many, their bytes, and bytes at each of PERCENTILES."""
+    """Number of organisations and files, their bytes, and the file size at each of PERCENTILES."""
 
     orgs: int
     files: int
@@ -24,7 +24,9 @@ class FileSizes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OrgFiles:
-    """The files of a table by the size of their organisation. `by_org` are files and bytes, the largest first."""
+    """File sizes of a table by size of organisation. `by_org` has id, files and bytes of each, largest organisation
+    first.
+    """
 
     all: FileSizes
     huge: FileSizes
@@ -33,7 +35,7 @@ class OrgFiles:
 
 
 def org_files(sizes_by_org: Mapping[str, Sequence[int]], workload: Workload) -> OrgFiles:
-    """The sizes of a table's files, grouped by their organisation's rank."""
+    """Groups the file sizes of a table by their organisation's size."""
     huge_orgs = {org_id(rank) for rank in range(max(1, round(workload.orgs * _HUGE_SHARE)))}
     huge = {org: sizes for org, sizes in sizes_by_org.items() if org in huge_orgs}
     others = {org: sizes for org, sizes in sizes_by_org.items() if org not in huge_orgs}

@@ -1,10 +1,9 @@
-"""Two layouts of one table, measured: partitions by organisation and date against organisations Z-ordered by date.
+"""Compares two layouts of a table: partitions by organisation and date, and by organisation with Z-order by date.
 
-The same rows are appended to all sides in the same batches, as a stream does it, one file for each partition a batch
-touches. Then come rounds, in each of which a side inserts some batches, applies a mutation batch with one MERGE and is
-read before and after its OPTIMIZE, which belongs to the time of its inserts. Sides take turns in each round and the
-order turns round after it; the first round warms the JVM up and counts for nothing. Every answer of a side has to be
-that of the others, and in the end all hold the same rows.
+All tables get the same batches of rows, one file per batch and partition, as a stream writes them. In each round a
+table gets some batches and one mutation batch (a MERGE). It is queried before and after its OPTIMIZE, whose time counts
+as insert time. The order of the tables is reversed every round. The first round warms up the JVM and is not counted.
+The query results of all tables must be equal, and so must their rows at the end.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ from sandbox.experiments.reads import Read, reads_of
 from sandbox.experiments.schemes import BY_DATE, BY_ORG, BY_ORG_VECTORS, Scheme, SchemeTable
 from sandbox.experiments.scratch_folder import scratch_folder
 
-#: New layout's time divided by the old's, as those published who moved such a table.
+#: Published ratios from a migration of such a table: the new layout's time divided by the old one's.
 PUBLISHED: Mapping[str, float] = {"read": 0.667, "update": 0.25, "insert": 1.1}
 Progress = Callable[[str], None]
 Value = TypeVar("Value")
@@ -34,7 +33,9 @@ Value = TypeVar("Value")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SideResult:
-    """What one side took. Seconds of every counted round by operation; `parts` are medians of what they are made of."""
+    """Results of one layout: seconds of each counted round by operation; `parts` are median seconds of an operation's
+    steps.
+    """
 
     scheme: Scheme
     load_seconds: float
@@ -43,29 +44,29 @@ class SideResult:
     files: OrgFiles
 
     def median(self, operation: str) -> float:
-        """The median of an operation's rounds, in seconds."""
+        """Returns the median seconds of an operation over all rounds."""
         return statistics.median(self.seconds[operation])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitioningResult:
-    """All sides, the old layout first. `rows` is what each table held in the end."""
+    """Results of all layouts, the old one first. `rows` is the number of rows of each table at the end."""
 
     workload: Workload
     sides: tuple[SideResult, ...]
     rows: int
 
     def side(self, scheme: Scheme) -> SideResult:
-        """The result of one layout."""
+        """Returns the result of one layout."""
         return next(side for side in self.sides if side.scheme.name == scheme.name)
 
     def ratio(self, operation: str, scheme: Scheme = BY_ORG) -> float:
-        """The time of `scheme` divided by that of the layout by date."""
+        """Returns the median time of `scheme` divided by that of the layout partitioned by date."""
         return self.side(scheme).median(operation) / self.side(BY_DATE).median(operation)
 
 
 class _Side:
-    """A table and the time its operations took so far."""
+    """A table and the seconds of its operations by round."""
 
     def __init__(self, table: SchemeTable) -> None:
         self.table = table
@@ -73,7 +74,7 @@ class _Side:
         self.rounds: list[dict[str, float]] = []
 
     def result(self, workload: Workload, counted: Sequence[Mapping[str, float]]) -> SideResult:
-        """What the side took in the rounds that count."""
+        """Returns the results of the counted rounds."""
         names = sorted({name for taken in counted for name in taken} - set(PUBLISHED))
         return SideResult(
             scheme=self.table.scheme,
@@ -98,18 +99,19 @@ def run_partitioning(
     keep: bool = False,
     progress: Progress = lambda line: None,
 ) -> PartitioningResult:
-    """Run the experiment in the folder `prefix` of `storage`, which has to be new.
+    """Runs the experiment in the folder `prefix` of `storage`, which must not exist.
 
-    It is removed in the end, after an error too. Nothing else of the storage is read or written. One at a time per
-    session, since settings of the session change meanwhile.
+    Removes the folder at the end, also after an error. Reads and writes nothing else in the storage. Run one experiment
+    at a time per session, because it changes session settings.
 
     Args:
-        repeats: counted rounds.
-        max_file_bytes: how large OPTIMIZE makes files.
-        deletion_vectors: a third side, Z-ordered too, whose MERGE marks rows instead of rewriting their files.
-        reads: names of the reads to ask, all of `experiments.reads` by default.
-        warm_up: a round that does not count comes first; without it times tell little.
-        keep: leave the tables where they are.
+        repeats: number of counted rounds.
+        max_file_bytes: target file size of OPTIMIZE.
+        deletion_vectors: adds a third table, also Z-ordered, whose MERGE writes deletion vectors instead of rewriting
+            files.
+        reads: names of the queries to run; by default all of `experiments.reads`.
+        warm_up: starts with a round that is not counted; times are unreliable without it.
+        keep: keeps the tables.
 
     Raises:
         ContractError: EXPERIMENT_SIDES_DIFFER, EXPERIMENT_FOLDER_TAKEN.
@@ -131,7 +133,7 @@ def run_partitioning(
 
 
 def _load(spark: SparkSession, sides: Sequence[_Side], workload: Workload, progress: Progress) -> None:
-    """Append what the tables have beforehand, with the OPTIMIZEs that fall due meanwhile."""
+    """Loads the tables before the first round, with an OPTIMIZE after every `batches_per_round` batches."""
     for batch in range(workload.load_batches):
         for side in sides if batch % 2 else reversed(sides):
             started = time.perf_counter()
@@ -177,9 +179,9 @@ def _round(
 def _side_round(
     table: SchemeTable, batches: Sequence[DataFrame], requests: DataFrame, reads: Sequence[Read], ordinal: int
 ) -> tuple[dict[str, float], list[Any]]:
-    """One round of one side: seconds by operation and part, and what its reads answered.
+    """Runs one round of one table; returns seconds by operation and step, and the query results.
 
-    `planning` is of all reads, and part of their seconds.
+    `planning` is the planning time of all queries, which their seconds include.
     """
     taken: dict[str, float] = {}
 
@@ -207,7 +209,7 @@ def _side_round(
 
 
 def _require_equal(what: str, values: Mapping[str, Value]) -> Value:
-    """The value that all sides share.
+    """Returns the value that all tables share.
 
     Raises:
         ContractError: EXPERIMENT_SIDES_DIFFER.

@@ -1,4 +1,4 @@
-"""The partition experiment as one HTML page, readable without a server or internet access."""
+"""Renders results of the partitioning experiment as one HTML page that needs no server or internet access."""
 
 from __future__ import annotations
 
@@ -11,7 +11,9 @@ from sandbox.experiments.partitioning import PUBLISHED, PartitioningResult
 
 
 def write_chart(result: PartitioningResult, path: Path) -> Path:
-    """Write the page and return its path: times, ratios beside the published ones, files by organisation."""
+    """Writes the page and returns its path. It shows times, measured and published ratios, and file sizes by
+    organisation.
+    """
     figures = (_times(result), _ratios(result), _files(result), _sizes(result))
     workload = result.workload
     said = (

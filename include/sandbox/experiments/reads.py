@@ -1,4 +1,4 @@
-"""The reads an experiment runs on every side: those behind a page about an organisation, a contact or a day."""
+"""The queries of an experiment, as a page about an organisation, a contact or a day would run them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from sandbox.experiments.engagement_rows import Workload, batch_rows, org_id
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Read:
-    """An aggregating query by name; it groups by its first column."""
+    """A named aggregation that groups by its first column."""
 
     name: str
     where: str
@@ -21,9 +21,10 @@ class Read:
 
 
 def reads_of(spark: SparkSession, workload: Workload, batches: int) -> list[Read]:
-    """The reads of a table that has its first `batches` batches: of a huge, a middling and a small organisation.
+    """Returns the queries for a table with its first `batches` batches, for a huge, a medium and a small organisation.
 
-    Dates are those of the middle of the table's life, so that they are neither the newest nor the most compacted.
+    Their dates are from the middle of the table's time range, where files are neither the newest nor the most
+    compacted.
     """
     huge, middle, small = (org_id(rank) for rank in (0, workload.orgs // 10, workload.orgs - 1))
     day = workload.day_of_batch(batches // 2)

@@ -1,7 +1,7 @@
-"""One layout of the engagement table, with everything an experiment does to it.
+"""Table layouts of the engagement table, and the operations that an experiment runs on them.
 
-All sides run the same statements over the same rows; what differs is the partition columns, whether OPTIMIZE runs, and
-the table's properties.
+All layouts run the same statements over the same rows. They differ in partition columns, table properties, and whether
+OPTIMIZE runs.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _MERGE_TASKS_PER_CORE = 4
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scheme:
-    """A layout by name. `zorder_by` empty means that OPTIMIZE never runs, as on most tables partitioned by date."""
+    """A named table layout. Without `zorder_by`, OPTIMIZE never runs, as for most tables partitioned by date."""
 
     name: str
     partition_by: tuple[str, ...]
@@ -36,7 +36,9 @@ class Scheme:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """The rows of a query in order, and the seconds until it was planned, its table's log read and its files chosen."""
+    """The sorted rows of a query, and the seconds of its planning, which includes reading the Delta log and selecting
+    files.
+    """
 
     rows: list[tuple[Any, ...]]
     planning_seconds: float
@@ -53,7 +55,7 @@ BY_ORG_VECTORS = Scheme(
 
 
 class SchemeTable:
-    """The table of one scheme at `key` of a storage. One thread at a time."""
+    """The table of one layout at `key` in a storage. Not thread-safe."""
 
     def __init__(
         self, spark: SparkSession, storage: StorageSpec, key: str, scheme: Scheme, *, max_file_bytes: int
@@ -64,13 +66,13 @@ class SchemeTable:
         self.scheme = scheme
         self.uri = storage.spark_uri(key)
         tasks = str(spark.sparkContext.defaultParallelism)
-        # Merged tasks would write a batch of any scheme on one core: small as the rows are, the files are many.
+        # Without coalescing: a batch has few bytes but many files, and coalesced tasks would write them on one core.
         self._settings = {
             "spark.sql.adaptive.coalescePartitions.enabled": "false",
             "spark.sql.shuffle.partitions": tasks,
             "spark.databricks.delta.optimize.maxFileSize": str(max_file_bytes),
         }
-        # As a mutation batch merges: what a partition has beyond a file's size is split, and so shared among tasks.
+        # Settings of a mutation batch's MERGE: partitions larger than a file are split among tasks.
         self._merge_settings = (
             self._settings
             | merge_settings(target_bytes=0, cores=_MERGE_TASKS_PER_CORE * int(tasks))
@@ -80,7 +82,7 @@ class SchemeTable:
         self._max_file_bytes = max_file_bytes
 
     def append(self, rows: DataFrame) -> None:
-        """One batch of a stream: each partition it touches gets one file."""
+        """Appends one batch, with one file per partition."""
         with override_settings(self._spark, self._settings):
             placed = rows.repartition(self._tasks, *self.scheme.partition_by)
             writer = placed.write.format("delta").mode("append").partitionBy(*self.scheme.partition_by)
@@ -89,7 +91,7 @@ class SchemeTable:
             writer.save(self.uri)
 
     def update(self, requests: DataFrame, mutation: int) -> None:
-        """A mutation batch: one MERGE that renames contacts by the id they arrived with."""
+        """Runs a mutation batch: one MERGE that renames contacts by their original id."""
         requests.createOrReplaceTempView("experiment_requests")
         try:
             with override_settings(self._spark, self._merge_settings):
@@ -102,9 +104,9 @@ class SchemeTable:
             self._spark.catalog.dropTempView("experiment_requests")
 
     def optimize(self) -> None:
-        """Z-order the organisations that have more than one file; nothing where the scheme has no OPTIMIZE.
+        """Runs OPTIMIZE for organisations with several files; does nothing for a layout without Z-order.
 
-        An organisation that fits one file is only compacted: within one file there is nothing to skip by.
+        Organisations whose files fit into one are only compacted, because data skipping needs several files.
         """
         if not self.scheme.zorder_by:
             return
@@ -118,24 +120,24 @@ class SchemeTable:
                     self._spark.sql(f"OPTIMIZE delta.`{self.uri}` WHERE org_id IN ({where}){order}").collect()
 
     def read(self, where: str, select: str) -> Answer:
-        """An aggregating query over the table."""
+        """Runs an aggregation over the table."""
         with override_settings(self._spark, self._settings):
             started = time.perf_counter()
             query = self._spark.sql(f"SELECT {select} FROM delta.`{self.uri}` WHERE {where} GROUP BY 1")
-            # Delta reads its log and chooses files while the query is planned, which `collect` does not do again.
+            # Planning reads the Delta log and selects files; `collect` does not repeat it.
             query._jdf.queryExecution().executedPlan()
             planned = time.perf_counter() - started
             rows = query.collect()
         return Answer(sorted((tuple(row) for row in rows), key=repr), planned)
 
     def fingerprint(self) -> tuple[int, int]:
-        """The number of rows and a sum over all their columns, equal for tables that hold the same rows."""
+        """Returns the row count and a hash sum over all columns; tables with the same rows have equal fingerprints."""
         table = self._spark.read.format("delta").load(self.uri)
         digest = F.sum(F.xxhash64(*sorted(table.columns)).cast("decimal(38,0)"))
         row = table.agg(F.count(F.lit(1)), digest).first()
         return (int(row[0]), int(row[1] or 0)) if row is not None else (0, 0)
 
     def sizes_by_org(self) -> dict[str, list[int]]:
-        """Bytes of every file by organisation, from the log."""
+        """Returns the sizes of all files in bytes by organisation, from the Delta log."""
         sizes_by_org = file_sizes_by_value(self._lake, self._key, "org_id")
         return {str(org): sizes for org, sizes in sizes_by_org.items()}

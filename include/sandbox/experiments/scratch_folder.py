@@ -1,4 +1,4 @@
-"""The folder an experiment works in: new when it begins, gone when it ends, whatever happened in between."""
+"""The temporary folder of an experiment."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from deltaworks.tables.lake import arrow_filesystem, arrow_path, remove_folder
 
 @contextmanager
 def scratch_folder(storage: StorageSpec, prefix: str, *, keep: bool = False) -> Iterator[None]:
-    """The folder `prefix` of a storage for the time of a block, removed with all in it unless `keep`.
+    """Reserves the folder `prefix` of a storage during the block; removes it and its content at the end unless `keep`.
 
     Raises:
-        ContractError: EXPERIMENT_FOLDER_TAKEN; then nothing of it is touched.
+        ContractError: EXPERIMENT_FOLDER_TAKEN, the folder exists; it is not changed.
     """
     filesystem, folder = arrow_filesystem(storage), arrow_path(storage, prefix)
     if _exists(filesystem, folder):

@@ -1,1 +1,1 @@
-"""What a release is built from: container images by digest, and the audit of locked packages for vulnerabilities."""
+"""Locks container images by digest, audits locked packages for vulnerabilities, and packages the collector's Lambda."""

@@ -1,7 +1,7 @@
-"""Asks a vulnerability service about every locked package: `make audit`, by pip-audit.
+"""Audits all locked packages for known vulnerabilities with pip-audit (`make audit`).
 
-pip-audit itself ends with 0 and "no known vulnerabilities" when an index knows nothing about any package, as mirrors
-do. Here a package without an answer is no package without vulnerabilities.
+pip-audit itself exits with 0 and "no known vulnerabilities" if an index has no data about a package, as mirrors do.
+Here such a package counts as not audited.
 """
 
 from __future__ import annotations
@@ -25,7 +25,9 @@ _TIMEOUT_SECONDS = 1800
 
 @dataclass(frozen=True, slots=True)
 class AuditResult:
-    """What the service said about one lock: vulnerable packages with the ids, and packages it said nothing about."""
+    """The audit of one lock file: vulnerable packages with vulnerability ids, and packages that the service has no data
+    about.
+    """
 
     lock: str
     audited: int
@@ -33,7 +35,7 @@ class AuditResult:
     unanswered: tuple[str, ...]
 
     def raise_unless_clean(self) -> None:
-        """Nothing, if every package was audited and none is vulnerable.
+        """Raises unless every package was audited and none is vulnerable.
 
         Raises:
             ContractError: PACKAGE_VULNERABLE.
@@ -58,10 +60,10 @@ class AuditResult:
 
 
 def audit(root: Path, lock: str, *, service: str = "pypi") -> AuditResult:
-    """Audit one lock file. Nothing is installed into the environment; pip-audit runs in one of its own.
+    """Audits one lock file. Runs pip-audit in its own environment and installs nothing into this one.
 
     Raises:
-        TransientError: AUDIT_UNANSWERED, no report was written; the end of pip-audit's output is in the message.
+        TransientError: AUDIT_UNANSWERED, pip-audit wrote no report; the message contains the end of its output.
     """
     with tempfile.TemporaryDirectory() as folder:
         report = Path(folder) / "report.json"
@@ -85,7 +87,7 @@ def audit(root: Path, lock: str, *, service: str = "pypi") -> AuditResult:
 
 
 def read_report(lock: str, report: dict[str, Any]) -> AuditResult:
-    """The result in a report of pip-audit."""
+    """Parses a JSON report of pip-audit."""
     answered = [package for package in report["dependencies"] if "skip_reason" not in package]
     return AuditResult(
         lock=lock,
@@ -100,7 +102,7 @@ def read_report(lock: str, report: dict[str, Any]) -> AuditResult:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Audit all lock files; the exit code is that of the worst."""
+    """Audits all lock files; returns the most severe exit code."""
     parser = argparse.ArgumentParser(description=main.__doc__)
     parser.add_argument("--service", choices=("pypi", "osv"), default="pypi")
     options = parser.parse_args(arguments)
@@ -113,7 +115,7 @@ def main(arguments: list[str] | None = None) -> int:
         except DeltaworksError as error:
             print(error, file=sys.stderr)
             codes.append(error.exit_code)
-    # Of vulnerable and unanswered locks, the vulnerable one counts.
+    # A vulnerable package is more severe than an unanswered audit.
     return ContractError.exit_code if ContractError.exit_code in codes else max(codes)
 
 

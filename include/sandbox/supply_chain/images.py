@@ -1,8 +1,8 @@
-"""Container images by digest: `docker/images.lock`, and the references in the Dockerfile and docker-compose.yaml.
+"""Locks container images by digest: `docker/images.lock`, and the references in Dockerfile and docker-compose.yaml.
 
-A tag names another image tomorrow, a digest never does. Digests come from the registry and from nowhere else, so a
-checkout starts without a lock; `make images` asks for them, writes the lock, and puts each behind its tag. From then on
-a reference without its digest is refused.
+A tag may point to another image later, but a digest never changes. Digests come only from the registry, so a checkout
+has no lock file at first. `make images` fetches them, writes the lock file, and adds the digest to each tag. Afterwards
+references without their digest are rejected.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _HEADER = "# Digests of the images that Dockerfile and docker-compose.yaml name;
 
 @dataclass(frozen=True, slots=True)
 class ImageReference:
-    """A reference to an image of somebody else: file and line, the tag, and the digest behind it where there is one."""
+    """A reference to an external image: file, line, tag, and digest; the digest is empty if it has none."""
 
     file: str
     line: int
@@ -37,7 +37,7 @@ class ImageReference:
 
 
 def image_references(root: Path) -> list[ImageReference]:
-    """Every reference in the Dockerfile and in docker-compose.yaml, without stages and the image that is built here."""
+    """Returns all references in Dockerfile and docker-compose.yaml, except build stages and the image built here."""
     references = []
     for file in _FILES:
         stages: set[str] = set()
@@ -54,10 +54,10 @@ def image_references(root: Path) -> list[ImageReference]:
 
 
 def read_images(root: Path) -> dict[str, str] | None:
-    """The digests by tag; None where none were recorded yet.
+    """Returns the locked digests by tag; None without a lock file.
 
     Raises:
-        ConfigError: IMAGE_NOT_LOCKED for a line that is no tag and digest.
+        ConfigError: IMAGE_NOT_LOCKED, a line is not of the form tag@digest.
     """
     path = root / LOCK
     if not path.is_file():
@@ -76,10 +76,10 @@ def read_images(root: Path) -> dict[str, str] | None:
 
 
 def check_images(root: Path) -> bool:
-    """Whether digests are recorded; where they are, every reference has to carry its own.
+    """Checks that every reference has its locked digest; returns False without a lock file.
 
     Raises:
-        ConfigError: IMAGE_NOT_LOCKED, the first reference that has no digest, or another one than the lock.
+        ConfigError: IMAGE_NOT_LOCKED, with the first reference that has no digest or another one than the lock file.
     """
     digests = read_images(root)
     if digests is None:
@@ -97,9 +97,12 @@ def check_images(root: Path) -> bool:
 
 
 def record_images(root: Path) -> dict[str, str]:
-    """Ask the registries for the digests of all tags, write them into the lock and behind the tags, and return them.
+    """Fetches the digests of all tags from their registries, and writes them into the lock file and all references.
 
-    Nothing is written unless every registry has answered.
+    Writes nothing unless every registry responds.
+
+    Returns:
+        The digests by tag.
 
     Raises:
         TransientError: IMAGE_NOT_RESOLVED.
@@ -141,7 +144,7 @@ def _resolve(tag: str) -> str:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Record the digests of all images, or check that every reference carries its own."""
+    """Writes the digests of all images, or checks that every reference has its own."""
     parser = argparse.ArgumentParser(description=main.__doc__)
     parser.add_argument("--check", action="store_true", help="change nothing")
     options = parser.parse_args(arguments)

@@ -1,8 +1,8 @@
-"""The collector as the zip of an AWS Lambda: `make lambda`.
+"""Packages the collector as a zip file for AWS Lambda (`make lambda`).
 
-It has the collector, what is declared, what strips personal data, and the locked packages these import; boto3 is in
-Lambda's own runtime. The same checkout and lock file give the same bytes, so that a deployment changes where something
-has changed.
+The zip contains the collector, all declarations, the redaction of personal data, and their locked dependencies. boto3
+is part of Lambda's runtime. The same checkout and lock file give the same bytes, so a deployment changes only with its
+content.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from deltaworks.specs.catalog import project_root
 
 HANDLER = "deltaworks.operations.collector_lambda.handle"
 TARGET = Path("dist") / "collector-lambda.zip"
-#: What the collector and what is declared import, by the names under which they are installed.
+#: Dependencies of the collector and the declarations, by distribution name.
 PACKAGES = (
     "annotated-types",
     "cffi",
@@ -33,7 +33,7 @@ PACKAGES = (
     "typing-inspection",
     "zstandard",
 )
-#: Of the project: code below `include`, and what is declared, which keeps its place.
+#: Project files: code below `include`, and declarations, which keep their paths.
 _CODE = (
     "collector",
     "deltaworks/__init__.py",
@@ -51,13 +51,13 @@ _CODE = (
 )
 _DECLARED = ("collectors", "environments", "pipelines", "relays")
 _EXCLUDED = ("__pycache__", ".dist-info", ".pyc", "/RECORD", "/direct_url.json")
-#: The earliest time a zip can hold.
+#: The earliest timestamp that a zip file supports.
 _FIXED_TIME = (1980, 1, 1, 0, 0, 0)
 _MODE = 0o644 << 16
 
 
 def package(target: Path, *, root: Path) -> int:
-    """Write the zip; how many files are in it.
+    """Writes the zip file; returns the number of files in it.
 
     Raises:
         ConfigError: PACKAGE_MISSING.
@@ -68,7 +68,7 @@ def package(target: Path, *, root: Path) -> int:
         for name, path in files.items():
             entry = zipfile.ZipInfo(name, _FIXED_TIME)
             entry.external_attr = _MODE
-            # One system and one level wherever it is made.
+            # Fixed creator system and compression level, so the bytes do not depend on the machine.
             entry.create_system = 3
             archive.writestr(entry, path.read_bytes(), zipfile.ZIP_DEFLATED, 9)
     return len(files)
@@ -106,7 +106,7 @@ def _files(path: Path) -> Iterator[Path]:
 
 
 def main() -> int:
-    """Write the zip where it is wanted."""
+    """Writes the zip file to `--to`, by default `dist/collector-lambda.zip`."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--to", type=Path, default=None, help=f"the file; {TARGET} by default")
     options = parser.parse_args()
