@@ -1,1 +1,1 @@
-"""The embedded stack: its programs under a supervisor, their ports and secrets, start, stop and status."""
+"""The embedded stack: supervised programs, their ports and secrets, and its start, stop and status."""

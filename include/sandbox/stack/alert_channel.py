@@ -1,4 +1,4 @@
-"""The channel of alerts of the embedded stack: asked for once, at its first start, and kept with its secrets."""
+"""The embedded stack's webhook for alerts, requested once at its first start and stored with its secrets."""
 
 from __future__ import annotations
 
@@ -13,16 +13,17 @@ _FILE = "alerts_webhook"
 
 
 def read_webhook(home: StackHome) -> str | None:
-    """The address that was kept, empty where none is wanted; None where nobody was asked yet."""
+    """Returns the stored webhook; empty if the user declined one, None if the user was not asked yet."""
     path = home.root / _FILE
     return path.read_text(encoding="utf-8").strip() if path.is_file() else None
 
 
 def store_webhook(home: StackHome, url: str) -> None:
-    """Keep an address, or that none is wanted (empty). Whoever has it can post to it, so the file is private.
+    """Stores a webhook; empty declines one. The file is readable by its owner only, because anyone with the URL can
+    post.
 
     Raises:
-        ValueError: it is no address of http or https.
+        ValueError: not an http or https URL.
     """
     parts = urlsplit(url)
     if url and (parts.scheme not in ("http", "https") or not parts.netloc):
@@ -32,6 +33,6 @@ def store_webhook(home: StackHome, url: str) -> None:
 
 
 def webhook_variable(home: StackHome) -> dict[str, str]:
-    """The variable that the stack's processes get: what the shell says, or what was kept."""
+    """Returns the webhook as an environment variable; a value in the shell replaces the stored one."""
     url = os.environ.get(WEBHOOK_VARIABLE, "") or read_webhook(home) or ""
     return {WEBHOOK_VARIABLE: url} if url else {}

@@ -1,4 +1,4 @@
-"""What is declared that decides what the stack has: topics a broker, collectors the program that takes events."""
+"""Kafka topics, Kinesis streams and the collector that the stack needs for its declared pipelines."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ _OUR_MESSAGING = Reference(scheme="env", name=AWS_ENDPOINT)
 
 
 def declared_topics(home: StackHome, only: Collection[str] | None = None) -> tuple[str, ...]:
-    """The topics of every pipeline whose source in use is the stack's broker, sorted; empty where none is.
+    """Returns the sorted topics that declared pipelines read from the stack's broker.
 
-    That is one whose `bootstrap_servers` is `env:DELTAWORKS_KAFKA_BOOTSTRAP`: any other address is an external
-    broker, which has its own topics. A pipeline with an invalid declaration is ignored: it cannot run.
+    A source uses the stack's broker if its `bootstrap_servers` is `env:DELTAWORKS_KAFKA_BOOTSTRAP`; others use an
+    external broker with its own topics. Ignores pipelines with an invalid declaration, which cannot run.
 
     Args:
-        only: pipelines the stack runs; by default those DELTAWORKS_PIPELINES names, or all.
+        only: pipelines that the stack runs; by default those of DELTAWORKS_PIPELINES, or all.
 
     Raises:
-        ConfigError: the environment itself is declared wrongly.
+        ConfigError: the environment's declaration is invalid.
     """
     sources = [spec.source for spec in load_catalog(root=home.project, skip_invalid=True, only=only).pipelines.values()]
     ours = [
@@ -36,14 +36,14 @@ def declared_topics(home: StackHome, only: Collection[str] | None = None) -> tup
 
 
 def declared_streams(home: StackHome, only: Collection[str] | None = None) -> tuple[str, ...]:
-    """The Kinesis streams of every pipeline whose source in use is one, sorted; none where the environment's
-    `messaging` is another than the stack's.
+    """Returns the sorted Kinesis streams that declared pipelines read; none if the environment's `messaging` is
+    external.
 
     Args:
         only: as for `declared_topics`.
 
     Raises:
-        ConfigError: the environment itself is declared wrongly.
+        ConfigError: the environment's declaration is invalid.
     """
     catalog = load_catalog(root=home.project, skip_invalid=True, only=only)
     if catalog.environment.messaging.endpoint != _OUR_MESSAGING:
@@ -53,13 +53,13 @@ def declared_streams(home: StackHome, only: Collection[str] | None = None) -> tu
 
 
 def declared_collector(home: StackHome, only: Collection[str] | None = None) -> str | None:
-    """The collector that the stack runs: the first that feeds a pipeline which runs; None where none does.
+    """Returns the name of the first collector that feeds one of the stack's pipelines; None if there is none.
 
     Args:
         only: as for `declared_topics`.
 
     Raises:
-        ConfigError: the environment itself is declared wrongly.
+        ConfigError: the environment's declaration is invalid.
     """
     catalog = load_catalog(root=home.project, skip_invalid=True, only=only)
     for name, spec in sorted(catalog.collectors.items()):

@@ -1,4 +1,4 @@
-"""The environment every process of the stack inherits, rendered into `.deltaworks/env` and read back by commands."""
+"""The environment variables of all processes of the stack, stored in `.deltaworks/env`."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from sandbox.stack.home import StackHome
 from sandbox.stack.ports import HOST
 from sandbox.stack.secrets import StackSecrets, write_private
 
-#: Where the stack's broker is; not set where it has none.
+#: Address of the stack's broker; unset without a broker.
 KAFKA_BOOTSTRAP = "DELTAWORKS_KAFKA_BOOTSTRAP"
-#: Where the stack's collector takes events; not set where it has none.
+#: URL of the stack's collector; unset without a collector.
 COLLECTOR_URL = "DELTAWORKS_COLLECTOR_URL"
-#: Where SNS, SQS, Kinesis and the landing bucket are.
+#: Address of SNS, SQS, Kinesis and the landing bucket.
 AWS_ENDPOINT = "DELTAWORKS_AWS_ENDPOINT"
-# Values of the calling shell would change how the stack's own processes behave.
+# Variables of the calling shell that would change the behaviour of the stack's processes.
 _NOT_INHERITED = ("AIRFLOW_", "AWS_", "DELTAWORKS_LAKE_", "DELTAWORKS_AWS_", "PYTHON", "SPARK_", "HADOOP_")
 _LOOPBACK = f"{HOST},localhost"
 
@@ -41,10 +41,10 @@ def stack_variables(
     with_collector: bool = False,
     pipelines: Sequence[str] | None = None,
 ) -> dict[str, str]:
-    """All variables of the stack: addresses and keys of its servers, Spark's and Airflow's settings.
+    """Returns all variables of the stack: addresses and keys of its servers, and settings of Spark and Airflow.
 
     Args:
-        pipelines: those that run; by default what DELTAWORKS_PIPELINES says now.
+        pipelines: pipelines to run; by default those in DELTAWORKS_PIPELINES.
     """
     aws_endpoint = f"http://{HOST}:{ports['moto']}"
     variables = {
@@ -66,16 +66,16 @@ def stack_variables(
         "PYTHONUNBUFFERED": "1",
         "SPARK_HOME": str(_spark_home()),
         "PYSPARK_PYTHON": sys.executable,
-        # Drivers and their pages stay on this machine, whatever its host name resolves to.
+        # Drivers and their web pages listen on the loopback address, regardless of how the host name resolves.
         "SPARK_LOCAL_IP": "127.0.0.1",
         "TZ": "UTC",
-        # No role lookup on a cloud's metadata address, and no proxy between processes of one machine.
+        # Disables the look-up of a role at the cloud's metadata address, and proxies between local processes.
         "AWS_EC2_METADATA_DISABLED": "true",
         "NO_PROXY": _LOOPBACK,
         "no_proxy": _LOOPBACK,
     }
     selection = os.environ.get(PIPELINES_VARIABLE, "") if pipelines is None else ",".join(pipelines)
-    # Written even where it is empty: otherwise the shell of a later command would change what the stack runs.
+    # Set even if it is empty: otherwise the variable in a later command's shell would change what the stack runs.
     variables[PIPELINES_VARIABLE] = selection
     variables |= webhook_variable(home)
     if with_broker:
@@ -103,23 +103,23 @@ def _spark_home() -> Path:
 
 
 def write_env(home: StackHome, variables: Mapping[str, str]) -> None:
-    """Write the environment as `KEY=value` lines, quoted as a shell reads them, for the owner only."""
+    """Writes the variables as shell-quoted `KEY=value` lines, readable by the owner only."""
     lines = (f"{key}={shlex.quote(value)}\n" for key, value in sorted(variables.items()))
     write_private(home.env_file, "".join(lines))
 
 
 def read_env(home: StackHome) -> dict[str, str]:
-    """The environment as `write_env` wrote it.
+    """Reads the variables that `write_env` wrote.
 
     Raises:
-        ConfigError: STACK_NOT_PREPARED when the stack was never started.
+        ConfigError: STACK_NOT_PREPARED, the stack was never started.
     """
     return read_settings(home.env_file)
 
 
 @contextlib.contextmanager
 def loaded_env(home: StackHome) -> Iterator[None]:
-    """Apply `load_settings` for a block and undo it at its end. Not thread-safe."""
+    """Loads the stack's variables into this process during the block. Not thread-safe."""
     before = dict(os.environ)
     load_settings(home.env_file)
     try:
@@ -130,6 +130,8 @@ def loaded_env(home: StackHome) -> Iterator[None]:
 
 
 def process_environment(home: StackHome) -> dict[str, str]:
-    """The whole environment of a process of the stack: the calling shell's, cleaned, and the stack's over it."""
+    """Returns the complete environment of a stack process: the calling shell's without excluded variables, then the
+    stack's.
+    """
     inherited = {key: value for key, value in os.environ.items() if not key.startswith(_NOT_INHERITED)}
     return inherited | read_env(home)

@@ -1,4 +1,4 @@
-"""The ports of the embedded stack: free ones chosen once and kept, or the ones configured."""
+"""Chooses the ports of the embedded stack: configured ones, or free ones that are kept for later starts."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ from deltaworks.errors import ConfigError
 
 COMPONENTS = ("moto", "s3proxy", "airflow", "kafka", "kafka_controller", "collector", "collector_metrics")
 HOST = "127.0.0.1"
-# Below the range operating systems hand out to outgoing connections, which could take a kept port away.
+# Below the range of outgoing connections, which could use a port while the stack is stopped.
 _CHOICE = range(20000, 30000)
 _PORT_LIMIT = 65536
 
 
 def port_variable(component: str) -> str:
-    """The environment variable that configures a component's port."""
+    """Returns the name of the environment variable that configures a component's port."""
     return f"DELTAWORKS_PORT_{component.upper()}"
 
 
 def choose_ports(previous: Mapping[str, int], *, environ: Mapping[str, str] | None = None) -> dict[str, int]:
-    """A port for each component: configured, else kept from before, else a free one.
+    """Returns a port for each component: the configured one, else the previous one, else a free one.
 
-    Call it while the stack is not running: a port that somebody listens on is refused.
+    Call it only while the stack is stopped, because ports in use are rejected.
 
     Raises:
-        ConfigError: PORT_IN_USE or PORT_INVALID, naming the component, the port and how to configure another.
+        ConfigError: PORT_IN_USE or PORT_INVALID, with the component, the port and the variable that configures it.
     """
     configured = _configured(os.environ if environ is None else environ)
     chosen = {name: configured.get(name, previous.get(name)) for name in COMPONENTS}
@@ -47,9 +47,9 @@ def choose_ports(previous: Mapping[str, int], *, environ: Mapping[str, str] | No
 
 
 def is_free(port: int) -> bool:
-    """Whether nobody listens on the port of the loopback address."""
+    """Returns whether no process listens on the port of the loopback address."""
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
-        # Connections of the last run that still wait for their end do not count.
+        # Ignores connections of the last run in state TIME_WAIT.
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind((HOST, port))

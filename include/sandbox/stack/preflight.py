@@ -1,4 +1,4 @@
-"""Checks what the machine must have before the stack starts, and names what to install."""
+"""Checks prerequisites before the stack starts, and names what to install."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _PACKAGES = ("airflow", "pyspark", "moto", "supervisor")
 
 @dataclass(frozen=True, slots=True)
 class PreflightReport:
-    """The outcome of the checks; warnings do not keep the stack from starting."""
+    """The result of the checks. Warnings do not prevent the start."""
 
     python: str
     java: JavaRuntime
@@ -28,7 +28,7 @@ class PreflightReport:
 
 
 def preflight(*, need_maven: bool = True) -> PreflightReport:
-    """Look for everything the stack needs. Changes nothing; takes about half a second, since it starts Java.
+    """Checks all prerequisites. Changes nothing; takes about half a second, because it starts Java.
 
     Raises:
         ConfigError: PYTHON_UNSUPPORTED, PACKAGE_MISSING, JAVA_MISSING, JAVA_TOO_OLD or MAVEN_MISSING.

@@ -1,7 +1,7 @@
-"""The processes of one stack, read from the machine itself: a supervisor does not know what outlived its parent.
+"""Finds the processes of one stack in the process table, including those whose parent has ended.
 
-A process belongs to a stack when its environment says so (DELTAWORKS_HOME) or its working directory is the
-stack's; the command shows what it is. Shells and editors that merely loaded the environment are not counted.
+A process belongs to a stack if its environment (DELTAWORKS_HOME) or its working directory says so and its command is a
+known program. Shells and editors with the stack's environment are ignored.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from sandbox.stack.home import StackHome
 
 _MAX_COMMAND_LENGTH = 300
 TASK_KINDS = frozenset({"stream", "relay", "rules", "feeds", "job", "task", "worker-busy"})
-# What a command line looks like, and what that process is; the first match counts.
+# Patterns of command lines, and the kind of process; the first match decides.
 _KINDS = tuple(
     (re.compile(pattern), kind)
     for pattern, kind in (
@@ -39,13 +39,13 @@ _KINDS = tuple(
         (r"^airflow |-m airflow |/bin/airflow |sandbox\.airflow\.component", "airflow"),
     )
 )
-# Commands people look at a stack with: their arguments hold its paths.
+# Interactive tools, whose arguments may contain the stack's paths.
 _TOOLS = ("bash", "sh", "zsh", "tail", "less", "vi", "vim", "nano", "grep", "find", "pytest", "deltaworks")
 
 
 @dataclass(frozen=True, slots=True)
 class StackProcess:
-    """A process of a stack. `pid` and `create_time` together identify it."""
+    """A process of a stack, identified by `pid` and `create_time`."""
 
     pid: int
     kind: str
@@ -55,7 +55,7 @@ class StackProcess:
 
 
 def stack_processes(home: StackHome) -> tuple[StackProcess, ...]:
-    """Every live process of the stack, oldest first; never the calling process or its ancestors."""
+    """Returns all live processes of the stack, oldest first, except the calling process and its ancestors."""
     own = {os.getpid(), *(parent.pid for parent in psutil.Process().parents())}
     processes = []
     for process in psutil.process_iter():
@@ -71,12 +71,12 @@ def stack_processes(home: StackHome) -> tuple[StackProcess, ...]:
 
 
 def task_processes(home: StackHome) -> tuple[StackProcess, ...]:
-    """What works for Airflow's tasks at the moment: streams, relays, jobs and the processes that watch them."""
+    """Returns the live processes of Airflow tasks: streams, relays, jobs and their supervising processes."""
     return tuple(process for process in stack_processes(home) if process.kind in TASK_KINDS)
 
 
 def with_descendants(roots: Iterable[StackProcess]) -> tuple[StackProcess, ...]:
-    """The roots and everything they started, directly or through others, whatever its command is."""
+    """Returns the given processes and all their descendants, of any kind."""
     family = {root.pid: root for root in roots}
     for root in tuple(family.values()):
         process = _same_process(root)
@@ -119,10 +119,10 @@ def _belongs(process: psutil.Process, home: StackHome) -> bool:
 
 
 def end_processes(processes: Iterable[StackProcess], *, seconds: float) -> tuple[StackProcess, ...]:
-    """Ask processes to end, and kill those that have not after `seconds`.
+    """Terminates processes, and kills those that are still alive after `seconds`.
 
     Returns:
-        Those that had to be killed.
+        The killed processes.
     """
     items = {item.pid: item for item in processes}
     live = _alive_processes(items.values())
@@ -134,7 +134,7 @@ def end_processes(processes: Iterable[StackProcess], *, seconds: float) -> tuple
 
 
 def kill_processes(processes: Iterable[StackProcess]) -> tuple[StackProcess, ...]:
-    """Kill processes and wait for their end; by id, never a later process that reuses the id."""
+    """Kills processes and waits for their end. Never kills a later process with the same id."""
     items = {item.pid: item for item in processes}
     live = _alive_processes(items.values())
     for process in live:

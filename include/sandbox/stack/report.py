@@ -1,4 +1,4 @@
-"""What `up`, `down` and `status` of the embedded stack answer."""
+"""Results of `up`, `down` and `status` of the embedded stack."""
 
 from __future__ import annotations
 
@@ -16,8 +16,9 @@ _MAX_NAMED_DAGS: Final = 5
 
 @dataclass(frozen=True, slots=True)
 class StackAddresses:
-    """Where a running stack is reached, and with what. `kafka_bootstrap` is None where it has no broker,
-    `collector_url` where nothing takes events over HTTP."""
+    """Addresses and logins of a running stack. `kafka_bootstrap` and `collector_url` are None if it has no broker or
+    collector.
+    """
 
     airflow_url: str
     airflow_user: str
@@ -32,11 +33,11 @@ class StackAddresses:
     already_running: bool
 
     def airflow_api(self) -> AirflowApi:
-        """A client of this stack's Airflow."""
+        """Returns a client of this stack's Airflow."""
         return AirflowApi(self.airflow_login())
 
     def airflow_login(self) -> AirflowLogin:
-        """The address of this stack's Airflow, and its one login."""
+        """Returns the address and the admin login of this stack's Airflow."""
         return AirflowLogin(
             url=self.airflow_url,
             source="the embedded stack",
@@ -47,7 +48,7 @@ class StackAddresses:
 
 @dataclass(frozen=True, slots=True)
 class ProgramStatus:
-    """One program as the supervisor and its own health check see it."""
+    """A program's state as reported by the supervisor, and the result of its health check."""
 
     name: str
     state: str
@@ -59,7 +60,7 @@ class ProgramStatus:
 
 @dataclass(frozen=True, slots=True)
 class StackStatus:
-    """The whole stack. `leftovers` are processes of it that no supervisor watches."""
+    """The status of all programs. `leftovers` are processes of the stack without a supervisor."""
 
     running: bool
     healthy: bool
@@ -70,7 +71,7 @@ class StackStatus:
 
 @dataclass(frozen=True, slots=True)
 class DownReport:
-    """What `down` did. `killed` are the processes that did not end by themselves."""
+    """The result of `down`. `killed` are processes that did not end in time."""
 
     was_running: bool
     paused_dags: tuple[str, ...]
@@ -79,11 +80,11 @@ class DownReport:
     seconds: float
 
     def describe(self) -> str:
-        """The one line that `down` ends with."""
+        """Returns the line that `down` prints at the end."""
         paused = describe_dags(self.paused_dags) or "no DAG"
         return f"Stopped in {self.seconds:.0f} s; the next `up` unpauses {paused}."
 
 
 def describe_dags(dag_ids: Sequence[str]) -> str:
-    """A few DAGs by name, many by how many there are."""
+    """Returns up to five DAG ids, or the number of DAGs if there are more."""
     return ", ".join(dag_ids) if len(dag_ids) <= _MAX_NAMED_DAGS else f"{len(dag_ids)} DAGs"

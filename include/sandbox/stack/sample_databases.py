@@ -1,7 +1,7 @@
-"""Databases of addresses for pipelines that look clients up, where nobody has put one into the stack's lake.
+"""Puts sample IP databases into the stack's lake for pipelines that look up client addresses.
 
-A stream whose database is missing does not start. MaxMind's are downloads under a licence of their own, so the embedded
-stack begins with invented networks; a database that is put later stays.
+A stream does not start without its database. MaxMind's databases need a download under their own licence, so the
+embedded stack starts with generated networks. An existing database is never replaced.
 """
 
 from __future__ import annotations
@@ -17,11 +17,10 @@ from sandbox.stack.home import StackHome
 
 
 def put_sample_databases(home: StackHome, only: Collection[str] | None = None) -> tuple[str, ...]:
-    """Put what declared pipelines look addresses up in, where the lake has nothing under that name and an invented one
-    stands in; which those are. Idempotent.
+    """Puts the sample databases that declared pipelines need and the lake lacks; returns their names. Idempotent.
 
     Args:
-        only: pipelines the stack runs; by default those DELTAWORKS_PIPELINES names, or all.
+        only: pipelines that the stack runs; by default those of DELTAWORKS_PIPELINES, or all.
     """
     catalog = load_catalog(root=home.project, skip_invalid=True, only=only)
     names = {look_up.database for spec in catalog.pipelines.values() for look_up in spec.enrich if look_up.database}

@@ -1,4 +1,4 @@
-"""Keys and passwords of one embedded stack: generated at the first start, kept, readable by the owner only."""
+"""Keys and passwords of one embedded stack, generated at its first start and readable by the owner only."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ ADMIN_USER = "admin"
 
 @dataclass(frozen=True, slots=True)
 class StackSecrets:
-    """Everything secret about a stack."""
+    """All secrets of a stack."""
 
     admin_password: str
     fernet_key: str
@@ -28,7 +28,7 @@ class StackSecrets:
 
 
 def load_or_create_secrets(path: Path) -> StackSecrets:
-    """The secrets in `path`; those it lacks are generated and added first."""
+    """Returns the secrets in `path`; generates and stores missing ones first."""
     kept = json.loads(path.read_text()) if path.exists() else {}
     generated = dataclasses.asdict(_generate())
     values = {name: kept.get(name, fresh) for name, fresh in generated.items()}
@@ -51,7 +51,7 @@ def _generate() -> StackSecrets:
 
 
 def write_private(path: Path, text: str) -> None:
-    """Replace a file in one step; nobody but the owner can ever read it."""
+    """Replaces a file atomically. Only its owner can read it, at any time."""
     temporary = path.with_name(f".{path.name}.new")
     temporary.unlink(missing_ok=True)
     with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:

@@ -1,8 +1,7 @@
-"""The cooperative stop of everything Airflow runs, and taking it back.
+"""Stops everything that Airflow runs, cooperatively, and resumes it at the next start.
 
-A stream that Airflow kills gets no chance to finish its batch. So `down` first pauses the DAGs, or they would
-start again at once, and sets the stop flags; the next `up` undoes what `down` did and nothing else: a stream its
-owner stopped stays stopped.
+A stream that Airflow kills cannot finish its batch. So `down` pauses the DAGs, which would otherwise start the streams
+again, and sets stop flags. The next `up` undoes exactly these changes: a stream that its owner stopped stays stopped.
 """
 
 from __future__ import annotations
@@ -26,7 +25,9 @@ STOPPED_BY = "deltaworks down"
 
 @dataclass(frozen=True, slots=True)
 class StopFlags:
-    """The stop flags of everything declared, by name; `processes` judge rules, deliver feeds and shift weight."""
+    """Stop flags of all declared relays, pipelines and other continuous processes (rules, feeds, remediations), by
+    name.
+    """
 
     relays: Mapping[str, StopFlag]
     pipelines: Mapping[str, StopFlag]
@@ -34,11 +35,11 @@ class StopFlags:
 
     @classmethod
     def load(cls, home: StackHome) -> StopFlags:
-        """The flags of the checkout's catalog, in the stack's lake; needs the lake's server."""
+        """Returns the stop flags for the checkout's catalog in the stack's lake, whose server must be running."""
         with loaded_env(home):
             catalog = load_catalog(root=home.project, skip_invalid=True)
             objects = open_objects(catalog.environment.lake)
-        # What is declared wrongly may run all the same, as it was declared when it started.
+        # A process whose declaration has become invalid may still run with the former one.
         relays = {
             name: StopFlag(objects, paths.stop_request(paths.relay_control(name)))
             for name in (*catalog.relays, *catalog.invalid_relays())
@@ -60,12 +61,12 @@ class StopFlags:
 
 
 def pause_dags(home: StackHome, api: AirflowApi) -> tuple[str, ...]:
-    """Pause every DAG that is not paused.
+    """Pauses all DAGs that are not paused.
 
-    They are recorded first, so that `up` also undoes a `down` that was interrupted.
+    Records them first, so that `up` also resumes them if `down` is interrupted.
 
     Returns:
-        What failed, in words: the rest of `down` continues regardless.
+        Descriptions of failures; `down` continues regardless.
     """
     try:
         dags = api.dags()
@@ -85,7 +86,10 @@ def pause_dags(home: StackHome, api: AirflowApi) -> tuple[str, ...]:
 
 
 def _pause_new_dags(home: StackHome, api: AirflowApi, seen: Container[str]) -> None:
-    """Pause what Airflow has found since: before it paused all, and what is paused then is new; or after it."""
+    """Pauses DAGs that Airflow has discovered since `pause_dags` listed them, and records all of them.
+
+    A DAG discovered before `pause_all` is already paused by it, so it is recorded too.
+    """
     new = [dag for dag in api.dags() if dag.dag_id not in seen]
     _record_paused(home, [dag.dag_id for dag in new])
     for dag in new:
@@ -99,10 +103,10 @@ def _record_paused(home: StackHome, dag_ids: Iterable[str]) -> None:
 
 
 def set_stop_flags(home: StackHome) -> tuple[str, ...]:
-    """Request everything that runs without end to stop, recording those without an earlier request.
+    """Sets the stop flags of all continuous processes, and records those that were not set before.
 
     Returns:
-        What failed, in words.
+        Descriptions of failures.
     """
     try:
         flags = StopFlags.load(home)
@@ -128,7 +132,7 @@ def _union(before: Iterable[str], more: Iterable[str]) -> tuple[str, ...]:
 
 
 def withdraw_stop_flags(home: StackHome) -> None:
-    """Clear the stop flags `down` set, before anything looks at them."""
+    """Clears the stop flags that `down` set. Call it before a process reads them."""
     state = load_state(home)
     if not (state.stopped_relays or state.stopped_pipelines or state.stopped_processes):
         return
@@ -138,21 +142,21 @@ def withdraw_stop_flags(home: StackHome) -> None:
     ours += [flags.processes[name] for name in state.stopped_processes if name in flags.processes]
     for flag in ours:
         request = flag.read()
-        # An owner may have requested a stop since.
+        # An owner may have requested a stop in the meantime.
         if request is not None and request.by == STOPPED_BY:
             flag.clear()
     save_state(home, state.replace(stopped_relays=(), stopped_pipelines=(), stopped_processes=()))
 
 
 def unpause_dags(home: StackHome, api: AirflowApi) -> tuple[str, ...]:
-    """Unpause the DAGs `down` paused; one that is gone is skipped."""
+    """Unpauses the DAGs that `down` paused, except deleted ones; returns their ids."""
     state = load_state(home)
     paused = {dag.dag_id for dag in api.dags() if dag.is_paused} if state.paused_dags else set()
     resumed = tuple(dag_id for dag_id in state.paused_dags if dag_id in paused)
     if resumed and paused == set(resumed):
         api.pause_all(paused=False)
     else:
-        # An owner has paused others, which stay so.
+        # DAGs that an owner paused stay paused.
         for dag_id in resumed:
             api.unpause(dag_id)
     save_state(home, load_state(home).replace(paused_dags=()))

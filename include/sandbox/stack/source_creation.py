@@ -1,4 +1,4 @@
-"""Makes what pipelines read and nobody has made: topics, streams, and databases of invented networks."""
+"""Creates missing sources of declared pipelines: Kafka topics, Kinesis streams and sample IP databases."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from sandbox.stack.stack_programs import HealthChecks
 def create_sources(
     home: StackHome, environment: Mapping[str, str], checks: HealthChecks, progress: Callable[[str], None]
 ) -> None:
-    """Create what pipelines read: a stream that starts without its topic waits for minutes until it tries again."""
+    """Creates missing sources. A stream that starts without its topic retries only after minutes."""
     bootstrap = environment.get(KAFKA_BOOTSTRAP)
     pipelines = [name for name in environment.get(PIPELINES_VARIABLE, "").split(",") if name] or None
     topics = declared_topics(home, pipelines)

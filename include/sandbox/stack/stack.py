@@ -1,4 +1,4 @@
-"""The embedded stack as a whole: `up`, `down` and `status`."""
+"""Starts, stops and reports the embedded stack: `up`, `down` and `status`."""
 
 from __future__ import annotations
 
@@ -47,14 +47,15 @@ from sandbox.stack.supervisor import ProgramState, Supervisor, last_lines, wait_
 from sandbox.stack.waiting import busy_steps, wait_while_progressing
 
 Progress = Callable[[str], None]
-# For so long a program may do nothing before it is healthy; how long it takes is up to the machine.
+# Maximum time without CPU use before a program is healthy. The total time is not limited, because it depends on the
+# machine.
 _STORES_SECONDS = 60.0
 _AIRFLOW_SECONDS = 180.0
 _LEFTOVER_SECONDS = 5.0
 
 
 def no_progress(_line: str) -> None:
-    """Report progress to nobody."""
+    """Ignores progress lines."""
 
 
 def up(
@@ -65,21 +66,21 @@ def up(
     variables: Mapping[str, str] | None = None,
     progress: Progress = no_progress,
 ) -> StackAddresses:
-    """Start the stack and wait until all of it is healthy; a stack that runs is left as it is.
+    """Starts the stack and waits until all programs are healthy. Does not change a running stack.
 
-    Goes on where the last `down` stopped: same addresses, same lake, same landed objects, queues and streams, same
-    Airflow history, and what `down` had paused runs again.
+    Continues from the last `down`: with the same addresses, lake, landed objects, queues, streams and Airflow history.
+    Resumes what `down` paused.
 
     Args:
-        foreground: stay until SIGINT or SIGTERM, then stop the stack.
-        pipelines: those that run, with the stores they need; by default those DELTAWORKS_PIPELINES names, or all.
-        variables: of its processes, over those that a stack has.
+        foreground: waits for SIGINT or SIGTERM, then stops the stack.
+        pipelines: pipelines to run, with the stores they need; by default those of DELTAWORKS_PIPELINES, or all.
+        variables: additional environment variables of its processes, which override the stack's.
         progress: called with one line per step.
 
     Raises:
-        ConfigError: something the machine lacks, or PORT_IN_USE.
+        ConfigError: a missing prerequisite, or PORT_IN_USE.
         ConcurrencyError: STACK_LEFTOVERS or STACK_BUSY.
-        DeltaworksError: PROGRAM_FAILED, with the end of that program's log.
+        DeltaworksError: PROGRAM_FAILED, with the end of the program's log.
     """
     home = home or StackHome.default()
     home.create()
@@ -106,7 +107,7 @@ def _prepare(
 ) -> None:
     reject_leftovers(home)
     progress("Checking Python, Java and memory")
-    # Maven is asked for where it is needed: a set of jars that is up to date does without.
+    # Maven is not required here, because `ensure_jars` needs it only for missing or outdated jars.
     machine = preflight(need_maven=False)
     for warning in machine.warnings:
         progress(f"Warning: {warning}")
@@ -135,10 +136,10 @@ def _prepare(
 
 
 def reject_leftovers(home: StackHome) -> None:
-    """Refuse to start beside processes of an earlier run, which would write beside ours.
+    """Raises if processes of an earlier run are alive, because they would write to the same tables.
 
     Raises:
-        ConcurrencyError: STACK_LEFTOVERS, naming them.
+        ConcurrencyError: STACK_LEFTOVERS, with the processes.
     """
     if leftovers := stack_processes(home):
         named = ", ".join(f"{process.pid} ({process.kind})" for process in leftovers)
@@ -155,7 +156,7 @@ def _start_programs(home: StackHome, supervisor: Supervisor, progress: Progress)
     checks = HealthChecks(state.ports, keys)
     programs = supervisor.programs()
     with ThreadPoolExecutor(1) as pool:
-        # Beside the stores, which wait for the disk most of the time: both take seconds at the first start.
+        # In parallel with the stores, which mostly wait for the disk: both take seconds at the first start.
         prepared = pool.submit(_prepare_airflow, home, keys, progress)
         _start(home, supervisor, checks, _select_programs(programs, STORES), seconds=_STORES_SECONDS, progress=progress)
         checks.create_buckets()
@@ -238,12 +239,12 @@ def _wait_for_signal() -> None:
 
 
 def down(*, home: StackHome | None = None, grace_seconds: float = 90.0, progress: Progress = no_progress) -> DownReport:
-    """Stop the stack: streams and relays first, then Airflow, then the stores; nothing of it is left alive.
+    """Stops the stack: first streams and relays, then Airflow, then the stores. No process of it is left alive.
 
-    Works on a half-started stack and on the leftovers of a crashed one too. Stopping a stopped stack does nothing.
+    Also ends a partly started stack and the remaining processes of a crashed one. Idempotent.
 
     Args:
-        grace_seconds: how long streams, relays and jobs may take to end by themselves before they are killed.
+        grace_seconds: how long streams, relays and jobs may take to end before they are killed.
     """
     home = home or StackHome.default()
     began = time.monotonic()
@@ -290,7 +291,7 @@ def _stop_programs(supervisor: Supervisor, progress: Progress) -> None:
 
 
 def _end_leftovers(home: StackHome, seconds: float, progress: Progress) -> tuple[StackProcess, ...]:
-    # Ending one can bring others to light: a driver whose Java was killed lives a moment longer.
+    # Repeated, because ending a process can reveal others: a driver outlives its killed Java process for a moment.
     ended: list[StackProcess] = []
     for _ in range(3):
         time.sleep(0.2)
@@ -303,7 +304,7 @@ def _end_leftovers(home: StackHome, seconds: float, progress: Progress) -> tuple
 
 
 def status(*, home: StackHome | None = None) -> StackStatus:
-    """How the stack is now. Changes nothing; takes a second when it runs."""
+    """Returns the status of the stack. Changes nothing; takes a second if it is running."""
     home = home or StackHome.default()
     supervisor = Supervisor(home)
     states = supervisor.programs()

@@ -1,4 +1,4 @@
-"""The programs of the embedded stack: how each is started, and when it counts as healthy."""
+"""The programs of the embedded stack: their commands, start order and health checks."""
 
 from __future__ import annotations
 
@@ -33,19 +33,19 @@ API_SERVER = "airflow-api-server"
 SCHEDULER = "airflow-scheduler"
 DAG_PROCESSOR = "airflow-dag-processor"
 TRIGGERER = "airflow-triggerer"
-#: Watches the health check from outside Airflow.
+#: The dead man's switch, which watches the health check from outside Airflow.
 DEADMAN = "deadman"
-#: Takes events over HTTP. A stack has it only where a collector feeds a pipeline that runs.
+#: Receives events over HTTP. Only in a stack with a collector that feeds one of its pipelines.
 COLLECTOR = "collector"
-#: The stores of data. A stack has the broker only where a pipeline reads Kafka.
+#: Data stores. The broker is only in a stack with a pipeline that reads Kafka.
 STORES = (MOTO, S3PROXY, KAFKA)
-# In the order they start, once the stores answer. The scheduler is the last: what it starts asks the API server.
+# Start order after the stores are healthy. The scheduler is last, because its tasks call the API server.
 START_ORDER = ((COLLECTOR, DEADMAN, API_SERVER, DAG_PROCESSOR, TRIGGERER), (SCHEDULER,))
-#: Every program, in the order they start.
+#: All programs in start order.
 PROGRAMS = (*STORES, *chain.from_iterable(START_ORDER))
-# The scheduler is the first to end, so that nothing new starts; the stores end last, since all write to them.
+# The scheduler ends first, so that no new task starts; the stores end last, because all other programs write to them.
 STOP_ORDER = ((SCHEDULER, DEADMAN), (TRIGGERER, DAG_PROCESSOR, API_SERVER, COLLECTOR), (KAFKA, S3PROXY, MOTO))
-#: Objects are closed as soon as a person who looks would expect it: here nothing is paid by the object.
+#: Closes the collector's objects within seconds, so that results are visible soon. Requests cost nothing here.
 _CLOSE_SECONDS, _BEAT_SECONDS = 2, 2
 _HEALTH_PART = {SCHEDULER: "scheduler", DAG_PROCESSOR: "dag_processor", TRIGGERER: "triggerer"}
 
@@ -59,14 +59,14 @@ def stack_programs(
     collector: str | None = None,
     progress: Callable[[str], None] = ignore_progress,
 ) -> tuple[Program, ...]:
-    """Every program with its command. Writes the servers' configuration; resolves their jars if need be.
+    """Returns all programs with their commands. Writes the servers' configuration, and resolves missing jars.
 
     Args:
-        with_broker: a Kafka broker too; formats its folder the first time.
-        collector: the collector that takes events, if any does.
+        with_broker: includes a Kafka broker; formats its folder the first time.
+        collector: name of the collector to run; None for none.
 
     Raises:
-        TransientError: BROKER_DOWN, its folder cannot be formatted; JARS_NOT_RESOLVED.
+        TransientError: BROKER_DOWN, the broker's folder cannot be formatted; JARS_NOT_RESOLVED.
     """
     python = sys.executable
     moto = [python, "-m", "sandbox.servers.moto_server", "--port", str(ports["moto"])]
@@ -79,11 +79,11 @@ def stack_programs(
         properties_file=home.root / "s3proxy.properties",
     )
     lake.write_properties()
-    # Their servers of task logs would need two more ports; the API server reads the files itself.
+    # Without their log servers, which would need two more ports; the API server reads the log files directly.
     airflow = {
         API_SERVER: (["api-server"], 15),
         DAG_PROCESSOR: (["dag-processor"], 15),
-        # It ends late though it holds nothing here that must be finished.
+        # Killed after 4 s: it ends slowly, and runs nothing that must be finished.
         TRIGGERER: (["triggerer", "--skip-serve-logs"], 4),
         SCHEDULER: (["scheduler", "--skip-serve-logs"], 30),
     }
@@ -106,7 +106,7 @@ def _collector(home: StackHome, ports: Mapping[str, int], name: str) -> Program:
         *("--metrics-port", str(ports["collector_metrics"]), "--spool", str(home.spool), "--drain-seconds", "0"),
         *("--close-seconds", str(_CLOSE_SECONDS), "--heartbeat-seconds", str(_BEAT_SECONDS)),
     )
-    # What it has not delivered by then is in its spool, and is delivered after the next start.
+    # Undelivered events stay in its spool and are delivered after the next start.
     return Program(COLLECTOR, command, 30)
 
 
@@ -124,13 +124,13 @@ def _broker(home: StackHome, ports: Mapping[str, int], progress: Callable[[str],
 
 @dataclass(frozen=True, slots=True)
 class HealthChecks:
-    """Asks each program of a running stack whether it does its work."""
+    """Health checks of the programs of a running stack, and creation of its buckets and streams."""
 
     ports: Mapping[str, int]
     keys: StackSecrets
 
     def create_buckets(self) -> None:
-        """Create the buckets of the lake, of what lands and of the vault, unless they are there, in one store."""
+        """Creates the missing buckets for lake, landing and vault in the store."""
         store = landing_client("s3", **self._lake_options())
         for bucket in (LAKE_BUCKET, LANDING_BUCKET, VAULT_BUCKET):
             try:
@@ -139,7 +139,7 @@ class HealthChecks:
                 store.create_bucket(Bucket=bucket)
 
     def create_streams(self, names: Sequence[str]) -> list[str]:
-        """Create the Kinesis streams that are not there, of one shard; which they were."""
+        """Creates missing Kinesis streams with one shard each; returns their names."""
         kinesis = landing_client("kinesis", **self._messaging_options())
         created = []
         for name in names:
@@ -149,7 +149,9 @@ class HealthChecks:
         return created
 
     def healthy_programs(self, states: Mapping[str, ProgramState], names: Sequence[str]) -> dict[str, bool]:
-        """Whether each of the programs runs and answers; Airflow is asked once for its four parts."""
+        """Returns for each program whether it runs and responds. Airflow's health endpoint is called once for its four
+        programs.
+        """
         airflow: Health | None = None
         if set(names) - {*STORES, DEADMAN, COLLECTOR} and _is_running(states.get(API_SERVER)):
             airflow = self._airflow_health()
@@ -216,12 +218,12 @@ def _is_running(state: ProgramState | None) -> bool:
 
 
 def _has_heartbeat(state: ProgramState, component: Component) -> bool:
-    """Healthy, by a heartbeat of this very process: the one of its predecessor counts for 30 s more."""
+    """Returns whether a component is healthy by a heartbeat since its start; its predecessor's stays valid for 30 s."""
     if state.started_at is None or component.heartbeat is None:
         return False
     return component.is_healthy and component.heartbeat >= datetime.fromtimestamp(state.started_at, UTC)
 
 
 def failed_programs(states: Mapping[str, ProgramState], names: Sequence[str]) -> list[str]:
-    """Those the supervisor has given up on."""
+    """Returns the programs that the supervisor no longer restarts."""
     return [name for name in names if name in states and states[name].state == "FATAL"]

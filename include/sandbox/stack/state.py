@@ -1,4 +1,4 @@
-"""What a stack remembers between `down` and the next `up`, and the lock that keeps two of them apart."""
+"""The state that a stack keeps between `down` and the next `up`, and the lock against concurrent commands."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ class StackState:
     pools_imported: str = ""
 
     def replace(self, **changes: Any) -> StackState:
-        """The state with some fields changed."""
+        """Returns the state with some fields changed."""
         return dataclasses.replace(self, **changes)
 
 
 def load_state(home: StackHome) -> StackState:
-    """Read `stack.json`; a stack that never ran has an empty state.
+    """Reads `stack.json`; returns an empty state if the stack never ran.
 
     Raises:
-        ContractError: STACK_STATE_BROKEN when the file cannot be read.
+        ContractError: STACK_STATE_BROKEN, the file cannot be read.
     """
     try:
         record = json.loads(home.state_file.read_text())
@@ -55,7 +55,7 @@ def load_state(home: StackHome) -> StackState:
 
 
 def save_state(home: StackHome, state: StackState) -> None:
-    """Replace `stack.json` in one step."""
+    """Replaces `stack.json` atomically."""
     temporary = home.state_file.with_suffix(".json.new")
     temporary.write_text(json.dumps(dataclasses.asdict(state), indent=2) + "\n")
     temporary.replace(home.state_file)
@@ -63,10 +63,10 @@ def save_state(home: StackHome, state: StackState) -> None:
 
 @contextlib.contextmanager
 def exclusive(home: StackHome) -> Iterator[None]:
-    """Hold the stack's lock, so that `up` and `down` never work on it at once.
+    """Holds the stack's lock during the block, so that `up` and `down` never run at the same time.
 
     Raises:
-        ConcurrencyError: STACK_BUSY when another command holds it.
+        ConcurrencyError: STACK_BUSY, another command holds it.
     """
     with home.lock_file.open("a") as lock:
         try:

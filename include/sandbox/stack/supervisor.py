@@ -1,4 +1,4 @@
-"""Programs under a supervisor (supervisord): its configuration, its start, and control over its socket."""
+"""Runs programs under supervisord: its configuration, its start, and control through its socket."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _CONNECTION_ERRORS = (OSError, http.client.HTTPException, xmlrpc.client.Protocol
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """One supervised process: what to run, and how long its end may take before it is killed."""
+    """A supervised program: its command, and the seconds after which it is killed when it is stopped."""
 
     name: str
     command: tuple[str, ...]
@@ -36,7 +36,7 @@ class Program:
 
 @dataclass(frozen=True, slots=True)
 class ProgramState:
-    """The state of a program as the supervisor reports it. `started_at` is seconds since the epoch."""
+    """The state of a program as reported by the supervisor. `started_at` is in epoch seconds."""
 
     name: str
     state: str
@@ -46,7 +46,7 @@ class ProgramState:
 
 
 def render_config(home: StackHome, programs: Sequence[Program]) -> str:
-    """The supervisor's configuration: nothing starts by itself, everything that dies is started again."""
+    """Returns supervisord's configuration. No program starts automatically; ended programs are restarted."""
     sections = [
         ("unix_http_server", {"file": str(home.supervisor_socket), "chmod": "0700"}),
         (
@@ -74,11 +74,11 @@ def _program_options(home: StackHome, program: Program) -> dict[str, str]:
     return {
         "command": shlex.join(program.command),
         "directory": str(home.run),
-        # `up` starts the programs itself, each once the one it needs is healthy.
+        # `up` starts each program after the programs it needs are healthy.
         "autostart": "false",
         "autorestart": "true",
         "startsecs": "3",
-        # The wait grows by a second each time, so this tolerates a fault for about two minutes.
+        # The delay grows by a second per retry, so a fault of about two minutes is tolerated.
         "startretries": "15",
         "stopwaitsecs": str(program.stop_seconds),
         "stopasgroup": "true",
@@ -97,26 +97,26 @@ def _section(name: str, options: Mapping[str, str]) -> str:
 
 
 class Supervisor:
-    """The supervisor of one stack. Not for several threads at once."""
+    """Controls the supervisor of one stack. Not thread-safe."""
 
     def __init__(self, home: StackHome) -> None:
         self._home = home
 
     @property
     def _rpc(self) -> Any:
-        # A new connection each time: one that failed once never recovers.
+        # A new connection per call, because a failed one never recovers.
         transport = SupervisorTransport(None, None, f"unix://{self._home.supervisor_socket}")
         return xmlrpc.client.ServerProxy("http://127.0.0.1", transport=transport).supervisor
 
     def pid(self) -> int | None:
-        """The supervisor's process id, or None when it does not run."""
+        """Returns the supervisor's process id; None if it is not running."""
         try:
             return int(cast(int, self._rpc.getPID()))
         except _CONNECTION_ERRORS:
             return None
 
     def launch(self, programs: Sequence[Program], *, environment: Mapping[str, str]) -> None:
-        """Write the configuration and start the supervisor as a daemon; no program runs yet.
+        """Writes the configuration and starts the supervisor as a daemon, without starting programs.
 
         Raises:
             DeltaworksError: SUPERVISOR_FAILED.
@@ -140,7 +140,7 @@ class Supervisor:
             )
 
     def programs(self) -> dict[str, ProgramState]:
-        """All programs by name; empty when the supervisor does not run."""
+        """Returns all programs by name; empty if the supervisor is not running."""
         try:
             answer = cast(list[dict[str, Any]], self._rpc.getAllProcessInfo())
         except _CONNECTION_ERRORS:
@@ -148,12 +148,13 @@ class Supervisor:
         return {item["name"]: _program_state(item) for item in answer}
 
     def start(self, name: str) -> None:
-        """Start a program unless it runs; does not wait until it is healthy."""
+        """Starts a program unless it is running; does not wait until it is healthy."""
         with _allowing_fault_codes(Faults.ALREADY_STARTED):
             self._rpc.startProcess(name, False)
 
     def stop(self, names: Sequence[str], *, seconds: float) -> None:
-        """Stop programs side by side, and wait. What does not end in its own time the supervisor kills."""
+        """Stops programs in parallel and waits for their end. The supervisor kills those that exceed their own
+        limit."""
         for name in names:
             with _allowing_fault_codes(Faults.NOT_RUNNING, Faults.BAD_NAME):
                 self._rpc.stopProcess(name, False)
@@ -165,7 +166,7 @@ class Supervisor:
         wait_until(ended, seconds=seconds)
 
     def shutdown(self, *, seconds: float) -> None:
-        """End the supervisor, and with it every program that still runs."""
+        """Ends the supervisor and all programs that still run."""
         pid = self.pid()
         if pid is None:
             return
@@ -196,7 +197,7 @@ def _program_state(info: Mapping[str, Any]) -> ProgramState:
 
 
 def last_lines(path: Path, count: int = 8) -> str:
-    """The end of a program's log, for messages."""
+    """Returns the last lines of a program's log, for messages."""
     try:
         return "\n".join(path.read_text(errors="replace").splitlines()[-count:])
     except FileNotFoundError:
@@ -204,7 +205,7 @@ def last_lines(path: Path, count: int = 8) -> str:
 
 
 def wait_until(condition: Callable[[], bool], *, seconds: float, poll_seconds: float = 0.25) -> bool:
-    """Poll until the condition holds; False when it did not in time."""
+    """Polls until the condition is true; returns False after `seconds`."""
     end = time.monotonic() + seconds
     while not condition():
         if time.monotonic() > end:

@@ -1,7 +1,7 @@
-"""Waiting for what processes do: for as long as something moves, however slow the machine is.
+"""Waits for processes as long as they make progress, regardless of the machine's speed.
 
-A time-out that is right on one machine fails on a slower one. What hangs is told by something else: nothing of it moves
-any more, and its processes take no CPU time.
+A fixed timeout that fits one machine is too short on a slower one. Here a wait fails only if nothing changes and its
+processes use no CPU time.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ import psutil
 
 from sandbox.stack.home import StackHome
 
-#: A process that waits takes some CPU time too; less than this within the patience of a wait counts as none.
+#: Idle processes use some CPU time too; less than this during a wait's maximum idle time counts as none.
 _BUSY_SECONDS = 5.0
 
 
 @dataclass(frozen=True, slots=True)
 class Stall:
-    """Nothing has moved for `seconds`, `moved` being what was seen last."""
+    """A stalled wait: seconds without progress, and the last progress marker (`moved`)."""
 
     seconds: float
     moved: Hashable
@@ -37,11 +37,11 @@ def wait_while_progressing(
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
 ) -> Stall | None:
-    """Wait until `done`; None, or how it stalled when `movement` has not changed for `patience_seconds`.
+    """Waits until `done` returns True. Returns the stall if the marker stays unchanged for `patience_seconds`.
 
     Args:
-        movement: what changes while somebody works on it: counts, states, CPU seconds in steps (`busy_steps`).
-        look_seconds: how often to look at that, where looking takes work itself.
+        progress_marker: returns a value that changes with progress: counts, states, CPU time (`busy_steps`).
+        marker_seconds: interval between calls of `progress_marker`, for one that is expensive.
     """
     last, since, looked = progress_marker(), clock(), clock()
     while not done():
@@ -56,12 +56,12 @@ def wait_while_progressing(
 
 
 def busy_steps(pids: Iterable[int]) -> int:
-    """How much the processes and all they started have worked, in steps of five CPU seconds."""
+    """Returns the CPU time of processes and their descendants, in steps of five seconds."""
     return int(cpu_seconds(pids) / _BUSY_SECONDS)
 
 
 def stack_cpu_seconds(home: StackHome) -> float:
-    """The CPU seconds of everything under the stack's supervisor so far; 0 while there is none."""
+    """Returns the CPU seconds of all processes under the stack's supervisor; 0 without a supervisor."""
     try:
         return cpu_seconds([int((home.root / "supervisord.pid").read_text())])
     except (OSError, ValueError):
@@ -69,7 +69,9 @@ def stack_cpu_seconds(home: StackHome) -> float:
 
 
 def cpu_seconds(pids: Iterable[int]) -> float:
-    """The CPU seconds of processes and all they started, what has ended included once its parent has seen that."""
+    """Returns the CPU seconds of processes and their descendants. Ended ones count once their parent has waited for
+    them.
+    """
     total = 0.0
     for pid in pids:
         with contextlib.suppress(psutil.Error):
