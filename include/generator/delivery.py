@@ -1,4 +1,4 @@
-"""Objects that land in order, and their publication."""
+"""Generated objects, and publishing them in order at a fixed rate."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
-#: Stores an object by key and bytes, for example `put_object` of a client.
+#: Stores an object's bytes under a key, for example `put_object` of an S3 client.
 Sink = Callable[[str, bytes], None]
 
 
 @dataclass(frozen=True, slots=True)
 class Delivery:
-    """One object as it lands.
+    """One object to land.
 
     Attributes:
         key: key in the bucket.

@@ -1,4 +1,4 @@
-"""Simulates a sales platform: activities and requests in order of delivery, and the expected results."""
+"""Simulates a sales platform: activities and change requests in order of delivery, with the expected results."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ ACTIVITIES_TOPIC, REQUESTS_TOPIC = "engagement-activities", "engagement-requests
 _HOUR_MS = 3_600_000
 _MIN_LATENESS_MS = 60_000
 _ORGANISATIONS_PER_DRAW = 10_000
-#: Sends a record with topic, key and value.
+#: Sends one record, given its topic, key and value.
 Send = Callable[[str, str, bytes], None]
 
 
@@ -61,7 +61,7 @@ def _generate_events(settings: EngagementSettings, rng: Random) -> Iterator[Acti
     organisations = [Organisation(f"org{n:05}", settings, rng) for n in range(1, settings.organisations + 1)]
     weights = list(itertools.accumulate(1 / n**settings.skew for n in range(1, settings.organisations + 1)))
     share = settings.requests_per_hundred / (100 + settings.requests_per_hundred)
-    # Pairs of requests and repeated requests count too.
+    # A single draw can produce two requests (swaps, ties, repeats), so fewer draws are needed.
     share /= 1 + share * (settings.rates.repeated_requests + 0.4 * (settings.rates.swaps + settings.rates.ties))
     step = settings.days * 24 * _HOUR_MS / settings.activities * (1 - share)
     start_ms = settings.start_ms

@@ -64,8 +64,8 @@ class Request:
 
 @dataclass(slots=True)
 class Organisation:
-    """Generates activities and requests of one organisation, in order of time. Its knowledge of ids only decides which
-    ids requests name; the expected results do not depend on it.
+    """Generates activities and requests of one organisation, in order of time. The ids it remembers only select ids for
+    requests; the expected results are computed separately.
     """
 
     org_id: str
@@ -104,7 +104,7 @@ class Organisation:
         )
 
     def requests(self, at_ms: int) -> list[Request]:
-        """Generates the next requests: one, or two with the same time."""
+        """Generates the next requests: one, or two at the same time (a swap or a tie)."""
         rng, rates = self.rng, self.settings.rates
         if not self._active_ids or rng.random() < rates.unknown_targets:
             return [self._request_for_future_id(at_ms)]
@@ -151,7 +151,7 @@ class Organisation:
         return f"c{self._contact_count:x}"
 
     def _random_index(self) -> int:
-        """Returns a random index of an id; at the rate `cascades`, the index of a recent rename target."""
+        """Returns the index of a random active id, or, with probability `cascades`, of a recent rename target."""
         if self._rename_targets and self.rng.random() < self.settings.rates.cascades:
             recent = self._rename_targets[-1 - int(self.rng.random() * min(4, len(self._rename_targets)))]
             for index in range(len(self._active_ids) - 1, max(-1, len(self._active_ids) - 50), -1):
@@ -208,8 +208,8 @@ class Organisation:
         return [self._create_request(at_ms, "merge", source, target)]
 
     def _with_tie(self, at_ms: int, contact_id: str, request: Request) -> list[Request]:
-        """Returns the request, at the rate `ties` with a second move of the same id at the same time and a greater
-        `seq`.
+        """Returns the request and, with probability `ties`, a second move of the same id at the same time with a
+        greater `seq`.
         """
         if self.rng.random() >= self.settings.rates.ties:
             return [request]

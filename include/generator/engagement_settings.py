@@ -14,18 +14,18 @@ class EngagementRates:
     """Shares, each between 0 and 1.
 
     Attributes:
-        late_activities: activities delivered up to `late_max_hours` after their time, with their id at that time.
+        late_activities: activities delivered up to `late_max_hours` after their time, with the contact id of that time.
         late_requests: requests delivered up to `late_max_hours` after their time.
         duplicates: activities and requests delivered twice, unchanged.
         repeated_requests: requests sent again with another `seq`.
-        cascades: renames and merges of an id that was the new id of a recent one.
+        cascades: renames and merges of an id that recently became the new id of another.
         cycles: renames to an id that was renamed before.
         self_renames: renames of an id to itself.
         swaps: pairs of renames at one time that swap two ids.
         ties: renames and deletes with another move of the same id at the same time.
         unknown_targets: requests for an id that is not used yet.
         reused_ids: new contacts with an id that another contact had before.
-        stale_ids: activities with an id that was renamed before, which makes them another contact's.
+        stale_ids: activities with an id that was renamed before, which count as activities of another contact.
         malformed: activities truncated in transit.
     """
 

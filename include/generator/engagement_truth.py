@@ -1,7 +1,7 @@
 """Computes the expected final rows by replaying all activities and requests in order of time.
 
-Shares no code with the pipeline or its resolution. Within one organisation and time, requests are applied before
-activities; each request refers to the rows that had its id just before.
+Shares no code with the pipeline or its resolution. Within one organisation, requests are applied before activities of
+the same time. Each request affects the rows that had its id immediately before that time.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _NAMES_SCHEMA = pa.schema([("org_id", pa.string()), ("id", pa.string()), ("name"
 
 @dataclass(slots=True)
 class _Row:
-    """An activity during the replay."""
+    """The current state of one activity during the replay."""
 
     activity: Activity
     contact_id: str
@@ -52,7 +52,7 @@ class EngagementTruth:
     """The expected results.
 
     Attributes:
-        rows: the final state of each activity, and `copies`: how often it was delivered, so how many rows it has. A
+        rows: the final state of each activity. `copies` is how often it was delivered, which is its number of rows. A
             deleted row keeps the id under which it was deleted.
         names: the name of each id that has one.
         activities, requests: row counts of these tables; `malformed` rows are in quarantine.
@@ -83,7 +83,7 @@ class EngagementTruth:
         return cls(rows=rows, names=names, **counts)
 
     def tokenized(self, token_of: Callable[[str, str], str]) -> EngagementTruth:
-        """Returns the results for a pipeline that redacts: contact ids and names are tokens, by kind and value."""
+        """Returns the expected results for a pipeline that tokenizes contact ids and names."""
         contact, name = partial(token_of, "contact"), partial(token_of, "name")
         rows, names = self.rows, self.names
         for column in ("origin_contact_id", "contact_id"):
@@ -111,7 +111,7 @@ def _map_column(table: pa.Table, column: str, change: Callable[[str], str]) -> p
 
 @dataclass(slots=True)
 class EngagementLog:
-    """The delivered, readable events in any order; `truth` replays them."""
+    """The delivered, well-formed events in any order; `truth` replays them."""
 
     settings: EngagementSettings
     malformed: int = 0
@@ -188,7 +188,8 @@ class _Replay:
                     row.template_id = request.template_id
             elif request.op == "rename_name" and request.name is not None:
                 self.names[request.id] = request.name
-        # Of several moves of one id the last takes effect; it replaces earlier ones in the dict.
+        # If one id is moved several times at once, the move with the greatest `seq` wins: it overwrites earlier ones
+        # here.
         moves = {request.id: request for request in requests if request.op in MOVES}
         moved = []
         for request in moves.values():
@@ -197,7 +198,7 @@ class _Replay:
                 rows = (self._deleted_rows if is_undelete else self._rows_by_id).pop(request.id, [])
                 name = (self._deleted_names if is_undelete else self.names).pop(request.id, None)
                 moved.append((request, rows, name))
-        # The name with the greatest `seq` arrives first and stays.
+        # If several ids move to one id, the name from the request with the greatest `seq` is kept.
         for request, rows, name in sorted(moved, key=lambda answer: -answer[0].seq):
             is_delete = request.op == "delete"
             target_id = request.new_id if request.new_id is not None else request.id

@@ -1,9 +1,10 @@
-"""Simulates a mobile game as landed objects: sessions of players, whose events are sent, corrupted at set rates, and
-packed.
+"""Simulates a mobile game as landed objects. Simulates players' sessions, sends their events, corrupts some at
+configured rates, and packs them into objects.
 
-The server stamps `eventTime` when the collector first receives an event. Collectors deliver within seconds, except late
-events, which are delivered long after their time. A duplicate is sent again by the client: same `event_id` and
-parameters, a later `eventTime`. So the duplicate of a late event can arrive first: the copy delivered first counts.
+The server sets `eventTime` when the collector first receives an event. Collectors deliver within seconds, except late
+events, which are delivered long after their time. A duplicate is a second send by the client with the same `event_id`
+and parameters and a later `eventTime`. The duplicate of a late event can therefore arrive before the original; the
+expected results count the copy that was delivered first.
 """
 
 from __future__ import annotations
@@ -26,12 +27,12 @@ from generator.truth import GamesTruth, TruthCounter
 def deliveries(settings: GamesSettings, counter: TruthCounter | None = None) -> Iterator[Delivery]:
     """Yields the objects in order of delivery, byte-identical for the same settings.
 
-    Memory holds the players, one day's sessions and undelivered events, not all events.
+    Keeps the players, one day's sessions and undelivered events in memory, not all events.
 
     Args:
-        counter: counts the truth as objects are yielded; complete after the last one.
+        counter: counts the expected results as objects are yielded; complete after the last one.
     """
-    # a separate random source for packing: file sizes do not affect events
+    # a separate random source for packing, so that file sizes do not affect events
     packer = ObjectPacker(settings, Random(f"packing/{settings.seed}"), counter or TruthCounter(settings))
     for record in _records_by_delivery(settings):
         yield from packer.add(record)
@@ -66,7 +67,7 @@ def _records_by_delivery(settings: GamesSettings) -> Iterator[Record]:
     spool: list[tuple[float, int, Record]] = []
     number = count()
     for start in _session_starts(settings, rng):
-        # nothing of a session is delivered before it starts, so what is due before that is complete
+        # a session's events are never delivered before it starts, so all records due earlier are known
         while spool and spool[0][0] < start.at:
             yield heapq.heappop(spool)[2]
         events = Session(rng, start).play()

@@ -1,8 +1,8 @@
 """Simulates a market as landed objects: daily prices of four fictitious companies, and their filings.
 
 It contains cases that samples of real data lack: restated earnings, a split between a filing and later prices, a loss,
-a filing that lands days late, a corrected price, duplicates, unordered prices, and a malformed line. The truth is
-counted day by day during the simulation, from the facts known on each day, without a join.
+a filing that lands days late, a corrected price, duplicates, unordered prices, and a malformed line. The expected
+results are counted day by day during the simulation, from the facts known on each day, without a join.
 """
 
 from __future__ import annotations
@@ -49,7 +49,9 @@ class MarketSettings:
 
 @dataclass(frozen=True, slots=True)
 class Fact:
-    """Earnings of a period in one filing. `basis` is the number of shares that one initial share has become by then."""
+    """Earnings of a period in one filing. `basis` is the share basis at that time: how many shares one initial share
+    has become through splits.
+    """
 
     ticker: str
     start: date
@@ -68,7 +70,7 @@ class Fact:
 
 @dataclass(frozen=True, slots=True)
 class PriceTruth:
-    """Expected values of a share in a session, from facts known before it opened."""
+    """Expected values of a share in a session, from facts published before it opened."""
 
     close: Decimal
     eps_annual: Decimal | None
@@ -88,7 +90,7 @@ class MarketTruth:
     _closes: defaultdict[str, list[tuple[Decimal, int]]] = field(default_factory=lambda: defaultdict(list))
 
     def count_close(self, ticker: str, close: Decimal, shares: int) -> None:
-        """Records the close of a session; `shares` is the number that one initial share has become."""
+        """Records the close of a session; `shares` is the share basis: how many shares one initial share has become."""
         self._closes[ticker].append((close, shares))
 
     def to_json(self) -> bytes:
@@ -107,7 +109,7 @@ class MarketTruth:
         return orjson.dumps(plain, option=orjson.OPT_INDENT_2)
 
     def average_closes(self) -> dict[str, tuple[float, float]]:
-        """Returns the average close of each share: as traded, and adjusted to its latest share basis."""
+        """Returns the average close of each share, both as traded and adjusted to the latest share basis."""
         return {
             ticker: (
                 float(sum(close for close, _ in closes)) / len(closes),
@@ -163,13 +165,13 @@ def market_deliveries(settings: MarketSettings, truth: MarketTruth) -> Iterator[
     late: list[Delivery] = []
     for session in sessions(settings.first, settings.last):
         for company in companies:
-            # Filings of earlier days are known; filings of today are known from the next session on.
+            # Filings of earlier days are known to the market; filings of today are known from the next session on.
             due = [fact for fact in filings if fact.ticker == company.ticker and fact.filed < session.day]
             if len(due) > len(company.public_facts):
                 company.public_facts = due
                 delivery = _company_facts_object(settings, company, truth)
                 if due[-1].form.endswith("/A"):
-                    late.append(delivery)  # lands behind the prices that it is about
+                    late.append(delivery)  # an amended filing lands after the prices it affects
                 else:
                     yield delivery
             _trade_session(company, session, rng, truth)
@@ -186,7 +188,7 @@ def _filing_order(fact: Fact) -> tuple[date, str, str]:
 
 
 def _generate_facts(ticker: str, rng: Random) -> Iterator[Fact]:
-    """Yields quarters and years of a company; the last quarter of a year is filed with the year."""
+    """Yields facts for each quarter and year of a company. The fourth quarter is filed together with the year."""
     number = tuple(COMPANIES).index(ticker)
     quarters: list[tuple[date, date, Decimal]] = []
     for year in (2022, 2023, 2024):
@@ -201,7 +203,8 @@ def _generate_facts(ticker: str, rng: Random) -> Iterator[Fact]:
             accession = f"99{number:08}-{filed:%y}-{filed:%m%d}00"
             yield Fact(ticker, start, end, quarters[-1][2], form, filed, accession, shares)
             if month == 10:
-                # Shares that were issued meanwhile: a year is not the sum of its quarters.
+                # New shares are issued during the year, so annual earnings per share differ from the sum of the
+                # quarters.
                 annual = sum((value for _, _, value in quarters[-4:]), Decimal(0)) + Decimal("0.01")
                 yield Fact(ticker, quarters[-4][0], end, annual, form, filed, accession, shares)
                 if ticker == "DWBB" and year == 2023:
@@ -260,7 +263,7 @@ def _price_objects(
         header, body = _HEADER, list(rows)
         name = f"{settings.price_prefix}ticker={ticker}/{month}"
         if number == 0:
-            # The correction lands last, in whatever order other objects are announced.
+            # The correction must land last, regardless of the order in which other objects are announced.
             corrected = _price_file(f"{name}.csv.gz", header, body, truth)
             wrong_rows = [",".join([rows[0].split(",")[0], *["999999.99"] * 4, "1", "1"]), *rows[1:]]
             yield _price_file(f"{name}-before.csv.gz", header, wrong_rows, truth)

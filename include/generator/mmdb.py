@@ -1,7 +1,7 @@
-"""Writes databases in MaxMind's format (MaxMind DB File Format Specification 2.0): a binary tree over address bits,
-whose leaves point at records.
+"""Writes databases in MaxMind's format (MaxMind DB File Format Specification 2.0): a binary tree over address bits
+whose leaves point to records.
 
-For small, generated data: records are not deduplicated.
+Meant for small generated databases: records are not deduplicated.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ _MARKER = b"\xab\xcd\xefMaxMind.com"
 _SEPARATOR = bytes(16)
 _RECORD_BITS = 24
 _STRING, _UINT16, _UINT32, _MAP, _UINT64, _ARRAY = 2, 5, 6, 7, 9, 11
-#: Greater types use an extra byte.
+#: Type numbers above this one are encoded with an extra byte.
 _LAST_SHORT_TYPE = 7
 _MAX_INLINE_SIZE, _MAX_ONE_BYTE_SIZE = 29, 29 + 256
 
@@ -65,15 +65,17 @@ def build_database(networks: Mapping[str, Mapping[str, Any]], *, kind: str, desc
 
 
 class _Uint32(int):
-    """Encoded with 32 bits."""
+    """An integer encoded with 32 bits."""
 
 
 class _Uint64(int):
-    """Encoded with 64 bits."""
+    """An integer encoded with 64 bits."""
 
 
 def _add_network(nodes: list[list[int | None]], cidr: str) -> tuple[int, int]:
-    """Returns the node and branch at which a network ends. IPv4 is below 96 zero bits."""
+    """Adds the nodes of a network. Returns the node and branch at which the network ends. IPv4 networks are stored
+    below 96 zero bits.
+    """
     network = ipaddress.ip_network(cidr)
     length = network.prefixlen + (96 if network.version == 4 else 0)
     bits = f"{int(network.network_address):0128b}"[:length]

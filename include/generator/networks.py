@@ -1,6 +1,7 @@
 """Fictitious provider networks in reserved ranges (RFC 2544, RFC 5737, RFC 3849), and MaxMind databases for them.
 
-Used without a real database: generated viewers use these networks, so the truth has countries, regions and providers.
+They replace a real database: generated viewers use these networks, so the expected results have countries, regions and
+providers.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ NETWORKS = (
 
 
 def build_databases(*, built_at: int) -> dict[str, bytes]:
-    """Returns the databases by key below `databases/` of a lake; `built_at` is in epoch seconds."""
+    """Returns each database's bytes by its key below `databases/` of a lake; `built_at` is in epoch seconds."""
     cities: Mapping[str, Mapping[str, Any]] = {
         network.cidr: {
             "country": {"iso_code": network.country},

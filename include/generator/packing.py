@@ -20,9 +20,9 @@ _GZIP_LEVEL = 1
 class ObjectPacker:
     """Collects records in order of delivery and closes an object when it is full or its buffer time has elapsed.
 
-    Two rules make the truth well-defined. Records that break framing are never adjacent: the second waits for a
-    readable record in between. A second copy of an event waits until `min_copy_distance_files` objects have begun after
-    its first; a copy still waiting at the end is not sent.
+    Two rules make the expected results unambiguous. Records that break framing are never adjacent: the second waits for
+    a readable record in between. The second copy of an event waits until `min_copy_distance_files` objects have begun
+    after its first; a copy still waiting at the end is not sent.
     """
 
     def __init__(self, settings: GamesSettings, rng: Random, counter: TruthCounter) -> None:

@@ -85,7 +85,8 @@ class Player:
 
 
 def latest_version(day: float, delay_days: float) -> int:
-    """Returns the index of the latest version on a day, for a device that gets updates `delay_days` after roll-out."""
+    """Returns the index of the latest app version on a day, for a device that updates `delay_days` after each
+    roll-out."""
     return max(index for index, (_, released) in enumerate(VERSIONS) if index == 0 or released + delay_days <= day)
 
 

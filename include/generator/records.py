@@ -1,4 +1,4 @@
-"""Converts game events to sent records: common parameters, second copies, lateness and faults."""
+"""Converts game events to sent records: adds common parameters, duplicates, lateness and faults."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from generator.settings import GamesSettings
 
 #: Event names without a declared table.
 UNKNOWN_NAMES = ("levelStart", "purchase_v2", "debug_overlay", "heartbeat")
-#: A required number per event type, which faults corrupt or omit. The pipeline declares the same as required.
+#: One required number per event type, which faults corrupt or omit. The pipeline declares these as required.
 REQUIRED_NUMBERS = {
     "ad_impression": "revenue",
     "currency_earn": "quantity",
@@ -30,14 +30,14 @@ REQUIRED_NUMBERS = {
 }
 _PURCHASE_FAULT_SHARE = 0.05
 _MIN_COPY_DELAY_SECONDS = 120.0
-# less than a day, so a copy's date is the first copy's or the next one
+# less than a day, so the duplicate's date is the first copy's or the next one
 _MAX_COPY_DELAY_SECONDS = 20 * 3_600.0
 _MIN_LATENESS_SECONDS = 1_800.0
 
 
 @dataclass(slots=True)
 class CopyPair:
-    """Shared state of two copies of one event: the index of the file with the first delivered copy."""
+    """State shared by the two copies of one event: the index of the object with the copy that was delivered first."""
 
     first_file: int | None = None
 
@@ -48,8 +48,9 @@ class Record:
 
     Attributes:
         deliver_at: delivery time of the collector, in epoch seconds.
-        fault: kind of fault that puts it in quarantine; None for a valid event.
-        device: index of the device; cents: amount of a purchase.
+        fault: kind of fault, for which the event is quarantined; None for a valid event.
+        device: index of the device.
+        cents: amount of a purchase.
     """
 
     deliver_at: float
@@ -63,18 +64,18 @@ class Record:
 
     @property
     def breaks_framing(self) -> bool:
-        """Whether a reader has to search for the start of the next object after it."""
+        """Whether a reader cannot tell where the record ends, and must search for the next object."""
         return self.fault in wire.FRAMING_KINDS
 
 
 class RecordMaker:
-    """Creates records, with faults at configured rates; one per run, called in order of time."""
+    """Creates records, with faults at configured rates. Use one instance per run, in order of time."""
 
     def __init__(self, settings: GamesSettings, rng: Random) -> None:
         self._rates = settings.rates
         self._late_max_seconds = settings.late_max_hours * 3_600
         self._rng = rng
-        # faults waiting for a suitable event, per event name ("" is any event with a required number)
+        # faults waiting for a suitable event, by event name ("" accepts any event with a required number)
         self._pending_faults: dict[tuple[str, str], int] = {}
         bounds, total = [], 0.0
         for name in ("malformed", "without_time", "unknown_name", "type_mismatch", "missing_required"):
@@ -152,7 +153,7 @@ class RecordMaker:
         )
 
     def _second_copy(self, first: Record, params: dict[str, Any], start: SessionStart) -> Record:
-        """Creates the second copy of an event: the server stamps a later time, the rest is equal."""
+        """Creates the duplicate of an event: equal except for the later time set by the server."""
         delay = self._log_uniform(_MIN_COPY_DELAY_SECONDS, _MAX_COPY_DELAY_SECONDS)
         sent_at = first.event_time + int(delay)
         copy = self._create_record(first.name, sent_at, params, start, sent_at=sent_at)

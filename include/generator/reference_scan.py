@@ -1,4 +1,4 @@
-"""A slow, simple reader of concatenated JSON objects, to verify the fast reader and the truth."""
+"""A slow, simple reader of concatenated JSON objects, to verify the fast reader and the expected results."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ FindResumePosition = Callable[[str, int], int]
 
 
 def find_record_start(text: str, after: int) -> int:
-    """Returns the position of the next request."""
+    """Returns the position of the next request, which starts with `{"resource":`."""
     position = text.find(_RECORD_START, after)
     return len(text) if position < 0 else position
 
 
 def find_next_object(text: str, after: int) -> int:
-    """Returns the next position of a complete JSON object, regardless of requests."""
+    """Returns the next position at which a complete JSON object starts, whether it is a request or not."""
     while (after := text.find("{", after)) >= 0:
         try:
             _DECODER.raw_decode(text, after)
@@ -47,8 +47,9 @@ def find_next_object(text: str, after: int) -> int:
 
 
 def scan(data: bytes, resume: FindResumePosition = find_record_start) -> Iterator[Piece]:
-    """Yields the pieces of a decompressed file in order; skips white space between them."""
-    # invalid UTF-8 bytes become lone surrogates, which occur in no generated JSON, and back
+    """Yields the pieces of a decompressed file in order; skips whitespace between them."""
+    # decoding maps invalid UTF-8 bytes to lone surrogates, which no generated JSON contains, and encoding maps them
+    # back
     text = data.decode("utf-8", "surrogateescape")
     position = 0
     while position < len(text):

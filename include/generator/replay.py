@@ -23,11 +23,11 @@ def replay_lines(
     start: datetime = datetime(2015, 9, 12, tzinfo=UTC),
     seconds_apart: float = 60.0,
 ) -> Iterator[Delivery]:
-    """Splits the file's lines into objects of gzipped JSON lines; skips blank lines and does not parse the others.
+    """Splits the file's lines into gzipped objects of JSON lines. Skips blank lines and does not parse the others.
 
     Args:
         start: simulated landing time of the first object; each later one lands `seconds_apart` later.
-            Keys follow it (`<prefix>YYYY/MM/DD/HH/...`), regardless of event times.
+            Keys contain the landing time (`<prefix>YYYY/MM/DD/HH/...`), not event times.
 
     Raises:
         ConfigError: EVENTS_MISSING, EVENTS_EMPTY, or EVENTS_NOT_LINES for a file that is one JSON array.

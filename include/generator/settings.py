@@ -19,12 +19,12 @@ class FaultRates:
     """Shares of all events, each between 0 and 1.
 
     Attributes:
-        duplicates: sent twice with the same event id; the server stamps the second up to 20 hours later.
+        duplicates: sent twice with the same event id; the server sets the second time up to 20 hours later.
         late: delayed by the collector: delivered half an hour to `late_max_hours` after the event time.
         malformed: records without an event: truncated, garbage, invalid UTF-8, no object, or an unreadable body.
         without_time: events whose `eventTime` is missing or null.
         unknown_name: events without a declared table.
-        type_mismatch: a required number that contains text.
+        type_mismatch: events with text in a required number.
         missing_required: events without a required value, event id or device id.
     """
 
@@ -44,7 +44,7 @@ class FaultRates:
 
     @classmethod
     def none(cls) -> FaultRates:
-        """Returns rates of zero."""
+        """Returns fault rates of zero."""
         return cls(**{rate.name: 0.0 for rate in fields(cls)})
 
 
@@ -55,11 +55,11 @@ class GamesSettings:
     Attributes:
         players: number of players; ignored with `target_events`.
         target_events: approximate number of events (within 15 % from 20,000 on).
-        events_per_file: maximum records per object,
+        events_per_file: maximum records per object.
         buffer_seconds: maximum simulated seconds from an object's first record until it is closed.
-        min_copy_distance_files: minimum distance in objects between two copies of one event. Objects may be landed,
-            announced and logged out of order by less than that without changing which copy came first.
-        live_slack_files: by how many objects that order may differ before the count of droppable events is too low.
+        min_copy_distance_files: minimum distance in objects between two copies of one event. Objects may land, be
+            announced and be logged out of order by less than this distance without changing which copy came first.
+        live_slack_files: number of objects by which that order may differ before `droppable_per_hour` is too low.
     """
 
     seed: int = 1

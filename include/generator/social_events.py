@@ -9,8 +9,8 @@ from generator.population import VERSIONS, Device, Player
 
 Params = dict[str, Any]
 
-# Quotes, backslashes, braces, line breaks and non-Latin scripts, which break readers that count brackets or split
-# lines. Must not contain an empty object: see generator.wire.
+# Quotes, backslashes, braces, line breaks and non-Latin scripts break readers that count brackets or split lines. The
+# texts must not contain an empty object: see generator.wire.
 _PHRASES = (
     "gg",
     "well played!",
@@ -46,7 +46,7 @@ def friend_invite(rng: Random) -> Params:
 
 def guild_join(rng: Random, today: str) -> Params:
     return {
-        # beyond 2**53: floating point changes it
+        # greater than 2**53, so a float cannot represent it exactly
         "guild_id": 9_007_199_254_740_993 + 2 * rng.randrange(10_000),
         "guild_name": rng.choice(_GUILDS),
         "members": rng.randrange(1, 50),

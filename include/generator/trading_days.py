@@ -1,9 +1,9 @@
 """Generates the sessions of the New York Stock Exchange from its rules and special closures.
 
 `python -m generator.trading_days include/pipelines/stocks/reference/xnys.csv` writes the reference file of pipeline
-    `stocks`: pipelines compute no calendar at run time.
+`stocks`. Pipelines compute no calendar at run time.
 
-Holidays and early closes: the exchange's published hours and Rule 7.2.
+Sources for holidays and early closes are the exchange's published hours and its Rule 7.2.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _SPECIAL_CLOSURES = frozenset(
         *("2012-10-29", "2012-10-30", "2018-12-05", "2025-01-09"),
     )
 )
-#: Early closes outside the rules: the day after the holiday was shortened.
+#: Early closes on the day after a holiday, which the rules do not contain.
 _EXTRA_EARLY_CLOSES = frozenset({date(2002, 7, 5), date(2003, 12, 26)})
 _REGULAR_CLOSE_EXCEPTIONS = frozenset({date(2002, 7, 3)})
 _MONDAY, _THURSDAY, _FRIDAY, _SATURDAY, _SUNDAY = 0, 3, 4, 5, 6

@@ -18,7 +18,7 @@ import orjson
 from generator.records import Record
 from generator.settings import GamesSettings
 
-#: Window and watermark of the live table, as declared by the pipeline.
+#: Window and watermark of the live table; equal to the pipeline's declaration.
 WINDOW_HOURS = 1
 WATERMARK_SECONDS = 180 * 60
 RETENTION_DAYS = (1, 7)
@@ -38,8 +38,8 @@ QUARANTINE_REASONS: dict[str, str] = {
     "type_mismatch": "type_mismatch",
     "missing_required": "missing_required",
 }
-#: Reasons that differ when a collector wraps records in its envelope: a non-object is unreadable there, and an envelope
-#: without a body becomes an event with an undeclared name.
+#: Reasons that differ for events posted to a collector. It wraps records in its envelope: a non-object is unreadable,
+#: and an envelope without a body becomes an event with an undeclared name.
 COLLECTOR_REASONS: dict[str, str] = {
     "not_an_object": "malformed",
     "body_not_an_object": "malformed",
@@ -50,7 +50,7 @@ HourAndName = tuple[datetime, str]
 
 
 class Bookings(NamedTuple):
-    """Purchases of an hour."""
+    """Number and amount of purchases in an hour."""
 
     amount: Decimal
     purchases: int
@@ -59,7 +59,7 @@ class Bookings(NamedTuple):
 class Cohort(NamedTuple):
     """Devices installed on a date, and how many of them were active one and seven days later.
 
-    None until that day is over, which the first event of the next day shows.
+    A count is None until its day is over, that is, until the first event of a later day.
     """
 
     installs: int
@@ -72,17 +72,18 @@ class GamesTruth:
     """The expected results.
 
     Attributes:
-        pieces: all emitted records, including malformed ones and second copies: bronze `events` rows plus quarantine.
-        bronze_rows: rows per table as delivered, including second copies.
+        pieces: all emitted records, including malformed ones and duplicates: bronze `events` rows plus quarantine.
+        bronze_rows: rows per table as delivered, including duplicates.
         quarantine_rows: rows per kind of fault; `quarantine_reasons` gives them per reason.
-        distinct_events: accepted events without second copies.
-        events_per_hour, bookings_per_hour, daily_active_users, retention: without second copies; of two copies the
-            one delivered first counts, with its time. Hours and dates without rows are absent.
-        delivered_per_hour: accepted events with second copies: the live table before dropping late events.
-        droppable_per_hour: the part of these that a live query may drop: their window ended more than the watermark
-            before an event delivered in an earlier object (or one up to `live_slack_files - 1` later). The number
-            actually dropped depends on the batches, so this is an upper bound: the live table lies between the
-            difference and the total.
+        distinct_events: accepted events without duplicates.
+        events_per_hour, bookings_per_hour, daily_active_users, retention: without duplicates. Of two copies, the one
+            delivered first counts, with its time. Hours and dates without rows are absent.
+        delivered_per_hour: accepted events including duplicates: the live table before dropping late events.
+        droppable_per_hour: the part of `delivered_per_hour` that a live query may drop: events whose window ended more
+            than the watermark before an event in an earlier object (or in one up to `live_slack_files - 1` later). This
+                is
+            an upper bound, since batches decide which events are dropped. The live table's count lies between the
+            difference and `delivered_per_hour`.
     """
 
     settings: dict[str, Any]
@@ -171,7 +172,7 @@ class GamesTruth:
         return cls(**plain)
 
     def write(self, path: Path) -> None:
-        """Write the truth as a JSON file."""
+        """Writes the expected results as a JSON file."""
         path.write_bytes(self.to_json())
 
     @classmethod
@@ -208,7 +209,8 @@ class TruthCounter:
     _max_event_seconds: int = 0
 
     def count_file(self, index: int, records: Sequence[Record], size_bytes: int) -> None:
-        """Counts one object; `index` determines which copy of a duplicated event came first."""
+        """Counts one object. Of two copies of an event, the one in the object with the lower `index` counts as
+        first."""
         self._files += 1
         self._bytes += size_bytes
         self._pieces += len(records)
@@ -238,15 +240,15 @@ class TruthCounter:
             self._installed[hour // 24].add(record.device)
 
     def _count_droppable(self) -> None:
-        """Counts droppable events of the oldest pending object, by the latest event of all objects before the current
-        one.
+        """Counts droppable events of the oldest pending object, using the latest event time of all objects before the
+        current one.
         """
         for (hour, name), count in self._pending.popleft().items():
             if (hour + WINDOW_HOURS) * 3_600 <= self._max_event_seconds - WATERMARK_SECONDS:
                 self._droppable[hour, name] += count
 
     def truth(self) -> GamesTruth:
-        """Returns the results for everything counted. Counting ends."""
+        """Ends counting and returns the results."""
         while self._pending:
             self._count_droppable()
         per_table: Counter[str] = Counter()

@@ -1,8 +1,11 @@
 """Simulates video viewers as landed objects: reports of their players, and the logs of the CDN that serves them.
 
-Faults at configured rates: reports that are repeated, truncated, out of bounds, without a time or with a message as an
-id, reopened views; duplicate logs under another name, a day late and unordered, with truncated lines, missing
-addresses, double-encoded user agents, and disconnected clients.
+Faults at configured rates:
+
+- Reports: repeated, truncated, with values out of bounds, without a time, with a message in place of an id, and views
+  that are reopened.
+- Logs: delivered again under another name, a day late, unordered, with truncated lines, missing addresses,
+  double-encoded user agents, and disconnected clients.
 """
 
 from __future__ import annotations
@@ -104,7 +107,7 @@ class ViewerFaults:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ViewersSettings:
     """All settings that determine the emitted bytes. Views begin within `minutes` after `start`, around midnight; some
-    are still running at the end.
+    have not ended when the simulation ends.
     """
 
     seed: int = 1
@@ -122,7 +125,7 @@ def viewer_deliveries(settings: ViewersSettings, truth: ViewersTruth) -> Iterato
     """Yields the objects of both pipelines in order of delivery, byte-identical for the same settings.
 
     Args:
-        truth: counted during the simulation; complete after the last object.
+        truth: collects the expected results during the simulation; complete after the last object.
     """
     rng = Random(f"viewers/{settings.seed}")
     reports, requests = _generate_events(settings, rng, truth)
@@ -172,7 +175,7 @@ def _generate_events(settings: ViewersSettings, rng: Random, truth: ViewersTruth
 
 
 def _reopened_view(viewer: Viewer, last_ms: int) -> Iterator[Report]:
-    """Yields reports of the same page later, in another session; they are not part of the view."""
+    """Yields reports of the same page later, in another session; they do not count as part of the view."""
     fields = {"played_ms": 4_000, "bitrate_kbps": 800}
     yield Report(last_ms + 60_000, "play", viewer, {}, f"{viewer.session_id}-2", is_counted=False)
     yield Report(last_ms + 64_000, "heartbeat", viewer, fields, f"{viewer.session_id}-2", is_counted=False)
@@ -222,7 +225,7 @@ class _ReportWriter:
             "event_id": f"{viewer.play_id}-{self._sent_count:x}",
             "type": report.kind,
             "received_at": _iso_text(report.at_ms),
-            # A client clock that was never set has no effect.
+            # Some clients' clocks were never set; the pipeline computes nothing from `client_time`.
             "client_time": "1970-01-01T00:00:07Z" if viewer.number % 10 == 0 else _iso_text(report.at_ms - 300),
             "play_id": viewer.play_id,
             "media_id": viewer.media_id,
@@ -256,7 +259,7 @@ class _ReportWriter:
 
 
 class _LogWriter:
-    """Writes requests as log objects with a header."""
+    """Writes requests as log objects with a header line."""
 
     def __init__(self, settings: ViewersSettings, rng: Random, truth: ViewersTruth) -> None:
         self._settings, self._rng, self._truth = settings, rng, truth

@@ -1,7 +1,7 @@
 """Simulates one video view: the reports of its player and its requests to the CDN.
 
-A view fails to start, is abandoned, or plays. While playing it reports every ten seconds, sometimes stalls, seeks, or
-meets recoverable or fatal errors, and requests one four-second segment after another.
+A view fails to start, is abandoned, or plays. A playing view reports every ten seconds, requests one four-second
+segment after another, and sometimes stalls, seeks, or has recoverable or fatal errors.
 """
 
 from __future__ import annotations
@@ -73,7 +73,9 @@ class Viewer:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """A player event. `is_counted` is true if it is part of the view: in its first session, and within bounds."""
+    """A player event. `is_counted` is true if it counts as part of the view: in the view's first session and within
+    bounds.
+    """
 
     at_ms: int
     kind: str
@@ -186,7 +188,7 @@ def _segment(viewer: Viewer, rng: Random, at_ms: int, kbps: int, is_starved: boo
     elif chance < 0.15:
         result = rng.choice(("RefreshHit", "OriginShieldHit"))
     elif chance < 0.16:
-        result = "Error"  # with 200: the viewer disconnected during the transfer
+        result = "Error"  # status 200 although the viewer disconnected during the transfer
     first_byte_ms = None if status == "000" else _first_byte_ms(rng, speed)
     seconds = round((first_byte_ms or 0) / 1000 + size / 3e6, 3)
     cmcd = f'br={kbps},{"bs," if is_starved else ""}ot=v,sid="{viewer.sid}"'
@@ -208,6 +210,8 @@ def _segment(viewer: Viewer, rng: Random, at_ms: int, kbps: int, is_starved: boo
 
 
 def _first_byte_ms(rng: Random, speed: float) -> int:
-    """Returns milliseconds. Avoids powers of ten, which are bucket bounds, where logarithms of floats are inexact."""
+    """Returns the time to first byte in milliseconds. Avoids powers of ten: they are histogram bounds, where logarithms
+    of floats are inexact.
+    """
     milliseconds = max(2, int(rng.lognormvariate(speed, 0.6)))
     return milliseconds + 1 if milliseconds in (10, 100, 1_000) else milliseconds

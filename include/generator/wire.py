@@ -7,13 +7,13 @@ A reader must recover every well-formed request between malformed records, and o
 Three properties make this result unambiguous:
 
 - Every request begins with `{"resource":`, and these bytes occur nowhere else: quotes inside a body are escaped.
-- A truncated request ends inside or before its body, and nested objects follow the body. So a malformed record contains
-  no position from which a complete JSON object can be read: no event has an empty object (`{}`). A reader that resumes
-  at the next `{"resource":` and one that resumes at the next complete object give the same result.
+- No complete JSON object starts inside a malformed record. A truncated request ends inside or before its body, nested
+  objects follow the body, and no event has an empty object (`{}`). So a reader that resumes at the next `{"resource":`
+  and one that resumes at the next complete object give the same result.
 - Malformed records are never adjacent in a file (`generator.packing` ensures it), so the number of unreadable byte
-  ranges equals the number of malformed records, however a reader resumes.
+  ranges equals the number of malformed records, wherever a reader resumes.
 
-`generator.reference_scan` is such a reader; a test proves it on generated files.
+`generator.reference_scan` is such a reader; a test verifies these properties on generated files.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ FRAMING_KINDS = ("truncated", "garbage", "invalid_utf8", "not_an_object")
 BODY_KINDS = ("body_missing", "body_empty", "body_not_json", "body_not_an_object")
 MALFORMED_KINDS = FRAMING_KINDS + BODY_KINDS
 _GARBAGE = bytes(range(0x80, 0xC0)) + b"xqz#%"
-# No arrays, not in a body either: their elements are separate events. No strings: a quote after an object makes the
-# object look like text inside a truncated body.
+# No arrays, since their elements would be read as separate events. No strings, since a quote after an object would make
+# the object look like text inside a truncated body.
 _NON_OBJECTS = (b"17", b"true", b"-4.5")
 _NON_OBJECT_BODIES = (b'"true"', b'"\\"ping\\""', b'"17"')
 
@@ -61,12 +61,12 @@ def malformed_piece(kind: str, rng: Random, event: bytes, request_id: int, sourc
         return _wrap_body(_malformed_body(kind, rng, event), request_id, source_ip)
     body = orjson.dumps(event.decode())
     if kind == "truncated":
-        # from a single brace to the complete body without its closing quote
+        # keeps at least the first brace and at most everything before the body's closing quote
         return (_BEFORE_BODY + body)[: rng.randrange(1, len(_BEFORE_BODY) + len(body))]
     if kind == "garbage":
         return bytes(rng.choices(_GARBAGE, k=rng.randrange(1, 60)))
     if kind == "invalid_utf8":
-        # before the event, so that replacing the bytes does not make it readable
+        # before the event, so that the record stays unreadable when a reader replaces the invalid bytes
         return _BEFORE_BODY + b'"\xff\xfe' + body[1:] + b"}"
     return rng.choice(_NON_OBJECTS)
 
