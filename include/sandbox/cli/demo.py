@@ -52,7 +52,7 @@ def demo(
 
 
 def print_report(report: DemoReport) -> None:
-    """Prints the answers with their expected values, and facts about the run."""
+    """Prints the answers next to their expected values, then facts about the run."""
     answers = Listing(("pipeline", "question", "answer", "truth", "verdict"), title="Answers and truth")
     for answer in report.answers:
         verdict = "right" if answer.is_right else "WRONG"

@@ -1,1 +1,1 @@
-"""Runs the demo: sends events, queries the answers, and compares each with the truth."""
+"""Runs the demo: sends events, queries the resulting tables, and compares each result with the expected one."""

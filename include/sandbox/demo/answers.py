@@ -1,7 +1,7 @@
-"""Compares the lake's answers with the truth.
+"""Compares query results ("answers") over the lake with independently computed expected results ("truth").
 
-The truth does not come from the pipelines: for games it is counted by the generator, for edits by a plain pass over the
-replayed file and, for the published day of Wikipedia, from the answers published with it.
+The truth does not come from the pipelines. The generator counts it for games, a plain loop over the replayed file for
+edits. For the published day of Wikipedia it is published with the data.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ import duckdb
 
 from generator.truth import GamesTruth
 
-#: Published with the sample `wikiticker-2015-09-12`: rows, distinct users, characters added.
+#: Published with the sample `wikiticker-2015-09-12`: rows, distinct users, added characters.
 PUBLISHED_EDITS_FILE = "wikiticker-2015-09-12-sampled.json.gz"
 PUBLISHED_EDITS = {"rows": 39_244, "users": 10_531, "added": 9_385_573}
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """One question with the lake's answer, the truth, and whether they agree."""
+    """A question, the result computed from the lake, the expected result, and whether they are equal."""
 
     pipeline: str
     question: str
@@ -37,7 +37,7 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class EditsTruth:
-    """The answers for a file of edits, from one plain pass over it."""
+    """Expected results for a file of edits, counted in a plain loop."""
 
     rows: int
     users: int
@@ -47,7 +47,7 @@ class EditsTruth:
 
     @classmethod
     def from_file(cls, path: Path) -> EditsTruth:
-        """Counts a JSON lines file, gzipped or not. Skips lines without a readable time, page or user."""
+        """Counts the edits in a JSON lines file, gzipped or not. Skips lines without a readable time, page or user."""
         users: set[str] = set()
         hours: Counter[datetime] = Counter()
         pages: Counter[tuple[date, str]] = Counter()
@@ -78,7 +78,7 @@ def _edit(line: bytes) -> dict[str, Any] | None:
 
 
 class AnswerSheet:
-    """Collects answers over one DuckDB connection, in which `<pipeline>.<table>` are the lake's tables."""
+    """Collects answers from queries over one DuckDB connection, in which `<pipeline>.<table>` are the lake's tables."""
 
     def __init__(self, connection: duckdb.DuckDBPyConnection, tables: Iterable[str]) -> None:
         self._connection = connection
@@ -94,26 +94,26 @@ class AnswerSheet:
         return self.fetch_rows(query)[0][0]
 
     def check_equal(self, pipeline: str, question: str, computed: Any, truth: Any) -> None:
-        """Adds an answer that must equal the truth."""
+        """Adds an answer that must be equal to the truth."""
         self.answers.append(Answer(pipeline, question, computed, truth, computed == truth))
 
     def check_between(self, pipeline: str, question: str, computed: int, least: int, most: int) -> None:
-        """Adds an answer that must lie within bounds."""
+        """Adds an answer that must be between two bounds, inclusive."""
         self.answers.append(Answer(pipeline, question, computed, f"{least:,} to {most:,}", least <= computed <= most))
 
     def check_rows(self, pipeline: str, question: str, computed: dict[Any, Any], truth: dict[Any, Any]) -> None:
-        """Adds an answer of many rows; shows how many of them are right."""
+        """Adds an answer with many rows, which must all equal the truth; records how many do."""
         wrong = [key for key in computed.keys() | truth.keys() if computed.get(key) != truth.get(key)]
         shown = f"{len(truth) - len(wrong):,} of {len(truth):,} rows" + (f", wrong: {wrong[:3]}" if wrong else "")
         self.answers.append(Answer(pipeline, question, shown, f"{len(truth):,} rows", not wrong))
 
     def has_table(self, table: str) -> bool:
-        """Whether a table exists."""
+        """Returns whether a table exists."""
         return table in self._tables
 
 
 def answer_games(sheet: AnswerSheet, truth: GamesTruth, *, posted: bool) -> None:
-    """Answers all questions about the games pipeline."""
+    """Compares the games pipeline's tables with the truth. `posted`: the events were sent to a collector."""
     bronze = {name: sheet.fetch_one(f'SELECT count(*) FROM games."{name}"') for name in truth.bronze_rows}
     sheet.check_rows("games", "bronze rows by table", bronze, truth.bronze_rows)
     reasons = dict(sheet.fetch_rows("SELECT reasons[1].code, count(*) FROM games.quarantine GROUP BY 1"))
@@ -149,7 +149,9 @@ def answer_games(sheet: AnswerSheet, truth: GamesTruth, *, posted: bool) -> None
 
 
 def answer_live(sheet: AnswerSheet, truth: GamesTruth) -> None:
-    """Checks that the live table lies between all delivered events and those minus what its watermark may drop."""
+    """Checks that live counts are between two bounds: all delivered events, and those minus events the watermark may
+    drop.
+    """
     counted = {
         (_utc(hour), name): n
         for hour, name, n in sheet.fetch_rows("SELECT window_start, event_name, events FROM games.events_per_hour_live")
@@ -179,7 +181,7 @@ def answer_live(sheet: AnswerSheet, truth: GamesTruth) -> None:
 
 
 def answer_players(sheet: AnswerSheet) -> None:
-    """Checks the latest event per player of the last half hour against a query over all events."""
+    """Checks the latest event of each player in the last half hour against a query over all events."""
     recent = "event_time >= (SELECT max(event_time) FROM games.events) - INTERVAL 30 MINUTES"
     newest = "row_number() OVER (PARTITION BY device_id ORDER BY event_time DESC, _seq DESC, _position DESC) = 1"
     columns = "device_id, event_name, _seq, _position"
@@ -189,7 +191,8 @@ def answer_players(sheet: AnswerSheet) -> None:
 
 
 def answer_edits(sheet: AnswerSheet, truth: EditsTruth, *, published: bool) -> None:
-    """Answers all questions about the edits pipeline."""
+    """Compares the edits pipeline's tables with the published totals if `published`, otherwise with the counted
+    ones."""
     totals = {
         "rows": sheet.fetch_one("SELECT count(*) FROM edits.edits"),
         "users": sheet.fetch_one("SELECT count(DISTINCT user_name) FROM edits.edits"),

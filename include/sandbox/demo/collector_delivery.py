@@ -1,4 +1,4 @@
-"""Posts events to the stack's collector and waits until they have landed."""
+"""Posts events to the stack's collector and waits until it has delivered them."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from deltaworks.errors import TransientError
 from deltaworks.specs.catalog import Catalog
 from sandbox.demo.collector_sink import CollectorSink
 
-#: The source of include/collectors/edge.yaml whose events have their time, and its key.
+#: A source in include/collectors/edge.yaml whose events contain their own time, and its write key.
 SOURCE, KEY = "games_replay", "games-replay-key"
 _PATIENCE_SECONDS = 120.0
 _POLL_SECONDS = 0.5
 
 
 class CollectorDelivery:
-    """Posts through `post`, and reads from the collector's heartbeat how many events have been delivered.
+    """Posts events through `post`, and reads the number of delivered events from the collector's heartbeat.
 
-    The spool outlives an emptied lake, so earlier deliveries are not counted.
+    Deliveries before its creation are not counted, because the spool is kept when the lake is emptied.
     """
 
     def __init__(self, catalog: Catalog, pipeline: str, url: str) -> None:
@@ -33,10 +33,10 @@ class CollectorDelivery:
         self.post = CollectorSink(f"{url}/v1/events", key=KEY)
 
     def await_delivery(self) -> int:
-        """Waits until all posted events have landed. Returns the number of objects they landed in.
+        """Waits until all posted events are delivered; returns the number of objects that contain them.
 
         Raises:
-            TransientError: EVENTS_NOT_DELIVERED, nothing landed for two minutes.
+            TransientError: EVENTS_NOT_DELIVERED, nothing was delivered for two minutes.
         """
         delivered, since = self._delivered(), time.monotonic()
         while delivered.delivered - self._before.delivered < self.post.acknowledged:
@@ -54,7 +54,7 @@ class CollectorDelivery:
         return delivered.objects - self._before.objects
 
     def _delivered(self) -> SourceStatus:
-        """Returns the delivered events of the source over all collector processes."""
+        """Returns the number of delivered events and objects of the source, summed over all collector processes."""
         beats = [
             beat.sources.get(SOURCE, SourceStatus())
             for beat in read_collector_heartbeats(self._objects, self._collector)

@@ -23,15 +23,14 @@ class BusyError(Exception):
 
 
 class CollectorSink:
-    """Posts the events of each object and tries each request eight times. Not thread-safe.
+    """Posts the events of each object, with up to eight attempts per request. Not thread-safe.
 
-    `acknowledged` counts the events that the collector has acknowledged. A retried request can duplicate events; they
-        carry
-    ids, and gold counts each id once.
+    `acknowledged` counts the events that the collector has acknowledged. A retried request can duplicate events; gold
+    counts each once, by its id.
 
     Args:
         url: address of POST /v1/events.
-        key: write key of a source of the collector; None sends none.
+        key: write key of a source of the collector; empty sends no key.
     """
 
     def __init__(
@@ -59,7 +58,7 @@ class CollectorSink:
         lines = [event for event in events if event.strip()]
         for start in range(0, len(lines), LINES_PER_REQUEST):
             self._post(b"\n".join(lines[start : start + LINES_PER_REQUEST]), _LINES)
-        for empty in (event for event in events if not event.strip()):  # no line, but a request all the same
+        for empty in (event for event in events if not event.strip()):  # an empty event cannot be a line
             self._post(empty, _JSON)
 
     def _post(self, content: bytes, kind: str) -> None:
@@ -85,8 +84,7 @@ def collector_sink(
 
 
 def events_of(body: bytes) -> Iterator[bytes]:
-    """Extracts the events that clients sent from an object packed by a delivery stream; broken pieces stay as
-    they are."""
+    """Yields the events that clients sent from an object packed by a delivery stream; malformed ones are unchanged."""
     for piece in scan(gzip.decompress(body)):
         sent = piece.value.get("body") if piece.is_readable and isinstance(piece.value, dict) else None
         yield sent.encode() if isinstance(sent, str) else piece.raw

@@ -16,13 +16,13 @@ from deltaworks.operations.dashboard_data import load_dashboard
 from deltaworks.specs.catalog import Catalog
 from deltaworks.tables.lake import Lake
 
-#: Includes events of the last instant.
+#: Added to the end of the time range, to include the latest event.
 _SPAN_MARGIN = dt.timedelta(minutes=1)
 
 
 @dataclass(frozen=True, slots=True)
 class DashboardPage:
-    """A rendered dashboard. `failed_panels` are the titles of panels without an answer, each with the reason."""
+    """A rendered dashboard. `failed_panels` are the titles of panels whose query failed, each with the reason."""
 
     pipeline: str
     name: str
@@ -33,14 +33,14 @@ class DashboardPage:
 
     @property
     def title(self) -> str:
-        """Pipeline and dashboard name."""
+        """The pipeline's and the dashboard's name."""
         return f"dashboard {self.pipeline} {self.name}"
 
 
 def write_dashboards(
     catalog: Catalog, pipelines: Sequence[str], connection: duckdb.DuckDBPyConnection, folder: Path
 ) -> list[DashboardPage]:
-    """Renders every dashboard of these pipelines below `folder`, replacing those of an earlier demo."""
+    """Renders every dashboard of these pipelines below `folder`, and removes those of an earlier demo."""
     pages = []
     for pipeline in pipelines:
         declared = catalog.pipeline(pipeline).dashboards

@@ -1,4 +1,4 @@
-"""Settings of the data that a demo sends, and the truth about it."""
+"""Settings of the data that a demo sends, and its expected results ("truth")."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from sandbox.demo.answers import EditsTruth
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DataSettings:
-    """How much of each kind of data is sent; None sends none.
+    """Amounts of data to send; None sends none of that kind.
 
     Attributes:
-        viewers: logs of the CDN and, with `with_player_events`, events of the players.
+        viewers: CDN logs and, with `with_player_events`, player events.
         market: company filings and, with `with_share_prices`, share prices.
     """
 
@@ -55,7 +55,7 @@ class DataSettings:
 
 @dataclass(frozen=True, slots=True)
 class GeneratedTruths:
-    """The truth about the sent data."""
+    """Expected results for the sent data; None for data that was not sent."""
 
     games: GamesTruth | None
     engagement: EngagementTruth | None

@@ -54,10 +54,10 @@ def demo_settings(
     keep: bool = False,
 ) -> DemoSettings:
     """Builds the settings of a demo with the command's defaults."""
-    # An object an hour of play: few enough to land in minutes, enough for copies to lie in different ones.
+    # One object per hour of play: few enough to land in minutes, and enough that duplicates are in different objects.
     games = GamesSettings(target_events=game_events, days=days, seed=seed, buffer_seconds=3_600)
     with_engagement = activities and "engagement" in pipelines
-    # A few organisations, since each is a partition of its own: this is about what happens to their contacts.
+    # Few organisations, because each is a partition, and this pipeline is about changes to their contacts.
     engagement = (
         EngagementSettings(activities=activities, organisations=8, days=10, seed=seed) if with_engagement else None
     )
@@ -87,10 +87,10 @@ def delete_lake(say: Callable[[str], None]) -> None:
             "The stack is running, and the demo would empty its lake.",
             hint="`deltaworks down` first, or `deltaworks demo --no-fresh` on an empty lake.",
         )
-    # Airflow's own database goes too: runs of an earlier demo would be finished first.
+    # Includes Airflow's database: otherwise runs of an earlier demo would be completed first.
     for folder in (home.lake, home.landing_journal.parent, home.spool, home.keyring, home.kafka, home.airflow):
         if folder.exists():
             say(f"emptying {folder}")
             shutil.rmtree(folder)
-    # So does the list of DAGs to unpause that `down` kept: the new Airflow has no such DAGs yet.
+    # Includes the list of DAGs to unpause, which do not exist yet in a new Airflow database.
     home.state_file.unlink(missing_ok=True)

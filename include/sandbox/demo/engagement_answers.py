@@ -13,7 +13,7 @@ _ROW = ("org_id", "event_id", "origin_contact_id", "contact_id", "template_id")
 
 
 def answer_engagement(sheet: AnswerSheet, truth: EngagementTruth) -> None:
-    """Answers all questions about the engagement pipeline, once all requests are applied."""
+    """Compares the engagement pipeline's tables with the truth. Call it after all change requests are applied."""
     rows = truth.rows.to_pylist()
     alive = [row for row in rows if not row["deleted"]]
     names = {(row["org_id"], row["id"]): row["name"] for row in truth.names.to_pylist()}
@@ -31,7 +31,7 @@ def answer_engagement(sheet: AnswerSheet, truth: EngagementTruth) -> None:
         sheet.fetch_one("SELECT count(*) FROM engagement.quarantine") if sheet.has_table("engagement.quarantine") else 0
     )
     sheet.check_equal("engagement", "quarantined rows", quarantined, truth.malformed)
-    # In gold an activity counts once, however often it was delivered.
+    # Gold counts an activity once, regardless of duplicate deliveries.
     per_org = dict(
         sheet.fetch_rows("SELECT org_id, sum(activities)::BIGINT FROM engagement.activities_per_day GROUP BY 1")
     )
@@ -48,7 +48,7 @@ def answer_engagement(sheet: AnswerSheet, truth: EngagementTruth) -> None:
 def _busiest_contacts(
     alive: list[dict[str, Any]], names: dict[tuple[str, str], str]
 ) -> dict[tuple[str, int], list[Any]]:
-    """Returns the twenty busiest contacts of each organisation: id, name, activities."""
+    """Returns the twenty contacts with the most activities in each organisation: id, name, number of activities."""
     per_org: dict[str, Counter[str]] = {}
     for row in alive:
         per_org.setdefault(row["org_id"], Counter())[row["contact_id"]] += 1

@@ -1,4 +1,4 @@
-"""Sends the demo's data: objects, Kafka records, and a file of edits if there is one."""
+"""Sends the demo's data: landing objects, Kafka records, and edits replayed from a file."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ _BATCHES = "checkpoint_store"
 
 @dataclass
 class EventSender:
-    """Sends data and waits until it is in complete batches."""
+    """Sends data and waits until the streams have committed it in complete batches."""
 
     data_settings: DataSettings
     catalog: Catalog
@@ -60,7 +60,7 @@ class EventSender:
         """Waits until all streams and relays that receive data poll for events.
 
         Raises:
-            TransientError: INGEST_TIMEOUT, naming those that do not.
+            TransientError: INGEST_TIMEOUT, with the names of those that do not poll.
         """
         late = {f"stream {name}": paths.pipeline_control(name) for name in self.data_settings.pipelines}
         relays = filter(None, map(self._relay_of, self.data_settings.pipelines))
@@ -81,11 +81,11 @@ class EventSender:
             )
 
     def send_all(self) -> GeneratedTruths:
-        """Sends everything concurrently, and returns once all of it is in complete batches.
+        """Sends all data concurrently, and returns its truth once everything is in complete batches.
 
         Raises:
             TransientError: INGEST_TIMEOUT, ingest makes no progress.
-            Any error of a producer.
+            Any error of a sender.
         """
         sink = landing_sink(self.catalog.environment.landing)
         with ThreadPoolExecutor(5) as pool:
@@ -112,7 +112,8 @@ class EventSender:
             return generate_games(
                 settings, sink, pause_seconds=pause, progress=lambda done: self._record_landed("games", done)
             )
-        # A relay takes a waiting queue in no particular order, and the first of several duplicates counts.
+        # Sent only after the relay runs: it reads a queue's backlog in any order, and of duplicates the first one is
+        # counted.
         self._await_relay("games")
         delivery = CollectorDelivery(self.catalog, "games", self.collector_url)
         truth = generate_games(settings, delivery.post, pause_seconds=pause)
@@ -133,7 +134,7 @@ class EventSender:
         return open_objects(self.catalog.environment.lake)
 
     def _state_in(self, folder: str) -> StreamState | None:
-        """Returns the state in the heartbeat of a control folder; None without a heartbeat."""
+        """Returns the stream or relay state from the heartbeat in a control folder; None without a heartbeat."""
         beat = read_heartbeat(self._objects, paths.heartbeat(folder))
         return None if beat is None else beat.state
 
@@ -238,7 +239,7 @@ class EventSender:
             )
 
     def _progress_marker(self) -> Hashable:
-        """Returns a value that changes with every object, batch, log entry, or stream state."""
+        """Returns a value that changes with every ingested object, batch, Delta commit or stream state."""
         tables = [paths.pipeline_control(name, _STEPS) for name in self.data_settings.pipelines]
         tables += [file_events_key(relay) for relay in self.catalog.relays]
         versions = tuple(_version(self.catalog, key) for key in tables)

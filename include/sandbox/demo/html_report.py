@@ -1,4 +1,4 @@
-"""Writes the demo's report: one HTML page with charts that needs neither a server nor a network."""
+"""Renders the demo's results as one HTML page with charts that needs no server or internet access."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ th,td{border-bottom:1px solid var(--line);padding:.35rem .6rem;text-align:left}
 td.n,th.n{text-align:right;font-variant-numeric:tabular-nums}
 .yes{color:var(--right)}.no{color:var(--wrong);font-weight:bold}
 """
-# Charts are drawn by a script that knows no theme: what they are drawn with reads well on either page.
+# Chart colours that are readable in light and dark mode, because charts do not follow the page's theme.
 _INK, _GRID, _TRACE = "#7d8894", "rgba(125,136,148,0.25)", "#3b82c4"
 _UNKNOWN = "not known yet"
 

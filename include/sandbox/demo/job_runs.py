@@ -14,7 +14,7 @@ from sandbox.stack.home import StackHome
 from sandbox.stack.processes import stack_processes
 from sandbox.stack.waiting import busy_steps, wait_while_progressing
 
-#: Maximum time without progress: tasks start within seconds, and running ones use CPU time.
+#: Maximum time without progress. Tasks start within seconds and use CPU time while they run.
 PATIENCE_SECONDS = 300.0
 _POLL_SECONDS = 2.0
 _MOVEMENT_SECONDS = 10.0
@@ -22,7 +22,7 @@ _MOVEMENT_SECONDS = 10.0
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """A DAG to run with its params. `must_succeed`: its failure ends the demo."""
+    """A DAG to run, with its params. If `must_succeed`, its failure ends the demo."""
 
     dag_id: str
     form: Mapping[str, Any] = field(default_factory=dict)
@@ -92,7 +92,7 @@ class JobRuns:
         self._say(f"{job.dag_id}: started")
 
     def _collect(self) -> None:
-        """Collects finished runs."""
+        """Adds finished runs to `ended`."""
         for dag_id, (job, before, started) in list(self._running.items()):
             run = self._airflow.dag_run(dag_id, before.run_id)
             self._running[dag_id] = (job, run, started)

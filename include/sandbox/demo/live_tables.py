@@ -1,4 +1,4 @@
-"""Waits until live tables have consumed all landed data."""
+"""Waits until live tables have processed all ingested batches."""
 
 from __future__ import annotations
 
@@ -19,9 +19,10 @@ _PATIENCE_SECONDS = 300.0
 
 
 def await_live(catalog: Catalog, pipelines: Sequence[str]) -> bool:
-    """Waits until the live tables of these pipelines have every batch of their bronze tables.
+    """Waits until the live tables of these pipelines have processed every batch of their bronze tables.
 
-    Returns False if they stop making progress; the answers then show what is missing.
+    Returns:
+        False if they make no more progress; the answers then show the missing rows.
     """
     lake = Lake(catalog.environment.lake)
     live = [(name, table) for name in pipelines for table in catalog.pipeline(name).live]

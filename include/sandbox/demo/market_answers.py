@@ -1,4 +1,4 @@
-"""Compares the answers of `stocks` and `filings` with the truth counted per day."""
+"""Compares the tables of `stocks` and `filings` with the truth, which is counted per day."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from typing import Any
 from generator.market import MarketTruth
 from sandbox.demo.answers import AnswerSheet
 
-#: The two sides divide floats in different order.
+#: Digits to round to, because pipeline and truth divide floats in a different order.
 _DIGITS = 6
 
 
 def answer_filings(sheet: AnswerSheet, truth: MarketTruth) -> None:
-    """Answers all questions about the pipeline `filings`."""
+    """Compares the tables of pipeline `filings` with the truth."""
     sheet.check_equal(
         "filings", "figures, once each", sheet.fetch_one("SELECT count(*) FROM filings.eps_facts"), truth.facts
     )
@@ -22,7 +22,7 @@ def answer_filings(sheet: AnswerSheet, truth: MarketTruth) -> None:
 
 
 def answer_stocks(sheet: AnswerSheet, truth: MarketTruth) -> None:
-    """Answers all questions about the pipeline `stocks`."""
+    """Compares the tables of pipeline `stocks` with the truth."""
     expected = {reason: rows for reason, rows in truth.quarantined_rows["stocks"].items() if rows}
     reasons = dict(sheet.fetch_rows("SELECT reasons[1].code, count(*) FROM stocks.quarantine GROUP BY 1"))
     sheet.check_rows("stocks", "quarantined rows by reason", reasons, expected)

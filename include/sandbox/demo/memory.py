@@ -17,7 +17,7 @@ from sandbox.stack.processes import stack_processes
 
 @dataclass(frozen=True, slots=True)
 class MemorySample:
-    """Memory of all processes at one moment. `measure` is `pss` (shared pages divided among processes) or `rss`."""
+    """Memory of all processes at one time. `measure` is `pss` (shared pages are divided among processes) or `rss`."""
 
     total_bytes: int
     by_kind: Mapping[str, int]
@@ -47,7 +47,7 @@ def sample_memory(home: StackHome, *, include_caller: bool = True) -> MemorySamp
 
 
 def _memory(process: psutil.Process) -> tuple[int, str]:
-    # Airflow's workers are forks that share most pages: resident sizes would count those many times.
+    # Proportional set size, because Airflow's workers are forks that share most pages, which RSS counts for each.
     try:
         return int(process.memory_full_info().pss), "pss"
     except (AttributeError, psutil.AccessDenied):
@@ -55,7 +55,7 @@ def _memory(process: psutil.Process) -> tuple[int, str]:
 
 
 class PeakMemory:
-    """Samples memory while it is open. `peak` is the largest sample, `samples` are all."""
+    """Samples memory in a thread during the block. `peak` is the largest sample, `samples` are all."""
 
     def __init__(self, home: StackHome, *, interval_seconds: float = 2.0) -> None:
         self._home = home

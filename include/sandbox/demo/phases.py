@@ -14,9 +14,9 @@ from sandbox.stack.waiting import cpu_seconds, stack_cpu_seconds
 
 @dataclass(frozen=True, slots=True)
 class Phase:
-    """One phase. `cpu_seconds` sums all processes of the stack and the caller.
+    """Duration of one phase. `cpu_seconds` is the sum over all processes of the stack and the caller.
 
-    A phase that stops the stack misses most of its own CPU time, since ended processes cannot be read.
+    A phase that stops the stack lacks most of its CPU time, because it cannot be read from ended processes.
     """
 
     name: str
@@ -33,7 +33,7 @@ class Phases:
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
-        """Measures the block, also if it raises."""
+        """Measures the block as a phase, also if it raises."""
         started, cpu = time.monotonic(), self._cpu_seconds()
         try:
             yield
@@ -42,7 +42,7 @@ class Phases:
 
     @property
     def seconds(self) -> float:
-        """All seconds by phase."""
+        """Total seconds of all phases."""
         return sum(phase.seconds for phase in self.all)
 
     def _cpu_seconds(self) -> float:

@@ -1,4 +1,4 @@
-"""Checks that every Delta commit names its pipeline, batch and Airflow run."""
+"""Checks that every Delta commit contains its pipeline, batch and Airflow run."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from deltaworks.tables.log import commit_history
 
 @dataclass(frozen=True, slots=True)
 class ProvenanceReport:
-    """The number of checked commits, and those without a complete origin."""
+    """The number of checked commits, and the commits without complete provenance."""
 
     commits: int
     tables: int
@@ -22,10 +22,11 @@ class ProvenanceReport:
 
 
 def check_provenance(catalog: Catalog, *, dags: frozenset[str]) -> ProvenanceReport:
-    """Reads every commit of every table, control tables included.
+    """Checks the commits of all tables, including control tables.
 
     Args:
-        dags: DAG ids that runs may belong to; commits of other runs, such as `manual`, count as without origin.
+        dags: DAG ids that a commit's run may belong to. Commits of other runs, such as `manual`, have no valid
+            provenance.
     """
     lake = Lake(catalog.environment.lake)
     commits, tables, unnamed = 0, 0, list[str]()

@@ -13,9 +13,10 @@ from sandbox.demo.phases import Phase
 from sandbox.demo.provenance_check import ProvenanceReport
 from sandbox.stack.report import StackAddresses
 
-#: The relay lists once a day to find objects without a notification: one page of a thousand objects in a demo.
+#: Maximum number of list requests: the relay lists once a day to find objects without a notification, which is one page
+#: of a thousand objects in a demo.
 RELAY_LISTS = 1
-#: Objects that land earlier wait for streams that are starting.
+#: Objects that land earlier may wait for streams to start.
 START_SECONDS = 120.0
 
 
@@ -42,11 +43,11 @@ class DemoReport:
 
     @property
     def is_right(self) -> bool:
-        """Whether every check of the demo passed."""
+        """Whether all checks of the demo passed."""
         return not self.failures()
 
     def failures(self) -> list[str]:
-        """Lists the failed checks."""
+        """Returns descriptions of the failed checks."""
         wrong = [f"{answer.pipeline}: {answer.question}" for answer in self.answers if not answer.is_right]
         wrong += [
             f"dashboard {page.pipeline} {page.name}: {panel}"
@@ -68,7 +69,7 @@ class DemoReport:
         return sum(phase.seconds for phase in self.phases), sum(phase.cpu_seconds for phase in self.phases)
 
     def describe(self) -> list[tuple[str, str]]:
-        """Returns the facts shown in the terminal and in the report."""
+        """Returns names and values of the facts shown in the terminal and in the HTML report."""
         facts = []
         for freshness in self.freshness:
             to_gold = f"p50 {freshness.gold_p50_seconds:.0f} s, p95 {freshness.gold_p95_seconds:.0f} s"

@@ -1,4 +1,5 @@
-"""Runs the demo: sends real and generated events through all parts and compares each answer with the truth."""
+"""Runs the demo: sends real and generated events through all pipelines and compares each result with the
+expected one."""
 
 from __future__ import annotations
 
@@ -43,8 +44,9 @@ from sandbox.stack.report import StackAddresses
 
 Progress = Callable[[str], None]
 DEFAULT_EDITS = Path("..") / "shared" / "data" / "wikipedia_edits" / PUBLISHED_EDITS_FILE
-#: Of a stack that ends with the demo. Nobody changes a declaration, and reading the DAG files takes four seconds of a
-#: core each time; the demo starts every job itself, and a build on schedule would be of half of the events.
+#: Variables of a stack that ends with the demo. DAG files are parsed rarely, because declarations do not change and
+#: parsing takes four CPU seconds. Schedules are off, because the demo starts every job itself, after all events are
+#: ingested.
 _DEMO_VARIABLES = {"AIRFLOW__DAG_PROCESSOR__MIN_FILE_PROCESS_INTERVAL": "120", SCHEDULES_VARIABLE: "off"}
 _HEALTH = "stream_health"
 _MAINTENANCE = "maintenance__games"
@@ -54,9 +56,9 @@ _MEMORY_SECONDS = 5.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DemoSettings:
-    """Which data is sent, see `DataSettings`; None leaves a pipeline out.
+    """The data to send, as in `DataSettings`; None omits a pipeline.
 
-    With `wait_for_streams` nothing is sent before all streams poll for events, to measure a steady rate.
+    With `wait_for_streams`, sending starts after all streams poll for events, to measure a steady rate.
     """
 
     games: GamesSettings | None
@@ -86,8 +88,9 @@ class DemoSettings:
 
 
 def find_edits(root: Path, path: Path | None) -> Path | None:
-    """Returns the file of edits to replay: `path`, the first file in it, or by default the published day next to the
-    checkout.
+    """Returns the file of edits to replay: `path`, or the first file in it if it is a folder.
+
+    By default it is the published day next to the checkout, None if that file does not exist.
     """
     if path is not None:
         if not path.is_dir():
@@ -105,17 +108,17 @@ class Demo:
         self._say = progress
         self._home = StackHome.default()
         self._phases = Phases(self._home)
-        # The log of requests outlives a stack.
+        # Only later requests count, because the request log is kept over restarts of the stack.
         self._began = utc_now()
         self.report = DemoReport()
 
     def run(self) -> DemoReport:
-        """Starts the stack, sends events, waits for the answers, compares them, and stops the stack."""
+        """Starts the stack, sends events, runs jobs, compares results, and stops the stack."""
         self.report.phases = self._phases.all
         with PeakMemory(self._home, interval_seconds=_MEMORY_SECONDS) as memory:
             try:
                 with self._phases.phase("stack"):
-                    # Only pipelines that receive events, so that no other stream and no unused store starts.
+                    # Runs only pipelines that receive events, so no other stream or store starts.
                     addresses = stack.up(
                         home=self._home,
                         pipelines=self._settings.data_settings.pipelines,
@@ -157,7 +160,7 @@ class Demo:
     # -- Airflow -------------------------------------------------------------------------------------------------
 
     def _run_jobs(self, airflow: AirflowApi, catalog: Catalog) -> None:
-        """Runs gold, mutations, maintenance and health. Spark jobs share a pool; waiting for it uses no core."""
+        """Runs gold, mutations, maintenance and health jobs, and waits for live tables."""
         jobs = JobRuns(airflow, self._home, say=self._say)
         chains = [[Job("gold__games"), Job(_MAINTENANCE)]] if self._settings.games is not None else []
         if self._settings.engagement is not None:
@@ -179,9 +182,9 @@ class Demo:
         ]
 
     def _health(self, jobs: JobRuns) -> str:
-        """Returns the verdict of the newest health run that started after all events were ingested.
+        """Returns the result of the latest health run, which started after all events were ingested.
 
-        An unhealthy verdict is retried: a busy machine can delay a stream.
+        An unhealthy result is retried, because a busy machine can delay a stream.
         """
         for _ in range(_HEALTH_TRIES):
             newest = [ended for ended in jobs.ended if ended.job.dag_id == _HEALTH][-1]
@@ -194,7 +197,7 @@ class Demo:
     # -- answers -------------------------------------------------------------------------------------------------
 
     def _compute_answers(self, catalog: Catalog, truths: GeneratedTruths, *, posted: bool) -> None:
-        # Imported here, since loading the chart library is slow.
+        # Imported here, because the chart library loads slowly.
         from sandbox.demo.html_report import write_report
 
         report = self.report
@@ -243,7 +246,7 @@ def _dag_ids(catalog: Catalog) -> frozenset[str]:
 
 
 def _require_empty_lake(catalog: Catalog) -> None:
-    """Requires an empty lake, since the truth covers only the demo's own events."""
+    """Raises if the lake has events, because the truth covers only the demo's own."""
     if any(ingested_count(catalog, name) for name in catalog.pipelines):
         raise TransientError(
             "LAKE_NOT_EMPTY",

@@ -12,10 +12,10 @@ from deltaworks.specs.catalog import Catalog
 
 
 def get_tokens(catalog: Catalog, pipeline: str) -> Callable[[str, str], str]:
-    """Returns a function that computes the pipeline's token of a kind and a value.
+    """Returns a function from kind and value to the pipeline's token.
 
     Raises:
-        ConfigError: NAMESPACE_UNKNOWN, the pipeline declares no personal data; and those of opening its key.
+        ConfigError: NAMESPACE_UNKNOWN, the pipeline declares no personal data; or any error of opening its key.
     """
     spec = catalog.pipeline(pipeline)
     if spec.privacy is None:

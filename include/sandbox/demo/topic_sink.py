@@ -18,11 +18,11 @@ _SECONDS = 60.0
 
 @contextmanager
 def topic_sink(address: BrokerAddress) -> Iterator[Send]:
-    """Yields a sender of `(topic, key, value)`; all records are acknowledged when the block ends. Keeps the order per
-    key.
+    """Yields a function that sends `(topic, key, value)` and keeps the order per key. Leaving the block waits for all
+    acknowledgements.
 
     Raises:
-        TransientError: RECORDS_NOT_SENT, the broker does not accept them within a minute.
+        TransientError: RECORDS_NOT_SENT, the broker did not accept them within a minute.
     """
     from confluent_kafka import KafkaException, Producer
 

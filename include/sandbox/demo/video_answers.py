@@ -1,4 +1,4 @@
-"""Compares the answers of `video_qos` and `cdn_logs` with the truth counted while generating viewers."""
+"""Compares the tables of `video_qos` and `cdn_logs` with the truth that the generator counts."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ _TRAFFIC = (
 )
 _DIMENSIONS = "minute, cdn, isp, country, region, device"
 _PERCENTILES = (0.5, 0.95, 0.99)
-#: Buckets are 2.3 % wide, and the middle of one stands for all in it; between two values that lie apart it is exact.
+#: Maximum relative error: buckets are 2.3 % wide, and each value counts as the middle of its bucket.
 _BUCKET_ERROR = 0.024
 #: Retention of a view in the live table, and activity window, as declared by the pipeline.
 _REMEMBERED_MS, _ACTIVE_MS = 30 * 60_000, 5 * 60_000
 
 
 def answer_cdn(sheet: AnswerSheet, truth: ViewersTruth) -> None:
-    """Answers all questions about the pipeline `cdn_logs`."""
+    """Compares the tables of pipeline `cdn_logs` with the truth."""
     _quarantine(sheet, truth, "cdn_logs")
     columns = ", ".join(f"{name}::BIGINT" for name in _TRAFFIC)
     minutes = {
@@ -73,7 +73,7 @@ def answer_cdn(sheet: AnswerSheet, truth: ViewersTruth) -> None:
 
 
 def _answer_rolled_up(sheet: AnswerSheet, truth: ViewersTruth) -> None:
-    """Checks that the p95 from histogram buckets equals the exact value within one bucket."""
+    """Checks that the p95 from histogram buckets differs from the exact value by at most one bucket."""
     every = sorted(taken for requests in truth.traffic.values() for taken in requests.hit_ms)
     at_place = every[max(0, -(-95 * len(every) // 100) - 1)]
     rolled = sheet.fetch_one(
@@ -86,7 +86,7 @@ def _answer_rolled_up(sheet: AnswerSheet, truth: ViewersTruth) -> None:
 
 
 def answer_video(sheet: AnswerSheet, truth: ViewersTruth) -> None:
-    """Answers the questions about `video_qos` that need only player events."""
+    """Compares those tables of `video_qos` with the truth that depend only on player events."""
     _quarantine(sheet, truth, "video_qos")
     minutes = {
         (_utc(row[0]), *row[1:6]): tuple(row[6:])
@@ -131,7 +131,7 @@ def answer_video(sheet: AnswerSheet, truth: ViewersTruth) -> None:
 
 
 def answer_viewers_now(sheet: AnswerSheet, truth: ViewersTruth) -> None:
-    """Checks the live table: the latest report of each view of the last half hour, and the active viewers at
+    """Checks the live table: the latest report of each view in the last half hour, and the active viewers at
     the end."""
     newest = max(truth.last_report_ms.values())
     recent = {play_id: at for play_id, at in truth.last_report_ms.items() if at >= newest - _REMEMBERED_MS}
@@ -148,7 +148,7 @@ def answer_viewers_now(sheet: AnswerSheet, truth: ViewersTruth) -> None:
 
 
 def answer_delivery(sheet: AnswerSheet, truth: ViewersTruth) -> None:
-    """Checks the join of player events with CDN logs, view by view."""
+    """Checks the join of player events with CDN logs for each view."""
     joined = {
         row[0]: tuple(row[1:])
         for row in sheet.fetch_rows(
@@ -174,7 +174,7 @@ def _quarantine(sheet: AnswerSheet, truth: ViewersTruth, pipeline: str) -> None:
 
 
 def _max_concurrent(truth: ViewersTruth) -> int:
-    """Returns the maximum number of concurrent views, which is reached when a view starts."""
+    """Returns the maximum number of concurrent views. It is reached at the start of a view."""
     spans = sorted((view.started_ms, view.ended_ms) for view in truth.views.values())
     return max(sum(begin <= at <= end for begin, end in spans) for at, _ in spans)
 
