@@ -17,7 +17,7 @@ from deltaworks.tables.files import WrittenFile
 
 
 class ArchiveWriter:
-    """Archives the records of one task. Used by one thread."""
+    """Writes the raw records of one task to archive files. Used by one thread."""
 
     def __init__(self, target: FileTarget, stamp: BatchStamp, to_archive: RecordsToColumns) -> None:
         self._writers = TableWriters(target)
@@ -25,14 +25,14 @@ class ArchiveWriter:
         self._to_archive = to_archive
 
     def archive(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Yields the batches, each archived before it is read."""
+        """Yields the given record batches; each is written to the archive before it is yielded for parsing."""
         for batch in batches:
             if batch.num_rows:
                 self._writers.add(ARCHIVE, archive_rows(self._to_archive(batch), self._stamp))
             yield batch
 
     def files(self) -> dict[str, tuple[WrittenFile, ...]]:
-        """Returns the archive files; complete once all batches were read."""
+        """Returns the archive files. Call it after all batches were read; earlier the list is incomplete."""
         self._writers.flush()
         files = tuple(file for _, file in self._writers.files)
         return {ARCHIVE: files} if files else {}

@@ -33,7 +33,11 @@ State = Literal["complete", "prepared"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchSummary:
-    """Summary of one batch. `held` lists tables that have not committed it; the start offset is exclusive."""
+    """Summary of one batch: rows, offsets, state, times.
+
+    The batch has the rows after `start_offset`, up to and including `end_offset`. Tables in `held` have not committed
+    it.
+    """
 
     generation: int
     batch_id: int
@@ -50,7 +54,7 @@ class BatchSummary:
 
     @property
     def seconds(self) -> float | None:
-        """Seconds from prepared to complete; None until complete."""
+        """Seconds from preparing to completing the batch; None while it is not complete."""
         if self.prepared_at is None or self.completed_at is None:
             return None
         return (self.completed_at - self.prepared_at).total_seconds()
@@ -58,7 +62,7 @@ class BatchSummary:
 
 @dataclass(frozen=True, slots=True)
 class SourceFile:
-    """One object that a batch read."""
+    """An object that a batch read: sequence number of its file event, key, and size in bytes."""
 
     seq: int
     key: str
@@ -67,9 +71,9 @@ class SourceFile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchDetail:
-    """All records of one batch.
+    """Everything recorded about one batch: offsets, spec version, one outcome per table, and the objects it read.
 
-    A step's outcome is the ledger's, or `pending` or `landed` while the batch is not complete.
+    While the batch is not complete, a table's outcome is `landed` (committed) or `pending`.
     """
 
     summary: BatchSummary
@@ -83,8 +87,10 @@ class BatchDetail:
 
 
 class BatchHistory:
-    """History of one pipeline's batches. Batches of earlier generations have numbers of their own. Used by one
-    thread."""
+    """Reads the history of one pipeline's batches, over all generations. Used by one thread.
+
+    A start-over begins a new generation, which continues the batch numbers.
+    """
 
     def __init__(self, lake: Lake, objects: ObjectStore, spec: PipelineSpec) -> None:
         self._lake = lake
@@ -97,11 +103,13 @@ class BatchHistory:
         }
 
     def last_completed(self) -> int | None:
-        """Returns the newest complete batch; None before the first."""
+        """Returns the number of the newest complete batch; None before the first."""
         return last_completed(self._stores[CHECKPOINT_STORE], self._spec.pipeline, self._generation)
 
     def recent(self, last: int = 20) -> list[BatchSummary]:
-        """Returns the newest `last` batches of all generations, oldest first, including a prepared one."""
+        """Returns the newest `last` batches of all generations, oldest first, including the prepared batch if there is
+        one.
+        """
         newest = self._newest_batch()
         return self._filter_seq(max(0, newest - last + 1), newest, in_all=True)
 
@@ -113,7 +121,7 @@ class BatchHistory:
         return self._filter_seq(first, newest if last is None else min(last, newest))
 
     def source_metadata(self, first: int = 0, last: int | None = None) -> dict[int, Mapping[str, Any]]:
-        """Returns the recorded source metadata by complete batch: records, bytes, arrival times."""
+        """Returns the source metadata of complete batches, by batch: records, bytes, arrival times."""
         newest = self.last_completed()
         if newest is None:
             return {}
@@ -121,7 +129,7 @@ class BatchHistory:
         return {row["batch_id"]: json.loads(row["source_metadata"] or "{}") for row in rows}
 
     def detail(self, batch_id: int) -> BatchDetail:
-        """Returns all records of one batch.
+        """Returns everything recorded about one batch.
 
         Raises:
             ConfigError: BATCH_UNKNOWN, there is no such batch.
@@ -141,7 +149,7 @@ class BatchHistory:
         return self._prepared_detail(prepared)
 
     def _newest_batch(self) -> int:
-        """Returns the newest recorded batch; -1 before the first."""
+        """Returns the number of the newest recorded batch; -1 before the first."""
         completed = self.last_completed()
         newest = -1 if completed is None else completed
         while self._home.prepared.read(self._generation, newest + 1) is not None:
@@ -172,7 +180,9 @@ class BatchHistory:
         return sorted(rows, key=lambda row: row["batch_id"])
 
     def _surviving_batches_filter(self) -> Any:
-        """Selects this generation's batches, and earlier ones that a rollback kept."""
+        """Returns the filter for batches whose rows still exist: those of this generation, and earlier ones kept by a
+        rollback.
+        """
         condition = ds.field("generation") == self._generation
         for generation in range(1, self._generation):
             last = self._home.start_overs.last_surviving_batch(generation, current=self._generation)
@@ -193,7 +203,7 @@ class BatchHistory:
             spec_fingerprint=row["spec_fingerprint"],
             code_version=row["code_version"],
             steps=tuple(StepOutcome(**{name: step[name] for name in StepOutcome.__slots__}) for step in ordered),
-            # Another generation may have had another source.
+            # The pipeline's source may have been different in another generation.
             files=self._files(source) if row["generation"] == self._generation else (),
         )
 
@@ -226,7 +236,7 @@ class BatchHistory:
         )
 
     def _files(self, source: Mapping[str, Any]) -> tuple[SourceFile, ...]:
-        """Returns the batch's objects from the file event log; empty for other sources."""
+        """Returns the objects that the batch read, from the file event log; empty for streams and other sources."""
         declared = self._spec.source
         if "first_seq" not in source or not isinstance(declared, FileSourceSpec):
             return ()
@@ -236,7 +246,7 @@ class BatchHistory:
 
 
 def held_tables_by_batch(steps: Sequence[Mapping[str, Any]]) -> dict[int, tuple[str, ...]]:
-    """Returns, by batch, the tables with a held step that is not caught up. `steps` are ledger rows."""
+    """Returns, by batch, the tables that were held during the batch and have not caught up. `steps` are ledger rows."""
     held: dict[int, tuple[str, ...]] = {}
     for table, batch_id in held_steps(steps):
         held[batch_id] = (*held.get(batch_id, ()), table)

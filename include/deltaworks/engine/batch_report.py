@@ -8,14 +8,16 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchReport:
-    """Report of one batch. Durations are by phase; a resumed batch has no prepare time.
+    """Report of one batch. Durations are by phase; a batch resumed after a crash has no prepare time.
 
-    `rule_warnings` is JSON: rows by `table.rule`, None without warnings. `over_budget` is JSON: payloads by the name of
-        the
-    exceeded limit. `objects_missing` counts objects deleted before they were read; `missing_examples` names some.
-    `arrived_us` are arrival times in microseconds since 1970, a sample at even ranks; empty if the source has none.
-    `events` counts all events read. `rejected` has the most frequent quarantine reasons (code, field, events);
-    `rejected_events` the same with the event name instead of the field.
+    Attributes:
+        rule_warnings: JSON with rows by `table.rule`; None without warnings.
+        over_budget: JSON with payloads by the name of the exceeded limit.
+        objects_missing: number of objects that were deleted before they were read; `missing_examples` has some keys.
+        events: number of events read, including rejected ones.
+        rejected: most frequent quarantine reasons as (code, field, events).
+        rejected_events: same as (code, event name, events).
+        arrived_us: evenly spaced sample of arrival times in microseconds since 1970; empty if the source has none.
     """
 
     batch_id: int

@@ -1,4 +1,4 @@
-"""Creates the progress log of a stream, including the small summaries that its thread writes."""
+"""Creates the progress log of a stream, with the summaries for the console that its thread also writes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from deltaworks.specs.storage import StorageSpec
 def progress_log(
     storage: StorageSpec, home: PipelineHome, spec: PipelineSpec, *, epoch: int, measures: DriverMetrics
 ) -> ProgressLog:
-    """Returns the progress log of one run of a pipeline's stream, not started.
+    """Returns the progress log of one run of a pipeline's stream; the caller starts it.
 
     Raises:
         ContractError: GENERATIONS_UNREADABLE.

@@ -1,12 +1,13 @@
 """Processes a batch in three phases: prepare, commit, complete.
 
-- *prepare*: one Spark pass writes the files, then one object, put-if-absent, fixes the batch's content.
+- *prepare*: one Spark pass writes the data files. Then one object, the prepared batch, is created (put-if-absent); from
+  then on the batch's content is fixed.
 - *commit*: all tables in parallel, each guarded by its transaction id and the owner epoch.
 - *complete*: the ledger rows are written.
 
-After a crash a batch resumes at the first phase that has not completed: files already written are committed, not
-written again. Held tables are skipped and catch up later from the same prepared batches. Correctness depends neither on
-clocks, nor on identical replays, nor on Airflow.
+After a crash a batch resumes at the first phase that has not completed. Its files are committed and not written again.
+Held tables are skipped; they catch up later from the same prepared batches. Correctness does not depend on clocks,
+identical replays or Airflow.
 """
 
 from __future__ import annotations
@@ -53,17 +54,17 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ownership:
-    """The lease owner and owner epoch of a batch."""
+    """The lease owner and owner epoch under which a batch is committed."""
 
     owner: str
     step: Step
 
 
 class BatchProcessor:
-    """Processes batches of one pipeline, and serves requests for its tables between batches.
+    """Processes batches of one pipeline, and serves table requests (write turns, resumes) between batches.
 
-    Batches are processed by one thread. `serve_requests` may be called from another: it never waits for a batch, but a
-    batch waits for it.
+    Batches are processed by one thread. `serve_requests` may be called from another thread: it returns immediately
+    while a batch runs, but a batch waits for it.
     """
 
     def __init__(
@@ -80,7 +81,8 @@ class BatchProcessor:
 
         Args:
             spark: None if only prepared batches are to be completed.
-            predecessor_crashed: whether the previous run was killed; its batch is then read isolated right away.
+            predecessor_crashed: whether the previous run was killed. Then its batch is re-read with one payload per
+                task.
         """
         self._spark = spark
         self._spec = spec
@@ -115,11 +117,13 @@ class BatchProcessor:
 
     @property
     def held(self) -> list[HeldTable]:
-        """The held tables."""
+        """The records of the held tables."""
         return self._holds.records()
 
     def serve_requests(self) -> bool:
-        """Serves requests for tables. Returns False while a batch is running, which serves them itself."""
+        """Serves requests for write turns and resumes. Returns False without effect while a batch runs; the batch
+        serves them.
+        """
         if not self._batch_lock.acquire(blocking=False):
             return False
         try:
@@ -129,11 +133,11 @@ class BatchProcessor:
         return True
 
     def use_checkpoint(self, generations: Generations) -> None:
-        """Numbers batches by another checkpoint from now on."""
+        """Switches to another checkpoint; its Spark batch ids restart at 0."""
         self._generations = generations
 
     def batch_id(self, spark_batch_id: int) -> int:
-        """Converts Spark's batch id to Deltaworks' batch id."""
+        """Converts a Spark batch id, which counts from 0 in each checkpoint, to a Deltaworks batch id."""
         return self._generations.current.first_batch + spark_batch_id
 
     def offset_range(self, spark_batch_id: int) -> OffsetRange:
@@ -150,7 +154,7 @@ class BatchProcessor:
     def process(
         self, source: Slice, spark_batch_id: int, *, on_job_start: Callable[[], None] = lambda: None
     ) -> BatchReport | None:
-        """Processes one batch; returns None if the ledger already has it.
+        """Processes one batch. Returns its report, or None if the ledger already has the batch.
 
         Args:
             on_job_start: called before each of the Spark jobs of an isolated batch.
@@ -167,7 +171,8 @@ class BatchProcessor:
         batch_id = self.batch_id(spark_batch_id)
         start, end = self.offset_range(spark_batch_id)
         if self._last_completed is not None and batch_id <= self._last_completed:
-            # Spark repeats the last batch if it could not record it; any other batch is a different slice.
+            # Spark repeats its last batch if it crashed before recording it. Any other slice differs from the committed
+            # one.
             if batch_id < self._last_completed or self._ledger.end_offset(batch_id) != end:
                 self._retire_checkpoint(batch_id)
             return None
@@ -186,11 +191,11 @@ class BatchProcessor:
         return report
 
     def _retire_checkpoint(self, batch_id: int) -> None:
-        """Ends the run on a checkpoint whose slice differs from the committed batch.
+        """Ends the run because Spark's slice of a batch differs from the slice that was committed.
 
-        Either a former owner was paused while its checkpoint was lost and replaced, and prepared the batch with its own
-        slice; or Spark planned the batch again after checkpoint files were lost. Otherwise the rest of Spark's slice
-        would count as done. The next checkpoint starts at the end offset in the ledger.
+        Either a former owner lost its checkpoint and prepared the batch with another slice, or checkpoint files were
+        lost and Spark planned the batch again. Continuing would skip the rest of Spark's slice. The next checkpoint
+        starts at the end offset in the ledger.
         """
         self._home.generations.retire_checkpoint()
         raise TransientError(
@@ -257,7 +262,7 @@ class BatchProcessor:
         ingested_at = datetime.fromtimestamp(stamp.ingested_at_us / 1_000_000, tz=UTC)
         windows = duplicate_windows(self._spec, self._lake, self._tables, now=ingested_at)
         batch_name = f"g{self._generations.generation:06d}-{stamp.batch_id:012d}"
-        # Shared by both passes, so that all rows of a batch use the same databases.
+        # Pinned once for both passes, so that all rows of a batch use the same database versions.
         inputs = ParserInputs.pin(self._spec, self._lake.storage, seal_for_batch=batch_name)
 
         def run_pass(evolved: EvolvedColumns) -> FanOutResult:
@@ -344,6 +349,6 @@ class BatchProcessor:
         if prepared_table.writer != "spark":
             return
         for file in prepared_table.files:
-            # If this fails, the staged file becomes an orphan, which only takes space.
+            # After a failure the staged file is an orphan: it takes space until maintenance removes it.
             with contextlib.suppress(Exception):
                 self._home.objects.delete(f"{staging_key(prepared.pipeline, prepared_table.table)}/{file['path']}")

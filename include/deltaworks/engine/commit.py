@@ -1,8 +1,7 @@
-"""Commit phase of a batch: all tables in parallel, each with its own retries.
+"""Commits a batch to all tables in parallel, each with its own retries.
 
-A failing table does not stop the others: after its retries it is suspended, its files stay in the prepared batch, and
-the batch continues. The batch fails only if a successor has taken over, quarantine cannot be written, or the storage is
-unreachable.
+A table that still fails after its retries is suspended: its files stay in the prepared batch, and the other tables
+commit. The batch fails only if a successor has taken over, quarantine cannot be written, or the storage is unreachable.
 """
 
 from __future__ import annotations
@@ -27,13 +26,13 @@ from deltaworks.tables.steps import CAUGHT_UP, HELD, batch_step
 
 log = logging.getLogger(__name__)
 COMMIT_THREADS = 8
-#: Waits between the attempts of one step. A commit that only met conflicts has been tried 30 times before.
+#: Waits between attempts of one commit. Each attempt already retries 30 times after conflicts with other writers.
 RETRY_SECONDS = (0.5, 1.0, 2.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchStores:
-    """The stores of one pipeline: its lake, objects, ledger and tables."""
+    """The stores that a batch writes to: lake, control objects, ledger and tables."""
 
     lake: Lake
     objects: ObjectStore
@@ -42,7 +41,7 @@ class BatchStores:
 
 
 class TableCommitter:
-    """Commits one table's part of a batch through its writer, with retries."""
+    """Commits one table's files of a batch through the table's writer, with retries."""
 
     def __init__(self, tables: TableSet, writers: dict[str, TableWriter], *, owner: Step) -> None:
         self._tables = tables
@@ -53,7 +52,7 @@ class TableCommitter:
         """Commits the prepared files to their table, exactly once.
 
         Raises:
-            DeltaworksError: the last attempt's error; immediately if a retry cannot help.
+            DeltaworksError: the error of the last attempt; raised without further attempts if it is not retryable.
         """
         for wait_seconds in (*RETRY_SECONDS, None):
             try:
@@ -89,7 +88,7 @@ class TableCommitter:
 
 
 def held_outcome(batch: PreparedBatch, prepared_table: PreparedTable) -> StepOutcome:
-    """Returns the ledger row of a step that is held."""
+    """Returns the ledger row of a batch's commit that is skipped because its table is held."""
     return StepOutcome(
         step=batch_step(batch.pipeline, batch.generation, prepared_table.table, batch.batch_id).app_id,
         table_name=prepared_table.table,
@@ -113,8 +112,8 @@ def commit_tables(
 ) -> list[StepOutcome]:
     """Commits all tables of the batch that are not held, in parallel, and suspends failing tables.
 
-    Notification tables are committed after the tables they announce. Suspensions are durable before this returns, so a
-    batch is never complete without them.
+    Notification tables are committed after the tables they announce. Suspensions are recorded before this returns, so
+    no batch completes with an unrecorded failure.
 
     Raises:
         DeltaworksError: the batch cannot continue; the next run retries the same prepared batch.
@@ -150,7 +149,7 @@ def commit_tables(
 
 
 def _commit_order(batch: PreparedBatch, tables: TableSet) -> Iterator[list[PreparedTable]]:
-    """Yields the tables to commit together: first data tables, then notification tables."""
+    """Yields the tables of each phase, which commit in parallel: data tables first, then notification tables."""
     for is_notification in (False, True):
         prepared_tables = [
             share for share in batch.tables if (share.table in tables.announced_table_of) is is_notification
@@ -172,5 +171,5 @@ def _raise_if_batch_fails(failed: dict[str, DeltaworksError], tables: TableSet, 
 
 
 def caught_up_outcome(outcome: StepOutcome) -> StepOutcome:
-    """Returns the ledger row of a held step that is now committed."""
+    """Returns the ledger row of a commit that was held in its batch and has been made now."""
     return replace(outcome, outcome=CAUGHT_UP)

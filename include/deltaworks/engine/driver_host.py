@@ -1,7 +1,7 @@
-"""The driver that hosts a run: its own driver process, or one shared with other pipelines.
+"""The driver process that hosts a run: its own one, or one shared with other pipelines.
 
-With its own driver, a run ends the process when nothing more may be written. In a shared driver it ends only itself;
-work in progress is fenced by the owner epoch in the tables.
+A run with its own driver ends the process when it must stop writing. A run in a shared driver ends only itself; commits
+that are still in progress are fenced by the owner epoch in the tables.
 """
 
 from __future__ import annotations
@@ -18,24 +18,24 @@ from deltaworks.errors import FencedError, TransientError
 from deltaworks.specs.pipeline import PipelineSpec
 
 log = logging.getLogger(__name__)
-#: Wait of a run that starts although its stop flag is set, before it ends.
+#: Delay before a run ends that was started although its stop flag is set.
 STOP_FLAG_DELAY_SECONDS = 20.0
-#: Wait for a running batch at the end of a run in a shared driver. Interrupting it within its Python code has corrupted
-#: the stack of the query's thread.
+#: Maximum wait for a running batch at the end of a run in a shared driver. Interrupting its Python code can corrupt the
+#: stack of the query's thread.
 BATCH_END_SECONDS = 60.0
 
 
 class DriverHost(Protocol):
-    """Driver operations that a run needs. `has_run_limit`: the run ends after `max_run_seconds`."""
+    """What a run needs from its driver process. With `has_run_limit` the run ends after `max_run_seconds`."""
 
     has_run_limit: bool
     stop_flag_delay_seconds: float
 
     def pool(self, name: str) -> str:
-        """Returns the scheduler pool of a query."""
+        """Returns the name of the Spark scheduler pool for a query."""
 
     def on_lease_lost(self) -> None:
-        """Called from a thread after the lease is lost. Nothing more may be started."""
+        """Handles the loss of the lease: no new work may start. Called from another thread than the run's."""
 
     def stop_reason(self) -> str | None:
         """Returns why the run must end now, or None.
@@ -45,17 +45,17 @@ class DriverHost(Protocol):
         """
 
     def on_stall(self, error: TransientError) -> None:
-        """Called when a batch has stalled; the heartbeat already reports it."""
+        """Handles a stalled batch, after the heartbeat has reported it."""
 
     def await_batch(self, is_under_way: Callable[[], bool]) -> None:
-        """Called before the run's queries are stopped; no new batch starts."""
+        """Waits for the running batch before the run's queries are stopped; no new batch starts."""
 
     def on_queries_stopped(self, is_under_way: Callable[[], bool]) -> None:
-        """Called after the run's queries were stopped."""
+        """Handles batches that still run after the run's queries were stopped."""
 
 
 class OwnDriver:
-    """A driver with one stream. Its process ends with the run, by force if necessary."""
+    """A driver process with a single stream. It ends together with the run, by force if necessary."""
 
     has_run_limit = True
     stop_flag_delay_seconds = STOP_FLAG_DELAY_SECONDS
@@ -81,10 +81,10 @@ class OwnDriver:
 
 
 class SharedDriver:
-    """A driver with the streams of a group; one object per run of a pipeline. Thread-safe.
+    """A driver process with all streams of a group. Each run of a pipeline has its own instance. Thread-safe.
 
     Args:
-        exit_driver: ends the process. Called only if a stalled batch cannot be ended separately.
+        exit_driver: ends the process. Called only if a stalled batch cannot be ended on its own.
     """
 
     has_run_limit = False
@@ -97,7 +97,7 @@ class SharedDriver:
         self._lost = threading.Event()
 
     def request_end(self, reason: str) -> None:
-        """Ends the run after the current batch. Idempotent."""
+        """Requests the end of the run after its current batch. Idempotent; the first reason is kept."""
         self._reason = self._reason or reason
 
     def pool(self, name: str) -> str:
@@ -141,9 +141,9 @@ def exit_driver(error: TransientError) -> None:
 def run_limit_reason(
     host: DriverHost, spec: PipelineSpec, now: float, *, started: float, first_batch: float | None
 ) -> str | None:
-    """Returns the reason if the run's time limit is reached; None otherwise, or if the host has no limit.
+    """Returns the reason for ending if the run's time limit is reached; None otherwise, or if the host has no limit.
 
-    Counted from the first batch, so that a slow start does not end a run without progress.
+    The time counts from the first batch, so that a slow start does not end a run without progress.
     """
     if not host.has_run_limit:
         return None
@@ -162,10 +162,10 @@ def fail_stalled_batch(
     heartbeat: HeartbeatWriter,
     host: DriverHost,
 ) -> None:
-    """Reports BATCH_STALLED in the heartbeat and to the host if a batch has run for `stall_seconds`.
+    """Reports BATCH_STALLED in the heartbeat and to the host if the current batch has run for `stall_seconds`.
 
     Args:
-        batch_started: on the same monotonic clock as `now`; None without a batch.
+        batch_started: start of the batch on the monotonic clock of `now`; None if no batch runs.
     """
     if batch_started is None or now - batch_started < stall_seconds:
         return

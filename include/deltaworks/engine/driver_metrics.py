@@ -22,7 +22,7 @@ _S3A_PREFIXES = ("object_", "multipart_upload_", "action_http_")
 
 
 class CountingObjectStore:
-    """An object store that counts its requests by kind. As thread-safe as the wrapped one."""
+    """An object store that counts its requests by kind. As thread-safe as the store it wraps."""
 
     def __init__(self, objects: ObjectStore) -> None:
         self._objects = objects
@@ -58,7 +58,7 @@ class CountingObjectStore:
 
 
 class DriverMetrics:
-    """Reads this driver's memory and counters. Unavailable values are None or omitted, never an error."""
+    """Reads memory and request counters of this driver. Unavailable values are None or omitted; no method raises."""
 
     def __init__(self, spark: SparkSession | None = None, objects: CountingObjectStore | None = None) -> None:
         self._spark = spark
@@ -70,7 +70,7 @@ class DriverMetrics:
         return {"driver_rss_bytes": _resident_bytes(), "jvm_heap_bytes": self._heap_bytes()}
 
     def requests(self) -> dict[str, int]:
-        """Returns requests since the last call: `control_*` for control objects, `s3a_*` for Spark."""
+        """Returns the requests since the last call: `control_*` for control objects, `s3a_*` for requests by Spark."""
         current = self._counters()
         delta = {name: count - self._previous.get(name, 0) for name, count in current.items()}
         self._previous = current
@@ -86,7 +86,7 @@ class DriverMetrics:
         try:
             runtime = self._jvm().java.lang.Runtime.getRuntime()
             return int(runtime.totalMemory() - runtime.freeMemory())
-        except Exception:  # a measure, never a reason to fail
+        except Exception:  # a metric must not fail the stream
             return None
 
     def _s3a(self) -> dict[str, int]:
@@ -99,7 +99,7 @@ class DriverMetrics:
                 name = str(counter.getName())
                 if name.startswith(_S3A_PREFIXES):
                     counts[name] = int(counter.getValue())
-        except Exception:  # none on local disk
+        except Exception:  # there are no S3A statistics for local disk
             return {}
         return counts
 

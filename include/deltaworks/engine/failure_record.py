@@ -1,4 +1,4 @@
-"""Record of the error that ended a stream, for its heartbeat."""
+"""Builds the error record that a failed stream writes to its heartbeat."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from typing import Any, Final
 from deltaworks.control.error_redaction import redact_values
 from deltaworks.control.job import as_deltaworks_error
 
-#: The error line of a traceback. Spark passes Python tracebacks of its workers as text.
+#: Matches the error line of a traceback: Spark returns Python tracebacks of its workers as text.
 _ERROR_LINE: Final = re.compile(r"^(?:[A-Za-z_]\w*\.)*[A-Za-z_]\w*(?:Error|Exception): .+$", re.MULTILINE)
 _MESSAGE_LENGTH: Final = 500
 
 
 def failure_record(error: Exception) -> Mapping[str, Any]:
-    """Returns the record of an error.
+    """Returns the record of an error for the heartbeat.
 
-    Uses the error's condition if known, also if a worker raised it. Otherwise STREAM_FAILED with the last error line,
-    which is closest to the cause.
+    It has the error's condition, also if the error was raised in a Spark worker. An unknown error gets STREAM_FAILED
+    with the last error line of its traceback, which is closest to the cause.
     """
     mapped = as_deltaworks_error(error)
     if mapped.condition != "JOB_FAILED":

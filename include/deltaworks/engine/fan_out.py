@@ -1,8 +1,8 @@
 """Writes the files of all tables of a batch in one Spark pass.
 
 Each task reads some of the payloads, parses them, buffers the rows of every table, and writes one file per table and
-partition. It returns only the files with their statistics. Nothing is committed here; files of crashed or repeated
-tasks are in no commit, and maintenance removes them as orphans.
+partition. It returns only the files with their statistics. Nothing is committed here. Files of crashed or repeated
+tasks are referenced by no commit, and maintenance removes them as orphans.
 """
 
 from __future__ import annotations
@@ -47,9 +47,9 @@ log = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class FanOutResult:
-    """Result of a pass: each table's files in task order, and the findings.
+    """Result of a pass over a batch: each table's files in task order, and the merged task findings.
 
-    `new_columns` are columns to add to tables before the commit. `facts` are stored with the batch.
+    The columns in `new_columns` must be added to their tables before the commit. The prepared batch stores `facts`.
     """
 
     files: dict[str, list[WrittenFile]] = field(default_factory=dict)
@@ -60,9 +60,9 @@ class FanOutResult:
 
 @contextmanager
 def _gc_paused() -> Iterator[None]:
-    """Disables Python's garbage collector in the block.
+    """Disables Python's garbage collector while the block runs.
 
-    Parsed events have no reference cycles. Repeated collections took more than a quarter of the parser's time.
+    Parsed events have no reference cycles, and collections took more than a quarter of the parser's time.
     """
     was_enabled = gc.isenabled()
     gc.disable()
@@ -86,13 +86,13 @@ def write_payloads(
     flush_bytes: int = FLUSH_BYTES,
     file_bytes: int = FILE_BYTES,
 ) -> TaskOutput:
-    """Runs one task: parses the payloads and writes the files.
+    """Parses the payloads of one task and writes the files of all tables.
 
-    Errors that must stop the stream (bad configuration, unreachable storage) are returned as findings. Spark would
-    retry a raised error, and the driver would not see the cause.
+    Errors that must stop the stream (bad configuration, unreachable storage) are returned as findings. If they were
+    raised, Spark would retry the task and hide the cause from the driver.
 
     Args:
-        isolated: attribute errors in rows to their events. Needs to encode all rows twice.
+        isolated: attribute errors in rows to their events. All rows are then encoded twice.
 
     Raises:
         TaskFailed: rows cannot be written because of their content.
@@ -102,7 +102,7 @@ def write_payloads(
     proof = partial(_check_rows_writable, spec, target) if isolated else None
     try:
         parser = inputs.create_parser(spec, evolved=evolved, validate_rows=proof)
-    except (ConfigError, TransientError) as error:  # of a database
+    except (ConfigError, TransientError) as error:  # a look-up database cannot be opened
         return TaskOutput(findings=TaskFindings(failure=error))
     flags = DuplicateFlagger(duplicates, target.filesystem()) if duplicates else None
     try:
@@ -115,7 +115,7 @@ def write_payloads(
     except (OSError, TaskFailed):
         raise
     except Exception as error:
-        # Without row contents: the message ends up in the driver's log.
+        # The message goes to the driver's log, so it must not contain row values.
         raise TaskFailed(type(error).__name__) from None
     files: dict[str, list[WrittenFile]] = {}
     for table, file in writers.files:
@@ -128,7 +128,7 @@ def write_payloads(
 
 
 def _check_rows_writable(spec: PipelineSpec, target: FileTarget, parts: Sequence[tuple[str, pa.Table]]) -> None:
-    """Raises the error that writing these rows would raise."""
+    """Encodes the rows without writing them, and raises the error that writing would raise."""
     for table, rows in with_notifications(spec, parts):
         check_writable(target, table, rows)
 
@@ -145,19 +145,20 @@ def fan_out(
     duplicates: Mapping[str, DuplicateWindow] | None = None,
     isolation: CrashIsolation | None = None,
 ) -> FanOutResult:
-    """Writes all tables of a batch in one Spark pass.
+    """Writes all tables of a batch in one Spark pass. After a worker crash the batch is re-read with one payload per
+    task.
 
     Args:
         source: the batch's source slice.
         evolved: columns added to tables at runtime.
-        inputs: fixed inputs besides events, such as enrichment databases.
+        inputs: pinned inputs of the parser, such as enrichment databases.
         duplicates: window files of tables that flag duplicates.
-        isolation: how to re-read after worker crashes; None raises them to the caller.
+        isolation: how to re-read after worker crashes; None raises the crash to the caller.
 
     Raises:
         ContractError: the data violates a rule declared to stop the pipeline; nothing was committed.
         ConfigError: OBJECT_FORBIDDEN, WORKERS_CRASH, ENRICHMENT_UNREADABLE; nothing was committed.
-        TransientError: TASKS_DIE, STORAGE_UNREACHABLE, ENRICHMENT_REPLACED; nothing was committed.
+        TransientError: TASKS_CRASH, STORAGE_UNREACHABLE, ENRICHMENT_REPLACED; nothing was committed.
     """
     run_task, run_probe = _task_functions(spec, stamp, target, evolved=evolved, inputs=inputs, duplicates=duplicates)
     if spec.archive is not None and isinstance(source, RecordSlice):
@@ -182,7 +183,7 @@ def _task_functions(
     inputs: ParserInputs,
     duplicates: Mapping[str, DuplicateWindow] | None,
 ) -> tuple[Callable[..., TaskOutput], Callable[[Iterable[Payload]], None]]:
-    """Returns the function that tasks run, and the one that only checks that payloads can be read and written."""
+    """Returns two task functions: one writes payloads, the other only probes whether they can be parsed and encoded."""
     # The spec is serialized as JSON, which stays readable in a task dump.
     declared = spec.model_dump_json()
     limits = TaskLimits(payload_seconds=spec.stream.object_timeout_seconds, memory_bytes=spec.stream.task_memory_bytes)
@@ -220,7 +221,7 @@ def _run_tasks(
     tasks: int,
     isolation: CrashIsolation | None,
 ) -> list[TaskOutput]:
-    """Runs a pass; after a worker crash a second, isolated one."""
+    """Runs the pass over a batch; after a worker crash, re-reads the batch with one payload per task."""
     cause: str | None = None
     if isolation is None or not isolation.start_isolated:
         try:
@@ -230,7 +231,7 @@ def _run_tasks(
             if isolation is None or cause is None:
                 raise
             log.warning("a task crashed: %s; the batch is re-read, one payload per task", cause)
-            # The second pass for new columns would crash again.
+            # So that a second pass for new columns does not crash on the same payload again.
             isolation.start_isolated = True
     try:
         return source.read_isolated(spark, partial(run_task, isolated=True), tasks=tasks, isolation=isolation)
@@ -268,16 +269,16 @@ def merge_outputs(
 def write_with_new_columns(
     run_pass: Callable[[EvolvedColumns], FanOutResult], spec: PipelineSpec, evolved: EvolvedColumns
 ) -> FanOutResult:
-    """Runs a pass; if it found fields for new columns, runs a second pass with these columns.
+    """Runs a pass. If it found fields that become new columns, runs a second pass that fills these columns.
 
     Args:
         run_pass: writes the batch, given all columns added at runtime.
-        evolved: the columns added so far.
+        evolved: the columns added by earlier batches.
     """
     written = run_pass(evolved)
     added = new_columns(spec, evolved, written.findings.new_fields)
     if added:
-        # The first pass's files are in no commit: they become orphans, which maintenance removes.
+        # No commit references the first pass's files; maintenance removes them as orphans.
         written = run_pass(merge_evolved(evolved, added))
         written.new_columns = added
     return written

@@ -1,7 +1,7 @@
-"""Runs the gold refresh loop with a stream, and reports its failures in the heartbeat.
+"""Runs the gold refresh loop next to a stream, and reports its failures in the heartbeat.
 
-The loop is imported by name, so that the engine does not depend on gold, and streams without `refresh_seconds` do not
-load it.
+The loop's module is imported dynamically: the engine must not depend on gold, and streams without `refresh_seconds` do
+not load it.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ def gold_refresh_running(
     host: DriverHost,
     available_now: bool = False,
 ) -> Iterator[None]:
-    """Refreshes tables that declare `refresh_seconds` while the block runs; does nothing without such tables.
+    """Refreshes the gold tables that declare `refresh_seconds` while the block runs; does nothing without such tables.
 
     A failing build does not end the block. Leaving the block waits up to CLOSE_SECONDS for a running build.
 
     Args:
-        lease: the stream's lease; without it nothing is built.
+        lease: the stream's lease; nothing is built after it is lost.
         host: provides the scheduler pool of the builds.
-        once: the run processes available data and ends; it builds nothing.
+        available_now: the run ends once the available data is processed; then nothing is built.
     """
     if available_now or not spec.gold.stream_refreshed_tables:
         yield

@@ -1,7 +1,7 @@
-"""Holds tables of a stream and lets them catch up: suspensions, write turns and resume requests.
+"""Holds commits to tables of a stream, and lets held tables catch up: suspensions, write turns and resume requests.
 
-Late commits are exactly once and in batch order, under each batch's own step: the transaction id shows what the table
-has, and the ledger shows which batches are complete without it.
+A held table catches up exactly once and in batch order: each late commit uses the transaction of its batch. The table's
+transaction shows which batches it has, and the ledger shows which batches completed without it.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ from deltaworks.tables.commit import Step
 log = logging.getLogger(__name__)
 #: Time limit for catching up between two batches, so that the other tables do not wait.
 CATCH_UP_SECONDS = 30.0
-#: Steps recorded in the ledger at a time.
+#: Number of late commits that are recorded in the ledger together.
 CATCH_UP_SHARES = 20
 _MESSAGE_LENGTH = 1_000
 T = TypeVar("T")
 
 
 class _TableFailure(Exception):
-    """A table cannot catch up because of an error of its own."""
+    """Raised if a table cannot catch up for a reason that concerns this table only."""
 
     def __init__(self, error: DeltaworksError) -> None:
         super().__init__(error)
@@ -45,7 +45,7 @@ class _TableFailure(Exception):
 
 
 class TableHolds:
-    """Holds and releases tables. Used by one thread at a time, by the owner of the pipeline's lease.
+    """Holds and releases tables of one pipeline. Used by one thread at a time, by the owner of the pipeline's lease.
 
     Args:
         on_caught_up: called with a batch and its table after the late commit is recorded.
@@ -83,11 +83,11 @@ class TableHolds:
         return table in self._held
 
     def _announces_held_table(self, table: str) -> bool:
-        """Returns whether the table announces rows of a held table."""
+        """Returns whether this is a notification table whose announced table is held."""
         return self._tables.announced_table_of.get(table) in self._held
 
     def _hold_notification_tables(self) -> None:
-        """Holds the notification tables of held tables, so that a batch skips both and both catch up."""
+        """Holds the notification tables of held tables, so that notifications never precede the rows they announce."""
         for table in self._tables.announced_table_of:
             held = self._held.get(self._tables.announced_table_of[table])
             if held is not None and table not in self._held:
@@ -99,10 +99,10 @@ class TableHolds:
         return list(self._held)
 
     def start(self, last_completed: int | None) -> None:
-        """Restores the held tables at the start of an owner, from the ledger, the records, and tables that failed to
+        """Restores the held tables when an owner starts: from the ledger, the hold records, and tables that failed to
         open.
 
-        Suspensions with a retryable cause, or without held batches, are lifted.
+        Suspensions are lifted if their cause is retryable or no batch was held.
         """
         uncommitted = self._ledger.uncommitted_batches()
         for table, batches in uncommitted.items():
@@ -132,8 +132,8 @@ class TableHolds:
                     self._tables.add_pending_columns(prepared_table)
 
     def suspend(self, table: str, batch_id: int, error: DeltaworksError) -> None:
-        """Suspends a table whose commits fail, starting with this batch. Durable before this returns; needs an
-        operator.
+        """Suspends a table whose commits fail, starting with this batch, until an operator resumes it. Recorded on
+        return.
         """
         self._held.hold(
             HeldTable(
@@ -152,7 +152,7 @@ class TableHolds:
         log.error("pipeline=%s table=%s is suspended from batch %d on: %s", self._pipeline, table, batch_id, error)
 
     def serve_requests(self, last_completed: int | None) -> None:
-        """Handles requests between two batches: grants and takes back write turns, resumes tables.
+        """Handles table requests between two batches: grants and ends write turns, and resumes tables.
 
         Raises:
             FencedError: a successor has taken over.
@@ -174,7 +174,7 @@ class TableHolds:
             if table not in self._resuming:
                 self._turns.remove_resume_request(table)
         for record in self.records():
-            # Last, because the announced table may have been released above.
+            # Notification tables come last, because the tables they announce may have been released above.
             if record.reason == "announces" and record.table not in requests.turns:
                 self._resume(record.table)
         for table in requests.ended:
@@ -185,7 +185,7 @@ class TableHolds:
             self.suspend(table, following, error)
 
     def _grant_turn(self, table: str, turn: TurnRecord, following: int) -> None:
-        """Holds the table for the turn's holder, then grants the turn."""
+        """Holds the table, then grants the requested write turn."""
         if table not in self._tables.writer_by_table and table not in self._keyed.names:
             self._turns.refuse(turn, f"pipeline {self._pipeline!r} has no bronze table {table!r}")
             return
@@ -193,13 +193,13 @@ class TableHolds:
             self._held.hold(HeldTable(table=table, reason=turn.reason, since_batch=following, at=iso_now(), by=turn.by))
             self._hold_notification_tables()
         if table in self._keyed.names and not self._keyed.is_idle(table):
-            # Already held, so no merge starts; granted after a running merge has ended.
+            # The table is held, so no new merge starts. The turn is granted after the running merge has ended.
             return
         if turn.state == "requested":
             self._turns.grant(turn)
 
     def _resume(self, table: str) -> None:
-        """Catches a table up and releases it. If it fails again, it is suspended again."""
+        """Catches a table up and releases it; suspends it again if it fails."""
         if self._announces_held_table(table):
             return
         try:
@@ -217,7 +217,7 @@ class TableHolds:
             log.warning("pipeline=%s table=%s has caught up", self._pipeline, table)
 
     def _catch_up(self, table: str) -> bool:
-        """Commits the held batches in order. Returns False if the time limit was reached."""
+        """Commits the held batches in order. Returns False if the time limit ended it early."""
         record = self._held.get(table)
         if record is None or table in self._keyed.names:
             # Keyed tables have no files in batches; once released they catch up from their history.
@@ -244,7 +244,7 @@ class TableHolds:
                 outcomes.append((batch, outcome))
                 committed.append((batch, prepared_table))
         except _TableFailure:
-            # The batches before it are committed.
+            # The batches before the failed one are committed and must be recorded.
             self._ledger.catch_up(outcomes, owner=self._owner)
             raise
         self._ledger.catch_up(outcomes, owner=self._owner)
@@ -261,7 +261,7 @@ class TableHolds:
         return batch, prepared_table, caught_up_outcome(self._committer.commit(batch, fitted))
 
     def _classify_failure(self, work: Callable[[], T]) -> T:
-        """Runs `work`; raises _TableFailure for an error of this table, and others unchanged."""
+        """Runs `work`. Raises _TableFailure for errors of this table; re-raises fencing and storage outages."""
         try:
             return work()
         except FencedError:

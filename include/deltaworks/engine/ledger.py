@@ -1,8 +1,9 @@
-"""The ledger: complete batches with their offsets, steps and table versions.
+"""The ledger: records complete batches with their offsets, commits and table versions.
 
-Two Delta tables per pipeline. The *checkpoint store* has one row per batch (offsets, source metadata, job state), the
-*batch metadata store* one row per step (outcome, rows, files, Delta version). A batch is complete once it is in the
-checkpoint store. Both are written as guarded steps, so writing them again is harmless.
+It has two Delta tables per pipeline. The *checkpoint store* has one row per batch (offsets, source metadata, job
+state). The *batch metadata store* has one row per batch and table (outcome, rows, files, Delta version). A batch is
+complete once it is in the checkpoint store. Both are written with application transactions, so repeated writes have no
+effect.
 """
 
 from __future__ import annotations
@@ -80,10 +81,10 @@ BATCH_METADATA_SCHEMA = arrow_schema(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepOutcome:
-    """Result of one step of a batch.
+    """Outcome of committing one batch to one table.
 
-    `outcome` is `committed` or `already_committed`; `held` if the table's commits are held (no version), and later
-    `caught_up`. A table rollback adds `rolled_back`, or `recommitted` for rows it added again in the same commit.
+    It is `committed` or `already_committed`. For a held table it is `held`, without version, and later `caught_up`. A
+    table rollback adds rows with `rolled_back`, and with `recommitted` for batches whose rows it committed again.
     """
 
     step: str
@@ -98,12 +99,12 @@ class StepOutcome:
 
 
 def owner_step(pipeline: str, epoch: int) -> Step:
-    """Returns the transaction that stores the owner epoch in every table of a pipeline."""
+    """Returns the transaction that stores the owner epoch in each table of a pipeline."""
     return Step(f"{pipeline}/owner", epoch)
 
 
 def max_owner_epoch(lake: Lake, pipeline: str) -> int:
-    """Returns the highest owner epoch in quarantine and the ledger; 0 before the first."""
+    """Returns the highest owner epoch stored in quarantine and the ledger; 0 before the first owner."""
     app_id = owner_step(pipeline, 0).app_id
     keys = [paths.table(pipeline, "quarantine")]
     keys += [paths.pipeline_control(pipeline, name) for name in (CHECKPOINT_STORE, BATCH_METADATA_STORE)]
@@ -112,7 +113,7 @@ def max_owner_epoch(lake: Lake, pipeline: str) -> int:
 
 
 class Ledger:
-    """One pipeline's ledger in one generation. Not thread-safe."""
+    """The ledger of one pipeline in one generation. Not thread-safe."""
 
     def __init__(self, lake: Lake, pipeline: str, generation: int) -> None:
         self._lake = lake
@@ -129,7 +130,7 @@ class Ledger:
         return batch_step(self._pipeline, self._generation, name, batch_id)
 
     def last_completed(self) -> int | None:
-        """Returns the newest complete batch; None before the first. Reads the log only."""
+        """Returns the number of the newest complete batch; None before the first. Reads the Delta log only."""
         store = self._tables[CHECKPOINT_STORE]
         refresh(store)
         return last_completed(store, self._pipeline, self._generation)
@@ -147,7 +148,7 @@ class Ledger:
         return select_rows(self._lake, self._keys[name], self._tables[name], columns=columns, values=values)
 
     def uncommitted_batches(self, table: str | None = None, *, since_batch: int = 0) -> dict[str, list[int]]:
-        """Returns, by table and in order, the complete batches that a held table has not committed.
+        """Returns, by table, the complete batches that the table has not committed because it was held, in order.
 
         Args:
             table: only this table.
@@ -160,7 +161,7 @@ class Ledger:
         return batches_by_table(held_steps(steps))
 
     def catch_up(self, steps: Sequence[tuple[PreparedBatch, StepOutcome]], *, owner: Step) -> None:
-        """Records late commits of one table, in batch order."""
+        """Records the late commits of a held table, in batch order."""
         if not steps:
             return
         last, table = steps[-1][0].batch_id, steps[-1][1].table_name
@@ -180,7 +181,7 @@ class Ledger:
         self._write(BATCH_METADATA_STORE, rows, step=step, batch_id=last, operation="catch_up", owner=owner)
 
     def roll_back(self, rollback: Rollback, *, version: int) -> None:
-        """Records the batches that a table rollback removed. Idempotent."""
+        """Records which batches a table rollback removed. Idempotent."""
         step = Step(f"{self._pipeline}/rollback/{BATCH_METADATA_STORE}", rollback.ordinal)
         outcome, now = RECOMMITTED if rollback.row_source == "prepared" else ROLLED_BACK, utc_now()
         rows = [
@@ -206,7 +207,7 @@ class Ledger:
         self._write(BATCH_METADATA_STORE, rows, step=step, batch_id=last, operation="roll_back", owner=None)
 
     def start_after(self, batch_id: int, *, owner: Step) -> None:
-        """Marks all batches up to `batch_id` as complete in a newly created ledger, without rows for them."""
+        """Marks all batches up to `batch_id` as complete in a newly created ledger, without a row for each."""
         for name in (BATCH_METADATA_STORE, CHECKPOINT_STORE):
             step = self._step(name, batch_id)
             self._write(name, [], step=step, batch_id=batch_id, operation="begin_ledger", owner=owner)
@@ -259,15 +260,16 @@ class Ledger:
         )
 
 
-#: Outcomes whose version is that of the step's own commit.
+#: Outcomes whose `delta_version` is the version that committed the batch.
 _COMMIT_OUTCOMES = ("committed", "caught_up")
 
 
 @dataclass(frozen=True, slots=True)
 class CommittedBatches:
-    """Committed batches of a table: the last batch per generation, and the batch of each version.
+    """Batches committed to one table: the last batch per generation, and the generation and batch of each table
+    version.
 
-    `by_version` maps a version to generation and batch; `rows` counts the rows of all batches.
+    The attribute `rows` has the total of all batches.
     """
 
     last_by_generation: Mapping[int, int]
@@ -308,7 +310,9 @@ def committed_batches(lake: Lake, home: PipelineHome, table: str) -> CommittedBa
 
 
 def lost_versions(committed: CommittedBatches, state: TableState, pipeline: str, table: str) -> list[int]:
-    """Returns recorded versions whose batches are not in the table's newest state: the end of its log is lost."""
+    """Returns the recorded versions whose batches are missing in the table's newest state, because the end of its log
+    was lost.
+    """
     versions = []
     for version, (generation, batch) in committed.by_version.items():
         app_id = batch_step(pipeline, generation, table, batch).app_id

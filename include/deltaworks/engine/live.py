@@ -1,9 +1,9 @@
 """Live tables of kind `counts`: a streaming aggregation of events per window and group.
 
-Counts events, sums numeric columns and counts distinct values, including producers' duplicates. Events behind the
-watermark are dropped and counted. For events in time, counts and sums of integers and decimals are exact; sums of
-floats have float precision. Distinct counts are exact, from sets in the state; with `distinct_error_percent` they use a
-HyperLogLog++ sketch with that relative standard deviation. Gold tables have the exact answer including late events.
+Counts events, sums numeric columns and counts distinct values; duplicates sent by producers are included. Events behind
+the watermark are dropped and counted. For other events, counts and sums of integers and decimals are exact; sums of
+floats have float precision. Distinct counts are exact, from sets in the state. With `distinct_error_percent` they use a
+HyperLogLog++ sketch with that relative standard deviation. Gold tables have the exact result including late events.
 Live tables of kind `latest` are in `deltaworks.engine.keyed`.
 
 Each batch is merged under an application transaction named after the query, so a repeated batch changes nothing and
@@ -43,9 +43,10 @@ _POLL_SECONDS = 1.0
 
 @dataclass(frozen=True, slots=True)
 class LiveProgress:
-    """Progress of a live query's last batch. `late_rows` counts groups of rows dropped by the watermark.
+    """Progress of a live query's last batch.
 
-    Spark aggregates within a task before it applies the watermark, so late events of one group and task count once.
+    The number `late_rows` counts rows dropped by the watermark. Spark aggregates within a task first, so all late
+    events of one group and task count as one row.
     """
 
     batch_id: int
@@ -99,19 +100,19 @@ def start_live_query(
     wait_seconds: float = 300.0,
     available_now: bool = False,
 ) -> StreamingQuery:
-    """Starts the query of one live table, after its source table exists. Returns without awaiting the query.
+    """Starts the query of one live table once its source table exists. Returns the running query.
 
     Needs the pipeline's lease: with two drivers on one checkpoint, one of the queries fails.
 
     Args:
-        before_merge: called before each merge; its exception ends the query (lease lost, stop).
+        before_merge: called before each merge; raising ends the query (lease lost, stop).
         wait_seconds: maximum wait for the source table.
-        available_now: process available data and end, instead of one batch per `trigger_seconds`.
+        available_now: process the available data and end, instead of one batch per `trigger_seconds`.
 
     Raises:
         TransientError: LIVE_INPUT_MISSING, the source table was not created in time.
     """
-    # Imported only by streams with such tables.
+    # Imported here so that streams without such tables do not load it.
     live_merge = import_module(_LIVE_MERGE)
     spec = catalog.pipeline(pipeline)
     lake = Lake(catalog.environment.lake)
@@ -137,7 +138,7 @@ def view_announcements(catalog: Catalog, spec: PipelineSpec, lease: Lease) -> Ab
     """Publishes results of views that declare `announce` while the block runs; does nothing without such views."""
     if all(view.announce is None for view in spec.views):
         return nullcontext()
-    # Imported only by streams with such views.
+    # Imported by name, so that streams without such views do not load it.
     published: AbstractContextManager[None] = import_module(_VIEW_ANNOUNCER).view_announcements(catalog, spec, lease)
     return published
 
@@ -199,7 +200,7 @@ def _windowed_counts(events: DataFrame, live: LiveTableSpec, sums: Mapping[str, 
 
 
 def _distinct_count(name: str, error_percent: float) -> Column:
-    """Counts distinct non-null values. Streaming aggregations do not support `count(DISTINCT)`."""
+    """Returns the aggregation that counts distinct non-null values; streaming does not support `count(DISTINCT)`."""
     from pyspark.sql import functions as F
 
     if error_percent:

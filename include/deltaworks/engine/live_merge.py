@@ -1,7 +1,7 @@
 """Merges a batch's counts into a live table, exactly once.
 
-A batch has some hundred rows, for which Delta's MERGE runs half a dozen Spark jobs and reads the log several times.
-Small merges are therefore done and committed in this process, others by Spark. Both use the query and batch as
+A batch has about a hundred rows. Delta's MERGE would run half a dozen Spark jobs for them and read the log several
+times, so small merges are done and committed in this process. Spark does large ones. Both use the query and batch as
 application transaction, so a repeated batch changes nothing.
 """
 
@@ -37,7 +37,7 @@ class LiveMerge:
 
     Args:
         key: key of the live table.
-        before_merge: called before each merge; its exception ends the query.
+        before_merge: called before each merge; raising ends the query.
     """
 
     def __init__(
@@ -69,7 +69,7 @@ class LiveMerge:
             counts.unpersist()
 
     def _merge_in_process(self, rows: pa.Table, state: TableState, step: Step, metadata: str) -> bool:
-        """Merges in this process if both sides are small. Returns False if Spark has to merge."""
+        """Merges in this process if the batch and the affected rows are few. Returns False if Spark has to merge."""
         dates = {date.isoformat() for date in rows.column(_DATE).to_pylist()}
         affected = [added for added in state.files.values() if _date_of(added) in dates]
         if sum(map(row_count, affected)) > MAX_COLLECTED_ROWS or any(
@@ -111,9 +111,8 @@ class LiveMerge:
 
 
 def _set_transaction(session: SparkSession, step: Step, metadata: str) -> None:
-    """Sets the transaction of Spark's commit. Spark copies the session per streaming query, so other queries are not
-    affected.
-    """
+    """Sets the transaction of Spark's next commit in the session. Each streaming query has its own copy of the
+    session."""
     session.conf.set(_TRANSACTION_APP, step.app_id)
     session.conf.set(_TRANSACTION_VERSION, str(step.version))
     session.conf.set(_USER_METADATA, metadata)
@@ -129,7 +128,7 @@ def _date_of(added: Action) -> str | None:
 
 
 def _rows_without_newer(rows: pa.Table, key_columns: Sequence[str]) -> Callable[[pa.Table], list[pa.Table]]:
-    """Returns a function that keeps a file's rows without newer counts."""
+    """Returns a function that removes the rows of a file that `rows` replaces."""
     newer = set(_keys(rows, key_columns))
 
     def retain(present: pa.Table) -> list[pa.Table]:

@@ -1,7 +1,7 @@
-"""Creates the rows of notification tables, which announce the rows that a batch adds: keys, date and batch.
+"""Creates the rows of notification tables, which announce the rows that a batch adds to another table.
 
-They are written and committed with the batch, after its other rows. So a notification never precedes its rows and is
-delivered exactly once.
+A notification has the new rows' keys, date and batch. It is committed with the batch, after the rows it announces. So
+it never precedes its rows and is delivered exactly once.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from deltaworks.specs.table import TableSpec
 from deltaworks.tables.arrow_types import arrow_schema
 from deltaworks.tables.files import group_rows
 
-#: Rows buffered before their notifications are created.
+#: Number of buffered rows at which notifications are created.
 BUFFERED_ROWS = 500_000
 INSERT_CHANGE, STREAM_BATCH = "insert", "stream"
 _KEY = "\0key"
 
 
 def notification_tables_by_source(spec: PipelineSpec) -> Mapping[str, tuple[str, ...]]:
-    """Returns the notification tables of each announced table."""
+    """Returns the notification tables by the name of the table that they announce."""
     by_table: dict[str, tuple[str, ...]] = {}
     for table in spec.tables:
         if table.announces is not None:
@@ -33,14 +33,14 @@ def notification_tables_by_source(spec: PipelineSpec) -> Mapping[str, tuple[str,
 
 
 def source_by_notification_table(spec: PipelineSpec) -> Mapping[str, str]:
-    """Returns the announced table of each notification table."""
+    """Returns the announced table's name by notification table."""
     return {table.name: table.announces.table for table in spec.tables if table.announces is not None}
 
 
 def with_notifications(spec: PipelineSpec, parts: Iterable[tuple[str, pa.Table]]) -> Iterator[tuple[str, pa.Table]]:
-    """Yields the given rows, and the notification rows that announce them.
+    """Yields the given rows of tables, followed by the notification rows that announce them.
 
-    Each notification covers rows with equal copied columns, batch and arrival time.
+    One notification covers all rows with equal copied columns, batch and arrival time.
     """
     buffers = {
         table.name: _NotificationBuffer(table, table.announces) for table in spec.tables if table.announces is not None
@@ -58,7 +58,7 @@ def with_notifications(spec: PipelineSpec, parts: Iterable[tuple[str, pa.Table]]
 
 
 class _NotificationBuffer:
-    """Buffered rows of one table, to be announced in another."""
+    """Buffers rows of an announced table until their notifications are created."""
 
     def __init__(self, table: TableSpec, announces: AnnouncesSpec) -> None:
         self._schema = arrow_schema(table.column_types())
@@ -73,7 +73,7 @@ class _NotificationBuffer:
         self.rows += rows.num_rows
 
     def flush(self) -> pa.Table:
-        """Returns the notifications of the rows added since the last call."""
+        """Returns the notifications for the buffered rows and clears the buffer."""
         rows = pa.concat_tables(self._parts)
         self._parts, self.rows = [], 0
         group_columns = [*self._copied_columns, "_batch_id", "_ingested_at"]
@@ -81,7 +81,7 @@ class _NotificationBuffer:
         keys = rows.column(_KEY).take(pa.array(order)).combine_chunks()
         ends = np.append(starts[1:], len(order))
         firsts = rows.select(group_columns).take(pa.array(order[starts]))
-        # Null keys identify no row. List offsets count values, so nulls are left out of each list.
+        # A null key identifies no row, so each list contains only the other keys.
         has_key = keys.is_valid()
         key_offsets = np.concatenate([[0], np.cumsum(np.asarray(has_key))])
         lists = pa.ListArray.from_arrays(

@@ -1,6 +1,6 @@
 """Status of landed objects: file event, the batch of each pipeline that read it, row counts and rejections.
 
-Reads the file event log, the ledgers of the reading pipelines, and their tables. Needs neither a JVM nor a lease.
+It comes from the file event log, the ledgers of the reading pipelines, and their tables. Needs no JVM and no lease.
 """
 
 from __future__ import annotations
@@ -27,10 +27,13 @@ _SEQ_CHUNK = 50_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PipelineOutcome:
-    """Result of one file event in one pipeline. `batch_id` is None until it is read.
+    """Result of one file event in one pipeline.
 
-    `rows` counts rows by table, `rejected` quarantined rows by reason. `object_error` is set if the object could not be
-    read at all.
+    Attributes:
+        batch_id: None until a batch has read the object.
+        rows: number of rows by table.
+        rejected: number of quarantined rows by reason.
+        object_error: why the object could not be read at all, if so.
     """
 
     pipeline: str
@@ -42,14 +45,14 @@ class PipelineOutcome:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ObjectStatus:
-    """One file event with its outcomes; empty if no pipeline reads the object's location."""
+    """A file event and its outcome per pipeline; no outcomes if no pipeline reads the object's location."""
 
     event: Mapping[str, Any]
     outcomes: tuple[PipelineOutcome, ...]
 
 
 class ObjectStatusReader:
-    """Reads the status of one relay's objects. Ledgers are read once, at construction. For one thread."""
+    """Reads the status of objects in one relay's log. Ledgers are read once, at construction. Used by one thread."""
 
     def __init__(self, catalog: Catalog, relay: str) -> None:
         self._relay = relay
@@ -67,7 +70,7 @@ class ObjectStatusReader:
         }
 
     def newest_events(self, last: int, *, bucket: str | None = None, glob: str | None = None) -> list[ObjectStatus]:
-        """Returns the newest file events, newest first, without row counts."""
+        """Returns the newest file events with their batches, newest first, without row counts."""
         events: list[dict[str, Any]] = []
         end = self._log.last_seq()
         while end > 0 and len(events) < last:
@@ -79,7 +82,7 @@ class ObjectStatusReader:
         return [ObjectStatus(event=row, outcomes=tuple(self._outcomes(row, counts=False))) for row in newest]
 
     def by_key(self, key: str, *, bucket: str | None = None) -> list[ObjectStatus]:
-        """Returns all file events of a key, oldest first, with row counts."""
+        """Returns all file events of an object key, oldest first, with row counts."""
         events: list[dict[str, Any]] = []
         for part in self._log.read_parts():
             matches = part.filter(ds.field("key") == key)
@@ -137,7 +140,7 @@ def _end_seq(batches: Sequence[BatchSummary]) -> int:
 
 
 def _batch_of(seq: int, batches: Sequence[BatchSummary]) -> int | None:
-    """Returns the batch whose slice contains `seq`; None if it is not read yet."""
+    """Returns the batch that read the file event `seq`; None if no batch has read it yet."""
     ends = [int((batch.end_offset or {}).get("seq", 0)) for batch in batches]
     index = bisect_left(ends, seq)
     return batches[index].batch_id if index < len(batches) else None

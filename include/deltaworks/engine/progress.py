@@ -1,8 +1,8 @@
-"""Writes the progress table: a row per batch, idle period and termination, outside of batches.
+"""Writes the progress table: a row per batch, idle period and termination of the query.
 
-A bounded queue and a separate thread decouple the stream from the table: a slow or failing storage drops progress rows,
-which are counted, but never delays or fails a batch. A batch's report and Spark's progress arrive separately and are
-joined here.
+A bounded queue and a separate thread decouple the stream from the table. If the storage is slow or fails, progress rows
+are dropped and counted; batches are never delayed and never fail. A batch's report and Spark's progress arrive
+separately and are joined here.
 """
 
 from __future__ import annotations
@@ -73,9 +73,9 @@ PROGRESS_SCHEMA = arrow_schema(
 )
 _QUEUE_ROWS = 1_000
 _REPORT_COLUMNS = {field.name for field in fields(BatchReport)} & set(PROGRESS_SCHEMA.names)
-#: Interval of rows while idle, which show that the stream is running.
+#: Interval of rows while no batch runs; they show that the stream is alive.
 IDLE_ROW_SECONDS = 300.0
-#: How long a batch's row waits for Spark's progress.
+#: Maximum time that a batch's row waits for Spark's progress event.
 JOIN_SECONDS = 30.0
 _TERMINATION_WAIT_SECONDS = 2.0
 
@@ -98,9 +98,9 @@ class ProgressLog:
         """Creates the log; `start` begins writing.
 
         Args:
-            throughput: recent throughput for health checks, written by the same thread.
-            summary: recent batches and hours for the console, written by the same thread.
-            quarantine: counts of open rows for pages, written by the same thread at most every minute.
+            throughput: writes the recent throughput for health checks, in the same thread.
+            summary: writes recent batches and hours for the console, in the same thread.
+            quarantine: counts quarantined rows for the console, in the same thread, at most once per minute.
         """
         self._storage = storage
         self._pipeline = pipeline
@@ -129,7 +129,7 @@ class ProgressLog:
         """Queues a batch's report.
 
         Args:
-            spark_batch_id: Spark's batch id if Spark's progress will follow.
+            spark_batch_id: Spark's batch id if a Spark progress event will follow; None otherwise.
         """
         seconds = report.prepare_seconds + report.commit_seconds + report.complete_seconds
         reported = {name: value for name, value in asdict(report).items() if name in _REPORT_COLUMNS}
@@ -148,15 +148,15 @@ class ProgressLog:
         self._enqueue("spark", progress)
 
     def add_idle(self) -> None:
-        """Queues an idle event."""
+        """Queues Spark's event that the query is idle."""
         self._enqueue("idle", {"kind": "idle"})
 
     def add_termination(self, message: str | None) -> None:
-        """Queues the end of the query, with its error."""
+        """Queues the end of the query, with its error if it failed."""
         self._enqueue("terminated", {"kind": "terminated", "message": (message or "")[:1_000] or None})
 
     def set_backlog(self, fields: dict[str, Any]) -> None:
-        """Sets the backlog, as in the heartbeat."""
+        """Sets the backlog fields of the following rows; the heartbeat has the same fields."""
         self._backlog = fields
 
     def await_termination(self) -> None:
@@ -164,7 +164,7 @@ class ProgressLog:
         self._terminated.wait(_TERMINATION_WAIT_SECONDS)
 
     def close(self) -> None:
-        """Writes queued events, within a time limit, and stops."""
+        """Writes the queued events, within a time limit, and stops the thread."""
         self._closed.set()
         self._thread.join(timeout=30)
 
@@ -184,7 +184,7 @@ class ProgressLog:
                 self._handle(*self._queue.get(timeout=min(0.2, self._flush_seconds)))
             except queue.Empty:
                 pass
-            except Exception:  # out of band by design
+            except Exception:  # a failing progress log must not fail the stream
                 self.dropped += 1
             closing = closing and self._queue.empty()
             if closing or time.monotonic() >= flush_at:
@@ -218,7 +218,7 @@ class ProgressLog:
             self._ready.append(self._row({name: event[name] for name in ("kind", "message") if name in event}, event))
 
     def _summarize(self, row: dict[str, Any], event: dict[str, Any]) -> None:
-        """Adds a batch to the summary for readers that must not read the table."""
+        """Adds a batch to the summary object, which the console reads instead of the table."""
         if self._summary is None:
             return
         at: datetime = event["at"]
@@ -236,7 +236,7 @@ class ProgressLog:
             self._summary.add_problem(at, f"batch {row['batch_id']}: {row['ranges_lost']} ranges expired unread")
 
     def _join_spark_progress(self, progress: dict[str, Any]) -> None:
-        """Adds Spark's progress to the batch's row. Triggers without a batch have no row."""
+        """Adds Spark's progress to the row of its batch. Progress without a batch (no new data) is ignored."""
         unjoined = self._unjoined.pop(int(progress["batchId"]), None)
         if unjoined is None:
             return
@@ -271,26 +271,26 @@ class ProgressLog:
                 self._ready.append(row)
                 del self._unjoined[number]
         if self._throughput is not None:
-            with contextlib.suppress(Exception):  # Out of band by design; the next write includes it.
+            with contextlib.suppress(Exception):  # must not fail the stream; the next write includes it
                 self._throughput.write(utc_now())
         if self._summary is not None:
             with contextlib.suppress(Exception):
                 self._summary.write(utc_now(), last=is_final)
         if self._quarantine is not None:
-            with contextlib.suppress(Exception):  # the same
+            with contextlib.suppress(Exception):  # a failure must not affect the stream
                 self._quarantine.write(utc_now(), force=is_final)
         rows, self._ready = self._ready, []
         if not rows:
             return
         try:
             self._append(rows)
-        except Exception:  # out of band by design
+        except Exception:  # a failing progress log must not fail the stream
             self.dropped += len(rows)
 
     def _append(self, rows: list[dict[str, Any]]) -> None:
         lake = Lake(self._storage)
         key = paths.pipeline_control(self._pipeline, "progress")
-        # Counted here, because idle and termination rows have no batch.
+        # Batches are counted here, because idle and termination rows have none.
         self._appends += 1
         step = Step(f"{self._pipeline}/progress/{self._epoch}", self._appends)
         batches = [row["batch_id"] for row in rows if row.get("batch_id") is not None]
@@ -307,7 +307,7 @@ class ProgressLog:
 
 
 def _add_missing_columns(table: DeltaTable, metadata: str) -> None:
-    """Adds missing columns to a table of an earlier release."""
+    """Adds columns that are missing in a table created by an earlier release."""
     missing = missing_columns(table, PROGRESS_SCHEMA, "progress")
     if missing:
         table.alter.add_columns(missing, commit_properties=CommitProperties(custom_metadata={"userMetadata": metadata}))
@@ -315,5 +315,5 @@ def _add_missing_columns(table: DeltaTable, metadata: str) -> None:
 
 
 def _offset_json(offset: Any) -> str | None:
-    """Returns an offset as JSON text; Spark passes text or objects."""
+    """Returns an offset as JSON text. Spark passes it as text or as parsed objects."""
     return offset if offset is None or isinstance(offset, str) else json.dumps(offset)

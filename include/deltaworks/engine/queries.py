@@ -1,7 +1,7 @@
-"""Streaming queries in the driver: listens to the ingest query, waits for its end, stops it.
+"""Streaming queries in the driver: a listener for the ingest query, and functions that wait for and stop queries.
 
-Spark calls listeners of all queries in one thread, which waits for Python. So a callback only puts an event into a
-bounded queue, and never raises.
+Spark calls the listeners of all queries in one thread, which waits for Python. So a callback never raises, and only
+puts an event into a bounded queue.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ log = logging.getLogger(__name__)
 
 
 class IngestListener:
-    """Listens to one query by name; other queries of the session are ignored.
+    """Spark listener for one query, selected by name; other queries of the session are ignored.
 
-    It receives Spark's events directly through py4j. PySpark's listener converts every event to Python objects with
-    about a hundred calls, which took an eighth of a small stream's driver time.
+    It receives Spark's events directly through py4j. PySpark's own listener class converts every event to Python
+    objects with about a hundred calls, an eighth of a small stream's driver time.
 
     Args:
         on_progress: receives Spark's progress as a dict.
         on_idle: called without arguments.
-        on_terminated: receives the query's error, None without one.
+        on_terminated: receives the query's error, or None.
     """
 
     def __init__(
@@ -52,7 +52,7 @@ class IngestListener:
 
     @cached_property
     def _jlistener(self) -> Any:
-        """The Java listener, under the name that PySpark expects."""
+        """The Java listener; PySpark expects this attribute name."""
         from pyspark import SparkContext
 
         jvm: Any = SparkContext._jvm
@@ -92,7 +92,7 @@ class IngestListener:
             self.failures += 1
 
     class Java:
-        """py4j's declaration of the implemented interface."""
+        """Declares for py4j the Java interface that this class implements."""
 
         implements: ClassVar = ["org.apache.spark.sql.streaming.PythonStreamingQueryListener"]
 
@@ -122,10 +122,10 @@ def listener_attached(spark: SparkSession, listener: IngestListener) -> Iterator
 
 
 def wait_for_end(query: StreamingQuery, seconds: float) -> None:
-    """Waits up to `seconds` for the query's end; a query over available data ends by itself."""
+    """Waits up to `seconds` for the query to end, as a query with trigger `availableNow` does."""
     try:
         query.awaitTermination(seconds)  # type: ignore[arg-type]  # Spark takes milliseconds of it
-    except Exception:  # the caller checks all queries for errors
+    except Exception:  # the query failed; the caller checks all queries for errors
         time.sleep(seconds)
 
 
@@ -133,5 +133,5 @@ def stop_quietly(query: StreamingQuery) -> None:
     """Stops the query; errors are only logged."""
     try:
         query.stop()
-    except Exception as error:  # the run is ending anyway; its batches resume
+    except Exception as error:  # the run ends anyway, and the next one resumes its batch
         log.warning("query %s did not stop in time: %s", query.name, error)

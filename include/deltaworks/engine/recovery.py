@@ -1,4 +1,4 @@
-"""Startup and recovery of a run: lease, tables, ledger, and the checkpoint to continue from."""
+"""Starts or resumes a run: acquires the lease, opens tables and ledger, and finds the checkpoint to continue from."""
 
 from __future__ import annotations
 
@@ -32,7 +32,9 @@ _LEDGER_READ_SECONDS = 1.0
 
 
 def stream_lease(lake: Lake, home: PipelineHome, spec: PipelineSpec) -> Lease:
-    """Returns the lease of a pipeline's stream, not acquired. Its epoch is never lower than the one in the tables."""
+    """Returns the lease of a pipeline's stream without acquiring it. Its epoch is at least the highest one in the
+    tables.
+    """
     return Lease(
         home.objects,
         paths.stream_lease(spec.pipeline),
@@ -54,12 +56,12 @@ def open_batch_processor(
     check_dropped_tables: bool = True,
     predecessor_crashed: bool = False,
 ) -> tuple[BatchProcessor, Ledger]:
-    """Opens and fences the tables and ledger of a pipeline whose lease is held.
+    """Opens and fences the tables and ledger of a pipeline whose lease the caller holds.
 
     Args:
         spark: None if only prepared batches are to be completed.
-        check_ledger: reject a ledger that has lost batches.
-        check_dropped_tables: reject a missing table that had rows, instead of creating an empty one.
+        check_ledger: raise if the ledger has lost batches.
+        check_dropped_tables: report a missing table that had rows as a problem, instead of creating an empty one.
         predecessor_crashed: whether the previous run was killed.
 
     Raises:
@@ -75,11 +77,11 @@ def open_batch_processor(
     home.start_overs.reject_unfinished()
     generations = home.generations.effective()
     if check_ledger:
-        # Before a missing ledger is created.
+        # Checked before a missing ledger is created empty.
         _check_ledger(lake, home, generations.generation)
 
     def had_rows(table: str) -> bool:
-        # The table's log is checked first, because it nearly always exists and is faster to read than the ledger.
+        # The table's log is checked first: it nearly always exists, and reading the ledger takes longer.
         if not check_dropped_tables or list_log(objects, home.table(table)).newest is not None:
             return False
         return bool(committed_batches(Lake(lake.storage), home, table))
@@ -100,7 +102,7 @@ def open_batch_processor(
 
 
 def _check_ledger(lake: Lake, home: PipelineHome, generation: int) -> None:
-    """Rejects a ledger that has lost batches. Retries, because a former owner may just be completing its last batch."""
+    """Raises if the ledger has lost batches. Retries first, because a former owner may be completing its last batch."""
     for attempt in range(1, _LEDGER_READS + 1):
         last = read_last_completed(lake, home.pipeline, generation)
         generations = home.generations.read()
@@ -113,7 +115,9 @@ def _check_ledger(lake: Lake, home: PipelineHome, generation: int) -> None:
 
 
 def current_checkpoint(home: PipelineHome, ledger: Ledger) -> Generations:
-    """Returns the recorded checkpoint, or a new one after the ledger's last batch. Call it after `complete_prepared`.
+    """Returns the checkpoint to use: the recorded one, or a new one that starts after the ledger's last batch.
+
+    Call it after `complete_prepared`.
 
     Raises:
         ContractError: CHECKPOINT_DAMAGED, LEDGER_WITHOUT_OFFSET, GENERATIONS_UNREADABLE.

@@ -1,8 +1,8 @@
-"""Runs a pipeline's stream: one owner at a time, monitored, with an orderly end.
+"""Runs a pipeline's stream with one owner at a time.
 
-A run takes the lease, opens and fences the tables, completes a prepared batch, starts the ingest query and the live
-queries, and watches them until the stop flag, its time limit, a failure, a lost lease or a stalled batch. Data is safe
-in every case: each batch resumes from its records.
+A run acquires the lease, opens and fences the tables, and completes a prepared batch. Then it starts the ingest query
+and the live queries, and watches them until the stop flag, its time limit, a failure, a lost lease or a stalled batch.
+No data is lost in any case: each batch resumes from its records.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 POLL_SECONDS = 1.0
-#: Interval of checks for table requests while no batch runs; each takes one listing.
+#: Interval of checking for table requests while no batch runs. A check takes one listing.
 SERVE_SECONDS = 5.0
 #: Maximum wait for keyed tables at the end of a run; the next run continues.
 KEYED_CLOSE_SECONDS = 30.0
@@ -53,7 +53,7 @@ KEYED_CLOSE_SECONDS = 30.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunResult:
-    """Why a run ended, and its totals."""
+    """Result of a run: why it ended, and its totals of batches, rows and seconds."""
 
     ended_by: str
     batches: int
@@ -62,10 +62,10 @@ class RunResult:
 
 
 class IngestRun:
-    """One run of a pipeline's stream. Call `run` once.
+    """One run of a pipeline's stream; `run` may be called once.
 
     Args:
-        host: the driver's host; by default a driver of its own.
+        host: the driver process that hosts the run; by default one for this run only.
     """
 
     def __init__(
@@ -114,7 +114,7 @@ class IngestRun:
         """
         started = time.monotonic()
         lease = stream_lease(Lake(self._storage), PipelineHome(self._objects, self._spec.pipeline), self._spec)
-        # Until the lease is acquired, the heartbeat belongs to its holder.
+        # Until this run has the lease, the heartbeat belongs to the lease's holder.
         epoch = lease.acquire(
             wait_seconds=self._spec.stream.lease_ttl_seconds * 3,
             should_give_up=lambda: self._host.stop_reason() is not None,
@@ -167,10 +167,10 @@ class IngestRun:
                 epoch=epoch,
                 predecessor_crashed=self._predecessor_died,
             )
-            # Before a checkpoint is chosen: a new checkpoint must continue after this batch.
+            # Completed before the checkpoint is chosen, because a new checkpoint must start after this batch.
             if (completed_batch := processor.complete_prepared()) is not None:
                 self._record_batch(completed_batch, progress)
-            # After the prepared batch, which uses the former spec, and before the next, which uses this one.
+            # The prepared batch used the former spec; the next one uses this spec.
             specs.record_start(self._spec, owner_epoch=epoch)
             generations = current_checkpoint(self._home, ledger)
             processor.use_checkpoint(generations)
@@ -288,7 +288,7 @@ class IngestRun:
         )
 
     def _record_losses(self, report: BatchReport) -> None:
-        """Reports objects and records that were announced but deleted before they were read."""
+        """Reports data that was deleted before it could be read, in the heartbeat and the log."""
         if not (report.objects_missing or report.ranges_lost):
             return
         self._lost_files += report.objects_missing
@@ -330,12 +330,12 @@ class IngestRun:
             wait_for_end(queries[0], POLL_SECONDS)
 
     def _serve_requests(self, processor: BatchProcessor) -> None:
-        """Serves table requests while no batch runs."""
+        """Serves write turns and resume requests while no batch runs."""
         try:
             processor.serve_requests()
         except FencedError:
             raise
-        except Exception as error:  # Retried within seconds; a batch with the same error fails.
+        except Exception as error:  # the next check retries
             log.warning("pipeline=%s requests could not be served: %s", self._spec.pipeline, error)
         self._heartbeat.update(held=tuple(held.summary() for held in processor.held))
 

@@ -1,4 +1,4 @@
-"""Writes table files in tasks: the target that is sent to tasks, and the buffers that become files."""
+"""Writes table files in Spark tasks: the serialized write location, and the buffers that become files."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ from deltaworks.tables.files import WrittenFile, data_file_path, encode_parquet,
 from deltaworks.tables.lake import arrow_path
 from deltaworks.tables.statistics import DEFAULT_COLUMNS, IndexedColumns
 
-#: Maximum Arrow bytes buffered by a task, regardless of the number of tables and of skew.
+#: Maximum Arrow bytes that a task buffers for all tables together.
 FLUSH_BYTES = 256 << 20
-#: Arrow bytes buffered per table before its rows are written; files have a tenth to a third of that size.
+#: Arrow bytes of one table at which its buffer is written. The file has a tenth to a third of that size.
 FILE_BYTES = 128 << 20
 WRITE_THREADS = 4
 
 
 @dataclass(frozen=True, slots=True)
 class FileTarget:
-    """Write location of a task: pyarrow options of the storage and the folder of each table.
+    """Where a task writes: pyarrow options of the storage, and the folder of each table.
 
-    `arrow_options` contains credentials: it is sent to tasks in Spark's serialized closure and never printed. `indexed`
-        is
-    set for tables that do not use Delta's default statistics columns.
+    Attributes:
+        arrow_options: contain credentials; sent to tasks in Spark's serialized closure and never printed.
+        indexed: statistics columns of the tables that do not use Delta's default.
     """
 
     arrow_options: dict[str, Any] | None
@@ -46,7 +46,7 @@ class FileTarget:
         partition_by: Mapping[str, tuple[str, ...]],
         indexed: Mapping[str, IndexedColumns] | None = None,
     ) -> FileTarget:
-        """Creates a target from the folders of a storage by table name."""
+        """Creates a target for these folders, by table name, of a storage."""
         options = None if storage.scheme == "file" else storage.arrow_options()
         roots = {name: arrow_path(storage, folder) for name, folder in folders.items()}
         return cls(options, roots, dict(partition_by), dict(indexed or {}))
@@ -57,7 +57,7 @@ class FileTarget:
 
 
 def check_writable(target: FileTarget, table: str, rows: pa.Table) -> None:
-    """Encodes rows as for writing, but writes nothing.
+    """Encodes rows as Parquet without writing them.
 
     Raises:
         Exception: the error that writing these rows would raise.
@@ -70,8 +70,9 @@ def check_writable(target: FileTarget, table: str, rows: pa.Table) -> None:
 class TableWriters:
     """Buffers rows by table and writes them as files. Not thread-safe.
 
-    A table with `file_bytes` buffered is written on its own. If all tables together have `flush_bytes`, the largest are
-    written until half of that remains, so that many small tables keep their buffers despite one hot table.
+    A table with `file_bytes` in its buffer is written immediately. When all buffers together reach `flush_bytes`, the
+    largest ones are written until half of that remains. So many small tables keep their buffers next to one large
+    table.
     """
 
     def __init__(self, target: FileTarget, *, flush_bytes: int = FLUSH_BYTES, file_bytes: int = FILE_BYTES) -> None:
@@ -95,7 +96,7 @@ class TableWriters:
             self._flush(self._largest())
 
     def _largest(self) -> list[str]:
-        """Returns the largest tables to write so that at most half of the limit remains."""
+        """Returns the tables with the largest buffers, so that writing them leaves at most half of `flush_bytes`."""
         tables, remaining_bytes = [], self.buffered_bytes
         for table in sorted(self._bytes, key=lambda name: -self._bytes[name]):
             if remaining_bytes <= self._flush_bytes // 2:
@@ -109,7 +110,9 @@ class TableWriters:
         self._flush(list(self._buffers))
 
     def _flush(self, tables: Sequence[str]) -> None:
-        """Writes these tables, several files in parallel, with a limit on partitions split at a time."""
+        """Writes the buffers of these tables, several files in parallel, in chunks that bound the memory for
+        partitioned rows.
+        """
         with ThreadPoolExecutor(WRITE_THREADS) as pool:
             work = (
                 (table, values, part)

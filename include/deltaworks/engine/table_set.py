@@ -1,7 +1,7 @@
 """The bronze tables of a pipeline including quarantine: creates, checks and fences them, and chooses their writers.
 
-A table that cannot be opened, or whose schema differs from its declaration, is reported as a problem and held by the
-stream; the others start. Quarantine must open, because every batch may need it.
+A table that cannot be opened, or whose schema differs from its declaration, is reported as a problem, and the stream
+holds its commits; the other tables start. Quarantine must open, because every batch may need it.
 """
 
 from __future__ import annotations
@@ -39,11 +39,12 @@ OPEN_THREADS = 8
 
 
 class TableSet:
-    """The tables of a pipeline. `handles` has the open tables, `problems` the errors of the others.
+    """The tables of a pipeline.
 
-    `writer_by_table` is the writer of each table: the declared one, or `spark` if the table has features that delta-rs
-        does
-    not support.
+    Attributes:
+        handles: the open tables.
+        problems: the error of each table that could not be opened.
+        writer_by_table: the declared writer, or `spark` if the table has features that delta-rs does not support.
     """
 
     def __init__(
@@ -54,10 +55,10 @@ class TableSet:
         spark: SparkSession | None = None,
         had_rows: Callable[[str], bool] = lambda table: False,
     ) -> None:
-        """Opens nothing yet.
+        """Creates the set; `open` opens the tables.
 
         Args:
-            had_rows: whether a missing table had rows. Then it was dropped, and no empty one is created.
+            had_rows: whether a missing table had rows. Then it was dropped, which is an error; it is not created again.
         """
         self._had_rows = had_rows
         self._lake = lake
@@ -70,7 +71,7 @@ class TableSet:
             self._declared[ARCHIVE] = (ARCHIVE_SCHEMA, ARCHIVE_PARTITION)
         self.writer_by_table: dict[str, str] = {table.name: table.writer for table in spec.tables}
         self.writer_by_table |= dict.fromkeys(spec.engine_tables, "fan_out")
-        #: Announced table of each notification table; its rows are committed first.
+        #: Announced table by notification table. The announced table is committed first.
         self.announced_table_of = source_by_notification_table(spec)
         self.handles: dict[str, DeltaTable] = {}
         self.problems: dict[str, DeltaworksError] = {}
@@ -142,7 +143,7 @@ class TableSet:
         )
 
     def _check_not_dropped(self, name: str) -> None:
-        # Archived payloads exist nowhere else, so a missing archive starts empty.
+        # A missing archive is created empty, because its payloads cannot be restored from the source.
         if name != ARCHIVE and self._had_rows(name):
             raise ContractError(
                 "TABLE_DROPPED",
@@ -195,10 +196,10 @@ class TableSet:
         refresh(handle)
 
     def reopen(self, name: str, owner: Step) -> None:
-        """Opens and fences a table again after a failure or after changes by another writer.
+        """Opens and fences a table again, after a failure or after another writer changed it.
 
         Raises:
-            DeltaworksError: the table's problem, as before.
+            DeltaworksError: the table still cannot be opened.
         """
         if name not in self._declared:
             raise ContractError(
@@ -219,11 +220,11 @@ class TableSet:
             raise mapped from error
 
     def fence(self, owner: Step) -> None:
-        """Raises the owner epoch in every table committed through delta-rs, so that former owners' commits fail.
+        """Stores the owner epoch in every table committed through delta-rs, so that commits of former owners fail.
         Idempotent.
 
         Tables committed through Spark are skipped: their writer checks the epoch itself. A table that cannot be fenced
-        becomes a problem; quarantine raises.
+        is reported as a problem; for quarantine the error is raised.
 
         Raises:
             FencedError: a successor has taken over.
@@ -253,13 +254,13 @@ class TableSet:
             step_version=owner.version,
         )
         raise_owner_epoch(self.handles[name], owner, user_metadata=metadata)
-        # An epoch already raised by a successor is not an error of raising it.
+        # Storing the epoch has no effect if a successor has stored a higher one; this check detects it.
         check_owner_epoch(self.handles[name], owner)
 
     def evolved(self) -> EvolvedColumns:
-        """Returns the columns added at runtime per table, including those of held batches.
+        """Returns the columns added at runtime by table, including columns of held batches.
 
-        None for tables that are not open or are written by Spark: their new fields stay in the rescued column.
+        A table has no entry if it is not open or written by Spark; its new fields go to the rescued column.
         """
         columns = {}
         for table in self._spec.tables:
@@ -273,7 +274,7 @@ class TableSet:
         return columns
 
     def indexed_columns(self) -> dict[str, IndexedColumns]:
-        """Returns the statistics columns of tables that do not use Delta's default."""
+        """Returns the statistics columns of the tables that do not use Delta's default."""
         by_table = {name: IndexedColumns.of(handle.metadata().configuration) for name, handle in self.handles.items()}
         return {name: indexed for name, indexed in by_table.items() if indexed != DEFAULT_COLUMNS}
 
@@ -286,7 +287,9 @@ class TableSet:
                 columns.append(column)
 
     def is_storage_reachable(self) -> bool:
-        """Returns whether quarantine can be read. If so, an error is the failing table's own."""
+        """Returns whether quarantine can be read. If it can, a failing table has an error of its own and not a storage
+        outage.
+        """
         try:
             refresh(self.handles[QUARANTINE_TABLE])
         except Exception:

@@ -1,8 +1,8 @@
-"""Limits of a task, enforced by the system: memory, and time per payload.
+"""Limits memory and time per payload of a task, enforced by the kernel and a watchdog thread.
 
-Python code stuck in a native library cannot stop itself. So the kernel limits memory, and a watchdog thread that does
-not need the interpreter limits time. The result is either an error attributed to an event, or a crash of the Python
-worker; the reader of the batch handles both.
+Python code that is stuck in a native library cannot stop itself. The kernel limits memory, and a watchdog thread that
+works without Python's interpreter lock limits time. Exceeding a limit is either an error attributed to an event, or a
+crash of the Python worker; the reader of the batch handles both.
 """
 
 from __future__ import annotations
@@ -31,9 +31,8 @@ class TaskLimits:
 
     @contextmanager
     def apply_to_task(self, payloads: Iterable[Payload]) -> Iterator[Iterable[Payload]]:
-        """Applies the limits to a Spark task in the block, which iterates over the yielded payloads. No effect in the
-        driver.
-        """
+        """Applies the limits to a Spark task; iterate over the yielded payloads in the block. No effect in the
+        driver."""
         from pyspark import TaskContext
 
         if TaskContext.get() is None:
@@ -44,7 +43,9 @@ class TaskLimits:
 
     @contextmanager
     def enforced(self) -> Iterator[None]:
-        """Applies the limits to this process in the block, one task at a time. Memory is limited on Linux only."""
+        """Applies the limits to this process while the block runs, for one task at a time. Memory is limited on Linux
+        only.
+        """
         soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
         idle = _baseline_data_bytes()
         if idle is not None:
@@ -56,9 +57,9 @@ class TaskLimits:
             resource.setrlimit(resource.RLIMIT_DATA, (soft, hard))
 
     def with_timeout(self, payloads: Iterable[Payload]) -> Iterator[Payload]:
-        """Yields the payloads. If one takes too long, the process ends with a traceback in its log.
+        """Yields the payloads and kills the process, with a traceback in its log, if one takes too long.
 
-        The work after the last payload has the same time limit. Use it within `enforced`.
+        The time after the last payload is limited too. Use it within `enforced`.
         """
         armed = 0.0
         remaining = iter(payloads)
@@ -80,7 +81,7 @@ def _min_limit(limit_bytes: int, *limits: int) -> int:
 
 
 def _baseline_data_bytes() -> int | None:
-    """Returns the memory that counts against the limit in a new worker; workers are reused by later batches."""
+    """Returns the memory of a worker before its first task. Cached, because workers are reused by later batches."""
     global _cached_baseline_bytes  # noqa: PLW0603 - of this process
     if _cached_baseline_bytes is None:
         status = Path("/proc/self/status")

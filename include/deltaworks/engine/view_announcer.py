@@ -1,8 +1,8 @@
 """Publishes the results of views that declare `announce` to an SNS topic whenever they change.
 
 A message contains the complete result, so a subscriber that missed one needs only the next. It has a number that
-increases per view. Delivery is at least once: the message is published first and recorded then, so a crash in between
-publishes it again with the same number. FIFO topics (`.fifo`) remove such duplicates themselves.
+increases per view. Delivery is at least once: a crash after publishing and before recording publishes the message again
+with the same number. FIFO topics (`.fifo`) drop such duplicates.
 
 A failing view or topic does not end the stream: an alert is raised, and the next check retries.
 """
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 #: Maximum size of an SNS message, less room for attributes.
 MAX_MESSAGE_BYTES: Final = 255 * 1024
-#: Interval for repeating the alert while a failure lasts; the alert itself decides whom to notify when.
+#: Interval of raising the alert again while a failure lasts. The alert module decides when to notify.
 _ALERT_SECONDS = 60.0
 _CLOSE_SECONDS = 10.0
 _ALERT_CAUSE = "VIEW_NOT_ANNOUNCED"
@@ -44,7 +44,7 @@ Publish = Callable[[str, str, Mapping[str, str], str], None]
 
 @contextmanager
 def view_announcements(catalog: Catalog, spec: PipelineSpec, lease: Lease) -> Iterator[None]:
-    """Publishes changed results in a thread of its own while the block runs."""
+    """Publishes changed view results in a separate thread while the block runs."""
     views = [view for view in spec.views if view.announce is not None]
     thread = AnnouncerThread(ViewAnnouncer(catalog, spec), views, has_lease=lambda: not lease.is_lost)
     thread.start()
@@ -58,7 +58,7 @@ class ViewAnnouncer:
     """Publishes the results of one pipeline's views. Used by one thread.
 
     Args:
-        publish: sends a message, for tests; by default to the view's channel.
+        publish: sends a message; by default to the view's channel. Tests replace it.
     """
 
     def __init__(self, catalog: Catalog, spec: PipelineSpec, *, publish: Publish | None = None) -> None:
@@ -69,9 +69,9 @@ class ViewAnnouncer:
         self._publish = publish or _SnsPublisher(catalog)
 
     def announce(self, view: ViewSpec) -> int | None:
-        """Publishes the view's result if it changed since the last message. Returns the message number, otherwise None.
+        """Publishes the view's result if it changed since the last message. Returns the message number.
 
-        Also None while a table that the view reads does not exist.
+        Returns None if nothing changed, or if a table that the view reads does not exist yet.
 
         Raises:
             ContractError: VIEW_UNREADABLE, ANNOUNCEMENT_TOO_LARGE.
@@ -103,7 +103,7 @@ class ViewAnnouncer:
         return number
 
     def raise_failure_alert(self, view: ViewSpec, error: Exception) -> None:
-        """Raises the alert that a view cannot be announced. Never raises an exception."""
+        """Raises the alert that a view's result cannot be published. Never raises an exception."""
         from deltaworks.alerts.raising import raise_alert
 
         self._try_alert(
@@ -111,7 +111,7 @@ class ViewAnnouncer:
         )
 
     def resolve_failure_alert(self, view: ViewSpec) -> None:
-        """Resolves that alert. Never raises an exception."""
+        """Resolves the alert of `raise_failure_alert`. Never raises an exception."""
         from deltaworks.alerts.raising import resolve_alert
 
         self._try_alert(lambda: resolve_alert(self._objects, cause=_ALERT_CAUSE, subject=self._name(view)))
@@ -146,7 +146,7 @@ class ViewAnnouncer:
                 ) from error
 
     def _last_published(self, key: str) -> tuple[int, str]:
-        """Returns number and digest of the last message. An unreadable record counts as none."""
+        """Returns number and digest of the last message. An unreadable record is treated as missing."""
         stored = self._objects.get(key)
         try:
             record = json.loads(stored.data) if stored is not None else {}
@@ -156,7 +156,7 @@ class ViewAnnouncer:
 
 
 class AnnouncerThread(threading.Thread):
-    """Checks each view at its interval, counted from the end of the previous check.
+    """Thread that checks each view at its interval, counted from the end of the previous check.
 
     Args:
         has_lease: whether this process still holds the pipeline's lease; without it nothing is published.
@@ -182,7 +182,7 @@ class AnnouncerThread(threading.Thread):
                     self._due_at[view.name] = time.monotonic() + (view.announce.every_seconds if view.announce else 0)
 
     def close(self) -> None:
-        """Stops the thread, waiting some seconds for a running check."""
+        """Stops the thread, and waits some seconds for a running check."""
         self._closing.set()
         self.join(_CLOSE_SECONDS)
 
@@ -204,7 +204,7 @@ class AnnouncerThread(threading.Thread):
 
 
 class _SnsPublisher:
-    """Publishes to the topics of the environment's channels."""
+    """Publishes messages to the SNS topics of the environment's channels."""
 
     def __init__(self, catalog: Catalog) -> None:
         self._environment = catalog.environment
@@ -235,8 +235,8 @@ class _SnsPublisher:
 
 
 def to_json_value(value: Any) -> Any:
-    """Converts a value to JSON: decimals as strings, so that none is rounded; timestamps in ISO 8601; NaN and
-    infinities as null.
+    """Converts a value to JSON: decimals to strings, which are exact; timestamps to ISO 8601; NaN and infinities to
+    null.
     """
     if isinstance(value, float):
         return value if math.isfinite(value) else None

@@ -1,6 +1,6 @@
-"""A payload that every worker can read, to distinguish a broken worker from an object that crashes workers.
+"""Checks whether a Python worker can parse a known good payload.
 
-If a native library crashes on every read, each object would be blamed for it.
+If a native library crashes on every payload, the worker is broken, and objects must not be blamed for the crashes.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from deltaworks.specs.sources.selection import SourceSpec
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-#: Timeout of the probe. A healthy worker takes milliseconds, plus its start.
+#: Timeout of the probe. A healthy worker needs milliseconds plus its start time.
 PROBE_SECONDS = 60.0
 _KEY = "probe"
 
@@ -66,12 +66,12 @@ _PAYLOADS: dict[str, Callable[[Any], bytes]] = {
 
 
 def probe_worker(spark: SparkSession, spec: PipelineSpec, read: Callable[[Iterable[Payload]], Any]) -> None:
-    """Runs one Spark task that reads the probe payload and discards the result.
+    """Runs one Spark task that parses the probe payload and discards the rows.
 
     The payload is created in the task too, so that a broken library cannot crash the driver.
 
     Args:
-        read: reads payloads like a task of a batch; its exceptions do not count as a crash.
+        read: parses payloads like a task of a batch; an exception from it does not count as a crash.
 
     Raises:
         Exception: Spark's error if the task crashed.
@@ -81,7 +81,7 @@ def probe_worker(spark: SparkSession, spec: PipelineSpec, read: Callable[[Iterab
     def run_probe(numbers: Iterable[int]) -> Iterator[int]:
         source = PipelineSpec.model_validate_json(declared).source
         for number in numbers:
-            with contextlib.suppress(Exception):  # A worker that can raise is alive.
+            with contextlib.suppress(Exception):  # An exception means that the worker did not crash.
                 read([Payload(number, _KEY, probe_payload(source))])
             yield number
 

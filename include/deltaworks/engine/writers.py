@@ -1,7 +1,7 @@
 """Writers that commit a prepared batch to a table: through delta-rs, or through Spark for unsupported tables.
 
-Both have one interface and the same guard: the step's transaction id is the batch's, so a repeated commit changes
-nothing. They commit exactly the files of the prepared batch.
+Both commit exactly the files of the prepared batch, under the batch's application transaction. A repeated commit
+therefore changes nothing.
 """
 
 from __future__ import annotations
@@ -35,19 +35,19 @@ _MAX_MESSAGE_LENGTH = 500
 
 
 def staging_key(pipeline: str, table: str) -> str:
-    """Returns the folder for staged files of a table that Spark commits."""
+    """Returns the folder for files of a table that Spark commits; Spark reads them and appends their rows."""
     return paths.staging(pipeline, table)
 
 
 class TableWriter(Protocol):
-    """Commits one table's part of a prepared batch."""
+    """Commits one table's files of a prepared batch."""
 
     def commit(self, batch: PreparedBatch, prepared_table: PreparedTable, *, owner: Step) -> StepOutcome:
         """Commits the prepared files to their table, exactly once. Idempotent."""
 
 
 class FanOutWriter:
-    """Commits fan-out files through delta-rs. One handle per table, each used by one thread."""
+    """Commits the files written by the fan-out through delta-rs. Each table's handle is used by one thread."""
 
     name = "fan_out"
 
@@ -84,10 +84,10 @@ class FanOutWriter:
 
 
 class SparkWriter:
-    """Appends a table's files through Spark, with Delta's idempotent transaction.
+    """Appends the rows of a table's files through Spark, with Delta's idempotent transaction.
 
-    Delta skips an append with a transaction that the table has, and fails a concurrent one. So a former owner that
-    resumes between check and append adds nothing.
+    Delta skips an append whose transaction the table already has, and fails a concurrent one with the same transaction.
+    So a former owner that resumes between check and append adds nothing.
     """
 
     name = "spark"
@@ -123,7 +123,9 @@ class SparkWriter:
 
     @property
     def _spark(self) -> SparkSession:
-        """The session. Without it this writer only detects committed steps; the stream commits the rest."""
+        """The Spark session. Without one, this writer only finds out which steps are committed; the stream commits the
+        others.
+        """
         if self._session is None:
             raise TransientError("SPARK_UNAVAILABLE", ("Committing this table needs Spark, which is not running here."))
         return self._session
@@ -163,7 +165,9 @@ class SparkWriter:
             ) from error
 
     def _read_frame(self, pipeline: str, prepared_table: PreparedTable, files: list[WrittenFile]) -> DataFrame:
-        """Reads the rows of the prepared files: staged files as they are, others with their partition values added."""
+        """Reads the rows of the prepared files. Data files lack the partition columns, which are added; staged files
+        have them.
+        """
         storage = self._lake.storage
         if prepared_table.writer == self.name:
             staged = [storage.spark_uri(f"{staging_key(pipeline, prepared_table.table)}/{file.path}") for file in files]

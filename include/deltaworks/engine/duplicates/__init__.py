@@ -1,1 +1,1 @@
-"""Flags producers' duplicates by event id within a time window."""
+"""Flags events that producers sent twice, by event id within a time window."""

@@ -1,7 +1,8 @@
-"""Flags duplicates among the rows of one task: the column `_duplicate`, and the ids the driver needs to compare tasks.
+"""Flags duplicates among the rows of one task, in the column `_duplicate`.
 
-A row is a duplicate if its `event_id` is in the table's window or occurred earlier in this task. Null means that the
-row has no id. Rows are never dropped.
+A row is a duplicate if its `event_id` is in the table's window of recent files or occurred earlier in this task. The
+flag is null for rows without id. Rows are never dropped. The task also returns its ids, so that the driver can find
+duplicates across tasks.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from pyarrow import fs
 from deltaworks.engine.duplicates.id_hashes import IdHashes, WindowFile, WindowIds, hash_ids
 from deltaworks.specs.table import DUPLICATE_COLUMN
 
-#: Keyed by table folder. Python workers are reused by later batches.
+#: Cached ids by table folder; Spark reuses Python workers for later batches.
 _WINDOW_IDS_BY_ROOT: dict[str, WindowIds] = {}
 
 
@@ -36,7 +37,7 @@ class DuplicateWindow:
 
 
 class DuplicateFlagger:
-    """Flags the rows of one task. Used by one thread."""
+    """Flags duplicate rows of one task. Used by one thread."""
 
     def __init__(self, windows: Mapping[str, DuplicateWindow], filesystem: fs.FileSystem) -> None:
         self._filesystem = filesystem
@@ -55,7 +56,7 @@ class DuplicateFlagger:
             return None
 
     def flag(self, table: str, rows: pa.Table) -> pa.Table:
-        """Returns the rows with their flags, if the table flags duplicates."""
+        """Returns the rows with the column `_duplicate`; unchanged rows if the table does not flag duplicates."""
         in_window = self._window_ids.get(table)
         if in_window is None:
             return rows
@@ -69,7 +70,8 @@ class DuplicateFlagger:
         return rows.append_column(DUPLICATE_COLUMN, pa.array(is_duplicate, mask=~has_id))
 
     def first_ids(self) -> dict[str, bytes]:
-        """Returns hashes of the ids first seen in this task, by table; see TaskOutput."""
+        """Returns, by table, encoded hashes of the ids that this task saw first. The driver compares them
+        across tasks."""
         return {table: ids.to_bytes() for table, ids in self._first_ids.items()}
 
 

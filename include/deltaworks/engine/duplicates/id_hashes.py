@@ -1,7 +1,8 @@
 """128-bit hashes of event ids in sorted arrays, cached in a Python worker across batches.
 
-Files are immutable, so a worker reads each file's id column once. Arrays of one day are merged as they grow, to keep
-their number small. If a file leaves the table, its array is dropped together with those it was merged with.
+Files are immutable, so a worker reads the id column of each file once. Arrays of the same day are merged to keep their
+number small. When a file leaves the table, the merged array with its ids is dropped and the array's other files are
+read again.
 """
 
 from __future__ import annotations
@@ -15,14 +16,14 @@ import numpy as np
 import pandas as pd  # type: ignore[import-untyped]
 import pyarrow as pa
 
-#: Two SipHash keys; a collision in both halves is practically impossible.
+#: Keys of the two SipHash halves. A collision in both halves is practically impossible.
 _KEYS = ("deltaworks ids 1", "deltaworks ids 2")
 BYTES_PER_ID = 16
 
 
 @dataclass(frozen=True, slots=True)
 class IdHashes:
-    """Hashes of ids, sorted by their first half; `low` has the second halves."""
+    """Hashes of ids in two parallel arrays: first halves (`high`, sorted) and second halves (`low`)."""
 
     high: Any
     low: Any
@@ -34,7 +35,7 @@ class IdHashes:
 
     @classmethod
     def from_hashes(cls, high: Any, low: Any) -> IdHashes:
-        """Sorts hashes given in any order."""
+        """Creates the sorted form of hashes in any order."""
         order = np.argsort(high, kind="stable")
         return cls(high[order], low[order])
 
@@ -52,19 +53,19 @@ class IdHashes:
         return len(self.high)
 
     def contains(self, high: Any, low: Any) -> Any:
-        """Returns a mask of the given hashes that are contained."""
+        """Returns, for each given hash, whether it is in this set."""
         if not len(self.high):
             return np.zeros(len(high), dtype=bool)
         index = np.minimum(np.searchsorted(self.high, high), len(self.high) - 1)
         return (self.high[index] == high) & (self.low[index] == low)
 
     def union(self, other: IdHashes) -> IdHashes:
-        """Returns the hashes of both."""
+        """Returns the union of both sets."""
         return self.from_hashes(np.concatenate([self.high, other.high]), np.concatenate([self.low, other.low]))
 
 
 def hash_ids(ids: pa.Array | pa.ChunkedArray) -> tuple[Any, Any]:
-    """Returns both halves of each id's hash; the hash of a null is meaningless."""
+    """Returns the two halves of each id's hash as arrays. The hash of a null id is undefined."""
     values: Any = np.asarray(ids.fill_null("").to_numpy(zero_copy_only=False), dtype=object)
     high, low = (pd.util.hash_array(values, hash_key=key, categorize=False) for key in _KEYS)
     return high, low
@@ -72,7 +73,7 @@ def hash_ids(ids: pa.Array | pa.ChunkedArray) -> tuple[Any, Any]:
 
 @dataclass(frozen=True, slots=True)
 class WindowFile:
-    """A file in the window; `day` is the date of its newest arrival."""
+    """A file in the duplicate window; `day` is the arrival date of its newest row."""
 
     path: str
     day: str
@@ -87,7 +88,7 @@ class _Segment:
 
 
 class WindowIds:
-    """The ids of one table's window files. Used by one thread."""
+    """The ids of all files in one table's duplicate window. Used by one thread."""
 
     def __init__(self) -> None:
         self._segments: list[_Segment] = []
@@ -96,7 +97,7 @@ class WindowIds:
         return sum(len(segment.ids) for segment in self._segments)
 
     def sync(self, files: Iterable[WindowFile], read: Callable[[str], pa.ChunkedArray | None]) -> int:
-        """Loads the ids of new files and drops those of files no longer listed.
+        """Loads the ids of files that are new in the window and drops the ids of files that left it.
 
         Args:
             read: returns a file's ids; None if the file no longer exists.
@@ -127,7 +128,7 @@ class WindowIds:
         self._segments = [segment for segment in self._segments if segment.day != day] + of_day
 
     def contains(self, high: Any, low: Any) -> Any:
-        """Returns a mask of the given hashes that are contained."""
+        """Returns, for each given hash, whether it is in the window."""
         mask = np.zeros(len(high), dtype=bool)
         for segment in self._segments:
             mask |= segment.ids.contains(high, low)

@@ -1,6 +1,6 @@
-"""Driver side of duplicate flagging: chooses the window files, and flags duplicates across tasks of a batch.
+"""Driver side of duplicate flagging: selects each table's window files, and flags duplicates across tasks of a batch.
 
-Both happen before the batch is prepared, so the result does not depend on who commits it.
+Both happen before the batch is prepared, so its content is the same for any owner that commits it.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ if TYPE_CHECKING:
 def duplicate_windows(
     spec: PipelineSpec, lake: Lake, tables: TableSet, *, now: dt.datetime
 ) -> dict[str, DuplicateWindow]:
-    """Returns the window files of each table that flags duplicates. Empty and free of cost without such tables.
+    """Returns the window files of each table that flags duplicates.
 
-    Tables that are committed by Spark or not open are omitted: their rows are not flagged.
+    Tables that are not open or that Spark commits are omitted: their rows are not flagged.
     """
     windows = {}
     for table in spec.tables:
@@ -54,8 +54,9 @@ def duplicate_windows(
 
 
 def _files_since(handle: DeltaTable, since: dt.date) -> list[WindowFile]:
-    """Returns the files with rows that arrived on or after `since`, oldest first. Complete days, so that days expire as
-    a unit.
+    """Returns the files with rows that arrived on or after the day `since`, oldest first.
+
+    Whole days are used so that all files of a day leave the window together.
     """
     actions = pa.table(handle.get_add_actions(flatten=True))
     if not actions.num_rows:
@@ -64,7 +65,7 @@ def _files_since(handle: DeltaTable, since: dt.date) -> list[WindowFile]:
     newest = actions.column("max._ingested_at").to_pylist() if "max._ingested_at" in names else [None] * len(actions)
     rows = actions.column("num_records").to_pylist()
     recent = [
-        # A file without statistics may have arrived today.
+        # Without statistics the file is assumed to be new.
         WindowFile(path, (at.date() if at is not None else dt.date.max).isoformat(), int(count or 0))
         for path, at, count in zip(actions.column("path").to_pylist(), newest, rows, strict=True)
     ]
@@ -84,17 +85,18 @@ def _newest_within_limit(files: Sequence[WindowFile], max_ids: int) -> tuple[Win
 
 @dataclass(slots=True)
 class CrossTaskDuplicates:
-    """Finds ids that an earlier task already had, and rewrites the files that contain them."""
+    """Finds ids that occur in several tasks of a batch, and rewrites the files of later tasks to flag them."""
 
     target: FileTarget
     rewritten: int = 0
     _first_ids: dict[str, IdHashes] = field(default_factory=dict)
 
     def flag_duplicates(self, table: str, first_ids: bytes, files: Sequence[WrittenFile]) -> Sequence[WrittenFile]:
-        """Returns one task's files of a table, with duplicates of earlier tasks flagged. Call it in task order.
+        """Returns one task's files of a table; files with ids of earlier tasks are rewritten with flags. Call it in
+        task order.
 
         Args:
-            first_ids: hashes of the ids first seen in the task; see TaskOutput.
+            first_ids: encoded hashes of the ids that the task saw first (`DuplicateFlagger.first_ids`).
         """
         task_ids, earlier = IdHashes.from_bytes(first_ids), self._first_ids.get(table)
         if earlier is None:
@@ -119,7 +121,7 @@ class CrossTaskDuplicates:
         flags = pc.if_else(pa.array(is_duplicate), pc.or_(flags, pa.scalar(True)), flags)
         rows = rows.set_column(rows.schema.get_field_index(DUPLICATE_COLUMN), DUPLICATE_COLUMN, flags)
         for column in file.partition:
-            # Dropped again on write: its value is in the add action.
+            # `write_file` expects the partition columns and drops them; their values are in the add action.
             rows = rows.append_column(column, pa.nulls(rows.num_rows))
         options: dict[str, Any] = {}
         if table in self.target.indexed:

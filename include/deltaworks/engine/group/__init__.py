@@ -1,1 +1,1 @@
-"""Stream groups: several pipelines in one driver, with one query each, supervised separately."""
+"""Stream groups: several pipelines in one driver process, each with its own query and restarts."""

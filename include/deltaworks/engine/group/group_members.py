@@ -1,7 +1,7 @@
-"""Members of a group, reloaded when a declaration file changes.
+"""Members of a stream group, reloaded when a declaration file changes.
 
-A group's driver runs for hours. A pipeline that joins meanwhile is started, one that leaves is ended, and one with an
-invalid declaration waits until it is corrected. Other members are not affected.
+A group's driver runs for hours. A pipeline that joins the group in that time is started, and one that leaves is ended.
+A pipeline with an invalid declaration waits until it is corrected. Other members are not affected.
 """
 
 from __future__ import annotations
@@ -23,26 +23,28 @@ STABLE_SECONDS = 2.0
 
 
 class GroupMembers:
-    """The members of one group. Used by one thread."""
+    """The pipelines that belong to one group, as declared now. Used by one thread."""
 
     def __init__(self, group: str, catalog: Catalog, *, load: Callable[[], Catalog]) -> None:
-        """Starts with a loaded catalog; `load` reloads it without invalid declarations."""
+        """Starts with the given catalog; `load` returns a new one, without invalid declarations."""
         self._name = group
         self._load = load
         self.catalog = catalog
         self._loaded_signature = _signature(catalog)
         self._last_change: tuple[_Signature, float] = (self._loaded_signature, 0.0)
-        #: Whether a change is not read yet; until then no member is started with its old declaration.
+        #: True while a change is not loaded yet; no member starts with an outdated declaration.
         self.has_unread_change = False
 
     @property
     def group(self) -> StreamGroup:
-        """The group as last read; without members if no pipeline names it."""
+        """The group as last loaded; it has no members if no pipeline names it."""
         groups = stream_groups(self.catalog)
         return groups.get(self._name) or StreamGroup(name=self._name, settings=StreamGroupSpec(), members={})
 
     def reload_if_changed(self) -> bool:
-        """Reloads the declarations after a change, once all files are stable. Returns whether they were reloaded."""
+        """Reloads the declarations if files changed and have been stable for a while. Returns whether they were
+        reloaded.
+        """
         signature, now = _signature(self.catalog), time.monotonic()
         if signature != self._last_change[0]:
             self._last_change = (signature, now)

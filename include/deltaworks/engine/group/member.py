@@ -1,7 +1,7 @@
-"""A member of a group: one pipeline with its session, its consecutive runs in threads, and their outcomes.
+"""A member of a group: one pipeline with its Spark session, and its runs, one at a time in a thread.
 
-A member has everything that a stream with its own driver has: lease, owner epoch, heartbeat, checkpoint, progress, stop
-flag and failure record. So it can move between the two without any visible difference.
+A member uses the same records as a stream with its own driver: lease, owner epoch, heartbeat, checkpoint, progress,
+stop flag and failure record. So a pipeline can move between a group and its own driver without loss.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 log = logging.getLogger(__name__)
-#: Conditions that mean that another owner has the pipeline.
+#: Conditions of a run that ended because another process owns the pipeline.
 _OTHER_OWNER_CONDITIONS = frozenset({"LEASE_HELD"})
-#: Wait before a pipeline with another owner is tried again.
+#: Wait before another attempt to start a pipeline that another process owns.
 _OTHER_OWNER_WAIT_SECONDS = 5.0
 
 
 class Member:
-    """One pipeline of a group. Methods are called by the group's thread; each run has its own thread."""
+    """One pipeline of a group. The group's thread calls the methods; each run has its own thread."""
 
     def __init__(
         self,
@@ -48,12 +48,12 @@ class Member:
         exit_driver: Callable[[TransientError], None],
         available_now: bool = False,
     ) -> None:
-        """Creates the member; nothing runs yet.
+        """Creates the member without starting a run.
 
         Args:
-            new_session: creates a session of the shared application; called once.
-            is_driver_alive: whether the JVM is alive; otherwise no failure is attributed to the member.
-            once: runs process available data and end.
+            new_session: creates a session of the shared Spark application; called once.
+            is_driver_alive: whether the JVM is alive. If it is not, failures are not counted against the member.
+            available_now: runs end once the available data is processed.
         """
         self.pipeline = pipeline
         self._objects = objects
@@ -77,9 +77,9 @@ class Member:
         self.last_error: DeltaworksError | None = None
 
     def signals(self, *, is_member: bool, is_closing: bool) -> Signals:
-        """Reads the member's signals from shared storage. If the storage is unreachable, the member waits.
+        """Reads the member's stop flag and failure record. If the storage is unreachable, the member waits.
 
-        Storage is not read if the member has to end anyway.
+        The storage is not read if the member has to end anyway.
         """
         if is_closing or not is_member:
             return Signals(is_member=is_member, is_closing=is_closing)
@@ -117,15 +117,16 @@ class Member:
             self._host.request_end(reason)
 
     def poll_outcome(self) -> Outcome | None:
-        """Returns the outcome of an ended run once; None while it is running."""
+        """Returns the outcome of a run once, after the run has ended; None before and afterwards."""
         if self._thread is None or self._thread.is_alive():
             return None
         self._thread = None
         return self._outcome or Outcome(end=RunEnd.FAILED)
 
     def park(self) -> None:
-        """Parks the member: it is not restarted until an operator starts it. Recorded on storage and in its
-        heartbeat."""
+        """Parks the member after repeated failures, in its failure record and its heartbeat. Only an operator can
+        restart it.
+        """
         error = self.last_error
         condition = error.condition if error is not None else "STREAM_FAILED"
         self.backoff.park(condition)

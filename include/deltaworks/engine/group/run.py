@@ -1,9 +1,9 @@
-"""Runs a stream group: one driver, with a query and a session per pipeline, supervised separately.
+"""Runs a stream group: one driver process with a query and a session per pipeline.
 
-All members are started. A failed member is restarted with the same backoff as a stream with its own driver, and parked
-after too many failures; a stopped one waits until it is started. The run ends by the group's stop flag or its time
-limit, between two batches of each query, or with the JVM. Data is safe in every case: every member resumes from its
-own records.
+A failed member is restarted with the same backoff as a stream with its own driver, and parked after too many failures.
+A stopped member waits until it is started. The run ends by the group's stop flag, its time limit, or the end of the
+JVM; the queries end between two batches if possible. No data is lost in any case: every member resumes from its own
+records.
 """
 
 from __future__ import annotations
@@ -40,23 +40,23 @@ log = logging.getLogger(__name__)
 POLL_SECONDS = 0.5
 #: Interval of checking idle members and declarations.
 UPDATE_SECONDS = 5.0
-#: Maximum wait at the end of a run for members, each of which waits for its batch and its keyed tables.
+#: Maximum wait for all members at the end of a run. Each member waits for its own batch and keyed tables.
 CLOSE_SECONDS = 240.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupResult(RunResult):
-    """Why a group's run ended, its members' totals, and the parked members."""
+    """Result of a group's run: why it ended, the totals of its members, and the parked members."""
 
     parked: tuple[str, ...] = ()
 
 
 class GroupRun:
-    """One run of a group. Call `run` once.
+    """One run of a group; `run` may be called once.
 
     Args:
         load: reloads the catalog without invalid declarations.
-        available_now: members process available data and end; the run ends with the last one.
+        available_now: members process the available data and end; the run ends with the last one.
     """
 
     def __init__(
@@ -92,7 +92,7 @@ class GroupRun:
         try:
             return self._run()
         finally:
-            # For processes that continue without them, such as a test's.
+            # Closed here because the process may continue, for example in tests.
             for member in self._members.values():
                 member.request_end("the driver ends")
 
@@ -128,7 +128,7 @@ class GroupRun:
     def _is_driver_alive(self) -> bool:
         try:
             return not self._spark.sparkContext._jsc.sc().isStopped()
-        except Exception:  # any py4j error for an ended JVM
+        except Exception:  # py4j raises various errors once the JVM has ended
             return False
 
     def _collect_outcomes(self) -> None:
@@ -150,11 +150,11 @@ class GroupRun:
     def _park(self, member: Member) -> None:
         try:
             member.park()
-        except Exception as error:  # the member is tried once more and parked again
+        except Exception as error:  # parking failed: the member is restarted, and parked after its next failure
             log.warning("pipeline=%s could not be parked: %s", member.pipeline, error)
 
     def _update_members(self, now: float) -> None:
-        """Reads the signals of all members and acts on them."""
+        """Reads the signals of all members, and starts, ends or parks them accordingly."""
         self._group_members.reload_if_changed()
         group = self._group_members.group
         self._close_if_due(group, now)
@@ -190,7 +190,7 @@ class GroupRun:
             self._closing_since = now
 
     def _is_idle(self, now: float) -> bool:
-        """Returns whether all members have been stopped for a while, so that the driver is not needed."""
+        """Returns whether all members have been stopped for a while, so that the driver can end."""
         stopped = bool(self._states) and all(state.phase is Phase.STOPPED for state in self._states.values())
         if not stopped:
             self._stopped_since = None
@@ -200,7 +200,7 @@ class GroupRun:
 
     def _signals(self, group: StreamGroup, name: str, member: Member) -> Signals:
         closing, state = self._closing_since is not None, self._states[name]
-        # A running member continues with its declaration, even if its current one is invalid.
+        # A running member keeps the declaration it was started with, even if the current one is invalid.
         belongs = name in group.members or (state.is_active and name in group.invalid_members)
         if self._available_now and state.phase is Phase.REMOVED:
             belongs = False
@@ -219,7 +219,7 @@ class GroupRun:
         )
 
     def _has_close_timed_out(self, now: float) -> bool:
-        """Returns whether the members' time to end is over. The next run resumes their work."""
+        """Returns whether the members have exceeded the time for ending. The next run resumes their batches."""
         if self._closing_since is None or now - self._closing_since < CLOSE_SECONDS:
             return False
         running = sorted(name for name, state in self._states.items() if state.is_active)

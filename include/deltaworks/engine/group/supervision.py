@@ -1,7 +1,7 @@
-"""State machine of a group's members, as pure functions, with one state per member.
+"""State machine of a group's members, as pure functions; each member has its own state.
 
-A member waits, runs, is ending, stopped, parked or removed, independently of others. The caller reads `Signals` from
-shared storage; a run ends with an `Outcome`. These functions neither read a clock nor have side effects.
+A member is in one of the phases waiting, running, ending, stopped, parked or removed. The caller passes the current
+`Signals`, and an `Outcome` when a run has ended. These functions read no clock and have no side effects.
 """
 
 from __future__ import annotations
@@ -31,7 +31,9 @@ class Action(StrEnum):
 
 
 class RunEnd(StrEnum):
-    """How a run ended: normally, with no more data, because another owner has the pipeline, or by a failure."""
+    """How a run ended: normally, with all available data processed, because another owner has the pipeline, or by a
+    failure.
+    """
 
     NORMAL = "well"
     FINISHED = "finished"
@@ -41,10 +43,14 @@ class RunEnd(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Signals:
-    """Signals of a member.
+    """Inputs of a member's state machine.
 
-    `is_member`: it is declared in this group. `stop_requested`: its stop flag is set. `is_parked`: it is recorded as
-    parked. `wait_seconds`: remaining backoff after its last failure. `is_closing`: the group's run is ending.
+    Attributes:
+        is_member: the pipeline is declared in this group.
+        stop_requested: its stop flag is set.
+        is_parked: it is recorded as parked.
+        wait_seconds: remaining backoff after its last failure.
+        is_closing: the group's run is ending.
     """
 
     is_member: bool = True
@@ -56,7 +62,7 @@ class Signals:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """End of a run. `quick_failures`: consecutive early failures including this one."""
+    """How a run ended. `non_outage_failures` counts consecutive failures, this one included, that no outage caused."""
 
     end: RunEnd
     non_outage_failures: int = 0
@@ -75,10 +81,10 @@ class MemberState:
 
 
 def next_state(state: MemberState, signals: Signals) -> tuple[MemberState, Action]:
-    """Returns the state and action for the current signals.
+    """Returns the member's next state, and the action that leads to it, for the current signals.
 
-    A running member is ended for any signal but the backoff, and never started twice. A removed member returns once it
-    is a member again.
+    A running member is ended by any signal except `wait_seconds`. A removed member starts again once the pipeline is
+    declared in the group again.
     """
     idle_phase = _idle_phase(signals)
     if state.phase is Phase.RUNNING:
@@ -93,7 +99,7 @@ def next_state(state: MemberState, signals: Signals) -> tuple[MemberState, Actio
 
 
 def _idle_phase(signals: Signals) -> Phase:
-    """Returns the phase of a member without a run, or RUNNING if it is to be started."""
+    """Returns the phase of a member without a run; RUNNING means that it is to be started."""
     if signals.is_closing or not signals.is_member:
         return Phase.REMOVED
     if signals.stop_requested:
@@ -104,7 +110,7 @@ def _idle_phase(signals: Signals) -> Phase:
 
 
 def state_after_run(state: MemberState, outcome: Outcome, *, max_quick_failures: int) -> tuple[MemberState, Action]:
-    """Returns the state and action after a run has ended. Only a repeatedly failing member is parked."""
+    """Returns the member's next state and action after its run has ended; parks it after too many failures."""
     if outcome.end is RunEnd.FINISHED:
         return replace(state, phase=Phase.REMOVED), Action.NOTHING
     if outcome.end is RunEnd.FAILED and outcome.non_outage_failures >= max_quick_failures:
@@ -113,10 +119,10 @@ def state_after_run(state: MemberState, outcome: Outcome, *, max_quick_failures:
 
 
 def is_over(states: dict[str, MemberState], *, is_closing: bool, available_now: bool = False) -> bool:
-    """Returns whether the group's run is over: nothing is running or will run.
+    """Returns whether the group's run is over: no member is running or will be started.
 
     Args:
-        once: each member runs once over available data; waiting members still have to run.
+        available_now: each member runs once over the available data; members that still wait have to run.
     """
     if any(state.is_active for state in states.values()):
         return False

@@ -1,1 +1,1 @@
-"""Keyed tables: the latest row per key, merged from the history table that has all rows."""
+"""Keyed tables: the latest row per key, merged from a history table with all rows."""

@@ -1,8 +1,8 @@
-"""Keyed tables of a pipeline, and the threads that catch them up with their histories.
+"""Threads that merge new history rows into the keyed tables of a pipeline.
 
-Keyed tables follow each batch; live tables of kind `latest` follow at their trigger interval in a thread of their own,
-so that large merges do not delay them. Batches never wait for a merge and do not fail with it: the next check continues
-from the logs. Failures are reported to the stream, which suspends the table.
+Keyed tables are merged after each batch. Live tables of kind `latest` are merged at their trigger interval in a
+separate thread, so that large merges do not delay them. Batches never wait for a merge and do not fail with it. After a
+failure the next check continues from the Delta logs, and the stream suspends the table.
 """
 
 from __future__ import annotations
@@ -25,19 +25,18 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 log = logging.getLogger(__name__)
-#: Interval of checking histories for changes by other jobs while no batch runs; each takes one listing.
+#: Interval of checking histories for changes by other jobs while no batch runs. A check takes one listing.
 CHECK_SECONDS = 30.0
 RETRY_SECONDS = (0.5, 2.0)
 
 
 class KeyedTables:
-    """The keyed tables of one pipeline. `catch_up` is called by one thread per table, `is_idle` by the write turns'
-    thread.
+    """The keyed tables of one pipeline. Each table is merged by one thread; the write turns' thread calls `is_idle`.
 
-    `trigger_seconds` is the minimum interval between merges per table; 0 follows every batch.
+    Merges of a table are at least `trigger_seconds` apart; with 0 it is merged after every batch.
 
     Args:
-        spark: merges what exceeds this process's memory; None if not available.
+        spark: for merges that exceed this process's memory; None if not available.
     """
 
     def __init__(self, spark: SparkSession | None, lake: Lake, spec: PipelineSpec, *, owner: Step) -> None:
@@ -57,7 +56,7 @@ class KeyedTables:
         return tuple(self._tables)
 
     def is_idle(self, name: str) -> bool:
-        """Returns whether no merge of a table is running. A held table is not merged until it is released."""
+        """Returns whether no merge of this table is running. Merges of a held table start only after it is released."""
         if not self._merge_locks[name].acquire(blocking=False):
             return False
         self._merge_locks[name].release()
@@ -69,25 +68,25 @@ class KeyedTables:
             self._failures[name] = error
 
     def pop_failures(self) -> dict[str, DeltaworksError]:
-        """Returns the failures since the last call, by table."""
+        """Returns the failures since the last call, by table, and clears them."""
         with self._failures_lock:
             failures, self._failures = self._failures, {}
         return failures
 
     def catch_up(self, name: str, *, is_held: Callable[[str], bool] = lambda table: False) -> CatchUpResult | None:
-        """Merges a keyed table up to the newest version of its history. Idempotent; None if there is nothing to do.
+        """Merges all new history rows into a keyed table. Idempotent; returns None if there are none.
 
         Raises:
             FencedError: a successor has taken over.
             DeltaworksError: SPARK_UNAVAILABLE, COMMIT_CONTENDED, TABLE_SCHEMA_DIFFERS, or a storage error.
         """
         with self._merge_locks[name]:
-            # Checked while holding the lock: a holder that then finds the table idle may write it.
+            # Checked under the lock: a job that holds the table and then sees it idle may write to it.
             return None if is_held(name) else self._tables[name].catch_up()
 
 
 class KeyedCatchUp:
-    """Catches a pipeline's keyed tables up in threads; starts none without keyed tables.
+    """Runs the threads that catch up a pipeline's keyed tables; starts none if there are no keyed tables.
 
     Args:
         is_held: whether a table is held; held tables are skipped.
@@ -111,18 +110,21 @@ class KeyedCatchUp:
         return any(thread.is_alive() for thread in self._threads)
 
     def start(self) -> None:
-        """Starts the threads, beginning with pending work."""
+        """Starts the threads; their first check covers history rows that an earlier run did not merge."""
         for thread in self._threads:
             thread.wake()
             thread.start()
 
     def notify(self) -> None:
-        """Signals that a history may have changed."""
+        """Wakes the threads because a history may have changed."""
         for thread in self._threads:
             thread.wake()
 
     def close(self, *, wait_seconds: float | None) -> None:
-        """Runs a last check and ends. A check longer than `wait_seconds` ends with the process, without harm."""
+        """Runs a last check and ends the threads.
+
+        After `wait_seconds` a check that still runs is abandoned. That is harmless: the next run continues it.
+        """
         for thread in self._threads:
             thread.close()
         for thread in self._threads:
@@ -130,7 +132,7 @@ class KeyedCatchUp:
                 thread.join(wait_seconds)
 
     def catch_up_all(self) -> list[CatchUpResult]:
-        """Catches up all tables that are not held, in this thread; failures are recorded.
+        """Catches up all tables that are not held, in the calling thread; failures are recorded.
 
         Raises:
             FencedError: a successor has taken over.
@@ -155,12 +157,10 @@ class KeyedCatchUp:
 
 
 class _CatchUpThread(threading.Thread):
-    """Checks some tables when woken, and periodically.
-
-    A table with a trigger is merged at most once per interval.
+    """A thread that checks some keyed tables when woken, and periodically.
 
     Args:
-        triggers: seconds by table, 0 for none.
+        triggers: minimum seconds between two merges by table; 0 for no minimum.
     """
 
     def __init__(
@@ -175,11 +175,11 @@ class _CatchUpThread(threading.Thread):
         self._merged_at = dict.fromkeys(triggers, -math.inf)
 
     def wake(self) -> None:
-        """Signals that a history may have changed."""
+        """Starts a check because a history may have changed."""
         self._wake.set()
 
     def close(self) -> None:
-        """Ends after one more check."""
+        """Ends the thread after one more check."""
         self._closing = True
         self._wake.set()
 
@@ -193,7 +193,7 @@ class _CatchUpThread(threading.Thread):
                     if closing or self._is_due(name, is_woken=is_woken):
                         self._check(name)
             except FencedError as error:
-                # The stream detects the successor with its next commit.
+                # The stream itself stops at its next commit, which is fenced.
                 log.warning("%s: a successor has taken over: %s", self.name, error)
                 return
             if closing:

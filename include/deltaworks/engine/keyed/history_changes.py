@@ -1,7 +1,7 @@
-"""Finds the files added to and removed from a history table since a version, by its Delta log.
+"""Finds the files added to and removed from a history table since a version, from its Delta log.
 
-Appends only add files. Any other change (mutation, reprocess, restore, DELETE) removes files and adds others; then the
-keys of both are looked up again.
+Appends only add files. Other changes (mutation, reprocess, restore, DELETE) also remove files; then the latest row of
+every key in an added or removed file is looked up again.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _BATCH_ROWS = 65_536
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChangedFiles:
-    """Added and removed files; or a reason why they are unknown and all rows must be read."""
+    """The added and removed files. If they are unknown, `reason` says why, and all rows must be read."""
 
     added: tuple[Action, ...] = ()
     removed: tuple[Action, ...] = ()
@@ -35,7 +35,7 @@ class ChangedFiles:
 
     @property
     def removed_bytes(self) -> int:
-        """Size of the removed files that existed before."""
+        """Total size of the removed files."""
         added_paths = {action["path"] for action in self.added}
         return sum(int(action.get("size") or 0) for action in self.removed if action["path"] not in added_paths)
 

@@ -1,7 +1,7 @@
-"""Merges a keyed table up to the newest version of its history table.
+"""Merges new rows of a history table into its keyed table.
 
-The transaction in a keyed table's commits is the history version it is merged up to. So after any crash, the missing
-part follows from the two logs. If the history was only appended to, the new rows are merged. After any other change
+Each merge commits the history version it reached as its application transaction, so after a crash the two Delta logs
+show which rows are missing. If rows were only appended to the history, these are merged. After any other change
 (mutation, reprocess, restore) the latest row of every affected key is looked up in the history.
 
 A live table of kind `latest` works the same way, with some columns and a retention window.
@@ -49,15 +49,19 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 OPERATION = "keyed_merge"
-#: After this many history commits without changed rows, the step is committed without rows.
+#: After this many history commits without changed rows (such as OPTIMIZE), the version reached is committed without
+#: rows.
 COMMITS_WITHOUT_ROWS = 50
-#: Commits of a keyed table searched for its last merge.
+#: Maximum number of commits of a keyed table that are searched for its last merge.
 _MAX_COMMITS_READ = 500
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CatchUpResult:
-    """Result of a catch-up: its mode (`newer`, `exact`, `rebuilt`) and the history version reached."""
+    """Result of a catch-up: the history version reached, and its mode.
+
+    Mode `newer` merged appended rows, `exact` replaced changed keys, `rebuilt` replaced all rows.
+    """
 
     table: str
     mode: str
@@ -70,10 +74,10 @@ class CatchUpResult:
 
 
 class KeyedTableCatchUp:
-    """Catches one keyed table up with its history. Used by one thread at a time.
+    """Merges new history rows into one keyed table. Used by one thread at a time.
 
     Args:
-        spark: merges what exceeds this process's memory; None if not available.
+        spark: for merges that exceed this process's memory; None if not available.
     """
 
     def __init__(
@@ -95,13 +99,13 @@ class KeyedTableCatchUp:
         self._expiry = Expiry(self._window, owner, expire_after_minutes=table.expire_after_minutes)
 
     def catch_up(self) -> CatchUpResult | None:
-        """See `KeyedTables.catch_up`."""
+        """Merges all new history rows and deletes expired rows. Returns None if there are no new rows."""
         try:
             return self._catch_up_and_expire()
         except FencedError:
             raise
         except Exception:
-            # After any error the next check reopens the tables.
+            # The tables are reopened by the next check, because the cached handles may be inconsistent.
             self._history = self._keyed = None
             raise
 
@@ -113,7 +117,7 @@ class KeyedTableCatchUp:
         if self._keyed is None or history.version() != self._caught_up_version:
             result = self._catch_up_to(history)
         if self._keyed is not None:
-            # Also without new rows, because rows expire as time passes.
+            # Rows expire as time passes, even if none arrive.
             metadata = self._merge_guard(None, Step(self._application, self._caught_up_version)).user_metadata
             self._expiry.run_if_due(self._keyed, metadata)
         return result
@@ -194,10 +198,10 @@ class KeyedTableCatchUp:
             refresh(keyed)
 
     def _application_for(self, keyed: DeltaTable, application: str) -> str:
-        """Returns the application id that counts history versions; a new one if the table's rows were changed by
-        others.
+        """Returns the id of the application transaction that stores the merged history version.
 
-        Transactions do not reflect changes by RESTORE or manual statements, so the table is rebuilt after them.
+        If another writer changed rows of the keyed table, a new id is returned, so that the table is rebuilt: a RESTORE
+        or manual statement does not change the stored version.
         """
         for commit in commit_history(self._lake, self._key, newest=keyed.version(), limit=_MAX_COMMITS_READ):
             step = str(commit.metadata.get("step", ""))
@@ -261,7 +265,7 @@ class KeyedTableCatchUp:
         return map(self._window.filter_rows, parts)
 
     def _merge_newer(self, keyed: DeltaTable, parts: Iterable[pa.Table], step: Step) -> Iterator[MergeOutcome]:
-        """Merges the latest of these rows; the step is committed with the last part."""
+        """Merges the latest of these rows, in parts; the last part also commits the step."""
         merge = self._new_merge(keyed)
         for part, is_last in _mark_last(iter_latest_rows(self._table, parts), default=self._no_rows()):
             yield merge.merge(part, exact=False, guard=self._merge_guard(step if is_last else None, step))
@@ -269,7 +273,7 @@ class KeyedTableCatchUp:
     def _merge_exact(
         self, history: DeltaTable, keyed: DeltaTable, changes: ChangedFiles, step: Step
     ) -> Iterator[MergeOutcome]:
-        """Replaces every key of added or removed rows by its latest row in the history."""
+        """Replaces the row of every key in added or removed files by its latest row in the history."""
         by, types = self._table.by, self._table.history_types
         files = self._window.filter_files((*changes.removed, *changes.added))
         keys = distinct_keys(self._table, read_file_rows(self._lake, self._history_key, types, files, columns=by))
@@ -280,7 +284,7 @@ class KeyedTableCatchUp:
             yield merge.merge(with_removed_keys(self._table, rows, removed_keys), exact=True, guard=guard)
 
     def _rows_of_keys(self, history: DeltaTable, keys: pa.Table) -> Iterator[pa.Table]:
-        """Yields rows of the history that include all rows of these keys."""
+        """Yields the rows of the history files that may contain these keys; other keys' rows are included."""
         if has_deletion_vectors(history):
             return self._all_rows(history)
         # pyarrow dataset filters fail on string statistics written by delta-rs.
@@ -301,7 +305,7 @@ class KeyedTableCatchUp:
         )
 
     def _rebuild(self, history: DeltaTable, keyed: DeltaTable, step: Step) -> Iterator[MergeOutcome]:
-        """Replaces all rows by the latest of the complete history, in several commits if large."""
+        """Replaces all rows by the latest row per key of the complete history, in several commits if it is large."""
         self._window.reset()
         parts = self._all_rows(history)
         merge = self._new_merge(keyed)
@@ -341,7 +345,7 @@ class KeyedTableCatchUp:
             batch="none",
             operation=OPERATION,
             history=self._table.history,
-            # Parts of a larger merge have the same metadata, without its transaction.
+            # All parts of a large merge have the same metadata; only the last one has the transaction.
             step=final_step.app_id,
             step_version=final_step.version,
             complete=step == final_step,
@@ -354,7 +358,7 @@ def _table_bytes(table: DeltaTable) -> int:
 
 
 def _mark_last(parts: Iterable[pa.Table], *, default: pa.Table) -> Iterator[tuple[pa.Table, bool]]:
-    """Yields each part and whether it is the last; `default` if there are none."""
+    """Yields each part with a flag for the last one. Yields `default` as the last part if there are no parts."""
     previous: pa.Table | None = None
     for part in parts:
         if previous is not None:

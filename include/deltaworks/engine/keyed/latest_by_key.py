@@ -48,7 +48,7 @@ def key_chunks(keys: pa.Table) -> Iterator[pa.Table]:
 
 
 def latest_rows_of_keys(table: KeyedTable, parts: Iterable[pa.Table], keys: pa.Table) -> tuple[pa.Table, pa.Table]:
-    """Returns the latest row of each key among rows of the history, and the keys without any row."""
+    """Returns the latest history row of each key as one table, and the keys that have no row."""
     rows = arrow_schema(dict(table.types)).empty_table()
     if not keys.num_rows:
         return rows, keys
@@ -66,9 +66,9 @@ def files_with_keys(table: KeyedTable, files: Iterable[Action], keys: pa.Table) 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeyRange:
-    """Minimum and maximum of a key column, and all its values if there are few.
+    """Range of a key column, for file skipping: minimum, maximum, and all values if there are few.
 
-    `partition_texts` are the values as written in the Delta log for partitions.
+    The attribute `partition_texts` has these values in the Delta log's text form.
     """
 
     column: str
@@ -79,7 +79,7 @@ class KeyRange:
 
 
 def key_ranges(table: KeyedTable, keys: pa.Table) -> list[KeyRange]:
-    """Returns the ranges of key columns whose values compare as text or as numbers in a Delta log."""
+    """Returns the ranges of those key columns whose order in Delta statistics is known (texts and numbers)."""
     ranges = []
     for name in table.by:
         if table.history_types[name] not in ("string", "int", "long", "date") or not keys.num_rows:
@@ -108,7 +108,7 @@ def _may_contain(file: Action, keys: KeyRange) -> bool:
 
 
 def _coalesced(parts: Iterable[pa.Table]) -> Iterator[pa.Table]:
-    """Yields the same rows in fewer, larger tables."""
+    """Yields the same rows in fewer and larger tables."""
     buffered: list[pa.Table] = []
     buffered_bytes = 0
     for part in parts:
@@ -127,7 +127,7 @@ def _rows_with_keys(table: KeyedTable, rows: pa.Table, keys: pa.Table) -> pa.Tab
 
 
 def _keys_without_rows(table: KeyedTable, keys: pa.Table, rows: pa.Table) -> pa.Table:
-    """Returns the keys that no row has."""
+    """Returns the keys that do not occur in `rows`."""
     return keys.take(_join_on_key(table, keys, rows, "ANTI"))
 
 

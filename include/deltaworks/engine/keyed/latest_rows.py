@@ -1,7 +1,7 @@
-"""The latest row per key: among rows in memory, and as the SQL condition for replacing a row in a merge.
+"""Finds the latest row per key among rows in memory, and builds the SQL condition for "is newer" in a merge.
 
-Rows have one total order: the `newest_by` columns, nulls first, then `_seq` and `_position`, which are unique. So the
-result does not depend on how rows are split, ordered or repeated.
+Rows have one total order: the `newest_by` columns, nulls first, then `_seq` and `_position`, which are unique together.
+So the result does not depend on how rows are split, ordered or repeated.
 """
 
 from __future__ import annotations
@@ -18,22 +18,22 @@ from deltaworks.tables.arrow_types import arrow_schema
 from deltaworks.tables.duckdb_session import duckdb_session
 
 SOURCE, TARGET = "source", "target"
-#: Arrow bytes buffered before older rows are dropped.
+#: Arrow bytes that are buffered before they are reduced to the latest row per key.
 BUFFERED_BYTES = 128 << 20
 _ROW_INDEX = "row_index"
 
 
 def to_keyed_rows(table: KeyedTable, rows: pa.Table) -> pa.Table:
-    """Converts history rows to rows of the keyed table: only those with a key, deletions flagged.
+    """Converts history rows to keyed rows: drops rows without a key, and flags rows that delete their key.
 
-    Rows deleted from the history by a mutation are dropped.
+    Rows that a mutation deleted from the history are dropped too.
     """
     if table.is_history_mutable:
         rows = rows.filter(pc.invert(pc.fill_null(rows.column(DELETED_COLUMN), False)))
     for name in table.by:
         column = rows.column(name)
         if name in table.partition_by and pa.types.is_string(column.type):
-            # An empty string as a partition value is null.
+            # Delta stores an empty partition value as null.
             rows = rows.filter(pc.not_equal(column, ""))
         elif column.null_count:
             rows = rows.filter(pc.is_valid(column))
@@ -48,7 +48,7 @@ def to_keyed_rows(table: KeyedTable, rows: pa.Table) -> pa.Table:
 
 
 def _is_deleted(table: KeyedTable, rows: pa.Table) -> pa.Array:
-    """Returns whether each row deletes its key: every `deleted_when` column has one of its values."""
+    """Returns a mask of the rows that delete their key: every `deleted_when` column has one of its declared values."""
     deleted = pa.chunked_array([pa.repeat(pa.scalar(True), rows.num_rows)])
     for name, values in table.deleted_when.items():
         column = rows.column(name)
@@ -57,7 +57,7 @@ def _is_deleted(table: KeyedTable, rows: pa.Table) -> pa.Array:
 
 
 def latest_rows(table: KeyedTable, rows: pa.Table) -> pa.Table:
-    """Returns the latest row per key among rows of `to_keyed_rows`, in their original order."""
+    """Returns the latest row per key, in the original order. `rows` come from `to_keyed_rows`."""
     if rows.num_rows <= 1:
         return rows
     ordering = pa.Table.from_arrays(
@@ -85,9 +85,9 @@ def _comparable(column: pa.ChunkedArray) -> pa.ChunkedArray:
 
 
 def iter_latest_rows(table: KeyedTable, parts: Iterable[pa.Table]) -> Iterator[pa.Table]:
-    """Yields the latest rows of many parts: one table, or several if the keys alone exceed the buffer.
+    """Reduces many parts to the latest row per key. Yields one table, or several if the keys exceed the buffer.
 
-    A key may then have rows in several tables; merging each of them still leads to the latest row.
+    With several tables a key may occur in more than one; merging each of them still yields the latest row.
     """
     buffered: list[pa.Table] = []
     buffered_bytes = 0
@@ -112,7 +112,7 @@ def same_key_condition(table: KeyedTable, *, quote: str) -> str:
 
 
 def newer_condition(table: KeyedTable, *, quote: str) -> str:
-    """Returns the SQL condition that the source row is newer than the target row. Never null."""
+    """Returns the SQL condition that the source row is newer than the target row. It never evaluates to null."""
     condition = "false"
     for name in reversed(table.sort_columns):
         ours, theirs = f"{SOURCE}.{quote}{name}{quote}", f"{TARGET}.{quote}{name}{quote}"

@@ -1,13 +1,13 @@
-"""Merges rows into a keyed table in one commit: by delta-rs in this process, or by Spark if that needs too much memory.
+"""Merges rows into a keyed table in one commit: with delta-rs in this process, or with Spark for large merges.
 
-Both kinds of merges are idempotent:
+There are two kinds of merges, both idempotent:
 
-- *newer*: a row replaces its key's row if it is newer. Such merges may run in any order and repeatedly.
-- *exact*: a row always replaces its key's row, and keys without a row are deleted. It is valid for one history version,
-  so it is guarded by the transaction with that version.
+- *newer*: replaces a key's row if the merged row is newer. Such merges may run in any order and repeatedly.
+- *exact*: always replaces a key's row, and deletes keys without a row. Its rows are correct for one history version, so
+  the commit has that version as its transaction.
 
-Both check the owner epoch. delta-rs enforces no transactions, so it merges from the same snapshot in which they were
-checked, without retries of its own; after a conflict they are checked again.
+Both check the owner epoch. delta-rs does not enforce transactions. So transaction and epoch are checked in a snapshot,
+and the merge is committed on that snapshot without delta-rs' own retries; after a conflict both are checked again.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ Engine = Literal["spark", "delta_rs"]
 KEY_REMOVED = "_gone"
 #: Maximum bytes of files that delta-rs may rewrite.
 MAX_REWRITE_BYTES = 1 << 30
-#: Memory of a delta-rs merge per byte of rewritten files, and the maximum fraction of free memory it may use: the
+#: Memory that a delta-rs merge needs per byte of rewritten files, and the fraction of free memory it may use. The
 #: stream needs the rest.
 MEMORY_PER_BYTE = 10
 MEMORY_FRACTION = 0.5
@@ -58,7 +58,9 @@ _SPARK_TRANSACTION = ("spark.databricks.delta.write.txnAppId", "spark.databricks
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MergeGuard:
-    """Guards of a merge: the owner epoch, and its step, None for a part of a larger merge."""
+    """Guards of a merge commit: the owner epoch, and the step. The step is None for all but the last part of a large
+    merge.
+    """
 
     owner: Step
     step: Step | None
@@ -67,7 +69,7 @@ class MergeGuard:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MergeOutcome:
-    """Result of a merge. `engine` is empty if the step was already committed."""
+    """Result of a merge. The `engine` is empty if the step was already committed, so nothing was merged."""
 
     engine: Engine | Literal[""]
     version: int
@@ -76,7 +78,8 @@ class MergeOutcome:
 
 
 def choose_engine(target: DeltaTable, table: KeyedTable, rows: pa.Table) -> tuple[Engine, str]:
-    """Returns the engine to merge these rows with, and why it is not delta-rs. Reads the table's log only."""
+    """Chooses delta-rs or Spark for merging these rows; returns the reason if it is Spark. Reads only the
+    table's log."""
     reasons = reasons_against_rewriting(target)
     if reasons:
         return "spark", f"it has {', '.join(reasons)}"
@@ -93,7 +96,7 @@ def choose_engine(target: DeltaTable, table: KeyedTable, rows: pa.Table) -> tupl
 
 
 def _affected_bytes(target: DeltaTable, table: KeyedTable, rows: pa.Table) -> int:
-    """Returns the size of the partitions with the rows' keys; of all files if not partitioned by key."""
+    """Returns the size of the files that the merge may rewrite: the partitions of the rows' keys, or all files."""
     files = pa.table(target.get_add_actions(flatten=True))
     is_affected = [True] * files.num_rows
     for keys in key_ranges(table, rows):
@@ -108,7 +111,7 @@ def _affected_bytes(target: DeltaTable, table: KeyedTable, rows: pa.Table) -> in
 
 
 class KeyedMerge:
-    """Merges into one keyed table. Used by one thread.
+    """Merges rows into one keyed table. Used by one thread.
 
     Args:
         spark: None if not available; then a merge that needs Spark raises.
@@ -122,7 +125,7 @@ class KeyedMerge:
         self._target = target
 
     def merge(self, rows: pa.Table, *, exact: bool, guard: MergeGuard) -> MergeOutcome:
-        """Merges rows, at most one per key. With `exact` they have the column `KEY_REMOVED`.
+        """Merges rows, at most one per key. With `exact`, rows also have the flag column `KEY_REMOVED`.
 
         Raises:
             FencedError: a successor has taken over.
@@ -144,7 +147,7 @@ class KeyedMerge:
         raise contention_error(self._target.table_uri, "merge", advice="resume the table")
 
     def _is_committed(self, guard: MergeGuard) -> bool:
-        """Refreshes the table and returns whether its snapshot has the step."""
+        """Loads the newest snapshot and returns whether it has the step."""
         refresh(self._target)
         check_owner_epoch(self._target, guard.owner)
         if guard.step is None:
@@ -168,7 +171,7 @@ class KeyedMerge:
             _merge_condition(self._table, rows, quote='"'),
             source_alias=SOURCE,
             target_alias=TARGET,
-            # The source is in memory, and its key range allows file skipping.
+            # The source rows are in memory, so their key range is known and delta-rs can skip files.
             streamed_exec=False,
             writer_properties=WriterProperties(compression="ZSTD", compression_level=1),
             commit_properties=CommitProperties(
@@ -187,7 +190,7 @@ class KeyedMerge:
             merger = merger.when_not_matched_insert(values)
         metrics = merger.execute()
         if not metrics["num_target_files_added"] and not metrics["num_target_files_removed"]:
-            # Nothing changed, so delta-rs committed nothing.
+            # delta-rs makes no commit if a merge changes nothing.
             return self._commit_step_only(guard)
         row_metrics = ("num_target_rows_inserted", "num_target_rows_updated", "num_target_rows_deleted")
         return MergeOutcome(
@@ -198,10 +201,10 @@ class KeyedMerge:
         )
 
     def _merge_by_spark(self, rows: pa.Table, *, exact: bool, guard: MergeGuard, reason: str) -> MergeOutcome:
-        """Merges by Spark. Spark commits one transaction only; the owner epoch was checked before.
+        """Merges with Spark. Its commit has the step's transaction only; the owner epoch was checked before.
 
-        A successor in between is harmless: an exact merge fails on the step's transaction, and a newer merge is valid
-        for any owner.
+        A successor that takes over in between does no harm: an exact merge fails on the step's transaction, and a newer
+        merge is valid for any owner.
         """
         if self._spark is None:
             raise TransientError(
@@ -253,7 +256,7 @@ def _literal(value: str | int | dt.date, quote: str) -> str:
         return f"DATE '{value.isoformat()}'"
     if isinstance(value, int):
         return str(value)
-    # Spark supports escapes in strings, and does not treat two quotes as one.
+    # Spark strings use backslash escapes; doubled quotes are not one quote there.
     text = value.replace("\\", "\\\\").replace("'", "\\'") if quote == "`" else value.replace("'", "''")
     return f"'{text}'"
 
@@ -267,7 +270,7 @@ def _commit_settings(guard: MergeGuard, metadata: str) -> Mapping[str, str]:
 
 
 def with_removed_keys(table: KeyedTable, rows: pa.Table, removed_keys: pa.Table) -> pa.Table:
-    """Returns the rows for an exact merge, followed by the removed keys, flagged."""
+    """Returns the source of an exact merge: the rows, followed by one flagged row per removed key."""
     schema = arrow_schema(dict(table.types)).append(pa.field(KEY_REMOVED, pa.bool_()))
     latest = rows.append_column(KEY_REMOVED, pa.repeat(pa.scalar(False), rows.num_rows))
     values = [

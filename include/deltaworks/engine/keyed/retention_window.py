@@ -1,11 +1,11 @@
-"""Retention window of a live table of kind `latest`, and the expiry of older rows.
+"""Retention window of a live table of kind `latest`, and the deletion of expired rows.
 
-The window starts `expire_after_minutes` before the newest event, or before now if that event is in the future. So a
-silent source expires nothing, recorded data can be processed, and one wrong clock does not expire all rows. The window
-depends on rows only: drivers that have read the same rows have the same window.
+The window ends at the newest event time in the table, or now if that is in the future. It starts
+`expire_after_minutes` earlier. So nothing expires while a source is silent, old recordings can be processed, and one
+wrong clock cannot expire all rows. Drivers that have read the same rows compute the same window.
 
-A row before the window is never the latest of a key with a younger row, because `event_time` is compared first. So
-dropping old rows does not change results for younger ones.
+Dropping rows before the window does not change results within it: `event_time` is compared first, so such a row is
+never the latest of a key that also has a younger row.
 """
 
 from __future__ import annotations
@@ -31,17 +31,19 @@ from deltaworks.tables.commit import (
 from deltaworks.tables.log import Action, stats_of
 
 EVENT_TIME = "event_time"
-#: File statistics are rounded down to milliseconds.
+#: Delta statistics have millisecond precision, rounded down.
 _STATISTICS_PRECISION = dt.timedelta(milliseconds=1)
-#: Old rows are deleted every tenth of the retention, at least this many seconds apart.
+#: Expired rows are deleted ten times per retention period, but at least this many seconds apart.
 MIN_EXPIRY_SECONDS = 30.0
 EXPIRY_FRACTION = 0.1
-#: Number of files at which they are compacted.
+#: The table is compacted when it has this many files.
 MAX_FILES = 32
 
 
 class RetentionWindow:
-    """The start of the event times that a table keeps. Without a limit, all rows are kept."""
+    """Range of event times that a live table retains, relative to its newest event. Without a limit, all rows are
+    retained.
+    """
 
     def __init__(self, expire_after_minutes: int | None, *, now: Callable[[], dt.datetime] = utc_now) -> None:
         self._span = None if expire_after_minutes is None else dt.timedelta(minutes=expire_after_minutes)
@@ -50,32 +52,32 @@ class RetentionWindow:
 
     @property
     def is_bounded(self) -> bool:
-        """Whether rows expire at all."""
+        """Whether the table declares a limit, so that rows expire."""
         return self._span is not None
 
     @property
     def start(self) -> dt.datetime | None:
-        """Rows with an earlier event time are dropped; None keeps all."""
+        """Earliest event time to retain; None retains all rows."""
         if self._span is None or self._newest is None:
             return None
         return min(self._newest, self._now()) - self._span
 
     def reset(self) -> None:
-        """Forgets the newest event time before the rows are read again."""
+        """Clears the newest event time. Call it before all rows are read again."""
         self._newest = None
 
     def observe(self, times: pa.ChunkedArray) -> None:
-        """Updates the newest event time from rows."""
+        """Advances the newest event time to the maximum of these rows' times."""
         if self._span is not None:
             self._observe(pc.max(times).as_py())
 
     def observe_files(self, files: Iterable[Action]) -> None:
-        """Updates the newest event time from file statistics."""
+        """Advances the newest event time to the maximum in these files' statistics."""
         for file in files if self._span is not None else ():
             self._observe(_event_time_bound(file, "maxValues"))
 
     def filter_rows(self, rows: pa.Table) -> pa.Table:
-        """Observes the rows and returns those within the window."""
+        """Advances the window by these rows, and returns the rows within it."""
         if self._span is None or not rows.num_rows:
             return rows
         self.observe(rows.column(EVENT_TIME))
@@ -104,9 +106,9 @@ def _event_time_bound(file: Action, side: str) -> dt.datetime | None:
 
 
 class Expiry:
-    """Deletes rows before the retention window periodically, and compacts small files.
+    """Deletes expired rows periodically, and compacts small files.
 
-    Each is a commit guarded by the owner epoch. Used by the merging thread.
+    Each commit is guarded by the owner epoch. Used by the thread that merges the table.
     """
 
     def __init__(self, window: RetentionWindow, owner: Step, *, expire_after_minutes: int | None) -> None:
@@ -116,7 +118,7 @@ class Expiry:
         self._last_expiry: float | None = None
 
     def run_if_due(self, table: DeltaTable, user_metadata: str) -> None:
-        """Deletes and compacts if due. Cheap otherwise.
+        """Deletes expired rows and compacts if due; otherwise returns quickly.
 
         Raises:
             FencedError: a successor has taken over.
@@ -184,7 +186,7 @@ class Expiry:
 
 
 def _may_contain_before(table: DeltaTable, start: dt.datetime) -> bool:
-    """Returns whether a file may have rows with an earlier event time. Reads the open table's log only."""
+    """Returns whether statistics allow rows with an event time before `start`. Reads only the open table's log."""
     files = pa.table(table.get_add_actions(flatten=True))
     if f"min.{EVENT_TIME}" not in files.column_names:
         return bool(files.num_rows)
