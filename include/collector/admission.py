@@ -19,7 +19,9 @@ _MAX_CACHED_HEADERS = 10_000
 
 
 class TokenBucket:
-    """A rate limit of events. May become negative by one request, because its events are counted only afterwards."""
+    """A rate limit of events per source. Can become negative by one request, because a request's events are counted
+    after it is admitted.
+    """
 
     def __init__(self, spec: RateSpec, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._rate = spec.events_per_second
@@ -60,7 +62,7 @@ class InFlightBytes:
 
 
 class ByteReservation:
-    """The bytes in flight that one request holds."""
+    """One request's share of the bytes in flight."""
 
     __slots__ = ("_in_flight", "_reserved")
 
@@ -119,8 +121,8 @@ class KeyRegistry:
         return holder if holder is not None and holder.spec.is_valid_at(self._clock()) else None
 
     def authenticate(self, authorization: bytes | None, query: bytes) -> tuple[SourceKey | None, bool]:
-        """Returns the source key of a request, and whether it contains a key at all: the user of Basic authentication,
-        or `writeKey`.
+        """Returns the source key of a request, and whether the request contains any key. The key is the user name of
+        Basic authentication, or the query parameter `writeKey`.
         """
         if authorization:
             holder = self._by_header.get(authorization)
@@ -139,7 +141,9 @@ class KeyRegistry:
         return None, False
 
     def is_known_origin(self, origin: str) -> bool:
-        """Returns whether any source allows this origin, for responses before the key is read."""
+        """Returns whether any source allows this origin. Used for responses that are sent before the write key is
+        known.
+        """
         return ANY_ORIGIN in self._origins or origin.lower() in self._origins
 
 

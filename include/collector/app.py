@@ -35,7 +35,7 @@ class ServerState(Enum):
 
 
 class CollectorApp:
-    """Handles requests. Stalled bodies and excess connections do not affect other requests."""
+    """The ASGI application. Limits the time of bodies, so slow clients do not affect other requests."""
 
     def __init__(self, handler: RequestHandler, writer: DurableWriter, *, metrics: Metrics | None = None) -> None:
         self.state = ServerState.RUNNING
@@ -55,7 +55,7 @@ class CollectorApp:
         head = RequestHead(scope["method"], scope["path"], scope["query_string"], sent, host)
         try:
             response = await self._respond(head, receive)
-        except Exception:  # an internal error rejects one request, which the client retries
+        except Exception:  # an error rejects only this request, which the client retries
             log.exception("a request failed")
             response = reject("internal", self._new_id())
         if response is None:
@@ -77,7 +77,7 @@ class CollectorApp:
         request = _CompleteRequest(self, head, self._new_id(), reply)
         try:
             response = self._submit_complete(request, body)
-        except Exception:  # as above
+        except Exception:  # an error rejects only this request, which the client retries
             log.exception("a request failed")
             response = reject("internal", request.request_id)
         if response is not None:
@@ -108,7 +108,7 @@ class CollectorApp:
             events[accepted.source, "kept"] += accepted.malformed_count
 
     def _finalize(self, head: RequestHead, response: Response) -> Response:
-        """Counts the response and adds headers."""
+        """Counts the response in the metrics and adds CORS headers."""
         self.metrics.requests[response.status, response.code] += 1
         response = self._handler.with_cors(head, response)
         if self.state is not ServerState.RUNNING and not response.closes_connection:
@@ -129,7 +129,7 @@ class CollectorApp:
         return await self._handle_body(request, receive)
 
     async def _handle_body(self, request: AdmittedRequest, receive: Receive) -> Response | None:
-        """Reads a body and writes its events; its bytes count as in flight until then."""
+        """Reads a body and writes its events. Counts its bytes as in flight until the events are durable."""
         length = int(request.head.headers.get(b"content-length", b"0") or 0)
         reservation = ByteReservation(self._in_flight)
         try:
@@ -146,7 +146,7 @@ class CollectorApp:
             reservation.release()
 
     async def _write_events(self, accepted: AcceptedEvents, request_id: str) -> Response:
-        if not accepted.entries:  # all events were dropped
+        if not accepted.entries:  # redaction dropped all events
             return accepted.response
         future: asyncio.Future[WriteResult] = asyncio.get_running_loop().create_future()
         self._writer.submit(accepted.submission, partial(_resolve, future))
@@ -255,7 +255,7 @@ class CollectorApp:
 
 
 class _CompleteRequest:
-    """A request that arrived with its complete body, until it is responded to."""
+    """A request that arrived with its complete body; it lives until its response is sent."""
 
     __slots__ = ("_app", "_reply", "accepted", "head", "request_id", "reserved_bytes")
 

@@ -1,8 +1,8 @@
-"""Parses request bodies into events: text and value of each, regardless of malformed content between them.
+"""Parses request bodies into events. Malformed content becomes an event without a value and does not affect other
+events.
 
-A body is decompressed up to a limit and split with the scanner of the standard library, which returns where a value
-ends. So an event is passed on byte for byte, and a number of thirty digits is not changed. Malformed content becomes an
-event without a value and does not affect its neighbours.
+A body is decompressed up to a limit and split with the standard library's JSON scanner, which returns where a value
+ends. So the text of an event is passed on byte for byte, and a number of thirty digits is not changed.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class RequestBody:
 
 
 def inflate_body(body: bytes, encoding: bytes, *, max_bytes: int) -> bytes:
-    """Decompresses a body; of a damaged one, returns the content before the damage.
+    """Decompresses a body. Returns the content before the damage if the body is damaged.
 
     Never decompresses more than `max_bytes` plus one.
 
@@ -133,7 +133,9 @@ def _zstd(body: bytes, max_bytes: int) -> bytes:
 
 
 def decode_text(content: bytes) -> str:
-    """Decodes UTF-8; invalid bytes become escapes, which cannot be confused with an event's own."""
+    """Decodes UTF-8. Invalid bytes become hexadecimal backslash escapes, which JSON does not allow, so events cannot
+    contain them.
+    """
     return content.decode("utf-8", "backslashreplace").removeprefix(_BYTE_ORDER_MARK)
 
 
@@ -209,8 +211,8 @@ def parse_batch(text: str) -> RequestBody:
 
 
 class _ObjectReader:
-    """Yields the member names of a text's outermost object and where their values begin; the caller sets `at` to a
-    value's end.
+    """Yields name and value position of each member of a JSON object's text. The caller sets `at` to the end of each
+    value.
     """
 
     def __init__(self, text: str) -> None:
@@ -241,7 +243,7 @@ class _ObjectReader:
 
 
 class _ArrayReader:
-    """Reads the elements of an array that begins at `start`; `end` is its end, or where nothing more can be read."""
+    """Reads the elements of an array that begins at `start`. `end` is the end of the array, or of its readable part."""
 
     def __init__(self, text: str, start: int) -> None:
         self._text = text
@@ -257,7 +259,8 @@ class _ArrayReader:
             except _SCAN_ERRORS:
                 value, end = None, self._end_of_malformed(at)
             after = _skip_space(text, end)
-            # A complete object is not the start of another, so it is an event at the end of a truncated text too.
+            # A complete object is an event even at the end of a truncated text, because it cannot be the start of a
+            # longer one.
             if after < len(text) and not text.startswith((",", "]"), after):
                 value, end = None, self._end_of_malformed(end)
                 after = _skip_space(text, end)
@@ -300,8 +303,8 @@ class _BracketStack:
         self._counts[opener] += 1
 
     def close(self, opener: str) -> None:
-        """Closes the last bracket of this kind, including unclosed ones inside it; any bracket if there is none of this
-        kind.
+        """Closes the last open bracket of this kind and the brackets opened after it; the last one of any kind if there
+        is none.
         """
         while (newest := self._open.pop()) != opener and self._counts[opener]:
             self._counts[newest] -= 1
@@ -320,7 +323,7 @@ def _parse_event(text: str) -> SentEvent:
 
 
 def _skip_space(text: str, at: int) -> int:
-    """Returns the position after white space."""
+    """Returns the position after white space that begins at a position."""
     if at < len(text) and text[at] > " ":
         return at
     return _SPACE.match(text, at).end()  # type: ignore[union-attr]

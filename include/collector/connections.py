@@ -1,11 +1,11 @@
-"""Connections of the HTTP server: requests in one read need no task, and idle connections are closed.
+"""Connections of the HTTP server: handles requests that arrive in one read without a task, and closes idle connections.
 
 Most SDK requests arrive with head and body in one read. Such a request is passed to the application in the same call
-and answered when its events are durable, without a task and with one write. uvicorn handles everything else: bodies in
-chunks, pipelined requests, clients that do not read.
+and answered with one write when its events are durable. uvicorn handles all other requests: bodies in chunks, pipelined
+requests, clients that do not read.
 
-uvicorn's own connection limit responds without `Retry-After`, it waits indefinitely for the head of a first request,
-and it sets a keep-alive timer for every response.
+Replaces uvicorn's connection limit, which responds without `Retry-After`, and its timeouts: it waits without limit for
+the head of a first request, and sets a timer for every keep-alive response.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ CompleteRequestHandler = Callable[[RequestHead, bytes, Callable[[Response], None
 
 
 def decline_request(_head: RequestHead, _body: bytes, _reply: Callable[[Response], None]) -> bool:
-    """Leaves every request to uvicorn."""
+    """Returns False, so uvicorn handles every request."""
     return False
 
 
 class LimitedProtocol(HttpToolsProtocol):
-    """A connection that is rejected above a limit of connections.
+    """A connection of a server with a maximum number of connections.
 
     Attributes:
-        idle_since: when it was opened or last responded, in monotonic time, while no request is in progress.
+        idle_since: monotonic time of opening or of the last response; valid while no request is in progress.
     """
 
     max_connections: ClassVar[int] = 10_000
@@ -53,7 +53,7 @@ class LimitedProtocol(HttpToolsProtocol):
             transport.close()
 
     def data_received(self, data: bytes) -> None:
-        """Parses received data, and starts a request whose body is incomplete."""
+        """Parses received data. Passes a request with an incomplete body to uvicorn."""
         self._is_parsing = True
         super().data_received(data)
         self._is_parsing = False
@@ -71,7 +71,7 @@ class LimitedProtocol(HttpToolsProtocol):
             self._pending_request = None
 
     def on_response_complete(self) -> None:
-        """Continues with pipelined data. `close_idle` closes idle connections, so no timer is set."""
+        """Continues with pipelined data. Sets no keep-alive timer, because `close_idle` closes idle connections."""
         if self.pipeline or self.transport.is_closing():
             super().on_response_complete()
             return
@@ -80,13 +80,13 @@ class LimitedProtocol(HttpToolsProtocol):
         self.idle_since = time.monotonic()
 
     def is_idle_since(self, moment: float) -> bool:
-        """Returns whether no request has been in progress since then."""
+        """Returns whether the connection has been idle since a monotonic time."""
         cycle: RequestResponseCycle | None = self.cycle
         return (cycle is None or cycle.response_complete) and self.idle_since < moment
 
     @property
     def is_new(self) -> bool:
-        """Whether it has never received a complete request head."""
+        """Returns whether the connection has never received a complete request head."""
         cycle: RequestResponseCycle | None = self.cycle
         return cycle is None
 
@@ -102,7 +102,7 @@ class LimitedProtocol(HttpToolsProtocol):
             super()._start_asgi_task(*pending)
 
     def _respond(self, cycle: RequestResponseCycle, response: Response) -> None:
-        """Writes a response in one piece, unless the client disconnected."""
+        """Writes a complete response at once, unless the client disconnected."""
         if cycle.disconnected or cycle.response_complete:
             return
         data = response.prepared_bytes if cycle.keep_alive else b""
@@ -121,7 +121,8 @@ def _noop() -> None:
 def close_idle(connections: Iterable[Any], *, now: float, head_seconds: float) -> int:
     """Closes idle connections; returns their number.
 
-    New connections without a request head have `head_seconds`, all others `KEEP_ALIVE_SECONDS`.
+    A new connection may wait `head_seconds` for its first request head, other connections `KEEP_ALIVE_SECONDS` for the
+    next request.
     """
     idle = [
         item

@@ -50,7 +50,7 @@ class Cursor(Protocol):
 
     @property
     def scanned_seq(self) -> int:
-        """All events up to this number were read, or belong to other sources."""
+        """The event number up to which the spool was read. Events of other sources were skipped."""
 
 
 class ObjectSink(Protocol):
@@ -62,7 +62,7 @@ class ObjectSink(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CloseThresholds:
-    """When an object is closed: its size in bytes of JSON, or the time since its first event."""
+    """When a landing object is closed: at this many bytes of JSON, or this long after its first event."""
 
     bytes: int = 8 << 20
     seconds: float = 60.0
@@ -105,12 +105,12 @@ class Delivery:
 
     @property
     def has_pending(self) -> bool:
-        """Whether events of this source were read and are not delivered."""
+        """Whether events were read from the spool but not delivered yet."""
         raise NotImplementedError
 
     @property
     def waiting_bytes(self) -> int:
-        """Bytes of undelivered events: those that were read, and all unread ones after the cursor."""
+        """Bytes of undelivered events, read or unread. Includes unread events of other sources."""
         return self._pending_bytes + self._cursor.unread_bytes()
 
     def step(self, *, flush: bool = False) -> bool:
@@ -135,7 +135,7 @@ class Delivery:
         """Closes the sink."""
 
     def _attempt(self, action: Callable[[], None]) -> bool:
-        """Runs an action once; returns False if it failed, after a wait that grows with consecutive failures."""
+        """Runs an action once; returns False if it failed. After a failure waits longer with each consecutive one."""
         try:
             action()
         except Exception as error:

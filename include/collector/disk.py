@@ -1,4 +1,4 @@
-"""The disk of a spool, in few calls; tests replace it to lose unsynced writes."""
+"""The file operations of a spool. Tests replace them to lose unsynced writes."""
 
 from __future__ import annotations
 
@@ -13,11 +13,13 @@ class SegmentFile(Protocol):
     """A file that one thread appends to."""
 
     def write(self, data: memoryview) -> int:
-        """Appends some of the data; returns the number of bytes."""
+        """Appends part or all of the data; returns the number of appended bytes."""
         ...
 
     def sync(self) -> None:
-        """Makes written data durable. After a failure the state is unknown, so it is never retried."""
+        """Makes written data durable. Never retried after a failure, because the kernel may have dropped the unsynced
+        data.
+        """
         ...
 
     def truncate(self, size: int) -> None:
@@ -50,7 +52,7 @@ class Disk(Protocol):
 
 
 class LocalFile:
-    """A local file."""
+    """A segment file in a local file system."""
 
     def __init__(self, path: Path) -> None:
         self._descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
@@ -70,7 +72,7 @@ class LocalFile:
 
 
 class LocalDisk:
-    """The local disk."""
+    """File operations in a local file system."""
 
     def create(self, path: Path) -> SegmentFile:
         return LocalFile(path)

@@ -24,7 +24,7 @@ from collector.spool_cursor import DurablePosition, RangeLister, SpoolCursor, li
 from collector.spool_folder import SpoolFolder, file_size, sync_folder
 
 log = logging.getLogger(__name__)
-#: The progress key of sealed frames, which no source can have.
+#: The key under which the progress of sealed frames is stored; not a valid source name.
 VAULT_SOURCE = "_vault"
 _VAULT_CLOSE_SECONDS = 30.0
 _IDLE_SECONDS = 0.1
@@ -231,7 +231,7 @@ class Drain:
         )
 
     def _record_unclaimed(self, seq: int, number: int) -> None:
-        """Records the first event of an undeclared source."""
+        """Records the first event of an undeclared source, so that its segment is kept."""
         if number not in self._source_numbers and number not in self._unclaimed:
             name = self._folder.source_name(number) or f"number {number}"
             self._unclaimed[number] = seq

@@ -1,7 +1,6 @@
-"""The collector as an AWS Lambda behind API Gateway: the same request handler without a spool. Responds after the sink
-has the events.
+"""Runs the collector as an AWS Lambda behind API Gateway, without a spool: it responds after the sink has the events.
 
-Its entry point is `deltaworks.operations.collector_lambda.handle`, which opens sinks and keys. REST APIs send events in
+The entry point is `deltaworks.operations.collector_lambda.handle`, which opens sinks and keys. REST APIs send events in
 format 1.0, HTTP APIs and function URLs in format 2.0; both encode binary bodies in Base64.
 """
 
@@ -38,9 +37,9 @@ _WAIT_SECONDS = 0.2
 class Gateway:
     """Handles requests of API Gateway. Not thread-safe, like a Lambda instance.
 
-    A request that was not answered is sent again, so its events may be duplicated. Events carry ids, by which gold
-    deduplicates. Event numbers have gaps, because an instance may end at any time, so lost events are not detected by
-    number.
+    A client retries an unanswered request, which may duplicate events; gold deduplicates them by their ids. Event
+    numbers have gaps, because an instance may end at any time. So lost events cannot be detected by number, unlike with
+    a spool.
 
     Args:
         redactions: redaction of each source with personal data.
@@ -123,7 +122,7 @@ class Gateway:
         return SpooledEvent(seq, (b"%d" % seq).join(parts))
 
     def _store_sealed(self, sealed: Entry) -> bool:
-        """Stores a request's sealed frame in the vault; returns whether that succeeded."""
+        """Stores a request's sealed frame (encrypted personal data) in the vault; returns whether that succeeded."""
         seq = next(self._seq)
         frame = SpooledEvent(seq, b"".join(sealed.parts))
         return self._send_with_retries(VAULT_SOURCE, [frame], self._put_sealed)
@@ -136,7 +135,7 @@ class Gateway:
     def _send_with_retries(
         self, source: str, events: Sequence[SpooledEvent], send: Callable[[str, Sequence[SpooledEvent]], None]
     ) -> bool:
-        """Returns whether all events were delivered."""
+        """Sends events with a limited number of attempts; returns whether all were delivered."""
         for attempt in range(_MAX_ATTEMPTS):
             if attempt:
                 self._sleep(_WAIT_SECONDS * 2**attempt)
@@ -173,7 +172,7 @@ class Gateway:
 
 
 def parse_head(event: Mapping[str, Any]) -> RequestHead:
-    """Parses the request head of either event format."""
+    """Parses the request head from an API Gateway event of format 1.0 or 2.0."""
     context = event.get("requestContext") or {}
     headers = {
         str(name).lower().encode("latin-1", "replace"): str(value).encode("latin-1", "replace")
@@ -191,7 +190,7 @@ def parse_head(event: Mapping[str, Any]) -> RequestHead:
 
 
 def decode_body(event: Mapping[str, Any]) -> bytes:
-    """Returns the body as the client sent it."""
+    """Returns the request body as the client sent it, decoded from Base64 if necessary."""
     body = event.get("body") or ""
     if not event.get("isBase64Encoded"):
         return str(body).encode("utf-8", "surrogatepass")

@@ -16,7 +16,8 @@ _TOKEN = re.compile(r'"[^"\\]*+(?:\\.[^"\\]*+)*+"|[{}\[\],:]', re.DOTALL)
 
 
 def dump_json(value: Any) -> str:
-    """Serializes a value as JSON; in ASCII if it contains half a surrogate pair or a number beyond 64 bits."""
+    """Serializes a value as JSON. Uses ASCII escapes if it contains half a surrogate pair or a number beyond 64
+    bits."""
     try:
         return orjson.dumps(value).decode()
     except TypeError:

@@ -12,10 +12,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Final
 
-#: Seconds of a sync, from a fast SSD to a failing disk.
+#: Bounds for the duration of a sync in seconds, from a fast SSD to a failing disk.
 SYNC_BUCKETS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0)
 GROUP_BUCKETS: Final = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000)
-#: Seconds of a sink call, from a nearby stream to a call that exhausts its retries.
+#: Bounds for the duration of a sink call in seconds, from a nearby stream to a call that exhausts its retries.
 SINK_BUCKETS: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 
 
@@ -67,7 +67,7 @@ class SinkMetrics:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SinkSnapshot:
-    """The metrics of a source's sink, and the bytes that wait for it."""
+    """Metrics of one source's sink, and the number of bytes not delivered to it yet."""
 
     metrics: SinkMetrics
     waiting_bytes: int

@@ -1,7 +1,7 @@
-"""Packs events into objects in the layout of Firehose: JSON lines, gzip, without a timestamp.
+"""Packs events into landing objects like Firehose: JSON lines, gzip, without a timestamp in the gzip header.
 
 The same events give the same lines, so a retry after a crash puts the same object. Compressed bytes do not identify an
-object, because zlib versions differ.
+object, because they differ between zlib versions.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ GZIP_LEVEL = 1
 
 @dataclass(frozen=True, slots=True)
 class SpooledEvent:
-    """One spooled event: its number and its JSON, without a line end."""
+    """An event from the spool: its number, and its JSON without a line break."""
 
     seq: int
     payload: bytes
@@ -58,7 +58,7 @@ def plan_object(prefix: str, *, collector: str, first: int, last: int, created_a
 
 
 def with_checksum_key(plan: ObjectPlan, crc: int) -> ObjectPlan:
-    """Returns the plan with the checksum in the key, for a key that holds another object."""
+    """Returns the plan with a checksum in its key, for a key that already holds another object."""
     return plan.model_copy(update={"key": plan.key.removesuffix(".json.gz") + f"-{crc:08x}.json.gz"})
 
 

@@ -1,7 +1,8 @@
-"""Recovers a spool after a process ended: truncates unacknowledged writes, repairs damage, and continues the numbering.
+"""Recovers a spool after its process ended: truncates unacknowledged writes, repairs damage, and continues the
+numbering.
 
-A crash may leave the last group incomplete. It was not acknowledged, so it is truncated. Any other unreadable content
-is damage: the events around it are kept, and the original file stays as `.damaged`.
+A crash may leave the last group of writes incomplete. It was not acknowledged, so it is truncated. Any other unreadable
+content is damage: readable events around it are kept, and the original file is renamed to `.damaged`.
 """
 
 from __future__ import annotations
@@ -102,7 +103,7 @@ class _SegmentRepair:
         return RecoveredSpool(next_seq, size - valid_end, ())
 
     def _read_frames(self, segment: Segment) -> tuple[list[Frame], list[UnreadableBytes]]:
-        """Returns frames without payloads, and the unreadable ranges between them."""
+        """Returns the valid frames without payloads, and the unreadable byte ranges between them."""
         frames, unreadable = [], []
         for item in segment.scan():
             if isinstance(item, UnreadableBytes):
@@ -114,7 +115,10 @@ class _SegmentRepair:
         return frames, unreadable
 
     def _find_damages(self, frames: list[Frame], unreadable: list[UnreadableBytes]) -> list[Damage]:
-        """Returns the missing event numbers. Unreadable bytes between consecutive numbers contained no event."""
+        """Returns the damages with the event numbers that they contained.
+
+        Unreadable bytes at the end of a segment are no damage if no number is missing.
+        """
         damages = []
         events = [frame for frame in frames if frame.kind == FrameKind.EVENT]
         for gap in unreadable:
@@ -127,8 +131,9 @@ class _SegmentRepair:
         return damages
 
     def _replace_damaged(self, frames: list[Frame], collector: bytes) -> None:
-        """Replaces the damaged file by one with its valid frames and keeps the original; the segment's name always
-        refers to a file.
+        """Replaces the damaged file by one with its valid frames, and keeps the original.
+
+        The segment's name refers to a complete file at any time, also after a crash.
         """
         damaged = self._path.with_name(self._path.name + DAMAGED_SUFFIX)
         repaired = self._path.with_name(self._path.name + _REPAIRED_SUFFIX)
@@ -157,7 +162,7 @@ def _truncate(path: Path, size: int) -> None:
 
 
 def _next_seq_from_progress(folder: Path) -> int:
-    """Returns the number after the last delivered or planned event, because delivered segments are deleted."""
+    """Returns the number after the last delivered or planned event; the events themselves may be deleted already."""
     file = folder / "progress.json"
     if not file.exists():
         return 1
@@ -172,7 +177,7 @@ def _next_seq_from_progress(folder: Path) -> int:
 
 
 def _max_seq(value: Any) -> int:
-    """Returns the largest event number at any depth."""
+    """Returns the largest event number anywhere in nested progress data."""
     if isinstance(value, list):
         return max(map(_max_seq, value), default=0)
     if not isinstance(value, dict):

@@ -19,7 +19,7 @@ from deltaworks.privacy.envelope_encryption import SealedFrame, SealedKind, Seal
 from deltaworks.privacy.redactor import RedactionOutcome, RedactionResult, Redactor
 from deltaworks.privacy.suppression import Suppression
 
-#: Maximum number of bytes sealed of one unreadable body; of the rest only the digest is stored.
+#: Maximum number of bytes of an unreadable body that are sealed. A longer body is cut, and identified by its digest.
 _MAX_SEALED_BODY_BYTES: Final = 65_536
 
 
@@ -40,12 +40,12 @@ class SourceRedactor:
         return RequestRedactor(self._walker, self._sealer, received_ms, self.counts)
 
     def suppress(self, suppression: Suppression) -> None:
-        """Drops events of the people in the suppression list from now on."""
+        """Replaces the suppression list. Later events of people in the list are dropped."""
         self._walker.set_suppression(suppression)
 
 
 class RequestRedactor:
-    """The redaction of one request."""
+    """Redacts the events of one request and collects their personal data for the vault."""
 
     def __init__(self, walker: Redactor, sealer: Sealer, received_ms: int, counts: Counter[str]) -> None:
         self._walker = walker
@@ -55,12 +55,12 @@ class RequestRedactor:
         self._unreadable: list[bytes] = []
 
     def redact(self, event: dict[str, Any]) -> dict[str, Any] | None:
-        """Redacts the event in place and returns it; None for an event that must not be stored, which is counted."""
+        """Redacts the event in place and returns it. Returns None, and counts the event, if it must not be stored."""
         outcome = self._walker.redact(event, at_ms=self._received_ms, result=self._stripped)
         return event if outcome is RedactionOutcome.KEPT else None
 
     def record_unreadable(self, text: str) -> None:
-        """Records text that cannot be parsed and therefore not be redacted."""
+        """Records text that cannot be parsed, and so cannot be redacted. Only its sealed copy is stored."""
         self._stripped.counts["unreadable"] += 1
         self._unreadable.append(text.encode("utf-8", "surrogatepass"))
 
@@ -85,7 +85,7 @@ class RequestRedactor:
 
 
 def encode_vault_file(lines: Iterable[tuple[int, bytes]]) -> bytes:
-    """Encodes spool payloads, by their numbers, as a sealed file."""
+    """Encodes payloads of sealed frames, with their event numbers, as a sealed file."""
     return encode_sealed_file(
         SealedFrame(seq, kind, base64.b64decode(payload))
         for seq, line in lines

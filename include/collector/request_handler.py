@@ -36,7 +36,7 @@ log = logging.getLogger(__name__)
 
 _BATCH_PATHS = ("batch", "b", "import")
 _SINGLE_PATHS = ("track", "identify", "page", "screen", "group", "alias", "t", "i", "p", "s", "g", "a")
-#: The body form of each path.
+#: The body format of each path.
 BODY_FORMS: Mapping[str, str] = {
     **{f"/v1/{name}": "batch" for name in _BATCH_PATHS},
     "/beacon/v1/batch": "batch",
@@ -77,7 +77,7 @@ class AcceptedEvents(NamedTuple):
 
     @property
     def submission(self) -> list[Entry]:
-        """All entries to write. The sealed frame comes first; it has the number of the next event."""
+        """All entries to write: the sealed frame, if any, then the events."""
         return self.entries if self.sealed is None else [self.sealed, *self.entries]
 
 
@@ -242,8 +242,8 @@ def new_request_id() -> str:
 def request_ids() -> Callable[[], str]:
     """Returns a generator function of request ids, without a system call per id.
 
-    Ids look like those of `new_request_id`. A process that may be cloned while it runs, such as a Lambda, must use that
-    function.
+    The ids look like those of `new_request_id`. Use `new_request_id` in a process that may be cloned while it runs,
+    such as a Lambda, because clones would generate the same ids.
     """
     start, numbers = os.urandom(6).hex(), count(int.from_bytes(os.urandom(4)))
     return lambda: f"{start}{next(numbers):012x}"

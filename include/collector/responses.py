@@ -100,8 +100,8 @@ def success(count: int, verdicts: Mapping[int, str], *, malformed_count: int | N
     """Returns the response for durable events.
 
     Args:
-        verdicts: verdicts of events that were not accepted normally, by index.
-        malformed_count: how many of these could not be parsed and go to quarantine; all of them by default.
+        verdicts: by event index, why an event was not accepted as sent: malformed, or must not be stored.
+        malformed_count: number of malformed events, which go to quarantine; by default the number of verdicts.
     """
     if not verdicts:
         return _all_accepted(count)
@@ -124,7 +124,7 @@ def encode_response(response: Response, *, closes_connection: bool = False) -> b
     """Returns the complete HTTP/1.1 response to a request with a body.
 
     Args:
-        closes_connection: close the connection, regardless of the headers.
+        closes_connection: adds `Connection: close`, regardless of the response's headers.
     """
     headers = (
         [*response.headers, CLOSE_HEADER] if closes_connection and not response.closes_connection else response.headers

@@ -65,7 +65,7 @@ class SegmentHeader:
 
     @classmethod
     def decode(cls, data: bytes) -> SegmentHeader | None:
-        """Parses a header; None if the bytes are invalid or of another version."""
+        """Parses a header; returns None if the bytes are invalid or of another version."""
         if len(data) < HEADER_BYTES:
             return None
         magic, version, _, collector, first_seq, created_ms = _FIXED.unpack_from(data)

@@ -29,7 +29,7 @@ MAX_GROUP_BYTES: Final = 4 << 20
 #: Consecutive failed syncs that end the process.
 MAX_FAILURES: Final = 2
 _NO_SPACE: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
-#: Fill ratio from which the process reports not ready; at 1 all requests are rejected.
+#: Fill ratio from which the process is not ready. At 1 all requests are rejected.
 NEARLY_FULL_RATIO: Final = 0.9
 
 
@@ -230,7 +230,7 @@ class Spool:
             self._close_segment()
 
     def _get_segment(self) -> _OpenSegment:
-        """Returns the open segment, or creates one, whose name is durable before its events are acknowledged."""
+        """Returns the open segment, or creates one. A new segment's name is durable on return."""
         if self._segment is not None:
             return self._segment
         path = self._folder.path / segment_name(self._next_seq)

@@ -106,7 +106,7 @@ class SpoolCursor:
         self.scanned_seq = max(self.scanned_seq, last)
 
     def unread_bytes(self) -> int:
-        """Returns the number of bytes after the cursor, of all sources. Thread-safe."""
+        """Returns the number of unread bytes, including events of other sources. Thread-safe."""
         path, offset, unread = self._path, self._offset, 0
         for byte_range in self._list_ranges():
             if (path is not None and byte_range.path < path) or byte_range.before_seq <= self.scanned_seq + 1:
@@ -125,7 +125,9 @@ class SpoolCursor:
                 yield event
 
     def _items(self) -> Iterator[tuple[SpooledEvent | None, int, int]]:
-        """Yields from the cursor on: the event, or None for another source; its number; the offset after it."""
+        """Yields event, number and end offset of each item after the cursor. The event is None if it belongs to another
+        source.
+        """
         byte_ranges = self._list_ranges()
         for byte_range in byte_ranges:
             if self._path is not None and byte_range.path < self._path:

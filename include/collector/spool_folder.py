@@ -1,11 +1,9 @@
-"""The folder of a spool: its lock, the collector's id, the numbers of its sources, its segments.
+"""The folder of a spool: its lock, the collector's id, the numbers of its sources, and its segments.
 
 ```
-LOCK          held by the one process that writes and drains here
-id            16 random bytes, created once: the collector, in segments and, as hex, in `_collector.collector`
-sources.json  source names by number, append-only: frames contain the number
-seg-*.wal     segments
-progress.json delivery progress (`collector.drain`)
+LOCK          locked by the one process that writes and drains the folder id            16 random bytes, created once:
+the collector, in segments and, as hex, in `_collector.collector` sources.json  source names by number, append-only:
+frames contain the number seg-*.wal     segments progress.json delivery progress (`collector.drain`)
 ```
 """
 
@@ -89,11 +87,11 @@ class SpoolFolder:
         return self._sources[number] if number < len(self._sources) else None
 
     def segments(self) -> list[Path]:
-        """Returns its segments, oldest first, without damaged ones that were replaced."""
+        """Returns the segments, oldest first, without damaged ones that were replaced."""
         return sorted(path for path in self.path.iterdir() if parse_segment_name(path.name) is not None)
 
     def size_bytes(self) -> int:
-        """Returns the size of its segments, including damaged ones."""
+        """Returns the total size of the segments, including damaged ones."""
         names = (path for path in self.path.iterdir() if path.name.startswith("seg-"))
         return sum(file_size(path) for path in names)
 

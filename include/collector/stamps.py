@@ -1,7 +1,7 @@
-"""Adds the stamp `_collector` to the text of each event, with time, id, source and request origin.
+"""Adds the member `_collector` (the stamp) to the text of each event: time, id, source and request origin.
 
-The rest of the event is unchanged. Its number is assigned when it is written, so an event consists of text parts
-between which the number is inserted.
+The rest of the event is unchanged. An event's number is assigned when it is written, so an event is returned as two
+text parts, and the writer inserts the number between them.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ STAMP_FIELD: Final = "_collector"
 
 
 class RequestRedaction(Protocol):
-    """Redacts the events of one request before they are stored anywhere."""
+    """The redaction of one request's events, before they are stored."""
 
     def redact(self, event: dict[str, Any]) -> dict[str, Any] | None:
         """Returns the redacted event; None if it must not be stored."""
@@ -71,10 +71,11 @@ class RequestOrigin(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class StampRules:
-    """Thresholds for clock skew and late events, and the layout of events.
+    """Thresholds for clock skew and late events in milliseconds, and the layout of events.
 
-    `wrap_api_gateway`: an event is the `body` text of an API Gateway request. `add_event_time`: it also has the time as
-        `eventTime`.
+    `wrap_api_gateway` puts an event into the `body` of an API Gateway request. `add_event_time` adds the time of
+        receipt as
+    `eventTime`.
     """
 
     skew_ms: int
@@ -87,10 +88,13 @@ class StampRules:
 def stamp_events(
     body: RequestBody, arrival: RequestOrigin, rules: StampRules, redaction: RequestRedaction | None = None
 ) -> list[tuple[bytes, ...] | None]:
-    """Returns the stamped events of a request: each as text parts between which the event's number is inserted.
+    """Returns the events of a request with their stamp, each as text parts between which the event's number is
+    inserted.
+
+    An event is None if redaction finds that it must not be stored.
 
     Args:
-        redaction: redacts events first; None for events that must not be stored.
+        redaction: redacts each event before it is stamped.
     """
     times = [_event_time(event.value) for event in body.events]
     sent_ms = epoch_ms(body.sent_at)
@@ -101,10 +105,10 @@ def stamp_events(
 
 
 def _clock_skew(sent_ms: int | None, times: list[int | None], received_ms: int, threshold_ms: int) -> int | None:
-    """Returns the clock skew of the sender; None if there is none or it is unknown.
+    """Returns the clock skew of the sender in milliseconds; None if it is below the threshold or unknown.
 
-    Below the threshold the difference is the request's duration, and correcting it would reorder a device's events. A
-    send time before the latest event belongs to an earlier attempt.
+    A smaller difference is the request's duration, and correcting it would reorder a device's events. A send time
+    before the latest event belongs to an earlier attempt.
     """
     if sent_ms is None or abs(received_ms - sent_ms) <= threshold_ms:
         return None
@@ -113,7 +117,8 @@ def _clock_skew(sent_ms: int | None, times: list[int | None], received_ms: int, 
 
 
 def _shared_members(sent_ms: int | None, skew: int | None, arrival: RequestOrigin) -> tuple[str, str]:
-    """Returns the stamp members that a request's events share: before and after their time."""
+    """Returns the parts of the stamp that all events of a request share: those before and those after the
+    event's time."""
     before_time = f'"received_at":"{iso(arrival.received_ms)}"'
     if sent_ms is not None:
         before_time += f',"sent_at":"{iso(sent_ms)}","skew_ms":{arrival.received_ms - sent_ms}'
@@ -125,7 +130,7 @@ def _shared_members(sent_ms: int | None, skew: int | None, arrival: RequestOrigi
 
 @dataclass(slots=True)
 class _StampWriter:
-    """Writes the events of one request."""
+    """Adds stamps to the events of one request."""
 
     _sent: RequestBody
     _arrival: RequestOrigin
@@ -150,14 +155,14 @@ class _StampWriter:
         return _STAMP_START_BYTES, rest.encode()
 
     def _redact(self, value: dict[str, Any], redaction: RequestRedaction) -> SentEvent | None:
-        """Returns the redacted event; the stamp is computed from it, so it contains no removed value."""
+        """Returns the redacted event. The stamp is computed from it, so it contains no removed value."""
         if self._sent.context is not None and "context" not in value:
             value = {**value, "context": json.loads(self._sent.context)}
         redacted = redaction.redact(value)
         return None if redacted is None else SentEvent(dump_json(redacted), redacted)
 
     def _stamp(self, event: SentEvent, time: int | None) -> str:
-        """Returns the stamp from after the event number to its closing brace."""
+        """Returns the rest of the stamp: from after the event number to its closing brace."""
         origin, name = _event_id(event, time, self._arrival.key)
         event_ms = self._arrival.received_ms if time is None else time + self._skew
         flags = self._flags(event_ms, skewed=self._skew != 0 and time is not None)
@@ -183,7 +188,7 @@ class _StampWriter:
         return ',"flags":["' + '","'.join(flags) + '"]' if flags else ""
 
     def _event_members(self, text: str, value: dict[str, Any]) -> str:
-        """Returns the event's members after the stamp, to the end of the object."""
+        """Returns the event's own members, which follow the stamp, up to the closing brace."""
         if STAMP_FIELD in value:
             text = remove_member(text, STAMP_FIELD)
         added = ""
@@ -197,10 +202,10 @@ class _StampWriter:
         return f"{added},{members}}}" if members else f"{added}}}"
 
     def _unreadable_members(self, text: str) -> str:
-        """Returns the members for unreadable text; for redacted sources only its size and digest.
+        """Returns the members for unreadable text: the text itself; for redacted sources only its size and digest.
 
-        A comma without a member follows, so no parser accepts it as an event and the lake quarantines it. Brackets are
-        balanced, so its neighbours are not affected.
+        The caller adds a trailing comma, so that no parser accepts the result as an event and the lake quarantines it.
+        Brackets are balanced, so neighbouring events are not affected.
         """
         if self._redaction is None:
             return f'"raw":{dump_json(text)}'
@@ -220,7 +225,7 @@ _MALFORMED_MEMBER = '"kept":"malformed"'
 
 
 def _event_id(event: SentEvent, time: int | None, key: bytes) -> tuple[str, str]:
-    """Returns the origin of an event's id, and the id as JSON."""
+    """Returns where an event's id comes from (`client`, `digest` or `random`), and the id as JSON."""
     body = event.value or {}
     for field in _ID_FIELDS:
         value = body.get(field)
@@ -271,5 +276,5 @@ def _iso_second(epoch_seconds: int) -> str:
 
 @lru_cache(maxsize=4096)
 def is_bot(user_agent: bytes) -> bool:
-    """Returns whether the user agent identifies a program; such events are flagged and kept."""
+    """Returns whether a user agent identifies a program. Events of bots are stored with the flag `bot`."""
     return _BOT_USER_AGENT.search(user_agent) is not None

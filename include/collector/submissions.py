@@ -30,14 +30,14 @@ OnWritten = Callable[[WriteResult], None]
 
 
 class Submission(NamedTuple):
-    """The entries of one request, and its callback."""
+    """The entries of one request, and the callback for their result."""
 
     entries: Sequence[Entry]
     on_written: OnWritten
 
     @property
     def size_bytes(self) -> int:
-        """Their size without frame headers."""
+        """The size of all entries, without frame headers."""
         return sum(len(part) for entry in self.entries for part in entry.parts)
 
 
@@ -52,8 +52,10 @@ def call_directly(results: list[tuple[OnWritten, WriteResult]]) -> None:
 
 
 def encode_group(group: Sequence[Submission], next_seq: int) -> tuple[bytes, list[int], int]:
-    """Encodes the frames of a group from event `next_seq` on; returns them, each request's first event number, and the
-    next number.
+    """Encodes the frames of a group, whose first event has the number `next_seq`.
+
+    Returns:
+        The frames, the first event number of each request, and the next number.
     """
     frames: list[bytes] = []
     first_seqs: list[int] = []
@@ -67,7 +69,7 @@ def encode_group(group: Sequence[Submission], next_seq: int) -> tuple[bytes, lis
 
 
 class DurableWriter(Protocol):
-    """Makes events durable: the spool, or a sink itself."""
+    """A writer that makes events durable: a spool, or a sink."""
 
     def submit(self, entries: list[Entry], on_written: OnWritten) -> None:
         """Writes entries durably and calls `on_written` with the result."""
@@ -76,7 +78,7 @@ class DurableWriter(Protocol):
         """Returns why requests are rejected now; None if they are accepted."""
 
     def fill_ratio(self) -> float:
-        """Returns how full it is, from 0 to 1."""
+        """Returns how full the storage is, from 0 to 1."""
 
 
 class _GroupWriter(Protocol):
@@ -89,14 +91,13 @@ class _GroupWriter(Protocol):
         """Returns why requests are rejected now; None if they are accepted."""
 
     def fill_ratio(self) -> float:
-        """Returns how full it is, from 0 to 1."""
+        """Returns how full the storage is, from 0 to 1."""
 
 
 class BatchingWriter:
-    """Submits all requests of one event loop iteration to the spool together.
+    """Submits all requests of one event loop iteration to the spool together. Used only in the event loop's thread.
 
-    Otherwise the first request would wake the spool's thread, which would sync it alone. Used by the event loop's
-    thread.
+    If each request was submitted alone, the first one would wake the spool's thread, which would sync it alone.
     """
 
     def __init__(self, spool: _GroupWriter, loop: asyncio.AbstractEventLoop) -> None:

@@ -22,7 +22,7 @@ class DeadLetter:
 
 
 class SinkBusyError(Exception):
-    """The sink did not accept all events. `remaining` must be sent again; all others are delivered."""
+    """The sink did not accept all events. `remaining` must be sent again; the other events are delivered."""
 
     def __init__(self, reason: str, *, remaining: Sequence[SpooledEvent]) -> None:
         super().__init__(reason)

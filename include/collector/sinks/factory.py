@@ -62,7 +62,7 @@ def _open_destination(
 
 
 def _pipeline_setting(name: str, source: CollectorSourceSpec, catalog: Catalog, key: str) -> str:
-    """Returns a setting of the source of a collector source's pipeline."""
+    """Returns a setting from the source section of the pipeline that a collector source feeds."""
     setting = getattr(catalog.pipeline(source.pipeline).source, key, None)
     if isinstance(setting, str) and setting:
         return setting

@@ -19,9 +19,9 @@ _POLL_SECONDS = 0.2
 
 
 class KafkaSink:
-    """One topic. Not thread-safe.
+    """Sends events to one topic. Not thread-safe.
 
-    A producer never duplicates an event; after a crash, events without recorded progress are sent again.
+    A producer never duplicates an event. After a crash, events whose delivery was not recorded are sent again.
     """
 
     def __init__(

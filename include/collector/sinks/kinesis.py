@@ -26,7 +26,7 @@ _CONTINUATION_BIT, _PAYLOAD_MASK = 0x80, 0x7F
 
 
 class KinesisSink:
-    """One stream. Not thread-safe."""
+    """Puts events into one stream. Not thread-safe."""
 
     def __init__(
         self, writer: StreamWriter, *, aggregate_bytes: int = MAX_AGGREGATE_BYTES, keys: random.Random | None = None
@@ -93,7 +93,7 @@ def aggregate(payloads: Sequence[bytes], key: str) -> bytes:
     parts = [bytes([_KEY_TABLE]), varint(len(table)), table]
     for payload in payloads:
         length = varint(len(payload))
-        # The index of the only key, 0, then the data.
+        # Each record has the index of its key, always 0, and the data.
         inner = 2 + 1 + len(length) + len(payload)
         parts += [bytes([_RECORDS]), varint(inner), bytes([_KEY_INDEX, 0, _DATA]), length, payload]
     message = b"".join(parts)

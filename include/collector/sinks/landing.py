@@ -19,7 +19,7 @@ class KeyConflictError(Exception):
 
 
 class LandingSink:
-    """A landing bucket. Thread-safe, as its client is."""
+    """Puts objects into a landing bucket. Thread-safe if its client is."""
 
     def __init__(self, client: Any, bucket: str) -> None:
         self._client = client
