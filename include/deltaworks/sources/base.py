@@ -1,7 +1,7 @@
-"""The interface of a source: a streaming DataFrame, the content of each batch, and the backlog of the query.
+"""The interface of a source: a streaming DataFrame, the content of each batch, and the query's backlog.
 
-The driver lists objects and tasks open them. Records of a stream are read in tasks only. Parsing, commits and the
-ledger are the same for all sources.
+For objects, the driver lists them and tasks open them. Records of a stream are read in tasks only. Parsing, commits and
+the ledger are the same for all sources.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ PayloadOpener = Callable[[Any], Payload]
 PayloadReader = Callable[[Iterable[pa.RecordBatch]], Iterable[Record]]
 #: Maximum number of lost ranges named in the ledger.
 MAX_LOST_RANGE_EXAMPLES = 5
-#: Minimum input per task if there are several. With less input, a task opens more files than it reads events.
+#: Minimum input per task if there are several tasks. With less input, a task opens more files than it reads events.
 MIN_BYTES_PER_TASK: Final = 4 << 20
 #: Estimated cost of opening an object, as bytes read in the same time.
 OPEN_COST_BYTES: Final = 128 << 10
@@ -52,14 +52,16 @@ _OUTPUT_SCHEMA = "output binary"
 
 
 class Slice(Protocol):
-    """The input of one batch."""
+    """The input of one batch: objects, or records of a stream."""
 
     @property
     def metadata(self) -> dict[str, Any]:
-        """Facts for the prepared batch and the ledger. Complete after a pass over the slice."""
+        """Statistics of the input, as plain JSON values for the prepared batch and the ledger. Complete once the slice
+        was read.
+        """
 
     def is_empty(self) -> bool:
-        """Returns whether the slice has no input, as far as that is known without reading it."""
+        """Returns whether the slice is known to have no input. Reads nothing, so False is not certain."""
 
     def read(self, spark: SparkSession, task: Task, *, tasks: int) -> list[TaskOutput]:
         """Runs `task` over all payloads in at most `tasks` tasks; returns the outputs in task order.
@@ -70,8 +72,8 @@ class Slice(Protocol):
     def read_isolated(
         self, spark: SparkSession, task: Task, *, tasks: int, isolation: CrashIsolation
     ) -> list[TaskOutput]:
-        """Reads the slice after workers crashed: isolates and quarantines the payloads that crash workers, and reads
-        the rest.
+        """Reads the slice after workers crashed on it: quarantines the payloads that crash workers, and reads the
+        others.
 
         Raises:
             Exception: any failure other than a worker crash.
@@ -79,22 +81,24 @@ class Slice(Protocol):
 
 
 class Source(Protocol):
-    """The source of one pipeline. Used only by the driver of its stream."""
+    """The source of one pipeline. Used only by the driver of the pipeline's stream."""
 
     def frame(self, spark: SparkSession, *, start: dict[str, Any] | None) -> DataFrame:
-        """Returns the streaming DataFrame that begins after the offset `start`, or as declared if `start` is None.
+        """Returns the streaming DataFrame, which begins after the offset `start`, or as the spec declares if `start` is
+        None.
 
         `start` is an offset that Spark wrote for a query of this source.
         """
 
     def slice_of(self, batch: DataFrame, *, batch_id: int, offsets: Callable[[], OffsetRange]) -> Slice:
         """Returns the input of a batch. `batch_id` is the pipeline's batch number, not Spark's; `offsets` reads the
-        offsets between which the batch lies.
+        batch's start and end offset.
         """
 
     def backlog(self, progress: Mapping[str, Any] | None) -> dict[str, Any]:
-        """Returns the heartbeat fields for the query's backlog. `progress` is the last progress of this source, None
-        before the first.
+        """Returns the heartbeat fields that describe the unread input.
+
+        `progress` is this source's part of the query's last progress; None before the first.
         """
 
 
@@ -142,7 +146,7 @@ class ObjectSlice:
 
 
 class ReadRanges(Protocol):
-    """Tracks the ranges of the stream that a task reads. One instance per task."""
+    """Records which ranges of a stream a task reads. One instance per task."""
 
     def track(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Yields the batches and records the ranges they cover."""
@@ -152,7 +156,7 @@ class ReadRanges(Protocol):
 
 
 class NoReadRanges:
-    """Tracks nothing, for sources that detect losses without the ranges their tasks read."""
+    """Records no ranges, for sources that detect lost records without them."""
 
     def track(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Yields the batches unchanged."""
@@ -189,10 +193,10 @@ class LossCheck:
 
 
 class Archiver(Protocol):
-    """Writes the raw records of a task to the archive."""
+    """Writes the raw records that a task reads to the archive table."""
 
     def archive(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Yields the batches and writes them to the archive."""
+        """Writes the batches to the archive table and yields them unchanged."""
 
     def files(self) -> Mapping[str, tuple[WrittenFile, ...]]:
         """Returns the files written, by table."""
@@ -200,9 +204,8 @@ class Archiver(Protocol):
 
 @dataclass(slots=True)
 class RecordSlice:
-    """Records of a stream as rows of a batch's DataFrame; `reader` converts them into payloads inside a task.
-
-    `to_archive` converts them into rows of the pipeline's archive, if it has one.
+    """Records of a stream, as rows of a batch's DataFrame. In tasks, `reader` converts them into payloads and
+    `to_archive`, if the pipeline has an archive, converts them into archive rows.
     """
 
     frame: DataFrame
@@ -216,12 +219,13 @@ class RecordSlice:
         return False
 
     def enable_archive(self, new_archiver: Callable[[RecordsToColumns], Archiver]) -> None:
-        """Archives all raw records from the next pass on. `new_archiver` is called in each task."""
+        """Archives the raw records of every later read. `new_archiver` is called in each task."""
         if self.to_archive is not None:
             self._archiver = partial(new_archiver, self.to_archive)
 
     def read(self, spark: SparkSession, task: Task, *, tasks: int) -> list[TaskOutput]:
-        """See Slice.
+        """Runs `task` over all records; see `Slice.read`. Adds a payload for each range of lost records, if losses are
+        allowed.
 
         Raises:
             DeltaworksError: from `losses.expiry_error`.
@@ -231,7 +235,8 @@ class RecordSlice:
     def read_isolated(
         self, spark: SparkSession, task: Task, *, tasks: int, isolation: CrashIsolation
     ) -> list[TaskOutput]:
-        """See Slice. One task reads all records, so their order is the same in every pass.
+        """Reads the records after a worker crash, in one task, so that every pass has the same order; see
+        `Slice.read_isolated`.
 
         Raises:
             DeltaworksError: from `losses.expiry_error`.
@@ -247,7 +252,7 @@ class RecordSlice:
         return self._read_with_losses(task, lambda: read_records_isolated(run, isolation))
 
     def _read_with_losses(self, task: Task, read: Callable[[], list[TaskOutput]]) -> list[TaskOutput]:
-        """Returns the outputs of a pass, followed by the output for records that were lost unread."""
+        """Runs `read` and appends an output for the records that expired before they were read."""
         try:
             outputs = read()
         except Exception as error:
@@ -263,7 +268,7 @@ class RecordSlice:
             "ranges_lost": len(lost),
             "lost_examples": [payload.key for payload in lost[:MAX_LOST_RANGE_EXAMPLES]],
         }
-        # Few rows: they are written in the driver, after the rows of all tasks.
+        # There are few such rows. The driver writes them, after the rows of all tasks.
         return [*outputs, replace(task(lost), task=1 + max((output.task for output in outputs), default=-1))]
 
     def _run_tasks(self, task: Task, tasks: int) -> list[TaskOutput]:
@@ -295,14 +300,15 @@ class RecordSlice:
 
 
 def useful_task_count(sizes: Sequence[int], tasks: int) -> int:
-    """Returns the number of tasks worth running for objects of these sizes, at most `tasks`: each task writes a file
-    into every table.
+    """Returns how many tasks, at most `tasks`, are worth starting for objects of these sizes. Each task writes a file
+    into every table, so small inputs get few tasks.
     """
     return max(1, min(tasks, math.ceil((sum(sizes) + len(sizes) * OPEN_COST_BYTES) / MIN_BYTES_PER_TASK)))
 
 
 def split_balanced(references: Sequence[Any], sizes: Sequence[int], tasks: int) -> list[list[Any]]:
-    """Splits references into at most `tasks` runs of about equal size and keeps their order."""
+    """Splits references into at most `tasks` consecutive parts with about the same number of bytes. Keeps their
+    order."""
     total = sum(sizes) or 1
     shares: list[list[Any]] = [[] for _ in range(max(1, min(tasks, len(references))))]
     processed = 0
@@ -320,7 +326,7 @@ LAG_INTERVAL_SECONDS = 10.0
 
 
 class SourceLag:
-    """The backlog of a query, read at most every LAG_INTERVAL_SECONDS. Not thread-safe."""
+    """Caches the backlog of a query for LAG_INTERVAL_SECONDS. Not thread-safe."""
 
     def __init__(self, source: Source) -> None:
         self._source = source
@@ -341,10 +347,9 @@ class SourceLag:
 
 
 class CachedLookup(Generic[_T]):
-    """Caches the result of a lookup for a time. None before the first success; a failed lookup keeps the previous
-    result.
+    """Caches the result of a lookup for `interval_seconds`. Not thread-safe.
 
-    Not thread-safe.
+    The result is None before the first success. A failed lookup keeps the previous result.
     """
 
     def __init__(self, lookup: Callable[[], _T | None], *, description: str, interval_seconds: float = 600.0) -> None:
@@ -355,8 +360,7 @@ class CachedLookup(Generic[_T]):
         self._value: _T | None = None
 
     def read(self) -> _T | None:
-        """Returns the latest result. Never raises: a stream without permission for the lookup runs without its
-        result."""
+        """Returns the latest result. Never raises, because a stream also runs without the permission for the lookup."""
         if time.monotonic() >= self._due_at:
             self._due_at = time.monotonic() + self._interval_seconds
             try:

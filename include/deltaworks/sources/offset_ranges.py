@@ -1,4 +1,4 @@
-"""The source offsets between which a batch lies."""
+"""Reads the start and end offset of a batch, which Spark wrote for a query of the source."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ class OffsetRanges:
         self._last: tuple[tuple[Generations, int], OffsetRange] | None = None
 
     def read(self, generations: Generations, spark_batch_id: int, *, read_end_offset: EndOffsetReader) -> OffsetRange:
-        """Returns the end offsets of the previous batch and of this batch. The start is empty for a query's first batch
-        if the query begins with all available input.
+        """Returns the batch's start and end offset. For a query's first batch the start is where the query began; empty
+        if it began with all available input.
         """
         batch = (generations, spark_batch_id)
         if self._last is None or self._last[0] != batch:

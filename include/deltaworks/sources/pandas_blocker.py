@@ -1,4 +1,4 @@
-"""Blocks the import of pandas in the processes in which Spark creates a Python data source and plans its batches.
+"""Blocks the import of pandas in processes that create a Python data source and plan its batches.
 
 pyarrow imports pandas when it first converts a value, to check for DataFrames. A source never uses one while a query is
 planned. Spark starts three such processes in sequence: one creates the source, one prepares the read, one plans batches

@@ -1,7 +1,7 @@
 """Streaming queries whose batches the driver plans: the DataFrame carries offsets and no rows.
 
-For sources whose batches only name their input, which the driver reads anyway. Spark runs a Python data source in
-separate processes, four until the first batch, and starts a job for the rows of every batch. Here Spark calls the
+For sources whose batches only name their input; the driver reads these names itself. With a Python data source, Spark
+would start separate processes (four until the first batch) and a job for the rows of every batch. Here Spark calls the
 driver process through Py4J instead, by the class `PlannedOffsetsProvider` of our jar, as it does for `foreachBatch`.
 """
 
@@ -37,7 +37,7 @@ class BatchPlanner(Protocol):
 
 
 def planned_frame(spark: SparkSession, planner: BatchPlanner) -> DataFrame:
-    """Returns a streaming DataFrame without rows for one query, whose batches end where the planner says.
+    """Returns a streaming DataFrame without rows for one query. The planner decides where its batches end.
 
     Needs a session with a JVM in this process, not Spark Connect.
     """

@@ -1,5 +1,4 @@
-"""The interface for re-reading records of a stream: the ranges each batch read, the records still retained, and their
-rows.
+"""The interface for re-reading records of a stream: which ranges each batch read, which are retained, and their rows.
 
 Record sources implement `RecordSource` in addition to `Source`. The driver selects ranges; tasks read them.
 """
@@ -22,7 +21,7 @@ LAST_ORDINAL = (1 << ORDINAL_BITS) - 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchOffsets:
-    """The offsets of one complete batch in the ledger, as Spark wrote them."""
+    """Start and end offset of a complete batch in the ledger, as Spark wrote them."""
 
     generation: int
     batch_id: int
@@ -32,7 +31,7 @@ class BatchOffsets:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordRange:
-    """Records of one partition or shard that one batch read.
+    """Consecutive records of one partition or shard that one batch read.
 
     Attributes:
         stream, partition: names, as in the object keys of rows.
@@ -60,7 +59,7 @@ class RecordRange:
 
     @property
     def key(self) -> str:
-        """The range's name for messages, in the form of the object keys of its rows."""
+        """The range's name in messages, of the same form as the object keys of its rows."""
         last = "" if self.last == LAST_ORDINAL else self.last
         return f"{self.stream}/{self.partition}/{self.first}-{last}"
 
@@ -72,9 +71,10 @@ class RecordRange:
 
 @dataclass(frozen=True, slots=True)
 class RetainedRange:
-    """The first ordinals that a source certainly and possibly still has.
+    """Which records of a range the source still has: certainly from ordinal `certain_from`, possibly from
+    `possible_from`.
 
-    Possible records are read and counted before anything is replaced.
+    Records that are only possibly retained are read and counted before any rows are replaced.
     """
 
     certain_from: int
@@ -85,11 +85,11 @@ NOTHING_RETAINED = RetainedRange(LAST_ORDINAL + 1, LAST_ORDINAL + 1)
 
 
 class RecordSource(Protocol):
-    """Re-reads records of one pipeline's source. Used by the driver, in one thread."""
+    """Re-reads records of one pipeline's source. Used by one thread of the driver."""
 
     @property
     def reader(self) -> PayloadReader:
-        """Converts rows of `frame` and `archive_frame` into payloads, as the stream does."""
+        """Returns the function that converts rows of `frame` and `archive_frame` into payloads, as the stream does."""
 
     def ranges(self, batches: Sequence[BatchOffsets]) -> list[RecordRange]:
         """Returns the ranges that these batches read, in order. `batches` are consecutive in the ledger.
@@ -99,19 +99,19 @@ class RecordSource(Protocol):
         """
 
     def select(self, ranges: Sequence[RecordRange], text: str) -> list[RecordRange] | None:
-        """Returns the ranges, or parts of them, that a text such as `topic/0/100-200` selects; None if this source has
-        no ranges of that form.
+        """Returns the ranges, or parts of ranges, that a text such as `topic/0/100-200` selects. None if the text has
+        another form.
         """
 
     def retained(self, spark: SparkSession, ranges: Sequence[RecordRange]) -> list[RetainedRange]:
-        """Returns what the source still retains of each range, in their order.
+        """Returns which records the source still retains, per range and in the same order.
 
         Raises:
             TransientError: the source does not answer.
         """
 
     def frame(self, spark: SparkSession, ranges: Sequence[RecordRange]) -> DataFrame:
-        """Returns the records of these ranges from the source, possibly with others between them."""
+        """Returns the records of these ranges from the source. Records between the ranges may be included."""
 
     def archive_frame(self, rows: DataFrame) -> DataFrame:
-        """Converts rows of the archive to the columns of `frame`."""
+        """Converts rows of the archive table to the columns of `frame`."""

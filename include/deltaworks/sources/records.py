@@ -1,4 +1,4 @@
-"""Records of streams: sequence numbers, payloads, and read statistics."""
+"""Records of streams: their sequence numbers (`_seq`), payloads, and read statistics."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from deltaworks.events.parse import Payload
 from deltaworks.events.reasons import Reason, ReasonCode
 from deltaworks.specs.sources.payload import Compression
 
-#: A `_seq` has 63 bits: 44 count the records of one partition or shard (17 trillion), 19 number the partitions.
+#: A `_seq` has 63 bits: 44 for the record within its partition or shard (17 trillion), 19 for the partition.
 ORDINAL_BITS, PARTITION_NUMBER_BITS = 44, 19
 
 
@@ -41,8 +41,8 @@ def record_seq(partition: int, ordinal: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """One record as a task reads it. `arrived_at_us` is the time at which the stream accepted it, in epoch
-    microseconds; 0 if unknown.
+    """A record that a task has read. `arrived_at_us` is when the stream accepted it, in epoch microseconds; 0 if
+    unknown.
     """
 
     payload: Payload
@@ -107,7 +107,8 @@ def record_payload(
     max_bytes: int,
     arrived_at_us: int | None = None,
 ) -> Payload:
-    """Returns the decompressed payload of a record; if that fails, the compressed bytes with the reason.
+    """Returns the decompressed content of a record as a payload. If decompression fails, returns the compressed bytes
+    with the reason.
 
     Args:
         arrived_at_us: time at which the stream accepted the record; None if the stream does not store it.
@@ -131,17 +132,19 @@ def unreadable_payload(
     record: Mapping[str, Any] | None,
     arrived_at_us: int | None = None,
 ) -> Payload:
-    """Returns the payload of an unreadable record. All its bytes go to quarantine, because nothing else stores them."""
+    """Returns the payload of an unreadable record. It has all bytes for quarantine, because no other place
+    stores them."""
     return Payload(seq, key, value, reason, record=record or {}, arrived_at_us=arrived_at_us)
 
 
 def decode_text(data: bytes | None) -> str | None:
-    """Decodes bytes as UTF-8 with escapes; None stays None."""
+    """Decodes UTF-8 and escapes invalid bytes. None stays None."""
     return None if data is None else data.decode("utf-8", "backslashreplace")
 
 
 def lost_records_payload(seq: int, key: str, detail: str, *, record: Mapping[str, Any]) -> Payload:
-    """Returns a payload without data for a range of records that expired unread; it becomes a row in quarantine.
+    """Returns an empty payload for a range of records that expired before they were read. It becomes a row in
+    quarantine.
 
     Args:
         key: name of the range for messages and the ledger.

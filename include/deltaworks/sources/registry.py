@@ -1,4 +1,4 @@
-"""The source kinds that a pipeline can read: one package and one line each."""
+"""Registers the kinds of sources that a pipeline can read. Each kind is one package and one line here."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SOURCES: Mapping[str, str] = {
     "kinesis": "deltaworks.sources.kinesis.source:KinesisSource",
     "delta": "deltaworks.sources.delta.source:DeltaSource",
 }
-#: Classes that re-read records, by kind. Only streams have them: objects can be opened again.
+#: Classes that re-read records, by kind. Sources of objects need none, because objects can be opened again.
 RECORD_SOURCES: Mapping[str, str] = {
     "kafka": "deltaworks.sources.kafka.record_source:KafkaRecordSource",
     "kinesis": "deltaworks.sources.kinesis.record_source:KinesisRecordSource",
@@ -35,13 +35,13 @@ ERROR_PARSERS: Mapping[str, str] = {
 
 
 def open_source(catalog: Catalog, spec: PipelineSpec) -> Source:
-    """Opens the source that a pipeline declares."""
+    """Creates the source that a pipeline declares."""
     source: Source = _import_object(SOURCES[spec.source.kind])(catalog, spec)
     return source
 
 
 def open_record_source(catalog: Catalog, spec: PipelineSpec) -> RecordSource:
-    """Opens the source of a pipeline for re-reading records.
+    """Creates the record source that re-reads a pipeline's source.
 
     Raises:
         KeyError: the pipeline's source has no records.

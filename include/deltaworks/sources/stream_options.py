@@ -19,7 +19,7 @@ _MAX_LONG = (1 << 63) - 1
 
 
 def check_option_names(source: str, options: Mapping[str, str], known_names: Collection[str]) -> dict[str, str]:
-    """Returns the options under the spelling of `known_names`.
+    """Returns the options with their names spelled as in `known_names`.
 
     Raises:
         ConfigError: SOURCE_OPTION_INVALID, an unknown name.
@@ -43,8 +43,7 @@ def invalid_option(source: str, name: str, problem: str) -> ConfigError:
 def option_validation_error(
     source: str, error: ValidationError, names: Mapping[str, str], *, fallback: str
 ) -> ConfigError:
-    """Returns the error for the first validation error of a spec, by option name and without the value, which may be a
-    secret.
+    """Converts a spec's validation error to an error that names the option. Omits the value, which may be a secret.
 
     Args:
         names: option names by spec field.

@@ -1,9 +1,9 @@
 """Re-reads a batch after a worker crash, one task at a time, and records each payload before it is opened.
 
 A crash therefore identifies its payload. After `crashes_per_object` crashes the payload is quarantined; the rest of the
-batch commits. Jobs of one task take longer than a parallel pass, for this batch only. A lost executor counts as a crash
-too. To quarantine a payload wrongly, that many executors would have to be lost while the same payload is open; a
-quarantined payload can be replayed.
+batch commits. Jobs of one task take longer than a parallel pass, but only for this batch. A lost executor counts as a
+crash too. A payload is quarantined wrongly only if that many executors are lost while it is open, and a quarantined
+payload can be replayed.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from deltaworks.sources.worker_crashes import CrashIsolation, OpenMarker, OpenPo
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
-#: Records per marker at first, and the factor by which the window shrinks around records that crashed a task.
+#: Number of records that one marker covers at first, and the factor by which it shrinks around a crash.
 _WINDOW_RECORDS, _NARROWING_FACTOR = 4_096, 64
-#: More passes than isolating a record takes; beyond this number the crashes have another cause.
+#: Isolating a record takes fewer passes. After this many, the crashes have another cause.
 _MAX_PASSES = 100
 
 
@@ -36,8 +36,8 @@ def unreadable_reason(detail: str) -> Reason:
 def open_isolated(
     references: Sequence[Any], opener: Callable[[Any], Payload], *, marker: OpenMarker, skip_reasons: dict[int, str]
 ) -> Iterator[Payload]:
-    """Opens objects inside a task and writes a marker before each; yields a rejected payload instead for each key of
-    `skip_reasons`.
+    """Opens objects inside a task and writes a marker before each. Objects in `skip_reasons` are not opened; they
+    become rejected payloads.
 
     Each payload is processed completely before the next is opened.
     """
@@ -52,7 +52,7 @@ def open_isolated(
         marker.write({"seq": reference.seq})
         yield opener(reference)
         yield END_OF_CHUNK
-    if len(references) > 1:  # with a single object the remaining work still concerns it
+    if len(references) > 1:  # with a single object, the work that follows concerns it too
         marker.write({"seq": None})
 
 
@@ -73,7 +73,7 @@ def fail_retried_task() -> None:
 def read_objects_isolated(
     task_inputs: Iterable[Sequence[Any]], run: Callable[[Sequence[Any]], TaskOutput], isolation: CrashIsolation
 ) -> list[TaskOutput]:
-    """Returns the outputs of `run` for all references, in order. Runs jobs of one task each.
+    """Runs `run` on all references in jobs of one task each; returns the outputs in order.
 
     Raises:
         ConfigError: WORKERS_CRASH.
@@ -106,7 +106,9 @@ def read_objects_isolated(
 
 
 def _record_crash(isolation: CrashIsolation, cause: str | None) -> OpenPosition | None:
-    """Returns the position that was open when a task crashed; None if no task crashed or nothing was open."""
+    """Counts a crash and returns the position that was open; None if nothing was open. Without a crash, deletes the
+    marker.
+    """
     if cause is not None:
         return isolation.record_crash(cause)
     isolation.clear_marker()
@@ -114,14 +116,15 @@ def _record_crash(isolation: CrashIsolation, cause: str | None) -> OpenPosition 
 
 
 def _split_after_crash(task_input: Sequence[Any], seq: int | None) -> list[Sequence[Any]]:
-    """Splits a task_input that crashed a task: isolates the open payload, or halves the task_input if no payload was open."""
+    """Splits the input of a task that crashed: isolates the open payload, or halves the input if no payload was
+    open."""
     if seq is not None or len(task_input) == 1:
         return _isolate_positions(task_input, {seq})
     return [task_input[: len(task_input) // 2], task_input[len(task_input) // 2 :]]
 
 
 def _isolate_positions(task_input: Sequence[Any], seqs: Iterable[int | None]) -> list[Sequence[Any]]:
-    """Splits a task_input into pieces, in order; objects with one of these numbers get a piece of their own."""
+    """Splits the input of a task into consecutive parts. Each object with one of these `seq` gets a part of its own."""
     isolated = frozenset(seqs)
     numbers = itertools.count(1)
     groups = itertools.groupby(task_input, key=lambda reference: next(numbers) if reference.seq in isolated else 0)
@@ -129,7 +132,7 @@ def _isolate_positions(task_input: Sequence[Any], seqs: Iterable[int | None]) ->
 
 
 class RecordWindows:
-    """How many records task_input one marker: few where a task crashed, many elsewhere. Used by the driver.
+    """Decides how many records one marker covers: few where a task crashed, many elsewhere. Used by the driver.
 
     Records are numbered by their position in the pass, which is the same in every pass.
     """
@@ -138,7 +141,7 @@ class RecordWindows:
         self.narrowed_ranges: list[tuple[int, int, int]] = []
 
     def narrow(self, first: int, records: int) -> None:
-        """Narrows the window after a crash within the `records` records from `first` on."""
+        """Makes markers cover fewer records after a crash within the `records` records from `first` on."""
         if records > 1:
             self.narrowed_ranges.append((first, first + records, max(1, records // _NARROWING_FACTOR)))
 
@@ -155,8 +158,8 @@ class RecordWindows:
 def isolate_records(
     payloads: Iterable[Payload], windows: RecordWindows, *, marker: OpenMarker, skip_reasons: dict[int, str]
 ) -> Iterator[Payload]:
-    """Yields the payloads of records inside a task and writes a marker per window; records in `skip_reasons` keep only
-    their bytes.
+    """Yields the payloads of records inside a task and writes a marker per window of records. The payload of a record
+    in `skip_reasons` is marked unreadable.
     """
     fail_retried_task()
     remaining, number = 0, 0
@@ -175,11 +178,11 @@ def isolate_records(
 
 
 def read_records_isolated(run: Callable[[RecordWindows, dict[int, str]], T], isolation: CrashIsolation) -> T:
-    """Runs `run` over all records in passes of one task until no task crashes; returns its result.
+    """Runs `run` over all records, in passes of one task, until a pass ends without a crash; returns its result.
 
     Raises:
         ConfigError: WORKERS_CRASH.
-        Exception: a pass failed without a worker crash, or crashed where no record can be blamed.
+        Exception: a pass failed without a worker crash, or the crash cannot be attributed to a record.
     """
     isolation.start()
     windows = RecordWindows()

@@ -1,7 +1,7 @@
 """The output of a task, and its serialization to the driver.
 
-A batch is prepared from these outputs only, so exactly-once depends on them: a file in no output is in no commit.
-Outputs are merged in task order, regardless of their arrival order.
+A batch is prepared from these outputs only, so exactly-once depends on them: a file that no output contains is not
+committed. Outputs are merged in task order, regardless of their arrival order.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ _LENGTH_BYTES = 8
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskOutput:
-    """The output of one task.
+    """The files and findings of one task.
 
     Attributes:
         task: its number in the pass, from 0; payloads of lower numbers come first.
         files: files written, by table, in row order.
-        findings: facts other than rows, including the error that must stop the stream.
+        findings: results other than rows, including the error that must stop the stream.
         first_ids: per table that flags duplicates, hashes of the ids in order of first occurrence, 16 bytes each.
         read_statistics: how much of a stream the task read.
         read_ranges: ranges of a stream the task read, from the source's `LossCheck`; plain JSON values.

@@ -1,8 +1,8 @@
-"""Payloads that crash workers: a marker for the payload a task opens, and the number of crashes per payload.
+"""Finds the payloads that crash Python workers: a marker names the payload a task opens, and crashes are counted.
 
 A Python worker that crashes, or is killed for its memory or run time, does not report which payload it was reading.
 After such a failure the batch is read again by one task at a time, which writes the payload's `seq` to shared storage
-before it opens it. After the next crash, or in the next run if the driver died too, the marker names the payload. A
+before it opens it. After the next crash, or in the next run if the driver crashed too, the marker names the payload. A
 pass without a crash writes nothing here.
 """
 
@@ -31,11 +31,13 @@ OpenPosition = dict[str, int | None]
 
 
 class TaskFailed(Exception):
-    """Raised by a task that cannot write its rows because of their values; the message is the error's type."""
+    """Raised by a task that cannot write its rows because of their values. The message is the type of the original
+    error.
+    """
 
 
 def crash_cause(error: BaseException) -> str | None:
-    """Returns how a task crashed, from the error of a Spark job; None for other errors.
+    """Returns how a task crashed, from the error of a Spark job; None if the error is no crash.
 
     Errors raised by Deltaworks, and failures of a storage or server, are no crashes.
     """
@@ -53,9 +55,7 @@ def crash_cause(error: BaseException) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class OpenMarker:
-    """The object in which a task records the payload it opens. Serialized to tasks, with the values of the storage's
-    references.
-    """
+    """The object in which a task records the payload it opens. Sent to tasks with resolved secrets."""
 
     storage: str
     variables: dict[str, str]
@@ -63,7 +63,7 @@ class OpenMarker:
 
     @classmethod
     def of(cls, storage: StorageSpec, key: str) -> OpenMarker:
-        """Creates the marker at a key of a storage."""
+        """Creates a marker at a key of a storage."""
         return cls(storage.model_dump_json(), resolved_variables(storage), key)
 
     def write(self, position: OpenPosition) -> None:
@@ -112,7 +112,9 @@ class CrashIsolation:
         return OpenMarker.of(self.storage, self._marker_key)
 
     def start(self) -> None:
-        """Loads the state of an earlier run and counts a crash on the payload that it had open. Idempotent."""
+        """Loads the crash counts of an earlier run. If that run ended with a payload open, counts a crash for it.
+        Idempotent.
+        """
         if self._is_started:
             return
         self._is_started = True
@@ -127,8 +129,9 @@ class CrashIsolation:
         self._job_started_at = time.monotonic()
 
     def record_crash(self, cause: str) -> OpenPosition | None:
-        """Counts a crash on the open payload and deletes the marker; returns the last position, None without a
-        marker."""
+        """Counts a crash for the open payload and deletes the marker. Returns the marker's position; None without a
+        marker.
+        """
         stored = self.objects.get(self._marker_key)
         if stored is None:
             return None
@@ -144,13 +147,14 @@ class CrashIsolation:
         return position
 
     def clear_marker(self) -> None:
-        """Deletes the marker after a job without a crash, so a later crash of the driver does not count on its
-        payload."""
+        """Deletes the marker after a job without a crash, so that a later crash of the driver is not counted for its
+        payload.
+        """
         with contextlib.suppress(Exception):  # a leftover marker counts as one crash, and quarantine takes several
             self.objects.delete(self._marker_key)
 
     def skip_reasons(self) -> dict[int, str]:
-        """Returns the payloads that are no longer opened, with the detail for quarantine."""
+        """Returns the payloads that are no longer opened, by `seq`, with the detail for quarantine."""
         return {
             seq: (
                 f"{count} of {self.max_crashes} tasks reading it crashed: {self._causes.get(seq, 'in an earlier run')}"
@@ -164,9 +168,10 @@ class CrashIsolation:
         self._has_success = True
 
     def check_workers(self) -> None:
-        """Verifies that workers do not crash on every payload, before one is quarantined.
+        """Before a payload is quarantined, verifies that workers do not crash on every payload. Call it before each
+        job.
 
-        A payload read since the last quarantined one proves it; otherwise the probe runs. Call it before each job.
+        A payload that was read since the last quarantined one proves it; otherwise the probe runs.
 
         Raises:
             ConfigError: WORKERS_CRASH, the probe crashes too; the crash counts are deleted.
@@ -202,7 +207,7 @@ class CrashIsolation:
         )
 
     def clear(self) -> None:
-        """Deletes the state of the batch once the batch is prepared."""
+        """Deletes the batch's state after the batch is prepared."""
         if self._is_started:
             self.objects.delete(self._marker_key)
             self.objects.delete(self._crashes_key)

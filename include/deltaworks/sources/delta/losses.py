@@ -1,7 +1,7 @@
-"""Detects source data that table maintenance deleted before a stream read it: log commits, or files of old versions.
+"""Detects source data that was deleted before a stream read it: commits of the Delta log, or files that VACUUM deleted.
 
-Neither can be recovered. Both end the stream with a clear error; Spark's own errors name only a file, or would be
-retried.
+Neither can be recovered, so the stream ends with an error that names the versions. Spark's own error names only a file,
+or would be retried.
 """
 
 from __future__ import annotations
@@ -21,8 +21,11 @@ _COMMIT = re.compile(r"/_delta_log/(\d{20})\.json$")
 
 
 def loss_check(reader: str, table_name: str) -> LossCheck:
-    """Returns a check that ends the stream of the pipeline `reader` if VACUUM deleted a file of a version it reads:
-    SOURCE_EXPIRED.
+    """Returns a check that ends the stream with SOURCE_EXPIRED if VACUUM deleted a file of a version that it must still
+    read.
+
+    Args:
+        reader: the pipeline that reads the table.
     """
 
     def removed(error: Exception) -> ContractError | None:
@@ -47,7 +50,7 @@ def expired_error(reader: str, table_name: str, detail: str) -> ContractError:
 
 
 def check_versions(objects: ObjectStore, reader: str, table_name: str, *, key: str, latest: int) -> None:
-    """Rejects continuing if the log no longer has the next version.
+    """Raises if the table's log no longer has the version that the stream reads next.
 
     Args:
         key: key of the table, whose latest version is `latest`.
@@ -67,7 +70,7 @@ def check_versions(objects: ObjectStore, reader: str, table_name: str, *, key: s
 
 
 def check_not_rolled_back(objects: ObjectStore, reader: str, table_name: str, *, pipeline: str, table: str) -> None:
-    """Rejects continuing across a rollback of the table's pipeline, which lands the same rows again.
+    """Raises if the pipeline that writes the table was rolled back, because it commits the same rows again.
 
     Raises:
         ContractError: DELTA_SOURCE_ROLLED_BACK.
@@ -92,7 +95,9 @@ def _commit_versions(keys: Iterable[str]) -> list[int]:
 
 
 def _next_version(objects: ObjectStore, reader: str) -> int | None:
-    """Returns the next version the query reads; None without a batch, or while it reads the initial snapshot."""
+    """Returns the table version that the query reads next; None before its first batch, or while it reads the initial
+    snapshot.
+    """
     generations = PipelineHome(objects, reader).generations
     recorded = generations.effective()
     folder = paths.checkpoint(reader, recorded.generation, recorded.current.ordinal)

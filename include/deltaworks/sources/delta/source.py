@@ -1,10 +1,10 @@
-"""A Delta table as a source: its rows become events with their columns as fields.
+"""A Delta table as a source: its rows become events, with the columns as fields.
 
-Spark writes rows as JSON, which are parsed like other payloads, so types, rules and quarantine are the same. A row's
-`_seq` is its batch number, because a table has no order of its own.
+Spark writes rows as JSON, which is parsed like other payloads, so types, rules and quarantine are the same. Within a
+batch, a row's `_seq` is its number, because a table has no order of its own.
 
-Before it is read, a table known to this project is checked: rows replaced by a merge, an in-place rewrite or a gold
-build would be read again as new rows. The change data feed marks changed rows.
+A table of this project is checked before it is read: rows that a merge, an in-place rewrite or a gold build replaced
+would be read again as new rows. The change data feed marks changed rows.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _JSON = {"ignoreNullFields": "false", "timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.
 
 
 class DeltaSource:
-    """The table that a pipeline declares."""
+    """Reads the Delta table that a pipeline declares as its source."""
 
     def __init__(self, catalog: Catalog, spec: PipelineSpec) -> None:
         if not isinstance(spec.source, DeltaSourceSpec):
@@ -52,7 +52,8 @@ class DeltaSource:
         self._catalog = catalog
 
     def frame(self, spark: SparkSession, *, start: dict[str, Any] | None) -> DataFrame:
-        """Returns appended rows, or changes; limits files and bytes per batch.
+        """Returns a streaming DataFrame of appended rows or, with the change data feed, of changes. Limits files and
+        bytes per batch.
 
         Raises:
             ContractError: DELTA_SOURCE_MISSING, DELTA_SOURCE_REWRITTEN, DELTA_SOURCE_WITHOUT_CHANGES,
@@ -81,10 +82,10 @@ class DeltaSource:
         return {}
 
     def _version_after(self, start: dict[str, Any]) -> int:
-        """Returns the version at which a new checkpoint begins, from the end offset of the former one.
+        """Returns the table version at which a new checkpoint begins, from the end offset of the previous checkpoint.
 
-        A batch may end inside a version. Its files cannot be skipped by an option, and reading them again would
-        duplicate rows.
+        Raises if that offset lies inside a version: no option can skip the files that were read, and reading them again
+        would duplicate rows.
         """
         if start.get("isStartingVersion") or int(start.get("index", -1)) >= 0:
             raise ContractError(
@@ -175,7 +176,7 @@ class DeltaSource:
         return RecordSlice(frame, rows, loss_check(self._reader, self._source.display_name()))
 
     def backlog(self, progress: Mapping[str, Any] | None) -> dict[str, Any]:
-        """Returns files and bytes of versions that no batch has read completely."""
+        """Returns the number of files and bytes in versions that are not completely read."""
         if not progress:
             return {}
         metrics = progress.get("metrics") or {}
@@ -184,7 +185,7 @@ class DeltaSource:
 
 
 def _json_type(kind: DataType) -> DataType:
-    """Returns the type with decimals as strings, because a JSON number would lose digits."""
+    """Returns the type with strings in place of decimals, because a JSON number would lose digits."""
     from pyspark.sql import types as T
 
     if isinstance(kind, T.DecimalType):

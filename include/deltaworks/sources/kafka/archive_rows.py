@@ -1,4 +1,4 @@
-"""Converts Kafka records to archive rows, and archive rows back to the columns of Spark's connector."""
+"""Converts Kafka records to rows of the archive table, and such rows back to the columns of Spark's Kafka connector."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def kafka_archive_columns(topics: Sequence[str], batch: pa.RecordBatch) -> dict[str, pa.Array]:
-    """Returns the columns of the archive.
+    """Returns the archive table's columns for an Arrow batch of Kafka records.
 
     Raises:
         ContractError: RECORD_SEQ_EXHAUSTED.
@@ -40,13 +40,13 @@ def _seqs(topics: Sequence[str], names: pa.Array, partitions: np.ndarray, offset
     topic_indexes = np.array([topics.index(name) for name in encoded.dictionary.to_pylist()], np.int64)
     topic_numbers = topic_indexes[encoded.indices.to_numpy()]
     if len(offsets):
-        # A number out of range would collide with another record's.
+        # A number out of range would equal that of another record.
         partition_seq(int(topic_numbers.max()), int(partitions.max()), int(offsets.max()))
     return pa.array((topic_numbers << PARTITION_BITS | partitions.astype(np.int64)) << ORDINAL_BITS | offsets)
 
 
 def kafka_columns(rows: DataFrame) -> DataFrame:
-    """Converts archive rows to the columns of Spark's connector."""
+    """Converts rows of the archive table to the columns of Spark's Kafka connector."""
     from pyspark.sql import functions as F
 
     return rows.select(

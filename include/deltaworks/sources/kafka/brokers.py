@@ -1,7 +1,7 @@
-"""Kafka's Java clients: their configuration, and broker metadata that Spark's source does not report.
+"""Configures Kafka's Java clients, and reads broker metadata that Spark's source does not report.
 
-Uses the JVM's clients, so nothing has to be installed. Each call opens and closes a client: there is one call per
-batch, and a cached client would outlive its pipeline.
+Uses the clients in Spark's JVM, so nothing has to be installed. Each call opens and closes a client: there is one call
+per batch, and a cached client would outlive its pipeline.
 """
 
 from __future__ import annotations
@@ -80,17 +80,17 @@ class KafkaBrokers:
     """
 
     def __init__(self, properties: Mapping[str, str]) -> None:
-        """`properties` configure a Java client. They contain secrets."""
+        """Stores the configuration of a Java client; it contains secrets."""
         self._properties = dict(properties)
 
     def topic_ids(self, spark: SparkSession, topics: Sequence[str]) -> dict[str, str]:
-        """Returns the id of each topic, which a recreated topic does not share."""
+        """Returns the id of each topic. A recreated topic has another id."""
         with self._client(spark) as client:
             described = _describe_topics(spark, client, topics)
             return {name: str(described[name].topicId().toString()) for name in topics}
 
     def earliest_offsets(self, spark: SparkSession, topics: Sequence[str]) -> dict[TopicPartition, int]:
-        """Returns the first retained offset of each partition."""
+        """Returns the earliest retained offset of each partition."""
         with self._client(spark) as client:
             described = _describe_topics(spark, client, topics)
             keys = [(topic, info.partition()) for topic in topics for info in described[topic].partitions()]
@@ -124,7 +124,9 @@ class KafkaBrokers:
         now_ms: int,
         precision_ms: int,
     ) -> int | None:
-        """Returns when the oldest unread record was written; see `oldest_unread_ms`. Makes several requests."""
+        """Returns when the oldest unread record was written, in epoch milliseconds; see the function
+        `oldest_unread_ms`. Makes several requests.
+        """
         spec = _jvm(spark).org.apache.kafka.clients.admin.OffsetSpec
         with self._client(spark) as client:
 
@@ -159,7 +161,7 @@ def _jvm(spark: SparkSession) -> Any:
 def _list_offsets(
     spark: SparkSession, client: Any, keys: Sequence[TopicPartition], spec: Any
 ) -> dict[TopicPartition, int]:
-    """Returns the offset that `spec` selects, per partition."""
+    """Returns the offset of each partition that `spec` (an OffsetSpec of the Java client) selects."""
     jvm = _jvm(spark)
     request = jvm.java.util.HashMap()
     partitions = {key: jvm.org.apache.kafka.common.TopicPartition(*key) for key in keys}
@@ -211,11 +213,12 @@ def oldest_unread_ms(
     now_ms: int,
     precision_ms: int,
 ) -> int | None:
-    """Returns when the oldest unread record was written, at most `precision_ms` too early; None if all are read.
+    """Returns when the oldest unread record was written, at most `precision_ms` too early; None if all records are
+    read.
 
     For a given time, brokers return the first record at or after it in every partition. A binary search over that time
-    yields the result. If producers set timestamps out of order, the result is inaccurate. A record older than
-    `earliest_ms` counts as written then.
+    finds the result. If producers set timestamps out of order, it is inaccurate. A record older than `earliest_ms`
+    counts as written at that time.
     """
     if not unread:
         return None

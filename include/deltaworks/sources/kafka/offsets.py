@@ -1,7 +1,7 @@
-"""Kafka offsets: topic ids, `_seq` of rows, backlog, and lost records.
+"""Kafka offsets: checks topic ids, computes `_seq` and the backlog, and finds lost records.
 
-A recreated topic has other records at the same offsets. A topic's id is therefore stored by a put-if-absent object when
-a generation of the pipeline first reads it. Spark detects a topic that is shorter than the read position, but would
+A recreated topic has other records at the same offsets. Therefore a topic's id is recorded (by put-if-absent) when a
+generation of the pipeline first reads it. Spark detects a topic that is shorter than the read position, but would
 continue in the middle of a recreated topic that has grown past it.
 
 Spark's source only logs which records expired before they were read. So tasks record the offsets they read. A gap below
@@ -30,12 +30,12 @@ from deltaworks.sources.records import lost_records_payload, record_seq
 TopicPartition = tuple[str, int]
 #: Offsets by topic and partition, as Spark writes them.
 Offsets = Mapping[str, Mapping[str, int]]
-#: Of the bits for partition numbers, those for the partition within its topic.
+#: Number of bits for the partition within its topic. The other bits for partition numbers hold the topic.
 PARTITION_BITS = 13
 
 
 def partition_seq(topic: int, partition: int, offset: int) -> int:
-    """Returns the `_seq` of a record; `topic` is the topic's index in the declaration.
+    """Returns the `_seq` of a record. `topic` is the topic's index in the spec.
 
     Raises:
         ContractError: RECORD_SEQ_EXHAUSTED.
@@ -55,7 +55,7 @@ def count_offsets_between(end: Offsets, latest: Offsets) -> int:
 
 
 def unread_offsets(read: Offsets, latest: Offsets) -> dict[TopicPartition, int]:
-    """Returns the first unread offset of each partition that has one.
+    """Returns the first unread offset of each partition that has unread records.
 
     Args:
         read, latest: the offsets after the last record read, and after the last available record. A partition missing
@@ -73,7 +73,7 @@ def _unread_positions(read: Offsets, latest: Offsets) -> Iterator[tuple[TopicPar
 
 
 class TopicIds:
-    """The topic ids of a pipeline's current generation. For one run, in one thread."""
+    """Recorded topic ids of a pipeline's current generation. Used in one run and one thread."""
 
     def __init__(self, home: PipelineHome) -> None:
         self._home = home
@@ -81,7 +81,7 @@ class TopicIds:
         self._first_ids: dict[str, str] = {}
 
     def check(self, ids: Mapping[str, str]) -> None:
-        """Compares the current topic ids with the recorded ones. Records the id of a new topic.
+        """Compares the current topic ids with the recorded ones. Records the ids of new topics.
 
         Raises:
             ContractError: KAFKA_TOPIC_REPLACED.
@@ -111,13 +111,14 @@ class TopicIds:
 
 #: First and last offset of consecutive records.
 OffsetRun = tuple[int, int]
-#: Runs that a task keeps per partition. Beyond this number the narrowest gaps are closed; expired ranges are wide.
+#: Maximum number of runs that a task records per partition. Beyond it the narrowest gaps are closed, since expired
+#: ranges are wide.
 MAX_RUNS = 200
 _MAX_RANGE_EXAMPLES = 20
 
 
 class ReadOffsets:
-    """The offsets that a task reads."""
+    """Records the offsets that a task reads, as runs of consecutive offsets per partition."""
 
     def __init__(self) -> None:
         self._runs: dict[TopicPartition, list[OffsetRun]] = {}
@@ -147,7 +148,7 @@ class ReadOffsets:
 
 
 def merge_runs(runs: Iterable[Sequence[int]], *, max_runs: int | None = None) -> list[OffsetRun]:
-    """Returns the runs in order with adjacent ones merged; with more than `max_runs`, closes the narrowest gaps."""
+    """Merges adjacent runs and returns them in order. With more than `max_runs`, also closes the narrowest gaps."""
     merged: list[OffsetRun] = []
     for first, last in sorted((run[0], run[1]) for run in runs):
         if merged and first <= merged[-1][1] + 1:
@@ -157,7 +158,7 @@ def merge_runs(runs: Iterable[Sequence[int]], *, max_runs: int | None = None) ->
     if max_runs is None or len(merged) <= max_runs:
         return merged
     widths = sorted((after[0] - before[1] for before, after in pairwise(merged)), reverse=True)
-    # Gaps of equal width are all closed, because none is preferable.
+    # All gaps of this width are closed, so that the result does not depend on their order.
     min_kept_width = widths[max_runs - 1] + 1
     merged_runs = [merged[0]]
     for run in merged[1:]:
@@ -169,7 +170,7 @@ def merge_runs(runs: Iterable[Sequence[int]], *, max_runs: int | None = None) ->
 
 
 def find_gaps(runs: Iterable[Sequence[int]], begin: int, end: int) -> list[OffsetRun]:
-    """Returns the offsets from `begin` to before `end` that are in no run."""
+    """Returns the ranges of offsets from `begin` (inclusive) to `end` (exclusive) that no run covers."""
     gap_runs, position = [], begin
     for first, last in merge_runs(runs):
         if first >= end:
@@ -188,7 +189,7 @@ def lost_records(
     end: Offsets,
     earliest: Mapping[TopicPartition, int],
 ) -> list[Payload]:
-    """Returns a payload per partition that lost records unread.
+    """Returns a payload for each partition in which records expired before they were read.
 
     Args:
         read_ranges: the ranges of all tasks; see `ReadOffsets.ranges`.

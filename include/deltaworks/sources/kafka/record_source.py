@@ -1,7 +1,7 @@
-"""Re-reads Kafka records with Spark's connector, between offsets of the ledger.
+"""Re-reads the Kafka records of earlier batches, by the offsets in the ledger, with Spark's connector.
 
-A compacted topic may have lost any record, so none is certainly retained. A recreated topic has other records at these
-offsets, so none is retained.
+A compacted topic may have lost any record, so no record is certainly retained. A recreated topic has other records at
+these offsets, so none is retained.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _TOPIC_GONE_CONDITIONS = ("KAFKA_TOPIC_REPLACED", "KAFKA_TOPIC_MISSING")
 
 
 class KafkaRecordSource:
-    """The topics of one pipeline. See `RecordSource`."""
+    """Re-reads records of the topics of one pipeline."""
 
     def __init__(self, catalog: Catalog, spec: PipelineSpec) -> None:
         if not isinstance(spec.source, KafkaSourceSpec):
@@ -45,11 +45,13 @@ class KafkaRecordSource:
 
     @property
     def reader(self) -> PayloadReader:
-        """See RecordSource."""
+        """Returns the reader that converts Kafka records into payloads."""
         return KafkaReader.for_source(self._source, with_fields=self._with_fields)
 
     def ranges(self, batches: Sequence[BatchOffsets]) -> list[RecordRange]:
-        """See RecordSource. Offsets may have gaps, due to transactions and compaction."""
+        """Returns the offset ranges that these batches read, in order. Due to transactions and compaction they may have
+        gaps.
+        """
         return [range_ for batch in batches for range_ in self._batch_ranges(batch)]
 
     def _batch_ranges(self, batch: BatchOffsets) -> list[RecordRange]:
@@ -75,7 +77,7 @@ class KafkaRecordSource:
         return ranges
 
     def _query_start(self, batch: BatchOffsets) -> dict[str, dict[str, int]]:
-        """Returns the offsets at which the query began, for a ledger that does not record them."""
+        """Returns the offsets at which the query began. Needed if the ledger does not record the start of the batch."""
         recorded = initial_offset(self._home, self._home.generations.effective())
         if not recorded and self._source.starting_offsets == "latest":
             raise ContractError(
@@ -86,7 +88,9 @@ class KafkaRecordSource:
         return recorded
 
     def select(self, ranges: Sequence[RecordRange], text: str) -> list[RecordRange] | None:
-        """See RecordSource: `topic/partition/first-last`; either end may be omitted."""
+        """Returns the parts of ranges that `topic/partition/first-last` selects; either end may be omitted. None for a
+        text of another form.
+        """
         parts = text.split("/")
         if len(parts) != 3 or not parts[1].isdecimal():
             return None
@@ -99,7 +103,7 @@ class KafkaRecordSource:
         return [part for range_ in candidates if (part := range_.clip(first_offset, last_offset)) is not None]
 
     def retained(self, spark: SparkSession, ranges: Sequence[RecordRange]) -> list[RetainedRange]:
-        """See RecordSource."""
+        """Returns which part of each range the topic still retains; see `RecordSource.retained`."""
         by_topic: dict[str, dict[str, RetainedRange]] = {
             topic: self._retained_by_partition(spark, topic) for topic in self._source.topics
         }
@@ -120,7 +124,7 @@ class KafkaRecordSource:
         }
 
     def frame(self, spark: SparkSession, ranges: Sequence[RecordRange]) -> DataFrame:
-        """See RecordSource: all records of each partition from its first to its last range."""
+        """Returns all records of each partition from its first to its last range, so records between the ranges too."""
         start: dict[str, dict[str, int]] = {}
         end: dict[str, dict[str, int]] = {}
         for range_ in ranges:
@@ -139,5 +143,5 @@ class KafkaRecordSource:
         return spark.read.format("kafka").options(**options).load().select(*_COLUMNS)
 
     def archive_frame(self, rows: DataFrame) -> DataFrame:
-        """See RecordSource."""
+        """Converts rows of the archive table to the columns of Spark's Kafka connector."""
         return kafka_columns(rows)

@@ -44,13 +44,13 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 _OLDEST_CHECK_SECONDS = 60.0
-#: How far back the oldest unread record is searched in topics without retention.
+#: In topics without retention, how far back the oldest unread record is searched.
 _MAX_LOOKBACK_SECONDS = 30 * 86_400.0
 _COLUMNS = ("topic", "partition", "offset", "timestamp", "value")
 
 
 class KafkaSource:
-    """The topics that a pipeline declares."""
+    """Reads the Kafka topics that a pipeline declares as its source."""
 
     def __init__(self, catalog: Catalog, spec: PipelineSpec) -> None:
         if not isinstance(spec.source, KafkaSourceSpec):
@@ -97,7 +97,7 @@ class KafkaSource:
         return client_settings(self._source)
 
     def slice_of(self, batch: DataFrame, *, batch_id: int, offsets: Callable[[], OffsetRange]) -> RecordSlice:
-        """Returns the batch's records, which only tasks read.
+        """Returns the batch's records. They are read in tasks only.
 
         Raises:
             ContractError: KAFKA_TOPIC_REPLACED, before the batch is read.
@@ -121,8 +121,8 @@ class KafkaSource:
         return RecordSlice(batch.select(*columns), reader, losses, to_archive=to_archive)
 
     def backlog(self, progress: Mapping[str, Any] | None) -> dict[str, Any]:
-        """Returns the number of unread records as of the query's last progress, the time of the oldest, and the
-        retention.
+        """Returns the number of unread records, the time of the oldest one, and the retention, as of the query's last
+        progress.
         """
         if not progress or not progress.get("latestOffset"):
             return {}

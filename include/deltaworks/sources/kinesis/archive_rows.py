@@ -1,4 +1,4 @@
-"""Converts Kinesis records to archive rows, and archive rows back to the reader's columns."""
+"""Converts Kinesis records to rows of the archive table, and rows of the archive table back to the reader's columns."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def kinesis_archive_columns(stream: str, batch: pa.RecordBatch) -> dict[str, pa.Array]:
-    """Returns the columns of the archive.
+    """Returns the archive table's columns for an Arrow batch of records.
 
     Raises:
         ContractError: RECORD_SEQ_EXHAUSTED, KINESIS_SHARD_UNNUMBERED.
@@ -33,7 +33,7 @@ def kinesis_archive_columns(stream: str, batch: pa.RecordBatch) -> dict[str, pa.
 
 
 def kinesis_columns(rows: DataFrame) -> DataFrame:
-    """Converts archive rows to the reader's columns."""
+    """Converts rows of the archive table to the columns that the Kinesis reader returns."""
     from pyspark.sql import functions as F
 
     return rows.select(

@@ -33,7 +33,7 @@ _CLOCK_TOLERANCE = timedelta(seconds=2)
 _INVALID_POSITION_CODES = frozenset({"InvalidArgumentException", "ValidationException"})
 _SUBSCRIBE_OPERATION = "subscribe_to_shard"
 _POSITIONED_OPERATIONS = frozenset({"get_shard_iterator", _SUBSCRIBE_OPERATION})
-#: Names of a starting position's parts in GetShardIterator.
+#: Argument names of GetShardIterator for the parts of a starting position.
 _ITERATOR_ARGUMENTS = {"Type": "ShardIteratorType", "SequenceNumber": "StartingSequenceNumber"}
 _IN_USE_CODE = "ResourceInUseException"
 #: A shard can be subscribed to again after five seconds.
@@ -43,7 +43,7 @@ _REGISTER_RETRY_SECONDS = 20.0
 
 
 class KinesisStream:
-    """A stream by name or ARN. Thread-safe.
+    """Client for one stream, by name or ARN. Thread-safe.
 
     Every call raises ConfigError KINESIS_STREAM_MISSING or KINESIS_REFUSED, or TransientError KINESIS_UNREACHABLE if
     the server throttled or failed for all of `retry_seconds`.
@@ -78,7 +78,7 @@ class KinesisStream:
             shards += [_parse_shard(entry) for entry in response["Shards"]]
             if not response.get("NextToken"):
                 return shards
-            # A token identifies the stream too.
+            # A pagination token already identifies the stream.
             page = {"MaxResults": 1000, "NextToken": response["NextToken"]}
 
     def iterator(self, shard_id: str, position: Position, *, inclusive: bool = False) -> str:
@@ -172,7 +172,9 @@ class KinesisStream:
         return response
 
     def _subscribe(self, **arguments: Any) -> Any:
-        """Makes one attempt. A recently subscribed shard, or a response that is cut off immediately, is retried."""
+        """Calls SubscribeToShard once. Rejections because of a recent subscription, and responses that are cut off
+        immediately, are retryable.
+        """
         try:
             return self._client.subscribe_to_shard(**arguments)
         except ClientError as error:
@@ -219,7 +221,7 @@ class KinesisStream:
         ) from error
 
     def _position_error(self, error: ClientError, shard_id: str, position: Position) -> Exception:
-        """Returns the error for a rejected position in an existing stream."""
+        """Returns the error for a start position that Kinesis rejects although the stream exists."""
         if error_code(error) == "ResourceNotFoundException":
             return ShardNotFound(shard_id)
         return ContractError(
@@ -229,7 +231,9 @@ class KinesisStream:
         )
 
     def _record_server_time(self, date: str | None) -> None:
-        """Uses the server's time, which has a resolution of one second, if the local clock is wrong."""
+        """Corrects `now` by the server's Date header, which has a resolution of one second, if the local clock is
+        wrong.
+        """
         if date:
             clock_offset = parsedate_to_datetime(date) - utc_now()
             self._clock_offset = clock_offset if abs(clock_offset) > _CLOCK_TOLERANCE else timedelta()
@@ -251,7 +255,7 @@ def _parse_consumer(entry: dict[str, Any]) -> Consumer:
 
 
 def _starting_position(position: Position, *, inclusive: bool) -> dict[str, Any]:
-    """Returns a position in the form of the Kinesis API."""
+    """Converts a position to the StartingPosition of the Kinesis API."""
     if position.after is not None:
         kind = "AT_SEQUENCE_NUMBER" if inclusive else "AFTER_SEQUENCE_NUMBER"
         return {"Type": kind, "SequenceNumber": position.after}

@@ -39,7 +39,7 @@ _CONSUMER_NAME = re.compile(r"[a-zA-Z0-9_.-]{1,128}")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KinesisOptions:
-    """The stream a query reads, its start, its limits, and the location of its state.
+    """Parsed options: the stream, where the query starts, its limits, and the location of its state.
 
     `consumer` is the name of the registered consumer for enhanced fan-out; None for polling.
     """
@@ -89,7 +89,7 @@ class KinesisOptions:
 
 
 def render_options(aws: AwsSpec, state: StorageSpec, *, stream: str, **extra: object) -> dict[str, str]:
-    """Renders specs as options; secrets stay references. `extra` is keyed by option name."""
+    """Renders specs as options of `format("kinesis")`. Secrets stay references. `extra` has further options by name."""
     rendered: dict[str, object | None] = {
         "streamName": stream,
         "region": aws.region,
@@ -107,7 +107,7 @@ def render_options(aws: AwsSpec, state: StorageSpec, *, stream: str, **extra: ob
 
 
 def _parse_stream(options: Mapping[str, str]) -> tuple[str, str | None, str]:
-    """Returns name, ARN and region."""
+    """Returns the stream's name, ARN (None if only the name is given) and region."""
     arn, name = options.get("streamARN"), options.get("streamName")
     if (arn is None) == (name is None):
         raise _invalid_option("streamName", "or streamARN is required, and not both")
@@ -174,7 +174,9 @@ def _parse_initial_position(options: Mapping[str, str]) -> tuple[InitialPosition
 
 
 def _parse_consumer(options: Mapping[str, str]) -> str | None:
-    """Ignores the name in mode `polling`, so that a single option changes the mode."""
+    """Returns the consumer's name, or None in mode `polling`, even if a name is given: the mode alone turns fan-out
+    off.
+    """
     mode, name = options.get("consumerMode", "polling").lower(), options.get("consumerName")
     if mode not in get_args(ConsumerMode):
         raise invalid_option(_FORMAT, "consumerMode", f"must be one of {', '.join(get_args(ConsumerMode))}")

@@ -1,8 +1,8 @@
-"""Pages of a shard's records as columns, from GetRecords responses and subscription events.
+"""Parses GetRecords responses and subscription events into pages: consecutive records of a shard as columns.
 
 A subscription is one long response, of at most five minutes, in the AWS event stream format. boto3 makes the call and
-reads the first message; the others are read here. orjson parses both kinds of pages, because boto3's parsing takes
-longer than all other processing of a record.
+reads the first message; this module reads the remaining ones. orjson parses both kinds of pages, because boto3's parser
+takes longer than all other processing of a record.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ _LENGTH_BYTES = 4
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Page:
-    """Records of a shard in order, as columns of equal length.
+    """Consecutive records of a shard, as columns of equal length.
 
     Attributes:
         arrivals_us: microseconds since 1970, by the server's clock.
         next_iterator: None at the end of a closed shard.
-        behind_ms: how far the page's end is behind the shard's latest record; 0 at the tip.
+        behind_ms: milliseconds from the page's end to the shard's latest record (MillisBehindLatest); 0 if caught up.
     """
 
     sequence_numbers: list[str] = field(default_factory=list)
@@ -56,7 +56,7 @@ class Page:
 
 
 def parse_page(response: Any) -> Page:
-    """Returns the page of a GetRecords response that was parsed by `parse_records_body`."""
+    """Converts a GetRecords response to a page. `parse_records_body` must have parsed the response."""
     records = response.get("Records", [])
     return Page(
         sequence_numbers=[record["SequenceNumber"] for record in records],
@@ -69,7 +69,7 @@ def parse_page(response: Any) -> Page:
 
 
 def parse_records_body(response_dict: dict[str, Any], customized_response_dict: dict[str, Any], **_: Any) -> None:
-    """Parses the body instead of boto3; a handler of boto3's `before-parse` event. Error responses are left to boto3.
+    """Parses the response body with orjson, as a handler of boto3's `before-parse` event. boto3 parses error responses.
 
     Raises:
         TransientError: KINESIS_ANSWER_UNREADABLE, the body is not JSON.
@@ -88,18 +88,22 @@ def parse_records_body(response_dict: dict[str, Any], customized_response_dict: 
 
 
 class SubscriptionEnded(Exception):
-    """A subscription ended before its shard: after five minutes, taken over by another reader, or cut off."""
+    """Raised when a subscription ends before its shard: after five minutes, because another reader took it over, or
+    because the connection was cut.
+    """
 
 
 class Subscription:
-    """The pages of one subscription. Not thread-safe. `close` it, or Kinesis keeps sending until it expires."""
+    """One SubscribeToShard subscription, read page by page. Not thread-safe. Call `close`; otherwise Kinesis sends
+    until the subscription expires.
+    """
 
     def __init__(self, frames: Frames) -> None:
         self._frames = frames
         self._messages = self._decode()
 
     def next(self) -> Page:
-        """Returns the next event's page, which may be empty; Kinesis sends one every few seconds.
+        """Returns the page of the next event. It may be empty; Kinesis sends an event every few seconds.
 
         The page's `next_iterator` is the sequence number after which the next subscription begins; None at the end of a
         closed shard.
@@ -135,7 +139,7 @@ class Subscription:
 
 
 class Frames:
-    """Splits an event stream into encoded messages, without reading ahead of the current message."""
+    """Splits an AWS event stream into its encoded messages. Reads no further than the current message."""
 
     def __init__(self, raw: Any) -> None:
         self._raw = raw

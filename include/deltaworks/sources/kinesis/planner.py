@@ -40,7 +40,7 @@ _MAX_SHARD_RANGE_BYTES = 64 << 20
 
 
 class Planner:
-    """Plans for one query in one process. Not thread-safe."""
+    """Plans the batches of one query. Runs in the driver. Not thread-safe."""
 
     def __init__(
         self,
@@ -69,7 +69,7 @@ class Planner:
         self._is_cleaned = False
 
     def initial_offset(self) -> Offset:
-        """Returns where a query without a checkpoint begins. Deterministic.
+        """Returns the offset at which a query without a checkpoint begins. The same on every call.
 
         Raises:
             ContractError: KINESIS_STATE_OF_ANOTHER_QUERY, the query in the state is past that offset.
@@ -93,7 +93,7 @@ class Planner:
         return self._until
 
     def next_batch(self, start: Offset, *, max_rows: int | None = None) -> Offset | None:
-        """Returns the batch after `start`; None if there are no new records.
+        """Plans the batch after `start` and returns its offset; None if there are no new records.
 
         Raises:
             ContractError: KINESIS_STATE_LOST, the state has no plan of `start`.
@@ -118,7 +118,9 @@ class Planner:
         return self._state.record_plan(planned)
 
     def shard_ranges(self, end: Offset) -> list[ShardRange]:
-        """Returns the shard_ranges of a batch's tasks, one per shard. Deterministic, also when the batch is planned again."""
+        """Returns the shard ranges of a batch, one per shard and task. Deterministic, even if the batch is planned
+        again.
+        """
         if end.batch == INITIAL_BATCH or not end.shards:
             return []
         self._open_query()
@@ -145,7 +147,7 @@ class Planner:
         ]
 
     def lag_report(self) -> dict[str, Any] | None:
-        """Returns how far the shards are behind, as of the last batch; None before the first."""
+        """Returns how far each shard is behind its latest record, as of the last batch; None before the first batch."""
         if self._last_end is None:
             return None
         (_, batch), end = self._last_end
@@ -154,8 +156,8 @@ class Planner:
         return lag_report(end, self._probe.caught_up_times, batch=batch, gaps=self._gap_count)
 
     def commit(self, end: Offset) -> None:
-        """Deletes the state of batches older than those in Spark's log. A failure is logged and repaired by a later
-        call.
+        """Deletes the state of old batches; the last `retained_batches` remain. A failure is only logged, and a later
+        call deletes the rest.
         """
         before = end.batch - self._options.retained_batches + 1
         try:
@@ -166,7 +168,9 @@ class Planner:
             _LOGGER.warning("Could not delete old batches from the query's state: %s", error)
 
     def _open_query(self) -> Query:
-        """Returns the start of the query, recording it on the first run. Its consumer is active afterwards."""
+        """Returns where the query starts and records that on the first run. Also ensures that its fan-out consumer is
+        active.
+        """
         if self._query is None:
             self._query = self._state.query() or self._state.begin_query(self._new_query())
             stream = self._stream_summary()
@@ -201,7 +205,7 @@ class Planner:
         return Query(begin=begin, stream_arn=stream.arn, stream_created=stream.created)
 
     def _first_position(self, shard: Shard, end: BatchEnd) -> Position:
-        """Returns the start of a shard whose parents are finished: none of its records arrived before they closed."""
+        """Returns where to start a shard whose parents are finished. Its records arrived after the parents closed."""
         begin = self._open_query().begin
         since = begins_at = next((position.at for position in begin.shards.values()), None)
         for parent in shard.parents:
@@ -209,7 +213,7 @@ class Planner:
         return Position(at=begins_at, since=since)
 
     def _check_planned(self, offset: Offset) -> Offset:
-        """Returns the offset if the state has a plan of its batch."""
+        """Returns the offset; raises KINESIS_STATE_LOST if the state has no plan for its batch."""
         is_this_query = self._open_query().begin.run == offset.run
         if not is_this_query or self._state.plan(offset.run, offset.batch) is None:
             raise _state_lost_error(offset)
@@ -257,7 +261,7 @@ class Planner:
         return self._summary
 
     def _is_due(self, name: str, seconds: float) -> bool:
-        """Returns whether `seconds` have passed since this was last due."""
+        """Returns whether `seconds` have passed since `name` was last due, and restarts its timer in that case."""
         now = self._clock()
         if now - self._last_runs.get(name, -math.inf) < seconds:
             return False

@@ -1,7 +1,7 @@
-"""Positions in shards, the offset of a batch, and the share of a shard in a batch.
+"""Positions in shards, offsets of batches, and shard ranges: the part of one shard that one batch reads.
 
-An offset names a batch and the positions at which it STARTS. Its end is known only after tasks have read it; it is
-stored separately, as a `ShardRangeEnd` per shard (`state`). The next offset starts there.
+An offset names a batch and the positions at which it STARTS. Its end is known only after tasks have read it, so the end
+is stored separately, as a `ShardRangeEnd` per shard (`state`). The next offset starts there.
 """
 
 from __future__ import annotations
@@ -20,13 +20,14 @@ INITIAL_BATCH = -1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Position:
-    """A position in a shard. Without `after` and `at` it is the shard's oldest record.
+    """A position in a shard. Without `after` and `at` it is before the shard's oldest record.
 
     Attributes:
         after: sequence number of the last delivered record.
-        at: if none was delivered, the earliest arrival time to read.
+        at: if no record was delivered, the arrival time to start from.
         rows: rows of this shard delivered since the query began; the next row's ordinal.
-        since: records that arrived before this time are delivered or not requested. If it is within the stream's
+        since: all records that arrived before this time were delivered or are not requested. If it is within the
+            stream's
             retention, a missing record is no loss.
     """
 
@@ -59,7 +60,7 @@ class Position:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Offset:
-    """A batch: the start of each shard, the finished shards, and the time limit of `AvailableNow`.
+    """The offset of a batch: its start in each shard, the finished shards, and the time limit of `AvailableNow`.
 
     Attributes:
         run: the query's id in its state.
@@ -99,7 +100,7 @@ class Offset:
 
 
 def iso(instant: datetime) -> str:
-    """Formats a time as stored in offsets and records, with microseconds."""
+    """Formats a time as ISO 8601 with microseconds, for offsets and state records."""
     return instant.isoformat(timespec="microseconds")
 
 
@@ -112,7 +113,7 @@ def latest_time(one: datetime | None, other: datetime | None) -> datetime | None
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShardRangeLimits:
-    """Limits that end a share before the shard's tip. At least one record is read; records are never split."""
+    """Limits of a shard range. A range has at least one record, whatever its size; records are never split."""
 
     rows: int
     size: int
@@ -121,7 +122,9 @@ class ShardRangeLimits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShardRange:
-    """The input of one task, self-contained. With a `consumer` ARN, it is read by enhanced fan-out."""
+    """The part of one shard that a task reads for one batch. Contains everything the task needs. With a `consumer` ARN
+    it is read by enhanced fan-out.
+    """
 
     run: str
     batch: int
@@ -177,16 +180,16 @@ class Gap:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShardRangeEnd:
-    """The stored end of a share, written once before any of its rows are delivered.
+    """Where a shard range ends. Written once to the state, before any of the range's rows are delivered.
 
     Attributes:
         records, rows: counts between start and end; an aggregated record has several rows.
         digest: checksum of the records, see `Rows.digest`.
-        closed: the share ends with the shard.
-        more: a limit ended the share, so more records are available.
-        behind_ms: how far the end was behind the shard's latest record; None if nothing was read.
+        closed: the range ends with the shard.
+        has_more: a limit ended the range, so more records are available.
+        behind_ms: milliseconds from the end to the shard's latest record; None if nothing was read.
         read_at: the server's time of the read.
-        reader: host, process and a unique id of the writer of this record.
+        reader: host, process and a unique id of the writer of this object.
     """
 
     start: Position

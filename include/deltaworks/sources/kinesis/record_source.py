@@ -1,7 +1,7 @@
-"""Re-reads Kinesis records: shard_ranges of shards that batches read, between positions of the ledger.
+"""Re-reads Kinesis records of earlier batches, by the shard ranges that the ledger records.
 
-A batch's offset contains the start position in every shard and the number of rows before it. Its end is in the next
-batch's offset or in the query's state. A shard_range is read completely and counted, because a missing record would shift the
+A batch's offset contains its start position in every shard and the number of rows before it. Its end is in the next
+batch's offset or in the query's state. A range is read completely and counted, because a missing record would shift the
 ordinals of the others.
 """
 
@@ -58,11 +58,11 @@ class KinesisRecordSource:
 
     @property
     def reader(self) -> PayloadReader:
-        """See RecordSource."""
+        """Returns the reader that converts Kinesis rows into payloads."""
         return KinesisReader.for_source(self._source, with_fields=self._with_fields)
 
     def ranges(self, batches: Sequence[BatchOffsets]) -> list[RecordRange]:
-        """See RecordSource."""
+        """Returns the shard ranges that these batches read, in order; see `RecordSource.ranges`."""
         ranges = []
         for batch, next_batch in pairwise([*batches, None]):
             if batch is None:
@@ -78,7 +78,9 @@ class KinesisRecordSource:
         return ranges
 
     def _end(self, batch: BatchOffsets, offset: Offset, after: Offset | None, shard: str) -> Position | None:
-        """Returns the batch's end position in a shard; None for an unrecorded end of the shard itself."""
+        """Returns the batch's end position in a shard; None if the batch read the shard to its end and no state records
+        that end.
+        """
         if after is not None and shard in after.shards:
             return after.shards[shard]
         recorded: ShardRangeEnd | None = self._state(batch.generation).shard_range_end(offset.run, offset.batch, shard)
@@ -114,8 +116,10 @@ class KinesisRecordSource:
         )
 
     def select(self, ranges: Sequence[RecordRange], text: str) -> list[RecordRange] | None:
-        """See RecordSource: `stream/shard/first-last` by sequence numbers; either end may be omitted. Shares with one
-        of these records are selected completely.
+        """Returns the shard ranges that `stream/shard/first-last` selects, by sequence numbers; either end may be
+        omitted.
+
+        A range with at least one selected record is returned completely. None for a text of another form.
         """
         parts = text.split("/")
         if len(parts) != 3 or not parts[2]:
@@ -128,7 +132,10 @@ class KinesisRecordSource:
         return [range_ for range_ in candidates if _overlaps(range_.details, first_number, last_number)]
 
     def retained(self, spark: SparkSession, ranges: Sequence[RecordRange]) -> list[RetainedRange]:
-        """See RecordSource. Only the record before a shard_range proves that the shard_range is complete."""
+        """Returns how much of each shard range the stream still retains; see `RecordSource.retained`.
+
+        A range counts as certainly complete only if the record before it still exists.
+        """
         stream = KinesisStream(self._environment.messaging, name=self._source.stream)
         query = self._state(self._home.generations.current()).query()
         if query is not None and stream.summary().created != query.stream_created:
@@ -138,8 +145,8 @@ class KinesisRecordSource:
 
     @staticmethod
     def retained_range(range_: RecordRange, oldest: int | None) -> RetainedRange:
-        """Returns the retained range of a shard_range. `oldest` is the sequence number of the shard's oldest record; None
-        without records.
+        """Returns the retained part of a shard range. `oldest` is the sequence number of the shard's oldest record;
+        None if the shard has none.
         """
         after, last_number = range_.details["start"].get("after"), range_.details["through"]
         if oldest is None or (last_number is not None and int(last_number) < oldest):
@@ -149,7 +156,7 @@ class KinesisRecordSource:
         return RetainedRange(LAST_ORDINAL + 1, range_.first)
 
     def frame(self, spark: SparkSession, ranges: Sequence[RecordRange]) -> DataFrame:
-        """See RecordSource: complete shard_ranges, each read by one task; an incomplete one yields no rows."""
+        """Returns the records of complete shard ranges, each read by one task. An incomplete range yields no rows."""
         aws, name = self._environment.messaging, self._source.stream
         declared, variables = aws.model_dump_json(), resolved_variables(aws)
         shard_ranges = [(range_.partition, json.dumps(dict(range_.details))) for range_ in ranges]
@@ -169,7 +176,7 @@ class KinesisRecordSource:
         return frame.mapInArrow(read, _ROW_TYPES).select(*COLUMNS)
 
     def archive_frame(self, rows: DataFrame) -> DataFrame:
-        """See RecordSource."""
+        """Converts rows of the archive table to the columns of `frame`."""
         return kinesis_columns(rows)
 
 
@@ -180,7 +187,7 @@ _ROW_TYPES = (
 
 
 def _overlaps(details: Mapping[str, Any], first_number: int, last_number: int | None) -> bool:
-    """Returns whether a shard_range may have a record with these sequence numbers, both inclusive."""
+    """Returns whether a shard range may have a record between these sequence numbers, both inclusive."""
     start, through = int(details["start"].get("after") or -1), details["through"]
     return (last_number is None or start < last_number) and (through is None or int(through) >= first_number)
 
@@ -203,7 +210,7 @@ def oldest_sequence_number(stream: KinesisStream, shard_id: str) -> int | None:
 def reread_shard_range(
     stream: KinesisStream, shard: str, details: Mapping[str, Any], *, stream_name: str
 ) -> Iterator[pa.RecordBatch]:
-    """Yields the rows of a shard_range; none if their number differs from the first read."""
+    """Yields the rows of a shard range. Yields none if their number differs from the first read."""
     start, last_number, expected_rows = Position.from_json(details["start"]), details["through"], details["rows"]
     rows = Rows(should_deaggregate=True)
     try:
@@ -220,7 +227,7 @@ def reread_shard_range(
 
 
 def _append_page(rows: Rows, pages: PolledPages, last_number: str | None) -> bool:
-    """Appends a page; returns whether it was the last one."""
+    """Reads the next page into `rows`; returns whether it was the last page."""
     page = pages.next_page(MAX_PAGE_RECORDS)
     last = None if last_number is None else int(last_number)
     count = len(page)

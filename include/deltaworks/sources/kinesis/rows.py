@@ -1,10 +1,9 @@
-"""Converts a shard's records to Arrow rows: aggregated records are deaggregated, and each row has its ordinal in the
-shard.
+"""Converts a shard's records to Arrow rows: splits aggregated records, and numbers the rows of each shard.
 
 The Kinesis Producer Library aggregates user records: four magic bytes, a protobuf message, and the MD5 of that message.
 Data with the magic bytes but invalid content is delivered unchanged, so parsing can report the error. Every user record
-is delivered, regardless of its key's shard; other readers drop those of another shard and rely on the producer to
-resend them.
+is delivered, even if its key belongs to another shard; other readers drop those and rely on the producer to resend
+them.
 """
 
 from __future__ import annotations
@@ -28,14 +27,16 @@ _DIGEST_BYTES = 16
 
 @dataclass(frozen=True, slots=True)
 class UserRecord:
-    """One user record of an aggregated record."""
+    """One user record in a record that the Kinesis Producer Library aggregated."""
 
     partition_key: str
     data: bytes
 
 
 def deaggregate(data: bytes) -> list[UserRecord] | None:
-    """Returns the user records of an aggregated record, in order; None if `data` is not aggregated or damaged."""
+    """Splits an aggregated record into its user records, in order. Returns None if `data` is not aggregated or is
+    damaged.
+    """
     if not data.startswith(MAGIC) or len(data) < len(MAGIC) + _DIGEST_BYTES:
         return None
     message, digest = data[len(MAGIC) : -_DIGEST_BYTES], data[-_DIGEST_BYTES:]
@@ -55,7 +56,7 @@ def deaggregate(data: bytes) -> list[UserRecord] | None:
 
 
 def _aggregate_type() -> Any:
-    """The message class, from the format's description (aws-kinesis-agg, messages.proto) without generated code.
+    """Returns the protobuf class of aggregated records, built from the format's description without generated code.
 
     message AggregatedRecord { repeated string partition_key_table = 1; repeated string explicit_hash_key_table = 2;
                                repeated Record records = 3; }
@@ -116,7 +117,7 @@ _ROWS_PER_BATCH = 10_000
 
 
 class Rows:
-    """Rows of one shard, appended page by page. Reads of the same records have the same `digest`."""
+    """Collects rows of one shard, page by page. Two reads of the same records have the same `digest`."""
 
     def __init__(self, *, should_deaggregate: bool) -> None:
         self._should_deaggregate = should_deaggregate
@@ -143,9 +144,9 @@ class Rows:
         return f"{self._crc_numbers:08x}{self._crc_data:08x}"
 
     def append(self, page: Page, *, max_rows: int, max_bytes: int) -> int:
-        """Appends a page's records up to a limit; returns their number.
+        """Appends records of a page up to the limits; returns the number of appended records.
 
-        The first record is appended regardless of its size, and an aggregated record completely.
+        The first record is appended whatever its size. An aggregated record is appended completely or not at all.
         """
         if self._should_deaggregate and any(data.startswith(MAGIC) for data in page.data):
             count = self._append_deaggregated(page, max_rows, max_bytes)
@@ -196,7 +197,7 @@ class Rows:
         self._arrivals_us += page.arrivals_us
 
     def batches(self, *, stream: str, shard_id: str, first_ordinal: int) -> Iterator[pa.RecordBatch]:
-        """Yields the rows in order; the first has `first_ordinal`."""
+        """Yields the rows as Arrow batches, in order. The first row has the ordinal `first_ordinal`."""
         for begin in range(0, len(self), _ROWS_PER_BATCH):
             part = slice(begin, begin + _ROWS_PER_BATCH)
             arrivals = pa.array(self._arrivals_us[part], pa.int64())

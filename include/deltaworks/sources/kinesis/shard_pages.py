@@ -1,6 +1,6 @@
-"""Pages of a shard from a position on, by GetRecords or by enhanced fan-out.
+"""Reads pages of a shard from a position on, by GetRecords or by enhanced fan-out, and probes shards for new records.
 
-The driver also probes idle shards for new records, because Kinesis does not report a shard's latest record.
+The driver must probe idle shards, because Kinesis does not report the position of a shard's latest record.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _TAKEOVER_CODE = "ResourceInUseException"
 
 
 class ShardPages(ABC):
-    """Reads a shard from a position on.
+    """Reads the pages of a shard from a position on.
 
     Reading begins AT the last delivered record: only its presence proves that no record after it has expired, because
     sequence numbers have gaps.
@@ -40,8 +40,9 @@ class ShardPages(ABC):
         is_intact: whether that record was present; None before the first record.
         skipped_record: the last record that arrived before the position's time, and its arrival time.
         is_ended: the shard is closed and completely read.
-        requested_at: the server's time before the last request; records that had arrived by then are delivered once a
-            page is at the tip.
+        requested_at: the server's time before the last request. Once a page reaches the shard's latest record, all
+            records
+            that had arrived by then are delivered.
     """
 
     def __init__(self, stream: StreamApi, shard_id: str, start: Position) -> None:
@@ -55,7 +56,7 @@ class ShardPages(ABC):
         self.requested_at: datetime = stream.now()
 
     def next_page(self, limit: int, *, retry_seconds: float = RETRY_SECONDS) -> Page:
-        """Returns the next page; it may be empty before the tip. `limit` is only a hint.
+        """Returns the next page. It may be empty although more records follow. `limit` is only a hint.
 
         Raises:
             TransientError: KINESIS_UNREACHABLE, Kinesis throttled or failed for all of `retry_seconds`.
@@ -71,14 +72,14 @@ class ShardPages(ABC):
 
     @abstractmethod
     def close(self) -> None:
-        """Stops reading. Idempotent."""
+        """Stops reading and releases the connection. Idempotent."""
 
     @abstractmethod
     def _fetch(self, limit: int, retry_seconds: float) -> Page:
-        """Returns the next page as Kinesis returns it."""
+        """Requests the next page and returns it with records that were delivered already."""
 
     def _skip_delivered(self, page: Page) -> Page:
-        """Removes records that were delivered before or arrived before the position's time."""
+        """Removes the records that were delivered already or arrived before the position's time."""
         if not len(page):
             return page
         begin = 0
@@ -95,7 +96,7 @@ class ShardPages(ABC):
 
 
 class PolledPages(ShardPages):
-    """Reads by GetRecords. An expired iterator is replaced by one after the last record read."""
+    """Reads a shard by GetRecords. Replaces an expired iterator by one after the last record read."""
 
     def __init__(self, stream: StreamApi, shard_id: str, start: Position) -> None:
         """Raises ShardNotFound if the shard no longer exists."""
@@ -126,11 +127,11 @@ def epoch_us(instant: datetime) -> int:
 
 
 class PushedPages(ShardPages):
-    """Reads by SubscribeToShard.
+    """Reads a shard by SubscribeToShard (enhanced fan-out).
 
-    An ended subscription is followed by one after the last sequence number that Kinesis reported. That number also
-    advances without records. Subscribing at the start again would never pass a range without records that outlasts a
-    subscription.
+    When a subscription ends, the next one starts after the last sequence number that Kinesis reported. That number
+    advances even without records. If each subscription started at the beginning again, the reader would never get past
+    a range without records that takes longer than one subscription.
     """
 
     def __init__(self, stream: StreamApi, shard_id: str, start: Position, *, consumer: str) -> None:
@@ -142,7 +143,7 @@ class PushedPages(ShardPages):
         self._subscription: PageSubscription | None = stream.subscribe(consumer, shard_id, start, inclusive=True)
 
     def close(self) -> None:
-        """Ends the subscription, so the next one need not take it over."""
+        """Ends the subscription, so that the next one can start without taking it over."""
         if self._subscription is not None:
             self._subscription.close()
             self._subscription = None
@@ -190,15 +191,23 @@ class PushedPages(ShardPages):
 
 _THREADS = 8
 _RETRY_SECONDS = 3.0
-#: A sparse shard returns empty pages before its tip; after this many a task continues instead.
+#: A sparse shard returns empty pages before its latest record. After this many, the probe stops and a task reads on.
 _MAX_PAGES = 10
 
 
 class NewRecordProbe:
-    """Probes shards for one record after their positions. Iterators are cached, so an idle shard costs one read."""
+    """Checks whether shards have a record after given positions. Iterators are cached, so an idle shard costs one
+    request.
+    """
 
     def __init__(self, stream: StreamApi, *, has_own_throughput: bool = False) -> None:
-        """`has_own_throughput`: tasks do not share the shard's read limit, so a throttled shard justifies a batch."""
+        """Creates a probe without cached iterators.
+
+        Args:
+            has_own_throughput: tasks use enhanced fan-out and not the shard's read limit. A batch is then worth
+                starting
+                although the probe is throttled.
+        """
         self._stream = stream
         self._has_own_throughput = has_own_throughput
         self._iterators: dict[str, tuple[tuple[str | None, datetime | None], str]] = {}
@@ -206,12 +215,15 @@ class NewRecordProbe:
         self.caught_up_times: dict[str, datetime] = {}
 
     def reset(self, caught_up_times: Mapping[str, datetime]) -> None:
-        """Sets new positions. `caught_up_times` are times up to which shards are known to have no further records."""
+        """Forgets all iterators. `caught_up_times` has, per shard, the time up to which all records are known to be
+        read.
+        """
         self._iterators.clear()
         self.caught_up_times = dict(caught_up_times)
 
     def has_records(self, positions: Mapping[str, Position], *, until: datetime | None) -> bool:
-        """Returns whether a task would find records in one of the shards; updates `caught_up_times` for shards at their tip.
+        """Returns whether one of the shards has records after its position. Updates `caught_up_times` of shards without
+        new records.
 
         Args:
             until: later records are ignored, and a throttled shard counts as one with records.

@@ -1,8 +1,10 @@
-"""Reads a shard_range of a shard in a task: stores its end once for all attempts, then delivers rows.
+"""Reads a shard range, the part of a shard that belongs to one batch, inside a task. Every attempt returns the same
+rows.
 
-The first read stops at the limits; every later read stops at the stored end and is compared with the first. Later reads
-use GetRecords even if the first used enhanced fan-out: a shard cannot be subscribed to again within five seconds, and
-concurrent attempts would take the subscription from each other.
+The first read stops at the limits and stores its end in the state before it delivers rows. Every later read stops at
+the stored end and is compared with the first. Later reads use GetRecords even if the first used enhanced fan-out: a
+shard cannot be subscribed to again within five seconds, and concurrent attempts would take the subscription from each
+other.
 """
 
 from __future__ import annotations
@@ -30,7 +32,7 @@ from deltaworks.sources.kinesis.stream_api import MAX_PAGE_RECORDS, RETRY_SECOND
 
 @dataclass(frozen=True, slots=True)
 class FetchOptions:
-    """Options for every shard_range of a query."""
+    """Options that apply to every shard range of a query."""
 
     deaggregate: bool = True
     allow_data_loss: bool = False
@@ -38,14 +40,15 @@ class FetchOptions:
 
 @dataclass(frozen=True, slots=True)
 class FetchedShardRange:
-    """A shard_range's rows and its stored end."""
+    """The rows of a shard range, and its end."""
 
     rows: Rows
     end: ShardRangeEnd
 
 
 def fetch_first(stream: StreamApi, shard_range: ShardRange, options: FetchOptions) -> FetchedShardRange:
-    """Reads a shard_range for the first time: to a limit, the shard's tip or end, or the batch's `until`.
+    """Reads a shard range whose end is not stored yet: up to a limit, the shard's latest record or end, or the batch's
+    `until`.
 
     The time limit applies only after the first record, because a sparse shard returns many empty pages.
 
@@ -105,7 +108,7 @@ class _FirstRead:
             raise
 
     def _append(self, page: Page, pages: ShardPages) -> FetchedShardRange | None:
-        """Appends a page; returns the shard_range if it ends with this page."""
+        """Appends a page; returns the fetched range if it ends with this page."""
         shard_range, rows, limits = self._shard_range, self._rows, self._shard_range.limits
         available = page if shard_range.until is None else page.slice(0, _count_arrived_by(page, shard_range.until))
         appended = rows.append(available, max_rows=limits.rows, max_bytes=limits.size)
@@ -149,7 +152,7 @@ class _FirstRead:
         )
 
     def _check_trimmed(self, pages: ShardPages, page: Page) -> None:
-        """Records a gap if records after the position may have expired before they were read."""
+        """Records a gap if records after the start position may have expired before they were read."""
         self._is_checked = True
         since, retention = self._shard_range.start.since, timedelta(seconds=self._shard_range.retention_seconds)
         if not pages.is_intact and since is not None and since < self._stream.now() - retention:
@@ -173,7 +176,7 @@ class _FirstRead:
 
 
 def position_expired_error(gap: Gap, shard_range: ShardRange) -> ContractError:
-    """Returns the error that names the possible loss."""
+    """Returns KINESIS_POSITION_EXPIRED, with the shard and the possibly lost records."""
     first_text = (
         "none is retained"
         if gap.first is None
@@ -208,9 +211,9 @@ _LOGGER = logging.getLogger(__name__)
 def read_shard_range(
     stream: StreamApi, state: QueryState, shard_range: ShardRange, options: FetchOptions, *, stream_name: str
 ) -> Iterator[pa.RecordBatch]:
-    """Yields the rows of a shard_range; the same for every attempt, action and driver.
+    """Yields the rows of a shard range. They are the same for every attempt, Spark action and driver.
 
-    The first reader stores the end; others read up to it. The complete shard_range is held in memory.
+    The first reader stores the end; later readers stop there. All rows of the range are held in memory.
 
     Raises:
         ContractError: KINESIS_POSITION_EXPIRED, KINESIS_REPLAY_DIFFERS.
@@ -224,7 +227,7 @@ def read_shard_range(
 def get_or_fetch(
     stream: StreamApi, state: QueryState, shard_range: ShardRange, options: FetchOptions
 ) -> FetchedShardRange:
-    """Returns the shard_range's rows and its stored end, which exists afterwards."""
+    """Returns the rows of a shard range and its stored end. Stores the end if this is the first read."""
     recorded = state.shard_range_end(shard_range.run, shard_range.batch, shard_range.shard_id)
     if recorded is None:
         if state.plan(shard_range.run, shard_range.batch) is None:
@@ -260,13 +263,14 @@ def refetch(
     *,
     retry_seconds: float = _RETRY_SECONDS,
 ) -> FetchedShardRange:
-    """Reads exactly the records of a stored end.
+    """Reads a shard range again, up to its stored end.
 
     If losses are allowed and records have expired, the remaining records keep their ordinals, and the end has a gap.
 
     Raises:
-        ContractError: KINESIS_REPLAY_DIFFERS, start, count or content differ; KINESIS_POSITION_EXPIRED, the shard_range's
-            first records have expired and that is not allowed.
+        ContractError: KINESIS_REPLAY_DIFFERS, start, count or content differ; KINESIS_POSITION_EXPIRED, the range's
+            first
+            records have expired and that is not allowed.
     """
     if recorded.start != shard_range.start:
         raise _replay_differs_error(shard_range, recorded, f"the record starts at {recorded.start.to_json()}")
@@ -304,7 +308,7 @@ def refetch(
 def _read_to_end(
     rows: Rows, pages: PolledPages, shard_range: ShardRange, recorded: ShardRangeEnd, retry_seconds: float
 ) -> None:
-    """Reads records up to the stored end, or as many as are available."""
+    """Appends records up to the stored end, or as many as are available."""
     last = int(recorded.end.after or 0)
     deadline = time.monotonic() + retry_seconds
     while True:

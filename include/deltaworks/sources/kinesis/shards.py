@@ -19,7 +19,7 @@ _SHARD_ID = re.compile(r"shardId-(\d+)")
 
 @dataclass(frozen=True, slots=True)
 class Shard:
-    """A listed shard. `parents` may name shards that are no longer listed."""
+    """A shard in the stream's listing. `parents` may name shards that are no longer listed."""
 
     shard_id: str
     parents: tuple[str, ...] = ()
@@ -54,7 +54,7 @@ def row_seq(shard_id: str, ordinal: int) -> int:
 
 
 def startable_shards(listed: Iterable[Shard], *, live: Collection[str], finished: Collection[str]) -> list[Shard]:
-    """Returns the listed shards that can be started: not started yet, and all parents are finished or no longer listed.
+    """Returns the listed shards that can be started: not started yet, with all parents finished or no longer listed.
 
     A shard with a started descendant counts as finished, even if its record was deleted.
     """
@@ -72,7 +72,7 @@ def startable_shards(listed: Iterable[Shard], *, live: Collection[str], finished
 
 
 def finished_shards_to_retain(finished: Iterable[str], listed: Iterable[Shard], *, live: Collection[str]) -> set[str]:
-    """Returns the finished shards to record, so they are not started again.
+    """Returns the finished shards that the next offset must still record, so that they are not started again.
 
     A shard that is no longer listed is dropped only after one of its children has started, because a listing may be
     temporarily incomplete.

@@ -57,7 +57,8 @@ class KinesisSource:
         self._retention = CachedLookup(self._retention_seconds, description=f"the retention of {spec.source.stream}")
 
     def frame(self, spark: SparkSession, *, start: dict[str, Any] | None) -> DataFrame:
-        """Returns the records of all shards, parents before their children; see `sources.kinesis`."""
+        """Returns a streaming DataFrame of all shards' records, parents before their children; see
+        `sources.kinesis`."""
         source = self._source
         options = render_options(
             self._environment.messaging,
@@ -81,7 +82,7 @@ class KinesisSource:
         return lake.model_copy(update={"root": lake.uri(folder)})
 
     def slice_of(self, batch: DataFrame, *, batch_id: int, offsets: Callable[[], OffsetRange]) -> RecordSlice:
-        """Returns the batch's records, which only tasks read."""
+        """Returns the batch's records. They are read in tasks only."""
         reader = KinesisReader.for_source(self._source, with_fields=self._with_fields)
 
         def lost_payloads(ranges: Sequence[Any]) -> list[Payload]:
@@ -94,7 +95,9 @@ class KinesisSource:
         return RecordSlice(batch.select(*COLUMNS), reader, losses, to_archive=to_archive)
 
     def backlog(self, progress: Mapping[str, Any] | None) -> dict[str, Any]:
-        """Returns the age of the slowest shard's next record; Kinesis does not report the number of waiting records."""
+        """Returns the age of the oldest unread record over all shards. Kinesis does not report the number of unread
+        records.
+        """
         latest = progress.get("latestOffset") if progress else None
         report = json.loads(latest) if isinstance(latest, str) else latest
         behind_ms = max((report or {}).get("millis_behind_latest", {}).values(), default=0)

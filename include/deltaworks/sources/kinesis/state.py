@@ -1,12 +1,12 @@
-"""The state of a query: its start, the plans of batches, the end of each shard_range, and gaps.
+"""The state of a query in object storage: its start, the plans of batches, the end of each shard range, and gaps.
 
-Deciding objects are created by put-if-absent, so concurrent drivers, tasks and attempts agree on the first. Objects of
-one query below its stateLocation:
+Objects that decide something are created by put-if-absent, so concurrent drivers, tasks and attempts agree on the
+first. Objects of one query below its stateLocation:
 
     query.json                          the query: run id, stream, initial offset
     <run>/<batch>/plan.json             the batch's offset
     <run>/<batch>/<shard>.json          the batch's end in a shard (`ShardRangeEnd`)
-    <run>/caught_up.json                     times up to which idle shards have no further records
+    <run>/caught_up.json                times up to which idle shards have no further records
     gaps/<run>/<batch>/<shard>.json     records that may be lost; never deleted
 """
 
@@ -44,7 +44,7 @@ _RETRY_SECONDS = 120.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Query:
-    """The start of a query. A recreated stream has another `stream_created`."""
+    """Where the query started, and in which stream. A recreated stream has another `stream_created`."""
 
     begin: Offset
     stream_arn: str
@@ -70,23 +70,23 @@ class Query:
 
 
 class QueryState:
-    """The state of a query. Thread-safe; every call retries storage outages."""
+    """Reads and writes the state of one query. Thread-safe. Every call retries storage outages."""
 
     def __init__(self, objects: ObjectStore, *, retry_seconds: float = _RETRY_SECONDS) -> None:
         self._objects = objects
         self._retry_seconds = retry_seconds
 
     def query(self) -> Query | None:
-        """Returns the start of the query; None if it never started."""
+        """Returns where the query started; None if it never started."""
         data = self._get("query.json")
         return None if data is None else Query.from_bytes(data)
 
     def begin_query(self, query: Query) -> Query:
-        """Records the start of the query unless it exists; returns the stored one."""
+        """Records where the query starts unless that is recorded; returns the stored record."""
         return Query.from_bytes(self._put_if_absent("query.json", query.to_bytes()))
 
     def plan(self, run: str, batch: int) -> Offset | None:
-        """Returns the batch's offset; None if it was not planned."""
+        """Returns the planned offset of a batch; None if it was not planned."""
         data = self._get(f"{_folder(run, batch)}/plan.json")
         return None if data is None else Offset.from_json(json.loads(data))
 
@@ -96,7 +96,7 @@ class QueryState:
         return Offset.from_json(json.loads(self._put_if_absent(key, json.dumps(offset.to_json()).encode())))
 
     def latest_plan(self, run: str) -> int | None:
-        """Returns the highest planned batch."""
+        """Returns the number of the last planned batch; None if there is none."""
         keys = self._retry(lambda: self._objects.list(f"{run}/"))
         planned = [int(key.split("/")[1]) for key in keys if key.endswith("/plan.json")]
         return max(planned, default=None)
@@ -107,11 +107,11 @@ class QueryState:
         return None if data is None else ShardRangeEnd.from_bytes(data)
 
     def record_shard_range_end(self, shard_range: ShardRange, end: ShardRangeEnd) -> ShardRangeEnd:
-        """Records the end of a shard_range unless it exists; returns the stored one."""
+        """Records the end of a shard range unless it is recorded; returns the stored end."""
         return self.record_end(shard_range.run, shard_range.batch, shard_range.shard_id, end)
 
     def record_end(self, run: str, batch: int, shard_id: str, end: ShardRangeEnd) -> ShardRangeEnd:
-        """Like `record_shard_range_end`, without a shard_range."""
+        """Records the batch's end in a shard unless it is recorded; returns the stored end."""
         return ShardRangeEnd.from_bytes(self._put_if_absent(f"{_folder(run, batch)}/{shard_id}.json", end.to_bytes()))
 
     def add_gap(self, run: str, gap: Gap) -> None:
@@ -126,7 +126,9 @@ class QueryState:
         return [Gap.from_json(json.loads(data)) for data in records if data is not None]
 
     def caught_up_times(self, run: str, batch: int) -> dict[str, datetime]:
-        """Returns times up to which shards are known to have no records after the end of `batch`."""
+        """Returns, per shard, the time up to which all records are known to be read, as saved for this batch; empty for
+        another batch.
+        """
         data = self._get(f"{run}/caught_up.json")
         plain = {} if data is None else json.loads(data)
         if plain.get("batch") != batch:
@@ -135,7 +137,7 @@ class QueryState:
         return {shard: instant for shard, instant in times.items() if instant is not None}
 
     def save_caught_up_times(self, run: str, batch: int, caught_up_times: Mapping[str, datetime]) -> None:
-        """Stores such times and replaces the former ones."""
+        """Saves the caught-up times of idle shards for a batch. Replaces the previous ones."""
         plain = {"batch": batch, "shards": {shard: iso(caught_up_times[shard]) for shard in sorted(caught_up_times)}}
         self._retry(lambda: self._objects.put(f"{run}/caught_up.json", json.dumps(plain).encode()))
 
@@ -175,7 +177,7 @@ def _folder(run: str, batch: int) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchEnd:
-    """The end of a batch.
+    """The end of a batch over all its shards.
 
     Attributes:
         live: shards to continue, with their positions.
@@ -192,7 +194,9 @@ class BatchEnd:
     ends: Mapping[str, ShardRangeEnd] = field(default_factory=dict)
 
     def positions_since(self, caught_up_times: Mapping[str, datetime]) -> dict[str, Position]:
-        """Returns the live positions, with `since` advanced to the last time each shard was at its tip."""
+        """Returns the positions of live shards. Their `since` advances to the caught-up time of the shard, if that is
+        later.
+        """
         return {
             shard: replace(position, since=latest_time(position.since, caught_up_times.get(shard)))
             for shard, position in self.live.items()
@@ -200,7 +204,7 @@ class BatchEnd:
 
 
 def end_of_batch(state: QueryState, offset: Offset) -> BatchEnd:
-    """Returns the end of the batch. A shard that no task read is sealed: it ends where it started."""
+    """Returns the end of a batch. For a shard that no task has read, stores an end that equals its start."""
     if offset.batch == INITIAL_BATCH:
         return BatchEnd(live=offset.shards, finished=offset.finished)
     with ThreadPoolExecutor(_THREADS) as pool:
@@ -225,7 +229,7 @@ def _end_or_seal(state: QueryState, offset: Offset, shard: str, start: Position)
 
 
 def lag_report(at: BatchEnd, caught_up_times: Mapping[str, datetime], *, batch: int, gaps: int) -> dict[str, Any]:
-    """Returns the lag of each shard for the query's progress, as of its last read.
+    """Returns the lag of each shard in milliseconds for the query's progress, as of its last read.
 
     Kinesis does not report a number of records. A shard that was never read is omitted.
     """

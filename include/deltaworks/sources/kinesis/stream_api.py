@@ -1,6 +1,6 @@
-"""The Kinesis API that a reader needs, and the registration of enhanced fan-out consumers.
+"""Protocols of the Kinesis API that a reader needs, and the registration of enhanced fan-out consumers.
 
-A registered consumer has 2 MB/s per shard of its own and costs money while it exists. Only the driver of the query that
+A registered consumer has its own 2 MB/s per shard and costs money while it exists. Only the driver of the query that
 reads through it registers it. It stays registered when the query ends, because registration takes a while. `deltaworks
 consumers` lists and removes consumers.
 """
@@ -27,7 +27,7 @@ _PAUSE_SECONDS = 1.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Consumer:
-    """A registered consumer. A consumer that is registered again under the same name has another ARN."""
+    """A registered enhanced fan-out consumer. If it is registered again under the same name, its ARN differs."""
 
     name: str
     arn: str
@@ -36,10 +36,10 @@ class Consumer:
 
 
 class ConsumerApi(Protocol):
-    """The API needed to register a consumer."""
+    """The part of the Kinesis API that registers consumers."""
 
     def consumer(self, name: str) -> Consumer | None:
-        """Returns the stream's consumer of that name, if any."""
+        """Returns the stream's consumer of that name; None if there is none."""
 
     def register_consumer(self, name: str) -> None:
         """Registers a consumer. Succeeds if it is registered already."""
@@ -52,7 +52,7 @@ def register_and_wait(
     timeout_seconds: float = RETRY_SECONDS,
     sleep: Callable[[float], None] = time.sleep,
 ) -> Consumer:
-    """Returns the active consumer and registers it if necessary. Concurrent drivers get the same one.
+    """Registers the consumer if necessary and returns it once it is active. Concurrent drivers get the same one.
 
     Raises:
         ConfigError: KINESIS_CONSUMER_LIMIT, the stream has the maximum number of consumers; KINESIS_REFUSED.
@@ -77,11 +77,11 @@ def register_and_wait(
 
 
 class IteratorExpired(Exception):
-    """A shard iterator is older than five minutes and must be replaced."""
+    """Raised for a shard iterator older than five minutes. The caller requests a new one."""
 
 
 class ShardNotFound(Exception):
-    """A shard no longer exists: it was closed and its retention has passed."""
+    """Raised if a shard no longer exists: it was closed and its retention has passed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,17 +94,17 @@ class StreamSummary:
 
 
 class PageSubscription(Protocol):
-    """A subscription to a shard; see `Subscription`."""
+    """Protocol of a subscription to a shard; implemented by `Subscription`."""
 
     def next(self) -> Page:
-        """Returns the next event's records."""
+        """Returns the page of the next event."""
 
     def close(self) -> None:
         """Ends the subscription."""
 
 
 class StreamApi(ConsumerApi, Protocol):
-    """The API needed to read a stream."""
+    """The part of the Kinesis API that reads a stream."""
 
     def now(self) -> datetime:
         """Returns the server's time."""
@@ -119,7 +119,7 @@ class StreamApi(ConsumerApi, Protocol):
         """Returns an iterator after `position.after`, or at it if `inclusive`."""
 
     def records(self, iterator: str, limit: int, *, retry_seconds: float = RETRY_SECONDS) -> Page:
-        """Returns the next page of at most `limit` records and 10 MiB; it may be empty before the tip."""
+        """Returns the next page of at most `limit` records and 10 MiB. It may be empty although more records follow."""
 
     def subscribe(
         self,
@@ -130,4 +130,4 @@ class StreamApi(ConsumerApi, Protocol):
         inclusive: bool = False,
         retry_seconds: float = RETRY_SECONDS,
     ) -> PageSubscription:
-        """Subscribes a consumer to the records after `position.after`, or from it on if `inclusive`."""
+        """Subscribes a consumer to the records after `position.after`; with `inclusive`, that record too."""

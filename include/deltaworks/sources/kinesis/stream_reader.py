@@ -1,4 +1,4 @@
-"""The data source reader that Spark calls: the planner runs in one driver process, `read` in tasks."""
+"""The data source reader that Spark calls. One driver process plans batches; tasks call `read`."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _LOGGER = logging.getLogger(__name__)
 
 @dataclass
 class ShardRangePartition(InputPartition):
-    """One shard's shard_range of a batch, read by one task."""
+    """A Spark input partition with one shard range."""
 
     shard_range: ShardRange
 
@@ -36,7 +36,7 @@ class ShardRangePartition(InputPartition):
 
 
 class KinesisStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Plans and reads batches."""
+    """Implements Spark's `DataSourceStreamReader` for `format("kinesis")`."""
 
     def __init__(self, options: KinesisOptions) -> None:
         self._options = options
@@ -92,11 +92,13 @@ class KinesisStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 @functools.lru_cache(maxsize=8)
 def _stream(aws: AwsSpec, name: str, arn: str | None, _process: int) -> KinesisStream:
-    """Returns one client per process and stream: a client inherited through a fork would shard_range connections."""
+    """Returns the client of this process for a stream. A client inherited through a fork would use its parent's
+    connections.
+    """
     return KinesisStream(aws, name=name, arn=arn)
 
 
 @functools.lru_cache(maxsize=8)
 def _objects(storage: StorageSpec, _process: int) -> Any:
-    """Returns one object store per process and storage."""
+    """Returns the object store of this process for a storage."""
     return open_objects(storage)

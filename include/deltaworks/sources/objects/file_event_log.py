@@ -1,4 +1,4 @@
-"""The file event log of a relay: its schema, the identity of file events, and reads by `seq`."""
+"""Reads the file event log of a relay by `seq`; defines its schema and when two file events are the same."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ _PART_ROWS = 50_000
 
 @dataclass(frozen=True, slots=True)
 class LogReader:
-    """A pipeline that reads the log: the part of the log it reads, and the `seq` up to which it has read."""
+    """A pipeline that reads the log: which objects it reads, and the `seq` up to which it has read."""
 
     pipeline: str
     bucket: str
@@ -81,7 +81,7 @@ class LogFile:
 
 @dataclass(frozen=True, slots=True)
 class UnprocessedFiles:
-    """File events that a reader has not processed. `oldest_at` is the store's time of the oldest object."""
+    """The file events that a reader has not processed: number, bytes, and the store's time of the oldest object."""
 
     files: int
     bytes: int
@@ -120,9 +120,9 @@ class FileEventLog:
         return "" if self._table is None else str(self._table.metadata().id)
 
     def check_position(self, position: Mapping[str, Any]) -> None:
-        """Rejects a position that comes from another log, or from beyond this log's end.
+        """Rejects the position of a reader if it belongs to another log, or lies beyond this log's end.
 
-        Such a `seq` would refer to another object, and lower numbers would never be read.
+        Such a `seq` would name another object, and objects with lower numbers would never be read.
 
         Args:
             position: `seq`, and `log`, the id of its log, if known.
@@ -178,7 +178,7 @@ class FileEventLog:
     def read_parts(
         self, after_seq: int = 0, up_to_seq: int | None = None, *, columns: Sequence[str] | None = None
     ) -> Iterator[pa.Table]:
-        """Yields the rows of `read` in non-empty parts of bounded size. `columns` must include `seq`."""
+        """Yields the rows of `read` in non-empty tables of bounded size. `columns` must include `seq`."""
         while (chunk := self.read(after_seq, up_to_seq, _PART_ROWS, columns=columns)).num_rows:
             yield chunk
             after_seq = chunk.column("seq")[-1].as_py()
@@ -218,7 +218,7 @@ class FileEventLog:
         return self._files
 
     def _load(self, files: list[LogFile], after_seq: int, up_to_seq: int | None) -> list[pa.Table]:
-        """Returns the files' rows within the bounds, sorted by `seq`."""
+        """Returns the rows of these files with `after_seq` < seq <= `up_to_seq`, sorted by `seq`."""
         if not files:
             return []
         missing = [file for file in files if file.path not in self._cache]
@@ -238,7 +238,7 @@ class FileEventLog:
         return table.select(FILE_EVENT_SCHEMA.names).cast(FILE_EVENT_SCHEMA).sort_by("seq")
 
     def _cache_tables(self, loaded: dict[str, pa.Table]) -> None:
-        """Caches the tables read last: planning a slice reads them more than once."""
+        """Caches the tables read last, because planning a slice reads them more than once."""
         self._cache.update(loaded)
         rows = sum(table.num_rows for table in self._cache.values())
         while rows > _MAX_CACHED_ROWS:
@@ -255,9 +255,8 @@ def _filter_seq(table: pa.Table, after_seq: int, up_to_seq: int | None) -> pa.Ta
 
 
 def event_time_us(event_time: datetime | None) -> int | None:
-    """Returns the store's time of a file event in microseconds since 1970, the arrival time of the events in its
-    object.
-    """
+    """Converts the time of a file event to microseconds since 1970. It is the arrival time of all events in the
+    object."""
     return None if event_time is None else (event_time - _EPOCH) // _MICROSECOND
 
 
@@ -297,7 +296,7 @@ def data_files(table: DeltaTable) -> list[LogFile]:
 def file_event_identity(
     bucket: str, key: str, etag: str, version_id: str | None = None, *, overwrites: Overwrites = "latest"
 ) -> bytes:
-    """Returns a 16-byte identity: equal for redeliveries of a file event, different for other events.
+    """Returns a 16-byte hash that is equal for redeliveries of a file event and different for other file events.
 
     The overwrite policy decides whether the same key with another content, or another version of the same content, is
     another file.
@@ -316,10 +315,10 @@ def file_event_identity(
 
 
 class IdentitySet:
-    """A set of identities. Those given at the start are sorted arrays (16 MB per million); those added later a Python
-    set (about 110 MB per million), which stays small because a relay ends after hours.
+    """A memory-saving set of file event identities. Not thread-safe.
 
-    Compares all 16 bytes, so two files are never confused. Not thread-safe.
+    Initial identities are sorted arrays (16 MB per million). Added ones are a Python set (about 110 MB per million),
+    which stays small because a relay ends after hours. All 16 bytes are compared, so two files are never confused.
     """
 
     def __init__(self, identities: Iterable[bytes] = ()) -> None:

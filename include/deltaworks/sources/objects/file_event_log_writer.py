@@ -1,8 +1,8 @@
 """Writes the file event log: one idempotent commit per append, `seq` without gaps, each file event once.
 
-`prepare` fixes an append; `commit` may then be repeated. The append number is a step that lands once, so a commit whose
-    reply was lost is detected. Every commit carries the owner epoch: once a successor has raised it, the former relay
-    can no longer write.
+`prepare` fixes the content of an append; `commit` may then be repeated. The append number is a step that is committed
+once, so a commit with a lost reply is detected. Every commit carries the owner epoch. After a new owner has raised it,
+the former relay can no longer write.
 """
 
 from __future__ import annotations
@@ -78,10 +78,10 @@ class PendingAppend:
 
 
 class FileEventLogWriter:
-    """The only writer of a relay's log, under the owner epoch of the lease. Not thread-safe.
+    """The only writer of a relay's log; the relay's lease provides its owner epoch. Not thread-safe.
 
     Opening creates the tables, fences former owners, and then loads the last `seq`, the append number and all
-    identities. This order includes the last commits of a former owner.
+    identities. In this order, the loaded state includes the last commits of a former owner.
 
     Raises:
         FencedError: OWNER_FENCED, a later owner has taken over.
@@ -117,13 +117,13 @@ class FileEventLogWriter:
         return self._append_number
 
     def append(self, events: Sequence[ReceivedEvent], messages: Sequence[QuarantinedMessage] = ()) -> PendingAppend:
-        """Prepares and commits an append, for callers without retries."""
+        """Prepares and commits an append in one call. Callers that retry use `prepare` and `commit`."""
         pending = self.prepare(events, messages)
         self.commit(pending)
         return pending
 
     def prepare(self, events: Sequence[ReceivedEvent], messages: Sequence[QuarantinedMessage] = ()) -> PendingAppend:
-        """Prepares the next append: skips events in the log and numbers the rest in order.
+        """Prepares the next append: drops events that the log has already, and numbers the others in order.
 
         Raises:
             ContractError: APPEND_IN_DOUBT, an earlier append is not committed; commit that one again.
@@ -155,8 +155,8 @@ class FileEventLogWriter:
     def commit(self, pending: PendingAppend) -> None:
         """Commits the append. After a transient error, call it again with the same append.
 
-        Messages are committed first: after a crash in between all are redelivered, and their ids identify those in the
-        table.
+        Messages are committed before events. After a crash between the two commits all messages are redelivered, and
+        the ids of those in the table identify them.
 
         Raises:
             FencedError: OWNER_FENCED, a successor has taken over; nothing was committed.
@@ -189,7 +189,7 @@ class FileEventLogWriter:
         metadata = self._metadata(operation, batch=step.version, step=step)
         outcome = commit_step(table, [file.add_action()], step=step, owner=self._owner, user_metadata=metadata)
         if not outcome.newly_committed:
-            # Our commit with a lost reply, unless a successor used the same number.
+            # The reply to our commit was lost, unless a new owner used the same number.
             self._check_still_owner(table)
 
     def _raise_owner(self, table: DeltaTable) -> None:

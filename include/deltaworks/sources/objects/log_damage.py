@@ -1,4 +1,4 @@
-"""Detects a damaged file event log, so that it fails immediately instead of being retried as an outage."""
+"""Detects a damaged file event log. Retries could not repair it, so it must not be treated as an outage."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Validates object keys, ETags and version ids, which come from messages that others may send.
+"""Validates object keys, ETags and version ids. They come from queue messages, which third parties may send.
 
 An ETag goes into a request header, where a line break would start another header. A key becomes a path below a local
-landing folder, where `..` would leave it. S3 stores no object whose names are rejected here.
+landing folder, where `..` would leave it. No object in S3 has a name that is rejected here.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _VERSION = re.compile(r"[\x21-\x7e]{1,1024}")
 
 
 def is_valid_bucket(name: str) -> bool:
-    """Returns whether a client can address a bucket of this name."""
+    """Returns whether a bucket of this name can exist."""
     return _BUCKET.fullmatch(name) is not None
 
 
@@ -33,7 +33,7 @@ def is_valid_version_id(version_id: str | None) -> bool:
 
 
 def is_valid_key(key: str) -> bool:
-    """Returns whether a bucket can store this key: short enough, no NUL, never above the bucket's root."""
+    """Returns whether an object can have this key: short enough, no NUL, never above the bucket's root."""
     try:
         encoded = key.encode()
     except UnicodeEncodeError:
@@ -42,8 +42,8 @@ def is_valid_key(key: str) -> bool:
 
 
 def _escapes_root(key: str) -> bool:
-    """Returns whether a key leaves its root, by S3's rule: read from the left, `..` segments never outnumber the
-    others.
+    """Returns whether a path leaves its root, by S3's rule: at no position may `..` segments outnumber the other
+    segments before it.
     """
     depth = 0
     for segment in key.split("/"):

@@ -1,12 +1,12 @@
-"""Payloads of file events: each task opens the objects that its file events name.
+"""Opens the objects of file events inside tasks and returns their content as payloads.
 
 An error of the object (missing, replaced, unreadable) is an `ObjectError`: the stream quarantines it with its `reason`
 and continues. For a storage error the task fails and is retried.
 
-A refused request may concern the object (a disabled key, a customer's key, an object policy) or the stream's role,
-which is refused everything. Without this distinction, one object could stop a stream. So the object is blamed if others
-can be read: a probe for a missing sibling key returns "not found", or the driver knows that another object of the batch
-was read.
+A denied request may concern one object (a disabled key, a customer's key, an object policy) or everything that the
+stream's role requests. Without this distinction, one object could stop a stream. So the object counts as the cause if
+other objects can be read: a probe for a missing sibling key returns "not found", or the driver knows that another
+object of the batch was read.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ _PROBE_CACHE_SECONDS = 60
 
 @dataclass(frozen=True, slots=True)
 class FileReference:
-    """One object of a batch. `arrived_at_us` is its store's time from the file event log."""
+    """An object that a batch reads. `arrived_at_us` is the store's time of the object, from the file event log."""
 
     seq: int
     key: str
@@ -75,7 +75,9 @@ class FileReference:
 
 
 class FileOpener:
-    """Opens objects inside a task. Carries the values of the storage's references, which remote workers lack."""
+    """Opens objects inside a task. Contains the resolved secrets of the storage, because remote workers lack the
+    variables.
+    """
 
     def __init__(
         self,
@@ -86,11 +88,11 @@ class FileOpener:
         quarantine_refused: bool = False,
         replacement_tags: ReplacementTags | None = None,
     ) -> None:
-        """Opens the objects of a bucket.
+        """Creates an opener for the objects of a bucket.
 
         Args:
-            replacement_tags: finds the current ETag of objects that were rewritten without erased events.
-            quarantine_refused: return a rejected payload for a refused object instead of raising.
+            replacement_tags: finds the current ETag of objects that an erasure rewrote without the erased events.
+            quarantine_refused: return a rejected payload for an object that may not be read, instead of raising.
         """
         self._refused_quarantine = quarantine_refused
         self._storage = storage.model_dump_json()
@@ -151,35 +153,35 @@ class FileOpener:
 
 
 class ObjectError(ContractError):
-    """An announced object cannot be used, and a retry cannot help. `reason` goes to quarantine."""
+    """Raised if an announced object cannot be used and a retry cannot help. `reason` goes to quarantine."""
 
     reason: ClassVar[str] = "object_unreadable"
 
 
 class ObjectMissing(ObjectError):
-    """The object no longer exists."""
+    """Raised if the object no longer exists."""
 
     reason = "object_missing"
 
 
 class ObjectChanged(ObjectError):
-    """The object was overwritten after it was announced."""
+    """Raised if the object was overwritten after it was announced."""
 
     reason = "object_changed"
 
 
 class ObjectUnreadable(ObjectError):
-    """The object is archived, or its compressed content is damaged or truncated."""
+    """Raised if the object is archived, or its compressed content is damaged or truncated."""
 
     reason = "object_unreadable"
 
 
 class ObjectRefused(ConfigError):
-    """The storage refuses to return the object: this one, or all of them."""
+    """Raised if the storage denies reading the object; possibly it denies all objects."""
 
 
 class ObjectTooLarge(ObjectError):
-    """The object, stored or decompressed, exceeds the size limit."""
+    """Raised if the object exceeds the size limit, stored or decompressed."""
 
     reason = "too_large"
 
@@ -292,7 +294,7 @@ def _read_s3(storage: StorageSpec, key: str, max_bytes: int | None, **condition:
 
 
 def _object_error(error: ClientError, bucket: str, key: str) -> Exception | None:
-    """Maps S3's error code to an error of the object; None if it says nothing about the object."""
+    """Maps S3's error code to an error of the object. Returns None if the code does not concern the object."""
     code, where = error_code(error), f"s3://{bucket}/{key}"
     if code in MISSING_CODES:
         return ObjectMissing("OBJECT_MISSING", f"{where} does not exist.", hint="It was deleted before it was read.")
@@ -346,7 +348,7 @@ def _read_local(path: Path, etag: str, max_bytes: int | None) -> bytes:
 
 
 def matches_etag(data: bytes, etag: str) -> bool:
-    """Returns whether local data is the announced file: the ETag of a single-part object is its MD5.
+    """Returns whether local data has the announced ETag, which for a single-part object is the MD5 of its content.
 
     Without an announced ETag, any content matches.
     """
@@ -355,5 +357,7 @@ def matches_etag(data: bytes, etag: str) -> bool:
 
 @functools.lru_cache(maxsize=8)
 def _client(storage: StorageSpec, _process: int) -> Any:
-    """Returns one client per process and storage: a client inherited through a fork would share connections."""
+    """Returns the S3 client of this process for a storage. A client inherited through a fork would use its parent's
+    connections.
+    """
     return bucket_client(storage)

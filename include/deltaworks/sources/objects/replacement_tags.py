@@ -1,7 +1,7 @@
-"""Finds the current ETag of an announced object that was rewritten without erased events; callable from tasks.
+"""Finds the current ETag of an announced object that an erasure rewrote without the erased events.
 
-Called when the ETag differs from the announced one. The replacement is recorded before the object is rewritten, so the
-record always exists.
+Called in tasks, if the ETag differs from the announced one. An erasure records the replacement before it rewrites the
+object, so the record always exists.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _LOCK: Final = threading.Lock()
 
 
 class ReplacementTags:
-    """The replacements of a bucket's objects. Carries the values of references, which remote workers lack."""
+    """Looks up replaced objects of one bucket. Contains resolved secrets, because remote workers lack the variables."""
 
     def __init__(self, lake: StorageSpec, bucket: str) -> None:
         self._lake = lake.model_dump_json()
@@ -27,7 +27,7 @@ class ReplacementTags:
         self._variables = resolved_variables(lake)
 
     def tags_for(self, key: str, etag: str) -> list[str]:
-        """Returns the possible current ETags of an object, the latest first.
+        """Returns the ETags that a rewritten object may have now, the latest first.
 
         Raises:
             ContractError: ERASURE_UNREADABLE.
@@ -42,5 +42,5 @@ class ReplacementTags:
 
 @functools.lru_cache(maxsize=4)
 def _replacements(lake: str, _process: int) -> Replacements:
-    """Returns one cached instance per process and lake."""
+    """Returns the instance of this process for a lake. Cached."""
     return Replacements(open_objects(StorageSpec.model_validate_json(lake)))

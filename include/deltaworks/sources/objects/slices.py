@@ -1,4 +1,4 @@
-"""Slices of a relay's log: the file events of a batch, bounded by files and bytes, deterministic on replay.
+"""Plans slices of a relay's log: the file events of a batch, bounded by files and bytes, the same on every replay.
 
 A position is the last `seq` included. One slice is planned per trigger, so the scan position is cached between calls
 and each call is bounded. An exception in planning ends the query, so planners retry storage errors themselves.
@@ -29,7 +29,7 @@ _SCAN_COLUMNS = ("seq", "bucket", "key", "size")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SliceLimits:
-    """Limits of one batch. A batch has at least one file of any size; None is no limit."""
+    """Limits of one batch; None is no limit. A batch has at least one file, whatever its size."""
 
     max_files: int | None
     max_bytes: int | None
@@ -41,7 +41,7 @@ def retry_storage(call: Callable[[], T]) -> T:
 
 
 class SlicePlanner:
-    """Plans slices for one bucket (or all), prefix and glob of a log."""
+    """Plans slices of a log from the events that match a bucket (or any), prefix and glob."""
 
     def __init__(
         self, log: FileEventLog, *, bucket: str | None, prefix: str, glob: str | None = None, skip_after: int = 200_000
@@ -51,7 +51,7 @@ class SlicePlanner:
         self._prefix = prefix
         self._glob = glob
         self._skip_after = skip_after
-        #: No matching event lies between the two: (start position, scanned up to).
+        #: (start position, scanned up to): no matching event lies between the two.
         self._empty_range = (0, 0)
         self._latest_seq = 0
         self._latest_scanned = 0
@@ -59,8 +59,8 @@ class SlicePlanner:
     def next_end_offset(self, start: int, limits: SliceLimits, *, up_to: int | None = None) -> int:
         """Returns the end of the slice after `start`; `start` itself if there is no matching event yet.
 
-        After `skip_after` events that do not match, returns their end. This rare empty slice saves a restarted stream
-        from scanning them all again.
+        After `skip_after` or more events without a match, returns the scanned position as the end of an empty slice.
+        This saves a restarted stream from scanning these events again.
 
         Raises:
             ContractError: LOG_SET_BACK, the log ends before `start`.
@@ -95,7 +95,9 @@ class SlicePlanner:
         return filter_events(events, bucket=self._bucket, prefix=self._prefix, glob=self._glob)
 
     def latest_seq(self, after: int, *, scan_rows: int = 100_000) -> int:
-        """Returns the latest matching `seq` known after `after`; each call scans `scan_rows` more rows of the log."""
+        """Returns the `seq` of the latest matching event found so far, at least `after`. Each call scans `scan_rows`
+        more rows.
+        """
         if after > self._latest_scanned:
             self._latest_seq = self._latest_scanned = after
         chunk = self._log.read(self._latest_scanned, None, scan_rows, columns=_SCAN_COLUMNS)
@@ -113,7 +115,7 @@ def _exceeds(limits: SliceLimits, files: int, size: int) -> bool:
 
 
 class FileEventPlanner:
-    """A `BatchPlanner` of file events, and the rows of its batches. Used by the query's thread.
+    """Plans batches of file events as a `BatchPlanner`, and returns their rows. Used by the query's thread.
 
     Args:
         start: the offset after which a query without a checkpoint begins; None for the beginning of the log.
@@ -144,7 +146,7 @@ class FileEventPlanner:
         self._max_seq = retry_storage(self._log.last_seq)
 
     def next_end_offset(self, start: dict[str, Any]) -> dict[str, Any] | None:
-        """See BatchPlanner.
+        """Returns the end offset of the batch after `start`; None if no matching event is new.
 
         Raises:
             ContractError: LOG_REPLACED or LOG_SET_BACK, the log is not the one that was read up to `start`.
@@ -174,7 +176,7 @@ class FileEventPlanner:
         return retry_storage(lambda: self._slices.rows(after, end["seq"]))
 
     def _check(self, position: dict[str, Any]) -> None:
-        """Checks the log against the first position of a run; each run opens the log again."""
+        """Checks the first position of a run against the log, since each run opens the log again."""
         if not self._checked:
             retry_storage(lambda: self._log.check_position(position))
             self._checked = True

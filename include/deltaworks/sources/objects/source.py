@@ -1,4 +1,4 @@
-"""Objects as a source: the file events of a relay's log in slices; each object is opened in a task."""
+"""Objects as a source: slices of a relay's file event log. Tasks open the objects."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class FileSource:
-    """A bucket and prefix of a relay's file event log."""
+    """Reads the objects of a bucket and prefix, as the relay's file event log reports them."""
 
     def __init__(self, catalog: Catalog, spec: PipelineSpec) -> None:
         self._environment = catalog.environment
@@ -33,7 +33,7 @@ class FileSource:
         self._source = require_object_source(
             spec.source, pipeline=spec.pipeline, unsupported="its stream reads no file events"
         )
-        #: Used by another thread than the query's.
+        #: A planner of its own, because another thread uses it.
         self._log = FileEventLog(self._lake, self._source.relay)
         self._batches: FileEventPlanner | None = None
         self._retention = CachedLookup(
@@ -44,7 +44,9 @@ class FileSource:
         )
 
     def frame(self, spark: SparkSession, *, start: dict[str, Any] | None) -> DataFrame:
-        """Returns batches bounded by files and bytes, without rows: the driver reads their file events."""
+        """Returns a streaming DataFrame without rows. Its batches have bounded numbers of files and bytes; the driver
+        reads their file events itself.
+        """
         source = self._source
         limits = SliceLimits(
             max_files=min(source.max_files_per_batch, MAX_BATCH_FILES), max_bytes=source.max_bytes_per_batch
@@ -60,16 +62,14 @@ class FileSource:
         return planned_frame(spark, self._batches)
 
     def slice_of(self, batch: DataFrame, *, batch_id: int, offsets: Callable[[], OffsetRange]) -> ObjectSlice:
-        """Returns the batch's file events, read in the driver because they are few and small."""
+        """Returns the batch's objects. Their file events are read in the driver, because they are few and small."""
         if self._batches is None:
             raise RuntimeError("slice_of was called before frame")
         start, end = offsets()
         return object_slice(self._batches.rows(start or None, end), self._opener)
 
     def backlog(self, progress: Mapping[str, Any] | None) -> dict[str, Any]:
-        """Returns files and bytes in the log that no batch has read, the time of the oldest, and the bucket's
-        retention.
-        """
+        """Returns number and bytes of unread files in the log, the time of the oldest, and the bucket's retention."""
         unread = self._log.backlog(
             finished_seq(progress), bucket=self._source.bucket, prefix=self._source.prefix, glob=self._source.glob
         )
@@ -85,7 +85,7 @@ class FileSource:
 
 
 def object_slice(events: pa.Table, opener: FileOpener) -> ObjectSlice:
-    """Converts the file events of a batch into references, with statistics for the ledger."""
+    """Converts file events to an `ObjectSlice`, with statistics for the ledger."""
     rows = events.sort_by("seq").to_pylist()
     references = [
         FileReference(row["seq"], row["key"], row["etag"], row.get("version_id"), event_time_us(row["event_time"]))

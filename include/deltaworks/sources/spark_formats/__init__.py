@@ -1,1 +1,1 @@
-"""The sources as Spark formats, for queries outside a pipeline."""
+"""Spark formats `s3-sqs` and `kinesis`, for queries outside a pipeline."""

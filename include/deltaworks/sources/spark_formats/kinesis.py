@@ -1,4 +1,4 @@
-"""`spark.readStream.format("kinesis")`. Imported in every session that finds it, so it imports only PySpark."""
+"""`spark.readStream.format("kinesis")`. Imports only PySpark, because every session on this PYTHONPATH imports it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ FORMAT = "kinesis"
 
 
 class KinesisDataSource(DataSource):
-    """The streaming source. docs/sources.md lists its options. There is no batch reader."""
+    """The streaming data source `kinesis`. docs/reference/sources.md lists its options. There is no batch reader."""
 
     @classmethod
     def name(cls) -> str:
@@ -37,5 +37,7 @@ class KinesisDataSource(DataSource):
 
 
 def register(spark: SparkSession) -> None:
-    """Registers the source with a session, if `pyspark_deltaworks_kinesis` is not on PYTHONPATH. Idempotent."""
+    """Registers the data source with a session. Not needed if `pyspark_deltaworks_kinesis` is on PYTHONPATH.
+    Idempotent.
+    """
     spark.dataSource.register(KinesisDataSource)

@@ -1,1 +1,3 @@
-"""Lands files in landing buckets as producers do: split between events, compressed, named, each exactly once."""
+"""Lands files in landing buckets as producers do: splits them between events, compresses them, and creates each object
+once.
+"""

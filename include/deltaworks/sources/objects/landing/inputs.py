@@ -27,7 +27,7 @@ _MAGIC_BYTES = 16
 
 @dataclass(frozen=True, slots=True)
 class Input:
-    """One input file, or standard input. `name` is its path below the given folder, without the folder.
+    """An input file, or standard input. `name` is the file's path relative to the given folder.
 
     `size_bytes` is the stored size; None if unknown.
     """
@@ -159,7 +159,7 @@ class _CountingStream(io.RawIOBase):
 
 
 class _PrependedStream(io.RawIOBase):
-    """Prepends bytes that were read already to the rest of a stream."""
+    """A stream that returns given bytes first, then the rest of another stream."""
 
     def __init__(self, head: bytes, rest: io.BufferedReader) -> None:
         self._head = head
@@ -177,9 +177,9 @@ class _PrependedStream(io.RawIOBase):
 
 
 def _peek(stream: io.BufferedReader, size: int) -> tuple[bytes, io.BufferedReader]:
-    """Returns the first `size` bytes, fewer only at the end, and a stream that begins with them.
+    """Returns the first `size` bytes (fewer only at the end) and a stream that still begins with them.
 
-    `peek` may return a single byte, for a pipe or for decompressed content.
+    The `peek` of a pipe or of decompressed content may return a single byte.
     """
     head = stream.read(size)
     return head, io.BufferedReader(_PrependedStream(head, stream), _HEAD_BYTES)

@@ -1,8 +1,8 @@
 """Splits a stream of JSON between values, with bounded memory.
 
 Accepts the layouts that the object reader accepts: one value per line, concatenated, pretty-printed, or arrays. A split
-position is used only if everything before it parses as complete values. So no event is in two pieces, and the
-concatenated pieces equal the stream byte for byte. An array longer than a piece becomes several arrays. A single longer
+position is used only if everything before it parses as complete values. Therefore each event is in one piece, and the
+concatenated pieces equal the stream byte for byte. An array longer than a piece becomes several arrays. A longer single
 value, such as a wrapper of many events, is not split.
 """
 
@@ -19,7 +19,7 @@ from deltaworks.events.formats.json_recovery import WHITE_SPACE, Malformed
 from deltaworks.specs.sources.payload import BudgetSpec
 
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
-#: Where one value may end and the next may begin: between adjacent objects, or between any values on separate lines.
+#: Matches possible boundaries of values: between adjacent objects, or between any values on separate lines.
 _VALUE_BOUNDARY = re.compile(rb"\}[ \t\r\n]*(?=\{)|[\}\]\"\w][ \t\r]*\n[ \t\r\n]*(?=[\{\[\"\w-])")
 #: Split positions are searched backwards from the end of a window, one block at a time.
 _BLOCK_BYTES, _OVERLAP_BYTES = 64 << 10, 1 << 10
@@ -32,7 +32,9 @@ _decoder = json.JSONDecoder()
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """The content of one object. `events` includes the `unreadable` values; both are None if they cannot be counted."""
+    """The content of one landed object. `events` includes the `unreadable` values; both are None if they cannot be
+    counted.
+    """
 
     data: bytes
     events: int | None = None
@@ -46,7 +48,7 @@ class _Cut:
 
 
 def json_pieces(read: Callable[[int], bytes], *, target_bytes: int, max_value_bytes: int) -> Iterator[Piece]:
-    """Yields pieces of about `target_bytes`; longer ones if a value is longer.
+    """Yields pieces of about `target_bytes`. A value that is longer makes a longer piece.
 
     Args:
         read: returns up to the given number of bytes of the stream, fewer only at its end.
@@ -88,7 +90,7 @@ def _sequence_cut(buffer: bytes, window: int) -> _Cut | None:
 
 
 def _cut_positions(buffer: bytes, window: int) -> Iterator[int]:
-    """Yields candidate split positions in the window, the last first."""
+    """Yields possible split positions in the window, from the last to the first."""
     end = window
     while end > 0:
         start = max(0, end - _BLOCK_BYTES)
@@ -98,7 +100,7 @@ def _cut_positions(buffer: bytes, window: int) -> Iterator[int]:
 
 
 def _piece(data: bytes, *, complete_only: bool = False) -> Piece:
-    """Returns a piece with its events counted. With `complete_only`, they are not counted if the last value cannot be
+    """Returns a piece with the number of its events. With `complete_only`, does not count if the last value cannot be
     read.
     """
     events = unreadable = 0
@@ -114,7 +116,7 @@ def _piece(data: bytes, *, complete_only: bool = False) -> Piece:
 
 
 def _array_cut(buffer: bytes, window: int) -> _Cut | None:
-    """Splits an array that is longer than the window: complete elements become an array, the rest becomes another."""
+    """Splits an array that is longer than the window: its complete elements become one array, the rest another."""
     # Latin-1 has one character per byte, so text offsets are byte offsets.
     text = buffer[:window].decode("latin-1")
     opening = _skip_white_space(text, 0)

@@ -1,6 +1,6 @@
 """Lands files in the bucket that a pipeline reads, as its producers do. No other part of the stream changes.
 
-The bucket then announces the objects, or the relay lists them.
+The stream learns of the objects as usual: from the bucket's notifications, or from the relay's listing.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from deltaworks.specs.sources.payload import PayloadSpec
 from deltaworks.specs.sources.records import KafkaSourceSpec, KinesisSourceSpec
 
 OBJECT_BYTES = 16 << 20
-#: Formats that cannot be split, because a footer locates their content.
+#: Formats that cannot be split, because offsets in a footer locate their content.
 UNSPLITTABLE_FORMATS = ("parquet", "avro")
 _GZIP_LEVEL = 6
 
@@ -38,9 +38,10 @@ class LandedFile:
     """The result of landing one file.
 
     Attributes:
-        objects: number of objects created; `existing` were present with the same content.
+        objects: number of created objects.
+        existing: number of objects that were present with the same content.
         events: events in all objects, existing ones included; None if they cannot be counted.
-        unreadable: of these, values that are no events of the format; they go to quarantine.
+        unreadable: number of these that the format's parser rejects; they go to quarantine.
         read_bytes, landed_bytes: stored bytes of the file read; compressed bytes of the created objects.
     """
 
@@ -53,7 +54,7 @@ class LandedFile:
     landed_bytes: int = 0
 
     def with_object(self, piece: Piece, *, stored_bytes: int, created: bool) -> LandedFile:
-        """Returns the result with one more object."""
+        """Returns the result with one more object counted."""
         return replace(
             self,
             objects=self.objects + created,
@@ -69,7 +70,7 @@ def _sum(one: int | None, other: int | None) -> int | None:
 
 
 def require_file_source(spec: PipelineSpec) -> FileSourceSpec:
-    """Returns the pipeline's source if it reads objects.
+    """Returns the pipeline's source; raises if it does not read objects.
 
     Raises:
         ConfigError: LANDING_WITHOUT_OBJECTS, with the tool to use instead.
@@ -103,7 +104,7 @@ def land(
     force: bool = False,
     progress: Callable[[Input, LandedFile], None] | None = None,
 ) -> list[LandedFile]:
-    """Lands the files in the store, one object after another.
+    """Lands the files in the store, one object after another, and returns a result per file.
 
     Idempotent unless `force`: the same files with the same object size have the same keys, and each key is created
     once.
@@ -137,7 +138,7 @@ def land(
 
 
 def pieces_of(content: Content, source: PayloadSpec, *, object_bytes: int) -> Iterator[Piece]:
-    """Splits content into the pieces that become objects. Each event is in exactly one piece.
+    """Splits the content of a file into the contents of its objects. Each event is in exactly one.
 
     Raises:
         ContractError: INPUT_DAMAGED, INPUT_WRONG_FORMAT, INPUT_TOO_LARGE.
@@ -196,7 +197,7 @@ _EVENT_COUNTERS: dict[str, Callable[[bytes], int]] = {"parquet": _rows_of_parque
 
 
 def _compressor(source: FileSourceSpec) -> tuple[Callable[[bytes], bytes], str]:
-    """Returns the compression function of objects and the suffix of their names."""
+    """Returns the function that compresses objects of this source, and the suffix of their names."""
     kind = source.compression
     if kind == "auto":
         kind = "none" if source.format in UNSPLITTABLE_FORMATS else "gzip"

@@ -18,7 +18,7 @@ _EXISTS_CODES = ("PreconditionFailed", "412")
 _CONFLICT_CODES = ("ConditionalRequestConflict", "409")
 _UNSUPPORTED_CODES = ("NotImplemented", "501")
 _ATTEMPTS, _PAUSE_SECONDS = 8, 0.2
-#: A store that accepted an object is retried longer than one that never answered.
+#: A store that has accepted an object before is retried longer than one that never answered.
 _FIRST_RETRY_SECONDS, _RETRY_SECONDS = 1.0, 60.0
 
 

@@ -15,7 +15,7 @@ from deltaworks.specs.sources.payload import PayloadSpec
 
 _FIELDS_LINE = re.compile(rb"(?:\A|[\r\n])(#Fields:[^\r\n]*)")
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
-#: The reader's budget is per object; here only the search for the end of a quote must be bounded.
+#: The reader's budget is per object. Splitting only has to bound the search for a closing quote.
 _UNBOUNDED_SIZE = 1 << 50
 
 
@@ -53,7 +53,9 @@ def line_pieces(
 
 
 def _line_end(buffer: bytes, target_bytes: int, *, at_end: bool) -> int:
-    """Returns the end of the last line within the target, or of the first line after it; 0 without a line end."""
+    """Returns the length of the complete lines within the target, or of the first line if it is longer; 0 without a
+    line end.
+    """
     if at_end and len(buffer) <= target_bytes:
         return len(buffer)
     return buffer.rfind(b"\n", 0, target_bytes) + 1 or buffer.find(b"\n") + 1
@@ -80,7 +82,7 @@ def csv_pieces(lines: Iterator[str], source: PayloadSpec, *, target_bytes: int) 
 
 
 def _piece_factory(source: PayloadSpec) -> Callable[[bytes], Piece]:
-    """Returns a function that makes a piece and counts its events as a stream does."""
+    """Returns a function that makes a piece of lines. It counts events in the same way as the stream."""
     events_of = create_framer(source)
 
     def count(data: bytes) -> Piece:

@@ -1,4 +1,4 @@
-"""Keys of landed objects: below the pipeline's prefix, from the input path and the content.
+"""Computes the keys of landed objects from the pipeline's prefix, the input path and the content.
 
 A key consists of the file's path, the number of the piece and a digest of its content. Landing a file again yields the
 same keys and no duplicates, so an interrupted landing can be repeated.
@@ -40,7 +40,7 @@ class ObjectKeys:
         self._force = force
 
     def key(self, name: PurePosixPath, number: int, content: bytes) -> str:
-        """Returns the key of piece `number` of a file; `content` is the uncompressed piece."""
+        """Returns the object key of piece `number` of a file. `content` is the uncompressed piece."""
         parts = [safe for part in _stem(name).parts if (safe := _UNSAFE_CHARACTERS.sub("-", part).strip("-."))]
         path = "/".join(parts)[-_MAX_PATH_CHARACTERS:].strip("/") or "events"
         unique = uuid.uuid4().hex if self._force else hashlib.sha256(content).hexdigest()
@@ -67,7 +67,7 @@ class ObjectKeys:
 
 
 def _key_affixes(source: FileSourceSpec) -> tuple[str, str]:
-    """Returns the prefix and the suffix that all keys of the source have."""
+    """Returns the fixed prefix and the fixed suffix of all keys that the source reads."""
     if source.glob is None:
         return source.prefix, ""
     first = _WILDCARD.search(source.glob)
@@ -80,7 +80,7 @@ def _key_affixes(source: FileSourceSpec) -> tuple[str, str]:
 
 
 def _stem(name: PurePosixPath) -> PurePosixPath:
-    """Returns the path without suffixes of format and compression."""
+    """Returns the path without the suffixes for format and compression."""
     while name.suffix.lower() in _STRIPPED_SUFFIXES and name.stem != name.name:
         name = name.with_suffix("")
     return name

@@ -1,1 +1,1 @@
-"""The relay: writes notifications and listings to the file event log, each object once."""
+"""The relay: records the objects that notifications and listings report in the file event log, each object once."""

@@ -17,7 +17,7 @@ from deltaworks.specs.catalog import Catalog
 
 
 def open_relay(catalog: Catalog, name: str, on_tick: Callable[[], None]) -> Relay:
-    """Creates the relay of that name, with its queue.
+    """Creates the relay of that name and connects it to its queue.
 
     Raises:
         ConfigError: RELAY_UNKNOWN, an invalid declaration, REFERENCE_UNRESOLVED.

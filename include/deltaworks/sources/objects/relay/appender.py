@@ -33,9 +33,11 @@ MAX_EXAMPLES = 10
 class RelayCounts:
     """Counters of a relay since its start.
 
-    `redelivered` counts messages that had been delivered before; `delete_expired` and `extend_expired` receipts too old
-        to delete or extend a message; `saturated` receives that SQS refused because too many messages were in flight;
-        `lost` listed objects that were never announced.
+    - `redelivered`: messages that had been delivered before.
+    - `delete_expired`, `extend_expired`: messages that could not be deleted or extended because their receipt had
+      expired.
+    - `saturated`: receives that SQS refused because too many messages were in flight.
+    - `lost`: listed objects that were never announced.
     """
 
     messages: int = 0
@@ -56,7 +58,7 @@ class RelayCounts:
 
 
 class Appender:
-    """Appends to one open log. Not thread-safe."""
+    """Appends to an open file event log. Not thread-safe."""
 
     def __init__(
         self,
@@ -83,7 +85,7 @@ class Appender:
     def append_messages(self, messages: Sequence[Message], queue: NotificationQueue, intake: Intake) -> None:
         """Appends the file events of the messages, then deletes the messages.
 
-        Messages about possible rewrites by an erasure, whose ETag is not recorded yet, are left to be redelivered.
+        A message about an object that an erasure may have rewritten stays in the queue until the new ETag is recorded.
         """
         self._refresh_replacements()
         events, quarantined, deferred = self._parse(messages)
@@ -103,7 +105,9 @@ class Appender:
         intake.release(messages)
 
     def append_page(self, page: ListedPage) -> tuple[int, list[str]]:
-        """Appends the listed objects that the log lacks; returns their number, and the names of the lost ones."""
+        """Appends the listed objects that the log lacks. Returns their number, and the keys of those that were never
+        announced.
+        """
         now = utc_now()
         self._refresh_replacements()
         events = [event for event in page.events if not self._may_be_replacement(event)]
@@ -120,7 +124,7 @@ class Appender:
         return self._replacements.may_be_replacement(event.bucket, event.key, event.etag)
 
     def _with_original_identity(self, received: ReceivedEvent) -> ReceivedEvent:
-        """Returns the event under the identity of the original object, if the object was rewritten by an erasure."""
+        """Returns the event with the ETag of the original object, if an erasure rewrote the object."""
         event = received.event
         original = self._replacements.original(event.bucket, event.key, event.etag)
         if original is None:

@@ -1,6 +1,6 @@
-"""S3 access to landing buckets: error codes, retention and listings.
+"""Accesses landing buckets by the S3 API: error codes, retention and listings.
 
-Objects are listed page by page as file events. No state is kept between pages.
+Listings yield objects page by page as file events. No state is kept between pages.
 """
 
 from __future__ import annotations
@@ -50,9 +50,11 @@ def bucket_client(storage: StorageSpec, *, read_seconds: int = 60, attempts: int
 
 
 def bucket_retention_seconds(storage: StorageSpec, bucket: str, prefix: str) -> float | None:
-    """Returns the expiration, in seconds, of the first lifecycle rule that applies to the prefix; None without a rule.
+    """Returns after how many seconds objects with the prefix expire, by the bucket's lifecycle rules; None without a
+    rule.
 
-    A single attempt with a short timeout, because the caller must react to a stop request. A local folder has no rules.
+    Makes a single attempt with a short timeout, because the caller must react to a stop request. A local folder has no
+    rules.
 
     Raises:
         botocore.exceptions.BotoCoreError, ClientError: permission is missing, or the store has no lifecycle rules.
@@ -70,7 +72,7 @@ def bucket_retention_seconds(storage: StorageSpec, bucket: str, prefix: str) -> 
 
 
 def shortest_expiry_seconds(rules: Iterable[Mapping[str, Any]], prefix: str) -> float | None:
-    """Returns the shortest expiration, in seconds, of lifecycle rules in S3's format; None without one.
+    """Returns the shortest expiration in seconds of the lifecycle rules, which have S3's format; None without one.
 
     A rule restricted by tags or sizes is assumed to apply to every object.
     """

@@ -1,8 +1,9 @@
-"""Receives messages for the log: receiver threads, a bounded buffer, and a thread that extends visibility timeouts.
+"""Receives queue messages for a relay: receiver threads, a bounded buffer, and a thread that extends visibility
+timeouts.
 
 The number of held messages is bounded, so the intake stops receiving while the log cannot be written. A message is held
-from its receipt until `release`. After half the visibility timeout its timeout is extended, so an outage of the log's
-storage neither repeats work nor moves messages to the dead-letter queue. A message whose receipt expired is
+from its receipt until `release`. After half the visibility timeout its timeout is extended. Therefore an outage of the
+log's storage neither repeats work nor moves messages to the dead-letter queue. A message whose receipt expired is
 redelivered, and the log skips its events.
 """
 
@@ -26,7 +27,7 @@ _OVER_LIMIT_PAUSE_SECONDS = 2.0
 
 
 class Intake:
-    """Receives from a queue with several threads until closed; `collect` and `release` are for one thread.
+    """Receives from a queue with several threads until closed. `collect` and `release` must be called by one thread.
 
     Args:
         max_in_flight: maximum number of held messages, including collected ones that are not released. A receive
@@ -73,8 +74,9 @@ class Intake:
             thread.start()
 
     def collect(self, *, max_messages: int, timeout_seconds: float, wake: threading.Event) -> list[Message]:
-        """Returns messages once `max_messages` are buffered or the first is `timeout_seconds` old; none if `wake` is
-        set or the time passes.
+        """Returns messages once `max_messages` are buffered, or the oldest was buffered for `timeout_seconds`.
+
+        Returns none if `wake` is set or the time passes.
 
         Raises:
             ConfigError, ClientError, BotoCoreError: the error that ended a receiver thread.
@@ -98,14 +100,14 @@ class Intake:
         return messages
 
     def release(self, messages: Iterable[Message]) -> None:
-        """Stops extending messages that were deleted."""
+        """Stops extending the visibility timeout of these messages, for example after they were deleted."""
         with self._capacity:
             for message in messages:
                 self._held.pop(message.receipt, None)
             self._capacity.notify_all()
 
     def close(self, *, join_seconds: float) -> list[Message]:
-        """Stops receiving; returns the buffered messages once the threads ended or the time is over."""
+        """Stops receiving. Returns the buffered messages once the threads have ended or `join_seconds` have passed."""
         self._closed.set()
         remaining: list[Message] = []
         deadline = time.monotonic() + join_seconds
@@ -116,7 +118,7 @@ class Intake:
             time.sleep(0.02)
 
     def held_messages(self) -> list[Message]:
-        """Returns all messages that were received and not released."""
+        """Returns all messages that were received and not released yet."""
         with self._lock:
             return [message for message, _ in self._held.values()]
 
@@ -180,7 +182,7 @@ class Intake:
             self.extend_visibility()
 
     def extend_visibility(self) -> int:
-        """Extends messages that were held for half the visibility timeout; returns their number."""
+        """Extends the visibility timeout of messages that were held for half of it; returns their number."""
         now = time.monotonic()
         with self._lock:
             long_held = [m for m, since in self._held.values() if now - since >= self.visibility_seconds / 2]

@@ -1,4 +1,4 @@
-"""Lists a relay's buckets, for objects that were there before it and for objects that were never announced.
+"""Lists a relay's buckets, to find objects that are older than the relay or were never announced.
 
 A pass lists all keys once, page by page. The relay appends objects that its log lacks, so an interrupted pass can be
 repeated. The time and the result of the last pass are stored, so a restarted relay does not list earlier than due.
@@ -71,8 +71,8 @@ def _request_key(relay: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class ListedPage:
-    """Objects of one page. An object that the log lacks is lost if it is older than `lost_before`; None if that is
-    unknown.
+    """The objects of one listing page. Objects older than `lost_before` that the log lacks were never announced; None
+    if that is unknown.
 
     The last page of a pass has `is_last` set and may be empty.
     """
@@ -91,7 +91,7 @@ class _ListingPass:
 
 
 class Lister:
-    """Lists in its own thread, a few pages ahead of the appender (`next_page`, then `record_append`).
+    """Lists in its own thread, a few pages ahead of the caller, who calls `next_page` and then `record_append`.
 
     Args:
         storage: access to the buckets; its own bucket is ignored.
@@ -139,7 +139,7 @@ class Lister:
         self._thread.start()
 
     def next_page(self, *, timeout_seconds: float) -> ListedPage | None:
-        """Returns the next page; None if there is none in time.
+        """Returns the next page; None if none is ready within `timeout_seconds`.
 
         Raises:
             ConfigError, ClientError, BotoCoreError: the error that ended the listing.
@@ -157,7 +157,7 @@ class Lister:
         return not self._pages.empty()
 
     def record_append(self, page: ListedPage, new: int, lost: list[str]) -> None:
-        """Records that a page is in the log; after the last page of a pass, stores the record."""
+        """Records that a page was appended to the log. After the last page of a pass, stores the listing record."""
         current = self._pass
         current.listed += len(page.events)
         current.new += new
@@ -235,8 +235,9 @@ class Lister:
         yield ListedPage((), lost_before, is_last=True)
 
     def _lost_before(self) -> datetime | None:
-        """Returns None for the first pass, whose objects are older than the relay, and while the queue has a
-        backlog."""
+        """Returns the time before which an object must have been announced. None if that is unknown: during the first
+        pass, whose objects are older than the relay, and while the queue has a backlog.
+        """
         if self._queue_backlog is None or not self._record.passes or self._queue_backlog():
             return None
         return utc_now() - timedelta(minutes=self._listing.grace_minutes)

@@ -23,7 +23,7 @@ ANY_BUCKET = "*"
 
 
 class Problem(StrEnum):
-    """Why a message goes to the message quarantine."""
+    """Reasons to quarantine a message."""
 
     NOT_JSON = "not_json"
     NOT_AN_S3_MESSAGE = "not_an_s3_message"
@@ -35,7 +35,7 @@ class Problem(StrEnum):
 
 
 class IgnoreReason(StrEnum):
-    """Why a record is acknowledged without a file event."""
+    """Reasons to acknowledge a record without a file event."""
 
     TEST_EVENT = "test_event"
     NOT_CREATED = "not_created"
@@ -44,7 +44,7 @@ class IgnoreReason(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class FileEvent:
-    """One created object. `key` is decoded, `etag` is without quotes, `event_time` is UTC."""
+    """An object that was created. `key` is decoded, `etag` is without quotes, `event_time` is UTC."""
 
     bucket: str
     key: str
@@ -58,7 +58,9 @@ class FileEvent:
 
 @dataclass(frozen=True, slots=True)
 class ParsedMessage:
-    """The parsed content of a message. A message with problems is quarantined; its valid events count nevertheless."""
+    """The content of a queue message. A message with problems is quarantined; its valid events are appended
+    nevertheless.
+    """
 
     events: tuple[FileEvent, ...] = ()
     ignored: tuple[IgnoreReason, ...] = ()
@@ -66,7 +68,7 @@ class ParsedMessage:
 
     @property
     def reason(self) -> str:
-        """The problems as stored in the quarantine table: distinct, sorted, comma-separated."""
+        """The problems as text for the quarantine table: distinct, sorted, comma-separated."""
         return ",".join(sorted(set(self.problems)))
 
 
@@ -144,7 +146,7 @@ def _collect(records: list[Any], parse: Any, buckets: Collection[str]) -> Parsed
 
 
 def _refuse_unsafe_names(event: FileEvent) -> None:
-    """Rejects names that cannot be requested or would request another object."""
+    """Rejects names that cannot be requested from S3, or would request another object."""
     if not is_valid_bucket(event.bucket):
         raise _MessageError(Problem.FOREIGN_BUCKET)
     if not is_valid_key(event.key):
@@ -154,7 +156,7 @@ def _refuse_unsafe_names(event: FileEvent) -> None:
 
 
 def is_folder_marker(key: str, size: int) -> bool:
-    """Returns whether an object only represents a folder, as consoles and file systems on S3 create it."""
+    """Returns whether the object is an empty placeholder for a folder, as consoles and S3 file systems create it."""
     return size == 0 and key.endswith("/")
 
 

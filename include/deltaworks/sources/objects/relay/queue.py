@@ -1,7 +1,7 @@
-"""The notification queue: receives, deletes, extends and returns messages in batches, and checks each entry's result.
+"""Accesses the notification queue: receives, deletes, extends and returns messages in batches.
 
-A batch call of SQS may succeed for some entries and fail for others. Server errors are retried. An expired receipt is
-not, because its message is redelivered.
+A batch call of SQS may succeed for some entries and fail for others, so each entry's result is checked. Server errors
+are retried. An expired receipt is not, because its message is redelivered.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _DELIVERIES = "ApproximateReceiveCount"
 _WAITING = "ApproximateNumberOfMessages"
 _IN_FLIGHT = "ApproximateNumberOfMessagesNotVisible"
 T = TypeVar("T")
-#: A killed relay costs its messages one delivery each, and SQS also counts deliveries that were not processed.
+#: If a relay is killed, SQS counts one delivery for each message it held, although none was processed.
 MIN_RECEIVE_COUNT = 3
 #: Below this value, messages are redelivered while the append that holds them is still running.
 MIN_VISIBILITY_SECONDS = 30
@@ -54,8 +54,8 @@ class Message:
 
 @dataclass(frozen=True, slots=True)
 class BatchOutcome:
-    """The result of a batch call, over all requests. `expired_receipts` belong to messages that were redelivered or
-    deleted meanwhile.
+    """The result of a batch call, summed over all requests. `expired_receipts` belong to messages that were redelivered
+    or deleted since they were received.
     """
 
     succeeded: int = 0
@@ -70,7 +70,7 @@ class BatchOutcome:
 
 @dataclass(frozen=True, slots=True)
 class RedrivePolicy:
-    """The dead-letter queue, and the number of receives after which SQS moves a message there."""
+    """The dead-letter queue of a queue, and the number of receives after which SQS moves a message there."""
 
     dead_letter_arn: str
     max_receive_count: int
@@ -135,11 +135,11 @@ class NotificationQueue:
         ]
 
     def delete(self, messages: Sequence[Message]) -> BatchOutcome:
-        """Deletes processed messages. Failures are counted: those messages are redelivered."""
+        """Deletes processed messages. Failures are only counted, because SQS redelivers those messages."""
         return self._call_in_batches(self._client.delete_message_batch, messages)
 
     def extend(self, messages: Sequence[Message], *, seconds: int) -> BatchOutcome:
-        """Keeps messages invisible for `seconds` from now."""
+        """Extends the visibility timeout of messages to `seconds` from now."""
         return self._call_in_batches(self._client.change_message_visibility_batch, messages, VisibilityTimeout=seconds)
 
     def return_messages(self, messages: Sequence[Message]) -> BatchOutcome:
@@ -147,7 +147,7 @@ class NotificationQueue:
         return self.extend(messages, seconds=0)
 
     def send(self, bodies: Sequence[str]) -> list[str]:
-        """Sends messages; returns those the queue did not accept after several attempts."""
+        """Sends messages. Returns the bodies that the queue did not accept after several attempts."""
         refused: list[str] = []
         for batch in _chunks_by_size(bodies):
             refused += self._send_batch(batch)
@@ -176,11 +176,11 @@ class NotificationQueue:
         return int(self._attributes("VisibilityTimeout")["VisibilityTimeout"])
 
     def approximate_backlog(self) -> int:
-        """Returns the approximate number of waiting messages; 0 is no proof of an empty queue."""
+        """Returns the approximate number of waiting messages. A result of 0 does not prove that the queue is empty."""
         return int(self._attributes(_WAITING)[_WAITING])
 
     def retention_seconds(self) -> int:
-        """Returns how long the queue retains a message."""
+        """Returns for how many seconds the queue retains a message."""
         return int(self._attributes("MessageRetentionPeriod")["MessageRetentionPeriod"])
 
     def approximate_counts(self) -> tuple[int, int]:
@@ -260,7 +260,9 @@ class NotificationQueue:
 
 
 def _chunks_by_size(bodies: Iterable[str]) -> Iterator[list[str]]:
-    """Yields batches of at most ten bodies that fit into one SQS call, unless a single body is larger."""
+    """Yields batches of at most ten bodies that fit into one SQS call. A body that is too large alone is a batch of its
+    own.
+    """
     batch: list[str] = []
     size = 0
     for body in bodies:
@@ -282,7 +284,7 @@ def _chunks(items: Iterable[T]) -> Iterator[list[T]]:
 
 @dataclass(frozen=True, slots=True)
 class QueueWarning:
-    """A queue setting to change: condition, description, and advice."""
+    """A queue setting that should be changed: condition, description, and advice."""
 
     condition: str
     message: str
@@ -293,7 +295,7 @@ class QueueWarning:
 
 
 def queue_warnings(queue: NotificationQueue) -> tuple[QueueWarning, ...]:
-    """Returns warnings about settings of the queue that cause failures. Raises the errors of the queue's calls."""
+    """Returns warnings about queue settings that cause failures. Errors of SQS calls pass through."""
     warnings = []
     policy, seconds = queue.redrive_policy(), queue.visibility_seconds()
     if policy is not None and policy.max_receive_count < MIN_RECEIVE_COUNT:

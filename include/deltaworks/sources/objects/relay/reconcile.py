@@ -24,11 +24,12 @@ _COLUMNS = ("seq", "bucket", "key", "etag", "version_id")
 
 @dataclass(slots=True, kw_only=True)
 class Reconciliation:
-    """The result of the comparison.
+    """The result of comparing buckets with the log.
 
-    `unannounced` objects are in a bucket, older than a message may take, and not in the log; `recent` ones may still be
-        announced. `missing` objects are in the log, no longer in the bucket, and not yet read by every pipeline that
-        reads them.
+    Attributes:
+        unannounced: objects in a bucket that are not in the log, although a message would have arrived by now.
+        recent: objects in a bucket that are not in the log but may still be announced.
+        missing: objects in the log that are no longer in the bucket, and that some pipeline has not read yet.
     """
 
     listed: int = 0
@@ -74,12 +75,12 @@ def reconcile(
 
 
 def _listing_overwrites(spec: RelaySpec) -> Any:
-    """Returns the overwrite policy for listings, which show only the latest version of a key."""
+    """Returns the overwrite policy to compare listings with, since a listing shows only the latest version of a key."""
     return "latest" if spec.overwrites == "every_version" else spec.overwrites
 
 
 def _missing_unread(part: Any, existing: set[tuple[str, str]], readers: Sequence[LogReader], prefix: str) -> list[str]:
-    """Returns deleted objects of a part of the log that some pipeline has not read."""
+    """Returns the names of objects in a part of the log that no longer exist and that some pipeline has not read."""
     names: dict[str, None] = {}
     for reader in readers:
         for row in filter_events(part, bucket=reader.bucket, prefix=reader.prefix, glob=reader.glob).to_pylist():

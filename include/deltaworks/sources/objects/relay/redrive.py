@@ -20,11 +20,15 @@ _EMPTY_RECEIVES = 2
 
 @dataclass(slots=True, kw_only=True)
 class RedriveResult:
-    """The result of a redrive.
+    """The result of a redrive. In a dry run, nothing was moved or sent.
 
-    `dead_letters` is the queue's approximate count; `dead_letters_moved` were returned. Of the quarantined messages,
-        `usable` can be parsed now and contain files that the log lacks, `sent` were returned, `already_logged` contain
-        nothing new, and the others stay quarantined for `reasons`.
+    Attributes:
+        dead_letters: approximate number of messages in the dead-letter queue.
+        dead_letters_moved: dead letters that were returned to the queue.
+        usable: quarantined messages that can be parsed now and contain files that the log lacks.
+        sent: usable messages that were returned to the queue.
+        already_logged: quarantined messages whose files are all in the log.
+        reasons: why the other messages stay quarantined, with their number.
     """
 
     dry_run: bool
@@ -58,7 +62,9 @@ def redrive(
 
 
 def _move_dead_letters(dead_letter_queue: NotificationQueue, queue: NotificationQueue, limit: int) -> int:
-    """Moves messages to the queue; each is deleted from the dead-letter queue only after the other accepted it."""
+    """Moves messages from the dead-letter queue to the queue. A message is deleted only after the target queue accepted
+    it.
+    """
     moved = empty = 0
     while moved < limit and empty < _EMPTY_RECEIVES:
         messages = dead_letter_queue.receive()
@@ -94,7 +100,7 @@ def _usable_bodies(spec: RelaySpec, lake: Lake, result: RedriveResult) -> list[s
 
 
 def _logged_identities(spec: RelaySpec, lake: Lake, identities: set[bytes]) -> set[bytes]:
-    """Returns the identities that are in the log."""
+    """Returns those of the identities that are in the log."""
     logged: set[bytes] = set()
     if not identities:
         return logged

@@ -1,8 +1,8 @@
-"""The relay: writes file events from a notification queue and from listings to the file event log, each once.
+"""The relay: appends file events from a notification queue and from listings to the file event log, each once.
 
 One thread appends. A message is deleted only after the append with its events is committed, so after a crash messages
-are redelivered and the log skips the events it has. A lease ensures that one relay runs at a time; a relay paused
-beyond its lease is fenced by the owner epoch in every commit.
+are redelivered and the log skips the events it has. A lease ensures that one relay runs at a time. If a relay was
+paused for longer than its lease, the owner epoch in every commit fences it.
 """
 
 from __future__ import annotations
@@ -33,8 +33,7 @@ from deltaworks.tables.lake import Lake
 _LOGGER = logging.getLogger(__name__)
 _BACKLOG_POLL_SECONDS = 10.0
 _LOG_RETRY_SECONDS = 300.0
-#: Messages in flight at a killed predecessor return within the queue's visibility timeout. A draining relay waits at
-#: most this long for them.
+#: Maximum wait of a draining relay for messages in flight. Those of a killed relay return after the visibility timeout.
 _MAX_IN_FLIGHT_WAIT_SECONDS = 300.0
 
 LogOpener = Callable[[Lake, str, int], FileEventLogWriter]
@@ -58,7 +57,7 @@ class Relay:
         open_log: opens the log under an owner epoch.
         lease_wait_seconds: how long to wait for another relay's lease; by default 1.5 times its time to live.
         until_drained: end once the queue is empty and, for a relay that lists, a pass is complete.
-        on_tick: called every few seconds while the relay works or waits, to detect a stall.
+        on_tick: called every few seconds while the relay works or waits; the caller detects a stall by its absence.
     """
 
     def __init__(
@@ -106,8 +105,8 @@ class Relay:
         self.counts = RelayCounts()
 
     def stop(self, *, immediately: bool = False) -> None:
-        """Ends soon: appends held messages first or, if `immediately`, returns them to the queue. Callable from a
-        signal handler.
+        """Requests the end of the run. Held messages are appended first or, if `immediately`, returned to the queue.
+        May be called from a signal handler.
         """
         self._immediate_stop_requested = self._immediate_stop_requested or immediately
         self._process.stop()
@@ -117,7 +116,7 @@ class Relay:
         return self._immediate_stop_requested or not self._process.holds_lease
 
     def run(self) -> RelayCounts:
-        """Runs until the end.
+        """Runs the relay until its run limit, a stop request or an error.
 
         Raises:
             ConcurrencyError: LEASE_HELD, another relay is running.
@@ -222,7 +221,7 @@ class Relay:
         return True
 
     def _is_drained(self) -> bool:
-        """Returns whether all input was processed. A single empty receive does not prove an empty queue."""
+        """Returns whether all input was processed. One empty receive does not prove that the queue is empty."""
         if self._lister is not None and not self._lister.passes:
             return False
         if self._intake is None or self._queue is None:
@@ -247,7 +246,7 @@ class Relay:
         )
 
     def _report_queue(self) -> None:
-        """Polls the queue, independently of appends, and reports it in the heartbeat."""
+        """Reads the queue's counts at intervals, independently of appends, and adds them to the heartbeat."""
         if self._next_poll_at is None:
             self._next_poll_at = 0.0
             with contextlib.suppress(Exception):  # without permission, the queue is not monitored

@@ -1,4 +1,6 @@
-"""Deletes landed objects, or moves them to an archive, only while they are the announced ones."""
+"""Deletes landed objects, or moves them to an archive, provided that they were not overwritten since they were
+announced.
+"""
 
 from __future__ import annotations
 
@@ -24,9 +26,9 @@ _MAX_COPY_BYTES = 5 << 30
 
 
 class ObjectRemover:
-    """Removes objects of a landing storage, optionally to an archive. Thread-safe.
+    """Removes objects from a landing storage, optionally to an archive. Thread-safe.
 
-    An object that was copied but not deleted when its process was killed is copied again to the same key.
+    If the process is killed between copy and delete, the next run copies the object again to the same key.
     """
 
     def __init__(self, landing: StorageSpec, *, archive: StorageSpec | None = None, versioned: bool = False) -> None:
@@ -36,7 +38,7 @@ class ObjectRemover:
         self._client: Any = bucket_client(landing) if landing.scheme == "s3" else None
 
     def check(self, bucket: str, key: str, etag: str, version_id: str | None) -> RemovalOutcome:
-        """Returns the result that `remove` would have; changes nothing."""
+        """Returns the outcome that `remove` would have. Changes nothing."""
         if self._client is None:
             return _local_state(local_path(Path(self._landing.prefix), key), etag)
         return self._outcome_of(

@@ -1,9 +1,8 @@
-"""Connects buckets to a queue (S3 → SNS → SQS) without changing their other notifications.
+"""Connects buckets to a queue (S3 → SNS → SQS) without changing their other notifications. Idempotent.
 
 Creates one queue with a dead-letter queue, one topic, and one notification per bucket. Deletes nothing. S3 can only
 replace a bucket's complete notification configuration; all other entries are written back unchanged, as are other
 statements of policies. Timeouts are set only when the queue is created, so later changes by an administrator stay.
-Idempotent.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ _LAKE_ACTIONS = ("s3:GetObject", "s3:PutObject", "s3:DeleteObject", "s3:AbortMul
 
 @dataclass(frozen=True, slots=True)
 class WiringStep:
-    """One required resource; `state` tells whether it is present, must be created, or must be changed."""
+    """A resource that the connection needs. `state` says whether it exists, must be created, or must be changed."""
 
     kind: str
     name: str
@@ -53,7 +52,9 @@ class WiringArns:
 
 @dataclass(frozen=True, slots=True)
 class WiringResult:
-    """The steps found and, unless it was a dry run, executed; `queue_url` is None without a queue."""
+    """The required resources; created or changed unless it was a dry run. `queue_url` is None if the queue does not
+    exist.
+    """
 
     steps: tuple[WiringStep, ...]
     queue_url: str | None
@@ -65,10 +66,10 @@ class WiringResult:
 
 
 class Wiring:
-    """The connection of some buckets; queue and topic are named `name`, the dead-letter queue `name`-dead.
+    """Connects some buckets. Queue and topic are named `name`, the dead-letter queue `name`-dead.
 
     Two concurrent runs for one bucket may overwrite each other's notification, because S3 has no conditional update for
-    it. Run it again then.
+    it. Run it again in that case.
     """
 
     def __init__(self, messaging: AwsSpec, *, name: str, buckets: Sequence[str], prefix: str = "") -> None:
@@ -86,7 +87,7 @@ class Wiring:
         self.arns = WiringArns(self._arn("sqs", name), self._arn("sqs", self._dead_letter_name), self._arn("sns", name))
 
     def wire(self, *, dry_run: bool = True) -> WiringResult:
-        """Determines the missing resources and, unless it is a dry run, creates them.
+        """Determines the state of all resources and, unless it is a dry run, creates or changes them.
 
         Raises:
             ContractError: NOTIFICATION_OVERLAPS, a bucket announces the same objects to another target, which S3
@@ -105,7 +106,9 @@ class Wiring:
         return f"arn:{self.partition}:{service}:{self._region}:{self._account}:{name}"
 
     def _resources(self) -> list[tuple[str, str, Callable[[], State], Callable[[], Any]]]:
-        """Returns the resources in creation order, each with functions that return its state and create it."""
+        """Returns the resources in creation order, each with a function that returns its state and a function that
+        creates it.
+        """
         return [
             ("queue", self._dead_letter_name, self._dead_letter_state, self._create_dead_letter_queue),
             ("queue", self._name, self._queue_state, self._create_queue),
@@ -222,7 +225,7 @@ class Wiring:
         return self._notification(bucket)[0]
 
     def _notification(self, bucket: str) -> tuple[State, dict[str, Any]]:
-        """Returns the state of the bucket's notification to our topic, and the configuration to write."""
+        """Returns the state of the bucket's notification to our topic, and the complete configuration to write."""
         configuration = self._s3.get_bucket_notification_configuration(Bucket=bucket)
         configuration.pop("ResponseMetadata", None)
         expected = self._notification_entry()
@@ -275,7 +278,7 @@ def _has_statement(policy: str | None, statement: Mapping[str, Any]) -> bool:
 
 
 def _with_statement(policy: str | None, statement: Mapping[str, Any]) -> str:
-    """Returns the policy with our statement added, replacing a former one."""
+    """Returns the policy with our statement, which replaces an earlier version."""
     document: dict[str, Any] = json.loads(policy) if policy else {"Version": "2012-10-17", "Statement": []}
     other_entries = [other for other in document["Statement"] if other.get("Sid") != statement["Sid"]]
     return json.dumps({**document, "Statement": [*other_entries, statement]})
@@ -291,8 +294,9 @@ def _is_equivalent(entry: Mapping[str, Any], expected: Mapping[str, Any]) -> boo
 
 
 def _overlaps(other: Mapping[str, Any], prefix: str) -> bool:
-    """Returns whether both notifications could announce one object, which S3 refuses. Ours has no suffix filter, so
-    suffixes do not matter.
+    """Returns whether two notifications could announce the same object, which S3 refuses.
+
+    Suffix filters are not compared, because our notification has none.
     """
     if not any(event.startswith("s3:ObjectCreated:") for event in other.get("Events", [])):
         return False
@@ -303,7 +307,9 @@ def _overlaps(other: Mapping[str, Any], prefix: str) -> bool:
 def relay_policy(
     relay: RelaySpec, lake: StorageSpec, *, queue_arn: str, dead_letter_arn: str, partition: str = "aws"
 ) -> dict[str, Any]:
-    """Returns the IAM policy of the relay's role: its queues, its buckets' listing if it lists them, and the lake."""
+    """Returns the IAM policy for the relay's role: access to its queues and the lake, and to its buckets if it lists
+    them.
+    """
     receive_actions = ("sqs:ReceiveMessage", "sqs:DeleteMessage", "sqs:ChangeMessageVisibility")
     queue_actions = ("sqs:GetQueueAttributes", "sqs:GetQueueUrl", "sqs:SendMessage")
     statements = [_allow("Queues", (*receive_actions, *queue_actions), [queue_arn, dead_letter_arn])]
@@ -314,7 +320,7 @@ def relay_policy(
 
 
 def stream_policy(relay: RelaySpec, lake: StorageSpec, *, partition: str = "aws") -> dict[str, Any]:
-    """Returns the IAM policy for streams and maintenance: reading landed objects, and the lake."""
+    """Returns the IAM policy for streams and maintenance: access to landed objects and the lake."""
     buckets = [f"arn:{partition}:s3:::{bucket}" for bucket in relay.buckets]
     read_actions = ("s3:GetObject", "s3:GetObjectVersion") if relay.overwrites == "every_version" else ("s3:GetObject",)
     return _policy(
@@ -322,7 +328,7 @@ def stream_policy(relay: RelaySpec, lake: StorageSpec, *, partition: str = "aws"
             _allow("Landing", read_actions, [f"{bucket}/*" for bucket in buckets]),
             # Without this permission S3 answers 403 for a missing object.
             _allow("LandingListing", ("s3:ListBucket",), buckets),
-            # For the remaining time to read waiting objects.
+            # For the health check, which reports how much time is left to read waiting objects.
             _allow("LandingRetention", ("s3:GetLifecycleConfiguration",), buckets),
             *_lake_statements(lake, partition),
         ]
@@ -332,7 +338,7 @@ def stream_policy(relay: RelaySpec, lake: StorageSpec, *, partition: str = "aws"
 def wiring_policy(
     buckets: Sequence[str], *, queue_arn: str, dead_letter_arn: str, topic_arn: str, partition: str = "aws"
 ) -> dict[str, Any]:
-    """Returns the IAM policy needed once to connect the buckets."""
+    """Returns the IAM policy for the role that connects the buckets; needed only once."""
     queues = ("sqs:CreateQueue", "sqs:GetQueueUrl", "sqs:GetQueueAttributes", "sqs:SetQueueAttributes")
     topic = ("sns:CreateTopic", "sns:GetTopicAttributes", "sns:SetTopicAttributes", "sns:Subscribe")
     return _policy(

@@ -1,6 +1,6 @@
 """Writes rejected content to the table `file_quarantine` of the state, each item once.
 
-A task writes one object per file with rejected content. Its content depends only on the file and the schema, so a
+A task writes one object per file with rejected content. The object depends only on the file and the schema, so a
 retried task writes the same object. After a batch, the driver commits these objects to the table in one idempotent step
 and deletes them.
 """
@@ -39,7 +39,7 @@ FILE_QUARANTINE_SCHEMA = pa.schema(
 
 
 def query_name(schema_json: str, source_json: str) -> str:
-    """Returns the id of a query among those with one state: a digest of its input and its columns."""
+    """Returns a digest of a query's input and columns, which identifies the query among those that use one state."""
     return hashlib.blake2b(f"{source_json}\n{schema_json}".encode(), digest_size=8).hexdigest()
 
 
@@ -65,7 +65,7 @@ def save_rejected(
 
 
 class FileQuarantineTable:
-    """Commits the rejected content that tasks stored. For one thread of one driver."""
+    """Commits the rejected content that tasks stored to the table. Used by one thread of one driver."""
 
     def __init__(self, lake: Lake, objects: ObjectStore, query: str) -> None:
         self._lake = lake

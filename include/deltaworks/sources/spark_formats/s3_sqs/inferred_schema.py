@@ -1,11 +1,11 @@
-"""Schema inference for queries without a schema: a sample gives the first version, new fields give the next ones.
+"""Schema inference for queries without a schema: a sample gives the first schema version, new fields give later ones.
 
 The sample consists of the first objects in the state's log. If the log has few, announced objects are received for a
-while, as the query itself would: messages are deleted once their objects are in the log, and the query reads all of
-them from the beginning.
+while, in the same way as by the query: messages are deleted once their objects are in the log, and the query reads all
+of them from the beginning.
 
-Spark reads a source's columns when a query is planned. So a new field ends the query with an error, and its column
-exists in the next planned query.
+Spark reads a source's columns when a query is planned. Therefore a new field ends the query with an error, and the next
+start of the query has its column.
 """
 
 from __future__ import annotations
@@ -73,12 +73,12 @@ def inferred_schema(options: S3SqsOptions, inference: SchemaOptions) -> StructTy
 
 
 def schema_versions(inference: SchemaOptions) -> SchemaVersions:
-    """Returns the schema versions at the location."""
+    """Returns the stored schema versions at the option's location."""
     return SchemaVersions(open_objects(inference.location), inference.location.root)
 
 
 def spark_schema(version: SchemaVersion, inference: SchemaOptions) -> StructType:
-    """Returns a version's columns as a Spark schema, with the column for rescued data."""
+    """Converts the columns of a version to a Spark schema, with the column for rescued data."""
     columns: dict[str, ColumnType] = version.columns()
     if inference.mode.has_rescued_data:
         columns[RESCUED_NAME] = STRING
@@ -87,7 +87,7 @@ def spark_schema(version: SchemaVersion, inference: SchemaOptions) -> StructType
 
 
 def find_version(schema: StructType, inference: SchemaOptions) -> SchemaVersion:
-    """Returns the version from which a query's schema was made.
+    """Returns the schema version that the query's schema was made of.
 
     Raises:
         ConfigError: SOURCE_OPTION_INVALID, the schema was passed by the user.
@@ -128,7 +128,7 @@ def first_version(options: S3SqsOptions, inference: SchemaOptions) -> SchemaVers
 
 
 def _take_sample(options: S3SqsOptions, inference: SchemaOptions, files: list[LocatedFile]) -> tuple[Sample, Shape]:
-    """Samples the files and the partition fields of their keys."""
+    """Reads a sample of the files and of the partition fields in their keys."""
     opener, key_shape = ObjectOpener(options), Shape()
     sampler = Sampler(options.source, typed=inference.infer_types)
     sample = sampler.sample(map(opener, files), max_bytes=inference.sample_bytes)
@@ -174,7 +174,7 @@ def _nothing_to_sample_error(options: S3SqsOptions, sample: Sample) -> Transient
 
 
 class NewFieldsError(Exception):
-    """A payload has a field that could become a column; `detector` found it."""
+    """Raised for a payload with a field that could become a column."""
 
     def __init__(self, detector: NewColumnDetector) -> None:
         super().__init__()
@@ -182,7 +182,7 @@ class NewFieldsError(Exception):
 
 
 class NewColumnDetector:
-    """Detects fields for new columns, and creates the error that ends the query. One per task."""
+    """Detects fields that could become columns, and creates the error that ends the query. One per task."""
 
     def __init__(self, version: SchemaVersion, inference: SchemaOptions, source: FileSourceSpec) -> None:
         self._version = version
@@ -220,8 +220,8 @@ class NewColumnDetector:
         return apply_hints(columns, parse_hints(version.hints))
 
     def evolution_error(self, object_uri: str, payloads: Iterable[Payload]) -> TransientError | ContractError:
-        """Returns the error that ends the query, after collecting all new columns of some payloads and, depending on
-        the mode, storing a new version.
+        """Returns the error that ends the query. It names all new columns of the payloads; depending on the mode, a new
+        schema version is stored.
 
         Args:
             object_uri: the object with the new field, for the message.
@@ -238,7 +238,8 @@ class NewColumnDetector:
         return self._columns_added_error(object_uri, latest, changed_paths(self._columns, latest.columns()))
 
     def _next_version(self, latest: SchemaVersion | None, sample: Sample) -> SchemaVersion | None:
-        # Versions existed when the query began; if they were deleted, it continues from its own.
+        # Versions existed when the query began. If they were deleted since, evolution continues from the query's
+        # version.
         base = latest or self._version
         columns = self._evolved_columns(base, sample.shape)
         if latest is not None and columns == latest.columns():

@@ -110,7 +110,7 @@ _OPTIONS = (
 
 
 class EvolutionMode(StrEnum):
-    """Handling of fields without a column."""
+    """What happens to fields without a column."""
 
     ADD_NEW_COLUMNS = "addNewColumns"
     RESCUE = "rescue"
@@ -198,7 +198,7 @@ class S3SqsOptions:
 
 
 def schema_missing_error() -> ConfigError:
-    """Returns the error for a query with neither a schema nor a schema location."""
+    """Returns the error for a query without a schema and without a location for inferred schemas."""
     return invalid_option(
         FORMAT,
         SCHEMA_LOCATION_OPTION,
@@ -214,12 +214,12 @@ def has_inferred_schema(options: Mapping[str, str]) -> bool:
 
 
 def _fallback_option(error: ValidationError) -> str:
-    """Returns the option to name for a validation error that concerns no single field, by its spec."""
+    """Returns the option that an error message names if a validation error concerns no single field."""
     return "fileFormat" if error.title == FileSourceSpec.__name__ else "accessKey"
 
 
 def _select_options(values: Mapping[str, str], names: Mapping[str, str]) -> dict[str, Any]:
-    """Returns the given options under the names of spec fields."""
+    """Returns the options that were given, by the names of spec fields."""
     return {target: values[name] for target, name in names.items() if values.get(name)}
 
 
@@ -264,7 +264,7 @@ def check_delta_option(source: str, options: Mapping[str, str]) -> None:
 
 
 def schema_options(source: str, values: Mapping[str, str], client_options: Mapping[str, Any]) -> SchemaOptions | None:
-    """Parses the inference options; None without schema inference.
+    """Parses the options for schema inference. Returns None if it is not used.
 
     Args:
         client_options: access to the state, which also applies to the location.

@@ -1,7 +1,7 @@
 """Resources of a query's planner: the state's log, object openers, and the relay that fills the log.
 
 The relay runs in a thread while the query runs, or until the queue is empty for `AvailableNow`. Queries with the same
-state share its log: one of them relays, by lease, and another takes over when it ends.
+state use one log: the relay of one query holds the lease, and that of another takes over when the query ends.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from deltaworks.sources.objects.slices import SlicePlanner
 from deltaworks.sources.spark_formats.s3_sqs.options import RELAY, S3SqsOptions
 from deltaworks.tables.lake import Lake
 
-#: An object of a batch with its bucket.
+#: An object to read, with its bucket.
 LocatedFile = tuple[str, FileReference]
 _LOGGER = logging.getLogger(__name__)
 _PAUSE_SECONDS = 2.0
@@ -46,7 +46,7 @@ def open_log(options: S3SqsOptions) -> tuple[FileEventLog, SlicePlanner]:
 
 
 def list_slice(slices: SlicePlanner, start: int, end: int) -> list[tuple[LocatedFile, int]]:
-    """Returns the objects of a slice with their sizes."""
+    """Returns the objects of a slice and their sizes in bytes."""
     return [
         ((row["bucket"], FileReference(row["seq"], row["key"], row["etag"], row["version_id"])), row["size"] or 0)
         for row in slices.rows(start, end).to_pylist()
@@ -85,7 +85,7 @@ def _check_queue(options: S3SqsOptions) -> None:
 
 
 class QueryRelay:
-    """Runs the relay of a query. One per query, in the driver's planner process."""
+    """Runs the relay of one query in the driver's planner process."""
 
     def __init__(self, options: S3SqsOptions) -> None:
         self._options = options
@@ -107,7 +107,7 @@ class QueryRelay:
             self._thread.start()
 
     def run_until(self, has_enough: Callable[[], bool], *, seconds: float = _SAMPLE_WAIT_SECONDS) -> None:
-        """Runs the relay until the log has enough, the queue is empty, or the time is over; the caller must call
+        """Runs the relay until `has_enough` returns true, the queue is empty, or the time is over. The caller must call
         `stop`.
 
         Raises:
@@ -155,7 +155,7 @@ class QueryRelay:
         )
 
     def _is_queue_empty(self) -> bool:
-        """Returns whether several checks find the queue empty, because its counts are approximate."""
+        """Returns whether several checks in a row find the queue empty, because SQS counts are approximate."""
         queue = self._open_queue()
         for attempt in range(_EMPTY_CHECKS):
             if attempt:
@@ -165,7 +165,8 @@ class QueryRelay:
         return True
 
     def stop(self, *, immediately: bool = True) -> None:
-        """Ends the thread. Returns held messages to the queue if `immediately`; otherwise processes them first."""
+        """Ends the relay thread. Messages it holds are returned to the queue if `immediately`, and processed
+        otherwise."""
         self._is_stopped.set()
         if self._relay is not None:
             self._relay.stop(immediately=immediately)

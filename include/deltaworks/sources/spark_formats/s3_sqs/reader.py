@@ -54,7 +54,7 @@ def slice_limits(limit: ReadLimit, *, max_files: int, max_bytes: int) -> SliceLi
 
 
 class FilesPartition(InputPartition):
-    """The files of one task, with the values of references."""
+    """A Spark input partition: the files of one task, with resolved secrets."""
 
     def __init__(self, files: list[LocatedFile], variables: dict[str, str]) -> None:
         self.files = files
@@ -62,14 +62,16 @@ class FilesPartition(InputPartition):
 
 
 class S3SqsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Plans in one driver process, reads in tasks. An exception in planning ends the query, so outages are retried."""
+    """Plans batches in one driver process and reads them in tasks. Planning retries outages, because an exception ends
+    the query.
+    """
 
     def __init__(self, options: S3SqsOptions, schema: StructType) -> None:
         self._options = options
         self._schema = schema
         inference = options.inference
         self._version = None if inference is None else find_version(schema, inference)
-        # Inferred columns change while the query remains the same.
+        # The query keeps its name when inferred columns are added.
         columns = schema.json() if inference is None else inference.location.root
         self._query = query_name(columns, options.source.model_dump_json())
         RowReader(schema, options.source)  # rejects unsupported types before the query runs
@@ -139,7 +141,7 @@ class S3SqsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._planning.relay.stop()
 
     def _check(self, position: dict[str, Any]) -> None:
-        """Checks the log against the first position of a run; each run opens the log again."""
+        """Checks the first position of a run against the log, since each run opens the log again."""
         if not self._is_checked:
             log = self._open_planning().log
             retry_storage(lambda: log.check_position(position))

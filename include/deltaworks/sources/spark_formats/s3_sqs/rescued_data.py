@@ -1,4 +1,4 @@
-"""Rescued data: content of events that fits no column, stored as JSON in a separate column, so nothing is lost.
+"""Rescued data: content of events that fits no column. It is stored as JSON in a separate column, so nothing is lost.
 
 - Fields without a column, including those that differ only in case, at any depth.
 - Values of another type; the rest of their object stays in its column.
@@ -22,7 +22,7 @@ from deltaworks.specs.types import Array, ColumnType, Map, Primitive, Struct
 _DOUBLE, _FLOAT = Primitive("double"), Primitive("float")
 _MAX_EXACT_DOUBLE_INTEGER = 1 << 53
 _LEADING_ZERO = re.compile(r"[+-]?0[0-9]")
-#: Returns the part of a value that its type does not accept, or None.
+#: A function that returns the part of a value that its type does not accept, or None.
 _LeftoverFinder = Callable[[Any], Any]
 
 
@@ -38,7 +38,7 @@ class RescuedDataFinder:
         self._nested = [(name, finder) for name, kind in columns if (finder := _leftover_finder(kind)) is not None]
 
     def find(self, event: Mapping[str, Any]) -> dict[str, Any]:
-        """Returns the leftover fields in their original structure; empty if there are none."""
+        """Returns the content of an event that fits no column, with its original nesting; empty if everything fits."""
         leftovers = {name: event[name] for name in event.keys() - self._names if event[name] is not None}
         for name, inner in self._nested:
             value = event.get(name)
@@ -68,7 +68,7 @@ def split_by_type(value: Any, kind: ColumnType) -> tuple[Any, Any]:
 
 
 def has_floats(kind: ColumnType) -> bool:
-    """Returns whether values of a type contain floating-point numbers."""
+    """Returns whether a type is or contains a floating-point type."""
     match kind:
         case Struct(fields):
             return any(has_floats(inner) for _, inner in fields)
@@ -78,8 +78,8 @@ def has_floats(kind: ColumnType) -> bool:
 
 
 def is_exact(value: Any, kind: ColumnType) -> bool:
-    """Returns whether every number in a value is represented exactly by its type. Declared columns round, inferred ones
-    must not.
+    """Returns whether a type represents every number in a value exactly. Declared columns may round, inferred ones must
+    not.
     """
     match kind:
         case Struct(fields) if isinstance(value, dict):
@@ -101,7 +101,7 @@ def _fits_float(value: float) -> bool:
 
 
 def is_canonical_number(text: str, value: Any) -> bool:
-    """Returns whether a text equals the standard notation of its number; `007` for 7 does not."""
+    """Returns whether a text is the usual notation of its number; `007` for 7 is not."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return True
     if isinstance(value, int):
@@ -110,14 +110,14 @@ def is_canonical_number(text: str, value: Any) -> bool:
 
 
 def merge_leftovers(first: Any, second: Any) -> Any:
-    """Merges two leftovers of the same field; a complete value replaces its parts."""
+    """Merges two leftovers (content that fits no column) of the same field. A complete value replaces its parts."""
     if isinstance(first, dict) and isinstance(second, dict):
         return {name: merge_leftovers(first.get(name), second.get(name)) for name in {**first, **second}}
     return first if second is None else second
 
 
 def _leftover_finder(kind: ColumnType) -> _LeftoverFinder | None:
-    """Returns a function that finds leftovers inside values of a type; None for types without nested values."""
+    """Returns a function that finds content of a nested value that its type does not accept; None for flat types."""
     if isinstance(kind, Struct):
         finder = RescuedDataFinder(kind.fields)
         return lambda value: (finder.find(value) or None) if isinstance(value, dict) else None

@@ -1,4 +1,4 @@
-"""Converts objects to rows of a schema inside a task; content that cannot be read is returned as rejected, never
+"""Converts objects to rows of a schema inside a task. Content that cannot be read is returned as rejected, never
 raised.
 
 Formats, types and reasons equal those of pipelines, so both yield the same rows. Columns `_bucket`, `_key`, `_seq` and
@@ -48,7 +48,7 @@ _RAW_BYTES = 65_536
 
 @dataclass(slots=True)
 class _EventBuffer:
-    """Events of one payload. `leftovers` contains each event's content that fits no column, by field."""
+    """Buffered events of one payload. `leftovers` has, per event, the content that fits no column, by field."""
 
     events: list[Mapping[str, Any]] = field(default_factory=list)
     leftovers: list[dict[str, Any]] = field(default_factory=list)
@@ -162,8 +162,9 @@ class RowReader:
         return self._rescued_data is not None and column.name == RESCUED_NAME
 
     def _array(self, buffer: _EventBuffer, target: EventColumn, reasons: Reasons) -> pa.Array:
-        """Returns the values of a column. Values that do not fit become leftovers if those are kept, otherwise
-        reasons."""
+        """Returns a column as an Arrow array. A value that does not fit is rescued if rescued data is on, and a reason
+        to reject its event otherwise.
+        """
         values = target.values(buffer.events)
         if self._as_text and target.kind == STRING and not target.values_are_text:
             values = [_as_text(value) for value in values]
@@ -175,7 +176,8 @@ class RowReader:
         return array
 
     def _inexact_indexes(self, buffer: _EventBuffer, target: EventColumn, values: list[Any]) -> list[int]:
-        """Returns the indexes of values that the column would change; hinted columns are exempt."""
+        """Returns the indexes of values that the column cannot represent exactly. Columns with a type hint may
+        round."""
         if target.name.lower() in self._hinted:
             return []
         if target.values_are_text:
@@ -203,7 +205,7 @@ def _as_text(value: Any) -> Any:
 def _split_misfits(
     buffer: _EventBuffer, target: EventColumn, values: list[Any], rejected_indexes: Collection[int]
 ) -> pa.Array:
-    """Returns the column with the fitting parts of values; the rest becomes leftovers."""
+    """Returns the column with the parts of values that fit. The remaining parts go to the events' leftovers."""
     name = target.name
     for index in rejected_indexes:
         text = buffer.events[index].get(name)

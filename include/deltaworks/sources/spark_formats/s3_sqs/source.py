@@ -1,4 +1,4 @@
-"""The streaming source `s3-sqs` for Spark's lookup; options and reader are imported on demand."""
+"""The data source class that Spark finds by the name `s3-sqs`. Options and reader are imported on demand."""
 
 from __future__ import annotations
 

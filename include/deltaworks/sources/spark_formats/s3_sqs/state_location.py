@@ -1,7 +1,7 @@
-"""Default region of the queue and default location of the state.
+"""Derives the default region from the queue's URL, and the default location of the state from the query's checkpoint.
 
-By default the state is below the query's checkpoint. Spark passes the checkpoint location to Java sources but not to
-Python sources; `S3SqsProvider` in include/jars forwards it.
+Spark passes the checkpoint location to Java sources but not to Python sources; `S3SqsProvider` in include/jars forwards
+it.
 """
 
 from __future__ import annotations
@@ -36,7 +36,9 @@ _STATE_REQUIRED_WITH_SCHEMA = (
 
 
 def region_of(queue_url: str) -> str:
-    """Returns the region in a queue's URL; otherwise the one configured for AWS clients, or `us-east-1`."""
+    """Returns the region in a queue's URL. If the URL has none, returns the region configured for AWS clients, or
+    `us-east-1`.
+    """
     host = urlparse(queue_url).hostname or ""
     for pattern in _QUEUE_HOST_PATTERNS:
         match = pattern.search(host)
@@ -46,7 +48,9 @@ def region_of(queue_url: str) -> str:
 
 
 def pop_checkpoint(options: Mapping[str, str]) -> tuple[str, dict[str, str]]:
-    """Returns Spark's checkpoint folder of this source, or an empty string, and the user's options."""
+    """Splits the options into Spark's checkpoint folder of this source (an empty string if unknown) and the user's
+    options.
+    """
     of_people = {name: value for name, value in options.items() if name.lower() != _CHECKPOINT_OPTION.lower()}
     checkpoints = [value for name, value in options.items() if name.lower() == _CHECKPOINT_OPTION.lower()]
     return (checkpoints[0] if checkpoints else ""), of_people
@@ -55,8 +59,8 @@ def pop_checkpoint(options: Mapping[str, str]) -> tuple[str, dict[str, str]]:
 def state_root(values: Mapping[str, str], *, queue_url: str, checkpoint: str) -> str:
     """Returns the location of the state.
 
-    Sources of one query that read the same queue share the state; otherwise each would miss messages that the other
-    receives.
+    Sources of one query that read the same queue use the same state. With separate states, each would miss the messages
+    that the other receives.
 
     Args:
         checkpoint: the source's folder in the query's checkpoint, or empty before the query exists.
