@@ -178,7 +178,7 @@ class NewFieldsError(Exception):
 
     def __init__(self, detector: NewColumnDetector) -> None:
         super().__init__()
-        self.watch = detector
+        self.detector = detector
 
 
 class NewColumnDetector:

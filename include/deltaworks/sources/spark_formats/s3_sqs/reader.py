@@ -132,7 +132,7 @@ class S3SqsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 yield from (batch for batch in batches if batch.num_rows)
             except NewFieldsError as error:
                 payloads = chain([payload], map(opener, part.files[index + 1 :]))
-                raise error.watch.evolution_error(f"s3://{bucket}/{reference.key}", payloads) from None
+                raise error.detector.evolution_error(f"s3://{bucket}/{reference.key}", payloads) from None
             if rejected:
                 save_rejected(objects, self._query, reference, bucket=bucket, rejected=rejected)
 

@@ -51,9 +51,9 @@ def pop_checkpoint(options: Mapping[str, str]) -> tuple[str, dict[str, str]]:
     """Splits the options into Spark's checkpoint folder of this source (an empty string if unknown) and the user's
     options.
     """
-    of_people = {name: value for name, value in options.items() if name.lower() != _CHECKPOINT_OPTION.lower()}
+    user_options = {name: value for name, value in options.items() if name.lower() != _CHECKPOINT_OPTION.lower()}
     checkpoints = [value for name, value in options.items() if name.lower() == _CHECKPOINT_OPTION.lower()]
-    return (checkpoints[0] if checkpoints else ""), of_people
+    return (checkpoints[0] if checkpoints else ""), user_options
 
 
 def state_root(values: Mapping[str, str], *, queue_url: str, checkpoint: str) -> str:
