@@ -334,8 +334,8 @@ def _up_to_number(page: Page, last: int) -> Page:
 def _replay_differs_error(shard_range: ShardRange, recorded: ShardRangeEnd, difference: str) -> ContractError:
     return ContractError(
         "KINESIS_REPLAY_DIFFERS",
-        f"Batch {shard_range.batch} of {shard_range.shard_id} read {recorded.records} records in {recorded.rows} rows, up to "
-        f"{recorded.end.after}, the first time; {difference}.",
+        f"Batch {shard_range.batch} of {shard_range.shard_id} read {recorded.records} records in {recorded.rows} rows, "
+        f"up to {recorded.end.after}, the first time; {difference}.",
         hint=(
             "Check that the option deaggregate is unchanged and that no other query or stream uses the stateLocation."
         ),
