@@ -50,7 +50,7 @@ def to_figures(result: PartitioningResult, *, name: str) -> list[Figure]:
     from sandbox.experiments.partitioning import PUBLISHED
     from sandbox.experiments.schemes import BY_DATE, BY_ORG
 
-    ours, other = result.side(BY_ORG), result.side(BY_DATE)
+    ours, other = result.result_of(BY_ORG), result.result_of(BY_DATE)
     workload = result.workload
     sizes: Mapping[str, int | float] = {
         "events": workload.rows,

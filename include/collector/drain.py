@@ -197,7 +197,7 @@ class Drain:
         self, name: str, destination: Destination, number: int, *, clock: Callable[[], float]
     ) -> Delivery:
         after, path = self._progress.get(name).delivered_up_to, self._folder.path
-        cursor = SpoolCursor(self._list_ranges, number, after=after, on_unknown_source=self._record_unclaimed)
+        cursor = SpoolCursor(self._list_ranges, number, after=after, on_unknown_source=self._record_undeclared)
         if isinstance(destination, RecordDestination):
             return RecordDelivery(
                 name, cursor, self._progress, destination.open_sink(), folder=path, stop=self._stop, clock=clock
@@ -230,7 +230,7 @@ class Drain:
             clock=clock,
         )
 
-    def _record_unclaimed(self, seq: int, number: int) -> None:
+    def _record_undeclared(self, seq: int, number: int) -> None:
         """Records the first event of an undeclared source, so that its segment is kept."""
         if number not in self._source_numbers and number not in self._unclaimed:
             name = self._folder.source_name(number) or f"number {number}"

@@ -23,7 +23,7 @@ from sandbox.stack.state import StackState
 
 _DEFAULT_MASTER = "local[2]"
 # Loggers that write a line per heartbeat, request or parsed file.
-_QUIET = " ".join(
+_QUIET_LOGGERS = " ".join(
     f"{name}=WARNING"
     for name in (
         "http.access",
@@ -83,7 +83,7 @@ def airflow_settings(home: StackHome, *, port: int, keys: StackSecrets) -> dict[
             "DAG_PROCESSOR_CHILD_PROCESS_LOG_DIRECTORY": str(home.airflow / "logs" / "dag_processor"),
             "COLORED_CONSOLE_LOG": "False",
             "UVICORN_LOGGING_LEVEL": "WARNING",
-            "NAMESPACE_LEVELS": _QUIET,
+            "NAMESPACE_LEVELS": _QUIET_LOGGERS,
         },
         "USAGE_DATA_COLLECTION": {"ENABLED": "False"},
     }

@@ -107,7 +107,7 @@ def _print(result: PartitioningResult) -> None:
         "old: appended by batches, one file for each organisation and date a batch has, never optimised. new: the same "
         "batches, one file for each organisation, OPTIMIZE after every "
         f"{result.workload.batches_per_round} batches; its time is part of insert. Medians of "
-        f"{len(result.sides[0].seconds['read'])} rounds; all sides held the same {result.rows:,} rows."
+        f"{len(result.results[0].seconds['read'])} rounds; all sides held the same {result.rows:,} rows."
     )
 
 
@@ -116,7 +116,7 @@ def _files(result: PartitioningResult) -> Listing:
 
     points = (f"p{point}" for point in PERCENTILES)
     listing = Listing(("layout", "organisations", "files", "size", *points), title="Files in the end")
-    for side in result.sides:
+    for side in result.results:
         kinds: dict[str, FileSizes] = {"all": side.files.all, "huge": side.files.huge, "others": side.files.others}
         for kind, sizes in kinds.items():
             points = (format_bytes(sizes.percentiles[point]) for point in PERCENTILES)
@@ -126,20 +126,20 @@ def _files(result: PartitioningResult) -> Listing:
 
 
 def _times(result: PartitioningResult) -> Listing:
-    sides = (side.scheme.name for side in result.sides)
+    sides = (side.scheme.name for side in result.results)
     listing = Listing(("seconds per round", *sides), title="What a round took")
-    for name in sorted({name for side in result.sides for name in side.parts}):
-        listing.add(name, *(f"{side.parts.get(name, 0.0):.2f}" for side in result.sides))
-    listing.add("load, once", *(f"{side.load_seconds:.1f}" for side in result.sides))
+    for name in sorted({name for side in result.results for name in side.parts}):
+        listing.add(name, *(f"{side.parts.get(name, 0.0):.2f}" for side in result.results))
+    listing.add("load, once", *(f"{side.load_seconds:.1f}" for side in result.results))
     return listing
 
 
 def _verdict(result: PartitioningResult) -> Listing:
     from sandbox.experiments.partitioning import PUBLISHED
 
-    old, *new = result.sides
+    old, *new = result.results
     headings = (f"{side.scheme.name} / old" for side in new)
-    sides = (side.scheme.name for side in result.sides)
+    sides = (side.scheme.name for side in result.results)
     headers = ("operation", *sides, *headings, "published, at most", "verdict")
     listing = Listing(headers, title="New layout against old")
     for operation, published in PUBLISHED.items():

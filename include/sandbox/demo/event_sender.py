@@ -40,8 +40,8 @@ from sandbox.stack.waiting import busy_steps, wait_while_progressing
 _LINES_PER_OBJECT = 500
 _PATIENCE_SECONDS = 300.0
 _POLL_SECONDS = 10.0
-_STEPS = "batch_metadata_store"
-_BATCHES = "checkpoint_store"
+_STEPS_TABLE = "batch_metadata_store"
+_BATCHES_TABLE = "checkpoint_store"
 
 
 @dataclass
@@ -227,7 +227,7 @@ class EventSender:
         stalled = wait_while_progressing(
             all_ingested,
             self._progress_marker,
-            patience_seconds=_PATIENCE_SECONDS,
+            stall_seconds=_PATIENCE_SECONDS,
             poll_seconds=2.0,
             marker_seconds=_POLL_SECONDS,
         )
@@ -240,7 +240,7 @@ class EventSender:
 
     def _progress_marker(self) -> Hashable:
         """Returns a value that changes with every ingested object, batch, Delta commit or stream state."""
-        tables = [paths.pipeline_control(name, _STEPS) for name in self.data_settings.pipelines]
+        tables = [paths.pipeline_control(name, _STEPS_TABLE) for name in self.data_settings.pipelines]
         tables += [file_events_key(relay) for relay in self.catalog.relays]
         versions = tuple(_version(self.catalog, key) for key in tables)
         streams = [process.pid for process in stack_processes(self.home) if process.kind == "stream"]
@@ -258,7 +258,9 @@ def _unit(pipeline: str) -> str:
 
 def ingested_count(catalog: Catalog, pipeline: str) -> int:
     """Returns the number of objects or records in complete batches, by the ledger."""
-    rows = Lake(catalog.environment.lake).rows(paths.pipeline_control(pipeline, _BATCHES), columns=["source_metadata"])
+    rows = Lake(catalog.environment.lake).rows(
+        paths.pipeline_control(pipeline, _BATCHES_TABLE), columns=["source_metadata"]
+    )
     if rows is None:
         return 0
     sources: list[Mapping[str, Any]] = [json.loads(text) for text in rows.column("source_metadata").to_pylist()]

@@ -17,7 +17,7 @@ from sandbox.stack.waiting import busy_steps, wait_while_progressing
 #: Maximum time without progress. Tasks start within seconds and use CPU time while they run.
 PATIENCE_SECONDS = 300.0
 _POLL_SECONDS = 2.0
-_MOVEMENT_SECONDS = 10.0
+_MARKER_SECONDS = 10.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,9 +71,9 @@ class JobRuns:
         stalled = wait_while_progressing(
             all_ended,
             self._progress_marker,
-            patience_seconds=PATIENCE_SECONDS,
+            stall_seconds=PATIENCE_SECONDS,
             poll_seconds=_POLL_SECONDS,
-            marker_seconds=_MOVEMENT_SECONDS,
+            marker_seconds=_MARKER_SECONDS,
         )
         if stalled is not None:
             runs = ", ".join(f"{dag_id} ({run.run_id}, {run.state})" for dag_id, (_, run, _) in self._running.items())

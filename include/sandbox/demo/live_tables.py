@@ -37,7 +37,7 @@ def await_live(catalog: Catalog, pipelines: Sequence[str]) -> bool:
             for (name, table), version in zip(live, landed, strict=True)
         )
 
-    return wait_while_progressing(all_read, read, patience_seconds=_PATIENCE_SECONDS, poll_seconds=1.0) is None
+    return wait_while_progressing(all_read, read, stall_seconds=_PATIENCE_SECONDS, poll_seconds=1.0) is None
 
 
 def _consumed_version(catalog: Catalog, lake: Lake, pipeline: str, table: LiveTableSpec) -> int:

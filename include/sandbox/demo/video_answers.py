@@ -26,7 +26,7 @@ _PERCENTILES = (0.5, 0.95, 0.99)
 #: Maximum relative error: buckets are 2.3 % wide, and each value counts as the middle of its bucket.
 _BUCKET_ERROR = 0.024
 #: Retention of a view in the live table, and activity window, as declared by the pipeline.
-_REMEMBERED_MS, _ACTIVE_MS = 30 * 60_000, 5 * 60_000
+_RETENTION_MS, _ACTIVE_MS = 30 * 60_000, 5 * 60_000
 
 
 def answer_cdn(sheet: AnswerSheet, truth: ViewersTruth) -> None:
@@ -134,7 +134,7 @@ def answer_viewers_now(sheet: AnswerSheet, truth: ViewersTruth) -> None:
     """Checks the live table: the latest report of each view in the last half hour, and the active viewers at
     the end."""
     newest = max(truth.last_report_ms.values())
-    recent = {play_id: at for play_id, at in truth.last_report_ms.items() if at >= newest - _REMEMBERED_MS}
+    recent = {play_id: at for play_id, at in truth.last_report_ms.items() if at >= newest - _RETENTION_MS}
     merged = dict(
         sheet.fetch_rows(
             "SELECT play_id, epoch_ms(event_time) FROM video_qos.views_now "

@@ -32,7 +32,7 @@ Value = TypeVar("Value")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SideResult:
+class SchemeResult:
     """Results of one layout: seconds of each counted round by operation; `parts` are median seconds of an operation's
     steps.
     """
@@ -53,19 +53,19 @@ class PartitioningResult:
     """Results of all layouts, the old one first. `rows` is the number of rows of each table at the end."""
 
     workload: Workload
-    sides: tuple[SideResult, ...]
+    results: tuple[SchemeResult, ...]
     rows: int
 
-    def side(self, scheme: Scheme) -> SideResult:
+    def result_of(self, scheme: Scheme) -> SchemeResult:
         """Returns the result of one layout."""
-        return next(side for side in self.sides if side.scheme.name == scheme.name)
+        return next(side for side in self.results if side.scheme.name == scheme.name)
 
     def ratio(self, operation: str, scheme: Scheme = BY_ORG) -> float:
         """Returns the median time of `scheme` divided by that of the layout partitioned by date."""
-        return self.side(scheme).median(operation) / self.side(BY_DATE).median(operation)
+        return self.result_of(scheme).median(operation) / self.result_of(BY_DATE).median(operation)
 
 
-class _Side:
+class _MeasuredTable:
     """A table and the seconds of its operations by round."""
 
     def __init__(self, table: SchemeTable) -> None:
@@ -73,10 +73,10 @@ class _Side:
         self.load_seconds = 0.0
         self.rounds: list[dict[str, float]] = []
 
-    def result(self, workload: Workload, counted: Sequence[Mapping[str, float]]) -> SideResult:
+    def result(self, workload: Workload, counted: Sequence[Mapping[str, float]]) -> SchemeResult:
         """Returns the results of the counted rounds."""
         names = sorted({name for taken in counted for name in taken} - set(PUBLISHED))
-        return SideResult(
+        return SchemeResult(
             scheme=self.table.scheme,
             load_seconds=self.load_seconds,
             seconds={name: tuple(taken[name] for taken in counted) for name in PUBLISHED},
@@ -114,11 +114,11 @@ def run_partitioning(
         keep: keeps the tables.
 
     Raises:
-        ContractError: EXPERIMENT_SIDES_DIFFER, EXPERIMENT_FOLDER_TAKEN.
+        ContractError: EXPERIMENT_RESULTS_DIFFER, EXPERIMENT_FOLDER_TAKEN.
     """
     schemes = [BY_DATE, BY_ORG, *([BY_ORG_VECTORS] if deletion_vectors else [])]
     sides = [
-        _Side(SchemeTable(spark, storage, f"{prefix}/{scheme.name}", scheme, max_file_bytes=max_file_bytes))
+        _MeasuredTable(SchemeTable(spark, storage, f"{prefix}/{scheme.name}", scheme, max_file_bytes=max_file_bytes))
         for scheme in schemes
     ]
     with scratch_folder(storage, prefix, keep=keep):
@@ -129,10 +129,10 @@ def run_partitioning(
             0
         ]
         results = tuple(side.result(workload, side.rounds[-repeats:]) for side in sides)
-        return PartitioningResult(workload=workload, sides=results, rows=rows)
+        return PartitioningResult(workload=workload, results=results, rows=rows)
 
 
-def _load(spark: SparkSession, sides: Sequence[_Side], workload: Workload, progress: Progress) -> None:
+def _load(spark: SparkSession, sides: Sequence[_MeasuredTable], workload: Workload, progress: Progress) -> None:
     """Loads the tables before the first round, with an OPTIMIZE after every `batches_per_round` batches."""
     for batch in range(workload.load_batches):
         for side in sides if batch % 2 else reversed(sides):
@@ -150,7 +150,7 @@ def _load(spark: SparkSession, sides: Sequence[_Side], workload: Workload, progr
 
 def _round(
     spark: SparkSession,
-    sides: Sequence[_Side],
+    sides: Sequence[_MeasuredTable],
     workload: Workload,
     ordinal: int,
     *,
@@ -166,7 +166,7 @@ def _round(
         frame.count()
     answers: dict[str, list[Any]] = {}
     for side in sides if ordinal % 2 else list(reversed(sides)):
-        taken, answers[side.table.scheme.name] = _side_round(side.table, batches, requests, reads, ordinal)
+        taken, answers[side.table.scheme.name] = _run_table_round(side.table, batches, requests, reads, ordinal)
         side.rounds.append(taken)
         durations = ", ".join(f"{name} {taken[name]:.2f} s" for name in PUBLISHED)
         kind = f"round {ordinal}" if ordinal else "warm-up"
@@ -176,7 +176,7 @@ def _round(
     _require_equal(f"answers of round {ordinal}", answers)
 
 
-def _side_round(
+def _run_table_round(
     table: SchemeTable, batches: Sequence[DataFrame], requests: DataFrame, reads: Sequence[Read], ordinal: int
 ) -> tuple[dict[str, float], list[Any]]:
     """Runs one round of one table; returns seconds by operation and step, and the query results.
@@ -212,13 +212,13 @@ def _require_equal(what: str, values: Mapping[str, Value]) -> Value:
     """Returns the value that all tables share.
 
     Raises:
-        ContractError: EXPERIMENT_SIDES_DIFFER.
+        ContractError: EXPERIMENT_RESULTS_DIFFER.
     """
     (first, value), *others = values.items()
     for name, other in others:
         if other != value:
             raise ContractError(
-                "EXPERIMENT_SIDES_DIFFER",
+                "EXPERIMENT_RESULTS_DIFFER",
                 f"{what}: {first} has {str(value)[:200]} and {name} has {str(other)[:200]}; they have to be the same.",
                 hint="A measurement of different work means nothing. Run it again with --keep, and compare the tables.",
             )

@@ -19,15 +19,15 @@ def write_chart(result: PartitioningResult, path: Path) -> Path:
     said = (
         f"{result.rows:,} rows of {workload.orgs:,} organisations (power law, exponent {workload.exponent}) "
         f"in the end; {workload.rows_per_batch:,} rows a batch, OPTIMIZE after {workload.batches_per_round} batches, "
-        f"up to {workload.requests:,} renames a round; medians of {len(result.sides[0].seconds['read'])} rounds."
+        f"up to {workload.requests:,} renames a round; medians of {len(result.results[0].seconds['read'])} rounds."
     )
     return write_chart_page(path, title="Partition experiment", summary=said, figures=figures)
 
 
 def _times(result: PartitioningResult) -> go.Figure:
-    names = sorted({name for side in result.sides for name in side.parts})
+    names = sorted({name for side in result.results for name in side.parts})
     bars = [
-        go.Bar(name=side.scheme.name, x=names, y=[side.parts.get(name, 0) for name in names]) for side in result.sides
+        go.Bar(name=side.scheme.name, x=names, y=[side.parts.get(name, 0) for name in names]) for side in result.results
     ]
     return go.Figure(bars).update_layout(title="Seconds per round", barmode="group", yaxis_title="seconds")
 
@@ -38,7 +38,7 @@ def _ratios(result: PartitioningResult) -> go.Figure:
         go.Bar(
             name=f"{side.scheme.name} / old", x=operations, y=[result.ratio(name, side.scheme) for name in operations]
         )
-        for side in result.sides[1:]
+        for side in result.results[1:]
     ]
     bars.append(go.Bar(name="published, at most", x=operations, y=list(PUBLISHED.values())))
     figure = go.Figure(bars).add_hline(y=1, line_dash="dot")
@@ -48,7 +48,7 @@ def _ratios(result: PartitioningResult) -> go.Figure:
 def _files(result: PartitioningResult) -> go.Figure:
     lines = [
         go.Scatter(name=side.scheme.name, y=[files for _, files, _ in side.files.by_org], mode="lines")
-        for side in result.sides
+        for side in result.results
     ]
     figure = go.Figure(lines).update_yaxes(type="log")
     return figure.update_layout(
@@ -59,7 +59,7 @@ def _files(result: PartitioningResult) -> go.Figure:
 def _sizes(result: PartitioningResult) -> go.Figure:
     lines = [
         go.Scatter(name=side.scheme.name, y=[size / files / 1024 for _, files, size in side.files.by_org], mode="lines")
-        for side in result.sides
+        for side in result.results
     ]
     figure = go.Figure(lines).update_yaxes(type="log")
     return figure.update_layout(

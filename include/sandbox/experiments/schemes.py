@@ -35,7 +35,7 @@ class Scheme:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class ReadResult:
     """The sorted rows of a query, and the seconds of its planning, which includes reading the Delta log and selecting
     files.
     """
@@ -119,7 +119,7 @@ class SchemeTable:
                     where = ", ".join(f"'{org}'" for org in orgs)
                     self._spark.sql(f"OPTIMIZE delta.`{self.uri}` WHERE org_id IN ({where}){order}").collect()
 
-    def read(self, where: str, select: str) -> Answer:
+    def read(self, where: str, select: str) -> ReadResult:
         """Runs an aggregation over the table."""
         with override_settings(self._spark, self._settings):
             started = time.perf_counter()
@@ -128,7 +128,7 @@ class SchemeTable:
             query._jdf.queryExecution().executedPlan()
             planned = time.perf_counter() - started
             rows = query.collect()
-        return Answer(sorted((tuple(row) for row in rows), key=repr), planned)
+        return ReadResult(sorted((tuple(row) for row in rows), key=repr), planned)
 
     def fingerprint(self) -> tuple[int, int]:
         """Returns the row count and a hash sum over all columns; tables with the same rows have equal fingerprints."""

@@ -27,10 +27,10 @@ from sandbox.servers.landing_journal import LandingJournal
 from sandbox.servers.moto_kinesis import LOCK
 
 ACCOUNT = "123456789012"
-_MARK = "_deltaworks_lasting"
+_MARK = "_deltaworks_durable"
 _SERVICE = re.compile(r"/(sqs|sns|kinesis)/aws4_request")
 #: Requests that move messages or records without changing a declaration.
-_DATA = frozenset(
+_DATA_ACTIONS = frozenset(
     {"SendMessage", "SendMessageBatch", "ReceiveMessage", "DeleteMessage", "DeleteMessageBatch", "PurgeQueue"}
     | {"ChangeMessageVisibility", "ChangeMessageVisibilityBatch", "PutRecord", "PutRecords", "SubscribeToShard"}
 )
@@ -95,7 +95,7 @@ class DurableDeclarations:
 def _is_read_only(environ: dict[str, Any]) -> bool:
     """Returns whether a request certainly changes no declaration. False if its headers do not name the action."""
     action = str(environ.get("HTTP_X_AMZ_TARGET", "")).rpartition(".")[2]
-    return action in _DATA or action.startswith(("Get", "List", "Describe"))
+    return action in _DATA_ACTIONS or action.startswith(("Get", "List", "Describe"))
 
 
 def _backends(all_of: Any) -> Iterator[Any]:

@@ -42,11 +42,17 @@ WsgiApp = Callable[[Environ, Respond], Iterable[bytes]]
 _S3 = re.compile(r"/s3/aws4_request")
 _AUTH_QUERY = "X-Amz-"
 #: Headers of a single connection; new ones are computed for the store.
-_HOP = {"host", "authorization", "connection", "content-length", "transfer-encoding", "expect", "date"}
-_HOP |= {"x-amz-date", "x-amz-content-sha256", "x-amz-security-token", "x-amz-decoded-content-length", "x-amz-trailer"}
-_ANSWER_HOP = {"connection", "transfer-encoding", "keep-alive", "server", "date"}
+_HOP_HEADERS = {"host", "authorization", "connection", "content-length", "transfer-encoding", "expect", "date"}
+_HOP_HEADERS |= {
+    "x-amz-date",
+    "x-amz-content-sha256",
+    "x-amz-security-token",
+    "x-amz-decoded-content-length",
+    "x-amz-trailer",
+}
+_RESPONSE_HOP_HEADERS = {"connection", "transfer-encoding", "keep-alive", "server", "date"}
 #: Query parameters of bucket requests that the store answers.
-_OF_OBJECTS = {"list-type", "delete", "uploads", "prefix", "delimiter", "marker", "max-keys", "start-after"}
+_OBJECT_QUERIES = {"list-type", "delete", "uploads", "prefix", "delimiter", "marker", "max-keys", "start-after"}
 _OK = range(200, 300)
 _RETRY_SECONDS = 0.5
 
@@ -76,10 +82,10 @@ class _Target:
         """Returns whether the store answers the request instead of moto."""
         if self.key:
             return True
-        listing = method == "GET" and (not self.query or bool(_OF_OBJECTS & self.query.keys()))
+        listing = method == "GET" and (not self.query or bool(_OBJECT_QUERIES & self.query.keys()))
         return bool(self.bucket) and (listing or (method == "POST" and "delete" in self.query))
 
-    def created(self, method: str, headers: dict[str, str]) -> S3NotificationEvent | None:
+    def created_event(self, method: str, headers: dict[str, str]) -> S3NotificationEvent | None:
         """Returns the notification event of a request that creates an object; None for other requests."""
         if method == "POST" and "uploadId" in self.query:
             return S3NotificationEvent.OBJECT_CREATED_COMPLETE_MULTIPART_UPLOAD_EVENT
@@ -113,10 +119,10 @@ class DurableObjects:
             # For a missing bucket moto creates it or responds with the error.
             if target.bucket not in s3_backends[ACCOUNT]["aws"].buckets or not target.is_about_objects(method):
                 return self._handle_bucket(method, target, environ, respond)
-            body, headers = _content(environ)
-            event = target.created(method, headers)
+            body, headers = _body_and_headers(environ)
+            event = target.created_event(method, headers)
             if event is None:
-                return _forward_response(self._ask(method, target.address, headers, body), respond)
+                return _forward_response(self._request_store(method, target.address, headers, body), respond)
             return self._create(event, target, (method, headers, body), respond)
         except urllib3.exceptions.HTTPError as error:
             log.warning("%s %s: the store does not answer: %s", method, target.address, error)
@@ -164,7 +170,7 @@ class DurableObjects:
     def _handle_bucket(self, method: str, target: _Target, environ: Environ, respond: Respond) -> Iterable[bytes]:
         if method not in ("PUT", "DELETE") or not target.bucket:
             return self._moto(environ, respond)
-        body = _read(environ)
+        body = _read_body(environ)
         answers: list[tuple[Any, ...]] = []
         content = b"".join(self._moto(environ | {"wsgi.input": BytesIO(body)}, lambda *answer: answers.append(answer)))
         if answers and str(answers[0][0]).startswith("2"):
@@ -174,7 +180,7 @@ class DurableObjects:
 
     def _store_bucket(self, method: str, target: _Target, environ: Environ, body: bytes) -> None:
         if not target.query:
-            self._ask(method, f"/{target.bucket}", {}, b"").drain_conn()
+            self._request_store(method, f"/{target.bucket}", {}, b"").drain_conn()
         name = f"{target.bucket}?{'&'.join(sorted(target.query))}"
         if method == "DELETE":
             self._journal.delete_declaration("bucket", name)
@@ -191,7 +197,7 @@ class DurableObjects:
         number = self._journal.add_pending(target.bucket, target.key, event.value)
         item = Announcement(number, target.bucket, target.key, event.value)
         try:
-            answer = self._ask(method, target.address, headers, body)
+            answer = self._request_store(method, target.address, headers, body)
             content = answer.read(decode_content=False)
             # A completed multipart upload can fail with status 200 and an error body.
             if answer.status in _OK and not content.lstrip().startswith(b"<Error"):
@@ -203,7 +209,7 @@ class DurableObjects:
             # background.
             self._unannounced.put(item)
             raise
-        respond(f"{answer.status} {answer.reason}", _answer_headers(answer, length=len(content)))
+        respond(f"{answer.status} {answer.reason}", _response_headers(answer, length=len(content)))
         return [content]
 
     def _announce_pending_items(self) -> None:
@@ -220,7 +226,7 @@ class DurableObjects:
 
     def _announce(self, item: Announcement) -> None:
         """Publishes the notification of an object if it exists, and removes it from the journal."""
-        there = self._ask("HEAD", f"/{item.bucket}/{item.key}", {}, b"")
+        there = self._request_store("HEAD", f"/{item.bucket}/{item.key}", {}, b"")
         # Read completely, because a pooled connection with an unread response would fail the next request.
         there.drain_conn()
         if there.status in _OK:
@@ -243,7 +249,9 @@ class DurableObjects:
                 message = json.dumps(_get_s3_event(event, bucket, key, queue.id))
                 sqs_backends[ACCOUNT][queue.arn.split(":")[3]].send_message(queue.arn.split(":")[5], message)
 
-    def _ask(self, method: str, address: str, headers: dict[str, str], body: bytes) -> urllib3.BaseHTTPResponse:
+    def _request_store(
+        self, method: str, address: str, headers: dict[str, str], body: bytes
+    ) -> urllib3.BaseHTTPResponse:
         """Sends a signed request to the store; returns the response with its body unread."""
         url = self._store.endpoint + address
         request = AWSRequest(method=method, url=url, headers=headers, data=body)
@@ -256,7 +264,7 @@ class DurableObjects:
         )
 
 
-def _read(environ: Environ) -> bytes:
+def _read_body(environ: Environ) -> bytes:
     """Reads a request body: `Content-Length` bytes, or to the end if it is chunked."""
     stream = environ["wsgi.input"]
     length = environ.get("CONTENT_LENGTH")
@@ -265,20 +273,20 @@ def _read(environ: Environ) -> bytes:
     return bytes(stream.read()) if environ.get("wsgi.input_terminated") else b""
 
 
-def _content(environ: Environ) -> tuple[bytes, dict[str, str]]:
+def _body_and_headers(environ: Environ) -> tuple[bytes, dict[str, str]]:
     """Returns the decoded body, and the headers to forward with it."""
     headers = {
         name.removeprefix("HTTP_").replace("_", "-").lower(): str(value)
         for name, value in environ.items()
         if name.startswith("HTTP_") or name == "CONTENT_TYPE"
     }
-    body = _read(environ)
+    body = _read_body(environ)
     if headers.get("x-amz-content-sha256", "").startswith("STREAMING-"):
         body = _decode_chunked(body)
         encodings = [part.strip() for part in headers.pop("content-encoding", "").split(",")]
         if left := ",".join(part for part in encodings if part and part != "aws-chunked"):
             headers["content-encoding"] = left
-    kept = {name: value for name, value in headers.items() if name not in _HOP and value}
+    kept = {name: value for name, value in headers.items() if name not in _HOP_HEADERS and value}
     return body, {name: value for name, value in kept.items() if not name.startswith("x-amz-checksum")}
 
 
@@ -301,16 +309,16 @@ def _respond_error(status: str, code: str, message: str, method: str, respond: R
     return [b"" if method == "HEAD" else content]
 
 
-def _answer_headers(answer: urllib3.BaseHTTPResponse, *, length: int | None = None) -> list[tuple[str, str]]:
-    dropped = _ANSWER_HOP | ({"content-length"} if length is not None else set())
+def _response_headers(answer: urllib3.BaseHTTPResponse, *, length: int | None = None) -> list[tuple[str, str]]:
+    dropped = _RESPONSE_HOP_HEADERS | ({"content-length"} if length is not None else set())
     headers = [(name, value) for name, value in answer.headers.items() if name.lower() not in dropped]
     return headers + ([("Content-Length", str(length))] if length is not None else [])
 
 
 def _forward_response(answer: urllib3.BaseHTTPResponse, respond: Respond) -> Iterable[bytes]:
     if "Content-Length" in answer.headers:
-        respond(f"{answer.status} {answer.reason}", _answer_headers(answer))
+        respond(f"{answer.status} {answer.reason}", _response_headers(answer))
         return answer.stream(1 << 20, decode_content=False)
     content = answer.read(decode_content=False)
-    respond(f"{answer.status} {answer.reason}", _answer_headers(answer, length=len(content)))
+    respond(f"{answer.status} {answer.reason}", _response_headers(answer, length=len(content)))
     return [content]

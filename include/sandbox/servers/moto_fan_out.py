@@ -103,7 +103,7 @@ def _subscribe_to_shard(response: Any) -> tuple[int, dict[str, str], Iterator[by
         raise ResourceNotFoundError(f"Shard {shard_id} in stream {stream.stream_name} does not exist")
     with LOCK:
         before = _current.get((consumer, shard_id))
-        if before is not None and time.monotonic() - before.since < settings.retake_seconds:
+        if before is not None and time.monotonic() - before.since < settings.takeover_seconds:
             settings.rejected_subscriptions += 1
             raise ResourceInUseError(f"Another active subscription exists for this consumer and {shard_id}.")
         after = number_before(shard, place["Type"], place.get("SequenceNumber"), place.get("Timestamp"))
@@ -137,17 +137,17 @@ class _EventStream:
         yield encode_event({":message-type": "event", ":event-type": "initial-response"}, b"{}")
         sent_at = -1.0 if settings.immediate_first_event else time.monotonic()
         while time.monotonic() < ends_at:
-            refusal = self._refusal()
+            refusal = self._exception_name()
             if refusal is not None:
                 yield encode_event({":message-type": "exception", ":exception-type": refusal}, b"{}")
                 return
-            event = self._event(idle=time.monotonic() - sent_at >= settings.heartbeat_seconds)
+            event = self._next_event(idle=time.monotonic() - sent_at >= settings.heartbeat_seconds)
             if event is None:
                 time.sleep(_POLL_SECONDS)
                 continue
             frame = _event_frame(event)
-            if settings.subscriptions_to_cut > 0:
-                settings.subscriptions_to_cut -= 1
+            if settings.subscriptions_to_abort > 0:
+                settings.subscriptions_to_abort -= 1
                 yield frame[: len(frame) // 2]
                 raise ConnectionAbortedError("The subscription is cut off here, as it was told to be.")
             sent_at = time.monotonic()
@@ -155,7 +155,7 @@ class _EventStream:
             if "ContinuationSequenceNumber" not in event:
                 return
 
-    def _refusal(self) -> str | None:
+    def _exception_name(self) -> str | None:
         """Returns the exception that ends this subscription now; None if it continues."""
         current = _current.get((self._consumer, self._shard_id))
         if current is None or current.number != self._number:
@@ -166,7 +166,7 @@ class _EventStream:
             return "ResourceNotFoundException"
         return None
 
-    def _event(self, *, idle: bool) -> dict[str, Any] | None:
+    def _next_event(self, *, idle: bool) -> dict[str, Any] | None:
         """Returns the next event; None if there are no records and no idle event is due."""
         stream = _stream_of(self._backend, self._consumer)
         shard = stream.shards[self._shard_id]

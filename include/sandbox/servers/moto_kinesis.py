@@ -59,11 +59,11 @@ class MotoKinesis:
     creating_seconds: float = 0.0
     max_consumers: int = 20
     subscription_seconds: float = 300.0
-    retake_seconds: float = 5.0
+    takeover_seconds: float = 5.0
     heartbeat_seconds: float = 5.0
     immediate_first_event: bool = True
     records_per_event: int = 1000
-    subscriptions_to_cut: int = 0
+    subscriptions_to_abort: int = 0
     subscriptions: int = 0
     rejected_subscriptions: int = 0
     _reads: dict[tuple[str, str], deque[float]] = field(default_factory=dict)

@@ -85,14 +85,14 @@ class LandingServer:
         self._handler = _recording_handler(request_record(request_log))
         self._keys = {"access_key": access_key, "secret_key": secret_key}
         self._moto: Any = DomainDispatcherApplication(create_backend_app)
-        self._lasting = durable
+        self._durable = durable
         self._server: BaseWSGIServer | None = None
 
     def start(self) -> LandingQueues:
         """Creates the landing resources through a private port, then opens the public port and serves it in a
         thread."""
         correct_moto()
-        journal = LandingJournal(self._lasting.journal) if self._lasting else None
+        journal = LandingJournal(self._durable.journal) if self._durable else None
         if journal is not None:
             persist_messages(journal)
         private = self._serve(0, self._moto)
@@ -105,10 +105,10 @@ class LandingServer:
         return LandingQueues(queue_url(endpoint), queue_url(endpoint, LANDING_DEAD_QUEUE))
 
     def _over_journal(self, journal: LandingJournal, private: str) -> Any:
-        assert self._lasting is not None
+        assert self._durable is not None
         for service in ("sqs", "sns"):
             persist_declarations(journal, service)
-        objects = DurableObjects(DurableDeclarations(self._moto, journal), store=self._lasting.store, journal=journal)
+        objects = DurableObjects(DurableDeclarations(self._moto, journal), store=self._durable.store, journal=journal)
         objects.recreate_buckets(private)
         objects.announce_pending()
         return objects

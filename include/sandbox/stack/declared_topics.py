@@ -11,7 +11,7 @@ from sandbox.stack.environment import AWS_ENDPOINT, KAFKA_BOOTSTRAP
 from sandbox.stack.home import StackHome
 
 _STACK_BOOTSTRAP = Reference(scheme="env", name=KAFKA_BOOTSTRAP)
-_OUR_MESSAGING = Reference(scheme="env", name=AWS_ENDPOINT)
+_STACK_MESSAGING = Reference(scheme="env", name=AWS_ENDPOINT)
 
 
 def declared_topics(home: StackHome, only: Collection[str] | None = None) -> tuple[str, ...]:
@@ -46,7 +46,7 @@ def declared_streams(home: StackHome, only: Collection[str] | None = None) -> tu
         ConfigError: the environment's declaration is invalid.
     """
     catalog = load_catalog(root=home.project, skip_invalid=True, only=only)
-    if catalog.environment.messaging.endpoint != _OUR_MESSAGING:
+    if catalog.environment.messaging.endpoint != _STACK_MESSAGING:
         return ()
     sources = [spec.source for spec in catalog.pipelines.values()]
     return tuple(sorted({source.stream for source in sources if isinstance(source, KinesisSourceSpec)}))

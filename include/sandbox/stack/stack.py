@@ -42,7 +42,7 @@ from sandbox.stack.stack_programs import (
     failed_programs,
     stack_programs,
 )
-from sandbox.stack.state import exclusive, load_state, save_state
+from sandbox.stack.state import load_state, save_state, stack_lock
 from sandbox.stack.supervisor import ProgramState, Supervisor, last_lines, wait_until
 from sandbox.stack.waiting import busy_steps, wait_while_progressing
 
@@ -84,7 +84,7 @@ def up(
     """
     home = home or StackHome.default()
     home.create()
-    with exclusive(home):
+    with stack_lock(home):
         supervisor = Supervisor(home)
         already_running = supervisor.pid() is not None
         if not already_running:
@@ -210,7 +210,7 @@ def _start(
             progress(f"{name} is healthy after {time.monotonic() - began:.0f} s")
         return not waiting
 
-    if wait_while_progressing(all_healthy, at_work, patience_seconds=seconds):
+    if wait_while_progressing(all_healthy, at_work, stall_seconds=seconds):
         waited = time.monotonic() - began
         raise _program_error(
             home, waiting[0], f"is not healthy after {waited:.0f} s, and has done nothing for {seconds:.0f} s"
@@ -250,7 +250,7 @@ def down(*, home: StackHome | None = None, grace_seconds: float = 90.0, progress
     began = time.monotonic()
     if not home.root.exists():
         return DownReport(False, (), (), (), 0.0)
-    with exclusive(home):
+    with stack_lock(home):
         supervisor = Supervisor(home)
         was_running = supervisor.pid() is not None
         paused: tuple[str, ...] = ()

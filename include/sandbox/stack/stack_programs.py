@@ -46,7 +46,7 @@ PROGRAMS = (*STORES, *chain.from_iterable(START_ORDER))
 # The scheduler ends first, so that no new task starts; the stores end last, because all other programs write to them.
 STOP_ORDER = ((SCHEDULER, DEADMAN), (TRIGGERER, DAG_PROCESSOR, API_SERVER, COLLECTOR), (KAFKA, S3PROXY, MOTO))
 #: Closes the collector's objects within seconds, so that results are visible soon. Requests cost nothing here.
-_CLOSE_SECONDS, _BEAT_SECONDS = 2, 2
+_CLOSE_SECONDS, _HEARTBEAT_SECONDS = 2, 2
 _HEALTH_PART = {SCHEDULER: "scheduler", DAG_PROCESSOR: "dag_processor", TRIGGERER: "triggerer"}
 
 
@@ -104,7 +104,7 @@ def _collector(home: StackHome, ports: Mapping[str, int], name: str) -> Program:
     command = (
         *(sys.executable, "-m", "deltaworks.cli", "collect", name, "--host", HOST, "--port", str(ports["collector"])),
         *("--metrics-port", str(ports["collector_metrics"]), "--spool", str(home.spool), "--drain-seconds", "0"),
-        *("--close-seconds", str(_CLOSE_SECONDS), "--heartbeat-seconds", str(_BEAT_SECONDS)),
+        *("--close-seconds", str(_CLOSE_SECONDS), "--heartbeat-seconds", str(_HEARTBEAT_SECONDS)),
     )
     # Undelivered events stay in its spool and are delivered after the next start.
     return Program(COLLECTOR, command, 30)

@@ -62,7 +62,7 @@ def save_state(home: StackHome, state: StackState) -> None:
 
 
 @contextlib.contextmanager
-def exclusive(home: StackHome) -> Iterator[None]:
+def stack_lock(home: StackHome) -> Iterator[None]:
     """Holds the stack's lock during the block, so that `up` and `down` never run at the same time.
 
     Raises:

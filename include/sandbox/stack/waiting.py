@@ -24,14 +24,14 @@ class Stall:
     """A stalled wait: seconds without progress, and the last progress marker (`moved`)."""
 
     seconds: float
-    moved: Hashable
+    last_marker: Hashable
 
 
 def wait_while_progressing(
     done: Callable[[], bool],
     progress_marker: Callable[[], Hashable],
     *,
-    patience_seconds: float,
+    stall_seconds: float,
     poll_seconds: float = 0.5,
     marker_seconds: float = 0.0,
     clock: Callable[[], float] = time.monotonic,
@@ -49,7 +49,7 @@ def wait_while_progressing(
             now, looked = progress_marker(), clock()
             if now != last:
                 last, since = now, clock()
-            elif clock() - since > patience_seconds:
+            elif clock() - since > stall_seconds:
                 return Stall(clock() - since, last)
         sleep(poll_seconds)
     return None

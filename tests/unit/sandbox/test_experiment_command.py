@@ -14,7 +14,7 @@ from deltaworks.cli import app
 from deltaworks.specs.storage import StorageSpec
 from sandbox.experiments.engagement_rows import Workload, org_id
 from sandbox.experiments.file_sizes import org_files
-from sandbox.experiments.partitioning import PartitioningResult, SideResult
+from sandbox.experiments.partitioning import PartitioningResult, SchemeResult
 from sandbox.experiments.schemes import BY_DATE, BY_ORG, Scheme
 
 
@@ -27,8 +27,8 @@ class Session:
         self.stopped = True
 
 
-def side(scheme: Scheme, workload: Workload, factor: float, files: int) -> SideResult:
-    return SideResult(
+def side(scheme: Scheme, workload: Workload, factor: float, files: int) -> SchemeResult:
+    return SchemeResult(
         scheme=scheme,
         load_seconds=10 * factor,
         seconds={name: (factor, 2 * factor, 9 * factor) for name in experiment.PUBLISHED},
@@ -45,7 +45,7 @@ def test_it_measures_what_it_is_told_to_and_prints_ratios_beside_the_published_o
     def measured(spark: Any, storage: StorageSpec, workload: Workload, **options: Any) -> PartitioningResult:
         asked.update(options, spark=spark, root=storage.root, workload=workload)
         sides = (side(BY_DATE, workload, 1.0, 7), side(BY_ORG, workload, 0.5, 2))
-        return PartitioningResult(workload=workload, sides=sides, rows=1_234)
+        return PartitioningResult(workload=workload, results=sides, rows=1_234)
 
     monkeypatch.setattr(deltaworks.tables.spark.session, "build_session", lambda *_, **__: session)
     monkeypatch.setattr(experiment, "run_partitioning", measured)

@@ -226,7 +226,7 @@ STACK: Final = (
             "use another folder, or delete it",
         ),
         Condition(
-            "EXPERIMENT_SIDES_DIFFER",
+            "EXPERIMENT_RESULTS_DIFFER",
             "two sides of an experiment have different results, so their times are not comparable",
             "run it again with `--keep`, and compare the tables",
         ),

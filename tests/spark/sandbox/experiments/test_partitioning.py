@@ -28,13 +28,13 @@ def test_both_sides_hold_the_same_rows_and_the_figures_have_their_names(spark: S
 
     # Loaded, then a round of one batch; a difference between sides ends the run.
     assert result.rows == WORKLOAD.rows_per_batch * 2
-    assert [side.scheme for side in result.sides] == [BY_DATE, BY_ORG]
+    assert [side.scheme for side in result.results] == [BY_DATE, BY_ORG]
     assert {figure.metric: figure.ratio > 0 for figure in to_figures(result)} == {
         "read": True,
         "update": True,
         "insert": True,
     }
-    by_date, by_org = result.side(BY_DATE), result.side(BY_ORG)
+    by_date, by_org = result.result_of(BY_DATE), result.result_of(BY_ORG)
     assert by_date.parts["optimize"] < by_org.parts["optimize"] < by_org.median("insert")
     assert by_org.files.all.files < by_date.files.all.files
     assert [org for org, _, _ in by_org.files.by_org] == [f"org-{rank:06d}" for rank in range(4)]
@@ -52,7 +52,7 @@ def test_a_third_side_with_deletion_vectors_holds_the_same_rows_under_every_read
     result = run_partitioning(spark, storage, workload, prefix="run", repeats=1, deletion_vectors=True, keep=True)
 
     assert result.rows == workload.rows_per_batch * 8
-    assert [side.scheme for side in result.sides] == [BY_DATE, BY_ORG, BY_ORG_VECTORS]
+    assert [side.scheme for side in result.results] == [BY_DATE, BY_ORG, BY_ORG_VECTORS]
     assert list(tmp_path.joinpath("run", BY_ORG_VECTORS.name).glob("*.bin"))
     assert not list(tmp_path.joinpath("run", BY_ORG.name).rglob("*.bin"))
 
@@ -81,7 +81,7 @@ def test_a_side_that_lost_a_row_ends_the_run_and_the_folder_goes(
 
     monkeypatch.setattr(SchemeTable, "update", losing)
 
-    with pytest.raises(ContractError, match="EXPERIMENT_SIDES_DIFFER"):
+    with pytest.raises(ContractError, match="EXPERIMENT_RESULTS_DIFFER"):
         run_partitioning(spark, StorageSpec(root=f"file://{tmp_path}"), WORKLOAD, prefix="run", reads=READS)
 
     assert list(tmp_path.iterdir()) == []

@@ -20,7 +20,7 @@ def numbers(begin: int, end: int) -> list[str]:
 def test_a_query_can_change_its_mode_on_restart_while_the_stream_is_resharded(
     make_harness: Callable[..., QueryHarness], switches: MotoKinesis
 ) -> None:
-    switches.retake_seconds, switches.heartbeat_seconds, switches.records_per_event = 0.5, 0.2, 50
+    switches.takeover_seconds, switches.heartbeat_seconds, switches.records_per_event = 0.5, 0.2, 50
     harness = make_harness()
     harness.actions = 2
     harness.put(*numbers(0, 300))

@@ -343,7 +343,7 @@ class Publishing(DurableObjects):
         self.published: list[str] = []
 
     def _publish(self, item: Announcement, *, size: int, etag: str) -> None:
-        self._ask("HEAD", f"/{item.bucket}/{item.key}", {}, b"").drain_conn()
+        self._request_store("HEAD", f"/{item.bucket}/{item.key}", {}, b"").drain_conn()
         self.published.append(item.key)
 
 

@@ -119,7 +119,7 @@ def test_the_end_of_a_closed_shard_names_its_children(stream: Stream) -> None:
 
 
 def test_a_second_subscription_is_refused_at_first_and_takes_over_later(stream: Stream, switches: MotoKinesis) -> None:
-    switches.retake_seconds = 0.5
+    switches.takeover_seconds = 0.5
     consumer = stream.register("games")
     first = iter(stream.subscribe(consumer))
     next(first)

@@ -17,7 +17,7 @@ from sandbox.airflow.settings import database_path
 from sandbox.stack.environment import loaded_env, process_environment, read_env, stack_variables, write_env
 from sandbox.stack.home import StackHome
 from sandbox.stack.secrets import load_or_create_secrets
-from sandbox.stack.state import StackState, exclusive, load_state, save_state
+from sandbox.stack.state import StackState, load_state, save_state, stack_lock
 from sandbox.stack.supervisor import Program, render_config
 
 PORTS = {"moto": 21001, "s3proxy": 21002, "airflow": 21003, "kafka": 21004, "kafka_controller": 21005}
@@ -211,8 +211,8 @@ def test_a_broken_state_file_is_named(home: StackHome) -> None:
 
 
 def test_two_commands_never_work_on_one_stack_at_once(home: StackHome) -> None:
-    with exclusive(home), pytest.raises(ConcurrencyError, match="STACK_BUSY"), exclusive(home):
+    with stack_lock(home), pytest.raises(ConcurrencyError, match="STACK_BUSY"), stack_lock(home):
         pass
 
-    with exclusive(home):
+    with stack_lock(home):
         assert home.lock_file.exists()

@@ -35,7 +35,7 @@ def test_a_wait_that_moves_lasts_however_long_it_takes() -> None:
     stalled = wait_while_progressing(
         lambda: clock.now > 100 * PATIENCE,
         lambda: int(clock.now / (PATIENCE / 2)),
-        patience_seconds=PATIENCE,
+        stall_seconds=PATIENCE,
         clock=clock,
         sleep=clock.sleep,
     )
@@ -48,11 +48,11 @@ def test_a_wait_ends_once_nothing_has_moved_for_its_patience() -> None:
     clock = Clock()
 
     stalled = wait_while_progressing(
-        lambda: False, lambda: min(int(clock.now), 25), patience_seconds=PATIENCE, clock=clock, sleep=clock.sleep
+        lambda: False, lambda: min(int(clock.now), 25), stall_seconds=PATIENCE, clock=clock, sleep=clock.sleep
     )
 
     assert stalled is not None
-    assert stalled.moved == 25
+    assert stalled.last_marker == 25
     assert PATIENCE < stalled.seconds < PATIENCE + 1
     assert 25 + PATIENCE < clock.now < 25 + PATIENCE + 2
 
@@ -64,7 +64,7 @@ def test_it_stalls_exactly_where_a_pause_is_longer_than_the_patience(pauses: lis
     stalled = wait_while_progressing(
         lambda: clock.now >= moves[-1],
         lambda: sum(moment <= clock.now for moment in moves),
-        patience_seconds=PATIENCE,
+        stall_seconds=PATIENCE,
         poll_seconds=0.05,
         clock=clock,
         sleep=clock.sleep,

@@ -131,7 +131,7 @@ def test_a_shard_that_was_just_subscribed_to_is_waited_for(
     stream: KinesisStream, raw: Any, name: str, switches: MotoKinesis
 ) -> None:
     put(raw, name, "a")
-    switches.retake_seconds = 3600.0
+    switches.takeover_seconds = 3600.0
     first = pushed(stream)
     assert all_of(first, 1) == ["a"]
     first.close()
@@ -139,7 +139,7 @@ def test_a_shard_that_was_just_subscribed_to_is_waited_for(
     def let_in_after_a_refusal() -> None:
         while not switches.rejected_subscriptions:
             time.sleep(0.01)
-        switches.retake_seconds = 0.0
+        switches.takeover_seconds = 0.0
 
     threading.Thread(target=let_in_after_a_refusal, daemon=True).start()
     assert all_of(pushed(stream), 1) == ["a"]
@@ -147,7 +147,7 @@ def test_a_shard_that_was_just_subscribed_to_is_waited_for(
 
 
 def test_beyond_the_retry_time_it_is_a_transient_error(stream: KinesisStream, switches: MotoKinesis) -> None:
-    switches.retake_seconds = 3600.0
+    switches.takeover_seconds = 3600.0
     arn = register_and_wait(stream, "games").arn
     stream.subscribe(arn, A, Position()).close()
 
@@ -162,7 +162,7 @@ def test_readers_that_take_over_a_shard_from_each_other_lose_and_repeat_nothing(
     put(raw, name, *numbers(0, 6))
     first = pushed(stream)
     assert all_of(first, 2) == ["0", "1"]
-    time.sleep(switches.retake_seconds)
+    time.sleep(switches.takeover_seconds)
     second = pushed(stream)
     assert all_of(second, 3) == ["0", "1", "2"]
 
@@ -179,7 +179,7 @@ def test_a_truncated_event_is_pushed_again(stream: KinesisStream, raw: Any, name
     put(raw, name, "0", "1")
     pages = pushed(stream)
     assert all_of(pages, 2) == ["0", "1"]
-    switches.subscriptions_to_cut = 2
+    switches.subscriptions_to_abort = 2
     put(raw, name, *numbers(2, 6))
 
     assert all_of(pages, 4) == ["2", "3", "4", "5"]
@@ -228,7 +228,7 @@ def test_idle_shards_of_a_resharded_stream_end_a_batch_immediately(
 ) -> None:
     """An idle parent, an idle child and one with a record; an event without records comes only after a while."""
     switches.immediate_first_event = False
-    switches.retake_seconds = 0.0
+    switches.takeover_seconds = 0.0
     raw.split_shard(StreamName=name, ShardToSplit=A, NewStartingHashKey=str(1 << 127))
     raw.put_record(StreamName=name, Data=b"a", PartitionKey="a", ExplicitHashKey="0")
     engine = engine_on(stream, tmp_path)
@@ -265,7 +265,7 @@ def test_a_range_without_records_that_outlasts_a_subscription_is_passed() -> Non
 def test_a_batch_is_the_same_in_either_mode_and_a_query_can_change_it(
     stream: KinesisStream, raw: Any, switches: MotoKinesis, tmp_path: Path, first: str
 ) -> None:
-    switches.retake_seconds, name = 0.0, stream.name
+    switches.takeover_seconds, name = 0.0, stream.name
     put(raw, name, *numbers(0, 40))
     raw.split_shard(StreamName=name, ShardToSplit=A, NewStartingHashKey=str(1 << 127))
     put(raw, name, *numbers(40, 80))
