@@ -1,8 +1,8 @@
 """boto3 sessions that share one cache of service descriptions per process.
 
-To create a client, botocore parses a description of the service (1 MB of JSON for S3), once per session. That is nearly
-the full cost of a new client. Sessions share nothing else: each has its own configuration and credentials, and can be
-used in its own thread.
+To create a client, botocore parses a description of the service (1 MB of JSON for S3), once per session; this is most
+of the cost of a new client. The sessions share only this cache: each has its own configuration and credentials, and can
+be used in its own thread.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def _shared_data_loader(data_path: str | None) -> Any:
     from botocore.loaders import Loader
 
     class SharedLoader(Loader):
-        """A loader with an immutable search path: each boto3 session would append its own folder."""
+        """A loader whose search path cannot change; otherwise each boto3 session would append a folder to it."""
 
         @property
         def search_paths(self) -> list[str]:

@@ -29,4 +29,4 @@ class BackgroundThread(ABC):
 
     @abstractmethod
     def _run(self) -> None:
-        """The thread's work. Must not raise: the exception would be lost."""
+        """Does the thread's work. Must not raise, since nothing reports the exception."""

@@ -1,9 +1,9 @@
 """Restart backoff of long-running jobs, shared by all launchers of a stream.
 
 There is one schedule (`wait_seconds`) and one deadline per stream. A failed run records its time and the seconds to
-wait; the next run waits until that deadline before it opens anything. Airflow's retry policy uses the same schedule to
-free its slot meanwhile. Both waits count from the failure, so they overlap instead of adding up. The record is an
-object in the control folder, so it outlives processes and DAG runs.
+wait; the next run waits until that deadline before it opens anything. Airflow's retry policy uses the same schedule, so
+that a waiting task occupies no slot. Both waits count from the failure, so they overlap instead of adding up. The
+record is an object in the control folder and therefore survives process and DAG run ends.
 """
 
 from __future__ import annotations
@@ -52,9 +52,8 @@ def wait_seconds(failures: int, *, retryable: bool = True) -> float:
 class FailureRecord:
     """Consecutive early failures: their number, the time of the last one (ISO 8601, UTC) and the wait after it.
 
-    `non_outage_failures` excludes outages of servers. `parked_condition` is the condition of the last failure of a
-        stream
-    that its group no longer restarts; empty if it is not parked.
+    Outages of servers are excluded from `non_outage_failures`. If the stream's group no longer restarts the stream,
+    `parked_condition` is the condition of its last failure; otherwise it is empty.
     """
 
     failures: int = 0
@@ -65,7 +64,9 @@ class FailureRecord:
 
 
 class RestartBackoff:
-    """The backoff of one stream. One process at a time uses it; `reset` may be called from any other.
+    """The restart backoff of one stream.
+
+    Only one process may use it at a time, except for `reset`, which any process may call.
 
     Raises:
         TransientError: the control storage does not answer (every method).
@@ -102,7 +103,7 @@ class RestartBackoff:
         return max(0.0, record.wait_seconds - elapsed_seconds) if elapsed_seconds >= 0 else 0.0
 
     def wait(self) -> float:
-        """Waits until the deadline, or until another process calls `reset`; then starts the run's clock.
+        """Waits until the deadline or until another process calls `reset`, then records the start of the run.
 
         Returns:
             The seconds waited.
@@ -116,7 +117,7 @@ class RestartBackoff:
         return waited_seconds
 
     def start_run(self) -> None:
-        """Starts the run's clock, by which a failure counts as early."""
+        """Records the start of the run. A failure soon after it counts as an early failure."""
         self._started = self._clock()
 
     def park(self, condition: str) -> None:

@@ -4,5 +4,5 @@ from __future__ import annotations
 
 
 def collector_control(collector: str, name: str = "") -> str:
-    """The control folder of a collector, or one key in it: `losses.json`, `<process id>/heartbeat.json`, …"""
+    """Returns the control folder of a collector, or one key in it: `losses.json`, `<process id>/heartbeat.json`, …"""
     return f"control/collectors/{collector}/{name}".rstrip("/")

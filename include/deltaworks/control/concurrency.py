@@ -13,8 +13,9 @@ Result = TypeVar("Result")
 
 
 def map_concurrently(function: Callable[[Item], Result], items: Iterable[Item]) -> list[Result]:
-    """Applies a function to all items in threads; returns the results in order. An exception is raised after all calls
-    ended.
+    """Applies a function to all items in threads and returns the results in order.
+
+    If calls fail, an exception is raised after all calls have ended.
     """
     with ThreadPoolExecutor(_MAX_THREADS, thread_name_prefix="requests") as pool:
         return list(pool.map(function, items))

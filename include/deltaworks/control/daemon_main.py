@@ -29,13 +29,17 @@ from deltaworks.specs.catalog import Catalog
 from deltaworks.specs.project import load_catalog
 from deltaworks.specs.storage import StorageSpec
 
-#: A failure within this time after the start counts as early.
+#: A failure within this time after the start is delayed before the process exits.
 _EARLY_SECONDS = 60.0
 _STOPPED_POLL_SECONDS = 5.0
 
 
 class Program(Protocol):
-    """The work of a process. `run` returns a dataclass of counts; `stop` ends it soon and is safe from any thread."""
+    """The work of a daemon process.
+
+    The method `run` works until it is stopped and returns a dataclass of counts. The method `stop` makes it return soon
+    and may be called from any thread.
+    """
 
     def run(self) -> Any: ...
 
@@ -44,13 +48,13 @@ class Program(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DaemonKind:
-    """One kind of process.
+    """One kind of daemon process, such as a relay.
 
     Args:
         noun: display name, and the name of the option that selects the instance.
         module: module to run with `python -m`. help: help text of that option.
         control_folder: returns the control folder of an instance.
-        build: creates the program; the callback it gets is called every few seconds while the program is healthy.
+        build: creates the program, which must call the passed callback every few seconds while it is healthy.
         failure_condition: condition of unexpected errors.
         cli_name: returns the name that `deltaworks stop` and `start` take.
     """

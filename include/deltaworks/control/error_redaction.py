@@ -10,7 +10,8 @@ import re
 import traceback
 
 REDACTED_VALUE = "(a value)"
-#: Text before and after a quoted value. Libraries do not escape quotes, so the text after the value marks its end.
+#: Text before and after a quoted value. Libraries do not escape quotes in values, so only the text after the value
+#: shows where it ends.
 _VALUE_CONTEXTS = (
     # Spark: casts, overflows, and texts that are not times.
     (r"\bThe value ", r" of the type "),

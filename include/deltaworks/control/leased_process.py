@@ -21,7 +21,10 @@ _STOP_POLL_SECONDS = 2.0
 
 
 class LeasedProcess:
-    """One run. `stop` is safe from any thread; the work inside checks `over`, or waits with `pause`.
+    """One run of a process under its lease.
+
+    Any thread may call `stop`. The code that does the work must check `should_stop` regularly, and call `pause` to
+    wait.
 
     Args:
         folder: control folder. name: display name.

@@ -1,13 +1,12 @@
 """Small control objects on shared storage, with conditional writes.
 
-`put_if_absent` lets one of many writers create an object; `put_if_match` lets one of many replace it. Both are atomic
-on S3 (conditional requests) and on local disk (hard link, lock file).
+If several writers call `put_if_absent` or `put_if_match` at the same time, one of them succeeds. Both are atomic on S3
+(conditional requests) and on local disk (hard link, lock file).
 
 - A lost reply is not a failure: the object is read back, and equal bytes mean that our write succeeded. Callers must
   therefore include something unique to the writer.
 - S3 also refuses a conditional write that races with another request on the key, regardless of that request's outcome.
-  If the
-  stored object does not explain the refusal, the write is retried.
+  If the stored object does not explain the refusal, the write is retried.
 - On local disk a written object survives a power failure, its directory entry included.
 """
 
@@ -69,7 +68,8 @@ class ObjectStore(Protocol):
         """
 
     def put_if_match(self, key: str, data: bytes, etag: str) -> str | None:
-        """Replaces the version `etag`; returns the new ETag, or None if the current version is another one or none.
+        """Replaces the object if its ETag is `etag`; returns the new ETag, or None if the object has another one or is
+        missing.
 
         Raises:
             TransientError: the storage kept refusing the write although the version matches.

@@ -1,8 +1,8 @@
 """Ends this process, and the JVM it drives, when its launcher has died.
 
-kill -9 of an Airflow task runner leaves spark-submit's JVM and its Python driver running and writing. They get no
-signal, no broken pipe and no end of standard input. Their parent process changes, so this thread compares the parents
-every second.
+After kill -9 of an Airflow task runner, spark-submit's JVM and its Python driver keep running and writing. They receive
+no signal, no broken pipe and no end of standard input. Only their parent process changes, so a thread compares the
+parents every second.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ ORPHANED_EXIT_CODE = 41
 
 @dataclass(frozen=True, slots=True)
 class ProcessParent:
-    """A process and its parent when the watchdog started."""
+    """A process id and its parent's id when the watchdog started."""
 
     pid: int
     parent: int

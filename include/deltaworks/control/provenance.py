@@ -12,9 +12,9 @@ RUN_VARIABLE = "DELTAWORKS_RUN"
 PERSON_VARIABLE = "DELTAWORKS_PERSON"
 SCHEDULER = "airflow"
 REQUIRED_FIELDS = ("pipeline", "batch", "run", "operation")
-#: Operations that rewrite or change existing rows: their commits add no new rows.
+#: Operations that rewrite or change existing rows. Their commits add no new rows.
 MUTATE, PURGE_DELETED, OPTIMIZE = "mutate", "purge_deleted", "optimize"
-#: Deletes rows of erased people and changes no other rows.
+#: The operation that deletes rows of erased people. It changes no other rows.
 ERASE = "erase"
 OPERATIONS_WITHOUT_NEW_ROWS = (MUTATE, PURGE_DELETED, OPTIMIZE)
 

@@ -8,8 +8,9 @@ from collections.abc import Iterator
 
 
 def attempts(max_attempts: int, *, first_wait_seconds: float, max_wait_seconds: float) -> Iterator[int]:
-    """Yields attempt numbers from 1 to `max_attempts` and sleeps before each one but the first. Break out of the loop
-    on success.
+    """Yields attempt numbers from 1 to `max_attempts`, and sleeps before each one but the first.
+
+    The caller leaves the loop on success.
 
     Args:
         first_wait_seconds: upper bound of the first sleep; the bound doubles with each attempt.

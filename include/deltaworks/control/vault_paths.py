@@ -1,6 +1,7 @@
 """Keys of tables and subject keys in the vault, relative to its root. The vault is a storage separate from the lake.
 
-Objects that writers in front of the lake store in the vault have their keys in `deltaworks.privacy.paths`.
+Collectors and other writers before the lake store objects in the vault too; their keys are in
+`deltaworks.privacy.paths`.
 """
 
 from __future__ import annotations
@@ -14,22 +15,22 @@ _PAGE_PATTERN = re.compile(rf"[0-9a-f]{{{_PAGE_DIGITS}}}")
 
 
 def identities() -> str:
-    """The Delta table that maps tokens to identifiers."""
+    """Returns the key of the Delta table that maps tokens to identifiers."""
     return "identities"
 
 
 def links() -> str:
-    """The Delta table of tokens that occurred with a subject in one event."""
+    """Returns the key of the Delta table of tokens that occurred with a subject in one event."""
     return "links"
 
 
 def reveals() -> str:
-    """The audit log of reveals: who, when, why. Append-only."""
+    """Returns the key of the audit log of reveals: who, when, why. Append-only."""
     return "reveals"
 
 
 def key_pages(namespace: str) -> str:
-    """The folder of a namespace's key pages."""
+    """Returns the folder of a namespace's key pages."""
     return f"keys/{namespace}/"
 
 
@@ -39,7 +40,7 @@ def page_of(subject: str) -> str:
 
 
 def key_page(namespace: str, page: str) -> str:
-    """The object with the wrapped keys of a page's subjects."""
+    """Returns the key of the object with the wrapped keys of a page's subjects."""
     return f"{key_pages(namespace)}{page}.json"
 
 
@@ -50,20 +51,20 @@ def page_of_object(namespace: str, key: str) -> str | None:
 
 
 def key_epochs(namespace: str) -> str:
-    """The folder of the keys that wrap subject keys."""
+    """Returns the folder of the keys that wrap subject keys."""
     return f"keys/epochs/{namespace}/"
 
 
 def key_epoch(namespace: str, number: int) -> str:
-    """The wrapping key of one epoch, itself wrapped by the key service."""
+    """Returns the key of the wrapping key of one epoch, itself wrapped by the key service."""
     return f"{key_epochs(namespace)}{number}.json"
 
 
 def namespace_lock(namespace: str) -> str:
-    """The lock folder for changes to keys or rows of a namespace."""
+    """Returns the lock folder for changes to keys or rows of a namespace."""
     return f"work/{namespace}"
 
 
 def unreadable_files(namespace: str, day: str = "", name: str = "") -> str:
-    """The folder of a namespace's unreadable objects, or one object of a day (`2026-11-23`)."""
+    """Returns the folder of a namespace's unreadable objects, or one object of a day (`2026-11-23`)."""
     return f"unreadable/{namespace}/" + (f"{day}/{name}" if day else "")

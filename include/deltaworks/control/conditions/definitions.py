@@ -8,7 +8,7 @@ from typing import Final
 from deltaworks.errors import DeltaworksError
 from deltaworks.specs.environment import Severity
 
-#: In ascending order: no action, action in working hours, immediate action.
+#: In ascending order. The severities ask for no action, action in working hours, and immediate action.
 SEVERITIES: Final[tuple[Severity, ...]] = ("info", "warning", "critical")
 
 
@@ -22,13 +22,11 @@ class Condition:
     """One code of an error, a warning or a health verdict.
 
     A row with `error` is a condition of errors of that class; a row of `health` is a cause of verdicts; a code may be
-    both.
-    `meaning` and `next_step` are one sentence each, in Markdown, as docs/reference/conditions.md shows them.
+    both. Each `meaning` and `next_step` is one sentence in Markdown, as docs/reference/conditions.md shows it.
 
-    `alert` names the row of its alert. Without one, a job that fails with this condition raises JOB_FAILED, a stream
-        whose
-    heartbeat reports it raises STREAM_UNHEALTHY, and a healthy verdict raises nothing. `runbook` is a page below docs,
-    with an anchor if one heading is meant. `default_retryable` overrides that of `error`.
+    The alert of the condition is named by `alert`. Without it, a job that fails with this condition raises JOB_FAILED,
+    a stream whose heartbeat reports it raises STREAM_UNHEALTHY, and a healthy verdict raises nothing. A `runbook` is a
+    page below docs, optionally with a heading's anchor. If set, `default_retryable` overrides the default of `error`.
     """
 
     code: str
@@ -67,5 +65,5 @@ class AlertCause:
 
 
 def conditions_of(error: type[DeltaworksError], *rows: Condition) -> tuple[Condition, ...]:
-    """Sets the error class of the rows."""
+    """Returns the rows with `error` set as their error class."""
     return tuple(replace(row, error=error) for row in rows)

@@ -47,7 +47,7 @@ def page_with_tables(text: str) -> str:
 
 
 def _relative_links(text: str) -> str:
-    """Rewrites links, which rows give from the root of the docs, as seen from the folder of the pages."""
+    """Rewrites links relative to the docs folder as links relative to the folder of the reference pages."""
     return _LINK.sub(lambda link: f"]({posixpath.relpath(link[1], _FOLDER)}", text)
 
 

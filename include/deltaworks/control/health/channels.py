@@ -1,7 +1,7 @@
 """Checks that alerts reach a person.
 
-This is not an alert, since it would need the missing channel: every health run, the overview page and `status` report
-it.
+The result is not an alert, because no channel could deliver it. Instead, every health run, the overview page and
+`status` report it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ CHANNEL_SETUP_HINT = (
 
 
 def channel_finding(alerts: AlertsSpec) -> Finding | None:
-    """Returns a finding if the log is the only alert channel; None if a channel reaches people."""
+    """Returns a finding if the log is the only alert channel; None if another channel is declared."""
     if any(not isinstance(channel, LogChannelSpec) for channel in alerts.channels):
         return None
     return Finding(

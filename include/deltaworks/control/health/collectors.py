@@ -25,7 +25,7 @@ from deltaworks.control.records.store import RecordStore
 from deltaworks.specs.catalog import Catalog
 
 STALE_SECONDS = 120.0
-#: Maximum age of an event in the spool, in addition to the time for which an object is open.
+#: An event may be in the spool for this time in addition to the time for which an object is open.
 MAX_PENDING_SECONDS = 900.0
 #: A process that ended with an empty spool is ignored after this time.
 IGNORE_ENDED_AFTER = timedelta(days=1)

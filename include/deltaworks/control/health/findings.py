@@ -17,7 +17,7 @@ from deltaworks.control.health.stop import StopRequest
 def finding_of_unstarted(
     name: str, stop: StopRequest | None, paused: bool | None, missing_seconds: float, limits: HealthLimits
 ) -> Finding:
-    """Finding for a stream that has never written a heartbeat."""
+    """Returns the finding for a stream that has never written a heartbeat."""
     if stop is not None:
         return finding_of_stopped(stop, name)
     if paused:
@@ -29,20 +29,20 @@ def finding_of_unstarted(
 
 
 def finding_of_stopped(stop: StopRequest, name: str) -> Finding:
-    """Finding for a stream that was stopped on request."""
+    """Returns the finding for a stream that was stopped on request."""
     detail = f"Stopped by {stop.by} at {stop.at}: {stop.reason}."
     return Finding("stopped", "STOP_REQUESTED", detail, stop.restart_command(name))
 
 
 def finding_of_dead(heartbeat: Heartbeat, silent_seconds: float, limits: HealthLimits) -> Finding:
-    """Finding for a stream whose heartbeat reports its end, or is too old."""
+    """Returns the finding for a stream whose heartbeat reports its end or is too old."""
     if heartbeat.state == "failed":
         return _failed(heartbeat, silent_seconds, limits)
     return _ended(silent_seconds, limits) if heartbeat.state == "ended" else _stale(heartbeat, silent_seconds)
 
 
 def finding_of_paused(heartbeat: Heartbeat, name: str, silent_seconds: float) -> Finding:
-    """Finding for a stream that does not run and whose DAG is paused."""
+    """Returns the finding for a stream that does not run and whose DAG is paused."""
     if heartbeat.state == "ended":
         detail = f"Its DAG is paused; it ended {format_duration(silent_seconds)} ago."
         return Finding("paused", "PAUSED", detail, f"deltaworks start {name}")
@@ -100,7 +100,7 @@ def finding_of_live(
     last_input: datetime | None = None,
     input_rate: InputRate | None = None,
 ) -> Finding:
-    """Finding for a stream with a recent heartbeat: errors, progress, backlog and input."""
+    """Returns the finding for a stream with a recent heartbeat, from its errors, progress, backlog and input."""
     running_seconds = age_seconds(heartbeat.started_at, now)
     if heartbeat.error is not None:
         hint = str(heartbeat.error.get("hint") or "Open its driver log.")
@@ -130,7 +130,7 @@ def finding_of_live(
 
 
 def _data_loss(heartbeat: Heartbeat) -> Finding | None:
-    """Objects that are missing, undeliverable messages, expired records."""
+    """Returns a finding if input was lost: missing objects, undeliverable messages or expired records."""
     if heartbeat.dead_letters:
         return Finding(
             "unhealthy",
@@ -158,7 +158,10 @@ def _data_loss(heartbeat: Heartbeat) -> Finding | None:
 
 
 def _suspended(heartbeat: Heartbeat, now: datetime) -> Finding | None:
-    """Tables whose commits failed. The stream continues without them until a person fixes and resumes them."""
+    """Returns a finding for tables whose commits failed.
+
+    The stream continues without these tables until a person has fixed the cause and resumes them.
+    """
     tables = [held for held in heartbeat.held if held.get("reason") == "suspended"]
     if not tables:
         return None
@@ -176,7 +179,10 @@ def _suspended(heartbeat: Heartbeat, now: datetime) -> Finding | None:
 
 
 def _gold_failing(heartbeat: Heartbeat, now: datetime) -> Finding | None:
-    """Gold tables that the stream refreshes but cannot build. It retries them, and its batches still commit."""
+    """Returns a finding for gold tables that the stream fails to refresh.
+
+    The stream retries them; its batches commit meanwhile.
+    """
     if not heartbeat.gold_failures:
         return None
     first = heartbeat.gold_failures[0]
@@ -222,7 +228,10 @@ def describe_backlog(heartbeat: Heartbeat) -> str:
 def _missing_input(
     heartbeat: Heartbeat, now: datetime, limits: HealthLimits, last_input: datetime | None, input_rate: InputRate | None
 ) -> Finding | None:
-    """Finding for missing input. None while there is a backlog: then the stream is behind, not the source."""
+    """Returns a finding if a stream receives no input.
+
+    Returns None while there is a backlog, because then the stream is behind and the source does send.
+    """
     if last_input is None or heartbeat.backlog_files or heartbeat.backlog_records:
         return None
     silent_seconds = (now - last_input).total_seconds()

@@ -12,10 +12,10 @@ from deltaworks.control.objects import ObjectStore
 
 
 def group_stop_flag(objects: ObjectStore, group: str) -> StopFlag:
-    """The flag that stops a group's driver and keeps the next one from starting."""
+    """Returns the flag that stops a group's driver and prevents the next one from starting."""
     return StopFlag(objects, paths.stop_request(paths.group_control(group)))
 
 
 def group_backoff(objects: ObjectStore, group: str) -> RestartBackoff:
-    """The backoff of a group's driver, for failures that end all members."""
+    """Returns the backoff of a group's driver, which counts failures that end all members."""
     return RestartBackoff(objects, f"{paths.group_control(group)}/failures.json")

@@ -91,12 +91,11 @@ def was_killed(objects: ObjectStore, key: str) -> bool:
 class HeartbeatWriter:
     """Writes one heartbeat object at each interval from a background thread.
 
-    Storage failures never stop the stream: the next interval retries, and the health check sees the age of the
-    heartbeat.
-    `update` and `close` are thread-safe.
+    Storage failures never stop the stream: the write is retried at the next interval, and the health check sees the age
+    of the heartbeat. The methods `update` and `close` are thread-safe.
 
     Args:
-        is_progressing: while it returns False only `close` writes, so a stalled process shows as an old heartbeat.
+        is_progressing: while it returns False only `close` writes, so that a stalled process has an old heartbeat.
     """
 
     def __init__(
@@ -169,5 +168,5 @@ class HeartbeatWriter:
             record = dataclasses.asdict(dataclasses.replace(self._current, written_at=iso_now()))
         try:
             self._objects.put(self._key, json.dumps(record).encode())
-        except Exception:  # a failed write shows as age of the heartbeat
+        except Exception:  # the health check sees a failed write as an old heartbeat
             return

@@ -53,7 +53,7 @@ class HealthLimits:
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """A state, its cause (a code of `deltaworks.control.conditions`), the details and the next step."""
+    """A health finding: state, cause (a code of `deltaworks.control.conditions`), details and next step."""
 
     state: HealthState
     cause: str
@@ -90,7 +90,7 @@ def time_left_seconds(heartbeat: Heartbeat, limits: HealthLimits, now: datetime,
 
 
 def is_loss_near(left_seconds: float | None, heartbeat: Heartbeat, limits: HealthLimits) -> bool:
-    """Whether the time left is so short that a person must act."""
+    """Whether the source will delete unread input so soon that a person must act."""
     retention = heartbeat.retention_seconds or limits.retention_seconds
     if left_seconds is None or retention is None:
         return False

@@ -39,11 +39,10 @@ PausedLookup = Callable[[str], bool | None]
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """A relay, stream or other process with its limits.
+    """A relay, stream or other process with its health limits.
 
-    `restarts_per_hour` limits restarts of a hung process. `group` is the stream group that shares its driver; empty for
-        a
-    driver of its own.
+    Restarts of a hung process are limited by `restarts_per_hour`. The name of the stream group that shares its driver
+    is `group`, empty for a driver of its own.
     """
 
     kind: SubjectKind
@@ -55,8 +54,8 @@ class Subject:
 
     @property
     def key(self) -> str:
-        """The key of its verdicts, independent of what runs it."""
-        # One process evaluates the rules of every pipeline: its kind and its name are the same.
+        """The key of the subject's verdicts. It is the same whether a DAG or a pod runs the subject."""
+        # The process that evaluates rules serves all pipelines, so `rules` is both its kind and its name.
         return self.kind if self.kind == self.name == "rules" else f"{self.kind}__{self.name}"
 
     @property
@@ -205,7 +204,7 @@ def _evaluate_facts(
         kind=subject.kind,
         name=subject.argument,
         now=now,
-        # Each lookup is a request to Airflow, and it is irrelevant for a running process.
+        # Each lookup is a request to Airflow. A running process does not need it.
         paused=None if is_running else paused(subject.dag_id),
         previous=previous_verdict,
         limits=subject.limits,
@@ -222,8 +221,9 @@ def invalid_spec_reports(
     previous: Mapping[str, Verdict] | None = None,
     now: datetime | None = None,
 ) -> list[Report]:
-    """Returns a report for each relay and pipeline with an invalid spec: a running process continues, no new one
-    starts.
+    """Returns a report for each relay and pipeline with an invalid spec.
+
+    A process that already runs continues with its valid spec, but no new one can start.
     """
     now = now or utc_now()
     reports = []
@@ -271,7 +271,7 @@ def _heartbeat(subject: Subject, objects: ObjectStore) -> Heartbeat | None:
 def format_reports(reports: Iterable[Report]) -> str:
     """Formats reports as text, one line each, unhealthy ones first and with their next step.
 
-    LEFT is the time until the source deletes its oldest unread input.
+    The column LEFT is the time until the source deletes its oldest unread input.
     """
     rows = [("", "NAME", "STATE", "CAUSE", "SINCE", "LEFT", "DETAIL")]
     ordered = sorted(reports, key=lambda report: (not report.verdict.is_unhealthy, report.subject.key))

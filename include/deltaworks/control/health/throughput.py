@@ -1,8 +1,8 @@
 """Recent throughput of a stream, and the share of events it quarantined.
 
-The stream writes the record as one small object, and the health check reads it; neither needs the tables. Totals cover
-five minutes each for the last hour, then an hour each for the last day, and are then dropped, so that a bad day does
-not count for ever. A second object counts quarantined events that were replayed since; they no longer count as
+The stream writes the record as one small object, and the health check reads it without opening tables. Totals cover
+five minutes each for the last hour, then an hour each for the last day, and are then dropped, so that old errors stop
+affecting health. A second object counts quarantined events that were replayed since; these no longer count as
 quarantined.
 """
 
@@ -23,7 +23,7 @@ from deltaworks.control.objects import ObjectStore
 FORMAT = 1
 HOUR, DAY = timedelta(hours=1), timedelta(days=1)
 _FINE_SPAN = timedelta(minutes=5)
-#: Reasons per total, the most frequent ones. They name declared fields, rules and limits.
+#: Maximum number of reasons per total; the most frequent ones are kept. Reasons name declared fields, rules and limits.
 MAX_REASONS = 20
 _MAX_REASONS_SHOWN = 3
 _MAX_PATH_LENGTH = 80
@@ -169,9 +169,9 @@ def record_replayed(objects: ObjectStore, control: str, replayed: Throughput, *,
 
 
 class ThroughputWriter:
-    """Updates the stored record of a pipeline. Single-threaded; a failed write is made up by the next one.
+    """Updates the stored record of a pipeline. Single-threaded.
 
-    Continues the record of earlier processes.
+    Continues the record of earlier processes. If a write fails, the next one includes its batches.
     """
 
     def __init__(self, objects: ObjectStore, key: str) -> None:

@@ -1,6 +1,7 @@
 """Health of the vault of each namespace, from the record of its job.
 
-The check cannot open the vault. It sees when the job last ingested all files, and the condition on which it fails.
+The check cannot open the vault. The record tells when the job last ingested all files, and the condition of its failed
+runs.
 """
 
 from __future__ import annotations

@@ -106,7 +106,7 @@ def evaluate_health(
     if loss_near and left_seconds is not None and finding.state in ("healthy", "lagging", "starting"):
         finding = _expiring(finding, left_seconds)
     quarantine_excess = describe_quarantine_excess(throughput, limits, now) if throughput is not None else ""
-    # A starting stream keeps its state: a loop of restarts must show as one.
+    # Quarantine does not change the state of a starting stream; otherwise a restart loop would not be detected.
     if quarantine_excess and finding.state in ("healthy", "lagging"):
         finding = Finding("unhealthy", "ROWS_QUARANTINED", quarantine_excess, quarantine_next_step(name))
     verdict = _verdict(_detect_restart_loop(finding, previous, now, limits), kind, name, now, previous)
@@ -205,9 +205,7 @@ def _as_verdict(finding: Finding, kind: SubjectKind, name: str, *, since: dateti
 
 
 def _detect_restart_loop(finding: Finding, previous: Verdict | None, now: datetime, limits: HealthLimits) -> Finding:
-    """Replaces the finding with RESTART_LOOP if consecutive checks found the stream starting: runs start, but none
-    works.
-    """
+    """Replaces the finding with RESTART_LOOP if the stream has been starting for too long over consecutive checks."""
     if finding.state != "starting" or previous is None:
         return finding
     starting_seconds = (now - previous.since).total_seconds()
@@ -228,9 +226,8 @@ def verdict_of(
 ) -> Verdict:
     """Builds the verdict of a process without input of its own, such as a collector or a vault.
 
-    `since` is kept while both state and cause are unchanged. For relays and streams one of the two is enough, because
-        the
-    cause may change while they stay unhealthy.
+    The time `since` is kept only while both state and cause are unchanged. For relays and streams an unchanged state or
+    an unchanged cause is enough, because the cause may change while they stay unhealthy.
     """
     is_unchanged = previous is not None and (previous.state, previous.cause) == (finding.state, finding.cause)
     return _as_verdict(finding, kind, name, since=previous.since if previous is not None and is_unchanged else now)
@@ -259,7 +256,7 @@ def invalid_spec_verdict(
     heartbeat: Heartbeat | None = None,
     limits: HealthLimits | None = None,
 ) -> Verdict:
-    """Builds the verdict for an invalid spec: a running process continues, but no new one starts."""
+    """Builds the verdict for an invalid spec: a process that already runs continues, but no new one can start."""
     limits = limits or HealthLimits()
     is_running = heartbeat is not None and is_live(heartbeat, limits, now)
     run_text = " The current run continues with the previous spec." if is_running else " It is not running."

@@ -3,10 +3,10 @@
 A lock is a lease on one object, so a killed process blocks others only for seconds. `maintenance_lock` fails if another
 live run holds the lock, because that run does the same work. `table_files_lock` and `exclusive_lock` wait.
 
-`table_files_lock` separates deletion of a table's files from their restoration. VACUUM chooses files by one version and
-may delete them for an hour after that; a restore commits files of an old version that still exist. At the same time,
-they would leave a table with missing files at any retention. Streams, merges and OPTIMIZE do not need the lock:
-their files are new, or part of the version VACUUM uses.
+The lock of `table_files_lock` prevents that files of a table are deleted and restored at the same time. VACUUM chooses
+files by one version and may delete them for an hour after that; a restore commits files of an old version that still
+exist. Together they could leave a table with missing files, whatever the retention. Streams, merges and OPTIMIZE do not
+need the lock: their files are new, or part of the version VACUUM uses.
 """
 
 from __future__ import annotations
@@ -141,7 +141,7 @@ def maintenance_lock(
 def _reject_live_holder(
     objects: ObjectStore, key: str, pipeline: str, work: str, *, ttl_seconds: float, poll_seconds: float
 ) -> None:
-    """Watches the lease until it is renewed (its holder is alive) or unchanged for its time to live."""
+    """Raises MAINTENANCE_RUNNING if the holder renews the lease within its time to live."""
     current = objects.get(key)
     first_etag = current.etag if current else ""
     unchanged = UnchangedTimer()

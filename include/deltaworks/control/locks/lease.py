@@ -2,8 +2,8 @@
 
 One object on shared storage names the owner and its epoch. The owner rewrites it every third of its time to live. A
 challenger takes over only after it has seen the object unchanged for a full time to live, by its own monotonic clock,
-so clocks are never compared. The lease decides only who runs. A paused former owner is fenced by the epoch, which the
-new owner raises in every table before it starts.
+so clocks of different machines are never compared. The lease decides only who runs; it does not protect the tables. A
+paused former owner is fenced by the epoch, which the new owner raises in every table before it starts.
 """
 
 from __future__ import annotations

@@ -13,6 +13,6 @@ WAIT_SECONDS = 2 * LEASE_SECONDS
 
 
 def reread_lease(home: PipelineHome) -> Lease:
-    """The lease on re-reading the pipeline's input."""
+    """Returns the lease on re-reading the pipeline's input."""
     key = paths.reprocess(home.pipeline, LEASE_NAME)
     return Lease(home.objects, key, ttl_seconds=LEASE_SECONDS, name=home.pipeline)

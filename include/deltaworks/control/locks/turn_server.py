@@ -1,7 +1,8 @@
-"""The stream's side of write turns and resume requests: grants, refuses and revokes turns.
+"""Handles write turns and resume requests in the stream: grants, refuses and revokes turns.
 
-The owner of a pipeline's lease reads the requests between two batches. It holds a table before it grants the turn; if
-it crashes in between, the next pass releases the table.
+The owner of a pipeline's lease reads the requests between two batches. Before it grants a turn, it stops its own
+commits to the table and records the table as held. If it crashes before the grant, the next check of requests releases
+the table.
 """
 
 from __future__ import annotations
@@ -22,8 +23,7 @@ MAX_TURN_SECONDS = 3_600.0
 
 @dataclass(frozen=True, slots=True)
 class PendingRequests:
-    """The requests of a pipeline: tables to resume, turns that are requested or granted, tables whose turn has
-    ended."""
+    """The requests of a pipeline: tables to resume, requested and granted turns, and tables whose turn has ended."""
 
     resume: tuple[str, ...]
     turns: dict[str, TurnRecord]
@@ -31,7 +31,7 @@ class PendingRequests:
 
 
 class WriteTurnServer:
-    """Reads requests and answers them. Single-threaded, and only for the owner of the lease."""
+    """Reads requests and answers them. Single-threaded; only the owner of the pipeline's lease may use it."""
 
     def __init__(
         self,
@@ -70,7 +70,7 @@ class WriteTurnServer:
         return PendingRequests(tuple(resume), turns, tuple(over))
 
     def _active_turn(self, table: str) -> TurnRecord | None:
-        """Returns the turn of a table while it is active; None once it has ended."""
+        """Returns the active turn of a table; None if it has ended."""
         current = self._objects.get(paths.turn_request(self._pipeline, table))
         record = TurnRecord.decode(current.data) if current else None
         if current is None or record is None or record.is_over:
@@ -88,18 +88,26 @@ class WriteTurnServer:
         return record
 
     def _revoke(self, current: StoredObject, record: TurnRecord, message: str) -> TurnRecord | None:
-        """Revokes a turn. Returns the record if its holder changed it at the same moment, None otherwise."""
+        """Revokes a turn; returns None on success, or the current record if the holder changed it meanwhile."""
         ended = replace(record, state="revoked", message=message)
         key = paths.turn_request(self._pipeline, record.table)
         etag = self._objects.put_if_match(key, ended.encode(), current.etag)
         return None if etag is not None else record
 
     def grant(self, request: TurnRecord) -> bool:
-        """Grants a requested turn. Returns False if its holder changed or withdrew it: read the requests again."""
+        """Grants a requested turn.
+
+        Returns False if the job changed or withdrew the request meanwhile. The caller must then read the requests
+        again.
+        """
         return self._answer(request, state="granted", granted_at=iso_now(), granted_by=self._granted_by)
 
     def refuse(self, request: TurnRecord, message: str) -> bool:
-        """Refuses a requested turn for good. Returns False as `grant` does."""
+        """Refuses a requested turn permanently.
+
+        Returns False if the job changed or withdrew the request meanwhile. The caller must then read the requests
+        again.
+        """
         return self._answer(request, state="refused", message=message)
 
     def _answer(self, request: TurnRecord, **changes: str) -> bool:
@@ -116,7 +124,7 @@ class WriteTurnServer:
         self._objects.delete(paths.resume_request(self._pipeline, table))
 
     def remove_ended_turn(self, table: str) -> None:
-        """Removes an ended turn, so that the next pass need not read it."""
+        """Removes the record of an ended turn, so that it is not read again."""
         key = paths.turn_request(self._pipeline, table)
         current = self._objects.get(key)
         record = TurnRecord.decode(current.data) if current else None

@@ -1,15 +1,16 @@
 """Write turns: exclusive write access of a job to a table, while its stream keeps running.
 
 A MERGE and continuous appends into the same partitions always conflict. So a job requests the table's turn, and the
-stream grants it between two batches. The stream holds its own commits to that table back and catches up when the turn
-is released, its holder is silent for a time to live, or the turn takes too long. If no stream runs, the job grants
-itself the turn, and a starting stream respects it.
+stream grants it between two batches. Until the turn ends, the stream postpones its own commits to that table;
+afterwards it commits the postponed batches. A turn ends when the job releases it, when the job has not renewed it for
+its time to live, or when it takes too long. If no stream runs, the job grants itself the turn, and a starting stream
+respects it.
 
-The request is one object, replaced only by conditional put. No clocks are compared: a holder is silent when the object
-stays unchanged for a full time to live by the observer's monotonic clock. A paused holder that continues after its turn
-was revoked fails in Delta's conflict detection, so no data is lost.
+The request is one object, replaced only by conditional put. No clocks are compared: a job counts as dead when the
+object stays unchanged for a full time to live by the observer's monotonic clock. A paused job that continues after its
+turn was revoked fails in Delta's conflict detection, so no data is lost.
 
-This module has the job's side; `turn_server` has the stream's.
+Jobs use this module; the stream uses `turn_server`.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ class Turn(Protocol):
         """Raises a ConcurrencyError if the turn is lost. Call it before each commit."""
 
 
-#: Opens the turn of a table, by name, as a context manager.
+#: Returns a context manager that holds the turn of the table with this name.
 TurnFactory = Callable[[str], AbstractContextManager[Turn]]
 
 
@@ -55,7 +56,7 @@ class _UncontestedTurn:
 
 @contextlib.contextmanager
 def uncontested_turn(table: str) -> Iterator[Turn]:
-    """The `TurnFactory` of tables without other writers, or whose other writers only append."""
+    """Returns a turn without a lock, for tables that nobody else writes, or to which others only append."""
     yield _UncontestedTurn()
 
 
@@ -127,7 +128,7 @@ class WriteTurn:
 
     @property
     def is_lost(self) -> bool:
-        """Whether the turn was revoked, refused, or not renewed for its time to live."""
+        """Whether the turn was revoked or refused, or could not be renewed for its time to live."""
         return self._lost.is_set()
 
     @property
@@ -176,7 +177,7 @@ class WriteTurn:
     def _request(self) -> bool:
         current = self._objects.get(self._key)
         if current is None:
-            # Read back for its ETag; another job's object means that this job was not first.
+            # The object is read back for its ETag. If another job was first, it is that job's object.
             self._objects.put_if_absent(self._key, self._record.encode())
             return self._adopt_stored(self._objects.get(self._key))
         stored = TurnRecord.decode(current.data)
@@ -213,7 +214,8 @@ class WriteTurn:
         current = self._objects.get(self._key)
         renewed_at = self._renewed_at
         if not self._adopt_stored(current):
-            # Removed together with the previous turn, or replaced by another job: this request is still unanswered.
+            # The object was removed with the previous turn, or another job replaced it. This job's request is still
+            # unanswered.
             if self._record.state == "requested":
                 self._request()
             return self._record.state == "requested"
@@ -266,7 +268,7 @@ def write_turn(
     reason: TurnReason = "write_turn",
     poll_seconds: float = POLL_SECONDS,
 ) -> Iterator[WriteTurn]:
-    """Writes one table of a pipeline exclusively while the block runs: its stream holds its commits to it back.
+    """Holds the write turn of one table while the block runs; the stream postpones its commits to that table.
 
     Call `turn.check()` before each commit. The turn is released when the block ends; a killed process loses it after
     `ttl_seconds`.

@@ -29,9 +29,8 @@ APPROVAL_VALIDITY = dt.timedelta(hours=24)
 class Approval(Record):
     """A question and, once `approved_at` is set, its answer.
 
-    `bounds` are the numbers shown, by the option they limit; `options` are the requested options. Requester and
-        approver are
-    Airflow user names; `approver_id` is the approver's user id.
+    The counts that the question showed are `bounds`, keyed by the option that limits them. The requested options are
+    `options`. Requester and approver are Airflow user names; `approver_id` is the approver's user id.
     """
 
     kind: ClassVar[RecordKind] = _KIND
@@ -52,7 +51,7 @@ class Approval(Record):
 
     @property
     def is_self_approved(self) -> bool:
-        """Whether the requester approved the operation, or the requester is unknown."""
+        """Whether the requester approved the operation. True also if the requester is unknown."""
         return not self.requested_by or self.requested_by in (self.approved_by, self.approver_id)
 
 

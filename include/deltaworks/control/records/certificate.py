@@ -68,11 +68,10 @@ class CertifiedScan(RecordPart):
 
 
 class CertifiedLanding(RecordPart):
-    """Landed objects: scanned, rewritten or deleted.
+    """Counts of landed objects that were scanned, rewritten or deleted for a request.
 
-    `events` of the person were replaced by tombstones. `unreadable_events` could not be attributed to a person; they
-        expire by
-    `landing_clean_after`.
+    Each event of the person was replaced by a tombstone (`events`). Events that could not be attributed to a person
+    (`unreadable_events`) expire by `landing_clean_after`.
     """
 
     objects: int

@@ -97,7 +97,7 @@ def describe_ledger_gap(
 ) -> str:
     """Describes completed batches that the ledger lacks; empty if there are none.
 
-    A batch is prepared only after the previous one is complete, and Spark commits it only after we do.
+    A batch is prepared only after the ledger contains the previous one, and Spark's checkpoint commits it last.
     """
     if last_completed is None:
         prepared = home.prepared.numbers(generation)

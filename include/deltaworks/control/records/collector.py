@@ -22,7 +22,10 @@ _KIND = RecordKind(
 
 
 class SourceStatus(RecordPart):
-    """Delivery totals of one source. `problem` is the reason why its sink accepts nothing, since `problem_since`."""
+    """Delivery totals of one source.
+
+    If its sink accepts nothing, `problem` is the reason and `problem_since` the start.
+    """
 
     delivered: int = 0
     objects: int = 0
@@ -58,10 +61,10 @@ class CollectorHeartbeat(Record):
 
 
 class HourCounts(Record):
-    """The events that a process accepted within an hour: numbers from `first_seq` to before `next_seq`, counted by
-    source and response.
+    """The events that a process accepted within an hour, by source and response.
 
-    `is_complete`: the hour has ended, and the counts do not change any more.
+    Their sequence numbers are `first_seq` to `next_seq` - 1. With `is_complete` the hour has ended, and the counts no
+    longer change.
     """
 
     kind: ClassVar[RecordKind] = _KIND
@@ -90,9 +93,8 @@ class MissingRange(RecordPart):
 class LostEvents(Record):
     """Result of the last check for lost events.
 
-    `checked_up_to`: per process, the number up to which all events were checked. Below it only `missing` is checked
-        again: rows
-    deleted later, such as those of an erased person, are not lost.
+    All events of a process up to `checked_up_to` were checked. Of these, only `missing` ones are checked again, because
+    rows that were deleted later, such as those of an erased person, are not lost.
     """
 
     kind: ClassVar[RecordKind] = _KIND
@@ -103,17 +105,17 @@ class LostEvents(Record):
 
 
 def heartbeat_key(collector: str, process: str) -> str:
-    """The key of a process's heartbeat."""
+    """Returns the key of a process's heartbeat."""
     return collector_control(collector, f"{process}/heartbeat.json")
 
 
 def counts_key(collector: str, process: str, hour: str) -> str:
-    """The key of a process's counts for an hour such as `2026-11-23T14`."""
+    """Returns the key of a process's counts for an hour such as `2026-11-23T14`."""
     return collector_control(collector, f"{process}/counts/{hour}.json")
 
 
 def lost_events_key(collector: str) -> str:
-    """The key of the last check for lost events."""
+    """Returns the key of the last check for lost events."""
     return collector_control(collector, "losses.json")
 
 

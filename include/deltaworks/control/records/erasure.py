@@ -1,7 +1,7 @@
 """Erasure requests: append-only records, one object per state.
 
-A state is written after its work is done. So all earlier work is complete, and after a crash the work of the next state
-is repeated. Records contain no identifiers: the tokens of a request are in the vault, and a record has their digest.
+Each state is recorded after its work is complete. After a crash only the work of the next state is repeated. Records
+contain no identifiers: the tokens of a request are in the vault, and a record has their digest.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class ErasureStep(Record):
     """One state that a request has reached.
 
     Args:
-        received_at: only in the first step: when the person asked; deadlines count from it.
+        received_at: only in the first step: time of the person's request, from which deadlines count.
         subjects_digest: only in the first step: SHA-256 of the person's token.
         detail: result of the work, as plain JSON; never contains tokens or values.
     """
@@ -96,12 +96,12 @@ class ErasureRequest:
 
     @property
     def is_open(self) -> bool:
-        """Whether work remains."""
+        """Whether the request is neither complete nor refused."""
         return self.state not in END_STATES
 
     @property
     def received_at(self) -> datetime:
-        """When the person asked."""
+        """Time of the person's request."""
         return _instant(self.steps[0].received_at)
 
     @property
@@ -124,7 +124,7 @@ class ErasureRequest:
         return next((step for step in self.steps if step.state == state), None)
 
     def reached_at(self, state: ErasureState) -> datetime:
-        """Returns when a state was reached.
+        """Returns the time at which a state was reached.
 
         Raises:
             ContractError: ERASURE_UNREADABLE if it has not been reached.
@@ -268,8 +268,10 @@ class Erasures:
         return self.record_state(request, "refused", by=by, detail={"reason": reason})
 
     def _is_suppressed(self, request_id: str) -> bool:
-        """Whether readers already drop the person's events: they do before the request reaches the state
-        `suppressed`."""
+        """Whether readers already drop the person's events.
+
+        They do so from the suppression record on, which is written before the state `suppressed`.
+        """
         keys = self._objects.list(paths.suppression_folder(self._namespace))
         stored = ((key, self._objects.get(key)) for key in keys)
         records = (SuppressionRecord.decode(one.data, key=key) for key, one in stored if one is not None)

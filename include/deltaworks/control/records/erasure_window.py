@@ -42,7 +42,7 @@ class PurgedTable(Record):
     Args:
         version: the purge's commit; None if there was nothing to do.
         removed_files: paths below the table that VACUUM must delete.
-        bytes_written: size of the rewritten rows of others.
+        bytes_written: size of the files that the purge wrote, with the remaining rows of rewritten files.
         collector_numbers: collector sequence numbers of the erased events, packed.
     """
 
@@ -122,8 +122,8 @@ class ErasureWindows:
         return self._tables.get_or_create(key, purged)
 
     def collector_numbers_since(self, at: datetime) -> Iterator[dict[str, str]]:
-        """Yields the packed collector numbers of rows purged by windows that began, or were open, at or after the given
-        time.
+        """Yields the packed collector numbers of rows purged by windows that were open at the given time or began
+        later.
         """
         for number in range(self.newest(), 0, -1):
             window = self.read(number)

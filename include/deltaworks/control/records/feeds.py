@@ -49,10 +49,10 @@ class Position(RecordPart):
 
 
 class Delivery(RecordPart):
-    """The changes between two positions. `sent_changes` counts changes that were sent or became dead letters, in key
-    order.
+    """The changes between two positions.
 
-    `replay_of` is the number of the delivery that it repeats, whose ids it reuses.
+    Changes that were sent or became dead letters are counted in key order by `sent_changes`. A replay has the number of
+    the repeated delivery in `replay_of` and reuses its message ids.
     """
 
     number: int
@@ -65,7 +65,10 @@ class Delivery(RecordPart):
 
 
 class FeedRecord(Record):
-    """The state of a feed. `incarnation` is part of message ids, so that a restarted feed reuses none."""
+    """The state of a feed.
+
+    Message ids contain `incarnation`, so that a restarted feed reuses none.
+    """
 
     kind: ClassVar[RecordKind] = _UNREADABLE
 
@@ -104,7 +107,7 @@ class ReplayRequest(Record):
 
 
 class DeadLetters(Record):
-    """Changes that the sink rejects permanently, each with message and `reason`."""
+    """Changes that the sink permanently rejects, each with its message and the `reason`."""
 
     kind: ClassVar[RecordKind] = _UNREADABLE
 
@@ -113,7 +116,7 @@ class DeadLetters(Record):
 
 
 class FeedRecords:
-    """The records of one feed. Only its process writes them; others read, and request replays."""
+    """The records of one feed. Only the feed's process writes them; other processes read them and request replays."""
 
     def __init__(self, objects: ObjectStore, pipeline: str, feed: str) -> None:
         self._objects = objects
@@ -134,7 +137,7 @@ class FeedRecords:
         return None if stored is None else FeedRecord.decode(stored.data, key=self._key("position.json"))
 
     def write(self, record: FeedRecord) -> FeedRecord:
-        """Replaces the record last read.
+        """Replaces the state that `read` returned last.
 
         Raises:
             FencedError: FEED_TAKEN_OVER, another process has written since.
@@ -182,7 +185,7 @@ class FeedRecords:
         self._objects.delete(self._key("replay.json"))
 
     def store_dead_letters(self, number: int, offset: int, letters: list[dict[str, Any]]) -> None:
-        """Stores the dead letters of one part of a delivery. Idempotent: a repeated part replaces its own."""
+        """Stores the dead letters of one part of a delivery. Idempotent: repeating a part replaces its dead letters."""
         key = self._key(f"dead/{number:012d}-{offset:012d}.json")
         self._objects.put(key, DeadLetters(number=number, letters=tuple(letters)).encode())
 

@@ -1,8 +1,8 @@
-"""Maps Spark's checkpoints and batch numbers of an ingest query to ours.
+"""Maps the batch numbers of Spark's checkpoints to the batch ids of a pipeline.
 
-Spark numbers batches from 0 in every new checkpoint, but transaction ids must increase. So each checkpoint is recorded
-with its first batch id and the source offset it starts at. A lost checkpoint is replaced by a new one that continues
-after the last batch of the ledger. `generation` increases only when a pipeline starts over.
+Spark numbers batches from 0 in every new checkpoint, but Delta transaction ids must increase. So each checkpoint is
+recorded with its first batch id and the source offset it starts at. A lost checkpoint is replaced by a new one that
+continues after the last batch of the ledger. The `generation` increases only when a pipeline starts over.
 """
 
 from __future__ import annotations
@@ -20,9 +20,10 @@ from deltaworks.errors import ConcurrencyError, ContractError, TransientError
 
 
 class CheckpointRecord(RecordPart):
-    """One checkpoint: our batch id is `first_batch` plus Spark's; `start` is the source offset it starts after.
+    """One Spark checkpoint and the batch ids it is used for.
 
-    A `retired` checkpoint is not used again: the next start creates another one from the ledger.
+    The pipeline's batch id is `first_batch` plus Spark's batch number. Input after the source offset `start` is read. A
+    `retired` checkpoint is not used again: the next start creates another one from the ledger.
     """
 
     model_config = ConfigDict(extra="ignore")
@@ -53,12 +54,12 @@ class Generations(UnversionedRecord):
 
     @classmethod
     def first(cls) -> Generations:
-        """The initial value of a new pipeline."""
+        """Returns the record of a new pipeline."""
         return cls(generation=1, checkpoints=(CheckpointRecord(ordinal=1, first_batch=0, start=None),))
 
     @classmethod
     def from_start_over(cls, start_over: StartOver) -> Generations:
-        """The initial value of a generation that a start-over begins."""
+        """Returns the record of a generation that a start-over begins."""
         checkpoint = CheckpointRecord(ordinal=1, first_batch=start_over.first_batch, start=start_over.start)
         return cls(generation=start_over.generation, checkpoints=(checkpoint,))
 
@@ -88,7 +89,7 @@ class GenerationStore:
         return self.effective().generation
 
     def begin_generation(self, start_over: StartOver) -> None:
-        """Makes the next start use the new generation. Idempotent. Requires the pipeline's lease.
+        """Records a new generation, which the next start of the stream uses. Idempotent. Requires the pipeline's lease.
 
         Raises:
             ConcurrencyError: GENERATION_CONTENDED.
@@ -198,8 +199,10 @@ class GenerationStore:
     def _next_checkpoint(
         self, previous: CheckpointRecord, last_completed: int | None, end_offset: dict[str, Any] | None
     ) -> CheckpointRecord:
-        """Returns the next checkpoint: after the ledger's last batch, or at the start of one that completed no
-        batch."""
+        """Returns a new checkpoint that continues after the ledger's last batch.
+
+        If the current checkpoint completed no batch, the new one starts at the same offset.
+        """
         if last_completed is None or last_completed < previous.first_batch:
             return CheckpointRecord(
                 ordinal=previous.ordinal + 1, first_batch=previous.first_batch, start=previous.start
@@ -214,7 +217,7 @@ class GenerationStore:
         return CheckpointRecord(ordinal=previous.ordinal + 1, first_batch=last_completed + 1, start=end_offset)
 
     def _is_lost(self, recorded: Generations, last_completed: int | None) -> bool:
-        """Whether the ledger has batches of the checkpoint but its folder has no metadata."""
+        """Whether a checkpoint's folder has no metadata although the ledger has batches of it."""
         if last_completed is None or last_completed < recorded.current.first_batch:
             return False
         folder = paths.checkpoint(self._pipeline, recorded.generation, recorded.current.ordinal)

@@ -1,12 +1,12 @@
 """Held tables: tables whose commits wait while batches complete without them.
 
-A held table's part of a batch stays in the prepared batch, and the ledger marks the step as `held`. There are four
+The files of a held table stay in the prepared batch, and the ledger marks the table's step as `held`. There are four
 reasons: the table was *suspended* because its commits failed, another job has its *write turn*, it is *reprocessed* in
 place, or it *announces* a table that is held. One object per held table records this. Only the stream that owns the
-pipeline's lease writes these objects and commits the held parts; other processes read them or write a request.
+pipeline's lease writes these objects and commits the held files; other processes read them or write a request.
 
-The ledger decides which parts must still be committed. A lost record is recreated from it, and a record of a former
-owner holds nothing back, so neither can lose or duplicate rows.
+The ledger decides which steps must still be committed. A lost record is recreated from the ledger, and a former owner's
+record has no effect, so neither can lose or duplicate rows.
 """
 
 from __future__ import annotations
@@ -104,9 +104,9 @@ def _decode(table: str, data: bytes, key: str) -> HeldTable:
 
 
 class HeldTables:
-    """The owner's view of held tables: in memory, then written to the objects. Single-threaded.
+    """The held tables as the owner of the lease sees them: in memory, and then in the objects. Single-threaded.
 
-    Memory is authoritative while the owner lives, so an object removed by a former owner releases nothing.
+    While the owner lives only its memory counts: if a former owner removes an object, the table stays held.
     """
 
     def __init__(self, objects: ObjectStore, pipeline: str) -> None:

@@ -53,9 +53,10 @@ class Gain(RecordPart):
 
 
 class FoldReport(RecordPart):
-    """One fold. Spans are ISO 8601 in UTC, half-open; `scores` are by `model`, feature-group prefixes and baselines.
+    """Evaluation of one fold.
 
-    `group_gains` is the gain of each feature group over the previous ones.
+    Spans are ISO 8601 in UTC, half-open. The keys of `scores` are `model`, feature-group prefixes and baselines. The
+    gain of each feature group over the previous groups is in `group_gains`.
     """
 
     train_from: str
@@ -83,11 +84,11 @@ class PublishedModel(RecordPart):
 
 
 class ModelRun(Record):
-    """A training run. `until` is its point in time, from which its model is valid.
+    """A training run. The model is valid from `until` on, the training time; later data were ignored.
 
     Args:
         versions: versions of the Delta tables it read, by their names in `reads`.
-        declared: the model's spec, which a repetition trains with.
+        declared: the model's spec, with which the training can be repeated.
         label_sql: the label's query.
         code: digest of the training code.
     """
@@ -113,7 +114,7 @@ class ModelRun(Record):
 
     @property
     def label(self) -> str:
-        """The label in scored rows: `edge_failure/3`."""
+        """The name of the model and its run in scored rows, such as `edge_failure/3`."""
         return f"{self.name}/{self.number}"
 
 

@@ -28,9 +28,9 @@ APPLIED, SUPERSEDED = "applied", "superseded"
 
 
 class VersionRange(RecordPart):
-    """Table versions after `after` up to `up_to`; -1 means from the first version on.
+    """Table versions greater than `after`, up to and including `up_to`; with `after` = -1 from the first version on.
 
-    `table_id` distinguishes the table from one that replaces it.
+    The id `table_id` distinguishes the table from one that replaces it.
     """
 
     table: str
@@ -47,7 +47,7 @@ class VersionRange(RecordPart):
 class MutationBatch(Record):
     """A mutation batch. With `organisation` it covers only requests of that one, and does not limit later batches.
 
-    `everything`: earlier batches are not trusted, and every interval is compared with the rows.
+    With `everything` the results of earlier batches are not trusted, and every interval is compared with the rows.
     """
 
     kind: ClassVar[RecordKind] = _KIND
@@ -66,9 +66,9 @@ class MutationBatch(Record):
 
 
 class TableMutation(RecordPart):
-    """Result of a batch for one table. `pause_seconds` is how long the stream could not write it.
+    """Result of a batch for one table. For `pause_seconds` the stream could not write it.
 
-    `engine` did the merge: `spark`, `delta_rs`, or empty if nothing was merged.
+    The merge was done by `engine`: `spark`, `delta_rs`, or empty if nothing was merged.
     """
 
     table: str
@@ -83,9 +83,9 @@ class TableMutation(RecordPart):
 
 
 class MutationCompletion(Record):
-    """The result of a batch. `requests` counts its requests by operation; `seconds` are by phase.
+    """The result of a batch. Requests are counted by operation; `seconds` are by phase.
 
-    `invalid_values` counts update values that do not match the column's type; those rows keep their values.
+    Update values that do not match the column's type are counted as `invalid_values`; those rows keep their values.
     """
 
     kind: ClassVar[RecordKind] = _KIND

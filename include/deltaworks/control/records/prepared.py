@@ -27,9 +27,9 @@ class PreparedTable(RecordPart):
 
 
 class PreparedBatch(Record):
-    """A prepared batch. `offsets` are the source's, from Spark's offset log.
+    """A prepared batch: the files to commit, and the source offsets from Spark's offset log.
 
-    `suppression` is the number of the suppression list it was read with: it contains no events of the subjects on it.
+    The batch contains no events of the people on suppression list number `suppression`.
     """
 
     kind: ClassVar[RecordKind] = RecordKind(

@@ -17,16 +17,16 @@ from deltaworks.errors import FencedError
 
 #: planned → called → verified or rolled_back; the other states are final, too.
 RemediationState = Literal["planned", "called", "verified", "rolled_back", "failed", "refused", "dry_run"]
-#: In these states the weights were changed, or may have been.
+#: In these states the weights were changed or may have been changed.
 ACTED_STATES: tuple[RemediationState, ...] = ("planned", "called", "verified", "rolled_back", "failed")
 
 
 class RemediationRecord(Record):
     """A notification and the resulting action.
 
-    `before` and `after` are weights by target. `attempted_at` is written before the call, `rollback_attempted_at`
-        before the
-    call that reverts it: a process that finds either reads the weights and does not call again.
+    The weights by target are in `before` and `after`. The time `attempted_at` is written before the call, and
+    `rollback_attempted_at` before the call that reverts it. A process that finds one of these times reads the weights
+    and does not repeat the call.
     """
 
     kind: ClassVar[RecordKind] = RecordKind(

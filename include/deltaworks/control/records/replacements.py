@@ -1,9 +1,9 @@
 """Records of landed objects that were rewritten, under their keys, without the events of erased people.
 
-A rewritten object stands for the same file as the original: the relay drops its notification, a listing recognises it,
-and a reader of the file event finds it. So each rewrite is recorded, with its future ETag, before the object is
-written. Storage that assigns other ETags (KMS) reports them afterwards, in a second record. Until then the relay leaves
-notifications of these keys in the queue.
+A rewritten object counts as the same file as the original: the relay drops its notification, a listing does not report
+it as new, and readers of the original's file event read it. So each rewrite is recorded, with its future ETag, before
+the object is written. Storage that assigns other ETags (KMS) reports them afterwards, in a second record. Until then
+the relay leaves notifications of these keys in the queue.
 
 Records are numbered from 1 without gaps, so readers find new ones by reading the next number.
 """
@@ -127,7 +127,7 @@ class Replacements:
         return self
 
     def original(self, bucket: str, key: str, etag: str) -> ReplacedObject | None:
-        """Returns the object as it landed, given the ETag of a rewritten version; None for other objects."""
+        """Returns the original object, given the ETag of a rewritten version; None for other objects."""
         first: ReplacedObject | None = None
         visited = {etag}
         while (previous := self._originals.get((bucket, key, etag))) is not None and previous.etag not in visited:
@@ -154,7 +154,7 @@ class Replacements:
         )
 
     def unfinished(self, namespace: str) -> list[ReplacementPlan]:
-        """The incomplete plans of a namespace."""
+        """Returns the incomplete plans of a namespace."""
         return [plan for plan in self._open.values() if plan.namespace == namespace]
 
     def create_plan(self, objects: Sequence[ReplacedObject], *, namespace: str, by: str) -> ReplacementPlan:

@@ -31,12 +31,11 @@ LEASE_NAME: Final = "lease.json"
 
 
 class ReprocessPlan(Record):
-    """The input to re-read and the target of its rows. `ranges` are `seq` ranges, both ends included; `objects` counts
-    objects or, for a stream source, batches.
+    """The input to re-read and the target of its rows.
 
-    `all_tables`: all tables and quarantine are recreated. Otherwise only `tables` get rows, and quarantine loses the
-        rows that
-    were written to them.
+    Each of `ranges` is a `seq` range, both ends included; `objects` counts objects or, for a stream source, batches.
+    With `all_tables` all tables and quarantine are recreated. Otherwise only `tables` get rows, and quarantined rows
+    that were written to one of them are deleted.
     """
 
     kind: ClassVar[RecordKind] = _KIND
@@ -70,7 +69,7 @@ class StagedTable(RecordPart):
 
 
 class StagedFiles(Record):
-    """The result of re-reading.
+    """The staged files and the input that could not be used.
 
     Args:
         missing: object keys or record ranges that could not be read; their rows stay.

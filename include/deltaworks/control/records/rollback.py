@@ -1,9 +1,9 @@
 """Records of rollbacks: one table, the version it is restored to, and the batches and replays to re-commit.
 
-A restore does not revert transactions: the table's log still contains every later batch. So this record takes
-precedence. It is created before anything changes, and names the rows that return in the same commit, under a
-transaction of the rollback. Rollbacks of a pipeline have ordinals without gaps; the next one begins after the last is
-complete.
+A restore does not revert transactions: the table's log still contains every later batch, so the log cannot tell which
+rows are missing. The record does, and takes precedence. It is created before anything changes. The rows that return are
+part of the restore's commit, under a transaction of the rollback. Rollbacks of a pipeline have ordinals without gaps;
+the next one begins after the last is complete.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ RowSource = Literal["prepared", "source", "none"]
 
 
 class LostCommit(RecordPart):
-    """The rows that one batch or replay had added after the restored version."""
+    """Rows that one batch or replay added after the restored version."""
 
     kind: Literal["batch", "replay"]
     generation: int
@@ -38,10 +38,10 @@ class LostCommit(RecordPart):
 
 
 class Rollback(Record):
-    """A rollback. `from_version` still has the removed rows for time travel; `undone_changes` lists other reverted
-    changes.
+    """A rollback of one table.
 
-    `dropped_files` are files of the version that are missing from the storage. With `reapply_erasures` the rollback is
+    Removed rows are still in `from_version` for time travel; `undone_changes` lists other reverted changes. Files of
+    the restored version that are missing from the storage are `dropped_files`. With `reapply_erasures` the rollback is
     complete only after rows of erased people, which old files bring back, are deleted again.
     """
 

@@ -24,11 +24,10 @@ _KIND = RecordKind(
 
 
 class TableLoss(RecordPart):
-    """A table before the start-over: `version` still has its rows for time travel.
+    """One table before a start-over. Its rows stay readable by time travel to `version`.
 
-    `restore_to` is the version a rollback restores; None if the table is recreated empty. `rows`, `files` and `bytes`
-        count the
-    content of `version` that the restored version lacks.
+    A rollback restores the table to `restore_to`; with None the table is recreated empty. The content of `version` that
+    is lost is counted by `rows`, `files` and `bytes`.
     """
 
     table: str
@@ -102,7 +101,8 @@ class StartOvers:
         self._ends.create(key, StartOverCompletion(versions=dict(versions or {})))
 
     def rollback_versions(self, table: str) -> list[int]:
-        """Returns the versions at which pipeline rollbacks restored a table; its later rows are written again."""
+        """Returns the versions to which pipeline rollbacks restored a table. Rows of later versions are written
+        again."""
         generations = range(2, self.newest()[0] + 1)
         ends = (self._ends.read(paths.start_over_completion(self._pipeline, generation)) for generation in generations)
         return [end.versions[table] for end in ends if end is not None and end.versions and table in end.versions]

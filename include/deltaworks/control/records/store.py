@@ -20,11 +20,10 @@ _MAX_PROBLEMS = 3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordKind:
-    """Display name of a record, and the conditions of errors.
+    """Display name of a record class, and the conditions of its errors.
 
-    `unreadable_condition`: the record is damaged, has another format or other fields. `vanished_condition`: the record
-        was deleted
-    between its creation by another process and our read.
+    The record is damaged, has another format or other fields: `unreadable_condition`. The record was deleted between
+    its creation by another process and our read: `vanished_condition`.
     """
 
     noun: str
@@ -53,7 +52,7 @@ class RecordPart(BaseModel):
 
 
 class UnversionedRecord(RecordPart):
-    """A record without `format`. The class declares its kind."""
+    """A record without `format`. Its class declares its kind."""
 
     kind: ClassVar[RecordKind]
     indent: ClassVar[int | None] = None

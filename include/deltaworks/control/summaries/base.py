@@ -1,6 +1,6 @@
 """Shared parts of summaries: an unreadable summary counts as missing, and a failed write is only logged.
 
-Summaries are derived from tables, so the next writer makes up for a failed write.
+Summaries are derived from tables, so the next write restores what a failed one missed.
 """
 
 from __future__ import annotations
@@ -87,5 +87,5 @@ def log_failures(description: str) -> Iterator[None]:
     """Logs exceptions of the block instead of raising them."""
     try:
         yield
-    except Exception as error:  # derived data: the next writer makes up for it
+    except Exception as error:  # derived data: the next write restores it
         log.warning("%s was not written: %s", description, error)

@@ -1,7 +1,7 @@
 """Counts of open rows in a pipeline's quarantine, updated by the stream and recounted from the table.
 
-The stream adds each batch once: the summary names the last counted batch. A recount, by a replay, an expiry or a
-reprocess, replaces the summary and names the last counted batch, too. So no row is counted twice.
+The summary names the last counted batch, so the stream adds each batch once. A recount, by a replay, an expiry or a
+reprocess, replaces the summary and names the last counted batch, too.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from deltaworks.control.records.store import RecordKind
 from deltaworks.control.summaries.base import Summary, SummaryPart, read_summary, truncate, write_summary
 from deltaworks.control.summary_paths import quarantine_summary
 
-#: Distinct kinds that are listed; rows of rarer kinds are counted together.
+#: Maximum number of listed kinds; rows of rarer kinds are counted together.
 MAX_KINDS = 500
 WRITE_SECONDS = 60.0
-#: Maximum batches that wait for an update while the storage does not answer.
+#: Maximum number of batches kept in memory while the storage does not answer.
 _MAX_PENDING_BATCHES = 1_000
 _EVENT_LENGTH = 200
 
@@ -100,8 +100,10 @@ def _truncate_kinds(rows_by_key: Counter[tuple[str, str, str, str]]) -> tuple[tu
 
 
 class QuarantineCounter:
-    """Adds the quarantined rows of batches to the summary. Single-threaded; a failed write is made up by the
-    next one."""
+    """Adds the quarantined rows of batches to the summary. Single-threaded.
+
+    If a write fails, the next one includes its rows.
+    """
 
     def __init__(
         self,

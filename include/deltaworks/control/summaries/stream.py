@@ -34,9 +34,8 @@ _KIND = RecordKind(
 class BatchSummary(RecordPart):
     """One completed batch, at `at`. Seconds are by phase.
 
-    `arrival_ages` are sampled ages (seconds, at `at`) of its input, evenly by rank, youngest first; empty if the source
-        has no
-    arrival times.
+    The ages of its input at `at` are sampled evenly by rank as `arrival_ages` (seconds, youngest first); empty if the
+    source has no arrival times.
     """
 
     batch_id: int
@@ -88,7 +87,7 @@ class RecentBatches(Record):
 
 
 class HourSummary(RecordPart):
-    """Totals of the clock hour that began at `at`. `busy_seconds` is the duration of its batches."""
+    """Totals of the clock hour that began at `at`; `busy_seconds` is the total duration of its batches."""
 
     at: str
     batches: int = 0
@@ -202,7 +201,7 @@ def read_hours(objects: ObjectStore, pipeline: str) -> StreamHours | None:
 
 
 class StreamSummaryWriter:
-    """Updates both objects of one stream. Single-threaded; a failed write is made up by the next one."""
+    """Updates both objects of one stream. Single-threaded; if a write fails, the next one includes its data."""
 
     def __init__(self, objects: ObjectStore, pipeline: str) -> None:
         self._objects = objects
@@ -226,7 +225,7 @@ class StreamSummaryWriter:
         )
 
     def write(self, now: datetime, *, last: bool = False) -> None:
-        """Writes the batches added since the last write; the hours once a minute, or if `last` is set.
+        """Writes the batches added since the last write. Hours are written once a minute, or if `last` is set.
 
         Raises:
             DeltaworksError: the storage rejects the write; the next call repeats it.

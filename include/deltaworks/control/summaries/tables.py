@@ -33,14 +33,14 @@ class MaintenancePlan(SummaryPart):
 
 
 class HoldSummary(SummaryPart):
-    """A reader that keeps files from being deleted; `since` is empty if the log no longer contains the version."""
+    """A reader that prevents files from being deleted; `since` is empty if the log no longer contains its version."""
 
     by: str
     since: str = ""
 
 
 class HealthPoint(SummaryPart):
-    """Score and size of a table at one night; `date` is the ISO date in UTC."""
+    """Score and size of a table in one nightly snapshot; `date` is the ISO date in UTC."""
 
     date: str
     score: int | None = None
@@ -85,9 +85,9 @@ class TableSummary(SummaryPart):
 
 
 class TablesSummary(Summary):
-    """The tables of a pipeline, internal ones included. `omitted` counts those left out.
+    """The tables of a pipeline, internal ones included; `omitted` counts tables beyond the maximum.
 
-    `size_bounds` are the upper bounds in bytes of the `size_histogram` bins; the last bin is unbounded.
+    The bins of `size_histogram` have the upper bounds `size_bounds` in bytes; the last bin is unbounded.
     """
 
     kind: ClassVar[RecordKind] = RecordKind(
@@ -108,7 +108,9 @@ class TablesSummary(Summary):
 def add_night(
     tables: Iterable[TableSummary], history: Mapping[str, Iterable[HealthPoint]], *, date: str
 ) -> tuple[TableSummary, ...]:
-    """Adds tonight to the history of each table, at most MAX_NIGHTS; a second snapshot of a date replaces the first."""
+    """Adds a night's snapshot to the history of each table, at most MAX_NIGHTS; a second one of a date replaces the
+    first.
+    """
     return tuple(_add_night(table, history.get(table.name, ()), date) for table in tables)
 
 
