@@ -41,7 +41,9 @@ def partitioning(
     repeats: Annotated[int, typer.Option(help="Counted rounds, after one that warms up.")] = 3,
     seed: Annotated[int, typer.Option(help="The same seed gives the same rows and requests.")] = 1,
     file_mib: Annotated[int, typer.Option(help="How large OPTIMIZE makes files, in MiB.")] = 2,
-    deletion_vectors: Annotated[bool, typer.Option(help="A third side: the new layout, merge on read.")] = False,
+    deletion_vectors: Annotated[
+        bool, typer.Option(help="Adds a third layout: the new one with deletion vectors (merge on read).")
+    ] = False,
     folder: Annotated[
         Path | None, typer.Option(help="Work below this folder; by default below the checkout's .deltaworks.")
     ] = None,
@@ -107,7 +109,7 @@ def _print(result: PartitioningResult) -> None:
         "old: appended by batches, one file for each organisation and date a batch has, never optimised. new: the same "
         "batches, one file for each organisation, OPTIMIZE after every "
         f"{result.workload.batches_per_round} batches; its time is part of insert. Medians of "
-        f"{len(result.results[0].seconds['read'])} rounds; all sides held the same {result.rows:,} rows."
+        f"{len(result.results[0].seconds['read'])} rounds; all tables have the same {result.rows:,} rows."
     )
 
 
@@ -115,22 +117,26 @@ def _files(result: PartitioningResult) -> Listing:
     from sandbox.experiments.file_sizes import PERCENTILES
 
     points = (f"p{point}" for point in PERCENTILES)
-    listing = Listing(("layout", "organisations", "files", "size", *points), title="Files in the end")
-    for side in result.results:
-        kinds: dict[str, FileSizes] = {"all": side.files.all, "huge": side.files.huge, "others": side.files.others}
+    listing = Listing(("layout", "organisations", "files", "size", *points), title="Files at the end")
+    for layout in result.results:
+        kinds: dict[str, FileSizes] = {
+            "all": layout.files.all,
+            "huge": layout.files.huge,
+            "others": layout.files.others,
+        }
         for kind, sizes in kinds.items():
             points = (format_bytes(sizes.percentiles[point]) for point in PERCENTILES)
             who = f"{kind} ({sizes.orgs})"
-            listing.add(side.scheme.name, who, f"{sizes.files:,}", format_bytes(sizes.bytes), *points)
+            listing.add(layout.scheme.name, who, f"{sizes.files:,}", format_bytes(sizes.bytes), *points)
     return listing
 
 
 def _times(result: PartitioningResult) -> Listing:
-    sides = (side.scheme.name for side in result.results)
-    listing = Listing(("seconds per round", *sides), title="What a round took")
-    for name in sorted({name for side in result.results for name in side.parts}):
-        listing.add(name, *(f"{side.parts.get(name, 0.0):.2f}" for side in result.results))
-    listing.add("load, once", *(f"{side.load_seconds:.1f}" for side in result.results))
+    names = (layout.scheme.name for layout in result.results)
+    listing = Listing(("seconds per round", *names), title="Seconds per round")
+    for name in sorted({name for layout in result.results for name in layout.parts}):
+        listing.add(name, *(f"{layout.parts.get(name, 0.0):.2f}" for layout in result.results))
+    listing.add("load, once", *(f"{layout.load_seconds:.1f}" for layout in result.results))
     return listing
 
 
@@ -138,15 +144,15 @@ def _verdict(result: PartitioningResult) -> Listing:
     from sandbox.experiments.partitioning import PUBLISHED
 
     old, *new = result.results
-    headings = (f"{side.scheme.name} / old" for side in new)
-    sides = (side.scheme.name for side in result.results)
-    headers = ("operation", *sides, *headings, "published, at most", "verdict")
+    headings = (f"{layout.scheme.name} / old" for layout in new)
+    names = (layout.scheme.name for layout in result.results)
+    headers = ("operation", *names, *headings, "published, at most", "verdict")
     listing = Listing(headers, title="New layout against old")
     for operation, published in PUBLISHED.items():
-        ratios = [result.ratio(operation, side.scheme) for side in new]
+        ratios = [result.ratio(operation, layout.scheme) for layout in new]
         listing.add(
             operation,
-            *(f"{side.median(operation):.2f} s" for side in (old, *new)),
+            *(f"{layout.median(operation):.2f} s" for layout in (old, *new)),
             *(f"{ratio:.3f}" for ratio in ratios),
             f"{published:.3f}",
             "reached" if ratios[0] <= published else "missed",

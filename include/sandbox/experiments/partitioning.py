@@ -58,7 +58,7 @@ class PartitioningResult:
 
     def result_of(self, scheme: Scheme) -> SchemeResult:
         """Returns the result of one layout."""
-        return next(side for side in self.results if side.scheme.name == scheme.name)
+        return next(result for result in self.results if result.scheme.name == scheme.name)
 
     def ratio(self, operation: str, scheme: Scheme = BY_ORG) -> float:
         """Returns the median time of `scheme` divided by that of the layout partitioned by date."""
@@ -75,12 +75,12 @@ class _MeasuredTable:
 
     def result(self, workload: Workload, counted: Sequence[Mapping[str, float]]) -> SchemeResult:
         """Returns the results of the counted rounds."""
-        names = sorted({name for taken in counted for name in taken} - set(PUBLISHED))
+        names = sorted({name for seconds in counted for name in seconds} - set(PUBLISHED))
         return SchemeResult(
             scheme=self.table.scheme,
             load_seconds=self.load_seconds,
-            seconds={name: tuple(taken[name] for taken in counted) for name in PUBLISHED},
-            parts={name: statistics.median(taken[name] for taken in counted) for name in names},
+            seconds={name: tuple(seconds[name] for seconds in counted) for name in PUBLISHED},
+            parts={name: statistics.median(seconds[name] for seconds in counted) for name in names},
             files=org_files(self.table.sizes_by_org(), workload),
         )
 
@@ -117,40 +117,40 @@ def run_partitioning(
         ContractError: EXPERIMENT_RESULTS_DIFFER, EXPERIMENT_FOLDER_TAKEN.
     """
     schemes = [BY_DATE, BY_ORG, *([BY_ORG_VECTORS] if deletion_vectors else [])]
-    sides = [
+    tables = [
         _MeasuredTable(SchemeTable(spark, storage, f"{prefix}/{scheme.name}", scheme, max_file_bytes=max_file_bytes))
         for scheme in schemes
     ]
     with scratch_folder(storage, prefix, keep=keep):
-        _load(spark, sides, workload, progress)
+        _load(spark, tables, workload, progress)
         for ordinal in range(0 if warm_up else 1, repeats + 1):
-            _round(spark, sides, workload, ordinal, named=reads, progress=progress)
-        rows = _require_equal("rows in the end", {side.table.scheme.name: side.table.fingerprint() for side in sides})[
-            0
-        ]
-        results = tuple(side.result(workload, side.rounds[-repeats:]) for side in sides)
+            _round(spark, tables, workload, ordinal, named=reads, progress=progress)
+        rows = _require_equal(
+            "rows at the end", {measured.table.scheme.name: measured.table.fingerprint() for measured in tables}
+        )[0]
+        results = tuple(measured.result(workload, measured.rounds[-repeats:]) for measured in tables)
         return PartitioningResult(workload=workload, results=results, rows=rows)
 
 
-def _load(spark: SparkSession, sides: Sequence[_MeasuredTable], workload: Workload, progress: Progress) -> None:
+def _load(spark: SparkSession, tables: Sequence[_MeasuredTable], workload: Workload, progress: Progress) -> None:
     """Loads the tables before the first round, with an OPTIMIZE after every `batches_per_round` batches."""
     for batch in range(workload.load_batches):
-        for side in sides if batch % 2 else reversed(sides):
+        for measured in tables if batch % 2 else reversed(tables):
             started = time.perf_counter()
-            side.table.append(batch_rows(spark, workload, batch))
+            measured.table.append(batch_rows(spark, workload, batch))
             if (batch + 1) % workload.batches_per_round == 0:
-                side.table.optimize()
-            side.load_seconds += time.perf_counter() - started
-    for side in sides:
+                measured.table.optimize()
+            measured.load_seconds += time.perf_counter() - started
+    for measured in tables:
         started = time.perf_counter()
-        side.table.optimize()
-        side.load_seconds += time.perf_counter() - started
-        progress(f"{side.table.scheme.name}: loaded in {side.load_seconds:.1f} s")
+        measured.table.optimize()
+        measured.load_seconds += time.perf_counter() - started
+        progress(f"{measured.table.scheme.name}: loaded in {measured.load_seconds:.1f} s")
 
 
 def _round(
     spark: SparkSession,
-    sides: Sequence[_MeasuredTable],
+    tables: Sequence[_MeasuredTable],
     workload: Workload,
     ordinal: int,
     *,
@@ -165,12 +165,14 @@ def _round(
     for frame in (*batches, requests):
         frame.count()
     answers: dict[str, list[Any]] = {}
-    for side in sides if ordinal % 2 else list(reversed(sides)):
-        taken, answers[side.table.scheme.name] = _run_table_round(side.table, batches, requests, reads, ordinal)
-        side.rounds.append(taken)
-        durations = ", ".join(f"{name} {taken[name]:.2f} s" for name in PUBLISHED)
+    for measured in tables if ordinal % 2 else list(reversed(tables)):
+        seconds, answers[measured.table.scheme.name] = _run_table_round(
+            measured.table, batches, requests, reads, ordinal
+        )
+        measured.rounds.append(seconds)
+        durations = ", ".join(f"{name} {seconds[name]:.2f} s" for name in PUBLISHED)
         kind = f"round {ordinal}" if ordinal else "warm-up"
-        progress(f"{side.table.scheme.name}: {durations} ({kind})")
+        progress(f"{measured.table.scheme.name}: {durations} ({kind})")
     for frame in (*batches, requests):
         frame.unpersist()
     _require_equal(f"answers of round {ordinal}", answers)
@@ -183,17 +185,17 @@ def _run_table_round(
 
     `planning` is the planning time of all queries, which their seconds include.
     """
-    taken: dict[str, float] = {}
+    seconds: dict[str, float] = {}
 
     def timed(name: str, work: Callable[[], Any]) -> Any:
         started = time.perf_counter()
         result = work()
-        taken[name] = taken.get(name, 0.0) + time.perf_counter() - started
+        seconds[name] = seconds.get(name, 0.0) + time.perf_counter() - started
         return result
 
     def ask() -> list[Any]:
         answers = [timed(f"read_{read.name}", partial(table.read, read.where, read.select)) for read in reads]
-        taken["planning"] = taken.get("planning", 0.0) + sum(answer.planning_seconds for answer in answers)
+        seconds["planning"] = seconds.get("planning", 0.0) + sum(answer.planning_seconds for answer in answers)
         return [answer.rows for answer in answers]
 
     for batch in batches:
@@ -203,9 +205,9 @@ def _run_table_round(
     timed("optimize", table.optimize)
     again = ask()
     _require_equal("answers before and after OPTIMIZE", {"before": answers, "after": again})
-    taken["read"] = sum(seconds for name, seconds in taken.items() if name.startswith("read_"))
-    taken["insert"] = taken["append"] + taken["optimize"]
-    return taken, answers
+    seconds["read"] = sum(value for name, value in seconds.items() if name.startswith("read_"))
+    seconds["insert"] = seconds["append"] + seconds["optimize"]
+    return seconds, answers
 
 
 def _require_equal(what: str, values: Mapping[str, Value]) -> Value:

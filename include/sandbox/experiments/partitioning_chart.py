@@ -25,9 +25,10 @@ def write_chart(result: PartitioningResult, path: Path) -> Path:
 
 
 def _times(result: PartitioningResult) -> go.Figure:
-    names = sorted({name for side in result.results for name in side.parts})
+    names = sorted({name for layout in result.results for name in layout.parts})
     bars = [
-        go.Bar(name=side.scheme.name, x=names, y=[side.parts.get(name, 0) for name in names]) for side in result.results
+        go.Bar(name=layout.scheme.name, x=names, y=[layout.parts.get(name, 0) for name in names])
+        for layout in result.results
     ]
     return go.Figure(bars).update_layout(title="Seconds per round", barmode="group", yaxis_title="seconds")
 
@@ -36,9 +37,11 @@ def _ratios(result: PartitioningResult) -> go.Figure:
     operations = list(PUBLISHED)
     bars = [
         go.Bar(
-            name=f"{side.scheme.name} / old", x=operations, y=[result.ratio(name, side.scheme) for name in operations]
+            name=f"{layout.scheme.name} / old",
+            x=operations,
+            y=[result.ratio(name, layout.scheme) for name in operations],
         )
-        for side in result.results[1:]
+        for layout in result.results[1:]
     ]
     bars.append(go.Bar(name="published, at most", x=operations, y=list(PUBLISHED.values())))
     figure = go.Figure(bars).add_hline(y=1, line_dash="dot")
@@ -47,8 +50,8 @@ def _ratios(result: PartitioningResult) -> go.Figure:
 
 def _files(result: PartitioningResult) -> go.Figure:
     lines = [
-        go.Scatter(name=side.scheme.name, y=[files for _, files, _ in side.files.by_org], mode="lines")
-        for side in result.results
+        go.Scatter(name=layout.scheme.name, y=[files for _, files, _ in layout.files.by_org], mode="lines")
+        for layout in result.results
     ]
     figure = go.Figure(lines).update_yaxes(type="log")
     return figure.update_layout(
@@ -58,8 +61,10 @@ def _files(result: PartitioningResult) -> go.Figure:
 
 def _sizes(result: PartitioningResult) -> go.Figure:
     lines = [
-        go.Scatter(name=side.scheme.name, y=[size / files / 1024 for _, files, size in side.files.by_org], mode="lines")
-        for side in result.results
+        go.Scatter(
+            name=layout.scheme.name, y=[size / files / 1024 for _, files, size in layout.files.by_org], mode="lines"
+        )
+        for layout in result.results
     ]
     figure = go.Figure(lines).update_yaxes(type="log")
     return figure.update_layout(

@@ -44,10 +44,10 @@ class MotoKinesis:
     Attributes:
         creating_seconds: how long a registered consumer has status CREATING.
         subscription_seconds: duration of a subscription.
-        retake_seconds: how long another subscription of the same consumer is rejected.
+        takeover_seconds: how long another subscription of the same consumer is rejected.
         heartbeat_seconds: how often an idle subscription sends an event without records.
         immediate_first_event: whether an idle subscription sends its first event immediately.
-        subscriptions_to_cut: number of subscriptions to abort during their next event.
+        subscriptions_to_abort: number of subscriptions to abort during their next event.
     """
 
     current: ClassVar[MotoKinesis]

@@ -37,7 +37,7 @@ def wait_while_progressing(
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
 ) -> Stall | None:
-    """Waits until `done` returns True. Returns the stall if the marker stays unchanged for `patience_seconds`.
+    """Waits until `done` returns True. Returns the stall if the marker stays unchanged for `stall_seconds`.
 
     Args:
         progress_marker: returns a value that changes with progress: counts, states, CPU time (`busy_steps`).

@@ -23,7 +23,7 @@ def client() -> Iterator[Any]:
 
 @pytest.fixture(autouse=True)
 def switches() -> Iterator[MotoKinesis]:
-    with switched(heartbeat_seconds=0.1, retake_seconds=0.0) as found:
+    with switched(heartbeat_seconds=0.1, takeover_seconds=0.0) as found:
         yield found
 
 

@@ -31,7 +31,7 @@ FAN_OUT = {"consumerMode": "fan_out", "consumerName": "games"}
 @pytest.fixture(autouse=True)
 def switches(monkeypatch: pytest.MonkeyPatch) -> Iterator[MotoKinesis]:
     monkeypatch.setenv("KEY", "testing")
-    with switched(retake_seconds=0.3, heartbeat_seconds=0.2) as found:
+    with switched(takeover_seconds=0.3, heartbeat_seconds=0.2) as found:
         yield found
 
 
