@@ -1,8 +1,8 @@
 """Deletes or archives landed objects a declared number of days after every pipeline that reads them has landed them.
 
-An object stays while one of its pipelines has not completed the batch that holds it, while a quarantined row needs the
-object for a replay, and if no pipeline reads it. Removed objects can no longer be reprocessed, replayed, or read by a
-pipeline that starts over.
+Keeps objects that no pipeline reads, objects whose batch is not complete in every pipeline, and objects that a
+quarantined row needs for a replay. Removed objects can no longer be reprocessed, replayed, or read by a pipeline that
+starts over.
 """
 
 from __future__ import annotations
@@ -40,12 +40,14 @@ _COLUMNS = ("seq", "bucket", "key", "etag", "version_id", "size", "received_at")
 
 @dataclass(slots=True, kw_only=True)
 class CleanResult:
-    """Counts of one cleanup run; in a dry run, what it would remove.
+    """Object counts of one cleanup run (in a dry run: the expected counts).
 
-    `pending` objects wait for a pipeline, `within_retention` ones for their age, `in_quarantine` ones for a replay;
-    `without_reader` ones are read by no pipeline; `changed` keys hold other content by now. The next run continues
-        after
-    `through_seq`.
+    - `pending`: objects that a pipeline has not landed yet.
+    - `within_retention`: objects younger than the declared number of days.
+    - `in_quarantine`: objects that a quarantined row needs for a replay.
+    - `without_reader`: objects that no pipeline reads.
+    - `changed`: keys whose object was overwritten after its file event.
+    - `through_seq`: the last file event before the first skipped one; the next run continues after it.
     """
 
     relay: str
@@ -100,9 +102,10 @@ class _CleanRun:
         self._remove = remover.check if result.dry_run else remover.remove
         self._cutoff = utc_now() - timedelta(days=after_days)
         self._remaining_limit = limit
-        #: First `seq` that was skipped: the next run starts there.
+        #: The lowest `seq` that was skipped. The next run starts there.
         self._first_skipped_seq = sys.maxsize
-        # Read the pipelines' positions before their quarantine: a row replayed in between is then only kept longer.
+        # Read the pipelines' positions before their quarantine. An object whose rows are replayed in between is then
+        # only kept longer.
         self._readers = ObjectStatusReader(catalog, result.relay).readers()
         self._quarantine_seqs = {
             reader.pipeline: Quarantine(lake, reader.pipeline).required_objects() for reader in self._readers
@@ -117,9 +120,7 @@ class _CleanRun:
                     break
 
     def _remove_batch(self, candidates: list[dict[str, Any]], threads: ThreadPoolExecutor) -> None:
-        """Removes the candidates up to the limit. Only existing objects count, since the log may begin with removed
-        ones.
-        """
+        """Removes candidate objects up to the limit. Objects that are already absent do not count towards it."""
         at = 0
         while at < len(candidates) and self._remaining_limit:
             piece = candidates[at : at + min(self._remaining_limit, _CHECK_BATCH_SIZE)]

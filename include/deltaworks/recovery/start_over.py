@@ -1,10 +1,10 @@
 """Starts a pipeline over in a new generation: recreates its tables and reads its source from the beginning, or restores
 its tables to one batch and reads the source from there.
 
-For changes that landed rows cannot follow: another source, or another type or partitioning of a column. A record fixes
-the plan before anything changes; each step is guarded and repeatable, so the next run completes an interrupted one, and
-no other operation of the pipeline starts before that. Abandoned rows stay readable by time travel until VACUUM. Batch
-numbers continue, so a `_batch_id` is unique across generations.
+For declaration changes that cannot be applied to landed rows: another source, or another type or partitioning of a
+column. A record fixes the plan before anything changes. Each step is idempotent, so the next run completes an
+interrupted one; until then no other operation of the pipeline starts. Abandoned rows stay readable by time travel until
+VACUUM. Batch numbers continue, so a `_batch_id` is unique across generations.
 """
 
 from __future__ import annotations
@@ -52,11 +52,11 @@ OPERATION, ROLLBACK = "start_over", "restore"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StartOverResult:
-    """What was abandoned, or would be.
+    """The rows that were abandoned (in a dry run: would be), by table.
 
-    `resumed`: an interrupted start over was completed. `recreated` counts the tables recreated or restored by this
-        call.
-    `strategy` tells, in a dry run of a rollback, whether it is possible and what else is.
+    - `resumed`: whether an interrupted start over was completed.
+    - `recreated`: number of tables that this call recreated or restored.
+    - `strategy`: in the dry run of a rollback, whether it is possible, and the alternative.
     """
 
     pipeline: str
@@ -71,7 +71,7 @@ class StartOverResult:
 
     @property
     def rows(self) -> int:
-        """Rows of all tables."""
+        """Total number of rows of all tables."""
         return sum(table.rows for table in self.tables)
 
 
@@ -89,16 +89,14 @@ def start_over(
     """Recreates the bronze tables, quarantine and live tables of a pipeline for a new generation. Idempotent.
 
     The stream must be stopped; its next start reads the source from the beginning with the present pipeline.yaml. Gold
-    tables follow with their next build. Tables that are no longer declared stay unchanged.
+    tables are updated by their next build. Tables that are no longer declared stay unchanged.
 
     Args:
         max_rows: maximum number of rows to abandon; required unless in a dry run.
         reason: stored in the record.
         restore_point: restore bronze tables and quarantine to a batch instead of recreating them. Live tables restart
-            from
-            zero, names and intervals follow with the next mutation batch, which applies all requests, and replayed rows
-                can
-            be replayed again.
+            from zero. Names and intervals are rebuilt by the next mutation batch, which applies all requests. Replayed
+            rows can be replayed again.
         spark: returns a session, if a table or a prepared batch needs one.
         fault: test hook, called at `planned`, `recreated:<table>`, `replays`, `ledger`, `spec` and `begun`.
 
@@ -141,20 +139,20 @@ class _StartOverRun:
 
     @contextmanager
     def leases(self) -> Iterator[None]:
-        """Excludes the stream, replays and reprocesses."""
+        """Holds the leases that exclude the stream, replays and reprocesses."""
         with self._lease.held(wait_seconds=self._spec.stream.lease_ttl_seconds * 1.5):
             no_vacuum = table_files_locks(self._objects, self._pipeline, self._tables_to_restore(), work="The restore")
             with exclusive_reread(self._home, starting_over=True), no_vacuum:
                 yield
 
     def _tables_to_restore(self) -> list[str]:
-        """Returns the tables that need the files of an earlier version."""
+        """Returns the tables that are restored, not recreated; none for a start over from the beginning."""
         if (begun := self._unfinished()) is not None:
             return [loss.table for loss in begun.tables if loss.restore_to is not None]
         return [] if self._restore_point is None else [*(table.name for table in self._spec.tables), QUARANTINE_TABLE]
 
     def count(self) -> StartOverResult:
-        """Returns what `run` would do."""
+        """Returns the expected result of `run`."""
         begun = self._unfinished()
         if begun is not None:
             return _result(begun, resumed=True, dry_run=True)
@@ -179,7 +177,7 @@ class _StartOverRun:
         return _result(begun, resumed=resumed, dry_run=False, recreated=recreated)
 
     def _plan(self, max_rows: int | None, reason: str) -> StartOver:
-        """Plans the start over, unless it is rejected."""
+        """Plans the start over; rejects it if it loses rows, abandons too many, or a downstream stream runs."""
         plan = self._planner.plan_pipeline(self._restore_point, reason=reason)
         way = self._strategy(plan)
         if way is not None:
@@ -189,7 +187,7 @@ class _StartOverRun:
         return plan
 
     def _strategy(self, plan: StartOver) -> RollbackStrategy | None:
-        """Returns the strategy of a rollback; None for a start over."""
+        """Returns the strategy of a rollback; None for a start over from the beginning."""
         if plan.to_batch is None:
             return None
         ways = RollbackStrategies(self._catalog, self._spec, self._lake, self._home, self._spark)
@@ -201,13 +199,15 @@ class _StartOverRun:
         return None if ended else self._home.start_overs.read(generation)
 
     def _prepared_batch(self) -> PreparedBatch | None:
-        """Returns the batch that was prepared and not completed."""
+        """Returns the prepared batch that is not complete, if any."""
         generation = self._home.generations.current()
         last = read_last_completed(self._lake, self._pipeline, generation)
         return self._home.prepared.read(generation, 0 if last is None else last + 1)
 
     def _complete_prepared(self, torn: PreparedBatch | None) -> None:
-        """Completes the prepared batch under its own declaration, and rejects tables with uncommitted rows."""
+        """Completes the prepared batch under the declaration it was prepared with; rejects tables with uncommitted
+        rows.
+        """
         before = self._specs.current() or self._spec
         staged = torn is not None and any(share.writer == "spark" for share in torn.tables)
         processor, ledger = open_batch_processor(
@@ -217,7 +217,7 @@ class _StartOverRun:
             self._objects,
             lease=self._lease,
             epoch=self._lease.epoch,
-            # The table's rows are abandoned anyway, unless it is restored.
+            # If the table is recreated, its rows are abandoned anyway.
             check_dropped_tables=self._restore_point is not None,
         )
         while processor.complete_prepared() is not None:
@@ -232,7 +232,7 @@ class _StartOverRun:
         complete_prepared_replay(self._spec, self._lake, self._home)
 
     def _run_steps(self, begun: StartOver) -> int:
-        """Runs every step that is not done yet. Returns the number of tables recreated or restored now."""
+        """Runs the remaining steps. Returns the number of tables that this call recreated or restored."""
         spec = self._specs.read(begun.spec_fingerprint)
         if spec is None:
             raise ContractError(
@@ -265,7 +265,7 @@ class _StartOverRun:
         return owner_step(self._pipeline, self._lease.epoch)
 
     def _recreate_or_restore(self, begun: StartOver, loss: TableLoss, declared: DeclaredTable) -> bool:
-        """Recreates or restores a table. Returns whether it was committed now."""
+        """Recreates or restores a table. Returns whether this call made the commit."""
         name = loss.table
         key = paths.table(begun.pipeline, name)
         table = self._lake.open(key)

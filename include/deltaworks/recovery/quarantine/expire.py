@@ -1,10 +1,10 @@
 """Expires quarantined rows, quarantined messages, archived payloads and old events after their declared retention.
 
-Raw values are kept for a replay and may hold more personal data than any column. After `quarantine.retain_days` a row
-is deleted, whether a replay has landed it or not; the result counts the rows that were still open. The archive loses
-complete dates after `archive.retain_days`, and a table with `retention_days` loses them by `event_date`; dependent gold
-tables follow as for any change. Deleted rows stay readable by time travel until VACUUM. The table of quarantined
-messages is vacuumed here, since no other job does it.
+Raw values in quarantine may hold more personal data than any column, so a row is deleted after
+`quarantine.retain_days` even if no replay has landed it; the result counts these open rows. The archive loses complete
+dates after `archive.retain_days`, and a table with `retention_days` loses complete values of `event_date`. Dependent
+gold tables are rebuilt as after any change. Deleted rows stay readable by time travel until VACUUM. The table of
+quarantined messages is vacuumed here, since no other job does it.
 """
 
 from __future__ import annotations
@@ -43,8 +43,9 @@ _TIMESTAMP_TYPE = 'Timestamp(Microsecond, Some("UTC"))'
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExpiryResult:
-    """Rows of one table that were deleted, or would be in a dry run. `open_rows` counts quarantined rows that no replay
-    landed.
+    """Number of rows deleted from one table (in a dry run: the expected number).
+
+    Of these, `open_rows` are quarantined rows that no replay has landed.
     """
 
     table: str
@@ -175,8 +176,9 @@ class _ExpiryRun:
         )
 
     def _limited_cutoff(self, subject: str, table: DeltaTable, days: Sequence[dt.date], before: dt.date) -> dt.date:
-        """Returns the date before which rows are deleted: earlier than `before` if the night's limit would be
-        exceeded."""
+        """Returns the date before which rows are deleted: `before`, or an earlier date that respects the limit of one
+        night.
+        """
         if self._limit is None or self._dry_run:
             return before
         max_rows = self._limit.max_rows(table_content(table).rows)

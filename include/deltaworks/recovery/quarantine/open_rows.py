@@ -37,9 +37,9 @@ REPLAYS_SCHEMA = arrow_schema(
     }
 )
 
-#: Of columns that came with a later release, as DuckDB calls them.
+#: DuckDB types of the columns that later releases added.
 _TYPES = {pa.bool_(): "BOOLEAN", pa.string(): "VARCHAR", pa.timestamp("us", tz="UTC"): "TIMESTAMPTZ"}
-#: Columns that identify a row, and those needed to split a selection into slices.
+#: Columns that identify a row, and `raw_bytes`, by which a selection is split into slices.
 KEY_COLUMNS = ("_seq", "_position", "_batch_id", "raw_bytes")
 
 
@@ -137,7 +137,7 @@ class Quarantine:
         return self._connection.sql(query, params=values).to_arrow_table()
 
     def count_replayable(self, selection: QuarantineFilter) -> tuple[int, int]:
-        """Returns the number of open rows, and of those that contain their complete event."""
+        """Returns two numbers: the open rows, and the open rows that contain their complete event."""
         condition, values = selection.condition()
         counted = self._rows(
             "SELECT count(*) AS rows, count(*) FILTER (coalesce(raw_complete, strlen(raw) = raw_bytes)) AS whole"

@@ -1,14 +1,13 @@
-"""Replays quarantined rows once the spec, a rule or the landed object is corrected: exactly once, and recorded.
+"""Replays quarantined rows after the spec, a rule or the landed object was corrected. Each row lands exactly once.
 
-The stream's code reads the open rows again, slice by slice. Each slice is a replay of its own with the three records of
-a batch: *prepare* writes the files and fixes them with one put-if-absent object, *commit* adds them to every table
-under the step `<pipeline>/replay/<table>` at the replay's ordinal, *complete* appends the outcomes to
-`quarantine_replays` under a step of its own. The next call completes an interrupted replay first. Concurrent replays
-wait for each other's lease; even without it only one can create the next ordinal, and the other completes that one and
-selects its rows again.
+The stream's parser reads the open rows again, in slices. A slice is committed like a batch, in three phases: *prepare*
+writes the data files and records them in one put-if-absent object, *commit* adds the files to every table under the
+step `<pipeline>/replay/<table>`, *complete* appends the outcomes to `quarantine_replays`. The next call first completes
+an interrupted replay. A lease serializes concurrent replays. Without the lease only one process can create the next
+replay record; the other process completes that replay and selects its rows again.
 
-Rows keep `_seq`, `_position` and `_batch_id`; a row whose key a table already has is not added again. Gold tables
-follow because their input dates have changed.
+Rows keep `_seq`, `_position` and `_batch_id`. A row whose key is already in a table is not added to it again. Gold
+tables are rebuilt because their input dates have changed.
 """
 
 from __future__ import annotations
@@ -103,9 +102,10 @@ def replay_quarantine(
 
     Raises:
         ConfigError: ENRICHMENT_UNREADABLE.
-        ContractError: RULE_FAILED, FIELD_UNDECLARED if a table is declared to stop; PREPARED_REPLAY_UNREADABLE;
-            QUARANTINE_EVENTS_NOT_KEPT, no selected row contains its event and the source keeps no objects.
-        ConcurrencyError: LEASE_HELD by a reprocess or another replay; TABLE_HELD, COMMIT_CONTENDED, after which the
+        ContractError: RULE_FAILED or FIELD_UNDECLARED, if a table is declared to stop at such data;
+            PREPARED_REPLAY_UNREADABLE; QUARANTINE_EVENTS_NOT_KEPT, no selected row contains its event and the source
+            keeps no objects.
+        ConcurrencyError: LEASE_HELD by a reprocess or another replay; TABLE_HELD or COMMIT_CONTENDED, after which the
             next call completes the prepared replay.
     """
     started = time.monotonic()
@@ -136,8 +136,10 @@ def replay_quarantine(
 
 
 def _reject_withheld(spec: PipelineSpec, lake: Lake, selection: QuarantineFilter) -> None:
-    """Rejects a replay of records that no longer exist anywhere, since their values were withheld for private
-    fields."""
+    """Rejects a replay for which neither quarantine nor the source has the events.
+
+    Quarantine stores no raw values if the pipeline declares private fields, and a stream source keeps no objects.
+    """
     if not spec.private or isinstance(spec.source, FileSourceSpec):
         return
     rows, whole = Quarantine(lake, spec.pipeline).count_replayable(selection)
@@ -179,7 +181,7 @@ class _Replayer:
         self._result.add(rows)
 
     def land_slice(self, keys: pa.Table) -> bool:
-        """Lands the rows of a slice that fit. Returns False if another process prepared the next replay first."""
+        """Lands the rows of a slice that now fit. Returns False if another process prepared the next replay first."""
         # Read the ordinal first, so that the selection reflects every earlier replay.
         ordinal = self._commits.next_ordinal()
         rows, new_columns, open_rows = self._read_slice(keys)

@@ -1,6 +1,6 @@
-"""Commits replays of quarantined rows: prepared, committed and completed like a batch, under steps of their own.
+"""Commits replays of quarantined rows in the phases of a batch: prepare, commit, complete.
 
-Every operation that reads landed rows again starts with `exclusive_reread` and completes an interrupted replay first.
+Every operation that reads landed rows again starts with `exclusive_reread` and first completes an interrupted replay.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ def exclusive_reread(home: PipelineHome, *, starting_over: bool = False, rolling
     """Holds the lease for reading landed rows again, so that replays and reprocesses exclude each other.
 
     Args:
-        starting_over: resume an interrupted start over, which blocks all other operations.
-        rolling_back: resume an interrupted rollback, which does the same.
+        starting_over: whether the caller resumes an interrupted start over, which blocks all other operations.
+        rolling_back: whether the caller resumes an interrupted rollback, which also blocks all others.
 
     Raises:
         ConcurrencyError: LEASE_HELD.
@@ -68,7 +68,7 @@ def complete_prepared_replay(spec: PipelineSpec, lake: Lake, home: PipelineHome)
 
 
 def void_replays(spec: PipelineSpec, lake: Lake, home: PipelineHome, *, replay_id: str) -> int:
-    """Marks all replays void and uses up the next ordinal, so that a concurrent replay selects its rows again.
+    """Marks all replays void. Uses up the next ordinal, so that a concurrent replay selects its rows again.
 
     Idempotent. Call it inside `exclusive_reread` with an empty quarantine. Returns the ordinal.
     """
@@ -81,7 +81,7 @@ def void_replays(spec: PipelineSpec, lake: Lake, home: PipelineHome, *, replay_i
 class ReplayCommits:
     """Writes and commits the replays of one pipeline. Not thread-safe.
 
-    `tables` need not be open to complete a prepared replay. `rows_by_table` counts the rows added here.
+    `rows_by_table` counts the rows added by this object.
     """
 
     def __init__(
@@ -102,7 +102,7 @@ class ReplayCommits:
         return 1 + last_replay(record, self._spec.pipeline)
 
     def complete_prepared(self) -> int:
-        """Completes the prepared but incomplete replay. Returns how many there were: 0 or 1."""
+        """Completes the prepared but incomplete replay. Returns 1 if there was one, otherwise 0."""
         replay = self._home.replays.read(self.next_ordinal())
         if replay is None:
             return 0
@@ -225,10 +225,11 @@ class ReplayCommits:
 
 
 class PreparedTableFiles:
-    """The files of one table in a prepared replay. `rows` counts the rows last offered to the table.
+    """The files of one table in a prepared replay, and the number of rows that the last attempt added.
 
-    An event may have landed otherwise since the replay was prepared, for example by a reprocess of its object. So the
-    rows to add are decided against the snapshot that the commit is based on; no lease and no clock is involved.
+    An event may have landed since the replay was prepared, for example by a reprocess of its object. So each commit
+    attempt compares the rows with the snapshot it is based on, and adds only missing rows. This needs neither a lease
+    nor a clock.
     """
 
     def __init__(self, lake: Lake, key: str, share: PreparedTable) -> None:
@@ -258,7 +259,7 @@ class PreparedTableFiles:
     def _without_present_rows(
         self, file: WrittenFile, file_places: set[RowKey], present: set[RowKey]
     ) -> WrittenFile | None:
-        """Returns the file, a smaller file with the missing rows only, or None."""
+        """Returns the file if all its rows are missing, a smaller file if some are, and None if none is."""
         if not file_places & present:
             return file
         if file_places <= present:
@@ -266,6 +267,7 @@ class PreparedTableFiles:
         rows = self._read(file)
         rows = rows.filter(pa.array([place not in present for place in row_keys(rows)], pa.bool_()))
         for column in file.partition:
-            # `write_file` drops partition columns; their values are in the action.
+            # Nulls take the place of the partition columns, which `write_file` drops: their values are in the add
+            # action.
             rows = rows.append_column(column, pa.nulls(rows.num_rows))
         return write_file(self._lake.filesystem, self._root, rows, partition=file.partition)

@@ -1,7 +1,7 @@
-"""Reads quarantined rows again: finds their payloads and parses them with the present spec.
+"""Finds the events of quarantined rows and parses them with the present spec.
 
-A row contains its event if the value was neither truncated nor changed. Otherwise the landed object is read again, if
-it is still the announced one, and the event at the row's position is used if it still matches.
+A row contains its event if the stored value is complete and unchanged. Otherwise the landed object is read again,
+provided that it has not been overwritten, and the event at the row's position is used if it still matches the row.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ Row = Mapping[str, Any]
 
 @dataclass(slots=True)
 class ReplayPayloads:
-    """Payloads by batch and read time of their rows, and the reason for each row without one."""
+    """Payloads grouped by batch id and ingest time, and the reason for each row without a payload."""
 
     by_batch: dict[tuple[int, int], list[Payload]] = field(default_factory=dict)
     missing: dict[RowKey, str] = field(default_factory=dict)
 
     def add(self, row: Row, payload: Payload) -> None:
-        """Adds a payload; rows of one batch share a stamp."""
+        """Adds the payload of a row."""
         self.by_batch.setdefault((row["_batch_id"], row["ingested_at_us"]), []).append(payload)
 
 
@@ -78,7 +78,7 @@ class LandedObjects:
 class PayloadFinder:
     """Finds the payloads of quarantined rows.
 
-    `parser` frames payloads like the stream. `landed` is None for a source that keeps no objects: then only rows that
+    The parser frames payloads as in the stream. If the source keeps no objects, `landed` is None and only rows that
     contain their event can be replayed.
     """
 
@@ -107,8 +107,11 @@ class PayloadFinder:
             self._from_object(rest, payloads)
 
     def _arrived_at_us(self, row: Row) -> int | None:
-        """When the event of a row arrived, as the row has it. One of an earlier release does not: then its file event
-        does, and of a record there is only when its batch was read."""
+        """Returns the arrival time of a row's event in microseconds.
+
+        Rows of earlier releases lack it. For them it is the time of the file event, or for stream records the ingest
+        time.
+        """
         arrived: int | None = row["arrived_at_us"]
         if arrived is None and self._landed is None:
             arrived = row["ingested_at_us"]
@@ -120,9 +123,9 @@ class PayloadFinder:
         raw = str(row["raw"]).encode()
         try:
             framed = list(self._parser.frame(Payload(row["_seq"], row["object_key"], raw)))
-        except ConversionError:  # the row has no header of its own
+        except ConversionError:  # such as a CSV row without the header of its object
             return None
-        # An array that was one event, for example, is framed differently when it stands alone.
+        # Outside its object the same text may be framed differently, for example an array that was a single event.
         return (row["_position"], framed[0][1]) if len(framed) == 1 and framed[0][1][1] == raw else None
 
     def _from_object(self, rows: Sequence[Row], payloads: ReplayPayloads) -> None:
@@ -160,10 +163,10 @@ def _is_same_event(row: Row, raw: bytes, length: int) -> bool:
 class ReplayRows:
     """The result of parsing one slice again.
 
-    `by_table` holds the rows to land, including quarantine rows for events of an object that was unreadable before.
-    `landed` are the closed rows with the tables they went to; `rejected` still do not fit, with their reasons;
-        `missing`
-    have no readable payload, with the cause.
+    - `by_table`: the rows to land, including quarantine rows for events of an object that was unreadable before.
+    - `landed`: the rows that are closed now, with the tables that received them.
+    - `rejected`: the rows that still do not fit, with the reasons.
+    - `missing`: the rows without a readable payload, with the cause.
     """
 
     by_table: dict[str, list[pa.Table]] = field(default_factory=dict)
@@ -172,11 +175,15 @@ class ReplayRows:
     missing: dict[RowKey, str] = field(default_factory=dict)
 
     def exclude_tables(self, tables: Mapping[str, str]) -> None:
-        """Excludes every event that belongs to one of these tables. The values are causes, as in `missing`."""
+        """Excludes every event that belongs to one of these tables.
+
+        Args:
+            tables: the cause by table name; it becomes the cause in `missing`.
+        """
         for table, cause in tables.items():
             blocked = {key for part in self.by_table.get(table, ()) for key in row_keys(part)}
             seqs = {seq for seq, position in self.landed if position == ENTIRE_OBJECT}
-            # An unreadable object is one row, so it lands completely or not at all.
+            # An unreadable object is a single quarantined row, so all of its events land or none.
             whole = {(seq, ENTIRE_OBJECT) for seq, _ in blocked if seq in seqs}
             for key in blocked | whole:
                 if self.landed.pop(key, None) is not None:
@@ -198,8 +205,7 @@ class ReplayRows:
 def replay_rows(
     parser: Parser, rows: Iterable[Mapping[str, Any]], payloads: ReplayPayloads, *, now_us: int, fingerprint: str
 ) -> ReplayRows:
-    """Parses the rows again. They keep batch, position, arrival time and, for their age, the time they were
-    first read."""
+    """Parses the rows again. They keep batch, position, arrival time, and the time they were first read."""
     result = ReplayRows(missing=dict(payloads.missing))
     readable = {row_key(row) for row in rows} - result.missing.keys()
     whole = {seq for seq, position in readable if position == ENTIRE_OBJECT}
@@ -220,7 +226,8 @@ def replay_rows(
 
 
 def _record_rejected(result: ReplayRows, part: pa.Table, whole: set[int]) -> None:
-    """Keeps a rejected row as it is; a rejected event of an unreadable object becomes a new quarantine row."""
+    """Keeps a quarantined row that is rejected again; adds a quarantine row per rejected event of an unreadable
+    object."""
     new_rows = []
     for key, reasons in zip(row_keys(part), part.column("reasons").to_pylist(), strict=True):
         is_new = key[0] in whole and key[1] != ENTIRE_OBJECT

@@ -1,4 +1,4 @@
-"""Recounts a pipeline's open rows for its pages after an operation has read or removed quarantined rows."""
+"""Recounts a pipeline's open quarantined rows for the console after an operation has read or removed some."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _TRIES = 3
 def recount_quarantine(storage: StorageSpec, pipeline: str) -> None:
     """Writes the quarantine summary from the complete table. Failures are logged and not raised.
 
-    Safe during the stream, which adds later rows to the summary: after a concurrent write the table is counted again.
+    Safe while the stream adds rows to the summary: after a concurrent write the table is counted again.
     """
     with log_failures(f"The summary of the quarantine of {pipeline}"):
         home, key = PipelineHome.open(storage, pipeline), quarantine_summary(pipeline)
@@ -27,7 +27,7 @@ def recount_quarantine(storage: StorageSpec, pipeline: str) -> None:
             quarantine = Quarantine(Lake(storage), pipeline)
             last = quarantine.last_batch()
             if before is not None and before.generation == generation:
-                # A batch whose rows were all removed leaves nothing to count.
+                # All rows of the batch were removed.
                 last = max(last, before.through_batch)
             counts = quarantine.counts(QuarantineFilter())
             summary = recount(pipeline, counts, generation=generation, through_batch=last, at=utc_now())

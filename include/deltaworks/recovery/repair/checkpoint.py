@@ -1,8 +1,8 @@
-"""Repairs the two states that keep a stream from starting: a damaged Spark checkpoint and a ledger that lost batches.
+"""Repairs a damaged Spark checkpoint and a ledger that lost batches. Either keeps a stream from starting.
 
-A damaged checkpoint is retired; the next start continues from the ledger with a new one. A ledger is rebuilt by landing
-the prepared batches again, oldest first: the tables already have their steps, so only ledger rows are written. Dry run
-by default.
+A damaged checkpoint is retired; the next start continues from the ledger with a new checkpoint. A ledger is rebuilt by
+committing the prepared batches again, oldest first. The tables already have these steps, so only ledger rows are
+written. Dry run by default.
 """
 
 from __future__ import annotations
@@ -21,7 +21,9 @@ from deltaworks.tables.steps import read_last_completed
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RepairResult:
-    """What was damaged and what was repaired. `ledger_batches` counts batches recorded again, or to be recorded."""
+    """The damage found and the repairs made. `ledger_batches` counts the batches added to the ledger (dry run: to be
+    added).
+    """
 
     pipeline: str
     dry_run: bool
@@ -32,7 +34,7 @@ class RepairResult:
 
 
 def repair_checkpoint(catalog: Catalog, pipeline: str, *, dry_run: bool = True, retire: bool = False) -> RepairResult:
-    """Finds and, unless in a dry run, repairs what keeps the stream from starting. Idempotent.
+    """Repairs a damaged checkpoint or ledger of a pipeline; a dry run only reports the damage. Idempotent.
 
     Takes the stream's lease, so it never runs concurrently with the stream.
 
@@ -41,7 +43,7 @@ def repair_checkpoint(catalog: Catalog, pipeline: str, *, dry_run: bool = True, 
 
     Raises:
         ConcurrencyError: LEASE_HELD, the stream runs.
-        ContractError: START_OVER_UNFINISHED; LEDGER_NOT_REBUILDABLE, prepared batches are missing in between.
+        ContractError: START_OVER_UNFINISHED; LEDGER_NOT_REBUILDABLE, there is a gap in the prepared batches.
     """
     spec = catalog.pipeline(pipeline)
     home = PipelineHome.open(catalog.environment.lake, pipeline)
@@ -78,7 +80,7 @@ def repair_checkpoint(catalog: Catalog, pipeline: str, *, dry_run: bool = True, 
 
 
 def _missing_batches(prepared: list[int], last: int | None, pipeline: str) -> list[int]:
-    """Returns the contiguous prepared batches that the ledger lacks."""
+    """Returns the prepared batches that the ledger lacks. They must be contiguous."""
     missing = [batch for batch in prepared if last is None or batch > last]
     first = missing[0] if last is None and missing else (last or 0) + 1
     if missing != list(range(first, first + len(missing))) or not missing:

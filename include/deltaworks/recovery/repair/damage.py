@@ -1,7 +1,7 @@
-"""Finds damage in a pipeline's tables, ledger and checkpoint, and names the command that repairs it. Reads only.
+"""Detects damage in a pipeline's tables, ledger and checkpoint, and names the command that repairs it. Read-only.
 
-Each table is checked against its log (no missing commit), the log against the storage (all files exist) and against the
-ledger (all batches committed). Lists each log once; lists data files only where there are many.
+Checks that each Delta log has no missing commit, that all its files exist, and that it contains all batches of the
+ledger. Lists each log once. Lists data files only of tables with many files.
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ _NAMES_SHOWN = 3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Damage:
-    """One damaged subject: what is wrong, and the repair command, which is a dry run by default."""
+    """Damage of one table, ledger or checkpoint, with the command that repairs it. The command is a dry run by
+    default."""
 
     pipeline: str
     subject: str

@@ -1,8 +1,8 @@
 """Repairs a Delta log with missing commits, in the middle or at the end, without changing later versions.
 
-A missing commit that the ledger records as a batch is recreated from the prepared batch, action for action. Any other
-is filled with an empty commit, which makes the log readable; then a new commit restores the table to the version before
-it and re-adds the files of all later batches.
+If the ledger records the missing commit as a batch, the commit is recreated from the prepared batch with the same
+actions. Any other missing commit is replaced by an empty one, which makes the log readable. A new commit then restores
+the table to the version before the gap and adds the files of all later batches again.
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ _COMMITS_SEARCHED = 200
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogRepair:
-    """What was repaired in a log, or would be.
+    """The repair of one log (in a dry run: the planned repair).
 
-    `recreated` maps versions to their batches; `filled` lists versions filled with empty commits; `restore` is the
-        restore
-    to before those, None if none was needed or in a dry run.
+    - `recreated`: batches by the versions that were recreated from them.
+    - `filled`: versions that received an empty commit.
+    - `restore`: the restore to the version before the filled ones; None if none was needed, or in a dry run.
     """
 
     pipeline: str
@@ -65,10 +65,10 @@ def repair_log(
     max_rows: int | None = None,
     fault: Callable[[str], None] = lambda point: None,
 ) -> LogRepair:
-    """Writes the missing commits of a table's log. Idempotent; the stream holds the table back meanwhile.
+    """Writes the missing commits of a table's log. Idempotent; the stream does not commit to the table meanwhile.
 
     Args:
-        max_rows: reject a restore that removes files of more rows.
+        max_rows: reject a restore that removes files with more rows in total.
         fault: test hook, called at `readable`.
 
     Raises:
@@ -87,7 +87,7 @@ def repair_log(
 
 
 def filled_without_restore(lake: Lake, objects: ObjectStore, key: str) -> int | None:
-    """Returns the oldest filled version that has not been followed by a restore to before it."""
+    """Returns the oldest filled version that no restore has undone yet, or None."""
     newest = list_log(objects, key).newest
     restored_to: list[int] = []
     pending = None
@@ -112,7 +112,7 @@ class _LogRepairRun:
 
     @contextmanager
     def exclusive(self) -> Iterator[None]:
-        """Excludes other operations on landed rows and other writers of the table."""
+        """Excludes all operations that read landed rows again, and other writers of the table."""
         with (
             exclusive_reread(self._home, rolling_back=True),
             write_turn(self._objects, self._pipeline, self._table, by=current_run()) as turn,
@@ -121,7 +121,7 @@ class _LogRepairRun:
             yield
 
     def plan_log(self, *, dry_run: bool) -> LogRepair:
-        """Lists the missing versions and how each is repaired."""
+        """Lists the missing versions, and which of them can be recreated from a batch."""
         log = list_log(self._objects, self._key)
         if log.newest is None or (0 not in log.commits and log.checkpoint_up_to(log.newest) is None):
             raise ContractError(
@@ -167,7 +167,9 @@ class _LogRepairRun:
         return plan
 
     def restore_before_filled(self, done: LogRepair, max_rows: int | None) -> LogRepair:
-        """Restores the table to before the oldest filled version, if any, including one from an interrupted call."""
+        """Restores the table to the version before the oldest filled one, including versions that an interrupted call
+        filled.
+        """
         pending = filled_without_restore(self._lake, self._objects, self._key)
         if pending is None:
             return done
@@ -179,12 +181,11 @@ class _LogRepairRun:
     def _recreatable_batch(
         self, batches: CommittedBatches, version: int, landed: dict[str, int]
     ) -> tuple[PreparedBatch, PreparedTable] | None:
-        """Returns the batch that committed this version, if its prepared batch still exists.
+        """Returns the batch that committed this version, or None if its prepared batch no longer exists.
 
         Args:
-            landed: transactions before this version; the batch is added to it. A batch already among them did not
-                commit
-                this version: the ledger may list batches of an earlier table of the same name.
+            landed: transactions before this version; the batch is added to it. A batch that is already included did not
+                commit this version: the ledger may list batches of an earlier table with the same name.
         """
         if version not in batches.by_version:
             return None

@@ -1,12 +1,12 @@
-"""Recovers what a table lost outside its log: deleted data files, or the complete dropped table.
+"""Recovers deleted data files of a table, or a dropped table.
 
-Deleted files: one commit removes them from the log and adds their rows again. The statistics in the log name the
-batches with rows in them; their objects are read again, and only rows that no other file of the table holds are
-written.
+Deleted files: one commit removes them from the log and adds their rows again. The file statistics in the log name the
+batches of these rows. The objects of these batches are read again, and only rows that no other file of the table
+contains are written.
 
-A dropped table is created as declared, and every landed batch returns: with the files it wrote if these still exist
-(only the log was deleted), otherwise by reading the objects again. The ledger lists the landed batches; the second
-commit of the new table carries their transactions, so nothing lands twice.
+Dropped table: it is created as declared, and every batch in the ledger is committed again. If the data files of all
+batches still exist (only the log was deleted), they are added to the new table; otherwise the objects are read again.
+The second commit of the new table carries the transactions of these batches, so none lands twice.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ OPERATION = "recover_table"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FilesRepair:
-    """The missing files, their rows by the statistics, the batches of these rows, and the restore."""
+    """The missing files of a table, their number of rows from statistics, their batches, and the restore."""
 
     pipeline: str
     table: str
@@ -61,14 +61,14 @@ def repair_files(
     max_rows: int | None = None,
     allow_missing: bool = False,
 ) -> FilesRepair:
-    """Finds missing files and, unless in a dry run, recovers their rows. Idempotent.
+    """Recovers the rows of missing data files; a dry run only counts them. Idempotent.
 
     Args:
         max_rows: reject if the files held more rows.
-        allow_missing: skip rows whose objects no longer exist; these are lost.
+        allow_missing: skip rows whose objects no longer exist; these rows are lost.
 
     Raises:
-        Those of a restore, with ContractError RELAND_OBJECTS_MISSING and RELAND_NEEDS_SPARK.
+        The errors of a restore, and ContractError RELAND_OBJECTS_MISSING or RELAND_NEEDS_SPARK.
     """
     lake, home = Lake(catalog.environment.lake), PipelineHome.open(catalog.environment.lake, pipeline)
     restore = TableRestore(catalog, pipeline, table)
@@ -112,7 +112,7 @@ def _batches_in_files(history: BatchHistory, state: TableState, files: tuple[str
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableRepair:
-    """How a dropped table is recovered: its batches, the rows the ledger records, and the restore."""
+    """The recovery of a dropped table: its batches, their number of rows in the ledger, and the restore."""
 
     pipeline: str
     table: str
@@ -126,10 +126,10 @@ class TableRepair:
 def repair_table(
     catalog: Catalog, pipeline: str, table: str, *, dry_run: bool = True, allow_missing: bool = False
 ) -> TableRepair:
-    """Creates a dropped bronze table, or quarantine, and recovers all its batches. Resumes after an interruption.
+    """Creates a dropped bronze or quarantine table and recovers all its batches. Resumes after an interruption.
 
     Args:
-        allow_missing: skip rows whose objects no longer exist; these are lost.
+        allow_missing: skip rows whose objects no longer exist; these rows are lost.
 
     Raises:
         ConfigError: TABLE_NOT_DROPPED, the table exists; TABLE_UNKNOWN.
@@ -172,7 +172,7 @@ def repair_table(
 
 
 def _row_source(lake: Lake, home: PipelineHome, table: str, landed: CommittedBatches) -> RowSource:
-    """Chooses the prepared batches if all of them and all of their files still exist, otherwise the source."""
+    """Returns `prepared` if all prepared batches and their files still exist, otherwise `source`."""
     for generation, batch in landed.by_version.values():
         prepared = home.prepared.read(generation, batch)
         share = None if prepared is None else prepared_table(prepared.tables, table)

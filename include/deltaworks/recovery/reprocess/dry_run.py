@@ -1,7 +1,7 @@
-"""Counts what a reprocess would replace and where it would read from. Writes nothing.
+"""Counts the rows that a reprocess would replace, and reports where it would read them from. Writes nothing.
 
-Rows to be removed are counted exactly. Rows to be added are exact if everything is read, otherwise extrapolated by
-bytes from a sample of the objects. Records of a stream are read only for an exact count.
+Removed rows are counted exactly. Added rows are exact if everything is read, otherwise extrapolated by bytes from a
+sample of the objects. Stream records are read only for an exact count.
 """
 
 from __future__ import annotations
@@ -33,8 +33,9 @@ MAX_SAMPLE_OBJECTS = 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableCount:
-    """Rows of one table before and after. `rows_out` is None if only Spark can read the table, `rows_in` if nothing was
-    read.
+    """Removed (`rows_out`) and added rows (`rows_in`) of one table.
+
+    `rows_out` is None if only Spark can read the table, `rows_in` is None if nothing was read.
     """
 
     table: str
@@ -44,9 +45,10 @@ class TableCount:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReprocessCount:
-    """The counts of a dry run. `exact` is whether everything was read; `missing_keys` could not be read.
+    """The counts of a dry run.
 
-    For a stream `objects` counts batches, and `origins` ranges of records by where they are read from.
+    If the source is a stream, `objects` counts batches, and `origins` lists the ranges of records by where they are
+    read from. `exact` is whether everything was read; `missing_keys` are objects that could not be read.
     """
 
     objects: int
@@ -114,7 +116,7 @@ class ReprocessCounter:
         )
 
     def count_records(self, spark: SparkSession, request: ReprocessRequest, *, exact: bool = False) -> ReprocessCount:
-        """Counts a reprocess of stream records, with where each range is read from now.
+        """Counts a reprocess of stream records, and reports where each range is read from at present.
 
         Args:
             exact: read all records to count the resulting rows.
@@ -166,7 +168,7 @@ class ReprocessCounter:
 
 
 def _sample(objects: Sequence[SourceObject]) -> list[SourceObject]:
-    """Returns objects spread evenly over the selection."""
+    """Returns a sample of objects, spread evenly over the selection."""
     if len(objects) <= MAX_SAMPLE_OBJECTS:
         return list(objects)
     return [objects[at * len(objects) // MAX_SAMPLE_OBJECTS] for at in range(MAX_SAMPLE_OBJECTS)]

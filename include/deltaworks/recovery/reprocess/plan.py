@@ -1,5 +1,4 @@
-"""Plans a reprocess: what is read again, into which tables, and whether it can run now. Writes nothing; needs
-no Spark."""
+"""Plans a reprocess: its input, its tables, and whether it can start now. Writes nothing; needs no Spark."""
 
 from __future__ import annotations
 
@@ -29,14 +28,14 @@ from deltaworks.tables.lake import Lake
 if TYPE_CHECKING:
     pass
 
-#: A table held during another job's write turn catches up within a batch or two; a suspended one does not.
+#: A table that is held during another job's write turn catches up within a batch or two. A suspended table does not.
 HELD_WAIT_SECONDS = 60.0
 _POLL_SECONDS = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReprocessRequest:
-    """What to read again, into which tables. Without `tables`: all of them, and quarantine."""
+    """The selection to read again and the tables to replace. Without `tables`: all tables, and quarantine."""
 
     selection: Selection
     tables: tuple[str, ...] = ()
@@ -98,7 +97,9 @@ class ReprocessPlanner:
         )
 
     def _resolve(self, selection: Selection) -> tuple[int, int, ResolvedObjects | ResolvedRecords]:
-        """Resolves the selection. Returns its objects or batches, its bytes if known, and the resolution."""
+        """Resolves the selection. Returns its number of objects or batches, its bytes if known, and the resolved
+        selection.
+        """
         if self.records is not None:
             records = self.records.resolve(selection)
             return records.batches, 0, records
@@ -141,13 +142,15 @@ class ReprocessPlanner:
             )
 
     def _waiting_tables(self, plan: ReprocessPlan) -> list[str]:
-        """Returns the plan's tables with uncommitted rows of its batches, which would later duplicate the new rows."""
+        """Returns the plan's tables that still lack rows of the selected batches. Committed later, these would be
+        duplicates.
+        """
         batches = BatchHistory(self._lake, self._objects, self._spec).completed(last=plan.through_batch)
         return sorted({table for batch in batches for table in batch.held} & {*plan.tables, QUARANTINE_TABLE})
 
 
 def open_record_resolver(catalog: Catalog, spec: PipelineSpec, lake: Lake, home: PipelineHome) -> RecordResolver | None:
-    """Returns the resolver of a pipeline that reads a stream; None for one that reads objects.
+    """Returns the record resolver of a pipeline that reads a stream; None if the pipeline reads objects.
 
     Raises:
         ContractError: SOURCE_HAS_NO_OBJECTS, the pipeline reads neither.
@@ -175,7 +178,8 @@ def check_tables(spec: PipelineSpec, tables: tuple[str, ...]) -> None:
 
 
 def reject_mutable(spec: PipelineSpec, tables: tuple[str, ...]) -> None:
-    """Rejects replacing rows that mutations changed or that were announced, since both would be undone.
+    """Rejects tables whose rows were changed by mutations or announced by notifications; replacing rows would undo
+    both.
 
     Raises:
         ContractError: REPROCESS_MUTABLE.
@@ -192,7 +196,7 @@ def reject_mutable(spec: PipelineSpec, tables: tuple[str, ...]) -> None:
 
 
 def check_running_spec(objects: ObjectStore, spec: PipelineSpec) -> None:
-    """Rejects an in-place reprocess under another declaration than the running stream's.
+    """Rejects an in-place reprocess if the running stream uses another declaration.
 
     Raises:
         ContractError: REPROCESS_SPEC_DIFFERS.
@@ -200,7 +204,8 @@ def check_running_spec(objects: ObjectStore, spec: PipelineSpec) -> None:
     records = PipelineHome(objects, spec.pipeline).specs
     different = [change.field for change in records.changes(spec) if change.effect is not Effect.SAFE]
     if records.current() is None:
-        # Landed by an earlier release, or never: with which declaration the next batch is parsed is unknown.
+        # An earlier release landed the last batch, or there is none: the declaration that parses the next batch is
+        # unknown.
         different = ["no start is on record"]
     if different:
         raise ContractError(

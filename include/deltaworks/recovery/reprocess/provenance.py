@@ -1,8 +1,8 @@
-"""Decides where each range of records is read from again: the source, the archive, or nowhere if neither has it.
+"""Decides where each range of records is read from again: the source, the archive, or neither.
 
-A pure function over ranges. The source is preferred, since it holds records as produced. A range the source may have
-lost is read from the archive if archived, otherwise from the source if its records can be counted, so that a missing
-record is detected before other rows are replaced.
+Pure. The source is preferred, since it holds records as produced. If the source may have lost a range, the range is
+read from the archive. If it is not archived either, it is read from the source, provided that its number of records is
+known, so that a missing record is detected before other rows are replaced.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from deltaworks.sources.record_source import RecordRange, RetainedRange
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Provenance:
-    """Ranges by origin. Each record of the selection is in exactly one range."""
+    """Ranges by the place they are read from. Each record of the selection is in exactly one range."""
 
     source: tuple[RecordRange, ...] = ()
     archive: tuple[RecordRange, ...] = ()
@@ -30,11 +30,11 @@ class Provenance:
 def assign_provenance(
     ranges: Sequence[RecordRange], retained: Sequence[RetainedRange], *, archived: Set[int], countable: Set[int]
 ) -> Provenance:
-    """Assigns each part of the ranges to its origin.
+    """Assigns each part of the ranges to the place it is read from.
 
     Args:
-        retained: for each range, the part the source retains.
-        archived: batches whose records are in the archive, which holds a batch completely or not at all.
+        retained: for each range, the part that the source retains.
+        archived: batches in the archive. The archive holds all records of a batch or none.
         countable: batches whose number of records is recorded.
     """
     source: list[RecordRange] = []

@@ -1,7 +1,7 @@
 """Reads stream records again from the source or the archive, parses them and stages the rows as files.
 
-Rows keep batch, arrival and position, like those of objects. Records are counted while read: nothing is replaced if a
-batch yields fewer records than it had.
+Rows keep batch, arrival time and position. Records are counted while they are read: nothing is replaced if a batch
+yields fewer records than it had.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _KEYS_SHOWN = 5
 
 
 class RangeStamps:
-    """Looks up the range of a record by its `_seq`. Serialised to tasks."""
+    """Looks up batch id and ingest time of a record by its `_seq`. Serialized to Spark tasks."""
 
     def __init__(self, ranges: Sequence[RecordRange]) -> None:
         rows = sorted((*one.seqs, one.batch_id, one.ingested_at_us) for one in ranges)
@@ -58,10 +58,10 @@ class RangeStamps:
 def read_records(
     spark: SparkSession, lake: Lake, resolver: RecordResolver, parts: Provenance, work: RereadSettings
 ) -> RereadResult:
-    """Reads each range again from its origin.
+    """Reads each range again from the source or the archive.
 
     Raises:
-        ContractError: REPROCESS_STOPPED; SOURCE_EXPIRED, the source dropped records meanwhile.
+        ContractError: REPROCESS_STOPPED; SOURCE_EXPIRED, the source has dropped records meanwhile.
     """
     did, reader, spec = RereadResult(), resolver.source.reader, resolver.spec
     if parts.source:

@@ -1,7 +1,7 @@
-"""Resolves a selection of stream records to ranges, and where each is read from again.
+"""Resolves a selection of stream records to offset ranges, and decides where each range is read from again.
 
-The ledger has the offsets of every batch, so records are identified by ranges and never listed. Complete batches are
-selected by time: a batch's records arrived between two instants in the ledger.
+The ledger has the offsets of every batch, so records are identified by ranges and never listed. A selection by time
+selects complete batches: the records of a batch arrived between two times in the ledger.
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class ResolvedRecords:
-    """The selected records in batch order, and the newest complete batch at the time of resolution.
+    """The selected records in batch order, and the newest batch that was complete at the time of resolution.
 
-    `expected` is the number of records per batch, where it is recorded.
+    `expected` is the number of records per batch, if it is recorded.
     """
 
     records: tuple[RecordRange, ...]
@@ -55,7 +55,7 @@ class ResolvedRecords:
 
     @property
     def batches(self) -> int:
-        """Number of batches that had read them."""
+        """Number of batches that contain the records."""
         return len({one.batch_id for one in self.records})
 
 
@@ -89,7 +89,7 @@ class RecordResolver:
         return self._resolve_ranges(ranges, seqs, batches)
 
     def provenance(self, spark: SparkSession, resolved: ResolvedRecords) -> Provenance:
-        """Returns where the records are read from again now.
+        """Returns where each range of records can be read from now.
 
         Raises:
             TransientError: the source does not answer.
@@ -132,8 +132,9 @@ class RecordResolver:
         return ResolvedRecords(stamped, SeqRanges.merge(one.seqs for one in stamped), batches[-1].batch_id, expected)
 
     def _expected_counts(self, all_ranges: Sequence[RecordRange], chosen: Sequence[RecordRange]) -> dict[int, int]:
-        """Returns the recorded count of complete batches, and for parts the number of positions if the range is
-        gapless.
+        """Returns the number of records by batch.
+
+        It is the recorded number for complete batches, and the number of positions for parts of gapless ranges.
         """
         used = {one.batch_id for one in chosen}
         facts = BatchHistory(self._lake, self._home.objects, self._spec).source_metadata(min(used), max(used))
@@ -183,7 +184,9 @@ class RecordResolver:
         return named
 
     def _batches_with_events(self, start: Any, end: Any) -> set[int]:
-        """Returns the batches with an event of that time in a table, or a quarantined row that arrived then."""
+        """Returns the batches with an event of that time in a table, or with a quarantined row that arrived at that
+        time.
+        """
         dates = (ds.field("event_date") >= start.date()) & (ds.field("event_date") <= end.date())
         times = (ds.field("event_time") >= start) & (ds.field("event_time") < end)
         looks = [(table.name, dates & times) for table in self._spec.event_tables]
@@ -196,7 +199,7 @@ class RecordResolver:
         return batches
 
     def _archived_batches(self, ranges: Sequence[RecordRange]) -> set[int]:
-        """Returns the batches in the archive, which holds each completely, on one date, or not at all."""
+        """Returns the batches in the archive. It stores all records of a batch under one date."""
         if not ranges:
             return set()
         first, last = min(one.batch_id for one in ranges), max(one.batch_id for one in ranges)

@@ -2,9 +2,9 @@
 
 Files with such rows are rewritten without them, the new rows are written to files of their partitions, and one commit
 exchanges old for new files (`tables.files_commit`). The commit is a put-if-absent of the version after the one it was
-built from: after a concurrent commit the replacement is built again from the new version.
+built from. After a concurrent commit the replacement is built again from the new version.
 
-Tables with unsupported features, or with more data than a small job should hold in memory, are left to Spark unchanged.
+Tables with unsupported features, and tables with more data than a small job should hold in memory, require Spark.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ class DirectReplacer:
         """Removes the rows of `ranges` and adds the staged rows, exactly once. Returns None if Spark is required.
 
         Args:
-            staged: keys of Parquet files in the lake; every row has a seq in `ranges`.
+            staged: keys of Parquet files in the lake; the `_seq` of every row is in `ranges`.
             before_commit: called before each attempt; an exception ends the replacement.
 
         Raises:
@@ -198,7 +198,7 @@ class DirectReplacer:
     def _remaining_rows(
         self, current: TableState, files: TableFiles, ranges: SeqRanges
     ) -> dict[Partition, list[pa.RecordBatch]]:
-        """Returns by partition the rows that stay in rewritten files; records the removed files."""
+        """Returns the rows to keep from rewritten files by partition; records the removed files."""
         made, size = self._attempt, 0
         kept: dict[Partition, list[pa.RecordBatch]] = {}
         for name, added in current.files.items():
@@ -224,14 +224,14 @@ class DirectReplacer:
 
     @staticmethod
     def _or_spark(work: Callable[[], list[Any]]) -> list[Any]:
-        """Runs a read or write; a file that only Spark may be able to read requires Spark for the table."""
+        """Runs a read or write; translates errors of files that only Spark may be able to read to `_SparkRequired`."""
         try:
             return work()
         except (ContractError, pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError, KeyError) as error:
             raise _SparkRequired(str(error)[:300]) from error
 
     def _delete_uncommitted(self) -> None:
-        """Deletes the files of an uncommitted attempt. One that remains is an orphan."""
+        """Deletes the files of an uncommitted attempt. If a deletion fails, orphan removal deletes the file later."""
         root = arrow_path(self._lake.storage, self._key)
         for added in self._attempt.added_files:
             try:
@@ -242,7 +242,7 @@ class DirectReplacer:
 
 
 def _check_partitions(current: TableState, partition_by: Sequence[str]) -> None:
-    """Requires Spark for partition columns whose values the log may format differently."""
+    """Raises `_SparkRequired` for partition columns whose values Delta writers may format differently."""
     columns = parse_schema_string(current.metadata["schemaString"])
     for name in partition_by:
         kind = columns.field(name).type

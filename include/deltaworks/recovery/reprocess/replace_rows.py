@@ -1,7 +1,7 @@
 """Replaces the rows of given `seq`s in one Delta commit of one table, by Spark.
 
-Spark deletes by condition and inserts in one transaction, so concurrently appended rows are never lost: they do not
-match the condition, and files holding both are rewritten from the transaction's own snapshot. Reading first and
+Spark deletes by condition and inserts in one transaction, so concurrently appended rows are never lost. They do not
+match the condition, and files that contain both are rewritten from the transaction's own snapshot. Reading first and
 overwriting afterwards would lose rows that land in between.
 """
 
@@ -31,7 +31,9 @@ DATE_COLUMNS = ("event_date", "quarantine_date")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplaceResult:
-    """The result of a replacement. `outcome`: committed, already_committed, or unchanged if there was nothing to do."""
+    """The result of a replacement. `outcome` is `committed`, `already_committed`, or `unchanged` if there was nothing
+    to do.
+    """
 
     outcome: str
     rows_out: int
@@ -61,7 +63,7 @@ class SparkRowReplacer:
         """Removes the rows of `ranges` and adds the staged rows, exactly once.
 
         Args:
-            staged: URIs of Parquet files; every row has a seq in `ranges`.
+            staged: URIs of Parquet files; the `_seq` of every row is in `ranges`.
             before_commit: called before each attempt; an exception ends the replacement.
 
         Raises:
@@ -153,7 +155,9 @@ def table_missing_error(key: str) -> ContractError:
 
 
 def _replace_condition(ranges: SeqRanges, column: str | None, dates: set[dt.date | None]) -> str:
-    """Builds the condition on the removed rows. Dates are listed unless one is null, so Delta can prune partitions."""
+    """Returns the SQL condition on the removed rows. It lists dates so that Delta prunes partitions, unless one is
+    null.
+    """
     if column is None or None in dates:
         return ranges.sql()
     listed = ", ".join(f"DATE'{date.isoformat()}'" for date in sorted(date for date in dates if date is not None))

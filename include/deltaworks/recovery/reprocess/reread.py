@@ -1,10 +1,10 @@
 """Reads objects again, parses them and stages the new rows of each table as files. Commits nothing.
 
-Rows keep their batch, arrival and position, so the result equals a first read under the present declaration.
+Rows keep their batch, arrival time and position, so the result equals a first read under the present declaration.
 
-If only some tables are selected, the others and quarantine stay unchanged, with one exception: a quarantined row that
-fits now and belongs only to selected tables leaves quarantine. One that also belongs to other tables stays, since it
-would be missing from those.
+If only some tables are selected, all other tables stay unchanged, and so does quarantine with one exception: a
+quarantined row that fits now and belongs only to selected tables is removed from quarantine. A row that also belongs to
+other tables stays, since those tables would lack it.
 """
 
 from __future__ import annotations
@@ -48,7 +48,9 @@ StampedPayload = tuple[tuple[int, int], Payload]
 
 @dataclass(frozen=True, slots=True)
 class RereadScope:
-    """Which tables receive rows. `quarantined` are the quarantined rows, if only some tables are read again."""
+    """The tables that receive rows. `quarantined` are the positions of quarantined rows, if only some tables are read
+    again.
+    """
 
     tables: frozenset[str]
     all_tables: bool
@@ -57,7 +59,7 @@ class RereadScope:
 
 @dataclass(slots=True)
 class RereadResult:
-    """Staged files and rows by table, and the keys of unreadable objects by `seq`.
+    """Staged files and numbers of rows by table, and the keys of unreadable objects by `seq`.
 
     `records` counts stream records by batch.
     """
@@ -72,7 +74,7 @@ class RereadResult:
     failure: str = ""
 
     def add(self, other: RereadResult) -> None:
-        """Adds the result of another task."""
+        """Adds the result of another Spark task."""
         for table, files in other.files.items():
             self.files.setdefault(table, []).extend(files)
         for table, rows in other.rows.items():
@@ -88,9 +90,9 @@ class RereadResult:
 
 @dataclass(frozen=True, slots=True)
 class RereadSettings:
-    """Parser settings of a reread and the destination of its files; without a destination rows are only counted.
+    """Parser settings of a reread, and the folder for staged files. Without a folder, rows are only counted.
 
-    `inputs` are the present look-ups, so that rows are enriched like new ones.
+    `inputs` are the present look-up tables, so that rows are enriched like new ones.
     """
 
     scope: RereadScope
@@ -112,7 +114,7 @@ class Rereader:
         evolved: EvolvedColumns | None = None,
         inputs: ParserInputs = NO_PARSER_INPUTS,
     ) -> None:
-        """Creates a rereader; `opener` reads objects with `readers` threads and is not needed for records."""
+        """Creates a rereader. `opener` reads objects with `readers` threads; stream records do not need it."""
         self._readers = readers
         self._parser = inputs.create_parser(spec, evolved=evolved)
         self._fingerprint = spec.fingerprint()
@@ -121,11 +123,11 @@ class Rereader:
         self.result = RereadResult()
 
     def read_objects(self, objects: Iterable[SourceObject]) -> Iterator[tuple[str, pa.Table]]:
-        """Yields the rows of the selected tables in parts; unreadable objects are recorded and skipped."""
+        """Yields the rows of the selected tables in batches; unreadable objects are recorded and skipped."""
         yield from self.read_payloads(self._open_objects(objects))
 
     def read_payloads(self, payloads: Iterable[StampedPayload]) -> Iterator[tuple[str, pa.Table]]:
-        """Yields the rows of payloads in parts; consecutive payloads with one stamp are parsed together."""
+        """Yields the rows of payloads in batches. Consecutive payloads of one ingest batch are parsed together."""
         stamped = ((stamp, payload.seq in self._scope.quarantined, payload) for stamp, payload in payloads)
         for ((batch_id, at_us), beside), group in groupby(stamped, lambda one: one[:2]):
             stamp = BatchStamp(batch_id, at_us, self._fingerprint)
@@ -152,7 +154,7 @@ class Rereader:
                         yield (source.batch_id, source.ingested_at_us), payload
 
     def _read_with_quarantine(self, source: Payload, stamp: BatchStamp) -> Iterator[tuple[str, pa.Table]]:
-        """Parses a payload with quarantined rows: the tables they match now decide whether they leave quarantine."""
+        """Parses a payload that has quarantined rows, and decides which of these leave quarantine."""
         parsed = list(self._parser.parse([source], stamp))
         before = self._scope.quarantined[source.seq]
         places: dict[int, set[str]] = {}

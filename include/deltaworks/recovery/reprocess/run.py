@@ -1,10 +1,10 @@
 """Reads landed objects or records again under the present declaration and replaces their rows, in place or in shadow
 tables.
 
-A reprocess is planned (what is read, through which batch), staged (one pass writes files), committed (one Delta commit
-per table) and completed; each step is an object created once, so an interrupted run resumes under its id. In place, all
-rows of the selected objects are removed and the new ones added: no event is lost or duplicated, and repeating changes
-nothing. The stream keeps running; it yields each table during its commit.
+A reprocess has four phases: plan (selection and last batch), stage (one pass writes files), commit (one Delta commit
+per table) and complete. Each phase is recorded as an object that is created once, so an interrupted run resumes under
+its id. In place, all rows of the selected objects are removed and the new rows added: no event is lost or duplicated,
+and repeating a reprocess changes nothing. The stream keeps running, and does not write to a table during its commit.
 """
 
 from __future__ import annotations
@@ -48,7 +48,8 @@ OPERATION = "reprocess"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableReprocessResult:
-    """The result for one table. `rows_out` and `rows_in` are rows of the selected objects before and after."""
+    """The result for one table: the number of removed (`rows_out`) and added rows (`rows_in`) of the selected
+    objects."""
 
     table: str
     target: str
@@ -62,9 +63,10 @@ class TableReprocessResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReprocessResult:
-    """The result of a reprocess. For a stream `objects` counts batches and `origins` ranges of records.
+    """The result of a reprocess.
 
-    `spark_required` is 0: the run itself uses Spark where needed.
+    If the source is a stream, `objects` counts batches and `origins` lists the ranges of records by where they were
+    read from. `spark_required` is 0, since the run uses Spark itself if needed.
     """
 
     id: str
@@ -82,11 +84,11 @@ class ReprocessResult:
 class Reprocess:
     """One reprocess of a pipeline, new or resumed. Call `run` once.
 
-    Small work is done in this process; Spark is used only beyond `direct_bytes`.
+    Small amounts are processed in this process; Spark is used only beyond `direct_bytes`.
 
     Args:
         spark: returns the session when first needed; may raise.
-        direct_bytes: bound on objects, staged files and rewritten files that are handled without Spark.
+        direct_bytes: maximum bytes of objects, staged files and rewritten files that are processed without Spark.
         get_turn: returns the turn of a table during its commit; the stream's write turn by default.
         fault: test hook, called at `planned`, `staged`, `committed:<table>` and `committed`.
     """
@@ -116,10 +118,10 @@ class Reprocess:
         return write_turn(self._objects, self._spec.pipeline, table, by=current_run(), reason="reprocess")
 
     def run(self, reprocess_id: str, request: ReprocessRequest | None = None) -> ReprocessResult:
-        """Plans under this id, or resumes the plan with this id, and runs it to completion. Idempotent.
+        """Runs the reprocess with this id to completion, from its plan if it was planned before. Idempotent.
 
         Args:
-            request: what to read again; required without a plan, ignored with one.
+            request: the selection and tables; required for a new id, ignored if a plan exists.
 
         Raises:
             ConfigError: REPROCESS_UNKNOWN, REPROCESS_ID_INVALID, and those of planning.
@@ -155,7 +157,7 @@ class Reprocess:
         )
 
     def _void_replays(self, plan: ReprocessPlan, staged: StagedFiles) -> None:
-        """Voids replays of these objects, whose rows were replaced in tables and quarantine."""
+        """Voids earlier replays of these objects, because their rows were replaced in tables and quarantine."""
         if plan.mode != "in_place" or not plan.all_tables:
             return
         ranges = SeqRanges(next(table.ranges for table in staged.tables if table.table == QUARANTINE_TABLE))
@@ -247,7 +249,7 @@ class Reprocess:
         self._lake.ensure(key, Schema(fields), user_metadata=metadata, partition_by=partition_by, properties=properties)
 
     def _remove_staging(self, plan: ReprocessPlan) -> None:
-        # Remaining staged files only cost space.
+        # A failure is ignored, since staged files that remain only cost space.
         with contextlib.suppress(Exception):
             for key in self._objects.list(paths.reprocess_staging(plan.pipeline, plan.id)):
                 self._objects.delete(key)

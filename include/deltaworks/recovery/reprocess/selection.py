@@ -37,12 +37,13 @@ MAX_RANGES = 2_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Selection:
-    """What to read again; exactly one field is set.
+    """The selection to read again; exactly one field is set.
 
-    `batches`: first and last batch. `files`: keys or glob patterns. `offsets`: records of streams, such as
-    `topic/0/100-200`. `events` and `arrived`: start (inclusive) and end (exclusive) in ISO 8601; every object, or batch
-        of a
-    stream, with an event of that time or that arrived then is read completely.
+    - `batches`: first and last batch.
+    - `files`: keys or glob patterns.
+    - `offsets`: records of a stream, such as `topic/0/100-200`.
+    - `events`, `arrived`: start (inclusive) and end (exclusive) in ISO 8601. Selects every object, or every batch of a
+      stream, with an event of that time or that arrived in that time; selected ones are read completely.
     """
 
     batches: tuple[int, int] | None = None
@@ -73,7 +74,7 @@ def ambiguous_selection_error() -> ConfigError:
 
 @dataclass(frozen=True, slots=True)
 class SourceObject:
-    """One object to read again, with the batch its rows belong to and its arrival time."""
+    """An object to read again, with the batch id of its rows and its arrival time."""
 
     seq: int
     key: str
@@ -87,7 +88,7 @@ class SourceObject:
 
 @dataclass(frozen=True, slots=True)
 class ResolvedObjects:
-    """The selected objects in order, their ranges, and the newest complete batch at the time of resolution."""
+    """The selected objects in order, their ranges, and the newest batch that was complete at the time of resolution."""
 
     objects: tuple[SourceObject, ...]
     ranges: SeqRanges
@@ -95,7 +96,7 @@ class ResolvedObjects:
 
     @property
     def bytes(self) -> int:
-        """Total bytes of the objects in the landing bucket."""
+        """Total size of the objects in the landing bucket."""
         return sum(source.size for source in self.objects)
 
 
@@ -123,7 +124,7 @@ class ObjectResolver:
         events = self._file_events(batches)
         chosen = self._selected_seqs(selection, events, batches)
         seqs = events.column("seq").to_pylist()
-        # If the pipeline always read one location, no other rows lie between two of its objects.
+        # If the pipeline always read a single location, a range between two of its objects contains no other rows.
         ranges = SeqRanges.from_seqs(chosen, existing_seqs=seqs if self._has_single_source() else None)
         if not chosen:
             raise empty_selection_error(self._spec, "nothing that is complete matches")
@@ -131,7 +132,7 @@ class ObjectResolver:
         return ResolvedObjects(tuple(self._source_objects(events, chosen, batches)), ranges, batches[-1].batch_id)
 
     def resolve_again(self, ranges: SeqRanges, *, through_batch: int) -> ResolvedObjects:
-        """Resolves planned ranges again: the log only grows, and it is read up to the same batch."""
+        """Resolves planned ranges again up to the same batch. The result is the same, since the log is append-only."""
         batches = self._completed_batches(through_batch)
         events = self._file_events(batches)
         chosen = {seq for seq in events.column("seq").to_pylist() if seq in ranges}
@@ -144,7 +145,7 @@ class ObjectResolver:
         return batches
 
     def _file_events(self, batches: list[BatchSummary]) -> pa.Table:
-        """Returns the pipeline's file events in complete batches."""
+        """Returns the pipeline's file events of complete batches."""
         start, end = batches[0].start_offset, batches[-1].end_offset
         after, up_to = (start or {}).get("seq", 0), (end or {}).get("seq", 0)
         columns = ("seq", "bucket", "key", "etag", "size", "event_time", "version_id")
@@ -179,8 +180,9 @@ class ObjectResolver:
         return self._seqs_with_events(selection.events, events) & set(seqs)
 
     def _seqs_with_events(self, between: tuple[str, str], events: pa.Table) -> set[int]:
-        """Returns objects with an event of that time in a table, and objects created in that time with a quarantined
-        row, which may have no event time.
+        """Returns the `seq`s of objects that have an event of that time in a table.
+
+        Also includes objects created in that time that have a quarantined row, since such rows may have no event time.
         """
         start, end = (parse_instant(text) for text in between)
         seqs: set[int] = set()
@@ -264,7 +266,7 @@ def reject_fragmented(ranges: SeqRanges) -> None:
 
 
 def offsets_unsupported_error(spec: PipelineSpec) -> ConfigError:
-    """Builds the error for offsets of a source without offsets."""
+    """Builds the error for selecting offsets of a source that has no offsets."""
     return ConfigError(
         "REPROCESS_SELECTION_INVALID",
         f"{spec.pipeline!r} reads {spec.source.kind}, which has no offsets of records.",

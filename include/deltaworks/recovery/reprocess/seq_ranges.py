@@ -23,9 +23,8 @@ class SeqRanges:
         """Builds the fewest ranges that contain `seqs`.
 
         Args:
-            existing_seqs: ascending; all seqs that rows can have. A range may then span numbers outside of these.
-                Without it,
-                ranges contain exactly `seqs`.
+            existing_seqs: all seqs that rows can have, ascending. A range may then span numbers that no row has.
+                Without it, ranges contain exactly `seqs`.
         """
         place = (lambda seq: seq) if existing_seqs is None else (lambda seq: bisect.bisect_left(existing_seqs, seq))
         ranges: list[tuple[int, int]] = []

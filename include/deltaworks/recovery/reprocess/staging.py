@@ -51,7 +51,9 @@ def staging_folder(plan: ReprocessPlan, table: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class RereadOutcome:
-    """The result of a reread: the seqs whose rows it replaces, the missing keys, and where the rest was read from."""
+    """The result of a reread: the ranges whose rows it replaces, the missing keys, and where the records were read
+    from.
+    """
 
     result: RereadResult
     ranges: SeqRanges
@@ -60,18 +62,19 @@ class RereadOutcome:
 
 
 class RereadPlan(Protocol):
-    """Reads again what a plan selects."""
+    """Interface for reading the selection of a reprocess plan again, from objects or from stream records."""
 
     def read(self, plan: ReprocessPlan, quarantined: QuarantinedPositions, work: RereadSettings) -> RereadOutcome:
         """Reads the selection in one pass.
 
         Raises:
-            ContractError: something read before is missing, unless the plan allows it; REPROCESS_STOPPED.
+            ContractError: REPROCESS_STOPPED; or an object or record that landed before is missing now, unless the plan
+                allows it.
         """
 
 
 class ObjectReread:
-    """Reads landed objects again, below `direct_bytes` without Spark."""
+    """Reads landed objects again; up to `direct_bytes` without Spark."""
 
     def __init__(
         self,
@@ -103,7 +106,9 @@ class ObjectReread:
 
     @staticmethod
     def _newly_missing(plan: ReprocessPlan, did: RereadResult, quarantined: QuarantinedPositions) -> tuple[str, ...]:
-        """Returns objects that were readable before. Objects unreadable from the start remain a quarantined row."""
+        """Returns missing objects that were readable before. An object that was never readable remains a quarantined
+        row.
+        """
         before = {seq for seq, positions in quarantined.items() if ENTIRE_OBJECT in positions}
         gone = tuple(key for seq, key in sorted(did.missing_keys.items()) if seq not in before)
         if gone and not plan.allow_missing:
@@ -117,7 +122,7 @@ class ObjectReread:
 
 
 class RecordReread:
-    """Reads stream records again from where they are available now."""
+    """Reads stream records again, from the source or the archive."""
 
     def __init__(self, spark: SparkSession, lake: Lake, spec: PipelineSpec, resolver: RecordResolver) -> None:
         self._spark = spark
@@ -173,7 +178,7 @@ class Stager:
         )
 
     def _with_lost_records(self, plan: ReprocessPlan, staged: StagedTable) -> StagedTable:
-        """Keeps quarantined rows that stand for records which expired unread, since no reread can produce them."""
+        """Adds the quarantined rows of records that expired before they were read, since no reread can produce them."""
         if not isinstance(self._spec.source, RecordSourceSpec):
             return staged
         key = paths.table(plan.pipeline, QUARANTINE_TABLE)
@@ -202,7 +207,7 @@ class Stager:
     def _quarantined_positions(self, ranges: SeqRanges) -> QuarantinedPositions:
         key = paths.table(self._spec.pipeline, QUARANTINE_TABLE)
         rows = self._lake.rows(key, columns=["_seq", "_position"], filters=ranges.expression())
-        # A replayed row remains in quarantine although its tables have it.
+        # A replayed row is still in quarantine although it is also in its tables.
         closed = Quarantine(self._lake, self._spec.pipeline).closed_keys()
         positions: dict[int, set[int]] = {}
         for row in rows.to_pylist() if rows is not None else ():
@@ -211,7 +216,7 @@ class Stager:
         return {seq: frozenset(of_seq) for seq, of_seq in positions.items()}
 
     def _stage_remaining_quarantine(self, plan: ReprocessPlan, released: set[tuple[int, int]]) -> StagedTable:
-        """Stages the quarantined rows of these objects except those that fit now."""
+        """Stages the quarantined rows of these objects, except rows that fit now."""
         ranges = SeqRanges.from_seqs(seq for seq, _ in released)
         key = paths.table(plan.pipeline, QUARANTINE_TABLE)
         rows = self._lake.rows(key, filters=ranges.expression())

@@ -1,4 +1,4 @@
-"""Finds what depends on a restored table: mutations, announcements, and pipelines that read it."""
+"""Determines the dependents of a restored table: mutations, notification tables, and pipelines that read it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from deltaworks.specs.sources.delta import DeltaSourceSpec
 
 
 def reject_mutable(spec: PipelineSpec, table: str) -> None:
-    """Rejects a table whose rows are changed by mutations or announced to others.
+    """Rejects a table whose rows are changed by mutations or announced by notifications.
 
     Raises:
         ConfigError: TABLE_UNKNOWN.
@@ -41,7 +41,7 @@ def reject_mutable(spec: PipelineSpec, table: str) -> None:
 
 
 def tables_affected_by_mutations(spec: PipelineSpec) -> list[str]:
-    """Returns the tables that mutations change or read, that are announced, or that announce others."""
+    """Returns the mutable tables, the table of requests, the notification tables, and the tables they announce."""
     tables = {table.name for table in spec.tables if table.mutable is not None}
     tables |= set(notification_tables_by_source(spec)) | set(source_by_notification_table(spec))
     tables |= {spec.mutations.requests} if spec.mutations is not None else set()
@@ -50,7 +50,7 @@ def tables_affected_by_mutations(spec: PipelineSpec) -> list[str]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DownstreamPipeline:
-    """A pipeline that reads the table, its read mode, and what it does when it reaches the restore."""
+    """A pipeline that reads the restored table, its read mode, and the effect of the restore on it."""
 
     pipeline: str
     table: str
@@ -64,7 +64,8 @@ def downstream_pipelines(
     """Returns the pipelines whose source is this table.
 
     Args:
-        repair: how rows landed since are recovered; None if the complete pipeline goes back and lands them again.
+        repair: where rows landed since then are recovered from; None if the complete pipeline is rolled back and reads
+            them again.
     """
     followers = []
     for name, spec in catalog.pipelines.items():
@@ -80,7 +81,8 @@ def downstream_pipelines(
 
 
 def reject_running_downstream(catalog: Catalog, home: PipelineHome, tables: tuple[str, ...]) -> None:
-    """Rejects landing rows again while a downstream stream runs that would read them as new.
+    """Rejects a rollback while a downstream stream runs, because that stream would read rows that land again as new
+    rows.
 
     Raises:
         ConcurrencyError: RESTORE_HAS_FOLLOWER.

@@ -1,11 +1,11 @@
-"""Determines which commits a table loses in a restore, and reads their rows again from the objects.
+"""Determines the batches and replays that a table loses in a restore, and reads their rows again from the objects.
 
-The transactions of a version state exactly which batches and replays it contains, independent of the ledger and of
-compaction: those of the current version that the earlier one lacks are lost, with the files that held their rows.
+The transactions of a table version state which batches and replays it contains, independent of the ledger and of
+compaction. Lost are those that the current version has and the earlier version lacks, with the files of their rows.
 
 If these files no longer exist, the objects of lost batches are read again, and rows that the table would lack are
-staged for the restore's commit. Rows already in the remaining files (by position in their object) or in quarantine are
-not staged. Rows keep batch, arrival and position. Objects are read by this process without Spark; use `deltaworks
+staged for the restore's commit. Rows that are in the remaining files (by position in their object) or in quarantine are
+not staged. Rows keep batch, arrival time and position. Objects are read by this process without Spark; use `deltaworks
 reprocess` for large volumes.
 """
 
@@ -46,14 +46,14 @@ _READERS = 8
 
 @dataclass(frozen=True, slots=True)
 class LostTablePart:
-    """One lost commit with the add actions of its files; None if no record lists them."""
+    """A lost batch or replay with the add actions of its files; None if no record lists them."""
 
     commit: LostCommit
     files: dict[FileId, Action] | None
 
 
 class LostCommits:
-    """The commits that one table loses. Not thread-safe."""
+    """Computes the batches and replays that one table loses. Not thread-safe."""
 
     def __init__(self, lake: Lake, home: PipelineHome, table: str) -> None:
         self._lake = lake
@@ -64,18 +64,17 @@ class LostCommits:
     def between(
         self, then: TableState, now: TableState, *, generation: int, skipped: Set[int] = frozenset()
     ) -> list[LostTablePart]:
-        """Returns the commits in `now` that `then` lacks, ordered by batch, replays last.
+        """Returns the batches and replays in `now` that `then` lacks, ordered by batch, replays last.
 
         Args:
             generation: current generation.
             skipped: batches that an earlier rollback of the table dropped on purpose.
 
         Raises:
-            ContractError: RESTORE_GENERATION_ENDED, `then` holds rows that have landed again since; and those of
-                reading
-                prepared batches.
+            ContractError: RESTORE_GENERATION_ENDED, `then` holds rows that have landed again since; and the errors of
+                reading prepared batches.
         """
-        # Rollbacks of the complete pipeline before `then`: of earlier batches it holds what these kept.
+        # A rollback of the complete pipeline before `then` removed batches that the transactions of `then` still name.
         behind = then.transactions.get(f"{self._pipeline}/start_over/{self._table}", 1)
         lost: list[LostTablePart] = []
         for of_generation in range(1, generation + 1):
@@ -142,7 +141,7 @@ class LostCommits:
 
 
 def prepared_table(tables: Iterable[PreparedTable], table: str) -> PreparedTable | None:
-    """Returns the entry of one table in a prepared batch or replay; None if it has none."""
+    """Returns the entry of one table in a prepared batch or replay, or None."""
     return next((share for share in tables if share.table == table), None)
 
 
@@ -172,7 +171,7 @@ def _lost_parts(
     return [LostTablePart(share, add_actions(files) if prepared.writer == "fan_out" else None)]
 
 
-#: Rows combined into one file per partition.
+#: Maximum number of rows that are combined into one file per partition.
 ROWS_PER_FILE = 200_000
 _KEYS_SHOWN = 5
 
@@ -218,7 +217,7 @@ class _LostRowStager:
         self._key = paths.table(rollback.pipeline, rollback.table)
 
     def stage(self, allow_missing: bool) -> StagedRows:
-        """Reads the lost objects, skips rows that exist, and writes the rest."""
+        """Reads the lost objects, and stages the rows that the target lacks."""
         self._reject_unsupported_table()
         objects = self._lost_objects()
         seqs = {source.seq for source in objects}
@@ -273,7 +272,7 @@ class _LostRowStager:
         return {place for place in present if place[0] in seqs}
 
     def _quarantined_keys(self, seqs: set[int]) -> set[RowKey]:
-        """Returns the keys in quarantine that no replay has landed: no table lacks these rows."""
+        """Returns the keys of quarantined rows that no replay has landed. No table contains these rows."""
         condition = ds.field("_seq").isin(sorted(seqs))
         key = paths.table(self._rollback.pipeline, QUARANTINE_TABLE)
         rows = self._lake.rows(key, columns=list(ROW_KEY_COLUMNS), filters=condition)

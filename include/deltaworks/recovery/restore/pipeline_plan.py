@@ -1,7 +1,7 @@
-"""Plans a start over, or a rollback of a complete pipeline to one batch: what happens to each table and what it loses.
+"""Plans a start over of a pipeline, or its rollback to one batch: the action for each table and the rows it loses.
 
-Later batches land again from the source in a new generation, so all their rows are removed, quarantined ones and added
-columns included. Writes nothing.
+Later batches are read again from the source in a new generation, so all their rows are removed, including quarantined
+ones and added columns. Writes nothing.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ class PipelineRestorePlanner:
         )
 
     def _last_remaining_batch(self, point: RestorePoint, generation: int) -> BatchSummary:
-        """Returns the last batch to keep; the next generation starts at its end."""
+        """Returns the last batch to keep; the next generation starts after it."""
         history = BatchHistory(self._lake, self._home.objects, self._spec)
         batch = history.detail(self._batch_id(point, history)).summary
         survives = self._home.start_overs.last_surviving_batch(batch.generation, current=generation)
@@ -117,7 +117,9 @@ class PipelineRestorePlanner:
         return complete[-1]
 
     def _table_losses(self, batch: BatchSummary) -> Iterator[TableLoss]:
-        """Yields bronze tables and quarantine with their versions at the batch's completion and what they lose."""
+        """Yields the loss of each bronze table and of quarantine, with the table's version at the completion of the
+        batch.
+        """
         for name in (*(table.name for table in self._spec.tables), QUARANTINE_TABLE):
             if self._lake.open(paths.table(self._pipeline, name)) is None:
                 continue
@@ -137,11 +139,11 @@ class PipelineRestorePlanner:
 
 
 def declared_tables(spec: PipelineSpec) -> dict[str, DeclaredTable]:
-    """Returns columns and partitioning of every table that receives rows, counts them, or is derived from these."""
+    """Returns columns and partitioning of all bronze, quarantine, mutation state and live tables by name."""
     tables: dict[str, DeclaredTable] = {table.name: (table.column_types(), table.partition_by) for table in spec.tables}
     tables[QUARANTINE_TABLE] = (QUARANTINE_SCHEMA, QUARANTINE_PARTITION)
     if spec.mutations is not None:
-        # Derived from the requests, which land again.
+        # Derived from the requests, which are read again.
         tables[spec.mutations.names] = (NAMES_COLUMNS, (ORG_COLUMN,))
         tables[spec.mutations.intervals] = (INTERVALS_COLUMNS, (ORG_COLUMN,))
     return tables | {live.name: (live_columns(spec, live), LIVE_PARTITION) for live in spec.aggregation_tables}

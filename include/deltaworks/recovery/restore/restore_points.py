@@ -1,7 +1,7 @@
-"""Maps a batch or a time to a table version, and lists the changes committed since.
+"""Maps a batch or a time to a table version, and lists the changes committed after it.
 
-A batch maps to the table at the batch's completion, including later commits that only rearranged rows, so that files
-already removed by maintenance are not needed.
+A batch maps to the table version at the batch's completion. That version includes later commits that only rearranged
+rows, so that files which maintenance has removed are not needed.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from deltaworks.tables.log import CommitInfo, commit_history
 
 @dataclass(frozen=True, slots=True)
 class RestorePoint:
-    """The state to restore: exactly one of a version of one table, a time, or a batch."""
+    """The state to restore: a version of one table, a time, or a batch. Exactly one is set."""
 
     version: int | None = None
     time: dt.datetime | None = None
@@ -67,7 +67,8 @@ def version_at_batch(
     """Returns the version of the table at the completion of this batch.
 
     Args:
-        completed_at: include other changes up to this time; if None, changes right after the batch's rows are excluded.
+        completed_at: include other changes up to this time. If None, changes after the commit of the batch's rows are
+            excluded.
     """
     later: list[CommitInfo] = []
     version = -1

@@ -1,9 +1,10 @@
-"""Chooses how a pipeline can go back to a batch without losing rows: RESTORE, starting over, or not at all.
+"""Chooses how a pipeline is rolled back to a batch without losing rows: by RESTORE, by starting over, or not at all.
 
-RESTORE returns all tables to that batch, mutable and request tables included. Later data is read again from the source;
-names and intervals are rebuilt; the first mutation batch of the new generation compares every interval with the rows,
-which keep their original ids. RESTORE is exact if the files of that version exist and the source still has all later
-data. Starting over applies all requests to all rows and is exact if the source still has everything.
+RESTORE returns all tables to that batch, mutable and request tables included. Later data is read again from the source.
+The mapping of names and the intervals of mutations are rebuilt. The first mutation batch of the new generation compares
+every interval with the rows, which keep their original ids. RESTORE is exact if the files of that version exist and the
+source still has all later data. Starting over applies all requests to all rows and is exact if the source still has
+everything.
 """
 
 from __future__ import annotations
@@ -29,13 +30,13 @@ _SHOWN = 3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RollbackStrategy:
-    """The strategy, and why earlier ones are not possible."""
+    """The chosen strategy, and why the preferred ones are not possible."""
 
     kind: Literal["restore", "start_over", "none"]
     reasons: tuple[str, ...] = ()
 
     def describe(self, pipeline: str) -> str:
-        """Describes the strategy and its reasons."""
+        """Describes the strategy and its reasons in text."""
         text = {
             "restore": "RESTORE brings it back exactly",
             "start_over": f"`deltaworks pipelines start-over {pipeline}` brings all rows again, with all requests",
@@ -73,7 +74,8 @@ def choose_strategy(
 
     Args:
         missing_files: by table, missing files of the version.
-        expired_after, expired_before: records landed after the batch, or up to it, that the source may no longer have.
+        expired_after: records landed after the batch that the source may no longer have.
+        expired_before: records landed up to the batch that the source may no longer have.
     """
     reasons = [
         f"{len(files)} files of {table} are gone, most likely removed by VACUUM"
@@ -107,7 +109,7 @@ class RollbackStrategies:
         home: PipelineHome,
         spark: Callable[[], SparkSession] | None,
     ) -> None:
-        """Creates the evaluator; `spark` returns a session, whose clients query the brokers."""
+        """Creates the evaluator. `spark` returns a session, whose clients query the Kafka brokers."""
         self._catalog = catalog
         self._spec = spec
         self._lake = lake
@@ -117,8 +119,7 @@ class RollbackStrategies:
     def choose(self, batch: int, missing_files: Mapping[str, Sequence[str]]) -> RollbackStrategy:
         """Chooses the strategy for a batch.
 
-        Objects and rows of Delta tables are assumed to exist; `deltaworks reprocess --from-start --exact` reads them
-        all.
+        Assumes that objects and rows of Delta tables exist; `deltaworks reprocess --from-start --exact` reads them all.
 
         Raises:
             TransientError: the source does not answer.
@@ -140,5 +141,5 @@ class RollbackStrategies:
 
 
 def _expired_part(one: RecordRange, has: RetainedRange) -> RecordRange | None:
-    """Returns the part of a range the source certainly lacks."""
+    """Returns the part of a range that the source certainly no longer has."""
     return one.clip(one.first, min(has.certain_from, has.possible_from) - 1)

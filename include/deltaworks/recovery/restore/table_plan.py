@@ -1,4 +1,4 @@
-"""Plans how one table is restored: to which version, what it loses, and which files it consists of afterwards.
+"""Plans the restore of one table: the version, the lost batches, and the files of the table afterwards.
 
 Used for a single table and for all tables of a pipeline. Writes nothing. An interrupted rollback is planned again from
 its record, against the current table.
@@ -37,10 +37,10 @@ _NAMES_SHOWN = 5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableRestoreRequest:
-    """The version to restore, and how rows landed since are recovered.
+    """The version to restore, and where later rows are recovered from.
 
-    `exclude_files` are lost files of that version, and `reread_batches` the batches with rows in them: with
-    `repair="source"` these also count as lost.
+    `exclude_files` are lost files of that version, and `reread_batches` are the batches with rows in them. With
+    `repair="source"` these batches also count as lost.
     """
 
     point: RestorePoint
@@ -53,10 +53,10 @@ class TableRestoreRequest:
 
 @dataclass(frozen=True, slots=True)
 class TableRestorePlan:
-    """A rollback of one table, its current state, and its target state.
+    """A rollback of one table: its record, its current state, and its target state.
 
-    `unprepared` lists lost batches whose files no longer exist; `missing_files` lists other required files that are
-        missing.
+    `unprepared` lists lost batches whose files no longer exist. All other required files that are missing are in
+    `missing_files`.
     """
 
     record: Rollback
@@ -67,7 +67,7 @@ class TableRestorePlan:
 
     @property
     def difference(self) -> StateDifference:
-        """Files and rows removed and added."""
+        """The number of files and rows that are removed and added."""
         return StateDifference.between(self.current, self.target)
 
     def check(self, max_rows: int | None) -> None:
@@ -111,9 +111,9 @@ class TableRestorePlanner:
 
         Raises:
             ConfigError: BATCH_UNKNOWN.
-            ContractError: RESTORE_UNSUPPORTED, RESTORE_GENERATION_ENDED, RESTORE_COLUMNS_DIFFER, and those of reading
-                the
-                log.
+            ContractError: RESTORE_UNSUPPORTED, RESTORE_GENERATION_ENDED, RESTORE_COLUMNS_DIFFER, and the errors of
+                reading
+                the log.
         """
         now = self._current_supported_state()
         then = self._state(self._resolve_version(request.point, now))
@@ -153,7 +153,7 @@ class TableRestorePlanner:
         return TableRestorePlan(record, now, target, *_classify_missing_files(missing, lost))
 
     def replan(self, record: Rollback) -> TableRestorePlan:
-        """Plans a recorded rollback against the current table: rows landed after the record was created stay.
+        """Plans a recorded rollback against the current table. Rows that landed after the record was created stay.
 
         Raises:
             ContractError: RESTORE_UNPREPARED.
@@ -165,7 +165,7 @@ class TableRestorePlanner:
         )
 
     def states_at_batch(self, batch: int, completed_at: dt.datetime | None) -> tuple[TableState, TableState]:
-        """Returns the table's state at the batch's completion, and its current state.
+        """Returns two states of the table: at the batch's completion, and now.
 
         Raises:
             ContractError: RESTORE_UNSUPPORTED, and those of reading the log.
@@ -219,7 +219,7 @@ class TableRestorePlanner:
             if is_recorded and record.row_source != "prepared":
                 continue
             if loss.files is None and not is_recorded:
-                # Landed after the record was created, while a crash had returned the table to the stream.
+                # After a crash the stream wrote to the table again: this batch landed after the record was created.
                 raise _unprepared_error(self._pipeline, self._table, (loss.commit.number,))
             files |= {file: now.files.get(file, added) for file, added in (loss.files or {}).items()}
         staged = self._home.rollbacks.staged(record.ordinal)
@@ -228,14 +228,13 @@ class TableRestorePlanner:
 
 
 def with_columns_from(then: TableState, now: TableState, files: dict[FileId, Action] | None = None) -> TargetState:
-    """Returns these files (those of `then` by default) with the columns of `then`; other properties stay as
-    they are."""
+    """Returns these files (by default those of `then`) with the columns of `then` and all other properties of `now`."""
     columns = {name: then.metadata[name] for name in ("schemaString", "partitionColumns")}
     return TargetState(then.files if files is None else files, {**now.metadata, **columns})
 
 
 def missing_files(lake: Lake, now: TableState, target: TargetState) -> list[str]:
-    """Returns files of the target that are neither in the current table nor in the storage."""
+    """Returns the files of the target that are not in the current table and do not exist in the storage."""
     back = {file: added for file, added in target.files.items() if file not in now.files}
     return find_missing_files(lake, now.key, back)
 
@@ -256,7 +255,7 @@ def reject_missing_files(key: str, missing: Sequence[str]) -> None:
 
 
 def _partially_lost_commits(batches: tuple[int, ...], lost: list[LostTablePart], generation: int) -> list[LostCommit]:
-    """Returns batches that lost some rows with missing files; how many is known only after reading them."""
+    """Returns batches that lost some rows with missing files. The number of rows is known only after reading them."""
     wholly = {loss.commit.number for loss in lost if loss.commit.kind == "batch"}
     return [
         LostCommit(kind="batch", generation=generation, number=number, rows=0, files=0)
@@ -266,7 +265,7 @@ def _partially_lost_commits(batches: tuple[int, ...], lost: list[LostTablePart],
 
 
 def _classify_missing_files(missing: list[str], lost: list[LostTablePart]) -> tuple[tuple[int, ...], tuple[str, ...]]:
-    """Separates lost batches without files from missing files that belong to no lost batch."""
+    """Separates lost batches without files from missing files that do not belong to a lost batch."""
     names = set(missing)
     unprepared = {
         loss.commit.number for loss in lost if loss.files is None or any(path in names for path, _ in loss.files)
@@ -284,7 +283,7 @@ def _unprepared_error(pipeline: str, table: str, batches: Sequence[int]) -> Cont
 
 
 def _reject_changed_columns(then: TableState, now: TableState) -> None:
-    """Rejects a restore across a column change: recovered rows need the present columns."""
+    """Rejects a restore across a change of columns, because recovered rows need the present columns."""
     before, present = _column_types(then), _column_types(now)
     different = sorted(name for name, kind in before.items() if present.get(name) != kind)
     if then.metadata.get("partitionColumns") != now.metadata.get("partitionColumns"):

@@ -1,8 +1,8 @@
-"""Restores one bronze table, or quarantine, to an earlier version and keeps the rows that landed since.
+"""Restores a bronze table or quarantine to an earlier version, and keeps the rows that landed after that version.
 
-A record fixes the plan before anything changes; one commit restores the rows of that version, re-adds the files of
-later batches and undoes every other change. The stream may keep running: it holds the table back, as for a write turn.
-After a crash the record is resumed.
+A record fixes the plan before anything changes. One commit restores the rows of that version, adds the files of later
+batches again and undoes every other change. The stream may keep running: it defers its commits to the table, as during
+a write turn. After a crash the recorded plan is resumed.
 """
 
 from __future__ import annotations
@@ -35,10 +35,11 @@ OPERATION = "restore"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableRestoreResult:
-    """The result for one table, or what it would be. `version` is the table's new version, None in a dry run.
+    """The result for one table (in a dry run: the expected result, with `version` None).
 
-    `unprepared` lists lost batches whose files no longer exist; `missing_files` lists other required files that are
-        missing.
+    `version` is the table's new version. `unprepared` lists lost batches whose files no longer exist. All other
+        required
+    files that are missing are in `missing_files`.
     """
 
     pipeline: str
@@ -95,7 +96,7 @@ class TableRestore:
         return record is not None and record.table == self._table
 
     def count(self, request: TableRestoreRequest) -> TableRestoreResult:
-        """Returns what `run` would do. Reads only.
+        """Returns the expected result of `run`. Reads only.
 
         Raises:
             ConfigError: RESTORE_POINT_INVALID, TABLE_UNKNOWN.
@@ -195,14 +196,14 @@ class TableRestore:
         def target(current: TableState) -> TargetState:
             if current.version == plan.current.version:
                 return plan.target
-            # The table was compacted since; files removed by that are added again.
+            # The table was compacted after this version; the restore adds the removed files again.
             again = self._planner.replan(record)
             return TargetState(again.target.files, plan.target.metadata)
 
         return commit_files(self._lake, self._objects, self._key, target, commit=commit, before_commit=check)
 
     def _reapply_erasures(self, record: Rollback, check: Callable[[], None]) -> None:
-        """Deletes rows of people who were erased after the restored version."""
+        """Deletes the restored rows of people who were erased after that version."""
         if record.reapply_erasures:
             step = reapply_step(rollback_step(self._pipeline, self._table, record.ordinal))
             ErasureReapplier(self._catalog, self._pipeline).reapply(self._table, step=step, check=check)
