@@ -1,4 +1,4 @@
-"""Side-by-side measurements: what Deltaworks does against the plain way to do the same.
+"""Benchmarks that compare Deltaworks with the usual way to do the same work.
 
-`python -m benchmarks` runs them. A benchmark is one module here and one entry in `benchmarks.registry`.
+`python -m benchmarks` runs them. A benchmark is one module in this package and one entry in `benchmarks.registry`.
 """

@@ -1,6 +1,6 @@
 """`python -m benchmarks`: runs all benchmarks, or those named with --only.
 
-Figures go to standard output as JSON lines; progress and the table for people go to standard error.
+Results go to standard output as JSON lines. Progress and a readable table go to standard error.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from benchmarks.registry import BENCHMARKS
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run the benchmarks the arguments name; returns the exit code."""
+    """Runs the selected benchmarks and returns the exit code."""
     options = _parse(arguments)
     if options.list:
         for benchmark in BENCHMARKS.values():
@@ -41,14 +41,29 @@ def main(arguments: list[str] | None = None) -> int:
 
 def _parse(arguments: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
-    parser.add_argument("--only", action="append", choices=list(BENCHMARKS), help="one benchmark; may be repeated")
-    parser.add_argument("--repeats", type=int, default=5, help="measured repetitions of each side (5)")
-    parser.add_argument("--events", type=int, default=1_000_000, help="generated events to work on (1,000,000)")
-    parser.add_argument("--minutes", type=float, default=10.0, help="how long `freshness` lands events (10)")
     parser.add_argument(
-        "--requests", type=int, default=1_000_000, help="most requests of `mutation_resolve` (1,000,000)"
+        "--only", action="append", choices=list(BENCHMARKS), help=("run only this benchmark; may be repeated")
     )
-    parser.add_argument("--list", action="store_true", help="list the benchmarks and end")
+    parser.add_argument("--repeats", type=int, default=5, help=("measured repetitions per implementation (default: 5)"))
+    parser.add_argument(
+        "--events",
+        type=int,
+        default=1_000_000,
+        help=("number of generated events, or of rows or objects where a benchmark uses these (default: 1,000,000)"),
+    )
+    parser.add_argument(
+        "--minutes",
+        type=float,
+        default=10.0,
+        help=("minutes for which `freshness`, `groups` and `live_latest` land events (default: 10)"),
+    )
+    parser.add_argument(
+        "--requests",
+        type=int,
+        default=1_000_000,
+        help=("maximum number of requests for `mutation_resolve` (default: 1,000,000)"),
+    )
+    parser.add_argument("--list", action="store_true", help="list the benchmarks and exit")
     return parser.parse_args(arguments)
 
 

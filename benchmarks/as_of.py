@@ -1,14 +1,12 @@
-"""`as_of`: prices joined with what was known then, by intervals and in the two other ways there are.
+"""`as_of`: as-of joins of prices with facts, by precomputed intervals and by two other methods.
 
-6,000 companies, each with facts at scattered moments, and prices of all of them, at scattered moments too. Every
-side counts its rows and sums what it has joined, and the sums have to be equal.
+The data has 6,000 companies with facts and prices at random times; `events` is the number of prices, with one fact per
+67 prices. Each method counts the joined rows and sums their values, and all methods must agree. DuckDB uses one thread.
 
-- `intervals_vs_range_max`: DuckDB, an equality and a range over intervals that are there, against a join of each price
-  with all facts that were known and the newest of these.
-- `intervals_vs_native`: DuckDB, the same intervals against its `ASOF JOIN`, which needs none.
-- `intervals_built_vs_range_max`: the same as the first, and the intervals are built before.
-
-`events` is the number of prices; facts are one for 67 of them. One thread each, so that neither gains by cores.
+- `intervals_vs_range_max`: an equality and range join with existing intervals, against a join of each price with all
+  earlier facts that keeps the newest.
+- `intervals_vs_native`: the same intervals, against DuckDB's `ASOF JOIN`, which needs no intervals.
+- `intervals_built_vs_range_max`: as `intervals_vs_range_max`, but including the time to build the intervals.
 """
 
 from __future__ import annotations
@@ -22,7 +20,7 @@ if TYPE_CHECKING:
     import duckdb
 
 COMPANIES = 6_000
-#: As many prices for a fact as 4 M prices have of 60 k facts.
+#: The same ratio of prices to facts as 4 million prices and 60,000 facts.
 _PRICES_PER_FACT = 67
 _SECONDS = 10 * 365 * 86_400
 _INTERVALS = """
@@ -47,7 +45,7 @@ _NATIVE = """
 
 
 def run(options: Options) -> list[Figure]:
-    """Measure the comparisons."""
+    """Measures the three comparisons."""
     import duckdb
 
     prices = options.events
@@ -74,7 +72,7 @@ def run(options: Options) -> list[Figure]:
 
 
 def make_rows(connection: duckdb.DuckDBPyConnection, *, prices: int, facts: int) -> None:
-    """Facts and prices of companies at seconds that hashes choose; of one company no two facts are of one second."""
+    """Creates facts and prices at pseudo-random seconds. A company has at most one fact per second."""
     for name, rows, time in (("facts", facts, "known_from"), ("prices", prices, "at")):
         connection.execute(
             f"""
@@ -105,5 +103,5 @@ def _measure_queries(
 
 
 BENCHMARK = Benchmark(
-    name="as_of", summary="joins with what was known then: intervals against a range join and DuckDB's own", run=run
+    name="as_of", summary="as-of joins by intervals, against a range join and DuckDB's ASOF JOIN", run=run
 )

@@ -1,6 +1,6 @@
-"""A process that Z-orders closed days of a table again and again: `python -m benchmarks.background_rewrite URI`.
+"""A process that repeatedly Z-orders closed days of a table: `python -m benchmarks.background_rewrite URI`.
 
-It prints `began` before its first command and, once its standard input is closed, how many commands it has ended.
+Prints `began` before its first command. When its standard input is closed, it prints the number of completed commands.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import threading
 
 from benchmarks import sides
 
-#: Days before this one are closed.
+#: The day that is being written; earlier days are closed.
 OPEN_DAY = "2026-01-03"
 
 

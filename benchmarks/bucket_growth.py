@@ -1,12 +1,13 @@
-"""`bucket_growth`: what planning a batch costs as a bucket grows a hundredfold, to `--events` objects.
+"""`bucket_growth`: the cost of planning a batch as a bucket grows a hundredfold, to `--events` objects.
 
-Ours: a streaming query on a file event log of as many objects, as a pipeline has it. Other: a streaming query of
-Spark's own file source on a folder of as many files. Both have read all that is there; then ten new objects come at
-once, and what counts is what Spark says it spent on finding the batch and fixing it (`latestOffset` and `getBatch`).
-Spark reports milliseconds, of which the log takes a few: a repetition is the mean of several batches there.
+Deltaworks: a streaming query on a file event log with one entry per object. Baseline: a streaming query of Spark's own
+file source on a folder with the same number of files. Both queries have read all existing objects. Then ten new objects
+land together. Measured is the time Spark reports for planning the batch (`latestOffset` and `getBatch`). Spark reports
+milliseconds and planning from the log takes only a few, so one repetition is the mean of several batches.
 
-Everything lies on local disk, where a folder is listed fastest; on S3 the file source asks for every thousand keys. The
-file source has 100,000 files at most: it takes some 20 s a batch for a million, and the folder itself minutes.
+Everything is on local disk, where listing a folder is fastest; on S3 the file source sends one request per thousand
+keys. The file source gets at most 100,000 files, since a batch takes some 20 s with a million and creating the folder
+takes minutes.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ _BATCHES_OF_LOG, _BATCHES_OF_FOLDER = 12, 1
 
 
 def run(options: Options) -> list[Figure]:
-    """Measure a log of few and one of many objects, and a folder of many."""
+    """Measures a small log, a large log, and a large folder."""
     from benchmarks import sides
     from benchmarks.games_files import bench_folder
 
@@ -73,7 +74,7 @@ def run(options: Options) -> list[Figure]:
 
 @contextmanager
 def _log_query(spark: SparkSession, root: Path, objects: int, options: Options) -> Iterator[Callable[[Clock], None]]:
-    """A query on a log of `objects` objects; what it gives lands ten more."""
+    """Starts a query on a log of `objects` objects. Yields a repetition that lands ten more objects per batch."""
     from deltaworks.sources.objects.file_event_log import FileEventLog
     from deltaworks.sources.objects.file_event_log_writer import FileEventLogWriter, ReceivedEvent
     from deltaworks.sources.objects.relay.messages import FileEvent
@@ -101,12 +102,12 @@ def _log_query(spark: SparkSession, root: Path, objects: int, options: Options) 
     limits = SliceLimits(max_files=MAX_BATCH_FILES, max_bytes=None)
     batches = FileEventPlanner(FileEventLog(lake, "landing"), bucket="b", prefix="", limits=limits)
     with _start_query(planned_frame(spark, batches), root) as query:
-        _await(query, lambda: _read_to(query) == objects, "a batch that reads the last object")
+        _await(query, lambda: _read_to(query) == objects, "batch that reads the last object")
         yield _repetition(query, lambda: land(writer.last_seq, _NEW_FILES), batches=_BATCHES_OF_LOG)
 
 
 def _read_to(query: StreamingQuery) -> int:
-    """The seq that the query has read to."""
+    """Returns the last seq the query has read."""
     from deltaworks.sources.objects.source import finished_seq
 
     planned = _planned_batch(query)
@@ -115,7 +116,9 @@ def _read_to(query: StreamingQuery) -> int:
 
 @contextmanager
 def _folder_query(spark: SparkSession, root: Path, objects: int, options: Options) -> Iterator[Callable[[Clock], None]]:
-    """A query of Spark's file source on a folder of `objects` files; what it gives puts ten more there at once."""
+    """Starts a query of Spark's file source on a folder of `objects` files. Yields a repetition that adds ten more
+    together.
+    """
     options.progress(f"bucket_growth: a folder of {objects:,} files")
 
     def make(folder: Path, count: int) -> Path:
@@ -128,7 +131,7 @@ def _folder_query(spark: SparkSession, root: Path, objects: int, options: Option
         make(root / "files" / f"{first // _FILES_PER_FOLDER:05}", _FILES_PER_FOLDER)
 
     def land() -> None:
-        # Renamed as a whole, so that one batch takes all.
+        # A rename publishes all files at the same time, so one batch reads all of them.
         make(root / uuid.uuid4().hex, _NEW_FILES).rename(root / "files" / f"new-{uuid.uuid4().hex}")
 
     frame = spark.readStream.schema("n long").option("recursiveFileLookup", "true").json(str(root / "files"))
@@ -138,11 +141,13 @@ def _folder_query(spark: SparkSession, root: Path, objects: int, options: Option
 
 @contextmanager
 def _start_query(frame: DataFrame, root: Path) -> Iterator[StreamingQuery]:
-    """The query, once it has read what is there. Its batches are planned, and not read: reading is not what counts."""
+    """Starts a query and yields it after its first batch. Its batches are planned but not read, since only planning is
+    measured.
+    """
     writer = frame.writeStream.foreachBatch(lambda batch, batch_id: None).trigger(processingTime="250 milliseconds")
     query = writer.option("checkpointLocation", str(root / "checkpoint")).start()
     try:
-        _await(query, lambda: bool(_planned_batch(query)), "its first batch")
+        _await(query, lambda: bool(_planned_batch(query)), "first batch")
         yield query
     finally:
         query.stop()
@@ -162,21 +167,21 @@ def _repetition(query: StreamingQuery, land: Callable[[], None], *, batches: int
 
 
 def _next_batch(query: StreamingQuery, land: Callable[[], None]) -> dict[str, int]:
-    """What the batch of what is landed now took, in milliseconds."""
+    """Lands objects and returns the durations, in milliseconds, of the batch that reads them."""
     newest = _newest_batch(query)
     land()
-    _await(query, lambda: _newest_batch(query) > newest, "a batch of what has landed")
+    _await(query, lambda: _newest_batch(query) > newest, "batch for the new objects")
     return dict(_planned_batch(query)[-1]["durationMs"])
 
 
 def _newest_batch(query: StreamingQuery) -> int:
-    """The newest batch; progress is kept of the last hundred triggers alone."""
+    """Returns the id of the newest batch. Spark keeps the progress of the last hundred triggers only."""
     planned = _planned_batch(query)
     return int(planned[-1]["batchId"]) if planned else -1
 
 
 def _planned_batch(query: StreamingQuery) -> list[dict[str, Any]]:
-    """The progress of every batch so far; triggers without one have no `addBatch`."""
+    """Returns the progress of each batch so far, in order. Triggers without a batch have no `addBatch` duration."""
     by_batch: dict[int, dict[str, Any]] = {}
     for batch in query.recentProgress:
         if "addBatch" in batch["durationMs"]:
@@ -194,6 +199,6 @@ def _await(query: StreamingQuery, condition: Callable[[], bool], what: str) -> N
 
 BENCHMARK = Benchmark(
     name="bucket_growth",
-    summary="planning a batch with a hundredth of the objects and with all, against Spark's own file source",
+    summary=("planning a batch from a log of all objects, against a hundredth of them and against Spark's file source"),
     run=run,
 )

@@ -1,4 +1,5 @@
-"""A table of engagements with notifications and a change data feed, as a stream and a mutation batch leave it."""
+"""An engagement table with notifications and a change data feed, after several stream batches and one mutation
+batch."""
 
 from __future__ import annotations
 
@@ -25,7 +26,7 @@ _FILE_BYTES = 32 << 20
 
 
 class ChangedTable:
-    """The table at the place the engagement pipeline has it, and the same beside it without a feed."""
+    """A table at the engagement pipeline's path, with a change data feed, and a copy of it without the feed."""
 
     def __init__(self, spark: SparkSession, storage: StorageSpec, workload: Workload) -> None:
         declared = load_catalog(skip_invalid=True)
@@ -40,12 +41,14 @@ class ChangedTable:
         self._mutations = {True: 1, False: 1}
 
     def fill(self, progress: Callable[[str], None]) -> dict[ChangeSource, int]:
-        """Land all batches and apply a mutation batch; how many rows each way reads, from before the last batch on."""
+        """Lands all batches and applies a mutation batch. Returns the number of rows each way of reading returns when
+        it starts before the last batch.
+        """
         last = self.workload.load_batches - 1
         for batch in range(last + 1):
             if batch == last:
                 self._since = {way: self._changes(way, None).position for way in CHANGE_SOURCES}
-            # Identifies a row, as a stream numbers its rows.
+            # `_seq` and `_position` identify a row, as in tables written by a stream.
             rows = batch_rows(self._spark, self.workload, batch)
             rows = rows.withColumn("_seq", F.xxhash64("engagement_id")).withColumn("_position", F.lit(0).cast("long"))
             for table in (self._feed, self._plain):
@@ -59,17 +62,17 @@ class ChangedTable:
         return {way: self._changes(way, self._since[way]).rows.count() for way in CHANGE_SOURCES}
 
     def poll(self, way: ChangeSource, clock: Clock) -> None:
-        """Read what changed since the position, every row of it."""
+        """Reads all rows that changed since the position before the last batch."""
         with clock:
             _collect(self._changes(way, self._since[way]).rows)
 
     def full_read(self, clock: Clock) -> None:
-        """Read every row of the table."""
+        """Reads all rows of the table."""
         with clock:
             _collect(self._read_table())
 
     def merge(self, feed: bool, clock: Clock) -> None:
-        """Apply another mutation batch, to the table with a feed or to the one without."""
+        """Applies another mutation batch, to the table with the feed (`feed`) or to the one without."""
         self._mutations[feed] += 1
         number = self._mutations[feed]
         requests = rename_requests(self._spark, self.workload, number, self.workload.load_batches).persist()

@@ -1,11 +1,11 @@
-"""`cli`: how soon the command line answers.
+"""`cli`: the start time of the command line.
 
-- `help_vs_typer`: the start of `deltaworks --help`, against an interpreter that imports typer and rich, the libraries
-  every command line of this kind stands on, and nothing else.
-- `check_vs_typer`: the start of `deltaworks pipelines check` on the pipelines of this checkout, against the same.
+- `help_vs_typer`: `deltaworks --help`, against an interpreter that only imports typer and rich, the libraries that
+  comparable command lines use.
+- `check_vs_typer`: `deltaworks pipelines check` on the pipelines of this checkout, against the same interpreter.
 
-A repetition starts each process several times, one behind the other; `seconds_each` is one start. The warm-up has all
-modules compiled and in the page cache.
+One repetition starts each process several times in sequence; `seconds_each` is the mean time of one start. The warm-up
+compiles all modules and loads them into the page cache.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _DELTAWORKS = (sys.executable, "-m", "deltaworks.cli")
 
 
 def run(options: Options) -> list[Figure]:
-    """Measure both comparisons."""
+    """Measures both comparisons."""
     typer = _side("typer", (sys.executable, "-c", "import typer, rich"))
     helped = _side("deltaworks_help", (*_DELTAWORKS, "--help"))
     checked = _side("deltaworks_check", (*_DELTAWORKS, "pipelines", "check"))
@@ -48,6 +48,6 @@ def _side(name: str, command: tuple[str, ...]) -> Side:
 
 BENCHMARK = Benchmark(
     name="cli",
-    summary="the start of the command line, against the import of typer and rich alone",
+    summary="starting the command line, against importing only typer and rich",
     run=run,
 )

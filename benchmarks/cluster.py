@@ -1,12 +1,12 @@
-"""`cluster`: how long an answer of gold takes from its data on while OPTIMIZE runs on the same cluster.
+"""`cluster`: the delay from new data to its gold rows while OPTIMIZE runs on the same cluster.
 
-A standalone master and two workers of one core each, as processes. `gold_wait`: rows are appended to a bronze table,
-and `spark_jobs/rebuild_gold.py` is started with the share of its class, as its task starts it; the time ends when the
-gold table has the answer. Beside a maintenance job that Z-orders without a pause, with its own share and the niceness
-of its task, against the same on an idle cluster.
+The cluster has a standalone master and two workers with one core each, as processes. `gold_wait`: rows are appended to
+a bronze table, then `spark_jobs/rebuild_gold.py` is started with the cluster share of gold jobs, as its Airflow task
+starts it. The time ends when the gold table contains the rows. Measured while a maintenance job Z-orders without a
+pause, with the cluster share and niceness of its task, against the same on an idle cluster.
 
-Jobs are submitted directly, with no Airflow between: of its pools only what they allow is measured, gold beside
-OPTIMIZE. All share the machine's cores, so the ratio contains what a second busy process costs there.
+Jobs are submitted directly, without Airflow and its pools; only the case that pools allow, gold with OPTIMIZE, is
+measured. All processes share the machine's cores, so the ratio includes the cost of a second busy process.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ gold:
 
 
 def run(options: Options) -> list[Figure]:
-    """Measure gold beside OPTIMIZE and alone, on one cluster."""
+    """Measures gold builds with and without concurrent OPTIMIZE on one cluster."""
     from benchmarks.standalone import standalone_cluster
 
     rows = max(options.events // 5, 1)
@@ -89,7 +89,7 @@ def run(options: Options) -> list[Figure]:
 
 @contextmanager
 def _project() -> Iterator[Path]:
-    """A project of its own with one pipeline, removed afterwards."""
+    """Creates a temporary project with one pipeline."""
     from benchmarks.games_files import bench_folder
     from deltaworks.specs.catalog import PROJECT_ROOT
 
@@ -108,7 +108,7 @@ def _project() -> Iterator[Path]:
 
 @dataclass(frozen=True, slots=True)
 class _GoldProject:
-    """The project's table of events, and the job that builds gold from it."""
+    """The project's events table, and the job that builds gold from it."""
 
     root: Path
     master: str
@@ -116,7 +116,7 @@ class _GoldProject:
     _days: Iterator[int] = field(default_factory=itertools.count)
 
     def process(self, *command: str, niceness: int = 0) -> subprocess.Popen[str]:
-        """A job as a task starts it: a process of its own, bound to this one's life."""
+        """Starts a job as an Airflow task does: as a child process that ends with this one."""
         from deltaworks.airflow.child_process import child_options
         from deltaworks.specs.catalog import PROJECT_ROOT
 
@@ -134,7 +134,7 @@ class _GoldProject:
         )
 
     def append(self) -> int:
-        """Land the events of another day; which day."""
+        """Lands events of the next day and returns the day's number."""
         from deltaworks.control import paths
         from deltaworks.control.provenance import user_metadata
         from deltaworks.tables.arrow_types import arrow_schema
@@ -152,7 +152,7 @@ class _GoldProject:
         return day
 
     def build(self, day: int) -> None:
-        """Build gold to its end, and refuse an answer that lacks events of the day."""
+        """Runs a gold build to its end. Raises if gold lacks events of the day."""
         from deltaworks.control import paths
         from deltaworks.specs.catalog import PROJECT_ROOT
         from deltaworks.tables.lake import Lake
@@ -197,7 +197,7 @@ class _GoldProject:
 
 @dataclass(frozen=True, slots=True)
 class _GoldBuild:
-    """From data to answer, once; beside OPTIMIZE or alone."""
+    """One repetition: lands data and builds gold, with or without concurrent OPTIMIZE."""
 
     gold: _GoldProject
     concurrent_optimize: bool
@@ -215,7 +215,7 @@ class _GoldBuild:
 
     @contextmanager
     def _optimize(self) -> Iterator[subprocess.Popen[str] | None]:
-        """A maintenance job, from its first command on until the block ends."""
+        """Runs a maintenance job, from its first command until the block ends."""
         if not self.concurrent_optimize:
             yield None
             return
@@ -237,6 +237,6 @@ class _GoldBuild:
 
 BENCHMARK = Benchmark(
     name="cluster",
-    summary="gold's time from data to answer while OPTIMIZE runs on the cluster, against an idle one",
+    summary="the delay from new data to gold while OPTIMIZE runs on the cluster, against an idle cluster",
     run=run,
 )

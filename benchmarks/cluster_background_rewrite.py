@@ -1,7 +1,7 @@
-"""A maintenance job that Z-orders a table on a cluster: `python -m benchmarks.cluster_background_rewrite URI ROWS`.
+"""A maintenance job that repeatedly Z-orders a table on a cluster: `python -m benchmarks.cluster_background_rewrite URI
+ROWS`.
 
-It does so again and again. It prints `began` before its first command and, once its standard input is closed, how
-many commands it has ended.
+Prints `began` before its first command. When its standard input is closed, it prints the number of completed commands.
 """
 
 from __future__ import annotations

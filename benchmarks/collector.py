@@ -1,17 +1,18 @@
-"""`collector`: what a request costs the process that takes it, and how long an answer takes beside a sync of the disk.
+"""`collector`: the CPU cost of a request, and response times compared with a disk sync.
 
-Ours is the collector as it runs: keys, limits, stamps, and a spool that is synced before each answer. Its sides are
-held against:
+Deltaworks' side is the collector as deployed: keys, limits, server timestamps, and a spool that is synced before each
+response. It is compared with:
 
-- `spool_vs_bare_asgi`: an application on uvicorn that reads a body and answers, with no more promise than that.
-- `spool_vs_lean_asgi`: the same without what the collector switches off of uvicorn.
-- `batch50_vs_single`: the same events in requests of one; ours are in requests of fifty.
-- `spool_vs_put_record`: boto3's `put_record` of one event, the client's side alone: what an endpoint spends that hands
-  each event to Kinesis before it answers.
-- `p99_vs_fdatasync`: the 99th percentile of answers at half the load, less 5 ms, against that of a sync of 16 KiB.
+- `spool_vs_bare_asgi`: a uvicorn application that only reads the body and responds, without any durability.
+- `spool_vs_lean_asgi`: the same application with the uvicorn features disabled that the collector disables.
+- `batch50_vs_single`: requests of fifty events, against the same events in requests of one.
+- `spool_vs_put_record`: the client's CPU for boto3's `put_record` of one event, which an endpoint spends that sends
+  each event to Kinesis before it responds.
+- `p99_vs_fdatasync`: the 99th percentile of response times at half load, minus 5 ms, against the 99th percentile of a
+  sync of 16 KiB.
 
-Seconds are those of the server's process (of the client's for `put_record`), so they say what a core does however busy
-the machine is; but for the last figure, whose two sides are measured one behind the other on the same disk.
+Seconds are CPU seconds of the server process (of the client for `put_record`), so they do not depend on how busy the
+machine is. The exception is the last comparison, which measures both in turns on the same disk.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ _ALLOWANCE_SECONDS = 0.005
 
 
 def run(options: Options) -> list[Figure]:
-    """Measure with a tenth as many requests as `--events`, at least 2,000."""
+    """Sends a tenth as many requests as `--events`, at least 2,000."""
     requests = max(options.events // 10, 2000)
     with (
         tempfile.TemporaryDirectory(dir=bench_folder()) as folder,
@@ -73,7 +74,7 @@ def _comparison(metric: str, ours: Side, other: Side, requests: int) -> Comparis
 
 
 class _Server:
-    """A server under load, and the processor time it has taken."""
+    """A server process under load, and its CPU time."""
 
     def __init__(self, port: int, process: subprocess.Popen[str]) -> None:
         self.port = port
@@ -126,7 +127,9 @@ def _measure_load(server: _Server, request: bytes, requests: int) -> Callable[[C
 
 
 async def _load(port: int, request: bytes, requests: int, connections: int, *, pause_seconds: float = 0) -> list[float]:
-    """Send requests over so many connections, one behind the other on each; how long each answer took."""
+    """Sends requests over several connections, sequentially on each. Returns the response time of each request in
+    seconds.
+    """
     delays: list[float] = []
 
     async def client(count: int) -> None:
@@ -171,7 +174,7 @@ def _put_record(server: _Server, requests: int) -> Callable[[Clock], None]:
 
 
 def _sync_delay(server: _Server, folder: Path, requests: int) -> Figure:
-    """Answers at half the load of one connection after the other, beside syncs of the same disk, in turns."""
+    """Measures response times at half load and syncs of the same disk, in turns."""
     request, delays, syncs = _request(1), [], []
     for _ in range(5):
         syncs += _syncs(folder / "sync", 100)
@@ -208,6 +211,6 @@ def _p99(values: list[float]) -> float:
 
 BENCHMARK = Benchmark(
     name="collector",
-    summary="a request through the collector's spool against a bare application and put_record",
+    summary="a request to the collector with its spool, against a bare ASGI application and put_record",
     run=run,
 )

@@ -1,8 +1,8 @@
-"""`collector_drain`: what the drain of a collector's spool costs against what taking the events costs.
+"""`collector_drain`: the cost of draining a collector's spool, compared with receiving the events.
 
-Both sides are CPU seconds of one process for the same events: of the collector that takes them over HTTP in batches of
-50 and makes them durable, and of the drain that reads them from the spool, packs them and puts them into a bucket of a
-server. A ratio of 0.5 means that a drain keeps up with twice what comes in.
+Both sides are CPU seconds of one process for the same events: the collector that receives them over HTTP in batches of
+50 and makes them durable, and the drain that reads them from the spool, packs them and puts them into a bucket. At a
+ratio of 0.5, a drain can deliver twice as many events as the collector receives.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ _READY_SECONDS = 60.0
 
 
 def run(options: Options) -> list[Figure]:
-    """One comparison."""
+    """Compares the drain with the input."""
     with tempfile.TemporaryDirectory() as folder, _server() as client:
         root = Path(folder)
         _write_project(root)
         taken = root / "taken"
-        _fill_spool(root, taken, options.events)  # what the drain reads, each time anew
+        _fill_spool(root, taken, options.events)  # each repetition drains a copy of this spool
 
         def with_drain(clock: Clock) -> None:
             spool = root / "drained"
@@ -84,7 +84,7 @@ def _write_project(root: Path) -> None:
 
 
 def _fill_spool(root: Path, spool: Path, events: int) -> float:
-    """Post events to a collector that only keeps them; the CPU seconds of its process."""
+    """Posts events to a collector that does not deliver them. Returns the CPU seconds of its process."""
     command = [sys.executable, "-m", "collector", "edge", "--spool", str(spool / "w0"), "--project", str(root)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=PROJECT_ROOT / "include") as process:
         if process.stdout is None:
@@ -108,7 +108,7 @@ def _fill_spool(root: Path, spool: Path, events: int) -> float:
 
 
 def _drain(path: Path, client: Any) -> float:
-    """Deliver a folder to its end; the CPU seconds of this process for it."""
+    """Delivers all events of a spool folder. Returns the CPU seconds of this process."""
     folder = SpoolFolder.acquire(path)
     way = LandingDestination(
         sink=LandingSink(client, _BUCKET), prefix=f"{time.time_ns()}/", thresholds=CloseThresholds()
@@ -130,7 +130,7 @@ def _cpu_seconds(process: psutil.Process) -> float:
 
 @contextmanager
 def _server() -> Iterator[Any]:
-    """A client of a bucket in a process of its own, whose work counts for nobody."""
+    """Runs an S3 server in another process, whose CPU is not counted, and yields a client for it."""
     port = free_port()
     command = [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)]
     with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
@@ -158,5 +158,5 @@ def _answers(address: str) -> bool:
 
 
 BENCHMARK = Benchmark(
-    name="collector_drain", summary="CPU of draining a collector's spool against that of filling it", run=run
+    name="collector_drain", summary="CPU time to drain a collector's spool, against the CPU time to fill it", run=run
 )

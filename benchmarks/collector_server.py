@@ -1,8 +1,8 @@
-"""The servers the benchmark `collector` loads, each a process of its own that prints its port.
+"""The servers that the benchmark `collector` loads. Each is a process that prints its port.
 
-`spool`: the collector as it runs. `bare`: an application on uvicorn that reads a body and answers 200. `lean`: the same
-without what the collector switches off of uvicorn: headers of proxies, of the date and the server, access logs.
-`kinesis`: as much of Kinesis as PutRecord takes.
+`spool`: the collector as deployed. `bare`: a uvicorn application that reads a body and responds with 200. `lean`: the
+same with the uvicorn features disabled that the collector disables: proxy headers, the headers for date and server, and
+access logs. `kinesis`: a server that responds to PutRecord.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _RECORD = (
 
 
 def spec() -> CollectorSpec:
-    """A collector of one source on free ports."""
+    """Returns the spec of a collector with one source on free ports."""
     source = {
         "pipeline": "games",
         "keys": [{"sha256": hashlib.sha256(KEY.encode()).hexdigest()}],
@@ -47,7 +47,7 @@ def spec() -> CollectorSpec:
 
 
 def bare_application(answer: bytes) -> Any:
-    """An application that reads a body and answers."""
+    """Returns an ASGI application that reads the body and sends `answer`."""
     headers = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(answer))]
 
     async def application(scope: Any, receive: Any, send: Any) -> None:
@@ -60,7 +60,7 @@ def bare_application(answer: bytes) -> Any:
 
 
 def main() -> int:
-    """Serve until the process is ended."""
+    """Serves until the process is terminated."""
     parser = argparse.ArgumentParser()
     parser.add_argument("kind", choices=["spool", "bare", "lean", "kinesis"])
     parser.add_argument("--folder", type=Path)

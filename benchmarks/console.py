@@ -1,8 +1,9 @@
-"""`console`: the operator console over 30 pipelines of 1,000 tables, as the process that hosts it feels it.
+"""`console`: response times of the operator console with 30 pipelines and 1,000 tables, and its effect on the server
+that hosts it.
 
-Both sides ask one server over HTTP, a process of its own as Airflow's API server is: ours for the overview, the other
-for its version, alone and beside ten who ask for the overview at once. Storage is a folder of control objects, as 30
-streams leave them; no Spark.
+Requests go over HTTP to one server process that hosts the console as Airflow's API server does. Measured are the
+console's overview against the server's version endpoint, and the version endpoint while ten clients request the
+overview, against an idle server. Storage is a folder of control objects as 30 streams write them; Spark is not used.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ _RELAY = "relay: landing\ndescription: d\nowner: o\nqueue_url: env:QUEUE\nbucket
 
 
 def write_project(root: Path) -> None:
-    """A project of so many pipelines, with the control objects of streams that run."""
+    """Writes a project of 30 pipelines with the control objects of running streams."""
     include = root / "include"
     for folder in ("environments", "relays"):
         (include / folder).mkdir(parents=True)
@@ -70,7 +71,7 @@ def _write_objects(objects: LocalObjects, name: str) -> None:
         epoch=1,
         run="r",
         state="running",
-        # Ahead of the clock, so that it is as fresh at the end of the benchmark as at its begin.
+        # In the future, so that the heartbeat is not stale by the end of the benchmark.
         written_at=(now + timedelta(hours=1)).isoformat(),
         started_at=now.isoformat(),
         trigger_seconds=60,
@@ -103,7 +104,9 @@ def _write_objects(objects: LocalObjects, name: str) -> None:
 
 @contextmanager
 def serving() -> Iterator[str]:
-    """The server, in a process of its own: whoever asks takes nothing of its interpreter. The address that opens it."""
+    """Runs the server as a separate process, so that clients do not use its interpreter. Yields the URL that opens the
+    console.
+    """
     process = subprocess.Popen(
         [sys.executable, "-m", "benchmarks.console_server"], stdout=subprocess.PIPE, text=True, bufsize=1
     )
@@ -111,7 +114,7 @@ def serving() -> Iterator[str]:
         assert process.stdout is not None
         line = process.stdout.readline()
         if not line.startswith(WORD):
-            raise RuntimeError(f"The console's server did not start: {line!r}")
+            raise RuntimeError(f"the console's server did not start: {line!r}")
         yield line.removeprefix(WORD).strip()
     finally:
         process.terminate()
@@ -119,7 +122,7 @@ def serving() -> Iterator[str]:
 
 
 def p95(seconds: list[float]) -> float:
-    """The 95th percentile of several measurements."""
+    """Returns the 95th percentile of the measurements."""
     return statistics.quantiles(seconds, n=20)[-1]
 
 
@@ -130,7 +133,9 @@ def _request_seconds(client: httpx.Client, path: str) -> float:
 
 
 def request_until(base_url: str, cookies: dict[str, str], ended: Any, slow: Any) -> None:
-    """Ask for the overview, so many at once, until it has ended. Puts what the first requests took, then all others."""
+    """Requests the overview from ten threads until `ended` is set. Puts two lists of response times: the first request
+    of each thread, then all later ones.
+    """
     with (
         httpx.Client(base_url=base_url, cookies=cookies, timeout=60) as client,
         ThreadPoolExecutor(_CONCURRENT_READERS) as pool,
@@ -149,12 +154,12 @@ def request_until(base_url: str, cookies: dict[str, str], ended: Any, slow: Any)
 
 
 def _cpu_seconds(client: httpx.Client) -> float:
-    """What the server's process has used so far."""
+    """Returns the CPU seconds the server process has used so far."""
     return float(client.get("/cpu").raise_for_status().json()["seconds"])
 
 
 def run(options: Options) -> list[Figure]:
-    """The overview alone and ten at once, and what the server's other answers take meanwhile against idle."""
+    """Measures the overview, and the version endpoint with and without ten concurrent readers."""
     before = {name: os.environ.get(name) for name in ("DELTAWORKS_PROJECT", "DELTAWORKS_ENVIRONMENT")}
     with tempfile.TemporaryDirectory() as folder:
         write_project(Path(folder))
@@ -183,7 +188,7 @@ def _measure_pages(client: httpx.Client, options: Options) -> list[Figure]:
     def beside_ten(clock: Clock) -> None:
         spawn = multiprocessing.get_context("spawn")
         ended, slow = spawn.Event(), spawn.SimpleQueue()
-        # A process of their own: what they cost must not be counted as waiting for the server.
+        # A separate process, so that the clients' own CPU time is not measured as response time of the server.
         asking = spawn.Process(target=request_until, args=(str(client.base_url), dict(client.cookies), ended, slow))
         asking.start()
         began = slow.get()
@@ -203,4 +208,8 @@ def _measure_pages(client: httpx.Client, options: Options) -> list[Figure]:
     return measure(BENCHMARK.name, comparisons, repeats=options.repeats, progress=options.progress)
 
 
-BENCHMARK = Benchmark(name="console", summary="the console's overview, alone and ten at once, beside its host", run=run)
+BENCHMARK = Benchmark(
+    name="console",
+    summary=("response times of the console's overview, and of its host while ten clients read the overview"),
+    run=run,
+)

@@ -1,12 +1,14 @@
-"""`console_airflow`: Airflow's own API server while ten people read the console: 30 pipelines, 1,000 tables.
+"""`console_airflow`: Airflow's API server while ten people read the console: 30 pipelines, 1,000 tables.
 
-- `api_version_vs_idle`: the 95th percentile of `/api/v2/version` beside ten readers who never pause, each logged in as
-  somebody else, against that of the same server with nobody reading.
-- `api_version_vs_idle_inside`: the same where the API server makes the pages itself (`DELTAWORKS_CONSOLE_PROCESS=off`).
-- `pages_vs_inside`: what a page takes, read one after the other by one person, against the same inside.
+- `api_version_vs_idle`: the 95th percentile of `/api/v2/version` while ten readers with different logins request pages
+  without a pause, against the same server without readers.
+- `api_version_vs_idle_inside`: the same when the API server renders the pages itself
+  (`DELTAWORKS_CONSOLE_PROCESS=off`).
+- `pages_vs_inside`: the time per page when one person requests pages in sequence, against rendering inside the API
+  server.
 
-Two API servers over one project, one after the other in each repetition: real `airflow api-server` processes with the
-plugin, a metadata database of their own each, and DAGs on record. Storage is a folder of control objects; no Spark.
+Both servers are real `airflow api-server` processes with the plugin and registered DAGs, each with its own metadata
+database, over one project. They are measured in turns. Storage is a folder of control objects; Spark is not used.
 """
 
 from __future__ import annotations
@@ -43,7 +45,7 @@ READERS, VERSIONS, PAGES = 10, 200, 60
 _ROOT = Path(__file__).resolve().parents[1]
 _START_SECONDS = 180.0
 _VERSION = "/api/v2/version"
-#: DAGs as the metadata database has them once they are parsed.
+#: Registers DAGs in the metadata database, as the DAG processor does after parsing.
 _REGISTER_DAGS = """
 import sys
 from airflow.models.dag import DagModel
@@ -59,14 +61,14 @@ with create_session() as session:
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """An API server that runs: its address, and the login of each reader."""
+    """A running API server: its address, and one login token per reader."""
 
     url: str
     tokens: tuple[str, ...]
 
 
 def _write_tables(root: Path) -> None:
-    """What the last night found of each table."""
+    """Writes the table summaries of the last nightly run."""
     objects = LocalObjects(root / "lake")
     for number in range(PIPELINES):
         name = f"p{number:02d}"
@@ -92,7 +94,7 @@ def _write_tables(root: Path) -> None:
 
 @contextmanager
 def api_server(project: Path, folder: Path, **variables: str) -> Iterator[Server]:
-    """A real API server with the plugin; it ends with the block."""
+    """Runs an API server with the plugin until the block ends."""
     home = StackHome.at(folder, project=_ROOT, dags_folder=_ROOT / "dags")
     home.create()
     secrets, port = load_or_create_secrets(home.secrets_file), choose_ports({})["airflow"]
@@ -132,7 +134,7 @@ def _await(url: str, process: subprocess.Popen[bytes], log: Path) -> None:
                 return
         except httpx.TransportError:
             time.sleep(0.5)
-    raise RuntimeError(f"The API server did not start: {log.read_text(errors='replace')[-2_000:]}")
+    raise RuntimeError(f"the API server did not start: {log.read_text(errors='replace')[-2_000:]}")
 
 
 def _token(url: str, name: str, password: str) -> str:
@@ -141,7 +143,7 @@ def _token(url: str, name: str, password: str) -> str:
 
 
 def _paths(reader: int) -> tuple[str, ...]:
-    """What a reader opens, again and again."""
+    """Returns the pages that a reader requests in a loop."""
     pipeline = f"p{(3 * reader) % PIPELINES:02d}"
     return ("/", f"/streams/{pipeline}", "/tables", f"/tables?pipeline={pipeline}", "/alerts", "/costs")
 
@@ -157,7 +159,9 @@ def _client(url: str, token: str) -> httpx.Client:
 
 
 def read_until(url: str, tokens: tuple[str, ...], ended: Any, taken: Any) -> None:
-    """Ten people read without a pause until it has ended; says once that all have begun, then what pages took."""
+    """Requests pages from ten threads without a pause until `ended` is set. Puts an empty list once all threads are
+    running, and the response times of all pages at the end.
+    """
 
     def reads(number: int) -> list[float]:
         seconds, paths = [], _paths(number)
@@ -174,7 +178,7 @@ def read_until(url: str, tokens: tuple[str, ...], ended: Any, taken: Any) -> Non
 
 
 def _versions(server: Server) -> list[float]:
-    """What the version takes, one request after another, some milliseconds apart as heartbeats of tasks are."""
+    """Returns response times of the version endpoint for sequential requests 10 ms apart, like heartbeats of tasks."""
     seconds = []
     with httpx.Client(base_url=server.url, timeout=60) as client:
         for _ in range(VERSIONS):
@@ -203,7 +207,7 @@ class _Sides:
     def with_ten_readers(self, clock: Clock) -> None:
         spawn = multiprocessing.get_context("spawn")
         ended, taken = spawn.Event(), spawn.SimpleQueue()
-        # A process of their own: what they cost must not be counted as waiting for the server.
+        # A separate process, so that the readers' own CPU time is not measured as response time of the server.
         readers = spawn.Process(target=read_until, args=(self.server.url, self.server.tokens, ended, taken))
         readers.start()
         taken.get()
@@ -229,14 +233,14 @@ def _comparisons(separate: _Sides, inside: _Sides, sizes: Mapping[str, int]) -> 
         return Comparison(metric=metric, ours=ours, other=other, sizes=sizes)
 
     return [
-        against("api_version_vs_idle", separate.side("beside_ten"), separate.side("idle")),
-        against("api_version_vs_idle_inside", inside.side("beside_ten"), inside.side("idle")),
+        against("api_version_vs_idle", separate.side("with_ten_readers"), separate.side("idle")),
+        against("api_version_vs_idle_inside", inside.side("with_ten_readers"), inside.side("idle")),
         against("pages_vs_inside", separate.side("pages"), inside.side("pages")),
     ]
 
 
 def run(options: Options) -> list[Figure]:
-    """Both servers run all the time; only one of them is asked at a time."""
+    """Measures two servers, of which only one gets requests at a time."""
     with ExitStack() as stack:
         root = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="deltaworks-console-")))
         write_project(root / "project")
@@ -249,5 +253,7 @@ def run(options: Options) -> list[Figure]:
 
 
 BENCHMARK = Benchmark(
-    name="console_airflow", summary="Airflow's API server while ten people read the console's pages", run=run
+    name="console_airflow",
+    summary=("response times of Airflow's API server while ten people read the console's pages"),
+    run=run,
 )

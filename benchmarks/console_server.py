@@ -1,7 +1,7 @@
-"""The server that the benchmark `console` asks, a process of its own that prints the address which opens the console.
+"""The server for the benchmark `console`: a process that prints the URL that opens the console.
 
-As Airflow's API server has it: the console is mounted in an application that answers other things too, its version
-among them, by a handler that is no coroutine and so takes a thread.
+Like Airflow's API server, it mounts the console in an application that also serves other endpoints. Its version
+endpoint is a synchronous handler, which runs in a thread of the server's pool.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ WORD = "CONSOLE_LISTENING"
 
 
 def application(reader: SingleUser) -> FastAPI:
-    """The console, the version, and what the process has cost so far."""
+    """Returns the application: the console, the version endpoint, and the CPU seconds of the process."""
     outer = FastAPI()
 
     @outer.get("/version")
@@ -35,7 +35,7 @@ def application(reader: SingleUser) -> FastAPI:
 
 
 def main() -> None:
-    """Serve until the process is ended."""
+    """Serves until the process is terminated."""
     reader = SingleUser()
     listener = socket.create_server(("127.0.0.1", 0))
     print(f"{WORD} http://127.0.0.1:{listener.getsockname()[1]}/open/{reader.login_key}", flush=True)

@@ -1,8 +1,8 @@
-"""Parses a DAG file as Airflow's processor does, in a process of its own: `python -m benchmarks.dag_parsing FILE`.
+"""Parses a DAG file as Airflow's DAG processor does, in a separate process: `python -m benchmarks.dag_parsing FILE`.
 
-The last line is what it took: seconds of wall clock and of CPU, and how many DAGs and tasks there are. `--task DAG_ID`
-parses it as a task of that DAG does, which serializes nothing; `--bare DAGS` makes as many DAGs of Airflow's own with
-one task, in place of a file.
+The last line of output is JSON: wall clock and CPU seconds, and the number of DAGs and tasks. `--task DAG_ID` parses
+the file as a task of this DAG does, without serialization. `--bare DAGS` creates this many plain Airflow DAGs with one
+task each instead of parsing a file.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Parse, and print what it took."""
+    """Parses the file and prints the measurements."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("file", nargs="?", default="")
     parser.add_argument("--task", default="")
@@ -28,7 +28,7 @@ def main(arguments: list[str] | None = None) -> int:
     from airflow.sdk.definitions._internal.dag_parsing_context import _airflow_parsing_context_manager
     from airflow.serialization.serialized_objects import DagSerialization
 
-    # The timetables that DAGs name; the processor has them loaded too.
+    # Loads the timetables that DAGs use before measuring; the DAG processor has them loaded as well.
     plugins_manager.get_timetables_plugins()
     started, cpu_started = time.perf_counter(), time.process_time()
     with ExitStack() as stack:

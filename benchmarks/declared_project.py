@@ -1,4 +1,4 @@
-"""A project of many declared pipelines in a folder, such as one for each tenant of a platform."""
+"""A project with many declared pipelines, for example one per tenant of a platform."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ _COLUMNS = 8
 
 
 def write_project(root: Path, *, pipelines: int) -> Path:
-    """Declare them: each with four tables of eight columns and a gold table on a schedule, all fed by one relay.
+    """Writes pipelines with four tables of eight columns and a scheduled gold table each, all fed by one relay.
 
-    The operations of one have DAGs: those of all would be 17,000.
+    Only one pipeline gets DAGs for its operations, since those of all pipelines would be 17,000 DAGs.
     """
     include = root / "include"
     _write(

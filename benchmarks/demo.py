@@ -1,7 +1,7 @@
-"""`demo`: how long `make demo` takes, phase by phase, on an empty lake and without a file of real events.
+"""`demo`: the duration of each phase of `make demo`, with an empty lake and without a file of real events.
 
-The other side of a phase is the CPU time of all its processes, divided by the cores: it takes no less than that on this
-machine, and takes that where nothing waits and nothing else runs. The other side of the whole is what was promised.
+A phase is compared with the CPU time of all its processes divided by the number of cores: the shortest possible time on
+this machine, reached if nothing waits. The total is compared with its target of four minutes.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ PROMISED_SECONDS = 240.0
 
 
 def run(options: Options) -> list[Figure]:
-    """Run it once; every answer must be right, or there are no figures."""
+    """Runs the demo once. Raises if an answer is wrong."""
     from sandbox.demo.demo_options import delete_lake, demo_settings
     from sandbox.demo.run import Demo
 
@@ -28,13 +28,13 @@ def run(options: Options) -> list[Figure]:
     report = Demo(settings, progress=options.progress).run()
     if not report.is_right:
         wrong = ", ".join(answer.question for answer in report.answers if not answer.is_right)
-        raise RuntimeError(f"the demo did not end well: {wrong or report.health}")
+        raise RuntimeError(f"the demo failed: {wrong or report.health}")
     sizes = {"events": settings.games.target_events or 0, "answers": len(report.answers)}
     return list(figures(report, sizes))
 
 
 def figures(report: DemoReport, sizes: dict[str, int | float]) -> Iterator[Figure]:
-    """One figure for each phase, and one for the whole with the seconds of the runs in it."""
+    """Yields one result per phase, and one for the total, which contains the seconds of each DAG run."""
     for phase in report.phases:
         sides = (phase.seconds, phase.cpu_seconds / cores())
         yield measure_once(BENCHMARK.name, phase.name, sides, other_name="cpu_over_cores", sizes=sizes)
@@ -46,6 +46,6 @@ def figures(report: DemoReport, sizes: dict[str, int | float]) -> Iterator[Figur
 
 BENCHMARK = Benchmark(
     name="demo",
-    summary="`make demo` phase by phase, against the CPU time it takes and the four minutes it may take",
+    summary="the phases of `make demo` against their CPU time, and the total against the target of four minutes",
     run=run,
 )

@@ -1,11 +1,11 @@
-"""`driver_start`: a driver's start and first small job, with its Java classes from the archive and without it.
+"""`driver_start`: the time to start a driver and to run its first small job, with and without the Java class archive.
 
-- `session`: until a session is there.
-- `small_job`: until a Delta table of 200 rows is written, merged, optimized and read, session included; what a gold
-  build or a mutation batch of a small pipeline costs at least.
+- `session`: until the Spark session has started.
+- `small_job`: until a Delta table of 200 rows is written, merged, optimized and read, including the session's start.
+  This is the minimum cost of a gold build or a mutation batch of a small pipeline.
 
-Both sides are Python processes with a JVM each, and differ in the archive alone. `jvm_cpu_seconds` is what the JVM took
-of the processors: on a busy machine that is the figure to compare.
+Both implementations are Python processes with one JVM and differ only in the archive. `jvm_cpu_seconds` is the CPU time
+of the JVM; compare this value on a busy machine.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ WITHOUT_ARCHIVE = "without"
 
 
 def run(options: Options) -> list[Figure]:
-    """Measure both comparisons."""
+    """Measures both comparisons."""
     both = comparisons("session", "small_job")
     return measure(BENCHMARK.name, both, repeats=options.repeats, progress=options.progress)
 
 
 def comparisons(*metrics: str) -> list[Comparison]:
-    """The comparisons of these names."""
+    """Returns the comparisons for these metrics."""
     return [
         Comparison(
             metric=metric, ours=_side("archive", metric), other=_side(WITHOUT_ARCHIVE, metric), sizes={"rows": 200}
@@ -54,7 +54,7 @@ def _side(name: str, metric: str) -> Side:
 
 
 def main(archive: str, metric: str) -> None:
-    """One driver; prints what its JVM took."""
+    """Starts one driver and prints the CPU seconds of its JVM."""
     import tempfile
 
     import psutil
@@ -65,7 +65,7 @@ def main(archive: str, metric: str) -> None:
     if archive == WITHOUT_ARCHIVE:
         spark_conf.java_archive_options = lambda root: "-Xlog:disable"
     elif not spark_conf.java_archive_options(_ROOT):
-        raise SystemExit("There is no archive of classes: run `make jars`.")
+        raise SystemExit("The Java class archive does not exist. Run `make jars`.")
     with tempfile.TemporaryDirectory() as folder:
         options = "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=192m"
         spark = small_session(Path(folder), java_options=options)
@@ -79,7 +79,7 @@ def main(archive: str, metric: str) -> None:
 
 BENCHMARK = Benchmark(
     name="driver_start",
-    summary="a driver's start and a small job, with its Java classes from the archive and without",
+    summary="starting a driver and running a small job, with and without the Java class archive",
     run=run,
 )
 

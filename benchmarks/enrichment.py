@@ -1,14 +1,14 @@
-"""`enrichment`: what look-ups and masking cost a task that lands lines of a content delivery network.
+"""`enrichment`: the cost of look-ups and masking in a task that lands log lines of a CDN.
 
-Both sides parse the same lines (26 fields between tabs, as CloudFront logs them) and write the files of their table;
-ours also looks each client's address up in a database of cities and one of networks, takes its user agent apart and
-masks three fields. What it costs depends on how many lines a client has:
+Both implementations parse the same lines (26 tab-separated fields, as CloudFront logs them) and write the files of
+their table. Deltaworks also looks up each client address in a database of cities and one of networks, parses its user
+agent and masks three fields; the baseline does not. The cost depends on the number of lines per client:
 
-- `viewers_vs_none`: 100, a segment every six seconds of a video of ten minutes;
-- `pages_vs_none`: 25, the objects of a page;
-- `every_line_another_client`: the worst there can be, since next to nothing is looked up once for several lines.
+- `viewers_vs_none`: 100 lines, a segment every six seconds of a ten-minute video;
+- `pages_vs_none`: 25 lines, the objects of a page;
+- `every_line_another_client`: one line, the worst case, since almost no look-up can be reused.
 
-The databases are MaxMind's test databases, from the folder that DELTAWORKS_SHARED_DATA names.
+The databases are MaxMind's test databases in the folder DELTAWORKS_SHARED_DATA.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from deltaworks.specs.storage import StorageSpec
 
 _LINES_PER_OBJECT = 50_000
-#: Requests of one client within a visit, by metric, and clients that visit at the same time.
+#: Requests per client and visit, by metric; and the number of clients that visit at the same time.
 _REQUESTS = {"viewers_vs_none": 100, "pages_vs_none": 25, "every_line_another_client": 1}
 _LINES_PER_BATCH = 400
 _FIELDS = (
@@ -73,7 +73,7 @@ _ANSWERS = {
 
 
 def run(options: Options) -> list[Figure]:
-    """Measure the comparisons."""
+    """Measures the comparisons."""
     from benchmarks import storages
     from deltaworks.control import paths
     from deltaworks.control.objects import open_objects
@@ -98,7 +98,9 @@ def run(options: Options) -> list[Figure]:
 def _maxmind() -> Path:
     folder = Path(os.environ.get("DELTAWORKS_SHARED_DATA", "")) / "maxmind"
     if not folder.is_dir():
-        raise FileNotFoundError(f"{folder}: name the folder that holds maxmind's databases in DELTAWORKS_SHARED_DATA")
+        raise FileNotFoundError(
+            f"{folder} does not exist: set DELTAWORKS_SHARED_DATA to the folder that contains `maxmind`"
+        )
     return folder
 
 
@@ -135,7 +137,9 @@ _AGENTS = [
 
 
 def _payloads(lines: int, requests: int) -> tuple[list[Payload], int]:
-    """Objects of lines, and how many clients there are; `requests` of one follow each other among those of others."""
+    """Returns objects of log lines and the number of clients. A client's `requests` lines are interleaved with those of
+    other clients.
+    """
     from deltaworks.events.parse import Payload
 
     drawn = random.Random(7)
@@ -175,7 +179,7 @@ def _line(drawn: random.Random, number: int, address: str, agent: str) -> str:
 
 
 def _land(storage: StorageSpec, spec: PipelineSpec, payloads: list[Payload], clock: Clock) -> None:
-    """The work of a task over all lines, without Spark around it."""
+    """Runs a task's work on all lines, without Spark."""
     from deltaworks.engine.fan_out import partition_columns, write_payloads
     from deltaworks.engine.table_files import FileTarget
     from deltaworks.events.parse import BatchStamp
@@ -196,6 +200,6 @@ def _land(storage: StorageSpec, spec: PipelineSpec, payloads: list[Payload], clo
 
 BENCHMARK = Benchmark(
     name="enrichment",
-    summary="a task that looks up and masks addresses and user agents, against one that keeps lines as they are",
+    summary="landing CDN log lines with look-ups and masking, against landing them unchanged",
     run=run,
 )

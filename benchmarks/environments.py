@@ -1,4 +1,4 @@
-"""Environments of Python for what a benchmark is held against and the project does not depend on."""
+"""Python environments for libraries that a benchmark compares with and the project does not depend on."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ _INSTALL_SECONDS = 600
 
 
 def python_with(pins: Sequence[str], *, name: str, benchmark: str, progress: Callable[[str], None]) -> Path | None:
-    """The Python of an environment that has these packages, made from PyPI where it is not there yet.
+    """Returns the Python of an environment with these packages. Creates the environment from PyPI on first use.
 
     Returns:
-        None where they cannot be installed; progress says why.
+        None if the packages cannot be installed; `progress` gets the reason.
     """
     from benchmarks.games_files import bench_folder
 
@@ -24,7 +24,7 @@ def python_with(pins: Sequence[str], *, name: str, benchmark: str, progress: Cal
     record, python = folder / "installed.json", folder / "bin" / "python"
     if record.is_file() and json.loads(record.read_text()) == list(pins):
         return python
-    progress(f"{benchmark}: installing {', '.join(pins)} into {folder} once")
+    progress(f"{benchmark}: installing {', '.join(pins)} into {folder} (first use only)")
     shutil.rmtree(folder, ignore_errors=True)
     venv.create(folder, with_pip=True)
     try:
@@ -37,8 +37,8 @@ def python_with(pins: Sequence[str], *, name: str, benchmark: str, progress: Cal
         )
     except (subprocess.CalledProcessError, subprocess.TimeoutExpired) as error:
         said = (error.stderr or b"" if isinstance(error.stderr, bytes) else error.stderr or str(error))[-500:]
-        progress(f"{benchmark}: {name} is left out, pip could not install it from PyPI: {said!r}")
+        progress(f"{benchmark}: skipping {name}, pip could not install it from PyPI: {said!r}")
         return None
-    # Written last: an environment without it was interrupted and is made again.
+    # Written last: an environment without this file was interrupted and is created again.
     record.write_text(json.dumps(list(pins)))
     return python

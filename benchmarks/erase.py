@@ -1,8 +1,9 @@
-"""`erase`: the rows of a hundred people taken out of one table, against those of one, where they share dates.
+"""`erase`: deleting the rows of a hundred people from one table, compared with those of one person.
 
-A purge rewrites the files in which somebody is. People of a game play most days, so those of one person are in most
-files already, and ninety-nine more cost the time of finding them and hardly a byte. Noted: bytes written, files and
-rows that went. And how long it takes from a request to the destroyed key, against the minute that it may take.
+A purge rewrites the files that contain rows of these people. Players of a game play on most days, so the rows of one
+person are already in most files; ninety-nine more people add search time but hardly any bytes. Recorded are bytes
+written, files and rows deleted. Also measured is the time from a request to the destroyed key, against a target of one
+minute.
 """
 
 from __future__ import annotations
@@ -19,13 +20,13 @@ from benchmarks.scratch_folders import copy_template, scratch_folder
 from benchmarks.shredding import seconds_to_shredded
 
 _DAYS, _PEOPLE, _MANY = 20, 2_000, 100
-#: People whom the vault knows, and how long it may take until the key of one of them is destroyed.
+#: People in the vault, and the target for the time until the key of one of them is destroyed.
 _VAULT, _SHREDDED_SECONDS = 20_000, 60.0
 _KEY = "tables/bench/events"
 
 
 def run(options: Options) -> list[Figure]:
-    """Make a lake once, and give each repetition a copy."""
+    """Creates a lake once and gives each repetition a copy."""
     rows = max(options.events, _DAYS * _PEOPLE)
     with _template(rows, options) as template:
         hundred, one = _Erase(template, _MANY), _Erase(template, 1)
@@ -51,8 +52,8 @@ def run(options: Options) -> list[Figure]:
 
 
 def _shredding_seconds(options: Options) -> Figure:
-    """One request in a vault of many people; beside it a hundred requests in one run."""
-    options.progress(f"erase: from a request to the destroyed key, of {_VAULT:,} people")
+    """Measures one request in a vault of many people. A part contains the time for a hundred requests in one run."""
+    options.progress(f"erase: time from a request to the destroyed key, vault of {_VAULT:,} people")
     with scratch_folder("erase_requests") as root:
         one, many = (
             seconds_to_shredded(root / str(requests), people=_VAULT, requests=requests) for requests in (1, _MANY)
@@ -97,7 +98,7 @@ def _template(rows: int, options: Options) -> Iterator[Path]:
 
 @dataclass(frozen=True, slots=True)
 class _Erase:
-    """One window over one table."""
+    """One purge of one table."""
 
     template: Path
     people: int
@@ -118,10 +119,10 @@ class _Erase:
                 )
                 purge = purger.purge(erasure_step("bench", "events", 1))
             if purge.erased_after or purge.other_rows_after != purge.other_rows_before or not purge.erased_before:
-                raise AssertionError(f"the purge did not do its work: {purge}")
+                raise AssertionError(f"the purge failed or changed other rows: {purge}")
             clock.record(bytes_written=purge.bytes_written, files=len(purge.removed_files), rows=purge.erased_before)
 
 
 BENCHMARK = Benchmark(
-    name="erase", summary="Rows of a hundred people taken out of a table, against those of one.", run=run
+    name="erase", summary="deleting the rows of a hundred people from a table, against those of one person", run=run
 )

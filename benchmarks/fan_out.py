@@ -1,14 +1,13 @@
-"""`fan_out`: a batch into 30 tables exactly once, against the ways it is done without a fan-out, on disk and on S3.
+"""`fan_out`: landing a batch in 30 tables exactly once, compared with common ways without a fan-out, on disk and on S3.
 
-Ours: as in `single_table`.
-
-Others, without quarantine, transaction ids or ledger:
+Deltaworks lands the batch as in the benchmark `single_table`. The baselines have no quarantine, transaction ids or
+ledger:
 
 - `tables_30_vs_single_write`: one Delta table with the same rows, from the same wrapped events.
-- `tables_30_vs_loop`: what most `foreachBatch` jobs do: events taken out of their wrapper beforehand are read with a
-  schema and cached, then each table is written in turn from a filter over the cache, with the same columns and
-  partitioned by date as ours are.
-- `tables_30_vs_threads`: the same with 8 tables at once.
+- `tables_30_vs_loop`: most `foreachBatch` jobs. Events that were unwrapped beforehand are read with a schema and
+  cached. Then each table is written in turn from a filter over the cache, with the same columns and partitioning by
+  date.
+- `tables_30_vs_threads`: the same with 8 tables written concurrently.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ _THREADS = 8
 
 
 def run(options: Options) -> list[Figure]:
-    """Measure on local disk, then on s3proxy."""
+    """Measures on local disk, then on s3proxy."""
     from benchmarks import sides, storages
     from benchmarks.games_files import games_files
 
@@ -65,6 +64,6 @@ def _comparisons(spark: SparkSession, files: GamesFiles, place: BenchmarkStorage
 
 BENCHMARK = Benchmark(
     name="fan_out",
-    summary="30 tables exactly once, against a single write, a loop of writes and writes in threads; on disk and S3",
+    summary="30 tables exactly once, against a single write, a loop of writes and concurrent writes; on disk and S3",
     run=run,
 )

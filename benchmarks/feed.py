@@ -1,13 +1,13 @@
-"""`feed`: how many changed rows a second a feed delivers to a queue.
+"""`feed`: the number of changed rows per second that a feed delivers to a queue.
 
-Ours: a feed of a gold table whose partition was rebuilt: compared with the version that was delivered, written as
-messages with their ids, sent, and recorded after every part.
+Deltaworks: a feed of a gold table whose partition was rebuilt. It compares the table with the delivered version, writes
+messages with ids, sends them, and records its progress after every part.
 
-Other: the same messages, made before, in plain batches of ten by boto3 from as many threads, of which nothing is kept:
-what queue and client give at most.
+Baseline: the same messages, created beforehand and sent in batches of ten by boto3 from the same number of threads,
+without recording anything. This is the maximum throughput of the queue and its client.
 
-The queue is a moto server in a process of its own, emptied as by a consumer; real SQS takes more in parallel and longer
-for each call.
+The queue is a moto server in another process that keeps only the newest messages, as if a consumer emptied it. Real SQS
+handles more requests in parallel and takes longer for each.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _BATCH = 10
 
 
 def run(options: Options) -> list[Figure]:
-    """Measure both sides on as many rows."""
+    """Measures the feed and the plain batches with the same number of rows."""
     rows = min(20_000, max(2_000, options.events // 100))
     with running_server("benchmarks.queue_server") as endpoint:
         server = _Server(endpoint, rows)
@@ -50,7 +50,7 @@ class _Server:
     rows: int
 
     def feed(self, clock: Clock) -> None:
-        """One look of a feed whose table has all its rows changed, over tables on local disk."""
+        """Runs a feed once for a table on local disk in which all rows have changed."""
         from benchmarks.storages import local_disk
         from deltaworks.control.objects import open_objects
         from deltaworks.feeds.feed import Feed
@@ -77,7 +77,7 @@ class _Server:
         clock.record(rows_per_second=self.rows / clock.seconds)
 
     def batches(self, clock: Clock) -> None:
-        """The same bodies in batches, kept nowhere."""
+        """Sends the same message bodies in batches without recording progress."""
         _, url, client = self._queue()
         bodies = [_body(number) for number in range(self.rows)]
         parts = [bodies[at : at + _BATCH] for at in range(0, len(bodies), _BATCH)]
@@ -136,7 +136,7 @@ def _declared(url: str) -> Any:
 
 
 def _rebuild(storage: StorageSpec, rows: int, *, value: int) -> None:
-    """Replace the one partition, as a gold build does."""
+    """Replaces the table's only partition, as a gold build does."""
     import datetime as dt
 
     import pyarrow as pa
@@ -156,7 +156,7 @@ def _rebuild(storage: StorageSpec, rows: int, *, value: int) -> None:
 
 
 def _body(number: int) -> str:
-    """A message as long as ours."""
+    """Returns a message body as long as those of the feed."""
     key = {"event_date": "2026-03-01", "device": f"device-{number:09}"}
     row = {**key, "events": 1, "seconds": 1.5}
     named = {"feed": "bench.totals", "id": f"{number:032x}", "number": 1, "op": "upsert"}
@@ -164,5 +164,7 @@ def _body(number: int) -> str:
 
 
 BENCHMARK = Benchmark(
-    name="feed", summary="changed rows a second to a queue, against plain batches of boto3 that keep nothing", run=run
+    name="feed",
+    summary="changed rows per second sent to a queue, against plain boto3 batches that record nothing",
+    run=run,
 )

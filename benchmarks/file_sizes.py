@@ -1,17 +1,18 @@
-"""`file_sizes`: how fast objects of 10 kB, 1 MB and 100 MB go through the whole ingest.
+"""`file_sizes`: the ingest throughput for objects of 10 kB, 1 MB and 100 MB.
 
-Ours: a relay lists the objects into its file event log, and a pipeline's stream lands them in three tables, exactly
-once, with its ledger, until nothing waits: from an empty lake to the last commit.
+Deltaworks: a relay lists the objects into its file event log, and a pipeline's stream lands them in three tables,
+exactly once, with its ledger. Measured from an empty lake to the last commit.
 
-Other: Spark's own file source on the same folder, into one plain Delta table with the same columns, until nothing
-waits. It parses with a schema, drops what does not fit, and keeps one table.
+Baseline: Spark's own file source on the same folder, into one plain Delta table with the same columns. It parses with a
+schema and drops values that do not match.
 
-The same bytes in all sizes, as far as there are files: at most 5,000 small ones. Everything lies on local disk.
+All sizes contain the same number of bytes, except that there are at most 5,000 small files. Everything is on local
+disk.
 
-Two figures a size. `ingest_…` is the whole of it in a warm session: from a call to the last commit, with all that
-starting costs. Ours takes a lease and makes and fences all its tables, where the other makes one, and its source is
-planned by Python, which Spark starts for each query: seconds that a stream pays once in hours. `batches_…` is what
-it pays for what arrives: the relay, and the time Spark says the batches took, with offsets and commits, on both sides.
+There are two metrics per size. `ingest_…` is the total time in a warm session, from the call to the last commit,
+including the start. Deltaworks' start takes seconds, which a stream spends once in hours: it acquires a lease, creates
+and fences all its tables (the baseline creates one), and starts a Python process that plans the source. `batches_…` is
+the recurring cost: the relay, and the batch time reported by Spark, including offsets and commits, on both sides.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ _COLUMNS: list[dict[str, Any]] = [
 
 
 def run(options: Options) -> list[Figure]:
-    """Measure each size on both sides."""
+    """Measures each object size with both implementations."""
     from benchmarks import sides
     from benchmarks.games_files import bench_folder
 
@@ -74,7 +75,7 @@ def run(options: Options) -> list[Figure]:
 
 
 def _batch_figures(figure: Figure) -> Figure:
-    """The same without what starting and ending a query costs."""
+    """Returns the comparison without the cost of starting and ending a query."""
     ours = figure.ours_parts["relay_seconds"] + figure.ours_parts["batch_seconds"]
     other = figure.other_parts["batch_seconds"]
     return figures_of_parts(figure, metric=figure.metric.replace("ingest_", "batches_"), sides=(ours, other))
@@ -82,19 +83,19 @@ def _batch_figures(figure: Figure) -> Figure:
 
 @dataclass(slots=True)
 class _Batches:
-    """What Spark says of a query's batches, once it has ended."""
+    """The batch times that Spark reports for a query, complete when the query has ended."""
 
     seconds: float = 0.0
     ended: threading.Event = field(default_factory=threading.Event)
 
     def take(self, progress: dict[str, Any]) -> None:
-        """A batch that was run, or a trigger without input."""
+        """Adds the duration of a batch, or of a trigger without input."""
         self.seconds += progress["durationMs"].get("triggerExecution", 0) / 1e3
 
 
 @contextmanager
 def _listen(spark: SparkSession, query_name: str) -> Iterator[_Batches]:
-    """Listens to a query, to its end."""
+    """Listens to a query until it has ended."""
     from deltaworks.engine.queries import IngestListener, listener_attached
 
     batches = _Batches()
@@ -104,7 +105,7 @@ def _listen(spark: SparkSession, query_name: str) -> Iterator[_Batches]:
     with listener_attached(spark, listener):
         yield batches
         if not batches.ended.wait(60):
-            raise RuntimeError(f"Spark did not say that {query_name} has ended")
+            raise RuntimeError(f"Spark did not report the end of query {query_name}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +116,7 @@ class _Files:
     events: int
 
     def rates(self, seconds: float) -> dict[str, float]:
-        """What one repetition moved."""
+        """Returns the throughput of one repetition."""
         return {
             "megabytes_per_second": self.bytes / 1e6 / seconds,
             "files_per_second": self.count / seconds,
@@ -124,7 +125,7 @@ class _Files:
 
 
 def _files(folder: Path, size: int, count: int, options: Options) -> _Files:
-    """Objects of JSON lines, made once and kept."""
+    """Returns objects of JSON lines, created on first use."""
     record = folder.with_suffix(".json")
     if not record.is_file():
         options.progress(f"file_sizes: {count:,} files of {size:,} bytes")
@@ -155,7 +156,7 @@ def _event(number: int) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class _Ingest:
-    """Relay and stream of a project of its own."""
+    """Runs a relay and a stream in a temporary project."""
 
     spark: SparkSession
     files: _Files
@@ -175,7 +176,7 @@ class _Ingest:
                 relayed = time.perf_counter() - began
                 result = IngestRun(self.spark, catalog, "sizes", available_now=True).run()
         if (counts.events, result.rows) != (self.files.count, self.files.events):
-            raise RuntimeError(f"not all was landed: {counts.events} files, {result.rows} rows")
+            raise RuntimeError(f"not all data landed: {counts.events} files, {result.rows} rows")
         clock.record(
             relay_seconds=relayed,
             batch_seconds=batches.seconds,
@@ -186,7 +187,7 @@ class _Ingest:
 
 @dataclass(frozen=True, slots=True)
 class _FileSource:
-    """A plain stream into one table."""
+    """Runs a plain streaming query into one table."""
 
     spark: SparkSession
     files: _Files
@@ -218,7 +219,7 @@ def _root() -> Iterator[Path]:
 
 @contextmanager
 def _project(folder: Path) -> Iterator[Catalog]:
-    """One pipeline of three tables over the folder, with an empty lake."""
+    """Creates a project with one pipeline of three tables that reads the folder, and an empty lake."""
     declared = {
         "pipeline": "sizes",
         "description": "files of one size",
@@ -232,6 +233,6 @@ def _project(folder: Path) -> Iterator[Catalog]:
 
 BENCHMARK = Benchmark(
     name="file_sizes",
-    summary="objects of 10 kB, 1 MB and 100 MB through relay and stream, against Spark's own file source",
+    summary="ingest of objects of 10 kB, 1 MB and 100 MB through relay and stream, against Spark's file source",
     run=run,
 )

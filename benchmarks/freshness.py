@@ -1,17 +1,17 @@
-"""`freshness`: how old an event is in bronze and in gold under a steady rate, and whether memory stays flat.
+"""`freshness`: the delay of events in bronze and gold at a steady rate, and memory growth.
 
-The whole embedded stack: `--events` games events and the published edits land evenly over `--minutes`, in objects, by
-notification; relays and streams with their triggers of five seconds, gold built beside the stream where it declares
-`refresh_seconds`, all under Airflow on this machine. What is measured is read from the tables afterwards
-(`sandbox.demo.freshness`).
+Runs the complete embedded stack under Airflow on this machine. `--events` game events and the published edits land
+evenly over `--minutes`, in objects, with notifications. Relays and streams use triggers of five seconds, and streams
+build gold tables that declare `refresh_seconds`. Delays are read from the tables afterwards (`sandbox.demo.freshness`).
 
-Events come once the streams look for them, and how long that takes is printed; what a start costs is measured by
-`start`. `landing_to` is of all objects, those of a new process's first batches among them, `steady_to` of those that
-landed two minutes after the first or later.
+Events land only after the streams have started; the time until then is printed, and the benchmark `start` measures it.
+`landing_to` covers all objects, including the first batches of a new process. `steady_to` covers objects that landed at
+least two minutes after the first.
 
-The other side is what was promised: of 95 % of objects 15 seconds to bronze; to gold that the stream builds 90 seconds,
-120 of 99 %. Gold on a schedule is not built here before all has landed. For memory it is the median of all processes of
-streams and relays in the first third of the landing, without its first two minutes, and in the middle one.
+Targets: 15 seconds to bronze; to gold that a stream builds 90 seconds, or 120 seconds at the 99th percentile. Scheduled
+gold is not measured, since it is only built after all events have landed. For memory, the baseline is the median over
+all stream and relay processes in the first third of the landing (without its first two minutes), and in the middle
+third.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ if TYPE_CHECKING:
     from sandbox.demo.report import DemoReport
 
 _BRONZE_SECONDS = 15.0
-#: By percentile, of gold that a stream builds.
+#: Targets by percentile, for gold tables that a stream builds.
 _GOLD_SECONDS = {"p50": 90.0, "p95": 90.0, "p99": 120.0}
 _MONITORED_PROCESSES = ("stream", "relay")
 
 
 def run(options: Options) -> list[Figure]:
-    """Run the stack for that long; every answer must be right, or there are no figures."""
+    """Runs the stack for `--minutes`. Raises if an answer is wrong."""
     from deltaworks.specs.catalog import project_root
     from deltaworks.specs.project import load_catalog
     from generator.settings import GamesSettings
@@ -57,7 +57,7 @@ def run(options: Options) -> list[Figure]:
         name for name, spec in load_catalog(skip_invalid=True).pipelines.items() if spec.gold.stream_refreshed_tables
     }
     started = sum(phase.seconds for phase in report.phases if phase.name in ("stack", "streams"))
-    options.progress(f"freshness: streams looked for events {started:.0f} s after `deltaworks up`")
+    options.progress(f"freshness: streams were ready for events {started:.0f} s after `deltaworks up`")
     return [*_freshness(report, sizes, beside), *_memory(report, sizes, started)]
 
 
@@ -75,7 +75,7 @@ def _freshness(report: DemoReport, sizes: dict[str, int | float], beside: Collec
 
 
 def _memory(report: DemoReport, sizes: dict[str, int | float], started: float) -> Iterator[Figure]:
-    """Of samples, the first of which is from `started` seconds before the landing began."""
+    """Yields the growth of memory. The first sample was taken `started` seconds before the landing began."""
     from sandbox.demo.report import START_SECONDS
 
     began = report.memory_samples[0].at + timedelta(seconds=started)
@@ -91,7 +91,8 @@ def _memory(report: DemoReport, sizes: dict[str, int | float], started: float) -
         statistics.median(part) for part in (landing[:third], landing[third:-third], landing[-third:])
     )
     yield _figure("memory_last_third_vs_first", (last, first), "bytes", "first_third", sizes)
-    # What fills up to a bound grows less and less, what leaks goes on.
+    # A bounded cache grows less and less; a leak grows steadily. So the last third is also compared with the middle
+    # one.
     yield _figure("memory_last_third_vs_middle", (last, middle), "bytes", "middle_third", sizes)
 
 
@@ -103,6 +104,6 @@ def _figure(
 
 BENCHMARK = Benchmark(
     name="freshness",
-    summary="the whole stack under a steady rate: landing to bronze and to gold, and memory over time",
+    summary="the complete stack at a steady rate: delay from landing to bronze and to gold, and memory over time",
     run=run,
 )

@@ -1,11 +1,11 @@
-"""Generated games events on disk, made once: as they land, and as a plain Spark reader needs them.
+"""Generated game events on disk: as they land, and in the forms that a plain Spark reader needs. Created on first use.
 
-Three forms of the same pieces, each gzipped and in the same number of files:
+There are three forms of the same pieces, gzipped and in the same number of files:
 
-- `landed`: as Firehose delivers them, JSON objects one behind the other with nothing between.
-- `lines`: one piece a line, nothing else changed. Spark's JSON reader finds only the first object of a line.
-- `unwrapped`: one event a line, taken out of the string under `body` beforehand. A piece that holds no event is
-  kept as it is.
+- `landed`: JSON objects concatenated without separators, as Firehose delivers them.
+- `lines`: one piece per line, otherwise unchanged. Spark's JSON reader reads only the first object of a line.
+- `unwrapped`: one event per line, extracted from the string under `body` beforehand. A piece without an event is kept
+  unchanged.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from deltaworks.specs.catalog import project_root
 from generator.games import write_files
 from generator.settings import FaultRates, GamesSettings
 
-#: An object of 5,000 events or an hour: a few hundred objects of a few hundred KB each for a million events.
+#: An object closes after 5,000 events or one hour: a few hundred objects of a few hundred KB for a million events.
 _EVENTS_PER_FILE = 5_000
 _BUFFER_SECONDS = 3_600
 _GZIP_LEVEL = 6
 
 
 def bench_folder() -> Path:
-    """Where benchmarks keep their data; ignored by git."""
+    """Returns the folder for the benchmarks' data, which git ignores."""
     folder = project_root() / ".deltaworks" / "bench"
     folder.mkdir(parents=True, exist_ok=True)
     return folder
@@ -40,7 +40,7 @@ def bench_folder() -> Path:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GamesFiles:
-    """The files and how much they hold. `bytes` are uncompressed, of the landed form."""
+    """Paths of the three forms, and the size of the data. `bytes` is the uncompressed size of the landed form."""
 
     landed: Path
     lines: Path
@@ -52,7 +52,7 @@ class GamesFiles:
     compressed_bytes: int
 
     def sizes(self) -> dict[str, int]:
-        """What a figure says about its data."""
+        """Returns the sizes that a result reports about its data."""
         return {
             "events": self.events,
             "quarantined": self.quarantined,
@@ -63,7 +63,9 @@ class GamesFiles:
 
 
 def games_files(events: int, *, progress: Callable[[str], None], faults: FaultRates | None = None) -> GamesFiles:
-    """About `events` events in all three forms, with the generator's usual faults or these; made once and kept."""
+    """Returns about `events` events in all three forms, created on first use. `faults` defaults to the generator's
+    rates.
+    """
     settings = GamesSettings(
         target_events=events,
         events_per_file=_EVENTS_PER_FILE,
@@ -74,25 +76,25 @@ def games_files(events: int, *, progress: Callable[[str], None], faults: FaultRa
     folder = bench_folder() / f"games-{events}-{digest}"
 
     def make() -> dict[str, int]:
-        progress(f"generating {events:,} events once (about a minute a million)")
+        progress(f"generating {events:,} events, first use only (about a minute per million)")
         return _generate(settings, folder)
 
     return cached_files(folder, make)
 
 
 def cached_files(folder: Path, make: Callable[[], Mapping[str, int]]) -> GamesFiles:
-    """The files in `folder`, made on first use; `make` puts them there and says how much they hold."""
+    """Returns the files in `folder`, created on first use. `make` writes them and returns their sizes."""
     record = folder / "record.json"
     if not record.is_file():
         shutil.rmtree(folder, ignore_errors=True)
-        # The record is written last: a folder without it was interrupted and is made again.
+        # The record is written last: a folder without it was interrupted and is created again.
         record.write_text(json.dumps(make()))
     fields = json.loads(record.read_text())
     return GamesFiles(landed=folder / "landed", lines=folder / "lines", unwrapped=folder / "unwrapped", **fields)
 
 
 def repeat_files(files: GamesFiles, times: int) -> GamesFiles:
-    """The same events `times` over, in as many more files: links, so that they take no room."""
+    """Returns the same events `times` times, in as many more files. The copies are hard links and use no disk space."""
     if times == 1:
         return files
     folder = files.landed.parent / f"times-{times}"
@@ -132,12 +134,12 @@ def _generate(settings: GamesSettings, folder: Path) -> dict[str, int]:
 
 
 def landed_objects(folder: Path) -> list[Path]:
-    """The landed objects in order of delivery: their names begin with the time."""
+    """Returns the landed objects in order of delivery, which is the order of their names."""
     return sorted(folder.rglob("*.gz"), key=lambda path: path.name)
 
 
 def write_lines(path: Path, pieces: list[bytes]) -> None:
-    """A gzipped file of one piece a line."""
+    """Writes a gzipped file with one piece per line."""
     one_per_line = b"\n".join(piece.replace(b"\n", b" ") for piece in pieces)
     path.write_bytes(gzip.compress(one_per_line, _GZIP_LEVEL, mtime=0))
 

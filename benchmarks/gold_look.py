@@ -1,11 +1,11 @@
-"""`gold_look`: the gold that a stream of the games pipeline builds beside itself, after half a minute of events.
+"""`gold_look`: the gold tables that a stream of the games pipeline refreshes, after half a minute of events.
 
-On an S3 server. Half of 300,000 events have landed in small batches; each repetition lands some more and builds the
-four gold tables that declare `refresh_seconds`, all that changed of them. The other side is the same build where Spark
-finds the copies of events by a window over all rows, and each table reads its inputs for itself.
+Runs on an S3 server. Half of 300,000 events have landed in small batches. Each repetition lands some more and refreshes
+all changed partitions of the four gold tables that declare `refresh_seconds`. The baseline is the same refresh, except
+that Spark finds duplicates by a window over all rows and each table reads its inputs separately.
 
-- `look_seconds`: the build.
-- `look_cpu_seconds`: of processors, by this process and its JVM; the server's are not in it.
+- `look_seconds`: the duration of the refresh.
+- `look_cpu_seconds`: CPU seconds of this process and its JVM, without the S3 server.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ if TYPE_CHECKING:
     from deltaworks.specs.storage import StorageSpec
 
 _EVENTS = 300_000
-#: Objects of a batch, and batches that land before a look.
+#: Objects per batch, and batches that land before a refresh.
 _OBJECTS, _BATCHES = 2, 4
 
 
 def run(options: Options) -> list[Figure]:
-    """Measure both sides."""
+    """Measures both implementations."""
     from benchmarks import sides, storages
     from benchmarks.games_files import games_files
 
@@ -55,7 +55,7 @@ def run(options: Options) -> list[Figure]:
 
 
 class _LandedGames:
-    """A lake into which the objects of a game land in order."""
+    """A lake in which the objects of a game land in order."""
 
     def __init__(self, spark: SparkSession, files: GamesFiles, storage: StorageSpec) -> None:
         from benchmarks import sides
@@ -73,16 +73,16 @@ class _LandedGames:
 
     @property
     def tables(self) -> int:
-        """How many gold tables are built."""
+        """The number of gold tables that are refreshed."""
         return len(self._gold)
 
     def land_half(self) -> None:
-        """Land half of the objects, and build what they make."""
+        """Lands half of the objects and builds gold from them."""
         self._land(len(self._objects) // _OBJECTS // 2)
         self.refresh(Clock())
 
     def refresh(self, clock: Clock) -> None:
-        """Land some more, and build against the clock."""
+        """Lands some more batches, then measures a refresh."""
         from deltaworks.gold.build import rebuild_gold
 
         self._land(_BATCHES)
@@ -90,7 +90,7 @@ class _LandedGames:
         with clock:
             result = rebuild_gold(self._spark, self._catalog, "games", tables=self._gold)
         if any(table.skipped for table in result.tables):
-            raise RuntimeError(f"a table had nothing to build: {result}")
+            raise RuntimeError(f"a table had no changes to build: {result}")
         copies = sum(table.duplicates_dropped for table in result.tables)
         clock.record(cpu_seconds=_cpu_seconds() - before, duplicates_dropped=copies)
 
@@ -117,7 +117,7 @@ def _by_spark(look: Run) -> Run:
 
 
 def _cpu_seconds() -> float:
-    """Of this process and its JVM, which is a child of it."""
+    """Returns the CPU seconds of this process and its JVM, which is a child process."""
     import psutil
 
     here = psutil.Process(os.getpid())
@@ -127,6 +127,8 @@ def _cpu_seconds() -> float:
 
 BENCHMARK = Benchmark(
     name="gold_look",
-    summary="gold built beside a stream: copies found in the driver and inputs read once, against all left to Spark",
+    summary=(
+        "gold refreshed by a stream: duplicates found in the driver and inputs read once, against Spark doing both"
+    ),
     run=run,
 )

@@ -1,9 +1,11 @@
-"""`groups`: memory and freshness of ten small pipelines in one driver against a driver for each.
+"""`groups`: memory and freshness of ten small pipelines in one driver, compared with one driver each.
 
-Both sides land the same objects in the same rhythm on local disk, one after the other. Memory is the proportional set
-size (PSS), which counts a page that processes share once, summed over every process of a side and taken as the median
-after the start. Freshness is the time from landing to the commit of the batch, at the median. A driver for each core is
-measured, and its memory scaled to ten: more of them at once starve each other while they start. `sizes` says how many.
+Both setups land the same objects at the same rate on local disk, one setup after the other. Memory is the proportional
+set size (PSS), which counts a page shared by several processes once. It is summed over all processes of a setup, and
+the median after the start is reported. Freshness is the median time from landing to the commit of the batch.
+
+Only one driver per core is measured and its memory is scaled to ten, since more drivers starve each other while they
+start. `sizes` contains the number of drivers measured.
 """
 
 from __future__ import annotations
@@ -29,7 +31,7 @@ if TYPE_CHECKING:
     from deltaworks.tables.lake import Lake
 
 _PIPELINES = 10
-#: A driver with nothing to do, with some to spare: so many are started as the machine has room for.
+#: Generous estimate of an idle driver's memory. It limits how many drivers are started to those that fit in memory.
 _DRIVER_BYTES = 1_500 << 20
 _TRIGGER_SECONDS = 10.0
 _LAND_SECONDS = 10.0
@@ -38,7 +40,7 @@ _EVENTS = 200
 
 
 def run(options: Options) -> list[Figure]:
-    """Measure both sides for `--minutes` each after their start."""
+    """Measures both setups for `--minutes` each after their start."""
     import psutil
 
     room = int(psutil.virtual_memory().available // _DRIVER_BYTES)
@@ -113,7 +115,7 @@ class _GroupProject:
         return Lake(StorageSpec(root=f"file://{self._root}/lake"))
 
     def land(self) -> None:
-        """One object for each pipeline, whose events say when they landed."""
+        """Lands one object per pipeline, whose events contain their landing time."""
         from datetime import UTC, datetime
 
         from deltaworks.sources.objects.file_event_log_writer import FileEventLogWriter, ReceivedEvent
@@ -134,7 +136,7 @@ class _GroupProject:
 
     @contextmanager
     def running(self) -> Iterator[list[subprocess.Popen[bytes]]]:
-        """All drivers, each started by spark-submit as Airflow does; ended with the block."""
+        """Starts all drivers by spark-submit, as Airflow does, and stops them when the block ends."""
         jobs = [("ingest_group", "--group", "g")] if self._is_group else []
         jobs = jobs or [("ingest_stream", "--pipeline", name) for name in self.names]
         processes = [self._submit(*job) for job in jobs]
@@ -150,7 +152,7 @@ class _GroupProject:
             return submit(self._root, job, *arguments, log=log)
 
     def await_first_batches(self, processes: Sequence[subprocess.Popen[bytes]]) -> None:
-        """Wait until each pipeline has landed something: then every process there will be is there."""
+        """Waits until each pipeline has landed rows. All processes are running then."""
         from deltaworks.control import paths
 
         self.land()
@@ -160,7 +162,7 @@ class _GroupProject:
             waiting = {name for name in waiting if not self._rows(paths.table(name, "events"))}
             if any(process.poll() is not None for process in processes) or time.monotonic() > deadline:
                 tails = [log.read_text()[-2_000:] for log in self._root.glob("*.log")]
-                raise RuntimeError(f"these pipelines landed nothing: {sorted(waiting)}\n" + "\n".join(tails))
+                raise RuntimeError(f"these pipelines landed no rows: {sorted(waiting)}\n" + "\n".join(tails))
             time.sleep(1)
 
     def _rows(self, key: str) -> int:
@@ -168,7 +170,7 @@ class _GroupProject:
         return 0 if rows is None else rows.num_rows
 
     def freshness(self) -> float:
-        """Median seconds from landing to the commit, of all objects but those of the start."""
+        """Returns the median seconds from landing to the commit, without the objects of the start."""
         from deltaworks.control import paths
         from deltaworks.tables.log import commit_history
 
@@ -192,7 +194,7 @@ class _GroupProject:
 
 
 def _memory(processes: Sequence[subprocess.Popen[bytes]]) -> dict[str, int]:
-    """PSS in bytes of the processes and all they have started, by kind."""
+    """Returns the PSS in bytes of the processes and their descendants, by kind of process."""
     import psutil
 
     sizes = dict.fromkeys(("jvm", "planners", "python"), 0)
@@ -233,6 +235,6 @@ def _figure(
 
 BENCHMARK = Benchmark(
     name="groups",
-    summary="ten small pipelines in one driver against a driver each: memory, and landing to commit",
+    summary="ten small pipelines in one driver, against one driver each: memory, and delay from landing to commit",
     run=run,
 )

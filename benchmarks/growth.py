@@ -1,12 +1,12 @@
-"""`growth`: how the cost of a batch grows with its events and its tables.
+"""`growth`: how the cost of a batch grows with the number of events and tables.
 
-Ours: the fan-out of `single_table`, into 1, 10 and 100 tables of equal columns over which the events are spread evenly
-(`benchmarks.spread_files`), for a ten-thousandth, a hundredth and all of `--events`. What is more than a million are
-the same million several times: the cost of a batch is the same, since no table here drops what it has.
+Deltaworks: the fan-out of `single_table` into 1, 10 and 100 tables with equal columns, over which the events are spread
+evenly (`benchmarks.spread_files`), for a ten-thousandth, a hundredth and all of `--events`. Above a million, the same
+million events are repeated; this does not change the cost, since no table here drops duplicates.
 
-Other: one plain Delta write of the same wrapped events, once for any number of tables.
+Baseline: one plain Delta write of the same wrapped events, measured once per number of events.
 
-All but the largest size have a warm-up, which warms that too.
+The largest size has no warm-up, since the smaller sizes have warmed up the session.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _MAX_GENERATED_EVENTS = 1_000_000
 
 
 def run(options: Options) -> list[Figure]:
-    """Measure every pair of sizes, the smallest first."""
+    """Measures every combination of sizes, the smallest first."""
     from benchmarks import sides
 
     spark = sides.session()
@@ -44,7 +44,7 @@ def run(options: Options) -> list[Figure]:
 
 
 def _comparisons(spark: SparkSession, events: int, progress: Progress) -> Iterator[Comparison]:
-    """So many events into each number of tables."""
+    """Yields the comparisons for one number of events: one per number of tables."""
     from benchmarks import sides, storages
     from benchmarks.games_files import games_files, repeat_files
     from benchmarks.spread_files import spread_files, spread_spec
@@ -73,6 +73,6 @@ def _require_all_landed(report: BatchReport, files: GamesFiles) -> bool:
 
 BENCHMARK = Benchmark(
     name="growth",
-    summary="1, 10 and 100 tables, and a ten-thousandth to all of the events, against one plain Delta write",
+    summary="1, 10 and 100 tables with a ten-thousandth to all of the events, against one plain Delta write",
     run=run,
 )

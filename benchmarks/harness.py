@@ -1,8 +1,8 @@
-"""Measures two ways of doing one thing fairly: in turns, several times, by the median.
+"""Measures two implementations of the same work: in turns, with several repetitions, reporting medians.
 
-The sides alternate and the order turns round after each repetition, so that a machine that slows down or a cache
-that fills up favours neither. The first repetition of each side is a warm-up and counts for nothing: a JVM compiles
-while it runs.
+The implementations alternate, and their order is reversed after each repetition, so that a machine that slows down or a
+cache that fills up favours neither. The first repetition of each is a warm-up and is not counted, because a JVM
+compiles code while it runs.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from typing import Any
 
 from benchmarks.versions import cores, versions
 
-#: One measured repetition of a side. It prepares what it needs, calls the clock around what counts, and cleans up.
+#: Runs one repetition. It prepares its data, uses the clock around the measured work, and cleans up.
 Run = Callable[["Clock"], None]
 Progress = Callable[[str], None]
 
 
 class Clock:
-    """Takes the time of one repetition: `with clock: ...` around the work that counts; several parts add up."""
+    """Measures the time of one repetition: `with clock: ...` around the measured work. Several blocks add up."""
 
     def __init__(self) -> None:
         self.seconds = 0.0
@@ -38,13 +38,13 @@ class Clock:
         self.seconds += time.perf_counter() - self._started
 
     def record(self, **parts: float) -> None:
-        """Keep figures of this repetition beside its time: seconds of phases, counts."""
+        """Adds other measurements of this repetition by name, such as seconds of phases and counts."""
         self.parts.update(parts)
 
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """One way to do it."""
+    """One of the implementations that are compared."""
 
     name: str
     run: Run
@@ -52,7 +52,7 @@ class Side:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
-    """Ours against another way, and what the figure is called."""
+    """Deltaworks' implementation and a baseline, with the name of the metric."""
 
     metric: str
     ours: Side
@@ -62,7 +62,7 @@ class Comparison:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Figure:
-    """The outcome of a comparison. `ratio` is ours divided by the other: below 1 ours is faster."""
+    """The result of a comparison. `ratio` is ours divided by the other; below 1 ours is faster."""
 
     benchmark: str
     metric: str
@@ -89,12 +89,12 @@ def measure(
     warm: bool = False,
     progress: Progress = lambda line: None,
 ) -> list[Figure]:
-    """Run every side of the comparisons `repeats` times after a warm-up; one figure for each comparison.
+    """Runs every side of the comparisons `repeats` times after a warm-up. Returns one result per comparison.
 
-    A side named in several comparisons runs once for all of them. Ends with the first error of any side.
+    A side used in several comparisons runs once for all of them. The first error of any side ends the run.
 
     Args:
-        warm: the sides have run before in this process, on less: no warm-up.
+        warm: skip the warm-up, since the sides have run before in this process on less data.
     """
     if repeats < 1:
         raise ValueError(f"repeats is {repeats}; it must be 1 or more")
@@ -117,7 +117,7 @@ def _sides(comparisons: Sequence[Comparison]) -> dict[str, Side]:
     for comparison in comparisons:
         for side in (comparison.ours, comparison.other):
             if sides.setdefault(side.name, side) != side:
-                raise ValueError(f"two different sides are called {side.name!r}")
+                raise ValueError(f"two different sides have the name {side.name!r}")
     return sides
 
 
@@ -160,7 +160,9 @@ def measure_once(
     digits: int = 1,
     parts: Mapping[str, float] | None = None,
 ) -> Figure:
-    """The figure of what takes so long that it is run once: what was measured, and what it is held against."""
+    """Returns the result of a benchmark that runs only once because it takes long. `sides` are the measured value and
+    the value it is compared with.
+    """
     ours, other = (round(side, digits) for side in sides)
     return Figure(
         benchmark=benchmark,
@@ -182,7 +184,7 @@ def measure_once(
 
 
 def figures_of_parts(figure: Figure, *, metric: str, sides: tuple[float, float], unit: str = "seconds") -> Figure:
-    """Another figure of the same comparison, made of the parts of both sides."""
+    """Returns a result for another metric of the same comparison, computed from the recorded parts of both sides."""
     ours, other = (round(side, 4) for side in sides)
     return replace(
         figure,
@@ -205,7 +207,7 @@ def against_target(
     sizes: Mapping[str, int | float],
     parts: Sequence[Mapping[str, float]],
 ) -> Figure:
-    """The figure of what is run several times and held against a promise; `parts` are those of each time."""
+    """Returns the result of several runs compared with a target. `parts` has the recorded parts of each run."""
     middle = {name: round(statistics.median(taken[name] for taken in parts), 3) for name in parts[0]}
     sides = (statistics.median(seconds), promised)
     figure = measure_once(benchmark, metric, sides, other_name="promised", sizes=sizes, digits=2, parts=middle)
@@ -214,7 +216,7 @@ def against_target(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """What a benchmark is run with."""
+    """Command line options of a benchmark run."""
 
     repeats: int
     events: int
@@ -225,7 +227,7 @@ class Options:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Benchmark:
-    """A benchmark by name. `run` makes its figures; everything heavy is imported inside it."""
+    """A benchmark. `run` returns its results; it must import heavy modules inside the function."""
 
     name: str
     summary: str
@@ -233,5 +235,5 @@ class Benchmark:
 
 
 def as_record(figure: Figure) -> dict[str, Any]:
-    """The figure as plain data."""
+    """Returns the result as JSON values."""
     return {name: getattr(figure, name) for name in Figure.__slots__}

@@ -1,13 +1,14 @@
-"""`health_scan`: what it takes to know how 1,000 tables are.
+"""`health_scan`: the time to determine the health of 1,000 tables.
 
-Every table has 21 commits, a checkpoint and 60 files in three partitions; both sides get the same logs, on local disk.
+Every table has 21 commits, a checkpoint and 60 files in three partitions. Both implementations read the same logs on
+local disk.
 
-- `tables_1000_vs_spark`: the health of all of them as `deltaworks tables` reads it (files, sizes, partitions, log, last
-  operations, score), against opening each in a Spark session that is there already and reading its number of files
-  and bytes (`DESCRIBE DETAIL`), so many at once as there are cores, which is what was fastest. Spark opens every fifth
-  table, `opened` in all, and its time is projected to all of them: a pass over 1,000 takes minutes.
+- `tables_1000_vs_spark`: the health of all tables as `deltaworks tables` reads it (files, sizes, partitions, log, last
+  operations, score), against reading the number of files and bytes of each in a running Spark session
+  (`DESCRIBE DETAIL`), with one thread per core, which was the fastest setting. Since Spark takes minutes for 1,000
+  tables, it reads every fifth (`opened` in all) and its time is extrapolated.
 
-Spark's start is not counted. Its cache of logs is emptied before each repetition: a scan each hour finds new commits.
+Starting Spark is not counted. Its log cache is emptied before each repetition, since an hourly scan reads new commits.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ _PARTITIONS = ("2026-01-01", "2026-01-02", "2026-01-03")
 
 
 def run(options: Options) -> list[Figure]:
-    """Measure the comparison."""
+    """Measures the comparison."""
     from benchmarks import sides, storages
 
     with storages.local_disk().new_root() as storage:
@@ -50,7 +51,7 @@ def run(options: Options) -> list[Figure]:
 
 
 def make_tables(storage: StorageSpec, count: int) -> list[DeclaredTable]:
-    """Tables with equal logs and no data files, which neither side opens."""
+    """Creates tables with equal logs. They have no data files, since neither implementation opens any."""
     import datetime as dt
 
     import pyarrow as pa

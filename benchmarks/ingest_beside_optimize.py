@@ -1,13 +1,13 @@
-"""`ingest_beside_optimize`: how fast rows are appended to a table while OPTIMIZE rewrites its closed days.
+"""`ingest_beside_optimize`: the append rate of a table while OPTIMIZE rewrites its closed days.
 
-Commits of the day that is written, one after the other, while another process Z-orders the days before it in the same
-table without a pause, started as the nightly task starts its own: it gives way to others.
+Commits rows of the current day in sequence, while another process Z-orders the previous days of the same table without
+a pause. The process is started as the nightly task starts it, with a niceness that yields the CPU to others.
 
-- `ingest_beside_optimize_vs_alone`: against the same commits with nobody beside them.
-- `ingest_beside_yielding_vs_equal`: against the same with a process beside them that does not give way.
+- `ingest_beside_optimize_vs_alone`: against the same commits without a rewriting process.
+- `ingest_beside_yielding_vs_equal`: against the same commits with a rewriting process of normal priority.
 
-All share the machine's cores, so the ratio is what these cost, not conflicts alone: there must be none, and every row
-has to be there. Noted: commands of OPTIMIZE that ended, and rows a second.
+All processes share the machine's cores, so the ratio measures CPU contention as well as conflicts. A conflict or a
+missing row is an error. Recorded are completed OPTIMIZE commands and rows per second.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _FILES_A_DAY = 20
 
 
 def run(options: Options) -> list[Figure]:
-    """Measure appends beside OPTIMIZE, which gives way or does not, and alone."""
+    """Measures appends with a low-priority OPTIMIZE, with one of normal priority, and alone."""
     from benchmarks import sides
     from deltaworks.specs.shares import MAINTENANCE_NICENESS
 
@@ -55,7 +55,9 @@ def run(options: Options) -> list[Figure]:
 
 @dataclass(frozen=True, slots=True)
 class _Appends:
-    """Ten commits into the newest day of a table that has two closed days; `niceness` of who rewrites these, if any."""
+    """Appends ten commits to the newest day of a table with two closed days. `niceness` is that of the rewriting
+    process; None runs without one.
+    """
 
     spark: SparkSession
     rows: int
@@ -75,7 +77,7 @@ class _Appends:
             expected = half // _CLOSED_DAYS * _CLOSED_DAYS + half // _COMMITS * _COMMITS
             rows = self.spark.read.format("delta").load(uri).count()
         if rows != expected:
-            raise RuntimeError(f"{rows} rows are there, not {expected}")
+            raise RuntimeError(f"the table has {rows} rows instead of {expected}")
         clock.record(optimize_commands=commands, rows_per_second=half / clock.seconds)
 
     def _append(self, uri: str, rows: int, day: int, *, files: int) -> None:
@@ -89,7 +91,7 @@ class _Appends:
 
 @contextmanager
 def _start_optimize(uri: str, niceness: int | None) -> Iterator[subprocess.Popen[str] | None]:
-    """The process that rewrites, from its first command on until the block ends; None without a niceness."""
+    """Yields the rewriting process after it has begun its first command; yields None without a niceness."""
     if niceness is None:
         yield None
         return
@@ -115,14 +117,16 @@ def _await_line(process: subprocess.Popen[str], word: str) -> None:
     for line in process.stdout:
         if line.strip() == word:
             return
-    raise RuntimeError(f"what rewrites ended with {process.wait()}")
+    raise RuntimeError(f"the rewriting process ended with code {process.wait()}")
 
 
 def _commands_of(process: subprocess.Popen[str]) -> int:
-    """Let it end; how many commands it has done. One that met a conflict is an error."""
+    """Ends the process and returns its number of completed commands. Raises if a command failed, for example by a
+    conflict.
+    """
     said, _ = process.communicate()
     if process.returncode != 0:
-        raise RuntimeError(f"what rewrites ended with {process.returncode}")
+        raise RuntimeError(f"the rewriting process ended with code {process.returncode}")
     return int(said.split()[-1])
 
 
@@ -139,6 +143,6 @@ def _table() -> Iterator[str]:
 
 BENCHMARK = Benchmark(
     name="ingest_beside_optimize",
-    summary="appends to a table while OPTIMIZE rewrites its closed days, against appends alone",
+    summary="appends to a table while OPTIMIZE rewrites its closed days, against appends without OPTIMIZE",
     run=run,
 )

@@ -1,17 +1,20 @@
-"""`kafka`: a Kafka topic into Delta tables, against Spark's own connector and `from_json` into one plain Delta table.
+"""`kafka`: ingest of a Kafka topic into Delta tables, against Spark's connector and `from_json` into one plain Delta
+table.
 
-The records are pieces of the games pipeline, wrapper and all, in a topic of four partitions of a real broker. Both
-sides read them by `AvailableNow` in batches of the same size.
+The records are wrapped events of the games pipeline, in a topic with four partitions on a real broker. Both
+implementations read them with the trigger `AvailableNow` in batches of the same size.
 
-Ours: the pipeline's stream as it runs, with lease, heartbeat, prepared batches, guarded commits, quarantine and ledger.
-Other: `readStream.format("kafka")`, the wrapper and the body read by `from_json`, `writeStream.format("delta")`. What
-does not fit becomes a row of nulls there.
+Deltaworks: the pipeline's stream as deployed, with lease, heartbeat, prepared batches, guarded commits, quarantine and
+ledger. Baseline: `readStream.format("kafka")`, `from_json` for the wrapper and the body, `writeStream.format("delta")`.
+Records that do not match the schema become rows of nulls there.
 
 - `kafka_vs_plain_one_table`: both write the envelope of every event into one table without partitions.
-- `kafka_vs_plain_all_tables`: ours all tables of the pipeline, partitioned by date; the other one table of all columns.
+- `kafka_vs_plain_all_tables`: Deltaworks writes all tables of the pipeline, partitioned by date; the baseline writes
+  one
+  table with all columns.
 
-What counts on both sides is what Spark says a trigger took, summed over the batches: what a stream costs that runs on.
-`run_seconds` is the whole run with its start and its end.
+Measured is the trigger time that Spark reports, summed over the batches: the recurring cost of a long-running stream.
+`run_seconds` is the complete run including its start and end.
 """
 
 from __future__ import annotations
@@ -37,7 +40,7 @@ _BATCHES = 3
 
 
 def run(options: Options) -> list[Figure]:
-    """Measure both comparisons."""
+    """Measures both comparisons."""
     from benchmarks import sides
     from benchmarks.games_files import games_files
 
@@ -66,7 +69,7 @@ def run(options: Options) -> list[Figure]:
 
 @contextmanager
 def _topic(files: GamesFiles) -> Iterator[tuple[str, int]]:
-    """A broker whose topic has every piece as a record; how many there are."""
+    """Runs a broker with one record per piece in its topic. Yields the bootstrap address and the number of records."""
     import shutil
 
     from confluent_kafka import Producer
@@ -189,6 +192,6 @@ def _record_phases(clock: Clock, phases: list[dict[str, int]], records: int, ran
 
 BENCHMARK = Benchmark(
     name="kafka",
-    summary="a Kafka topic through a pipeline into its tables, against plain Spark from Kafka into one Delta table",
+    summary="ingest of a Kafka topic into a pipeline's tables, against plain Spark into one Delta table",
     run=run,
 )

@@ -1,12 +1,13 @@
-"""`keyed_merge`: the newest rows of a batch merged into a keyed table of `--events` keys, by delta-rs and by Spark.
+"""`keyed_merge`: merging a batch into a keyed table of `--events` keys, by delta-rs and by Spark.
 
-A batch has one row for each of a hundredth of the keys, spread evenly, half of them newer than what is there.
+A keyed table has the newest row of each key. A batch has one row for each of a hundredth of the keys, spread evenly;
+half of these rows are newer than the table's.
 
-- `delta_rs_vs_spark`: the merge of `deltaworks.engine.keyed`, which carries its transactions, by each engine.
-- `delta_rs_vs_spark_in_one_day`: the same into a table that is partitioned by a day of thirty, on a batch of one day.
-- `batch_vs_rebuild`: the merge by delta-rs, against building the table anew from its history.
+- `delta_rs_vs_spark`: the merge of `deltaworks.engine.keyed`, including its transaction ids, by each engine.
+- `delta_rs_vs_spark_in_one_day`: the same into a table partitioned by 30 days, with a batch of one day.
+- `batch_vs_rebuild`: the merge by delta-rs, against rebuilding the table from its history.
 
-Every repetition merges into a copy of the table. All sides of a comparison must leave the same rows.
+Every repetition merges into a copy of the table. All implementations in a comparison must produce the same rows.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ _START = dt.datetime(2026, 1, 1, tzinfo=dt.UTC)
 
 
 def run(options: Options) -> list[Figure]:
-    """Measure the comparisons."""
+    """Measures the comparisons."""
     from benchmarks import sides
     from benchmarks.games_files import bench_folder
 
@@ -77,7 +78,7 @@ def run(options: Options) -> list[Figure]:
             progress=options.progress,
         )
         if any(len(rows) != 1 for rows in left.values()):
-            raise RuntimeError(f"the sides left different rows: {left}")
+            raise RuntimeError(f"the implementations produced different rows: {left}")
         return figures
     finally:
         spark.stop()
@@ -85,13 +86,13 @@ def run(options: Options) -> list[Figure]:
 
 
 class _MarketTable:
-    """A history of one row a key, and the keyed table beside it."""
+    """A history table with one row per key, and its keyed table."""
 
     def __init__(self, folder: Path, keys: int, partition_by: list[str], options: Options) -> None:
         self.folder, self.spec = folder, _declared(partition_by)
         land(self, folder, _rows(keys, keys, batch=0), batch=0)
         follow(self, folder, None)
-        options.progress(f"{BENCHMARK.name}: {keys:,} keys are loaded")
+        options.progress(f"{BENCHMARK.name}: loaded {keys:,} keys")
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +121,7 @@ class _Repetition:
 
 
 def land(market: _MarketTable, folder: Path, rows: pa.Table, *, batch: int) -> None:
-    """Append a batch to the history."""
+    """Appends a batch to the history table."""
     from deltaworks.tables.commit import Step
 
     lake = _lake(folder)
@@ -129,7 +130,7 @@ def land(market: _MarketTable, folder: Path, rows: pa.Table, *, batch: int) -> N
 
 
 def follow(market: _MarketTable, folder: Path, spark: SparkSession | None) -> Any:
-    """Bring the keyed table up to date, as a new owner does."""
+    """Brings the keyed table up to date, as a new stream owner does after taking over."""
     from deltaworks.engine.keyed.catchup_threads import KeyedTables
     from deltaworks.engine.ledger import owner_step
 
@@ -144,7 +145,7 @@ def _lake(folder: Path) -> Any:
 
 
 def _digest(folder: Path) -> int:
-    """The sum of all versions and prices: rows that differ come to another one."""
+    """Returns a checksum of the keyed table, from its versions and number of rows."""
     import pyarrow.compute as pc
 
     rows = _lake(folder).rows("tables/market/latest_ticks", columns=["version", "price"])
@@ -152,7 +153,7 @@ def _digest(folder: Path) -> int:
 
 
 def _rows(keys: int, count: int, *, batch: int, one_day: bool = False) -> pa.Table:
-    """One row for each of `count` keys; a batch after the first is newer for every second of its keys."""
+    """Creates one row for each of `count` keys. In later batches, every second row is newer than the table's."""
     import numpy as np
     import pyarrow as pa
 
@@ -208,6 +209,6 @@ def _declared(partition_by: list[str]) -> PipelineSpec:
 
 BENCHMARK = Benchmark(
     name="keyed_merge",
-    summary="a batch merged into a keyed table, by delta-rs, by Spark, and against building it anew",
+    summary="merging a batch into a keyed table by delta-rs, against Spark and against a rebuild",
     run=run,
 )

@@ -1,12 +1,13 @@
-"""`kinesis`: what one core of a worker makes of one shard: from Kinesis' answers to the Arrow batches Spark takes.
+"""`kinesis`: the throughput of one core that reads one shard, from Kinesis responses to the Arrow batches for Spark.
 
-Ours: `read_shard_range`, as a task runs it: answers parsed by orjson into columns, the end fixed on local disk first.
+Deltaworks: `read_shard_range`, as a task runs it. It parses responses by orjson into columns, after writing the end of
+the range to local disk.
 
-Other: boto3's `get_records` into tuples, which PySpark's own conversion turns into Arrow: the way of PySpark's examples
-of Python sources. And boto3's records put into Arrow columns, without tuples. Neither fixes anything.
+Baselines: boto3's `get_records` into tuples, which PySpark converts to Arrow, as in PySpark's examples of Python
+sources; and boto3's records converted directly into Arrow columns. Neither writes the end of the range.
 
-The server is a process of its own with pages encoded beforehand. `records_per_cpu_second` counts the reader's process
-time alone, so it is what a core does however busy the machine is; a real shard gives 2 MB in a second at most.
+The server is another process with pages encoded beforehand. `records_per_cpu_second` counts CPU time of the reader
+only, so it does not depend on how busy the machine is. A real shard delivers at most 2 MB per second.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ Reader = Callable[[str, int], "Iterator[pa.RecordBatch]"]
 
 
 def run(options: Options) -> list[Figure]:
-    """Measure records of both sizes, a tenth as many as `--events`."""
+    """Measures records of two sizes, a tenth as many as `--events`."""
     records = max(options.events // 10, 1000)
     figures = []
     for size in _SIZES:
@@ -168,7 +169,7 @@ def _client(endpoint: str) -> Any:
 
     import boto3
 
-    # The server checks no signature, but one is made, as it would be.
+    # The server does not verify signatures, but clients create them as for AWS.
     os.environ.setdefault("AWS_ACCESS_KEY_ID", "benchmark")
     os.environ.setdefault("AWS_SECRET_ACCESS_KEY", "benchmark")
     return boto3.session.Session().client("kinesis", endpoint_url=endpoint, region_name="us-east-1")
@@ -176,6 +177,6 @@ def _client(endpoint: str) -> Any:
 
 BENCHMARK = Benchmark(
     name="kinesis",
-    summary="one shard on one core, from Kinesis' answers to Arrow, against boto3 into tuples and into Arrow",
+    summary="reading a Kinesis shard into Arrow on one core, against boto3 into tuples and into Arrow",
     run=run,
 )

@@ -1,6 +1,7 @@
-"""A shard whose pages are encoded beforehand, so that what is measured is the reader. Run as a process of its own.
+"""A server for one shard whose pages are encoded beforehand, so that the benchmark measures the reader. Runs as a
+separate process.
 
-It speaks as much of Kinesis as reading one shard takes; an iterator is the number of its page.
+It implements the parts of the Kinesis API that reading a shard uses. An iterator is a page number.
 """
 
 from __future__ import annotations
@@ -21,7 +22,9 @@ PAGE_RECORDS = 10_000
 
 
 def pages(records: int, size: int) -> list[bytes]:
-    """GetRecords answers as Kinesis writes them: `records` records of `size` bytes that look like events."""
+    """Returns GetRecords responses in the format of Kinesis, with `records` records of `size` bytes that resemble
+    events.
+    """
     chance = random.Random(7)
     made = []
     for begin in range(0, records, PAGE_RECORDS):
@@ -69,13 +72,13 @@ def _handler(bodies: list[bytes]) -> type[BaseHTTPRequestHandler]:
             self.wfile.write(body)
 
         def log_message(self, *_: object) -> None:
-            """Nothing is logged while measuring."""
+            """Logs nothing, since logging would slow down the measurement."""
 
     return Handler
 
 
 def main() -> int:
-    """Serve until killed; the first line printed is the port."""
+    """Serves until the process is killed. The first line printed is the port."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--records", type=int, required=True)
     parser.add_argument("--size", type=int, required=True)

@@ -1,7 +1,7 @@
-"""What a side has left of the events in each Delta table: counts and checksums, by which sides are held equal.
+"""Counts and checksums of the events in each Delta table, to verify that all implementations landed the same rows.
 
-The tables of a side lie in folders named after them, wherever below its root. Sides are read after each repetition,
-outside of the measured time, with delta-rs.
+Tables are folders anywhere below an implementation's root, found by their names. They are read with delta-rs after each
+repetition, outside the measured time.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ _MASK = (1 << 63) - 1
 
 @dataclass(frozen=True, slots=True)
 class Content:
-    """Rows of a table, and the sum of the digests of their ids: equal for the same ids in any order."""
+    """The number of rows, and the sum of the digests of their ids, which does not depend on the order of rows."""
 
     rows: int
     ids: int
 
 
 def get_content(ids: Iterator[str | None]) -> Content:
-    """The content of a table with these ids; one that is repeated counts as often as it comes."""
+    """Returns the content of a table with these ids. Repeated ids count each time."""
     rows = total = 0
     for value in ids:
         digest = hashlib.blake2b(repr(value).encode(), digest_size=8).digest()
@@ -36,10 +36,10 @@ def get_content(ids: Iterator[str | None]) -> Content:
 
 
 def read_contents(root: Path, tables: frozenset[str], *, column: str) -> dict[str, Content]:
-    """The content of every one of `tables` that is below `root`; the ids are in `column`.
+    """Returns the content of each of `tables` that exists below `root`; ids are in `column`.
 
     Raises:
-        RuntimeError: a table is there twice.
+        RuntimeError: two folders have the name of the same table.
     """
     from deltalake import DeltaTable
     from pyarrow import fs
@@ -58,10 +58,11 @@ def read_contents(root: Path, tables: frozenset[str], *, column: str) -> dict[st
 
 
 def differences(expected: Mapping[str, Content], contents: Mapping[str, Content]) -> list[str]:
-    """A line for each table whose content is not the expected one; a table without rows may be missing."""
+    """Returns one line per table whose content differs from the expected content. A table without rows may be
+    missing."""
     nothing = Content(0, 0)
     return [
-        f"{name}: {contents.get(name, nothing)} in place of {expected.get(name, nothing)}"
+        f"{name}: {contents.get(name, nothing)} instead of {expected.get(name, nothing)}"
         for name in sorted({*expected, *contents})
         if contents.get(name, nothing) != expected.get(name, nothing)
     ]
@@ -69,20 +70,22 @@ def differences(expected: Mapping[str, Content], contents: Mapping[str, Content]
 
 @dataclass(frozen=True, slots=True)
 class CheckedStorage(BenchmarkStorage):
-    """A place that looks at what a repetition has left in its root before that is removed."""
+    """A storage that checks the tables of a repetition before they are removed."""
 
     check: Callable[[Path], None]
 
     @contextmanager
     def new_root(self) -> Iterator[StorageSpec]:
-        """As any place's; `check` is called with the folder of a repetition that ended without an error."""
+        """Yields an empty root for one repetition. Calls `check` with its folder if the repetition ends without an
+        error.
+        """
         with BenchmarkStorage.new_root(self) as storage:
             yield storage
             self.check(Path(storage.root.removeprefix("file://")))
 
 
 def with_check(place: BenchmarkStorage, expected: Mapping[str, Content], *, column: str) -> CheckedStorage:
-    """`place` on a local disk, whose repetitions must leave the expected rows in these tables."""
+    """Returns `place`, which must be on local disk, with a check that the tables have the expected rows."""
     tables = frozenset(expected)
 
     def check(root: Path) -> None:

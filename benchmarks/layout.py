@@ -1,14 +1,14 @@
-"""`layout`: point and range queries on a table that a night's OPTIMIZE has Z-ordered, against plain compaction.
+"""`layout`: point and range queries on a table Z-ordered by the nightly OPTIMIZE, against plain compaction.
 
-A day of events of a game, landed in time order in 640 small files. Ours: the night's Z-order by player and time.
-Other: OPTIMIZE without Z-order, which packs files together by their size, to the same size. Either has some 64 files,
-as a day of 16 GB has by default; `--events` says of how many rows.
+The table has one day of game events, landed in time order in 640 small files. Deltaworks: the nightly Z-order by player
+and time. Baseline: OPTIMIZE without Z-order, which combines files by size, with the same target size. Both have about
+64 files, as a day of 16 GB has with default settings. `--events` is the number of rows.
 
 - `point_query_vs_compaction`: all events of one player.
-- `range_query_vs_compaction`: the events of 2 % of players within six hours.
+- `range_query_vs_compaction`: the events of 2 % of the players within six hours.
 
-Ten queries each of Spark, the same for both sides. Noted: files and bytes that the queries read, by the metrics of
-Spark's scan, each of a query.
+Each repetition runs ten Spark queries, the same on both tables. Recorded are the mean files and bytes read per query,
+from the metrics of Spark's scan.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ Query = Callable[[random.Random], str]
 
 
 def run(options: Options) -> list[Figure]:
-    """Make both tables once, then query them in turns."""
+    """Creates both tables once and queries them in turns."""
     from benchmarks import sides
 
     spark = sides.session()
@@ -105,7 +105,7 @@ def _tables(spark: SparkSession, options: Options) -> Iterator[tuple[Path, Path]
 
 
 def _land(spark: SparkSession, folder: Path, rows: int) -> None:
-    """Rows in the order of their time, players at random, as devices send them."""
+    """Writes rows in order of time with random players, as devices send them."""
     seconds = f"({_START} + id * {24 * _HOUR}D / {rows})"
     frame = spark.range(0, rows, 1, _LANDED_FILES).selectExpr(
         "DATE'2026-01-01' AS event_date",
@@ -155,7 +155,7 @@ def _compact(spark: SparkSession, folder: Path, target: int) -> None:
 
 
 def _parquet(folder: Path) -> list[Path]:
-    """The files of a table's newest version."""
+    """Returns the data files of a table's latest version."""
     from deltalake import DeltaTable
 
     return [Path(path.removeprefix("file://")) for path in DeltaTable(str(folder)).file_uris()]
@@ -163,7 +163,7 @@ def _parquet(folder: Path) -> list[Path]:
 
 @dataclass(frozen=True, slots=True)
 class _Queries:
-    """The same queries on one of the tables."""
+    """Runs the same queries on one of the tables."""
 
     spark: SparkSession
     folder: Path
@@ -172,7 +172,7 @@ class _Queries:
     def __call__(self, clock: Clock) -> None:
         chance = random.Random(7)
         files = size = rows = 0
-        # A plan that is changed while it runs does not show its scan.
+        # Adaptive execution hides the scan and its metrics in the plan.
         self.spark.conf.set("spark.sql.adaptive.enabled", "false")
         try:
             for _ in range(_QUERIES):
@@ -191,7 +191,7 @@ class _Queries:
 
 
 def _scan_metrics(frame: DataFrame) -> dict[str, int]:
-    """`numFiles` and `filesSize` of the scan of a query that has run."""
+    """Returns the scan metrics `numFiles` and `filesSize` of a completed query."""
     leaves = frame._jdf.queryExecution().executedPlan().collectLeaves()
     scans = [leaf for at in range(leaves.size()) if "FileSourceScan" in (leaf := leaves.apply(at)).getClass().getName()]
     (scan,) = scans

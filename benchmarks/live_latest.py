@@ -1,11 +1,11 @@
-"""`live_latest`: from the put of an object to its row in a live table of newest rows, under a steady rate.
+"""`live_latest`: the delay from putting an object to its row in a live table of latest rows, at a steady rate.
 
-One pipeline in a driver of its own on local disk, the stream and the live table with triggers of five seconds, for
-`--minutes`. Every two seconds an object is put and announced, of heartbeats of a thousand views. One of its events is
-of a view that is in every object, and carries the object's number: an object is visible once the live table's row of
-that view has its number, or a later one.
+One pipeline runs in a driver on local disk for `--minutes`; its stream and live table have triggers of five seconds.
+Every two seconds an object with heartbeats of a thousand views is put and announced. Every object has one event of the
+same marker view, which contains the object's number. An object is visible when the marker view's row in the live table
+has this number or a later one.
 
-The other side is what was promised, 15 s at the median and 30 s at the 95th percentile; and one trigger.
+Targets: 15 s at the median and 30 s at the 95th percentile. The median is also compared with one trigger interval.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _P50_SECONDS, _P95_SECONDS = 15.0, 30.0
 
 
 def run(options: Options) -> list[Figure]:
-    """Put objects for that long; ends with an error where one does not become visible."""
+    """Puts objects for `--minutes`. Raises if an object does not become visible."""
     from benchmarks import sides
     from benchmarks.scratch_folders import scratch_folder
     from deltaworks.control import paths
@@ -86,17 +86,17 @@ def _figures(seconds: list[float], options: Options) -> list[Figure]:
 
 
 class _Objects:
-    """Puts objects and watches for them in the live table."""
+    """Puts objects and polls the live table for them."""
 
     def __init__(self, root: Path, failure: list[BaseException]) -> None:
         self._root, self._failure = root, failure
         self._number = 0
 
     def put_for(self, seconds: float, options: Options) -> list[float]:
-        """Seconds from put to visible of each object, those of the start left out."""
+        """Returns the seconds from put to visible for each object, except the first."""
         self._put()
         self._await(1, _START_SECONDS)
-        options.progress(f"{BENCHMARK.name}: the first object is visible")
+        options.progress(f"{BENCHMARK.name}: first object visible")
         put_at: dict[int, float] = {}
         visible_at: dict[int, float] = {}
         ending = time.monotonic() + seconds
@@ -123,10 +123,10 @@ class _Objects:
             raise RuntimeError(f"object {self._number} did not become visible")
 
     def _visible(self) -> int:
-        """The newest object that the live table has."""
+        """Returns the number of the newest object in the live table."""
         import pyarrow.compute as pc
 
-        # Not by a filter of pyarrow's dataset: it fails on statistics of texts in files that delta-rs has written.
+        # Does not use a pyarrow dataset filter, which fails on string statistics in files written by delta-rs.
         rows = self._lake().rows("tables/video/views_now", columns=["view_id", "number"])
         if rows is None:
             return 0
@@ -178,6 +178,8 @@ def _declared(folder: Path) -> Catalog:
 
 BENCHMARK = Benchmark(
     name="live_latest",
-    summary="from the put of an object to its row in a live table of newest rows, at triggers of five seconds",
+    summary=(
+        "the delay from putting an object to its row in a live table of latest rows, with triggers of five seconds"
+    ),
     run=run,
 )

@@ -1,14 +1,14 @@
-"""`minute_gold`: minutes of a day's traffic kept up to date by the hours that changed, against the whole date.
+"""`minute_gold`: refreshing per-minute gold by changed hours, against rebuilding the complete date.
 
-`--events` requests of one date, in a file for every ten minutes as a stream lands them. The default, a million, is
-twelve a second: with less, a date is no day of anybody's traffic, and both sides measure what a build costs whatever it
-reads. It is late in the day: each repetition lands a minute's requests of the last hour, and the same SQL is brought up
-to date by hours and by dates.
+`--events` requests of one date land in one file per ten minutes, as a stream lands them. The default of a million is
+twelve per second; with far fewer, both measure only the fixed cost of a build. Each repetition lands one minute's
+requests in the last hour of the date and refreshes two gold tables with the same SQL, one by hours and one by dates.
 
-- `hours_vs_date`: seconds of both, without dedupe.
-- `hours_vs_date_with_copies`: the same where copies of an event may lie an hour apart; by dates, a date.
-- `over_reach`: hours that are rebuilt, against those that really differ, where one request of a hundred is late: by an
-  hour on average, more by less. Planned for every minute of two hours, and added up; nothing is built.
+- `hours_vs_date`: seconds of both refreshes, without dedupe.
+- `hours_vs_date_with_copies`: the same with duplicates up to an hour apart (a date apart for the table by dates).
+- `over_reach`: hours that are rebuilt, against hours that differ, if one request in a hundred is late by an
+  exponentially distributed delay with a mean of one hour. Planned for every minute of two hours and summed; nothing is
+  built.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ FILES = 24 * 6
 EDGES = 20
 LATE_SHARE = 0.01
 LATE_HOURS = 1.0
-#: Minutes for which the over-reach is planned.
+#: Number of minutes for which `over_reach` is planned.
 REFRESHES = 120
 _DAY_MINUTES = 24 * 60
 _SQL = """
@@ -46,7 +46,7 @@ _BY_DATE = {"name": "by_date"}
 
 
 def run(options: Options) -> list[Figure]:
-    """Measure the comparisons."""
+    """Measures the comparisons."""
     from benchmarks import sides
     from benchmarks.scratch_folders import scratch_folder
 
@@ -73,7 +73,7 @@ def run(options: Options) -> list[Figure]:
 
 
 class _Traffic:
-    """A pipeline in a folder of its own, in which requests land."""
+    """A pipeline in a temporary folder in which requests land."""
 
     def __init__(self, folder: Path, *, dedupe: dict[str, Any] | None = None) -> None:
         from deltaworks.tables.lake import Lake
@@ -83,7 +83,7 @@ class _Traffic:
         self._chosen, self._batches = random.Random(7), 0
 
     def land(self, minutes: list[float]) -> int:
-        """Land requests at these minutes of the day, in one commit; the version it makes."""
+        """Lands requests at these minutes of the day in one commit; returns its version."""
         from deltaworks.control import paths
         from deltaworks.tables.commit import Step
 
@@ -119,7 +119,7 @@ class _Traffic:
 
 
 class _BuiltTraffic(_Traffic):
-    """The same with a day of requests, and its gold by hours and by dates."""
+    """The pipeline with a day of requests, and its gold tables by hours and by dates."""
 
     def __init__(self, folder: Path, spark: SparkSession, options: Options, *, dedupe: dict[str, Any] | None) -> None:
         from deltaworks.gold.build import rebuild_gold
@@ -129,10 +129,10 @@ class _BuiltTraffic(_Traffic):
         for number in range(FILES):
             self.land([self._chosen.uniform(10 * number, 10 * number + 10) for _ in range(options.events // FILES)])
         rebuild_gold(spark, self.catalog, "traffic")
-        options.progress(f"{BENCHMARK.name}: {options.events:,} requests are landed and built in {folder.name}")
+        options.progress(f"{BENCHMARK.name}: landed {options.events:,} requests and built gold in {folder.name}")
 
     def refreshing(self, table: str) -> Callable[[Clock], None]:
-        """A repetition: a minute of the last hour lands, and the table is brought up to date."""
+        """Returns a repetition that lands one minute of the last hour, then measures the refresh of `table`."""
         from deltaworks.gold.build import rebuild_gold
 
         def run_side(clock: Clock) -> None:
@@ -145,10 +145,10 @@ class _BuiltTraffic(_Traffic):
         return run_side
 
     def compare(self) -> None:
-        """Hold both tables against each other, brought up to date.
+        """Refreshes both gold tables and compares them.
 
         Raises:
-            RuntimeError: they differ.
+            RuntimeError: the tables differ.
         """
         from deltaworks.control import paths
         from deltaworks.gold.build import rebuild_gold
@@ -158,7 +158,7 @@ class _BuiltTraffic(_Traffic):
         order = [("minute", "ascending"), ("edge", "ascending")]
         hours, dates = (rows.sort_by(order).to_pylist() for rows in answers if rows is not None)
         if hours != dates:
-            raise RuntimeError("the sides left different rows")
+            raise RuntimeError("the gold tables by hours and by dates differ")
 
 
 def _declared(folder: Path, dedupe: dict[str, Any] | None) -> Catalog:
@@ -183,7 +183,7 @@ def _declared(folder: Path, dedupe: dict[str, Any] | None) -> Catalog:
 
 
 def _excess_rebuilds(traffic: _Traffic, options: Options) -> Figure:
-    """Plan what each minute's requests would rebuild, and hold it against the hours they lie in."""
+    """Compares the hours that each refresh would rebuild with the hours that contain new requests."""
     from deltaworks.control import paths
     from deltaworks.gold.plan import plan_rebuild
     from deltaworks.tables.changed_hours import changed_hours
@@ -213,7 +213,7 @@ def _excess_rebuilds(traffic: _Traffic, options: Options) -> Figure:
 
 
 def _refreshes(options: Options) -> Iterator[list[float]]:
-    """The minutes of the day at which the requests lie that each refresh meets."""
+    """Yields, for each refresh, the minutes of the day of its new requests."""
     chosen = random.Random(11)
     for number in range(REFRESHES):
         now = 21.0 * 60 + number
@@ -224,4 +224,8 @@ def _refreshes(options: Options) -> Iterator[list[float]]:
         ]
 
 
-BENCHMARK = Benchmark(name="minute_gold", summary="minutes in gold: hours that changed against whole dates", run=run)
+BENCHMARK = Benchmark(
+    name="minute_gold",
+    summary=("refreshing per-minute gold by changed hours, against rebuilding complete dates"),
+    run=run,
+)

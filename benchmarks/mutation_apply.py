@@ -1,16 +1,18 @@
-"""`mutation_apply`: a mutation batch that renames the contacts of a fifth of all rows, against plainer ways to do it.
+"""`mutation_apply`: applying a mutation batch that renames the contacts of a fifth of all rows, against simpler merges.
 
-Ours: the merge of a mutation batch, literals and all, into a table by organisation that OPTIMIZE has Z-ordered, as the
-nightly run leaves it. From the resolved stretches on: resolving them is `mutation_resolve`.
+Deltaworks: the merge of a mutation batch, with its literal predicates, into a table partitioned by organisation and
+Z-ordered by OPTIMIZE, as after the nightly run. It starts from resolved validity intervals; the benchmark
+`mutation_resolve` measures how they are resolved.
 
-- `batch_vs_plain_merge`: `MERGE INTO ... ON org_id = ... AND origin_contact_id = ...`, as most would write it, with
-  Spark's own settings, into the same rows by organisation and date as the stream's batches left them.
-- `batch_by_spark_vs_plain_merge`: the same where Spark merges, as it does what is too large for the driver's memory.
-- `batch_vs_delta_rs`: the same merge as ours by delta-rs alone, without what makes a batch land once, into a copy of
-  our table. Ours chooses delta-rs itself where memory suffices: `by_delta_rs` is 1 then.
+- `batch_vs_plain_merge`: a plain `MERGE INTO ... ON org_id = ... AND origin_contact_id = ...` with Spark's default
+  settings, into the same rows partitioned by organisation and date, as the stream's batches wrote them.
+- `batch_by_spark_vs_plain_merge`: the same, with Deltaworks merging by Spark, as it does if the table is too large for
+  the driver's memory.
+- `batch_vs_delta_rs`: a plain delta-rs merge, without exactly-once commits, into a copy of Deltaworks' table.
+  Deltaworks chooses delta-rs itself if memory suffices; `by_delta_rs` is 1 then.
 
-Every repetition merges into a copy of the table: data files are never changed, so a copy is links to them and a log of
-its own. All sides must change as many rows. `--events` are the rows of the table.
+Every repetition merges into a copy of the table that shares data files by hard links (they are never modified) and has
+its own log. All implementations must change the same number of rows. `--events` is the number of rows in the table.
 """
 
 from __future__ import annotations
@@ -35,7 +37,7 @@ if TYPE_CHECKING:
 
 #: The share of rows whose contacts are renamed.
 SHARE = 0.2
-#: Spark's defaults; the session here has settings of Deltaworks.
+#: Spark's defaults, since the benchmark's session has Deltaworks' settings.
 _PLAIN = {
     "spark.sql.shuffle.partitions": "200",
     "spark.sql.adaptive.coalescePartitions.parallelismFirst": "true",
@@ -44,7 +46,7 @@ _PLAIN = {
 
 
 def run(options: Options) -> list[Figure]:
-    """Measure the comparisons."""
+    """Measures the comparisons."""
     from benchmarks import sides
     from benchmarks.games_files import bench_folder
     from sandbox.experiments.engagement_rows import Workload, rename_requests
@@ -83,8 +85,8 @@ def run(options: Options) -> list[Figure]:
             progress=options.progress,
         )
         if len(set(changed.values())) != 1:
-            raise RuntimeError(f"the sides changed different numbers of rows: {changed}")
-        options.progress(f"{BENCHMARK.name}: every side changed {next(iter(changed.values())):,} rows")
+            raise RuntimeError(f"the implementations changed different numbers of rows: {changed}")
+        options.progress(f"{BENCHMARK.name}: each implementation changed {next(iter(changed.values())):,} rows")
         return figures
     finally:
         spark.stop()
@@ -94,7 +96,7 @@ def run(options: Options) -> list[Figure]:
 def _load_table(
     spark: SparkSession, folder: Path, name: str, workload: Workload, progress: Callable[[str], None]
 ) -> Path:
-    """A table in one layout, as a stream loads it batch by batch; optimised where the layout says so."""
+    """Loads a table batch by batch, as a stream does, in one layout. Optimizes it if the layout requires it."""
     from deltaworks.specs.storage import StorageSpec
     from sandbox.experiments.engagement_rows import batch_rows
     from sandbox.experiments.schemes import BY_DATE, BY_ORG, SchemeTable
@@ -104,7 +106,7 @@ def _load_table(
     for batch in range(workload.load_batches):
         table.append(batch_rows(spark, workload, batch))
     table.optimize()
-    progress(f"{BENCHMARK.name}: {name} is loaded: {_files(folder / name)} files")
+    progress(f"{BENCHMARK.name}: loaded {name}: {_files(folder / name)} files")
     return folder / name
 
 
@@ -116,7 +118,7 @@ def _files(table: Path) -> int:
 
 @dataclass(frozen=True, slots=True)
 class _MutationBatch:
-    """The merge of a mutation batch, by the engine that it chooses itself, or by Spark's."""
+    """The merge of a mutation batch, by the engine that Deltaworks chooses, or always by Spark (`by_spark`)."""
 
     spark: SparkSession
     requests: DataFrame
@@ -179,7 +181,7 @@ class _MutationBatch:
 
 @dataclass(frozen=True, slots=True)
 class _PlainMerge:
-    """The merge most would write."""
+    """A plain MERGE statement."""
 
     spark: SparkSession
     requests: DataFrame
@@ -199,7 +201,7 @@ class _PlainMerge:
 
 @dataclass(frozen=True, slots=True)
 class _DeltaRsMerge:
-    """The merge of a mutation batch through delta-rs."""
+    """The same merge by delta-rs."""
 
     requests: DataFrame
 
@@ -223,7 +225,7 @@ class _DeltaRsMerge:
 
 
 def _side(name: str, table: Path, merge: _MutationBatch | _PlainMerge | _DeltaRsMerge, changed: dict[str, int]) -> Side:
-    """The merge into a copy of the table each time, and how many rows it changed."""
+    """Creates a side that merges into a copy of the table and records the number of changed rows."""
 
     def repetition(clock: Clock) -> None:
         copy = table.with_name(f"{table.name}-{uuid.uuid4().hex[:8]}")
@@ -238,7 +240,7 @@ def _side(name: str, table: Path, merge: _MutationBatch | _PlainMerge | _DeltaRs
 
 
 def _hard_link(source: str, target: str) -> None:
-    # A log is written to, a data file never is.
+    # Data files are never modified, but the log is, so it must be copied.
     if source.endswith(".parquet") and "_delta_log" not in source:
         os.link(source, target)
     else:
@@ -255,7 +257,7 @@ def _changed(table: Path) -> int:
 
 
 def _declared() -> TableSpec:
-    """The table as a pipeline would declare it."""
+    """Returns the table's declaration, as in a pipeline."""
     from deltaworks.specs.table import TableSpec
 
     names = {"org_id": "org_id", "contact_id": "contact", "origin_contact_id": "contact"}

@@ -1,13 +1,16 @@
-"""`mutation_resolve`: where ids end, for more and more requests and longer and longer chains, with a hub.
+"""`mutation_resolve`: resolving the final id of every id, for increasing numbers of requests and chain lengths, with a
+hub.
 
-Ours: `resolve` from a Parquet file of requests to all intervals. Other: `connected_components` of NetworkX in a process
-of its own, which ignores time; the same resolve with the join most would write, one hop a round; and ours of a smaller
-size, which says how time grows: `per_doubling` is what a doubling of requests, or of the longest chain, multiplies it
-by. Peak memory is the resident memory of NetworkX's process, and of the JVM the sum of the peaks of its heap's pools,
-which they reach at different times: the whole heap may have two gigabytes.
+Deltaworks: `resolve`, from a Parquet file of requests to all validity intervals. It is compared with:
 
-One hop a round over a chain of 4,096 takes long: its first rounds are run, and `rounds_run` of `rounds` says from how
-many the time of the others was projected.
+- `connected_components` of NetworkX in another process, which ignores time.
+- The same resolution with a simple join that follows one rename per round. A chain of 4,096 takes long this way, so
+  only the first rounds run, and the time of the others is extrapolated (`rounds_run` of `rounds`).
+- Deltaworks with a smaller input. `per_doubling` is the factor by which the time grows if the number of requests, or
+  the longest chain, doubles.
+
+Peak memory is the resident memory of NetworkX's process. For the JVM it is the sum of the peaks of its heap pools,
+which do not occur at the same time; the heap is limited to two gigabytes.
 """
 
 from __future__ import annotations
@@ -37,7 +40,7 @@ _ROUNDS = 64
 
 @dataclass(frozen=True, slots=True)
 class _Sides:
-    """The sides by size: ours, and what it is compared with."""
+    """All sides by input size: Deltaworks, and the implementations it is compared with."""
 
     ours: dict[tuple[int, int], Side]
     networkx: dict[int, Side]
@@ -45,7 +48,7 @@ class _Sides:
 
 
 def run(options: Options) -> list[Figure]:
-    """Measure sizes up to `options.requests`."""
+    """Measures input sizes up to `options.requests`."""
     from benchmarks import sides
 
     spark = sides.session()
@@ -107,7 +110,7 @@ def _against_peers(sizes: list[int], resolved: _Sides) -> list[Comparison]:
 
 
 def _growth(sizes: list[int], resolved: _Sides) -> list[tuple[Comparison, float]]:
-    """Ours against ours of the size before, with how many doublings lie between."""
+    """Returns the comparisons of each size with the next smaller one, with the number of doublings between them."""
     grown = [
         (f"resolve_growth_{less}_to_{more}_requests", (more, _USUAL_CHAIN), (less, _USUAL_CHAIN), more / less)
         for less, more in pairwise(sizes)
@@ -152,7 +155,7 @@ def _resolve_all_intervals(spark: SparkSession, path: Path, resolved: Callable[[
 
 
 def _one_hop(spark: SparkSession, path: Path, longest: int) -> Run:
-    """The same resolve, where every round takes every request one further."""
+    """Resolves the same requests, following one rename of each id per round."""
     from deltaworks.mutations.pointer_doubling import follow_pointers, local_checkpoint, moves
     from deltaworks.mutations.requests import last_updates, timeline
     from deltaworks.mutations.resolve import Trace, build_intervals
@@ -169,7 +172,7 @@ def _one_hop(spark: SparkSession, path: Path, longest: int) -> Run:
         settled, moving = first.where("next_time IS NULL"), first.where("next_time IS NOT NULL")
         for _ in range(bound):
             if not moving.count():
-                raise RuntimeError("the longest chain is shorter than it was made")
+                raise RuntimeError("the longest chain is shorter than generated")
             jumped = local_checkpoint(follow_pointers(moving, first))
             settled = settled.unionByName(jumped.where("next_time IS NULL"))
             moving = jumped.where("next_time IS NOT NULL")
@@ -212,6 +215,6 @@ def _peak_mb(spark: SparkSession) -> float:
 
 BENCHMARK = Benchmark(
     name="mutation_resolve",
-    summary="10 thousand to 3 million requests, chains of 2 to 4,096, a hub of 100 thousand: NetworkX, one hop a round",
+    summary="resolving up to 3 million requests with chains and a hub, against NetworkX and one rename per round",
     run=run,
 )

@@ -1,16 +1,16 @@
-"""`nexmark`: three queries over the bids of an auction, by the engine and by plain Structured Streaming.
+"""`nexmark`: three queries over the bids of an auction, by Deltaworks and by plain Structured Streaming.
 
-The shapes are those of q0, q13 and q18 of Nexmark (https://github.com/nexmark/nexmark), the rows are made here. Bids
-land in ten objects of JSON lines, and every side reads one of them a batch, until there is none left:
+The queries correspond to q0, q13 and q18 of Nexmark (https://github.com/nexmark/nexmark); the rows are generated here.
+Bids land in ten objects of JSON lines. Both implementations read one object per batch, until all are read:
 
-- `pass_through` (q0): bids as they are, into one Delta table;
-- `side_input` (q13): bids with what a small table says of their channel. Ours lands bids and builds a gold table of
-  them and of a reference table, so both tables are there in the end; plain Spark joins in the stream, into one;
-- `newest_bid` (q18): the last bid of each bidder on each auction. Ours lands bids and keeps a live table of the newest
-  row a key; plain Spark merges each batch's newest into a Delta table, in `foreachBatch` with a transaction id.
+- `pass_through` (q0): bids unchanged, into one Delta table.
+- `side_input` (q13): bids joined with a small table about their channel. Deltaworks lands bids and builds a gold table
+  from them and a reference table, so it writes two tables; plain Spark joins in the stream and writes one.
+- `newest_bid` (q18): the last bid of each bidder on each auction. Deltaworks lands bids and maintains a live table of
+  the latest row per key; plain Spark merges each batch into a Delta table, in `foreachBatch` with a transaction id.
 
-The other sides write no quarantine, no ledger and no progress. All sides of a query must leave the same answer, a count
-and a sum that are worked out beforehand without either.
+The baselines write no quarantine, ledger or progress. Both implementations must produce the number of rows and the sum
+of prices that are computed while the bids are generated.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from deltaworks.tables.lake import Lake
 
 _BATCHES = 10
-#: No bid is forgotten.
+#: The expiry time of the live table, longer than the data, so that no bid expires.
 _WEEK = 7 * 24 * 60
 _KEY = ("auction", "bidder")
 _START_MILLIS = 1_767_225_600_000
@@ -59,13 +59,13 @@ _JOINED = """
     SELECT b.event_date, b.auction, b.bidder, b.price, b.channel, b.event_time, s.region
     FROM bids b JOIN channels s ON b.channel = s.channel
 """
-#: Rows of an answer, and the sum of their prices.
+#: The number of rows a query returns, and the sum of their prices.
 Answer = tuple[int, int]
 
 
 @dataclass(frozen=True, slots=True)
 class Bids:
-    """Landed bids: a folder of objects of JSON lines, and what each query comes to."""
+    """Landed bids: a folder of JSON lines objects, and the expected result of each query."""
 
     folder: Path
     count: int
@@ -73,7 +73,7 @@ class Bids:
 
 
 def run(options: Options) -> list[Figure]:
-    """Measure the three queries."""
+    """Measures the three queries."""
     from benchmarks import sides
     from benchmarks.scratch_folders import scratch_folder
 
@@ -81,7 +81,7 @@ def run(options: Options) -> list[Figure]:
     try:
         with scratch_folder(BENCHMARK.name) as folder:
             bids = make_bids(folder / "landing", options.events)
-            options.progress(f"{BENCHMARK.name}: {bids.count:,} bids have landed")
+            options.progress(f"{BENCHMARK.name}: landed {bids.count:,} bids")
             comparisons = [
                 Comparison(
                     metric=f"{query}_vs_structured_streaming",
@@ -97,7 +97,7 @@ def run(options: Options) -> list[Figure]:
 
 
 def make_bids(folder: Path, count: int) -> Bids:
-    """Write bids into objects. Half of them are for a twentieth of the auctions; each has a moment of its own."""
+    """Writes bids into objects. Half of them are for a twentieth of the auctions; all have different times."""
     drawn = random.Random(7)
     auctions, bidders = max(20, count // 50), max(10, count // 200)
     newest: dict[tuple[int, int], int] = {}
@@ -120,7 +120,7 @@ def make_bids(folder: Path, count: int) -> Bids:
 
 @dataclass(frozen=True, slots=True)
 class _Engine:
-    """A pipeline of its own whose stream reads all that has landed, as a run with `available_now` does."""
+    """Runs a temporary pipeline whose stream reads all landed objects, as a run with `available_now` does."""
 
     spark: SparkSession
     folder: Path
@@ -150,7 +150,7 @@ class _Engine:
 
 @dataclass(frozen=True, slots=True)
 class _Plain:
-    """The same by Structured Streaming as its guide has it, into one Delta table."""
+    """Runs the same query by plain Structured Streaming, following its guide, into one Delta table."""
 
     spark: SparkSession
     folder: Path
@@ -189,7 +189,7 @@ class _Plain:
 
 
 def _merge(table: str, batch: DataFrame, batch_id: int) -> None:
-    """The newest bids of a batch into the table, as Delta's guide to upserts of streams has it."""
+    """Merges the newest bids of a batch into the table, following Delta's guide to streaming upserts."""
     from delta.tables import DeltaTable
 
     spark = batch.sparkSession
@@ -203,7 +203,7 @@ def _merge(table: str, batch: DataFrame, batch_id: int) -> None:
 
 
 def _announce(lake: Lake, landing: Path) -> None:
-    """The objects in the log of file events, as a relay puts them there."""
+    """Writes the objects into the file event log, as a relay does."""
     from deltaworks.sources.objects.file_event_log_writer import FileEventLogWriter, ReceivedEvent
     from deltaworks.sources.objects.relay.messages import FileEvent
 
@@ -251,7 +251,7 @@ def _declared(root: Path, landing: Path, query: str) -> Catalog:
 
 
 def _require_equal(bids: Bids, query: str, rows: pa.Table | None) -> None:
-    """Hold what is in a table against what the query comes to.
+    """Compares the rows of a table with the expected result of the query.
 
     Raises:
         RuntimeError: they differ.
@@ -260,11 +260,11 @@ def _require_equal(bids: Bids, query: str, rows: pa.Table | None) -> None:
 
     answer = (0, 0) if rows is None else (rows.num_rows, pc.sum(rows.column("price")).as_py())
     if answer != bids.answers[query]:
-        raise RuntimeError(f"{query}: {answer} rows and their sum, not {bids.answers[query]}")
+        raise RuntimeError(f"{query}: the rows and the sum of prices are {answer}, expected {bids.answers[query]}")
 
 
 BENCHMARK = Benchmark(
     name="nexmark",
-    summary="bids as they are, joined with a small table, and the newest a key, against plain Structured Streaming",
+    summary="Nexmark's pass-through, side-input and latest-per-key queries, against plain Structured Streaming",
     run=run,
 )

@@ -1,9 +1,9 @@
-"""`night`: a night's OPTIMIZE chosen by health, against Z-ordering every table.
+"""`night`: the nightly OPTIMIZE, which selects partitions by table health, against Z-ordering every table.
 
-Fifteen tables of four days each. In three of them the last closed day landed in twenty small files; the other days, and
-the other tables, were put in order by earlier nights. Ours: a whole night, which looks at all logs, chooses, rewrites
-and keeps the ledger. Other: `OPTIMIZE … ZORDER BY` on each table, as a nightly loop does. Both start from the same lake
-each time. Noted: bytes and files rewritten.
+The lake has fifteen tables of four days each. In three of them the last closed day landed in twenty small files.
+Earlier nights have Z-ordered the other days. Deltaworks: a complete nightly run, which reads all logs, selects and
+rewrites partitions, and updates its ledger. Baseline: `OPTIMIZE … ZORDER BY` on each table in a loop. Both start from a
+copy of the same lake each time. Recorded are bytes and files rewritten.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _FIRST = dt.date(2026, 1, 1)
 
 
 def run(options: Options) -> list[Figure]:
-    """Make a lake once, and give each repetition a copy."""
+    """Creates a lake once and gives each repetition a copy."""
     from benchmarks import sides
 
     spark = sides.session()
@@ -73,7 +73,7 @@ def _template(spark: SparkSession, options: Options) -> Iterator[Path]:
             policy=_policy(),
         )
         if any(result.zordered != _DAYS - 1 for result in done):
-            raise RuntimeError("the earlier nights did not put everything in order")
+            raise RuntimeError("the earlier nights did not Z-order all days")
         for number in range(_TABLES):
             folder = root / "lake" / paths.table(PIPELINE, table_name(number))
             files = _SMALL_FILES if number < _TABLES_TO_COMPACT else 1
@@ -82,14 +82,14 @@ def _template(spark: SparkSession, options: Options) -> Iterator[Path]:
 
 
 def _policy() -> OptimizePolicy:
-    """That of a lake whose partitions are large: each counts as worth an order."""
+    """Returns the policy of a lake with large partitions, in which every partition is large enough for Z-order."""
     from deltaworks.maintenance.partition_choice import OptimizePolicy
 
     return OptimizePolicy(row_group_bytes=0)
 
 
 def _land(folder: Path, rows: int, *, days: Sequence[int], files: int) -> None:
-    """So many files in each of these days, of so many rows a day."""
+    """Lands `rows` rows for each day, in `files` small files per day."""
     import numpy as np
 
     dates = [_FIRST + dt.timedelta(days=day) for day in days]
@@ -104,7 +104,7 @@ def _copy(template: Path) -> Iterator[Catalog]:
 
 @dataclass(frozen=True, slots=True)
 class _Night:
-    """What Airflow runs each night."""
+    """The nightly OPTIMIZE run, as Airflow starts it."""
 
     spark: SparkSession
     template: Path
@@ -116,7 +116,7 @@ class _Night:
             done = optimize_tables(lambda: self.spark, catalog, PIPELINE, now=_NIGHT, policy=_policy())
         touched = [result for result in done if not result.skipped]
         if [result.table for result in touched] != [table_name(number) for number in range(_TABLES_TO_COMPACT)]:
-            raise RuntimeError(f"touched {[result.table for result in touched]}")
+            raise RuntimeError(f"the run rewrote other tables than expected: {[result.table for result in touched]}")
         clock.record(
             tables=len(touched),
             files_rewritten=sum(result.files_before for result in touched),
@@ -126,7 +126,7 @@ class _Night:
 
 @dataclass(frozen=True, slots=True)
 class _CompactEverything:
-    """One command a table."""
+    """One OPTIMIZE command per table."""
 
     spark: SparkSession
     template: Path
@@ -147,6 +147,6 @@ class _CompactEverything:
 
 BENCHMARK = Benchmark(
     name="night",
-    summary="a night's OPTIMIZE chosen by health, against Z-ordering every table: seconds and bytes rewritten",
+    summary="the nightly OPTIMIZE of partitions selected by health, against Z-ordering every table",
     run=run,
 )

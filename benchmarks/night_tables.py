@@ -1,4 +1,4 @@
-"""The tables of the benchmarks of a night: a pipeline of small declared tables, and rows of theirs."""
+"""Test tables of the benchmarks for nightly maintenance: a pipeline of small declared tables, and their rows."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ PIPELINE = "bench"
 
 
 def table_name(number: int) -> str:
-    """The name of a table of the pipeline, counted from 0."""
+    """Returns the name of the pipeline's n-th table, counted from 0."""
     return f"events_{number:02d}"
 
 
 def project(root: Path, *, tables: int) -> Catalog:
-    """A project below `root` whose one pipeline has that many tables, its lake in `root/lake`."""
+    """Creates a project below `root` with one pipeline of `tables` tables. Its lake is `root/lake`."""
     columns = [{"name": "player", "path": "player", "type": "long"}, {"name": "item", "path": "item", "type": "string"}]
     names = [table_name(number) for number in range(tables)]
     declared = {
@@ -38,7 +38,7 @@ def project(root: Path, *, tables: int) -> Catalog:
 
 
 def land(folder: Path, chance: np.random.Generator, dates: Sequence[dt.date], *, rows: int, files: int) -> None:
-    """So many files in each of these days, a commit a file, each of so many rows."""
+    """Writes `files` commits with one file per date, of `rows` rows each."""
     import numpy as np
     import pyarrow as pa
     from deltalake import write_deltalake

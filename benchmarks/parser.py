@@ -1,12 +1,14 @@
-"""`parser`: the CPU that an event takes to become rows, by columns and by rows, of the same objects in one process.
+"""`parser`: the CPU time to parse events by columns, against parsing them by rows.
 
-Ours: events decoded into columns per event type (`deltaworks.events.columnar_decoder`). Other: the same parser forced
-to the row path, which it uses for events it cannot decode by columns. Both must yield the same number of rows.
+Deltaworks: events are decoded into columns per event type (`deltaworks.events.columnar_decoder`). Baseline: the same
+parser restricted to its row path, which it uses for events that cannot be decoded by columns. Both parse the same
+objects in one process and must return the same number of rows.
 
-- `columnar_vs_rows`: events without a fault.
+- `columnar_vs_rows`: events without faults.
 - `columnar_vs_rows_faulty`: with the generator's usual faults, one event in two hundred in quarantine.
 
-CPU seconds of the process, one thread, without the collector of cycles, as a task parses. Not timed: decompression.
+Measures CPU seconds of one thread, without Python's cyclic garbage collector, as in a task. Decompression is not
+measured.
 """
 
 from __future__ import annotations
@@ -24,12 +26,12 @@ if TYPE_CHECKING:
     from deltaworks.events.parse import Payload
     from deltaworks.specs.pipeline import PipelineSpec
 
-#: More than this many events say nothing more.
+#: More events than this do not change the result.
 _MAX_EVENTS = 100_000
 
 
 class _CpuClock(Clock):
-    """Takes the CPU of the process in place of the time."""
+    """Measures the CPU time of the process instead of wall clock time."""
 
     def __enter__(self) -> Clock:
         gc.collect()
@@ -43,7 +45,7 @@ class _CpuClock(Clock):
 
 
 def run(options: Options) -> list[Figure]:
-    """Measure without faults and with them."""
+    """Measures without faults and with them."""
     import pyarrow as pa
 
     from benchmarks import games_files
@@ -83,7 +85,7 @@ def _payloads(files: GamesFiles) -> list[Payload]:
 
 
 def _side(spec: PipelineSpec, payloads: Sequence[Payload], events: int, *, by_columns: bool) -> Run:
-    """A side that parses all payloads; refuses a reading that lost an event."""
+    """Creates a side that parses all payloads. Raises if an event is lost."""
     from deltaworks.events.parse import BatchStamp, Parser
 
     stamp = BatchStamp(1, 1_717_200_000_000_000, "benchmark")
@@ -95,7 +97,7 @@ def _side(spec: PipelineSpec, payloads: Sequence[Payload], events: int, *, by_co
             for name, part in parser.parse(payloads, stamp):
                 rows += part.num_rows if name in ("events", "quarantine") else 0
         if rows != events:
-            raise RuntimeError(f"{rows} events came out, {events} were generated")
+            raise RuntimeError(f"parsing returned {rows} of {events} events")
         clock.seconds = cpu.seconds
         clock.record(microseconds_an_event=cpu.seconds / rows * 1e6, events_by_columns=parser.columnar_count)
 
@@ -104,6 +106,6 @@ def _side(spec: PipelineSpec, payloads: Sequence[Payload], events: int, *, by_co
 
 BENCHMARK = Benchmark(
     name="parser",
-    summary="CPU of parsing by columns, against parsing the same events by rows",
+    summary="CPU time to parse events by columns, against parsing the same events by rows",
     run=run,
 )

@@ -1,7 +1,9 @@
-"""`partitioning`: an engagement table by organisation, Z-ordered by date, against one by organisation and date.
+"""`partitioning`: an engagement table partitioned by organisation and Z-ordered by date, against one partitioned by
+organisation and date.
 
-The same experiment as `deltaworks experiment partitioning`, which says what each side is: `read`, `update` and `insert`
-are the seconds of a round, `insert` with the OPTIMIZE of the new layout counted. `--events` are the rows loaded first.
+Runs the experiment `deltaworks experiment partitioning`, whose documentation describes both layouts. `read`, `update`
+and `insert` are the seconds of one round; `insert` includes the OPTIMIZE of the new layout. `--events` is the number of
+rows loaded first.
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def run(options: Options) -> list[Figure]:
-    """Measure the layouts on local disk."""
+    """Measures the layouts on local disk."""
     from benchmarks.games_files import bench_folder
     from deltaworks.specs.storage import StorageSpec
 
@@ -27,7 +29,7 @@ def run(options: Options) -> list[Figure]:
 
 
 def measure_layouts(options: Options, storage: StorageSpec, *, name: str) -> list[Figure]:
-    """Measure the layouts in a new folder of a storage, as benchmark `name`."""
+    """Measures the layouts in a new folder of the storage and returns the results of benchmark `name`."""
     from benchmarks import sides
     from sandbox.experiments.engagement_rows import Workload
     from sandbox.experiments.partitioning import run_partitioning
@@ -46,7 +48,7 @@ def measure_layouts(options: Options, storage: StorageSpec, *, name: str) -> lis
 
 
 def to_figures(result: PartitioningResult, *, name: str) -> list[Figure]:
-    """The experiment's outcome as figures: the new layout is ours."""
+    """Converts the experiment's outcome to results, with the new layout as ours."""
     from sandbox.experiments.partitioning import PUBLISHED
     from sandbox.experiments.schemes import BY_DATE, BY_ORG
 
@@ -88,6 +90,6 @@ def to_figures(result: PartitioningResult, *, name: str) -> list[Figure]:
 
 BENCHMARK = Benchmark(
     name="partitioning",
-    summary="a table by organisation, Z-ordered by date, against one by organisation and date",
+    summary="partitioning by organisation with Z-order by date, against partitioning by organisation and date",
     run=run,
 )

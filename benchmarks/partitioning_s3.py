@@ -1,7 +1,6 @@
-"""`partitioning_s3`: what `partitioning` measures, on an S3 server: there each file that is opened is a request.
+"""`partitioning_s3`: the benchmark `partitioning` on an S3 server, where opening a file takes a request.
 
-Tables are kept in buckets. On local disk a file costs next to nothing, so that a layout of many small ones looks better
-than it is.
+On local disk opening a file costs almost nothing, which favours a layout of many small files.
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ from benchmarks.harness import Benchmark, Figure, Options
 
 
 def run(options: Options) -> list[Figure]:
-    """Measure the layouts on s3proxy."""
+    """Measures the layouts on s3proxy."""
     from benchmarks import storages
 
     with storages.object_store() as bucket:
@@ -20,6 +19,6 @@ def run(options: Options) -> list[Figure]:
 
 BENCHMARK = Benchmark(
     name="partitioning_s3",
-    summary="what partitioning measures, on an S3 server",
+    summary="the benchmark partitioning on an S3 server",
     run=run,
 )

@@ -1,17 +1,17 @@
-"""`peers`: the same events into the same tables by what a Python user would take in place of Deltaworks.
+"""`peers`: landing the same events in the same tables by the tools a Python user would use instead of Deltaworks.
 
-Events without faults, so that every side must land the same rows: after each repetition, the count of every table and a
-checksum of its ids are held against what was sent. All sides partition by date and write new tables on local disk.
+Events have no faults, so every implementation must land the same rows. After each repetition, the row count and a
+checksum of the ids of every table are compared with the generated events. All implementations partition by date and
+write new tables on local disk.
 
-Ours: as in `single_table`: wrapped, gzipped objects as one batch, with quarantine, transaction ids and ledger.
+Deltaworks lands wrapped, gzipped objects as one batch, as in the benchmark `single_table`, with quarantine, transaction
+ids and ledger. The baselines have less work: their events were unwrapped beforehand, one per line.
 
-Others start from less work: their events were taken out of their wrapper beforehand, one a line.
+- `tables_30_vs_spark_loop`: reads once with a schema and caches, then filters and writes each table.
+- `tables_30_vs_dlt`: dlt with Delta tables, events as dicts (`benchmarks.peers_dlt`); nested columns stay JSON.
 
-- `tables_30_vs_spark_loop`: read once with a schema and cached, then a filter and a write for each table.
-- `tables_30_vs_dlt`: dlt with its Delta tables, events as dicts (`benchmarks.peers_dlt`); nested columns stay JSON.
-
-dlt lives in an environment of its own, made on first use from PyPI with the pins below. Where that fails, the figures
-of dlt are left out, and progress says why. What starts a process or imports a library counts for no side.
+dlt has its own environment, created on first use from PyPI with the pinned versions below. If this fails, the dlt
+comparison is skipped and progress shows the reason. Starting processes and importing libraries is not measured.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _SCRIPT = Path(__file__).with_name("peers_dlt.py")
 
 
 def run(options: Options) -> list[Figure]:
-    """Measure the comparisons, of at most 300,000 events."""
+    """Measures the comparisons with at most 300,000 events."""
     from benchmarks import sides, storages
     from benchmarks.games_files import games_files
     from benchmarks.landed_content import with_check
@@ -74,7 +74,7 @@ def run(options: Options) -> list[Figure]:
 
 
 def expected_content(files: GamesFiles, spec: PipelineSpec) -> dict[str, Content]:
-    """What every table must hold, from the events as they were sent, read with Python's own JSON."""
+    """Returns the expected content of every table, from the generated events as parsed by Python's JSON module."""
     from benchmarks.landed_content import get_content
 
     ids: dict[str, list[str | None]] = {table.name: [] for table in spec.tables}
@@ -89,7 +89,7 @@ def expected_content(files: GamesFiles, spec: PipelineSpec) -> dict[str, Content
 
 
 def dlt_job(files: GamesFiles, spec: PipelineSpec) -> dict[str, Any]:
-    """What the script of dlt has to know: where the events are, and the declared tables."""
+    """Returns the input of the dlt script: the location of the events, and the declared tables."""
     return {
         "events": str(files.unwrapped),
         "tables": [
@@ -109,7 +109,7 @@ def dlt_job(files: GamesFiles, spec: PipelineSpec) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class DltRun:
-    """A repetition of dlt: a process of its own, which takes the time itself."""
+    """One repetition of dlt, in a separate process that measures its own time."""
 
     python: Path
     job: dict[str, Any]
@@ -134,7 +134,9 @@ class DltRun:
 
 
 def _environment() -> dict[str, str]:
-    """Of a process of dlt: every core in use, files closed early enough for that, and no telemetry."""
+    """Returns the environment variables of a dlt process: all cores, files small enough to distribute over them, and no
+    telemetry.
+    """
     kept = {name: os.environ[name] for name in ("PATH", "HOME", "TMPDIR") if name in os.environ}
     return kept | {
         "TZ": "UTC",
@@ -147,13 +149,15 @@ def _environment() -> dict[str, str]:
 
 
 def dlt_python(progress: Callable[[str], None]) -> Path | None:
-    """The Python of the environment of dlt; none where PyPI does not answer."""
+    """Returns the Python of dlt's environment; None if it cannot be installed."""
     same = [f"{name}=={version(name)}" for name in ("deltalake", "pyarrow", "orjson")]
     return python_with([DLT, *same], name="dlt", benchmark=BENCHMARK.name, progress=progress)
 
 
 BENCHMARK = Benchmark(
     name="peers",
-    summary="30 tables exactly once, against dlt with Delta tables and a loop of Spark writes; rows are checked",
+    summary=(
+        "30 tables exactly once, against dlt with Delta tables and a loop of Spark writes, with all rows verified"
+    ),
     run=run,
 )

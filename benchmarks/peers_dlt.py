@@ -1,11 +1,11 @@
-"""The script of a dlt user, run by `peers` with the Python of an environment that has dlt: events into Delta tables.
+"""A dlt user's script that loads events into Delta tables. `peers` runs it with the Python of dlt's environment.
 
     python peers_dlt.py JOB.json
 
-The job names a folder of gzipped files of one event a line, where tables go, and the tables with their columns; the
-seconds that the pipeline ran go to standard output as JSON. It imports nothing of Deltaworks, as that user's does not.
+The job file contains a folder of gzipped files with one event per line, the target folder, and the tables with their
+columns. The script prints the seconds of the pipeline run as JSON. It imports nothing from Deltaworks.
 
-Events are dicts, whose types dlt coerces by the declared columns: the way its tutorials show.
+Events are dicts whose values dlt coerces to the declared column types, as in dlt's tutorials.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _DLT_TYPES = {
 
 
 def rows_of(event: dict[str, Any], tables: list[dict[str, Any]], now: datetime) -> Iterator[tuple[str, dict[str, Any]]]:
-    """The row of every table that takes the event."""
+    """Yields the name and row of every table that accepts the event."""
     parameters = event.get("eventParams") or {}
     at = datetime.fromtimestamp(event["eventTime"], UTC)
     for table in tables:
@@ -47,7 +47,7 @@ def rows_of(event: dict[str, Any], tables: list[dict[str, Any]], now: datetime) 
 
 
 def batches(job: dict[str, Any]) -> Iterator[tuple[str, list[dict[str, Any]]]]:
-    """Rows by table, some at once."""
+    """Yields rows by table, in batches."""
     import orjson
 
     now, held = datetime.now(UTC), {table["name"]: [] for table in job["tables"]}
@@ -62,12 +62,12 @@ def batches(job: dict[str, Any]) -> Iterator[tuple[str, list[dict[str, Any]]]]:
 
 
 def types_of(table: dict[str, Any]) -> dict[str, str]:
-    """The declared type of every column, those of the envelope first."""
+    """Returns the declared type of every column, starting with the envelope's."""
     return {**_ENVELOPE_TYPES, **{column["name"]: column["type"] for column in table["columns"]}}
 
 
 def hints_of(table: dict[str, Any]) -> dict[str, dict[str, Any]]:
-    """What dlt is told of the columns: nested ones are kept as JSON."""
+    """Returns dlt's column hints; nested columns are stored as JSON."""
     hints: dict[str, dict[str, Any]] = {}
     for name, kind in types_of(table).items():
         if kind.startswith("decimal("):
@@ -81,7 +81,7 @@ def hints_of(table: dict[str, Any]) -> dict[str, dict[str, Any]]:
 
 
 def main(job: dict[str, Any]) -> float:
-    """Run the pipeline; its seconds, in which reading the events is included."""
+    """Runs the pipeline and returns its seconds, including the time to read the events."""
     import dlt
 
     tables = {table["name"]: table for table in job["tables"]}

@@ -1,18 +1,18 @@
-"""`pipelines_1000`: 1,000 declared pipelines, a tenant each, whose one bucket gets 100,000 objects a minute.
+"""`pipelines_1000`: 1,000 declared pipelines, one per tenant, with one bucket that receives 100,000 objects a minute.
 
-- `dag_files_vs_bare_dags`: all DAG files as Airflow's processor reads them, parsed and serialized, one after the other,
-  each in a process of its own; against as many DAGs of Airflow's own with one task. `slowest_seconds` is the file that
-  takes longest, which is what a processor with several processes takes. The environment names one pipeline in
+- `dag_files_vs_bare_dags`: all DAG files parsed and serialized as by Airflow's DAG processor, in sequence, each in its
+  own process, against the same number of plain Airflow DAGs with one task. `slowest_seconds` is the time of the slowest
+  file, which is the time a processor with several processes takes. The environment names one pipeline in
   `operation_dags`.
-- `task_vs_whole_file`: the streams' file as a task of one stream reads it, against all of it.
-- `health_vs_one_by_one`: a run of the health check, with its alerts on overdue jobs, on a storage whose requests take
-  20 ms; against reading one subject after the other, of which a tenth is read and projected to all.
+- `task_vs_whole_file`: the streams' DAG file parsed for a task of one stream, against parsing all its DAGs.
+- `health_vs_one_by_one`: a run of the health check, including alerts on overdue jobs, on a storage whose requests take
+  20 ms, against reading one subject after the other (a tenth is read and the time extrapolated).
 - `relay_vs_bare_consumer`: a relay with eight receiving threads on a queue whose calls take 20 ms, against a consumer
-  with as many threads that keeps nothing. `files_per_minute` is what counts.
-- `slice_vs_delta_read`: the next slice of one pipeline in a log of 100,000 events of all, as a stream plans it once a
-  minute, against reading its rows through deltalake.
+  with eight threads that stores nothing. `files_per_minute` is the throughput to compare.
+- `slice_vs_delta_read`: planning the next slice of one pipeline in a log of 100,000 events of all pipelines, as a
+  stream does every minute, against reading its rows by deltalake.
 
-Starts of interpreters and the import of Airflow are not counted.
+Starting interpreters and importing Airflow is not measured.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _ROOT = Path(__file__).resolve().parents[1]
 
 
 def run(options: Options) -> list[Figure]:
-    """Measure all comparisons."""
+    """Measures all comparisons."""
     files = max(1_000, min(FILES_PER_MINUTE, options.events // 10))
     with ExitStack() as stack:
         root = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="deltaworks-pipelines-")))
@@ -91,7 +91,7 @@ class _DagFiles:
     def parse_for_a_task(self, clock: Clock) -> None:
         record = self._parsed(str(_ROOT / "dags" / "streams.py"), "--task", "stream__tenant_0050")
         if record["dags"] != 1:
-            raise RuntimeError(f"{record['dags']} DAGs were made for one task")
+            raise RuntimeError(f"parsing for one task created {record['dags']} DAGs")
         clock.seconds = record["parse_seconds"]
 
     def parse_whole_file(self, clock: Clock) -> None:
@@ -134,7 +134,7 @@ class _HealthCheck:
             alert_on_stale_gold(objects, catalog, now=now)
             resolve_restart_alerts(objects, [verdict.name for verdict in verdicts if not verdict.is_unhealthy], now=now)
         if len(verdicts) != PIPELINES + 1:
-            raise RuntimeError(f"{len(verdicts)} relays and streams were judged")
+            raise RuntimeError(f"the health check returned {len(verdicts)} verdicts")
         clock.record(requests=objects.requests)
 
     def check_individually(self, clock: Clock) -> None:
@@ -153,7 +153,7 @@ class _HealthCheck:
         return load_catalog("local", root=self.root, skip_invalid=True)
 
     def _objects(self, catalog: Catalog) -> ObjectStore:
-        """The control area in which every stream has just beaten."""
+        """Returns a control area with a current heartbeat of every stream."""
         from deltaworks.control import paths
         from deltaworks.control.health.heartbeat import HeartbeatWriter
         from deltaworks.control.objects import open_objects
@@ -215,6 +215,6 @@ class _EventLog:
 
 BENCHMARK = Benchmark(
     name="pipelines_1000",
-    summary="1,000 declared pipelines: DAG files, the health check, one relay of 100,000 objects a minute",
+    summary="1,000 declared pipelines: DAG files, the health check, and a relay of 100,000 objects a minute",
     run=run,
 )

@@ -1,14 +1,16 @@
-"""`prices`: what quarantine, rules and flags on copies each add to landing a batch. Ours on both sides.
+"""`prices`: the cost that quarantine, rules and duplicate flags each add to landing a batch. Both sides are Deltaworks.
 
-Each side lands the landed files as one batch into all tables of the games pipeline (`benchmarks.sides.FanOut`):
+Each side lands the same files as one batch into all tables of the games pipeline (`benchmarks.sides.FanOut`):
 
-- `quarantine_0_bad`: the pipeline as declared, against one in which no column is required, on files in which nothing is
-  wrong: the price of looking. Types are converted on both sides.
-- `quarantine_5_percent_bad`: files of which a twentieth does not fit, against files in which nothing is wrong.
-- `rules`: two rules that warn and two that quarantine on the table of all events, against none; every row keeps to all.
-- `duplicates`: flags on copies in the table of all events, against none. The same files are landed three times and the
-  third is timed: every row is a copy, and a Python worker knows the first batch's ids and reads those of the second.
-- `duplicates_5_batches`: the same with five batches before, which shows how the price grows with the window.
+- `quarantine_0_bad`: the pipeline as declared, against one without required columns, on files without faults: the cost
+  of the checks. Types are converted on both sides.
+- `quarantine_5_percent_bad`: files in which a twentieth of the events is invalid, against files without faults.
+- `rules`: two rules that warn and two that quarantine on the table of all events, against no rules; no row violates
+  them.
+- `duplicates`: duplicate flags in the table of all events, against none. The same files land three times and the third
+  batch is measured. Every row is a duplicate; a Python worker has the ids of the first batch in memory and reads those
+  of the second.
+- `duplicates_5_batches`: the same with five earlier batches, which shows how the cost grows with the window.
 """
 
 from __future__ import annotations
@@ -30,7 +32,7 @@ _FAULT_RATES = FaultRates(
 
 
 def run(options: Options) -> list[Figure]:
-    """Measure the comparisons."""
+    """Measures the comparisons."""
     from benchmarks import sides, storages
 
     clean = games_files(options.events, faults=FaultRates.none(), progress=options.progress)
@@ -63,7 +65,7 @@ def run(options: Options) -> list[Figure]:
 
 
 def with_events(spec: PipelineSpec, **changes: object) -> PipelineSpec:
-    """The pipeline with another declaration of its table of all events."""
+    """Returns the pipeline with these changes to the declaration of its table of all events."""
     declared = spec.model_dump(mode="json")
     for table in declared["tables"]:
         if table["name"] == "events":
@@ -72,7 +74,7 @@ def with_events(spec: PipelineSpec, **changes: object) -> PipelineSpec:
 
 
 def unchecked(spec: PipelineSpec) -> PipelineSpec:
-    """The pipeline with no column that has to have a value."""
+    """Returns the pipeline without required columns."""
     declared = spec.model_dump(mode="json")
     for table in declared["tables"]:
         for column in table["columns"]:
@@ -82,6 +84,6 @@ def unchecked(spec: PipelineSpec) -> PipelineSpec:
 
 BENCHMARK = Benchmark(
     name="prices",
-    summary="what quarantine, rules and flags on copies add to landing a batch",
+    summary="the cost that quarantine, rules and duplicate flags add to landing a batch",
     run=run,
 )

@@ -1,4 +1,4 @@
-"""Prints figures twice: a JSON line each for programs, a table for people."""
+"""Prints results as JSON lines for programs and as a table for people."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from benchmarks.harness import Figure, as_record
 
 
 def print_lines(figures: Sequence[Figure], stream: TextIO) -> None:
-    """One JSON object a line."""
+    """Writes one JSON object per line."""
     for figure in figures:
         stream.write(json.dumps(as_record(figure)) + "\n")
     stream.flush()
 
 
 def print_table(figures: Sequence[Figure], console: Console) -> None:
-    """The same at a glance; a ratio below 1 means that ours takes less time."""
+    """Prints the results as a table; a ratio below 1 means that ours takes less time."""
     table = Table("benchmark", "metric", "ours", "other", "ours / other", "events", "tables")
     for figure in figures:
         table.add_row(
@@ -34,7 +34,9 @@ def print_table(figures: Sequence[Figure], console: Console) -> None:
         )
     console.print(table)
     if figures:
-        console.print(f"Medians of {len(figures[0].ours_all)} on {figures[0].cores} cores.", highlight=False)
+        console.print(
+            f"Medians of {len(figures[0].ours_all)} repetitions on {figures[0].cores} cores.", highlight=False
+        )
 
 
 def _format(value: float, unit: str) -> str:

@@ -1,4 +1,4 @@
-"""A project of one pipeline in a folder, as several benchmarks work on theirs."""
+"""A project with one pipeline in a folder, for benchmarks."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ def declare_project(
     source: dict[str, Any] | None = None,
     spark: dict[str, Any] | None = None,
 ) -> Catalog:
-    """Write the declarations below `root`, and read them: its lake is in `root/lake`.
+    """Writes the declarations below `root` and loads them. The lake is `root/lake`.
 
     Args:
-        pipeline: what is declared of it beside its owner and its source, which is the one bucket there is.
-        source: what else is declared of the source.
-        spark: what the environment says of Spark.
+        pipeline: the pipeline's declaration without owner and source; the source is the project's only bucket.
+        source: additional settings of the source.
+        spark: Spark settings of the environment.
     """
     from deltaworks.specs.project import load_catalog
 
@@ -41,6 +41,6 @@ def declare_project(
     }
     for path, content in declared.items():
         (root / "include" / path).parent.mkdir(parents=True, exist_ok=True)
-        # JSON is YAML too.
+        # JSON is valid YAML.
         (root / "include" / path).write_text(json.dumps(content))
     return load_catalog("local", root=root)

@@ -1,7 +1,8 @@
-"""AWS as moto plays it, with queues that are emptied as by a consumer. Run as a process of its own.
+"""A moto server whose SQS queues keep only the newest messages, as if a consumer emptied them. Runs as a separate
+process.
 
-moto looks at every message of a queue at each that is sent, so what fills a queue would measure moto: half a second a
-call at some thousand messages. Options are those of `moto.server`.
+moto scans all messages of a queue on each send. If messages stayed, filling a queue would measure moto: half a second
+per call with some thousand messages. Options are those of `moto.server`.
 """
 
 from __future__ import annotations

@@ -1,16 +1,18 @@
-"""`read_changes`: what a reader pays for the rows that changed, and what a change data feed costs whoever changes them.
+"""`read_changes`: the cost of reading changed rows, and the cost of a change data feed for the writer.
 
-A table of engagements by organisation gets eight batches and a mutation batch that renames two contacts in a hundred;
-notifications announce each. A reader that has everything but the last batch and the mutation reads these:
+An engagement table partitioned by organisation gets eight batches and a mutation batch that renames two contacts in a
+hundred; notifications announce each. A reader that has read everything except the last batch and the mutation reads
+these changes:
 
 - `poll_vs_feed`: through notifications, against Delta's change data feed of the same table.
-- `poll_vs_full_read`: the same, against reading the whole table, which is what a reader without either does.
+- `poll_vs_full_read`: through notifications, against reading the complete table, which a reader without notifications
+  or a feed has to do.
 
-And the writer's price:
+For the writer:
 
-- `merge_vs_merge_with_feed`: a mutation batch's MERGE on the table as it is, against one with the feed switched on.
+- `merge_vs_merge_with_feed`: a mutation batch's MERGE into the table without a change data feed, against one with it.
 
-Reads end in Spark's `noop`, which takes every row and keeps none.
+Rows are written to Spark's `noop` sink, which reads every row and stores none.
 """
 
 from __future__ import annotations
@@ -21,7 +23,7 @@ _BATCHES = 8
 
 
 def run(options: Options) -> list[Figure]:
-    """Measure the comparisons."""
+    """Measures the comparisons."""
     from benchmarks import sides, storages
     from benchmarks.change_reads import ChangedTable
     from sandbox.experiments.engagement_rows import Workload
@@ -31,7 +33,7 @@ def run(options: Options) -> list[Figure]:
         table = ChangedTable(spark, storage, workload)
         counts = table.fill(lambda line: options.progress(f"{BENCHMARK.name}: {line}"))
         if len(set(counts.values())) != 1:
-            raise RuntimeError(f"the ways of reading give different numbers of rows: {counts}")
+            raise RuntimeError(f"notifications and the change data feed return different numbers of rows: {counts}")
         notified = Side("notifications", lambda clock: table.poll("notifications", clock))
         feed = Side("change_feed", lambda clock: table.poll("change_feed", clock))
         merges = (
@@ -59,6 +61,6 @@ def run(options: Options) -> list[Figure]:
 
 BENCHMARK = Benchmark(
     name="read_changes",
-    summary="rows that changed since a position, through notifications, a change data feed and a full read",
+    summary="reading rows that changed since a position: notifications, a change data feed and a full read",
     run=run,
 )

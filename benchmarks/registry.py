@@ -1,4 +1,4 @@
-"""All benchmarks. A new one is a module of this package with a `BENCHMARK`, and its line here."""
+"""All benchmarks. To add one, create a module with a `BENCHMARK` in this package and list it here."""
 
 from __future__ import annotations
 

@@ -1,12 +1,12 @@
-"""`relay`: how many messages a second the relay moves from a queue into its log.
+"""`relay`: the number of messages per second that a relay moves from a queue into its log.
 
-Ours: the relay as it runs, until the queue is empty: received, parsed, compared with all it knows, committed to the
-file event log, and only then deleted.
+Deltaworks: a relay that runs until the queue is empty. It receives and parses messages, compares them with all known
+events, commits them to the file event log, and only then deletes the messages.
 
-Other: a bare consumer of the same queue with as many threads, which receives ten messages and deletes them, and keeps
-nothing: what queue and client give at most.
+Baseline: a consumer of the same queue with the same number of threads, which receives ten messages at a time, deletes
+them and stores nothing. This is the maximum throughput of the queue and its client.
 
-The queue is a moto server in a process of its own; real SQS takes more in parallel and longer for each call.
+The queue is a moto server in another process. Real SQS handles more requests in parallel and takes longer for each.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ from benchmarks.harness import Benchmark, Clock, Comparison, Figure, Options, Si
 if TYPE_CHECKING:
     from deltaworks.sources.objects.relay.queue import NotificationQueue
 
-#: The server looks at every message of a queue for each request: of more it would measure the server's own search.
+#: The server scans all messages of a queue on each request; with more messages, the benchmark would measure this scan.
 _MAX_MESSAGES = 500
 _THREADS = 4
 
 
 def run(options: Options) -> list[Figure]:
-    """Measure both sides on queues of as many messages."""
+    """Measures both implementations on queues with the same number of messages."""
     messages = min(_MAX_MESSAGES, max(100, options.events // 2_000))
     with running_server() as endpoint:
         server = _Server(endpoint, messages)
@@ -51,7 +51,7 @@ def run(options: Options) -> list[Figure]:
 
 @contextmanager
 def running_server(module: str = "moto.server") -> Iterator[str]:
-    """AWS as moto plays it, in a process of its own; its address."""
+    """Runs a moto server in another process and yields its address."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
@@ -76,7 +76,7 @@ class _Server:
     messages: int
 
     def relay(self, clock: Clock) -> None:
-        """One relay from start to an empty queue."""
+        """Measures a relay from its start until all messages are deleted."""
         from benchmarks.storages import local_disk
         from deltaworks.sources.objects.relay.relay import Relay
         from deltaworks.specs.relay import RelaySpec
@@ -88,18 +88,18 @@ class _Server:
             started = time.perf_counter()
             thread = ThreadPoolExecutor(1)
             running = thread.submit(relay.run)
-            # What a relay waits for to be sure that a queue is empty is no part of moving messages.
+            # A relay waits before it considers a queue empty; this wait is not measured.
             while relay.counts.deleted < self.messages and not running.done():
                 time.sleep(0.01)
             clock.seconds = time.perf_counter() - started
             counts = running.result()
-        # A send that was repeated for a late answer leaves a message twice.
+        # A send that was retried after a lost response leaves a message twice.
         if counts.events != self.messages or counts.deleted < self.messages:
             raise RuntimeError(f"the relay did not move what was sent: {counts}")
         clock.record(messages_per_second=self.messages / clock.seconds, appends=counts.appends)
 
     def bare(self, clock: Clock) -> None:
-        """Receive and delete."""
+        """Measures a consumer that only receives and deletes messages."""
         queue, _ = self._filled()
 
         def consume(_thread: int) -> int:
@@ -111,14 +111,14 @@ class _Server:
         started = time.perf_counter()
         with ThreadPoolExecutor(_THREADS) as pool:
             taken = sum(pool.map(consume, range(_THREADS)))
-        # The last receipts wait a second for messages that do not come.
+        # The last receive calls wait one second on the empty queue.
         clock.seconds = time.perf_counter() - started - 1
         if taken < self.messages:
             raise RuntimeError(f"{taken} messages were consumed, not {self.messages}")
         clock.record(messages_per_second=self.messages / clock.seconds)
 
     def _filled(self) -> tuple[NotificationQueue, str]:
-        """A new queue that holds the messages."""
+        """Creates a queue and sends the messages to it."""
         import boto3
 
         from deltaworks.sources.objects.relay.queue import NotificationQueue
@@ -133,7 +133,7 @@ class _Server:
         parts = [[_body(number) for number in range(at, self.messages, 4)] for at in range(4)]
         with ThreadPoolExecutor(4) as pool:
             if any(pool.map(queue.send, parts)):
-                raise RuntimeError("the queue did not take all messages")
+                raise RuntimeError("the queue did not accept all messages")
         return queue, url
 
 
@@ -149,6 +149,6 @@ def _body(number: int) -> str:
 
 BENCHMARK = Benchmark(
     name="relay",
-    summary="messages a second from a queue into the file event log, against a consumer that keeps nothing",
+    summary="messages per second from a queue into the file event log, against a consumer that stores nothing",
     run=run,
 )

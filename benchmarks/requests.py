@@ -1,12 +1,12 @@
-"""`requests`: what a batch asks of a bucket that is some milliseconds away, in requests and in seconds.
+"""`requests`: the number of requests and seconds of a batch on a bucket with network latency.
 
-Two thousand events of the games pipeline into 31 tables, as a stream lands them, through a proxy that holds each
-request for `_DELAY_SECONDS`. The other side is the same code with what Arrow and delta-rs do unless they are told
-otherwise: a small file is a multipart upload of three requests, the transactions of a table are read from all commits
-since its checkpoint, and behind each commit its log is listed for commits that have expired.
+Deltaworks lands two thousand events of the games pipeline in 31 tables, as a stream does, through a proxy that delays
+each request by `_DELAY_SECONDS`. The baseline is the same code with the defaults of Arrow and delta-rs: a small file is
+a multipart upload of three requests, a table's transactions are read from all commits since its checkpoint, and after
+each commit the log is listed to find expired commits.
 
-- `batch_seconds`: a batch, the mean of ten.
-- `batch_requests`: its requests of any kind.
+- `batch_seconds`: the mean duration of ten batches.
+- `batch_requests`: the mean number of requests per batch.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _DELAY_SECONDS = 0.01
 
 
 def run(options: Options) -> list[Figure]:
-    """Measure both sides."""
+    """Measures both implementations."""
     from benchmarks import sides, storages
     from benchmarks.games_files import games_files
     from sandbox.servers.fault_proxy import Action, Fault, running_fault_proxy
@@ -83,7 +83,7 @@ def _library_requests(landing: Run) -> Run:
 
 @contextmanager
 def _defaults_of_libraries() -> Iterator[None]:
-    """Undo what is told to Arrow and delta-rs, while the block runs."""
+    """Restores the defaults of Arrow and delta-rs while the block runs."""
     from deltalake import PostCommitHookProperties
 
     from deltaworks.specs.storage import StorageSpec
@@ -104,6 +104,6 @@ def _defaults_of_libraries() -> Iterator[None]:
 
 BENCHMARK = Benchmark(
     name="requests",
-    summary="a batch on a bucket some milliseconds away: its requests and seconds, against libraries' defaults",
+    summary="requests and seconds of a batch on a bucket with latency, against the defaults of Arrow and delta-rs",
     run=run,
 )

@@ -1,4 +1,4 @@
-"""A lake with a table of minutes, and rules over it, for the benchmarks of rules."""
+"""A lake with a gold table of minutes and rules that read it, for the benchmarks of rules."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from deltaworks.specs.catalog import Catalog
 
-#: A Monday, after weeks for what is usual.
+#: A Monday. The weeks before it are the baseline of rules that compare with the hour of the week.
 START = dt.datetime(2026, 3, 30, tzinfo=dt.UTC)
 _PIPELINE = """\
 pipeline: delivery
@@ -43,10 +43,10 @@ WHERE event_date >= $from::DATE AND minute >= $from AND minute < $to
 
 
 def rules_lake(folder: Path, *, rules: int, edges: int, minutes: int, learned: bool = False) -> Catalog:
-    """Declare the rules, and write so many minutes from START on, of so many edges each.
+    """Declares the rules and writes `minutes` minutes from START, each with a row for each of `edges` edges.
 
     Args:
-        learned: compare with the same hour of past weeks, for which minutes before START are written too.
+        learned: rules compare with the same hour of past weeks, for which minutes before START are written as well.
     """
     from deltaworks.specs.project import load_catalog
 
@@ -74,7 +74,8 @@ def rules_lake(folder: Path, *, rules: int, edges: int, minutes: int, learned: b
 
 
 def write_minutes(catalog: Catalog, *, first: int, minutes: int, edges: int) -> None:
-    """Append minutes, counted from START: a latency of 100 ms and more by a wave of the day, of each edge."""
+    """Appends a row per edge for each minute, numbered from START. Latencies are 30 to 72 ms, as a wave over
+    the day."""
     import duckdb
     from deltalake import write_deltalake
 

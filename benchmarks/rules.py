@@ -1,8 +1,9 @@
-"""`rules`: judging 100 rules of 200 label sets each for one minute, against the minute there is for it.
+"""`rules`: the time to evaluate 100 rules with 200 label sets each for one minute, against the one minute available.
 
-`share_of_minute` is of one look of the process, without a JVM: the table has grown by a minute, every rule is asked its
-SQL over a quarter of an hour (since `samples` is declared), 20,000 figures are judged, and 100 states are written. The
-median of several minutes, after one that opens everything.
+`share_of_minute` is the duration of one evaluation run of the process, without a JVM. The table has grown by one
+minute; the SQL of each rule runs over a quarter of an hour (since `samples` is declared), 20,000 values are evaluated,
+and 100 states are written. The result is the median over several minutes. The first minute is not counted, since it
+opens all tables.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ _HISTORY = 30
 
 
 def run(options: Options) -> list[Figure]:
-    """One figure."""
+    """Measures the evaluation and returns one result."""
     from benchmarks.rule_lakes import START, rules_lake, write_minutes
     from benchmarks.scratch_folders import scratch_folder
     from deltaworks.control.objects import open_objects
@@ -42,7 +43,7 @@ def run(options: Options) -> list[Figure]:
             taken.append(time.perf_counter() - started)
             cpu.append(time.process_time() - cpu_started)
             if judged != RULES:
-                raise RuntimeError(f"{judged} of {RULES} rules were judged")
+                raise RuntimeError(f"only {judged} of {RULES} rules were evaluated")
             options.progress(f"rules: minute {minute - _HISTORY}: {taken[-1]:.2f} s")
     sizes = {"rules": RULES, "label_sets": LABEL_SETS, "figures": RULES * LABEL_SETS}
     sides = (statistics.median(taken[1:]), 60.0)
@@ -54,4 +55,6 @@ def run(options: Options) -> list[Figure]:
     ]
 
 
-BENCHMARK = Benchmark(name="rules", summary="judging 100 rules of 200 label sets, against the minute it has", run=run)
+BENCHMARK = Benchmark(
+    name="rules", summary=("evaluating 100 rules with 200 label sets each, against the one minute available"), run=run
+)

@@ -1,4 +1,5 @@
-"""Folders that a benchmark works in: a lake made once, and a copy of it for each repetition. None is left behind."""
+"""Temporary folders for benchmarks: a lake that is created once, and a copy of it for each repetition. All are
+removed."""
 
 from __future__ import annotations
 
@@ -11,9 +12,9 @@ from pathlib import Path
 
 @contextmanager
 def scratch_folder(name: str) -> Iterator[Path]:
-    """A folder of that name which is not there yet, beside those of other benchmarks; removed with the block.
+    """Creates an empty folder for a benchmark and removes it when the block ends.
 
-    What a run that was killed left of it is removed first.
+    Also removes the remains of an earlier run that was killed.
     """
     from benchmarks.games_files import bench_folder
 
@@ -27,7 +28,7 @@ def scratch_folder(name: str) -> Iterator[Path]:
 
 @contextmanager
 def copy_template(template: Path) -> Iterator[Path]:
-    """A copy of a folder with the ages of its files, beside it; removed with the block."""
+    """Copies a folder, preserving modification times, and removes the copy when the block ends."""
     folder = template.with_name(f"{template.name}-{uuid.uuid4().hex[:8]}")
     try:
         shutil.copytree(template, folder)

@@ -1,4 +1,4 @@
-"""From the receipt of requests to the destroyed keys of their people: resolved in the vault, suppressed, shredded."""
+"""Measures erasure from receiving requests to destroying people's keys: resolve in the vault, suppress, shred."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ if TYPE_CHECKING:
 
 
 def seconds_to_shredded(folder: Path, *, people: int, requests: int) -> float:
-    """How long so many requests take together, in a vault that knows so many people.
+    """Returns the seconds that `requests` requests take together in a vault of `people` people.
 
     Args:
-        folder: of a lake, keys and vault that are made in it.
+        folder: a new folder for the lake, keys and vault.
     """
     from deltaworks.control.clock import utc_now
     from deltaworks.erasure.erasure_run import ErasureRun
@@ -31,12 +31,12 @@ def seconds_to_shredded(folder: Path, *, people: int, requests: int) -> float:
     started = time.perf_counter()
     for subject in subjects[:requests]:
         receive_request(namespace, subject, received_at=now, by="benchmark")
-    # Opened anew, as each run of the operation does.
+    # Opens the namespace again, as each erasure run does.
     results = ErasureRun(open_namespace(catalog, "bench"), now=now, may_purge=False).run()
     seconds = time.perf_counter() - started
     left = open_namespace(catalog, "bench").vault.keys.get(subjects)
     if {result.state for result in results} != {"shredded"} or set(left) != set(subjects[requests:]):
-        raise AssertionError(f"{len(left)} of {people} keys are left after {requests} requests: {results[:3]}")
+        raise AssertionError(f"{len(left)} of {people} keys remain after {requests} requests: {results[:3]}")
     return seconds
 
 
@@ -74,7 +74,7 @@ def _catalog(folder: Path) -> Catalog:
 
 
 def _fill_vault(namespace: Namespace, subjects: list[str]) -> None:
-    """A key, an email and a device of their own for everybody."""
+    """Adds a key, an email and a device for each person."""
     import pyarrow as pa
 
     from deltaworks.control.clock import utc_now

@@ -1,6 +1,6 @@
-"""The sides benchmarks share: Deltaworks' fan-out of a batch, and what plain Spark does with the same events.
+"""Implementations shared by several benchmarks: Deltaworks' fan-out of a batch, and plain Spark on the same events.
 
-All work in one Spark session with two cores and write to a place (`benchmarks.storages`) under a new root each time.
+All use one Spark session with two cores and write to a storage (`benchmarks.storages`) under a new root each time.
 """
 
 from __future__ import annotations
@@ -42,10 +42,10 @@ _PARAMS = "eventParams"
 
 
 def session(lake: StorageSpec | None = None) -> SparkSession:
-    """The session all sides share: Deltaworks' own settings, `local[2]`.
+    """Returns the Spark session for all implementations: Deltaworks' settings, `local[2]`.
 
     Args:
-        lake: storage whose keys the session needs, where a side writes to S3.
+        lake: storage whose credentials the session needs, if an implementation writes to S3.
     """
     here = StorageSpec(root=f"file://{bench_folder()}")
     environment = EnvironmentSpec(
@@ -59,13 +59,14 @@ def session(lake: StorageSpec | None = None) -> SparkSession:
 
 
 def games_spec() -> PipelineSpec:
-    """The games pipeline as it is declared, but for personal data: other sides keep what was sent too."""
+    """Returns the games pipeline as declared, without its privacy section, since the baselines keep personal
+    data too."""
     declared = load_spec(PipelineSpec, project_root() / "include" / "pipelines" / "games" / "pipeline.yaml")
     return declared.model_copy(update={"privacy": None})
 
 
 class _WithoutQuery(BatchProcessor):
-    """Lands batches that no query of Spark's has planned."""
+    """A batch processor that lands batches without a Spark query that planned them."""
 
     def _end_of(self, generations: Generations, spark_batch_id: int) -> dict[str, Any]:
         return {"seq": spark_batch_id}
@@ -74,7 +75,9 @@ class _WithoutQuery(BatchProcessor):
 def open_processor(
     spark: SparkSession, spec: PipelineSpec, files: GamesFiles, storage: StorageSpec
 ) -> tuple[BatchProcessor, TableSet]:
-    """What lands batches of a new pipeline at `storage`, its tables created and fenced."""
+    """Creates and fences the tables of a new pipeline at `storage`. Returns a processor for its batches, and the
+    tables.
+    """
     lake, objects, name = Lake(storage), open_objects(storage), spec.pipeline
     owner = owner_step(name, 1)
     tables = TableSet(lake, spec)
@@ -91,12 +94,12 @@ def open_processor(
 
 
 def open_files(files: GamesFiles) -> FileOpener:
-    """Opens landed objects inside a task."""
+    """Returns an opener for landed objects inside a task."""
     return FileOpener(StorageSpec(root=f"file://{files.landed}"), compression="auto")
 
 
 def make_slice(files: GamesFiles, objects: Sequence[Path] | None = None, *, first_seq: int = 1) -> ObjectSlice:
-    """Landed objects, by default all, as what one batch reads."""
+    """Returns landed objects (by default all) as the input of one batch."""
     landed = landed_objects(files.landed) if objects is None else objects
     references = [
         FileReference(seq, str(path.relative_to(files.landed)), "") for seq, path in enumerate(landed, first_seq)
@@ -107,11 +110,11 @@ def make_slice(files: GamesFiles, objects: Sequence[Path] | None = None, *, firs
 
 @dataclass(frozen=True, slots=True)
 class FanOut:
-    """Deltaworks' side: the landed files as one batch through `BatchProcessor`, as a stream lands it.
+    """Deltaworks' side: lands the files as one batch through `BatchProcessor`, as a stream does.
 
-    Timed: prepare (read, decompress, frame, parse, write the files of all tables), commit (one guarded commit a
-    table) and complete (the two ledger rows). Not timed but noted as `open_seconds`: creating and fencing the tables,
-    which a stream does once a run. `check` refuses a batch that did not land as generated.
+    Measured are prepare (read, decompress, frame, parse, write the files of all tables), commit (one guarded commit per
+    table) and complete (two ledger rows). Creating and fencing the tables, which a stream does once per run, is not
+    measured but recorded as `open_seconds`. Raises if `check` returns false for the batch.
     """
 
     spark: SparkSession
@@ -144,7 +147,7 @@ class FanOut:
 def land_again(
     spark: SparkSession, spec: PipelineSpec, files: GamesFiles, place: BenchmarkStorage, clock: Clock, *, before: int
 ) -> None:
-    """Land the files `before` times, and once more against the clock."""
+    """Lands the files `before` times without measuring, then once more with measuring."""
     source = make_slice(files)
     with place.new_root() as storage:
         processor, _ = open_processor(spark, spec, files, storage)
@@ -158,7 +161,7 @@ def land_again(
 
 
 def event_schema(spec: PipelineSpec) -> str:
-    """The schema of an event as Spark reads it: every parameter any table declares, with its declared type."""
+    """Returns Spark's schema of an event: every parameter that a table declares, with its declared type."""
     parameters: dict[str, str] = {part.split(".")[-1]: "string" for part in spec.event.id}
     for table in spec.tables:
         for column in table.columns:
@@ -168,12 +171,12 @@ def event_schema(spec: PipelineSpec) -> str:
 
 
 def read_unwrapped(spark: SparkSession, spec: PipelineSpec, files: GamesFiles) -> DataFrame:
-    """`spark.read.schema(...).json(...)` of events that were unwrapped beforehand."""
+    """Reads events that were unwrapped beforehand, with a schema."""
     return spark.read.schema(event_schema(spec)).json(str(files.unwrapped))
 
 
 def read_wrapped(spark: SparkSession, spec: PipelineSpec, files: GamesFiles) -> DataFrame:
-    """The wrapper read with a schema, then the string under `body` with another, as Spark has it to be done."""
+    """Reads the wrapper with a schema, then the string under `body` with another, as plain Spark has to."""
     lines = spark.read.schema("body string").json(str(files.lines))
     return lines.select(F.from_json("body", event_schema(spec)).alias("event")).select("event.*")
 
@@ -181,13 +184,13 @@ def read_wrapped(spark: SparkSession, spec: PipelineSpec, files: GamesFiles) -> 
 def write_table(
     frame: DataFrame, storage: StorageSpec, name: str, *, partition_by: tuple[str, ...] = (), form: str = "delta"
 ) -> None:
-    """One plain write of a new table."""
+    """Writes a new table with plain Spark."""
     writer = frame.write.format(form).mode("append")
     (writer.partitionBy(*partition_by) if partition_by else writer).save(storage.spark_uri(name))
 
 
 def single_write(read: Callable[[], DataFrame], place: BenchmarkStorage, *, form: str = "delta") -> Run:
-    """A side that writes all events as one table without partitions."""
+    """Returns a side that writes all events to one table without partitions."""
 
     def run(clock: Clock) -> None:
         with place.new_root() as storage, clock:
@@ -199,7 +202,9 @@ def single_write(read: Callable[[], DataFrame], place: BenchmarkStorage, *, form
 def write_tables(
     read: Callable[[], DataFrame], tables: Sequence[TableSpec], place: BenchmarkStorage, *, threads: int = 1
 ) -> Run:
-    """A side that writes table after table, or several at once, from filters over the cached events."""
+    """Returns a side that writes each table from a filter over the cached events, with up to `threads` writes at a
+    time.
+    """
 
     def run(clock: Clock) -> None:
         with place.new_root() as storage, clock:
@@ -218,7 +223,8 @@ def write_tables(
 
 
 def columns_of(table: TableSpec) -> list[Column]:
-    """The columns of a bronze table taken from a read event, the envelope's that Spark can know among them."""
+    """Returns the columns of a bronze table from a parsed event, including the envelope columns that Spark can
+    compute."""
     time_of = F.timestamp_seconds("eventTime")
     envelope = [
         F.col(f"{_PARAMS}.event_id").alias("event_id"),

@@ -1,4 +1,4 @@
-"""A queue in memory whose calls take as long as those of SQS within a region, and what moves its messages."""
+"""An in-memory queue with the latency of SQS within a region, and the relay and the consumer that empty it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ _BATCH = 10
 
 
 class SimulatedQueue:
-    """A message an object, which lie under so many prefixes in turn. Stands in for `NotificationQueue`."""
+    """A queue with one message per object, whose keys cycle through `prefixes` prefixes. Replaces
+    `NotificationQueue`."""
 
     url = "memory"
 
@@ -29,7 +30,7 @@ class SimulatedQueue:
         self.deleted = 0
 
     def receive(self) -> list[Message]:
-        """Ten messages, or fewer at the end."""
+        """Returns the next ten messages, fewer at the end."""
         from deltaworks.control.clock import utc_now
         from deltaworks.sources.objects.relay.queue import Message
 
@@ -39,7 +40,7 @@ class SimulatedQueue:
         return [Message(str(number), f"r{number}", self._body(number), now, held) for number in numbers]
 
     def delete(self, messages: Sequence[Message]) -> BatchOutcome:
-        """Ten messages in a call."""
+        """Deletes up to ten messages in one request."""
         from deltaworks.sources.objects.relay.queue import BatchOutcome
 
         time.sleep(CALL_SECONDS)
@@ -47,32 +48,32 @@ class SimulatedQueue:
         return BatchOutcome(succeeded=len(messages))
 
     def extend(self, messages: Sequence[Message], *, seconds: int) -> BatchOutcome:
-        """Nothing expires here."""
+        """Does nothing, since messages never become visible again."""
         return self.delete(())
 
     return_messages = delete
 
     def visibility_seconds(self) -> int:
-        """Longer than it all takes."""
+        """Returns a visibility timeout longer than the benchmark."""
         return 600
 
     def retention_seconds(self) -> int:
-        """Four days, as SQS has it by default."""
+        """Returns four days, the default of SQS."""
         return 345_600
 
     def approximate_backlog(self) -> int:
-        """What has not been deleted."""
+        """Returns the number of messages that are not deleted."""
         return self._messages - self.deleted
 
     def approximate_counts(self) -> tuple[int, int]:
-        """Nothing waits once all have been received."""
+        """Returns zero visible and zero in-flight messages."""
         return 0, 0
 
     def redrive_policy(self) -> None:
-        """There is no queue of dead letters."""
+        """Returns None: the queue has no dead letter queue."""
 
     def dead_letter_queue(self) -> None:
-        """There is no queue of dead letters."""
+        """Returns None: the queue has no dead letter queue."""
 
     def _body(self, number: int) -> str:
         key = f"tenant_{number % self._prefixes:04d}/2026/01/01/{number:09}.json.gz"
@@ -86,7 +87,7 @@ class SimulatedQueue:
 
 
 def move_by_relay(queue: SimulatedQueue, storage: StorageSpec) -> float:
-    """Seconds in which a relay moves all messages into a log of its own, made anew."""
+    """Returns the seconds in which a relay moves all messages into a new file event log."""
     from deltaworks.control import paths
     from deltaworks.sources.objects.relay.relay import Relay
     from deltaworks.specs.relay import RelaySpec
@@ -100,7 +101,7 @@ def move_by_relay(queue: SimulatedQueue, storage: StorageSpec) -> float:
     started = time.perf_counter()
     with ThreadPoolExecutor(1) as pool:
         running = pool.submit(relay.run)
-        # What a relay waits for to be sure that a queue is empty is no part of moving messages.
+        # A relay waits before it considers a queue empty; this wait is not measured.
         while queue.deleted < messages and not running.done():
             time.sleep(0.01)
         seconds = time.perf_counter() - started
@@ -111,7 +112,7 @@ def move_by_relay(queue: SimulatedQueue, storage: StorageSpec) -> float:
 
 
 def move_by_consumer(queue: SimulatedQueue) -> float:
-    """Seconds in which as many threads receive and delete all messages."""
+    """Returns the seconds in which a consumer with `THREADS` threads receives and deletes all messages."""
 
     def consume(_thread: int) -> None:
         while messages := queue.receive():

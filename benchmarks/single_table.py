@@ -1,18 +1,18 @@
-"""`single_table`: 30 tables written exactly once, against one plain table or folder written by Spark.
+"""`single_table`: writing 30 tables exactly once, against writing one plain table or folder by Spark.
 
-Ours: the landed files (concatenated, gzipped, wrapped) as one batch into the games pipeline's tables, one a type of
-event beside the envelope of all and quarantine, each partitioned by date, with prepared batch, transaction ids, owner
-epochs and ledger (`benchmarks.sides.FanOut`).
+Deltaworks: the landed files (concatenated, gzipped, wrapped) as one batch into the games pipeline's tables: one per
+event type, the table of all events, and quarantine. Each is partitioned by date and written with prepared batch,
+transaction ids, owner epochs and ledger (`benchmarks.sides.FanOut`).
 
-Other, each one table without partitions and without any of that:
+Each baseline writes one table without partitions and without these guarantees:
 
-- `ingest_vs_plain_delta`: the same pieces one a line, wrapper and all: read with a schema, the string under `body` read
-  with `from_json`, appended to a Delta table. The same work of reading, a thirtieth of the tables.
-- `ingest_vs_plain_delta_unwrapped`: events taken out of their wrapper beforehand: `spark.read.schema(...).json(files)`,
-  then `.write.format("delta")`. It starts from half the work done.
-- `ingest_vs_parquet`: the same, then `.write.parquet`: the least any Spark job can do.
+- `ingest_vs_plain_delta`: the same wrapped pieces, one per line, read with a schema, with `from_json` for the string
+  under `body`, appended to a Delta table. It reads the same data and writes a thirtieth of the tables.
+- `ingest_vs_plain_delta_unwrapped`: events unwrapped beforehand: `spark.read.schema(...).json(files)`, then
+  `.write.format("delta")`. Half of the work is done before the measurement.
+- `ingest_vs_parquet`: the same, then `.write.parquet`: the minimum work of any Spark job.
 
-Every repetition writes new tables. The schema is that of the pipeline's declared columns on every side.
+Every repetition writes new tables. All implementations use the pipeline's declared columns as schema.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from benchmarks.harness import Benchmark, Comparison, Figure, Options, Side, mea
 
 
 def run(options: Options) -> list[Figure]:
-    """Measure the comparisons."""
+    """Measures the comparisons."""
     from benchmarks import sides, storages
     from benchmarks.games_files import games_files
 
@@ -53,6 +53,6 @@ def run(options: Options) -> list[Figure]:
 
 BENCHMARK = Benchmark(
     name="single_table",
-    summary="30 tables exactly once, against one plain Delta write and one Parquet write of the same events",
+    summary="writing 30 tables exactly once, against one plain Delta or Parquet write of the same events",
     run=run,
 )

@@ -1,4 +1,4 @@
-"""An object store that is as far away as a bucket: each request waits for the network."""
+"""An object store with the latency of a bucket within the same region."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ import time
 
 from deltaworks.control.objects import ObjectStore, StoredObject
 
-#: A small GET or PUT within a region.
+#: Duration of a small GET or PUT within a region.
 REQUEST_SECONDS = 0.02
 
 
 class DelayedObjects:
-    """Another store's objects, each request `REQUEST_SECONDS` later. Counts requests."""
+    """Wraps an object store, delays each request by `REQUEST_SECONDS`, and counts requests."""
 
     def __init__(self, objects: ObjectStore) -> None:
         self._objects = objects

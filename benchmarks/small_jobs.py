@@ -1,12 +1,12 @@
-"""`small_jobs`: jobs over a few thousand rows as operators start them, each held against the 25 seconds it may take.
+"""`small_jobs`: operator jobs over a few thousand rows, each against its target of 25 seconds.
 
-- `reprocess`: all objects read again, tried without Spark as Airflow's task does first.
-- `replay`: half of the events taken out of quarantine, once a table takes them.
-- `restore`: a table put back to before its rows.
-- `gold_build`: the first build of a gold table, by spark-submit.
+- `reprocess`: reads all objects again, without Spark, as Airflow's task tries first.
+- `replay`: replays half of the events from quarantine, after a table for them has been declared.
+- `restore`: restores a table to the version before its rows.
+- `gold_build`: builds a gold table for the first time, by spark-submit.
 
-Each is a process from its start to its end, on a copy of one lake on local disk, and what it did is looked at.
-`cpu_seconds` is what its processes took of the processors: on a busy machine that is the figure to compare.
+Each job is a process, measured from start to end, on a copy of one lake on local disk; its result is verified.
+`cpu_seconds` is the CPU time of its processes; compare this value on a busy machine.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _ODD_EVENTS = _EVENTS // _ODD_EVERY
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Job:
-    """A job: its entry point with arguments, the table it changes, and the rows that has afterwards."""
+    """A job: its script and arguments, the table it changes, and a check of that table's row count afterwards."""
 
     name: str
     entry: str
@@ -81,7 +81,7 @@ _JOBS = (
 
 
 def run(options: Options) -> list[Figure]:
-    """Land the events once, and run each job on copies."""
+    """Lands the events once and runs each job on copies."""
     figures = []
     with land_events(options, events=_EVENTS, odd_every=_ODD_EVERY) as template:
         for job in _JOBS:
@@ -103,7 +103,7 @@ def run(options: Options) -> list[Figure]:
 
 
 def _run(job: _Job, root: Path) -> tuple[float, float]:
-    """Seconds of a job on the lake at `root`, by the clock and of the processors."""
+    """Runs a job on the lake at `root`. Returns its wall clock and CPU seconds."""
     from deltaworks.control import paths
     from deltaworks.tables.lake import Lake
 
@@ -122,7 +122,7 @@ def _run(job: _Job, root: Path) -> tuple[float, float]:
             ).returncode
     seconds, cpu = time.monotonic() - began, _child_cpu_seconds() - before
     if code or not job.is_done(_rows(lake, paths.table(PIPELINE, job.table))):
-        raise RuntimeError(f"{job.name} did not do its work:\n{(root / 'job.log').read_text()[-2_000:]}")
+        raise RuntimeError(f"{job.name} failed or left an unexpected number of rows:\n{(root / 'job.log').read_text()[-2_000:]}")
     return seconds, cpu
 
 
@@ -138,6 +138,6 @@ def _rows(lake: Lake, key: str) -> int:
 
 BENCHMARK = Benchmark(
     name="small_jobs",
-    summary="reprocess, replay, restore and gold build of a few thousand rows, each against 25 seconds",
+    summary=("reprocess, replay, restore and gold build of a few thousand rows, each against its target of 25 seconds"),
     run=run,
 )

@@ -1,8 +1,8 @@
-"""`small_reprocess`: a few thousand events in a few hundred objects read again, without Spark and with it.
+"""`small_reprocess`: reprocessing a few thousand events in a few hundred objects, without Spark and with it.
 
-Both sides are a process each, from its start to the end of the reprocess, on a copy of the same lake on local disk:
-four tables and quarantine, landed by relay and stream. `cpu_seconds` is what the process and its JVM took of the
-processors: on a busy machine that is the figure to compare. `sessions` is 1 where Spark was started.
+Both implementations are processes, measured from start to the end of the reprocess, on a copy of the same lake on local
+disk: four tables and quarantine, landed by relay and stream. `cpu_seconds` is the CPU time of the process and its JVM;
+compare this value on a busy machine. `sessions` is 1 if Spark was started.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _DAY = 86_400
 
 
 def run(options: Options) -> list[Figure]:
-    """Land the objects once, and read them all again from a copy in each repetition."""
+    """Lands the objects once and reprocesses them from a copy in each repetition."""
     with land_events(options) as template:
         comparison = Comparison(
             metric="reprocess_without_spark_vs_spark",
@@ -49,7 +49,9 @@ def run(options: Options) -> list[Figure]:
 
 @contextmanager
 def land_events(options: Options, *, events: int = _EVENTS, odd_every: int = 100) -> Iterator[Path]:
-    """A lake with so many events, of which some are odd: no table takes them, and they are in quarantine."""
+    """Creates a lake with `events` events. One event in `odd_every` has a name without a declared table and is
+    quarantined.
+    """
     from benchmarks import sides
     from deltaworks.engine.runner import IngestRun
     from deltaworks.sources.objects.relay.relay import Relay
@@ -69,7 +71,7 @@ def land_events(options: Options, *, events: int = _EVENTS, odd_every: int = 100
         finally:
             spark.stop()
         if rows < events - events // odd_every:
-            raise RuntimeError(f"of {events} events {rows} rows were landed")
+            raise RuntimeError(f"only {rows} rows landed from {events} events")
         yield root
 
 
@@ -79,7 +81,7 @@ def _event(number: int, odd_every: int) -> str:
 
 
 def small_project(root: Path, *, with_odd: bool = False) -> Catalog:
-    """The project of a lake at `root`; with a table of the odd events, which takes them out of quarantine."""
+    """Declares the project of a lake at `root`. With `with_odd` it has a table for the events that were quarantined."""
     price: list[dict[str, Any]] = [{"name": "price", "path": "price", "type": "double"}]
     tables = [{"name": kind, "when": {"name": kind}, "columns": price} for kind in _KINDS]
     if with_odd:
@@ -100,7 +102,7 @@ def small_project(root: Path, *, with_odd: bool = False) -> Catalog:
 
 @dataclass(frozen=True, slots=True)
 class _Reprocess:
-    """One reprocess of everything, in a process of its own."""
+    """One reprocess of all objects in a separate process."""
 
     template: Path
     strategy: str
@@ -120,7 +122,7 @@ class _Reprocess:
 
 
 def main(root: str, way: str) -> None:
-    """Read everything again, and print what that took."""
+    """Reprocesses all objects and prints the measurements."""
     import psutil
 
     from deltaworks.recovery.reprocess.plan import ReprocessRequest
@@ -156,7 +158,7 @@ def main(root: str, way: str) -> None:
 
 BENCHMARK = Benchmark(
     name="small_reprocess",
-    summary="a few thousand events in a few hundred objects read again, without Spark against with it: seconds",
+    summary="reprocessing a few thousand events in a few hundred objects, without Spark against with Spark",
     run=run,
 )
 

@@ -1,9 +1,9 @@
-"""`small_upkeep`: a night's OPTIMIZE over small tables, in one process, against Spark's Z-order of every partition.
+"""`small_upkeep`: the nightly OPTIMIZE of small tables without Spark, against Spark's Z-order of every partition.
 
-Thirty-one tables of ten closed days, each day of 20 to 300 KB in five files, as a first night finds them. Ours: a whole
-night, which compacts them without Spark. Other: the same night as if each partition were worth an order, through a
-session that runs already, so that the start of a JVM, which ours does without, is not counted. Both start from the same
-lake each time. Noted: partitions and files before and after.
+The lake has 31 tables with ten closed days each; a day has 20 to 300 KB in five files, as before a first nightly run.
+Deltaworks: a complete nightly run, which compacts these tables without Spark. Baseline: the same run with a policy that
+Z-orders every partition, in a running session, so that the start of a JVM is not counted. Both start from a copy of the
+same lake each time. Recorded are the number of Z-ordered partitions, and files before and after.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ if TYPE_CHECKING:
 
 _TABLES, _DAYS, _FILES = 31, 10, 5
 _SMALLEST_BYTES, _LARGEST_BYTES = 20_000, 300_000
-#: About what a row of these tables takes, compressed.
+#: Approximate compressed size of a row.
 _BYTES_PER_ROW = 14
 _FIRST = dt.date(2026, 1, 1)
 _NIGHT = dt.datetime(2026, 1, 15, 3, 30, tzinfo=dt.UTC)
 
 
 def run(options: Options) -> list[Figure]:
-    """Make a lake once, and give each repetition a copy."""
+    """Creates a lake once and gives each repetition a copy."""
     from benchmarks import sides
 
     spark = sides.session()
@@ -60,7 +60,7 @@ def _template(options: Options) -> Iterator[Path]:
 
 
 def _land(folder: Path, number: int) -> None:
-    """The days of one table: the first table has the smallest, the last one the largest."""
+    """Lands the days of one table. The first table is the smallest, the last one the largest."""
     import numpy as np
 
     size = _SMALLEST_BYTES + (_LARGEST_BYTES - _SMALLEST_BYTES) * number // (_TABLES - 1)
@@ -70,7 +70,7 @@ def _land(folder: Path, number: int) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _Night:
-    """One night: without Spark, or with a session as if every partition were worth an order."""
+    """A nightly run: without Spark, or with a session and a policy that Z-orders every partition."""
 
     spark: SparkSession | None
     template: Path
@@ -99,6 +99,6 @@ class _Night:
 
 BENCHMARK = Benchmark(
     name="small_upkeep",
-    summary="a night's OPTIMIZE over small tables without Spark, against Z-ordering every partition: seconds",
+    summary="the nightly OPTIMIZE of small tables without Spark, against Z-ordering every partition",
     run=run,
 )

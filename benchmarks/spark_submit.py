@@ -1,4 +1,4 @@
-"""Drivers that are started by spark-submit as Airflow's tasks start them, of a project in a folder."""
+"""Starts drivers by spark-submit, as Airflow's tasks do, for a project in a folder."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import IO, Any
 
 
 def link_library(root: Path) -> None:
-    """Put the library, its jars and Spark's settings where a project in the folder `root` has them."""
+    """Links the library, its jars and Spark's settings into the project in the folder `root`."""
     from deltaworks.specs.catalog import PROJECT_ROOT
 
     for name in ("include/deltaworks", "include/spark", "include/jars"):
@@ -18,7 +18,7 @@ def link_library(root: Path) -> None:
 
 
 def submit(root: Path, job: str, *arguments: str, log: IO[Any]) -> subprocess.Popen[bytes]:
-    """A job of the project at `root`, in a process group of its own; its output goes to `log`."""
+    """Starts a job of the project at `root` in a new process group. Its output goes to `log`."""
     import pyspark
 
     from deltaworks.specs.catalog import PROJECT_ROOT

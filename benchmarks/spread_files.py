@@ -1,7 +1,7 @@
-"""The same events spread evenly over any number of event types, to show how cost grows with tables.
+"""The same events spread evenly over any number of event types, to measure how cost grows with the number of tables.
 
-A piece whose event a table of the games pipeline takes gets another event name, by a digest of its id; every other
-piece stays as it is. All tables have the columns of the envelope table `events`.
+An event that a table of the games pipeline accepts gets another name, chosen by a hash of its id; all other pieces stay
+unchanged. All tables have the columns of the table `events`.
 """
 
 from __future__ import annotations
@@ -23,26 +23,26 @@ _READERS = ("live", "references", "views", "dashboards", "rules", "feeds", "mode
 
 
 def spread_spec(games: PipelineSpec, tables: int) -> PipelineSpec:
-    """The games pipeline with `tables` tables of equal columns, one a type of event, and nothing else."""
+    """Returns the games pipeline with only `tables` tables of equal columns, one per event type."""
     columns = games.table("events").columns
     declared = tuple(
         TableSpec(name=name, when={"eventName": (name,)}, columns=columns) for name in map(_name, range(tables))
     )
-    # What reads the tables of games goes with them: a task refuses a declaration that reads one which is not there.
+    # Removes all declarations that read the original tables, since a task rejects reads of missing tables.
     nothing: dict[str, Any] = dict.fromkeys(_READERS, ())
     gold = games.gold.model_copy(update={"tables": ()})
     return games.model_copy(update={"tables": declared, "gold": gold, "mutations": None, **nothing})
 
 
 def spread_files(files: GamesFiles, games: PipelineSpec, tables: int, *, progress: Callable[[str], None]) -> GamesFiles:
-    """`files` with their events spread over `tables` types; made on first use and kept beside them.
+    """Returns `files` with their events spread over `tables` types, created on first use next to the original files.
 
-    `events` counts every piece then, those that end in quarantine too.
+    `events` of the result counts all pieces, including those that end in quarantine.
     """
     folder = files.landed.parent / f"spread-{tables}"
 
     def make() -> dict[str, int]:
-        progress(f"spreading {files.events:,} events over {tables} types once")
+        progress(f"spreading {files.events:,} events over {tables} types (first use only)")
         return _make(files, games, tables, folder)
 
     return cached_files(folder, make)
@@ -75,7 +75,7 @@ def _make(files: GamesFiles, games: PipelineSpec, tables: int, folder: Path) -> 
 
 
 def _renamed(value: Any, raw: bytes, event_names: frozenset[str], tables: int) -> tuple[bytes, bytes]:
-    """A piece and the event in it, under its new name where it has one."""
+    """Returns a piece and its event, renamed if a table of the games pipeline accepts the event."""
     try:
         event = orjson.loads(value["body"])
         if event["eventName"] not in event_names:

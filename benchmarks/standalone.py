@@ -1,4 +1,4 @@
-"""A standalone cluster of Spark in processes of its own: a master and workers on this machine, each with one core."""
+"""A standalone Spark cluster: a master and workers with one core each, as processes on this machine."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ _START_TIMEOUT_SECONDS = 120.0
 
 @contextlib.contextmanager
 def standalone_cluster(folder: Path, *, workers: int, memory: str) -> Iterator[str]:
-    """The address of a master while the block runs.
+    """Runs a cluster while the block runs and yields the master's address.
 
     Args:
-        memory: what each worker offers.
+        memory: memory of each worker, as Spark's option `--memory` expects it.
     """
     local = ("--host", "127.0.0.1", "--port", "0", "--webui-port", "0")
     with contextlib.ExitStack() as stack:
@@ -31,7 +31,7 @@ def standalone_cluster(folder: Path, *, workers: int, memory: str) -> Iterator[s
 
 
 def _daemon(stack: contextlib.ExitStack, role: str, *arguments: str, ready: str) -> str:
-    """Start a daemon; what its output says once it is ready."""
+    """Starts a daemon and returns the part of its output that matches `ready`."""
     import pyspark
 
     home = Path(pyspark.__file__).parent
@@ -54,7 +54,7 @@ def _daemon(stack: contextlib.ExitStack, role: str, *arguments: str, ready: str)
         timer.cancel()
     if answer is None:
         raise RuntimeError(f"the {role} did not start: it ended with {process.wait()}")
-    # What it says later would fill the pipe, and stop it.
+    # Reads later output as well, since a full pipe would block the daemon.
     threading.Thread(target=process.stdout.read, daemon=True).start()
     return answer
 

@@ -1,17 +1,19 @@
-"""`start`: what a stream's start is made of, from the scheduler's decision to the first batch.
+"""`start`: the phases of a stream's start, from the scheduler's decision to the first batch.
 
-- `spark_submit_to_first_batch`: a stream started as Airflow's task does, of a pipeline that is new and whose object has
-  landed; the other side is what was promised. Its parts are the phases, in their order: `launcher_seconds` until the
-  JVM has started Python; `session_seconds` until Spark's session is there, imports of the driver among them;
-  `tables_seconds` until the lease is taken and tables are there; `planning_seconds` until the query has begun and its
-  first batch is planned; `batch_seconds` until that is committed in all tables. `cpu_seconds` is what all its processes
-  took of the processors: on a busy machine that is the figure to compare. Spark has the settings of the embedded stack.
-- `driver_imports`: what a driver imports, against the libraries alone that it cannot do without.
-- `planner_imports`: the same of the process that plans the batches of a source written in Python, such as that of
-  Kinesis, against Spark's own runner.
-- `airflow_task`: a task's process up to its operator: Airflow's imports and the parsing of the DAG file for one task,
-  against the same of a file with one DAG that does nothing.
-- `session`: a session's start, with its Java classes from the archive and without it.
+- `spark_submit_to_first_batch`: the start of a new pipeline's stream whose first object has landed, as Airflow's task
+  starts it, against its target. Spark has the settings of the embedded stack. Parts are the phases in order:
+  - `launcher_seconds`: until the JVM has started Python.
+  - `session_seconds`: until the Spark session has started, including the driver's imports.
+  - `tables_seconds`: until the lease is acquired and the tables exist.
+  - `planning_seconds`: until the query has started and its first batch is planned.
+  - `batch_seconds`: until the batch is committed in all tables.
+  - `cpu_seconds`: CPU time of all its processes; compare this value on a busy machine.
+- `driver_imports`: the imports of a driver, against importing only the libraries it requires.
+- `planner_imports`: the imports of the process that plans the batches of a Python source such as Kinesis, against those
+  of Spark's own runner.
+- `airflow_task`: a task's process until its operator runs: importing Airflow and parsing the DAG file for one task,
+  against the same for a file with one empty DAG.
+- `session`: the start of a session, with and without the Java class archive.
 """
 
 from __future__ import annotations
@@ -48,7 +50,7 @@ _CPU = "cpu_seconds"
 _TABLES = ("events", "buys", "quarantine")
 _LIBRARIES = "import boto3, deltalake, duckdb, pyarrow.dataset, pyarrow.parquet, pydantic, pyspark.sql"
 _RUNNER = "import pyspark.sql.streaming.python_streaming_source_runner"
-#: As Spark calls the process: by that it is known to be one.
+#: Sets the module name with which Spark starts the process; the library identifies the planner process by it.
 _SOURCE = f"""
 import sys
 from importlib.machinery import ModuleSpec
@@ -56,12 +58,12 @@ from importlib.machinery import ModuleSpec
 sys.modules["__main__"].__spec__ = ModuleSpec(runner.__name__, None)
 import deltaworks.sources.kinesis.stream_reader
 """
-#: The first is of the pipeline whose task it is.
+#: A DAG file and the DAG whose task parses it.
 _STREAMS = ("dags/streams.py", "stream__games")
 
 
 def run(options: Options) -> list[Figure]:
-    """Measure every phase."""
+    """Measures every phase."""
     imports = [
         _comparison("driver_imports", ("driver", _python("-c", _imports_of(_JOB))), _python("-c", _LIBRARIES)),
         _comparison("planner_imports", ("planner", _python("-c", _SOURCE)), _python("-c", _RUNNER)),
@@ -95,7 +97,7 @@ def _parsing(*arguments: str) -> list[str]:
 
 
 def _imports_of(file: Path) -> str:
-    """The imports at the head of a program."""
+    """Returns the top-level import statements of a program."""
     heads = [node for node in ast.parse(file.read_text()).body if isinstance(node, ast.Import | ast.ImportFrom)]
     return "\n".join(map(ast.unparse, heads))
 
@@ -110,7 +112,7 @@ def _environment(project: Path) -> dict[str, str]:
 
 
 def _first_batches(options: Options) -> Figure:
-    """Streams started one after the other, each of a project of its own; the median of their seconds."""
+    """Starts streams in sequence, each in its own project, and returns the median of their seconds."""
     from benchmarks.scratch_folders import scratch_folder
 
     starts: list[dict[str, float]] = []
@@ -136,7 +138,7 @@ def _total_seconds(phases: dict[str, float]) -> float:
 
 
 def _first_batch(root: Path) -> dict[str, float]:
-    """The seconds of the phases of one start."""
+    """Returns the seconds of each phase of one start."""
     from benchmarks.project import declare_project
     from deltaworks.sources.objects.relay.relay import Relay
 
@@ -169,13 +171,13 @@ def _first_batch(root: Path) -> dict[str, float]:
 
 
 def _shipped_spark() -> dict[str, Any]:
-    """What the environment of the embedded stack says of Spark."""
+    """Returns the Spark settings of the embedded stack's environment."""
     declared = yaml.safe_load((_ROOT / "include" / "environments" / "local.yaml").read_text())
     return dict(declared["spark"])
 
 
 def _cpu_seconds(process: subprocess.Popen[bytes]) -> float:
-    """What the processes that are there have taken of the processors, and those that these have waited for."""
+    """Returns the CPU seconds of the process and its descendants, including children they have waited for."""
     import psutil
 
     parent, seconds = psutil.Process(process.pid), 0.0
@@ -186,7 +188,7 @@ def _cpu_seconds(process: subprocess.Popen[bytes]) -> float:
 
 
 def _is_python(process: psutil.Process) -> bool:
-    """Whether it is; one that ends meanwhile, as helpers of the JVM do, is not."""
+    """Whether it is a Python process. A process that ends meanwhile, as the JVM's short-lived children do, is not."""
     import psutil
 
     try:
@@ -196,7 +198,7 @@ def _is_python(process: psutil.Process) -> bool:
 
 
 def _read_milestones(lake: Path, log: Path, process: subprocess.Popen[bytes]) -> list[float]:
-    """When each phase had ended, in seconds since 1970: by the processes there are, and by what is in the lake."""
+    """Returns the end of each phase in epoch seconds, from start times of processes and files in the lake."""
     import psutil
 
     from deltaworks.control import paths
@@ -213,22 +215,22 @@ def _read_milestones(lake: Path, log: Path, process: subprocess.Popen[bytes]) ->
     created = f"_delta_log/{0:020d}.json"
     tables = max((lake / paths.table("fresh", name) / created).stat().st_mtime for name in _TABLES)
     if planned is None:
-        raise RuntimeError("a batch is complete that was never planned")
+        raise RuntimeError("the stream committed a batch without planning it")
     return [python, session, tables, planned, committed]
 
 
 def _await_first(process: subprocess.Popen[bytes], log: Path, look: Callable[[], float | None]) -> float:
-    """What `look` gives once it gives something."""
+    """Polls `look` until it returns a value; raises if the process ends or the deadline passes."""
     deadline = time.monotonic() + _PATIENCE_SECONDS
     while (moment := look()) is None:
         if process.poll() is not None or time.monotonic() > deadline:
-            raise RuntimeError(f"the stream has not come so far:\n{log.read_text()[-2_000:]}")
+            raise RuntimeError(f"the stream ended or did not reach the next phase in time:\n{log.read_text()[-2_000:]}")
         time.sleep(_POLL_SECONDS)
     return moment
 
 
 BENCHMARK = Benchmark(
     name="start",
-    summary="a stream's start by phase: imports, Airflow's task, the session, spark-submit to the first batch",
+    summary="the phases of a stream's start: imports, Airflow's task, the session, spark-submit to the first batch",
     run=run,
 )

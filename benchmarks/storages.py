@@ -1,4 +1,4 @@
-"""Where sides write: a folder on local disk, or a bucket on s3proxy. Every repetition has a new root there."""
+"""Storages for benchmarks: a folder on local disk, or a bucket on s3proxy. Every repetition writes to a new root."""
 
 from __future__ import annotations
 
@@ -19,20 +19,22 @@ _BUCKET = "bench"
 
 @dataclass(frozen=True, slots=True)
 class BenchmarkStorage:
-    """A storage to write to. `served` is the folder behind it, from which a repetition's tables are removed."""
+    """A storage to write to. `served` is the local folder that contains its files, where tables are removed after a
+    repetition.
+    """
 
     name: str
     root: str
     served: Path
 
     def storage(self, folder: str) -> StorageSpec:
-        """The storage below the root."""
+        """Returns the storage spec of a folder below the root."""
         root = f"{self.root}/{folder}"
         return lake_storage(root) if root.startswith("s3://") else StorageSpec(root=root)
 
     @contextmanager
     def new_root(self) -> Iterator[StorageSpec]:
-        """An empty root for one repetition, removed afterwards."""
+        """Yields an empty root for one repetition and removes it afterwards."""
         folder = uuid.uuid4().hex
         (self.served / folder).mkdir(parents=True)
         try:
@@ -42,14 +44,14 @@ class BenchmarkStorage:
 
 
 def local_disk() -> BenchmarkStorage:
-    """The benchmark folder."""
+    """Returns the storage in the benchmark folder."""
     folder = bench_folder() / "tables"
     return BenchmarkStorage("local", f"file://{folder}", folder)
 
 
 @contextmanager
 def object_store() -> Iterator[BenchmarkStorage]:
-    """s3proxy over the benchmark folder while the block runs; its keys are in the environment meanwhile."""
+    """Runs s3proxy over the benchmark folder while the block runs, and sets its credentials in the environment."""
     directory = bench_folder() / "s3"
     with running_object_store(directory, buckets=[_BUCKET]) as address:
         before = {name: os.environ.get(name) for name in address.environment()}

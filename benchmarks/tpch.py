@@ -1,12 +1,13 @@
-"""`tpch`: the 22 queries of TPC-H by Spark, over tables that a night's OPTIMIZE has Z-ordered against compacted ones.
+"""`tpch`: the 22 queries of TPC-H by Spark over tables Z-ordered by the nightly OPTIMIZE, against compacted tables.
 
-Tables and queries come from DuckDB's own extension, in an environment of its own (`benchmarks.tpch_rows`). Each table
-lands in small files, in the order in which it is made, and is copied. Ours: the night's Z-order by the keys that a
-declaration would name. Other: Delta's OPTIMIZE alone, to files of the same size.
+Tables and queries come from DuckDB's TPC-H extension, in a separate environment (`benchmarks.tpch_rows`). Each table is
+written in small files and copied. Deltaworks: the nightly Z-order by the columns a declaration would name. Baseline:
+Delta's OPTIMIZE without Z-order, to files of the same size.
 
-- `queries_vs_compaction`: seconds of all 22, each collected; parts have every query's. Both sides must answer alike.
+- `queries_vs_compaction`: seconds of all 22 queries, each collected; parts contain the seconds per query. Both layouts
+  must return the same rows.
 
-The scale is `--events` rows of its largest table, of which there are six million at a scale of one.
+`--events` is the number of rows of the largest table, which has six million at scale factor 1.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ _PINS = (f"duckdb=={_DUCKDB}", f"duckdb-extension-tpch=={_DUCKDB}")
 _SCRIPT = Path(__file__).with_name("tpch_rows.py")
 _ROWS_AT_SCALE_ONE = 6_000_000
 _LANDED_FILES, _FILES = 40, 8
-#: What a declaration would order each table by; small ones have one file.
+#: Z-order columns of each table. Small tables have one file and are not Z-ordered.
 _ZORDER = {
     "lineitem": ("l_shipdate", "l_orderkey"),
     "orders": ("o_orderdate", "o_orderkey"),
@@ -49,7 +50,8 @@ _ZORDER = {
 
 
 def run(options: Options) -> list[Figure]:
-    """Make both layouts once, then ask in turns; no figure where DuckDB's extension cannot be had."""
+    """Creates both layouts once and queries them in turns. Returns no result if DuckDB's extension cannot be
+    installed."""
     from benchmarks import sides
     from benchmarks.scratch_folders import scratch_folder
 
@@ -74,18 +76,18 @@ def run(options: Options) -> list[Figure]:
 
 
 def _make(python: Path, folder: Path, options: Options) -> list[str]:
-    """Make the tables' rows; the queries in Spark's dialect."""
+    """Creates the rows of the tables and returns the queries in Spark's dialect."""
     import sqlglot
 
     folder.mkdir(parents=True)
     command = [str(python), str(_SCRIPT), str(folder), str(options.events / _ROWS_AT_SCALE_ONE)]
     made = subprocess.run(command, check=True, capture_output=True, text=True)
-    options.progress(f"{BENCHMARK.name}: tables are made, the largest of {options.events:,} rows")
+    options.progress(f"{BENCHMARK.name}: created the tables, the largest with {options.events:,} rows")
     return [sqlglot.transpile(query, read="duckdb", write="spark")[0] for query in json.loads(made.stdout)]
 
 
 def _write_layouts(spark: SparkSession, folder: Path, options: Options) -> tuple[Path, Path]:
-    """The folders of the tables of both sides."""
+    """Writes the tables in both layouts and returns their folders."""
     from deltaworks.control import paths
     from deltaworks.specs.storage import StorageSpec
     from deltaworks.tables.lake import Lake
@@ -103,7 +105,7 @@ def _write_layouts(spark: SparkSession, folder: Path, options: Options) -> tuple
             _zorder(spark, lake, name, rows.dtypes, target)
         with _file_size(spark, target):
             spark.sql(f"OPTIMIZE delta.`file://{other / name}`").collect()
-    options.progress(f"{BENCHMARK.name}: both sides are laid out")
+    options.progress(f"{BENCHMARK.name}: wrote both layouts")
     return ours, other
 
 
@@ -120,7 +122,7 @@ def _zorder(spark: SparkSession, lake: Lake, name: str, types: list[tuple[str, s
     layout = Layout(name=name, partition_by=(), zorder_by=_ZORDER[name], types=dict(types))
     policy = OptimizePolicy(target_file_bytes=target, row_group_bytes=0)
     health, order = table_health(lake, paths.table("bench", name)), read_ledger(lake, "bench").table_state(name)
-    # Nothing that has just been written is rewritten.
+    # Uses a later time, since the selection skips recently written partitions.
     later = utc_now() + dt.timedelta(days=2)
     choice = choose_partitions(health, layout, ledger=order, now=later, policy=policy)
     ledger = ZOrderLedger(lake, PipelineHome.open(lake.storage, "bench"))
@@ -143,7 +145,9 @@ def _file_size(spark: SparkSession, target: int) -> Iterator[None]:
 
 @dataclass(frozen=True, slots=True)
 class _Queries:
-    """All queries over the tables of a folder. The first answers are kept, and others have to be the same."""
+    """Runs all queries over the tables of a folder. Keeps the first rows of each query and requires later ones to be
+    equal.
+    """
 
     spark: SparkSession
     folder: Path
@@ -160,16 +164,16 @@ class _Queries:
             clock.record(**{f"q{number:02}_seconds": clock.seconds - before})
             answer = sorted((tuple(_plain(value) for value in row) for row in rows), key=repr)
             if self.answers.setdefault(number, answer) != answer:
-                raise RuntimeError(f"query {number} is answered in two ways")
+                raise RuntimeError(f"query {number} returned different rows in two runs")
 
 
 def _plain(value: Any) -> Any:
-    """A value of an answer, where sums of doubles may differ by the order in which they were added."""
+    """Returns a value for comparison. Rounds floats and decimals, since sums depend on the order of addition."""
     return round(float(value), 4) if isinstance(value, float | Decimal) else value
 
 
 BENCHMARK = Benchmark(
     name="tpch",
-    summary="the queries of TPC-H over Z-ordered tables, against tables that are compacted alone",
+    summary="the TPC-H queries over Z-ordered tables, against tables that are only compacted",
     run=run,
 )

@@ -1,9 +1,9 @@
-"""The script that makes TPC-H's tables and prints its queries, run with the Python of an environment that has DuckDB's
-extension for it:
+"""Creates the tables of TPC-H and prints its queries. Runs with the Python of an environment with DuckDB's TPC-H
+extension:
 
     python tpch_rows.py FOLDER SCALE
 
-Each table becomes a Parquet file; the queries go to standard output as a JSON list, in DuckDB's dialect.
+Each table becomes a Parquet file. The queries go to standard output as a JSON list, in DuckDB's dialect.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pathlib import Path
 
 
 def main(folder: Path, scale: float) -> None:
-    """Make the tables of a scale factor."""
+    """Creates the tables for a scale factor and prints the queries."""
     duckdb = importlib.import_module("duckdb")
     package = Path(str(importlib.import_module("duckdb_extension_tpch").__file__)).parent
     (extension,) = package.rglob("*.duckdb_extension")

@@ -1,10 +1,10 @@
-"""`trigger`: what a small batch costs, when all tables and logs are there and warm.
+"""`trigger`: the cost of a small batch when all tables and logs exist and are warm.
 
-- `empty_batch`: a batch whose objects hold nothing, against an append of no rows to one Delta table by Spark.
-- `hundred_events`: 100 events of the games pipeline into their tables, against an append of the same to one Delta
-  table by Spark, with a transaction id, as a `foreachBatch` does it.
+- `empty_batch`: a batch whose objects contain no events, against appending no rows to one Delta table by Spark.
+- `hundred_events`: 100 events of the games pipeline into their tables, against appending them to one Delta table by
+  Spark with a transaction id, as in `foreachBatch`.
 
-One repetition lands ten batches one after another and counts their mean, so that a commit's own noise evens out.
+One repetition lands ten batches in sequence and reports their mean, to average out variations of single commits.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _EVENTS = 100
 
 
 def run(options: Options) -> list[Figure]:
-    """Measure both kinds of batch."""
+    """Measures both kinds of batch."""
     from benchmarks import sides
     from benchmarks.games_files import games_files
 

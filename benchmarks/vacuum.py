@@ -1,8 +1,8 @@
-"""`vacuum`: a night's VACUUM of small tables in this project's own process, against Spark's command.
+"""`vacuum`: the nightly VACUUM of small tables without Spark, against Spark's command.
 
-Thirty-one tables whose five files a compaction has replaced ten days ago. Either side is a process of its own, as a
-night starts it, so that the start of the JVM counts where there is one; both delete the same files of copies of the
-same lake. Noted: the processor's seconds of that process with all it started, and the files that went.
+The lake has 31 tables with five files each, which a compaction replaced ten days ago. Each implementation is a process,
+as the nightly run starts it, so the start of a JVM counts. Both delete the same files from copies of the same lake.
+Recorded are the CPU seconds of the process and its children, and the number of deleted files.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _RETENTION_HOURS = 168
 
 
 def run(options: Options) -> list[Figure]:
-    """Make a lake once, and give each repetition a copy."""
+    """Creates a lake once and gives each repetition a copy."""
     with _template(options) as template:
         comparison = Comparison(
             metric="vacuum_in_process_vs_spark",
@@ -56,7 +56,7 @@ def _key(number: int) -> str:
 
 
 def _replace(folder: Path) -> None:
-    """Write a table whose files are replaced by one, and let all of it be old."""
+    """Writes a table, compacts its files into one, and sets all times to the past."""
     import pyarrow as pa
     from deltalake import DeltaTable, write_deltalake
 
@@ -77,7 +77,7 @@ def _replace(folder: Path) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _Vacuum:
-    """One night, as a process."""
+    """One vacuum run as a process."""
 
     engine: str
     template: Path
@@ -101,7 +101,7 @@ class _Vacuum:
 
 
 def main(how: str, root: str) -> int:
-    """The process of one side; its last line is the number of files that went."""
+    """Runs one implementation; the last line printed is the number of deleted files."""
     from deltaworks.specs.storage import StorageSpec
     from deltaworks.tables.lake import Lake
 
@@ -143,7 +143,7 @@ def _by_spark(lake: Lake) -> int:
         )[0]
     gateway = spark.sparkContext._gateway
     spark.stop()
-    # Waited for here, its time is counted as this process's.
+    # Waits for the JVM, so that its CPU time counts as a child of this process.
     process = getattr(gateway, "proc", None)
     if process is not None:
         process.stdin.close()
@@ -153,7 +153,7 @@ def _by_spark(lake: Lake) -> int:
 
 BENCHMARK = Benchmark(
     name="vacuum",
-    summary="a night's VACUUM of small tables in a process, against Spark's command: seconds, processor's seconds",
+    summary="the nightly VACUUM of small tables without Spark, against Spark's command: seconds and CPU seconds",
     run=run,
 )
 

@@ -1,4 +1,4 @@
-"""What a figure was measured with: cores, and the versions of everything that does the work."""
+"""The environment of a measurement: the number of cores, and library versions."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ _PACKAGES = ("pyspark", "delta-spark", "deltalake", "pyarrow", "orjson")
 
 
 def cores() -> int:
-    """The cores this process may use."""
+    """Returns the number of cores this process may use."""
     return len(os.sched_getaffinity(0))
 
 
 def versions() -> dict[str, str]:
-    """Versions by name; Python's and Deltaworks' among them."""
+    """Returns library versions by name, including Python and Deltaworks."""
     from deltaworks import __version__
 
     installed = {name: version(name) for name in _PACKAGES}
