@@ -1,1 +1,3 @@
-"""The operator console: running processes, open issues and actions. Airflow or a standalone process hosts it."""
+"""The operator console: processes with their health, open issues, and actions. Hosted by Airflow or a standalone
+process.
+"""

@@ -11,13 +11,13 @@ from deltaworks.specs.groups import group_of, stream_dag_id
 if TYPE_CHECKING:
     from deltaworks.specs.catalog import Catalog
 
-#: The health DAG; its readers see alerts without a pipeline, such as those of channels and of the health check itself.
+#: The health DAG. Its readers see alerts that belong to no pipeline, such as those of channels and of the health check.
 HEALTH_DAG: Final = "stream_health"
 _SEPARATORS = re.compile(r"[ .:/]")
 
 
 def pipeline_of(catalog: Catalog, subject: str) -> str:
-    """Returns the pipeline of a subject; empty without one."""
+    """Returns the pipeline that a subject belongs to; empty if there is none."""
     for word in [word for word in _SEPARATORS.split(subject) if word][:2]:
         name = word.partition("__")[2] or word
         if catalog.declares("pipeline", name):
@@ -26,11 +26,13 @@ def pipeline_of(catalog: Catalog, subject: str) -> str:
 
 
 def alert_dag(catalog: Catalog, subject: str) -> str:
-    """Returns the DAG of a subject such as `stream games`, `games.purchase` or `gold__games.rebuild`."""
+    """Returns the DAG whose readers may see alerts on a subject such as `stream games`, `games.purchase` or
+    `gold__games.rebuild`.
+    """
     words = [word for word in _SEPARATORS.split(subject) if word]
     namespace, separator, _ = subject.partition(" ")
     if separator and namespace in catalog.namespaces:
-        # An erasure request: its alerts are for readers of the erasure DAG.
+        # The subject is an erasure request. Readers of the erasure DAG see its alerts.
         return get_operation("erase").dag_id(namespace)
     pipeline = pipeline_of(catalog, subject)
     if pipeline and words[0] != "relay":

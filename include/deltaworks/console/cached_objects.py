@@ -36,7 +36,7 @@ _LIST_PREFIX = "list:"
 
 @dataclass(slots=True)
 class _Entry:
-    """A cached key: `value` of the last successful read, its times (monotonic and UTC), and the last error."""
+    """A cached key: the last value that was read, its times (monotonic and UTC), and the last error."""
 
     value: Any = None
     read_at: float | None = None
@@ -49,7 +49,7 @@ class _Entry:
 
 @dataclass(slots=True)
 class _ReadProblem:
-    """Since when and why objects of a request could not be read."""
+    """The first failed read of a request: since when its value is stale, and why."""
 
     since: datetime | None = None
     reason: str = ""
@@ -63,11 +63,11 @@ class _ReadProblem:
 
 
 class CachedObjects:
-    """The cache of a process. `open_storage` is called at the first read. Thread-safe.
+    """The object cache of a process. The storage is opened at the first read, by `open_storage`. Thread-safe.
 
     Args:
         wait_seconds: the maximum wait of one request over all its reads.
-        max_entries: the least recently read entries are dropped beyond it.
+        max_entries: maximum number of entries; the least recently read ones are dropped.
     """
 
     def __init__(
@@ -127,7 +127,7 @@ class CachedObjects:
             value: Any = (
                 objects.list(key.removeprefix(_LIST_PREFIX)) if key.startswith(_LIST_PREFIX) else objects.get(key)
             )
-        except Exception as error:  # any client error is shown as the age of the data, never as a failed page
+        except Exception as error:  # any error of the client only makes the shown data older; the page must not fail
             entry.error = error.message if isinstance(error, DeltaworksError) else str(error)
             entry.failed_at = self._clock()
             self._is_failing = True
@@ -147,7 +147,7 @@ class CachedObjects:
 
 
 class CachedReader:
-    """The reads of one request. Thread-safe."""
+    """Reads control objects for one request through the cache. Thread-safe."""
 
     def __init__(self, cache: CachedObjects, *, deadline: float) -> None:
         self._cache = cache
@@ -179,7 +179,9 @@ class CachedReader:
         return None if value is None else value.etag
 
     def list(self, prefix: str) -> list[str]:
-        """Returns the keys below `prefix`, possibly from the cache. For small folders, such as that of alerts."""
+        """Returns the keys below `prefix`, possibly from the cache. Suitable only for small folders, such as that of
+        alerts.
+        """
         return list(self._value(_LIST_PREFIX + prefix))
 
     def put(self, key: str, data: bytes) -> NoReturn:

@@ -23,7 +23,7 @@ def _read() -> Catalog:
 
 
 class CatalogCache:
-    """The catalog of a process. Thread-safe: one thread reloads, the others use the last catalog.
+    """The cached catalog of a process. Thread-safe: while one thread reloads it, others get the previous catalog.
 
     Args:
         check_seconds: the interval of checks for changed files.
@@ -73,7 +73,7 @@ def _list_files(include: Path) -> frozenset[tuple[str, int, int]]:
         for path in (include / folder).rglob("*"):
             try:
                 status = path.stat()
-            except OSError:  # removed in between
+            except OSError:  # the file was removed after it was listed
                 continue
             files.add((str(path), status.st_mtime_ns, status.st_size))
     return frozenset(files)

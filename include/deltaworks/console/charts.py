@@ -1,7 +1,7 @@
 """Geometry of server-rendered SVG charts, which `templates/charts.html` draws.
 
-Values are reduced to the minimum and maximum of each pixel column, so that no peak is lost; None is a gap. Colours come
-from the page's theme.
+Values are reduced to the minimum and maximum of each pixel column, so that no peak is lost. A value of None is drawn as
+a gap. Colours come from the page's theme.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _MAX_BAR_WIDTH = 24.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Series:
-    """A time series in order of time. `unit` is its format: seconds, bytes, count or share."""
+    """A time series, oldest value first. Its values are formatted as `unit`: seconds, bytes, count or share."""
 
     name: str
     points: Sequence[tuple[datetime, Value]]
@@ -45,7 +45,10 @@ class Tick:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LineDrawing:
-    """A drawn line: `paths` between gaps as SVG path data; `dots` are values with gaps on both sides."""
+    """A drawn line.
+
+    The parts between gaps are `paths`, as SVG path data. Single values with gaps before and after them are `dots`.
+    """
 
     width: int
     height: int
@@ -164,7 +167,7 @@ def _extremes(column: list[Point]) -> list[Point]:
 
 
 def _paths(points: Iterable[Point | None]) -> tuple[tuple[str, ...], tuple[Point, ...]]:
-    """Returns consecutive points as paths, and single points."""
+    """Splits points at gaps; returns the parts as paths, and single points separately."""
     runs: list[list[Point]] = [[]]
     for point in points:
         if point is None:

@@ -1,4 +1,6 @@
-"""The console of a process: its pages, actions and host, rendered by its own threads or by a separate process."""
+"""The console of a process: its pages, actions and host. Pages are rendered by threads of the console or by a separate
+process.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,7 @@ _THREADS = 4
 
 
 class PageRenderer(Protocol):
-    """Renders pages outside this process."""
+    """Renders pages in another process."""
 
     def render(self, page: Page, request: RequestData, person: Person, host_state: HostState) -> Response | None:
         """Returns the page; None if this process has to render it.
@@ -28,10 +30,10 @@ class PageRenderer(Protocol):
 
 
 class Console:
-    """The console of a process, on the interfaces of its host.
+    """The console of a process. Its host provides users, actions and control objects.
 
     Args:
-        renderer: renders the pages; pages it does not render are rendered here.
+        renderer: renders the pages; a page that it returns None for is rendered by this process.
     """
 
     def __init__(
@@ -51,7 +53,7 @@ class Console:
 
     @property
     def limiter(self) -> anyio.CapacityLimiter:
-        """The limiter of the console's threads. It belongs to the running event loop."""
+        """The limiter of the console's threads, which belongs to the running event loop."""
         if self._limiter is None:
             self._limiter = anyio.CapacityLimiter(_THREADS)
         return self._limiter
@@ -61,7 +63,7 @@ class Console:
         return self._builder.page_context(request, person, self._host_state(request, person))
 
     def render(self, page: Page, request: RequestData, person: Person) -> Response:
-        """Returns a page for a person, or 304 if their copy is current.
+        """Returns a page for a person, or status 304 if the browser's copy is current.
 
         Raises:
             PageMissingError: the page does not exist, or the person may not see it.
@@ -74,7 +76,7 @@ class Console:
         return self._builder.render(page, request, person, host_state)
 
     def request_data(self, request: Request) -> RequestData:
-        """Returns the data of a request that a thread needs."""
+        """Copies the data that a console thread needs from a request, which threads must not use."""
         root = str(request.scope.get("root_path", ""))
         return RequestData(
             root=root,

@@ -1,4 +1,4 @@
-"""Downloads: the stored certificate of an erasure."""
+"""Downloads of stored files: the certificate of an erasure."""
 
 from __future__ import annotations
 

@@ -20,8 +20,8 @@ from deltaworks.control.objects import ObjectStore
 class Person:
     """The user of one request.
 
-    `may_read` returns whether the user may see the runs of a DAG, `may_start` whether they may trigger it. Both are
-        called in console threads and may take milliseconds.
+    The user may see the runs of a DAG if `may_read` returns True, and trigger it if `may_start` does. Both are called
+    in console threads and may take milliseconds.
     """
 
     name: str
@@ -46,7 +46,7 @@ class Authenticator(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StartedRun:
-    """A run that was started, now or earlier by the same request. `address` is its page in Airflow."""
+    """A run that a request started, possibly when it was sent before. Its page in Airflow is at `address`."""
 
     dag_id: str
     run_id: str
@@ -56,8 +56,9 @@ class StartedRun:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunStatus:
-    """The current status of a run. `results` are records of its job; `approval_address` is the page for a pending
-    approval.
+    """The current status of a run.
+
+    The records of its job are `results`. If an approval is pending, `approval_address` is the page for the answer.
     """
 
     dag_id: str
@@ -116,20 +117,21 @@ class Actions(Protocol):
     def run_status(
         self, request: Request, *, dag_id: str, run_id: str, task_ids: Iterable[str]
     ) -> Awaitable[RunStatus]:
-        """Returns a run with the results of the last of these tasks that has any.
+        """Returns the status of a run, with the results of the last of `task_ids` that has any.
 
         Raises:
             DeltaworksError: Airflow refuses or does not answer.
         """
 
     def unavailable_reason(self) -> str:
-        """Returns why no run can start; empty if runs can. Pages then show commands instead of buttons."""
+        """Returns why no run can start, empty if runs can start. With a reason, pages show commands instead of
+        buttons."""
 
     def paused_dags(self) -> frozenset[str] | None:
         """Returns the paused DAGs; None if unknown."""
 
     def pending_approvals(self, airflow: str | None) -> tuple[PendingApproval, ...]:
-        """Returns pending approvals, oldest first; none if unknown.
+        """Returns pending approvals, oldest first; empty if they are unknown.
 
         Args:
             airflow: the prefix of Airflow's pages.
@@ -140,10 +142,10 @@ class Actions(Protocol):
 
 
 class Reader(ObjectStore, Protocol):
-    """Control objects for one request, from the cache or, within a time limit, from the storage.
+    """Reads control objects for one request, from the cache or, within a time limit, from the storage.
 
-    It implements `ObjectStore`, so that the modules that write records can read them here. Writes raise. `get` raises
-    TransientError for an object that has never been read.
+    It has the methods of `ObjectStore`, so the modules that read and write records accept it. Writes raise. For an
+    object that has never been read successfully `get` raises TransientError.
     """
 
     def fetch(self, keys: Iterable[str]) -> None:
@@ -159,7 +161,7 @@ class Reader(ObjectStore, Protocol):
 
 
 class Records(Protocol):
-    """Reads control objects for all requests. Thread-safe."""
+    """Creates the readers of control objects for all requests. Thread-safe."""
 
     def reader(self) -> Reader:
         """Returns a reader for one request."""

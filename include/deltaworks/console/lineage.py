@@ -1,7 +1,7 @@
 """The declared data flow: sources, relays, streams, tables, gold tables and models, and its layout as a drawing.
 
-It shows declarations, not executed runs or earlier declarations. The layout has columns: inputs are left of their
-readers.
+It shows the current declarations. What runs have read or written is not considered. The layout has columns: inputs are
+left of their readers.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ if TYPE_CHECKING:
     from deltaworks.specs.catalog import Catalog
     from deltaworks.specs.pipeline import PipelineSpec
 
-#: Maximum number of nodes in a drawing; the nearest are kept.
+#: Maximum number of nodes in a drawing. The nodes nearest to the selected one are kept.
 MAX_NODES: Final = 150
 _COLUMN_WIDTH, _ROW_HEIGHT, _BOX_WIDTH, _BOX_HEIGHT = 230, 44, 190, 30
 
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """A table, process or place in the data flow. `name` is unique: `games.purchase`, `stream games`."""
+    """A table, process or storage location in the data flow. Its `name` is unique: `games.purchase`, `stream games`."""
 
     name: str
     kind: str
@@ -69,7 +69,9 @@ class Graph:
 
 
 def build_graph(catalog: Catalog, pipelines: Iterable[str]) -> Graph:
-    """Returns the graph of these pipelines. Of other pipelines it contains only the tables that these read."""
+    """Returns the data flow of these pipelines. Tables of other pipelines are included only if these pipelines read
+    them.
+    """
     graph = Graph()
     for name in pipelines:
         spec = catalog.pipelines.get(name)
@@ -116,7 +118,7 @@ def _sources(graph: Graph, catalog: Catalog, spec: PipelineSpec) -> Iterator[Nod
 
 
 def _add_collectors(graph: Graph, catalog: Catalog, pipeline: str, places: Iterable[Node]) -> None:
-    """Adds the collectors that write events of a pipeline to the places its stream reads."""
+    """Adds the collectors whose sinks write to the sources that a pipeline's stream reads."""
     for name, collector in catalog.collectors.items():
         if any(source.pipeline == pipeline for source in collector.sources.values()):
             for place in places:
@@ -124,7 +126,7 @@ def _add_collectors(graph: Graph, catalog: Catalog, pipeline: str, places: Itera
 
 
 def _derived_tables(spec: PipelineSpec) -> Iterator[tuple[str, str, tuple[str, ...]]]:
-    """Yields derived tables as name, kind and inputs."""
+    """Yields the name, kind and inputs of each derived table."""
     for keyed in spec.keyed_tables:
         yield keyed.name, "keyed", (keyed.history,)
     for live in spec.aggregation_tables:
@@ -195,7 +197,7 @@ def edges(graph: Graph, names: Iterable[str]) -> list[tuple[str, str]]:
 
 
 def _columns(graph: Graph, names: list[str]) -> Mapping[str, int]:
-    """Returns the length of the longest path to each node. Cycles are cut at any node."""
+    """Returns the column of each node: the length of the longest path to it. A cycle is cut at an arbitrary node."""
     included, columns = set(names), dict.fromkeys(names, 0)
     pairs = edges(graph, included)
     for _ in range(len(names)):

@@ -1,4 +1,4 @@
-"""Renders pages from request data, the person and the host's state, in the host's process or a separate one."""
+"""Renders pages from request data, the person and the host's state. Runs in the host's process or a separate one."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ class PageBuilder:
         )
 
     def render(self, page: Page, request: RequestData, person: Person, host_state: HostState) -> Response:
-        """Returns a page for a person, or 304 if their copy is current.
+        """Returns a page for a person, or status 304 if the browser's copy is current.
 
         Raises:
             PageMissingError: the page does not exist, or the person may not see it.
@@ -113,7 +113,7 @@ class PageBuilder:
 
 
 def build_frame(request: RequestData, context: PageContext, *, title: str, current: str) -> Frame:
-    """Returns the frame around a view."""
+    """Returns the frame of a page: navigation, person and storage problems."""
     query = {name: value for name, value in request.query.items() if name not in ("fragment", "format")}
     return Frame(
         title=title,
@@ -140,5 +140,7 @@ def _etag(*parts: Any) -> str:
 
 
 def _assets_digest() -> str:
-    """Returns a digest of the page assets, so that cached pages do not refer to old ones."""
+    """Returns a digest of the page assets. It is part of page versions, so that cached pages do not refer to old
+    assets.
+    """
     return "".join(asset.digest for asset in assets().values())

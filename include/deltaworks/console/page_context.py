@@ -15,15 +15,16 @@ if TYPE_CHECKING:
 
 
 class PageMissingError(Exception):
-    """The page does not exist, or the person may not see it: both get the same answer."""
+    """The page does not exist, or the person may not see it. The response is the same, so it does not reveal which."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PageContext:
-    """The inputs of a page. `values` are the parts of its address, `query` is the query string.
+    """The inputs of a page. The parts of its address are `values`, the query string is `query`.
 
-    `paused_dags` is None if unknown. `actions_unavailable` is the reason why no action can start, empty if actions can.
-        `airflow` is the prefix of Airflow's pages, if any. `pending_approvals` are those the person may see.
+    The paused DAGs are None if unknown. If no action can start, `actions_unavailable` is the reason, otherwise empty.
+    The prefix of Airflow's pages is `airflow`, None without Airflow. Approvals that the person may not see are excluded
+    from `pending_approvals`.
     """
 
     person: Person
@@ -38,7 +39,7 @@ class PageContext:
     pending_approvals: tuple[PendingApproval, ...] = ()
 
     def stream_dag(self, pipeline: str) -> str:
-        """Returns the DAG that runs a pipeline's stream; its readers may see the pipeline."""
+        """Returns the DAG that runs a pipeline's stream. Readers of this DAG may see the pipeline."""
         return stream_dag_id(pipeline, group_of(self.catalog, pipeline))
 
     def may_read(self, pipeline: str) -> bool:
@@ -52,7 +53,7 @@ class PageContext:
 
     @property
     def pipeline(self) -> str:
-        """The pipeline of the address. Access was checked before.
+        """The pipeline in the address, which the person may see: access is checked before the page is rendered.
 
         Raises:
             PageMissingError: the address has no pipeline.

@@ -1,8 +1,8 @@
 """Renders pages in a separate process, to keep the CPU work out of the host's interpreter.
 
-The host decides access rights and passes the answers. The process reads control objects and declarations, renders the
-page and compresses it. It is started at the first page and restarted after a crash; pages it does not render are
-rendered by the host.
+The host decides access rights and sends them to the process. The process reads control objects and declarations,
+renders the page and compresses it. It is started at the first page and restarted after a crash. If it cannot render a
+page, the host renders it.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class PageProcess:
     """The process that renders pages. Thread-safe; each caller waits for its page.
 
     Args:
-        prepare: called before it is started, to set environment variables it needs.
+        prepare: called before the process starts, to set environment variables that it needs.
     """
 
     def __init__(
@@ -70,7 +70,7 @@ class PageProcess:
         self._lock = threading.Lock()
         self._worker: _Worker | None = None
         self._crashes: list[float] = []
-        # Rights that a page requested before; they are sent with the next request.
+        # Rights that each page asked for earlier. They are sent with the next request of the page.
         self._usual_rights: OrderedDict[tuple[str, str], frozenset[Right]] = OrderedDict()
 
     def render(self, page: Page, request: RequestData, person: Person, host_state: HostState) -> Response | None:
@@ -89,7 +89,7 @@ class PageProcess:
         return None
 
     def close(self) -> None:
-        """Ends the process. The next page starts another one."""
+        """Ends the process. The next page starts a new one."""
         with self._lock:
             if self._worker is not None:
                 self._worker.kill()
@@ -120,7 +120,8 @@ class PageProcess:
     def _render_in(
         self, worker: _Worker, page: Page, request: RequestData, person: Person, host_state: HostState
     ) -> RenderedPage | None:
-        """Returns the page; None if the process has ended or does not answer, in which case it is killed."""
+        """Returns the page. Returns None if the process has ended, or does not answer; in the second case it is
+        killed."""
         key = page.name, request.path
         rights = {right: has_right(person, *right) for right in self._usual_rights.get(key, ())}
         call = PageCall(page=page.name, request=request, person=person.name, host_state=host_state, rights=rights)

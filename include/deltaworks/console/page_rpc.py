@@ -1,7 +1,7 @@
 """The protocol between a host and its page process: JSON messages over a pair of sockets.
 
-The host sends the page request with the access rights that the page is known to need. The page process asks for other
-rights: only the host decides them, for each request.
+The host sends a page request with the access rights that the page asked for earlier. The page process asks for other
+rights while it renders. Only the host decides rights, for each request.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Right = tuple[str, str]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PageCall:
-    """A request to render a page. `rights` are access rights that are known already, by right and DAG."""
+    """A request to render a page. The access rights that are already known are `rights`, by right and DAG."""
 
     page: str
     request: RequestData
@@ -35,7 +35,7 @@ class PageCall:
     rights: Mapping[Right, bool] = field(default_factory=dict)
 
     def encode(self) -> bytes:
-        """Encodes it as JSON."""
+        """Encodes the request as JSON."""
         host_state = self.host_state
         return orjson.dumps(
             {
@@ -51,7 +51,7 @@ class PageCall:
 
     @classmethod
     def decode(cls, data: bytes) -> PageCall:
-        """Decodes a message of `encode`."""
+        """Decodes a request that `encode` encoded."""
         message = orjson.loads(data)
         questions = (
             PendingApproval(**{**one, "since": datetime.fromisoformat(one["since"]) if one["since"] else None})
@@ -73,7 +73,7 @@ class PageCall:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RenderedPage:
-    """A rendered page. `missing` if it does not exist, `failed` if rendering failed."""
+    """A rendered page. With `missing` the page does not exist; with `failed` rendering failed."""
 
     status: int = 200
     headers: Mapping[str, str] = field(default_factory=dict)
@@ -89,7 +89,7 @@ class RenderedPage:
 
 
 def remote_person(connection: Connection, call: PageCall) -> Person:
-    """Returns the person of a call for the page process, which asks the host for unknown rights."""
+    """Returns the person of a call, whose unknown rights the page process asks the host for."""
     rights = dict(call.rights)
 
     def may(right: str) -> Callable[[str], bool]:
@@ -107,10 +107,13 @@ def remote_person(connection: Connection, call: PageCall) -> Person:
 def request_page(
     connection: Connection, call: PageCall, person: Person, *, seconds: float
 ) -> tuple[RenderedPage, set[Right]]:
-    """Requests a page, answers questions about rights meanwhile, and returns the page and the requested rights.
+    """Requests a page and answers questions about rights until the page arrives.
+
+    Returns:
+        The page and the rights that it asked for.
 
     Raises:
-        TimeoutError: no message within the time; EOFError, OSError: the other side has ended.
+        TimeoutError: no message within the time; EOFError, OSError: the other process has ended.
     """
     connection.send_bytes(call.encode())
     requested_rights: set[Right] = set()
@@ -138,7 +141,7 @@ def _messages(connection: Connection, seconds: float) -> Iterator[Any]:
 
 @contextmanager
 def ignore_disconnect() -> Iterator[None]:
-    """Ignores that the other side ended."""
+    """Suppresses errors of a connection whose other process has ended."""
     try:
         yield
     except (EOFError, OSError):

@@ -1,6 +1,6 @@
 """The process that renders pages for a host, with lower CPU priority. It ends with the host.
 
-Each number on its command line is a socket of the host, served by one thread.
+Each number on its command line is the file descriptor of a socket to the host. One thread serves each socket.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from deltaworks.console.page_rpc import PageCall, RenderedPage, ignore_disconnec
 from deltaworks.console.pages.registry import PAGES
 from deltaworks.control.objects import ObjectStore, open_objects
 
-#: The host, which serves heartbeats of tasks, has priority.
+#: The host has priority, since it also serves heartbeats of tasks.
 _NICENESS: Final = 5
 _MIN_GZIP_BYTES = 1_000
 _GZIP_LEVEL = 4
@@ -40,7 +40,7 @@ def serve(connection: Connection, builder: PageBuilder) -> None:
                 rendered = RenderedPage(missing=str(error))
             except (EOFError, OSError):
                 raise
-            except Exception:  # the host logs it and answers as if it had rendered the page
+            except Exception:  # the host logs the error and responds as for an error in its own process
                 rendered = RenderedPage(failed=traceback.format_exc())
             rendered.send(connection)
 

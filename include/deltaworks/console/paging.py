@@ -23,9 +23,7 @@ SortKeys = Mapping[str, Callable[[Any], Any]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rows(Generic[Row]):
-    """A page of rows. `matching` is the number of rows that match `only`, `total` the number of all rows; pages start
-    at 1.
-    """
+    """One page of rows; page numbers start at 1. Of `total` rows, `matching` ones match the filter `only`."""
 
     rows: tuple[Row, ...]
     sort: str
@@ -37,7 +35,8 @@ class Rows(Generic[Row]):
     total: int
 
     def sort_address(self, frame: Frame, column: str) -> str:
-        """Returns the address of the rows sorted by a column; in reverse order if they are sorted by it already."""
+        """Returns the address of the rows sorted by a column. If they are sorted by it already, the order is
+        reversed."""
         turned = column == self.sort and not self.descending
         return _address(frame, sort=column, order="down" if turned else "up", page=None)
 

@@ -1,8 +1,8 @@
-"""A lock that renders one page at a time and yields the interpreter to the host.
+"""A lock that allows one page to be rendered at a time, so that the host's other threads are not delayed.
 
-Rendering is CPU work of the interpreter, which runs one thread at a time. With several renders at the same time, other
-threads of the host, such as those that serve heartbeats of tasks, would wait for each of them for five milliseconds. A
-thread that waits for the storage or a child process releases the lock meanwhile.
+Rendering is CPU work of the interpreter, which runs one thread at a time. If several pages were rendered at the same
+time, other threads of the host, such as those that serve heartbeats of tasks, would wait five milliseconds for each of
+them. A thread that waits for the storage or a child process releases the lock meanwhile.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _current = threading.local()
 
 
 class RenderLock:
-    """The lock of a console. For threads; not reentrant."""
+    """The render lock of a console. For threads; not reentrant."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

@@ -39,7 +39,7 @@ STATE_MARKS: Final[Mapping[str, tuple[str, str]]] = {
     "unhealthy": ("✕", "bad"),
     "failed": ("✕", "bad"),
 }
-#: A placeholder for the console's address in macros, which do not have the frame. It is random, so that no data
+#: A placeholder for the console's address in macros, which cannot access the frame. It is random, so that no data
 #: contains it.
 _ROOT_PLACEHOLDER: Final = f"root-{secrets.token_hex(16)}"
 
@@ -49,9 +49,10 @@ _COMMAND: Final = re.compile(r"`(deltaworks [^`]*)`")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Frame:
-    """The frame around a view: address, person, navigation, and storage problems. `root` is the path of the console.
+    """The frame of a page: address, person, navigation, and storage problems.
 
-    `address` is that of this view below the root; `stale_since` is set while the storage does not answer.
+    The path of the console is `root`; `address` is the address of this page below it. While the storage does not
+    answer, `stale_since` is set.
     """
 
     title: str
@@ -68,13 +69,15 @@ class Frame:
     problem: str = ""
 
     def href(self, *parts: str, **query: str | int | None) -> str:
-        """Returns the address of a console page. Each part is a name of any content, or a path starting with `/`."""
+        """Returns the address of a console page. Each part is any name, which is escaped, or a path that starts with
+        `/`.
+        """
         path = "".join(part if part.startswith("/") else "/" + quote(part, safe="") for part in parts)
         pairs = "&".join(f"{name}={quote(str(value), safe='')}" for name, value in query.items() if value is not None)
         return self.root + path + (f"?{pairs}" if pairs else "")
 
     def airflow_href(self, *parts: str) -> str:
-        """Returns the address of an Airflow page in the same way."""
+        """Returns the address of an Airflow page, from the same parts as `href`."""
         return (self.airflow or "") + "".join("/" + quote(part, safe="") for part in parts)
 
     def runbook(self, code: str) -> str:
@@ -128,7 +131,7 @@ def templates() -> Environment:
 
 
 def render(name: str, frame: Frame, view: Any, *, fragment: bool = False) -> str:
-    """Renders a view as HTML; a fragment is only its polled part."""
+    """Renders a view as HTML. A fragment is only the part of the page that the browser polls."""
     layout = "fragment.html" if fragment else "base.html"
     page = templates().get_template(f"{name}.html").render(frame=frame, view=view, layout=layout)
     return page.replace(_ROOT_PLACEHOLDER, html.escape(frame.root))
@@ -158,7 +161,7 @@ def runbook_path(code: str) -> str:
 
 
 def is_web_url(text: str | None) -> bool:
-    """Returns whether a text of others may become a link: only http and https, nothing that a browser would run."""
+    """Returns whether untrusted text may become a link: http and https only, so that no link runs a script."""
     if not text:
         return False
     try:

@@ -30,7 +30,7 @@ _NO_AIRFLOW = "The standalone console is read-only: each page shows the command 
 
 
 class SingleUser:
-    """The only user of a standalone console, identified by the cookie. Reads everything and starts nothing."""
+    """The only user of a standalone console, identified by the cookie. May see everything and start nothing."""
 
     def __init__(self) -> None:
         self._cookie = secrets.token_urlsafe(32)
@@ -67,7 +67,7 @@ class SingleUser:
 
 @dataclass(frozen=True, slots=True)
 class UnavailableActions:
-    """Actions without Airflow: nothing can be started."""
+    """The actions of a console without Airflow, none of which can start."""
 
     async def start(
         self, request: Request, *, dag_id: str, run_id: str, conf: Mapping[str, Any], note: str = ""
@@ -104,7 +104,7 @@ class UnavailableActions:
         raise _no_airflow_error()
 
     def unavailable_reason(self) -> str:
-        """Returns why no run can start."""
+        """Returns the reason for which no action can start: there is no Airflow."""
         return _NO_AIRFLOW
 
     def paused_dags(self) -> frozenset[str] | None:
@@ -112,11 +112,11 @@ class UnavailableActions:
         return None
 
     def pending_approvals(self, airflow: str | None) -> tuple[PendingApproval, ...]:
-        """Returns none."""
+        """Returns an empty list: without Airflow there are no approvals."""
         return ()
 
     def airflow_address(self, request: Request) -> str | None:
-        """Returns None."""
+        """Returns None, since there is no Airflow."""
         return None
 
 
@@ -125,7 +125,7 @@ def _no_airflow_error() -> ConfigError:
 
 
 def build_standalone(user: SingleUser, *, catalog: CatalogCache | None = None) -> FastAPI:
-    """Returns the console application on the lake of this process's environment, opened by the one-time address."""
+    """Returns the console application for the lake of this process's environment, with an address that works once."""
     catalog = catalog or CatalogCache()
 
     def open_lake() -> ObjectStore:

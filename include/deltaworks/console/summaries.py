@@ -1,4 +1,4 @@
-"""Reads summaries for pages: a missing or damaged summary is a text on the page, not an error."""
+"""Reads summaries for pages. A missing or damaged summary is shown as a text and does not fail the page."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ S = TypeVar("S", bound=Record)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredSummary(Generic[S]):
-    """A summary, or why there is none: never written (`is_missing`) or unreadable (`problem`)."""
+    """A summary. If there is none, it was never written (`is_missing`), or it is unreadable for the reason
+    `problem`."""
 
     summary: S | None = None
     is_missing: bool = False

@@ -22,7 +22,7 @@ _child_lock = threading.Lock()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableReadResult:
-    """The rows of a read. `unfinished` if it exceeds the deadline, `problem` if it failed."""
+    """The rows of a query. The query exceeded the deadline if `unfinished` is set, and failed if `problem` is."""
 
     rows: tuple[Mapping[str, Any], ...] = ()
     unfinished: bool = False
@@ -32,7 +32,7 @@ class TableReadResult:
 def read_tables(
     read: str, *, command: Sequence[str] = CHILD_COMMAND, seconds: float = DEADLINE_SECONDS, **values: str
 ) -> TableReadResult:
-    """Runs a query in the child process. Never raises; the child has ended when it returns.
+    """Runs a query in the child process, which has ended when this returns. Never raises.
 
     Args:
         read, values: the query of `deltaworks.operations.table_reads`.

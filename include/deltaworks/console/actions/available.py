@@ -16,7 +16,7 @@ from deltaworks.operations.registry import OPERATIONS
 
 @dataclass(frozen=True, slots=True)
 class Action:
-    """An operation on an existing subject that the person may see."""
+    """An operation and its subject, both of which exist and are visible to the person."""
 
     operation: Operation
     subject: str
@@ -32,7 +32,7 @@ class Action:
         return f"/actions/{self.operation.name}/{self.subject}"
 
     def command(self, conf: Mapping[str, Any] | None = None) -> str:
-        """Returns the equivalent command. Options without a value are left out."""
+        """Returns the equivalent command, without options that have no value."""
         words = ["deltaworks", *self.operation.command.split(), self.subject]
         for name, value in (conf or {}).items():
             flag = "--" + name.replace("_", "-")

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Literal
 
 FieldKind = Literal["text", "integer", "number", "switch", "choice", "choices", "lines"]
-#: The option that decides between a count and the action. The console sets it by its steps, so it is not a form field.
+#: The option that makes a run a dry run. The console sets it for each step, so it is not a form field.
 DRY_RUN: Final = "dry_run"
 _NUMBER_KINDS: Final[Mapping[str, FieldKind]] = {"integer": "integer", "number": "number"}
 MAX_CHARACTERS = 4_000
@@ -58,7 +58,7 @@ def supports_dry_run(params: Mapping[str, Any]) -> bool:
 
 
 def prefill(fields: Sequence[Field], values: Mapping[str, Any]) -> tuple[Field, ...]:
-    """Returns the fields with initial values by name, such as those of a link."""
+    """Returns the fields with other initial values, given by field name, such as those of a link."""
     return tuple(field.with_value(values[field.name]) if field.name in values else field for field in fields)
 
 

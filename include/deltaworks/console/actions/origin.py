@@ -11,9 +11,9 @@ from urllib.parse import urlsplit
 def is_same_origin(headers: Mapping[str, str]) -> bool:
     """Returns whether the browser's headers say that a page of this origin sent the request.
 
-    `Sec-Fetch-Site` is sent by secure pages, `Origin` with every POST; scripts can set neither. A request without both
-        was not sent by a browser form, and one wrong header is enough to reject it. A proxy may pass the host as
-        `X-Forwarded-Host`, which no form can set.
+    Browsers send `Sec-Fetch-Site` on secure pages and `Origin` with every POST; scripts can set neither. A request
+    without both was not sent by a browser form. One wrong header is enough to reject the request. A proxy may pass the
+    host as `X-Forwarded-Host`, which no form can set.
     """
     site, origin = headers.get("sec-fetch-site"), headers.get("origin")
     if site is None and origin is None:

@@ -1,7 +1,7 @@
 """Starts and reads DAG runs by Airflow's REST API with the user's token, from Airflow's process or another one.
 
-It has no permissions of its own: what Airflow denies the user, the console cannot do, and Airflow's audit log has the
-user.
+It has no permissions of its own. Whatever Airflow denies the user, the console denies too, and Airflow's audit log
+records the user.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ _CONFLICT, _FORBIDDEN, _UNAUTHORIZED, _MISSING, _SERVER_ERROR = 409, 403, 401, 4
 _HEALTH_SECONDS = 10.0
 _TIMEOUT_SECONDS = 15.0
 _AWAITING_INPUT: Final = "awaiting_input"
-#: Opens a client of Airflow's API, with the token of a request, or without login for None.
+#: Opens a client of Airflow's API with the token of the request, or without login if the request is None.
 Connect = Callable[[Request | None], httpx.AsyncClient]
 
 
 class RestActions:
-    """Actions by the REST API. For one event loop and the threads it started.
+    """Starts and reads DAG runs through the REST API. Serves one event loop and the threads that the loop started.
 
     Args:
         connect: opens a client whose base address is Airflow's.
@@ -91,16 +91,16 @@ class RestActions:
             self._checked_at = time.monotonic()
             try:
                 self._unavailable = anyio.from_thread.run(self._check_health)
-            except RuntimeError:  # not in a thread of the loop: the last result is shown
+            except RuntimeError:  # called outside a thread of the event loop
                 self._checked_at = float("-inf")
         return self._unavailable
 
     def paused_dags(self) -> frozenset[str] | None:
-        """Returns None: unknown, since it would take a request per page."""
+        """Returns None (unknown), since reading them would take a request per page."""
         return None
 
     def pending_approvals(self, airflow: str | None) -> tuple[PendingApproval, ...]:
-        """Returns none: unknown, since it would take a request per page."""
+        """Returns an empty list, since reading them would take a request per page."""
         return ()
 
     def airflow_address(self, request: Request) -> str | None:

@@ -28,7 +28,7 @@ ROUTE: Final = "/actions/{operation}/{subject}"
 _MAX_FORM_BYTES = 64_000
 _FORBIDDEN, _UNPROCESSABLE, _BAD_GATEWAY, _UNAVAILABLE, _TOO_LARGE = 403, 422, 502, 503, 413
 _MISSING = 404
-#: Status codes of errors; all others are failures of Airflow (502).
+#: HTTP status by condition. Every other condition is a failure of Airflow (502).
 _STATUS: Final[Mapping[str, int]] = {
     "AIRFLOW_FORBIDDEN": _FORBIDDEN,
     "AIRFLOW_DAG_UNKNOWN": _MISSING,
@@ -41,7 +41,7 @@ Answer = Callable[[Request, PageContext, Action], Awaitable[Response]]
 
 
 def add_actions(app: FastAPI, console: Console) -> None:
-    """Adds the routes. Airflow's errors are shown in its words; nothing was started then."""
+    """Adds the routes of actions. If Airflow rejects a request, its message is shown, and no run was started."""
     routes = _ActionRoutes(console)
     for route, method, answer in (
         (ROUTE, "GET", routes.form),
@@ -53,7 +53,7 @@ def add_actions(app: FastAPI, console: Console) -> None:
 
 
 class _ActionRoutes:
-    """The routes of a console."""
+    """Handlers of the action routes."""
 
     def __init__(self, console: Console) -> None:
         self._console = console

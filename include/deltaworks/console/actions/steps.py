@@ -20,10 +20,10 @@ from deltaworks.console.host import Actions, RunStatus
 from deltaworks.errors import ConfigError
 from deltaworks.operations.base import COUNT_TASK
 
-#: A number in each form that makes sending it twice one run.
+#: Pattern of the nonce in each form. The run id contains the nonce, so a form that is sent twice starts one run.
 _NONCE_PATTERN: Final = re.compile(r"[A-Za-z0-9_-]{16,64}")
 RUN_PREFIX: Final = "console__"
-#: Names of the form's own fields, which no option has.
+#: Names of form fields that belong to the form itself. No option has these names.
 NONCE, COUNT_RUN, NOTE = "_nonce", "_count_run", "_note"
 _MAX_ROWS = 100
 _MAX_NOTE_CHARACTERS = 500
@@ -31,7 +31,10 @@ _MAX_NOTE_CHARACTERS = 500
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FormView:
-    """A form. `is_dry_run`: sending it only counts. `error` is the error of the last submission."""
+    """Content of a form page.
+
+    With `is_dry_run` the submission only counts. The last submission failed with `error`.
+    """
 
     action: Action
     fields: tuple[Field, ...]
@@ -45,7 +48,10 @@ class FormView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunView:
-    """A run that was started here. `confirm_path` is the next step after a successful count."""
+    """Content of the page of a run that the console started.
+
+    After a successful count `confirm_path` is the path of the confirmation page.
+    """
 
     action: Action
     status: RunStatus
@@ -59,7 +65,7 @@ class RunView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConfirmView:
-    """The counted results, and the button that runs the action."""
+    """Content of the confirmation page: the counted results, and the button that runs the action."""
 
     action: Action
     run: RunView

@@ -1,7 +1,7 @@
 """Suggests the action for a cause and subject as a prefilled form, and finds the form of a command.
 
-An action is suggested if it is the next step of the cause. Causes that need a person, such as an invalid declaration or
-a missing key, have none.
+An action is suggested only if it is the next step of the cause. Causes that a person must fix first, such as an invalid
+declaration or a missing key, have none.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ def suggest_action(cause: str, subject: str) -> SuggestedAction | None:
     job_action = _operation_action(rest) or _ACTIONS_BY_DAG_KIND.get(kind) or _operation_action(kind)
     action = job_action if cause in _JOB_CAUSES else _ACTIONS_BY_CAUSE.get(cause)
     if action is None and kind in ("stream", "relay") and cause in CONDITIONS:
-        # The process ended with this condition: a restart skips the wait for the next try.
+        # The process ended with this condition. A restart skips the wait for the next try.
         action = _control_action("restart")
     if action is None or not name:
         return None
@@ -128,7 +128,7 @@ def details_link(cause: str, subject: str) -> SuggestedAction:
 
 
 def _parse_subject(words: list[str]) -> tuple[str, str, str]:
-    """Returns kind, name and remainder of a subject."""
+    """Splits a subject into kind, name and remainder."""
     kind, separator, name = words[0].partition("__")
     if separator:
         return kind, name, "/".join(words[1:])

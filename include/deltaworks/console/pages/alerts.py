@@ -1,4 +1,4 @@
-"""Alerts: firing, silenced and recently resolved ones."""
+"""The page of alerts: firing, silenced and recently resolved ones."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from deltaworks.errors import DeltaworksError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SilenceRow:
-    """A silence with author, reason and end."""
+    """A silence with its author, reason and end."""
 
     id: str
     pipeline: str
@@ -40,7 +40,8 @@ class SilenceRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AlertRow:
-    """An alert. `notified_at` is its last notification, `silence` the silence that holds further ones back."""
+    """An alert with the time of its last notification and, if it is silenced, the silence that suppresses
+    further ones."""
 
     cause: str
     subject: str
@@ -60,8 +61,11 @@ class AlertRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AlertsView:
-    """The page. `waiting_notifications` have not been accepted by a channel yet; None if the person may not see
-    them."""
+    """Content of the page.
+
+    Notifications that no channel has accepted yet are counted as `waiting_notifications`; None if the person may not
+    see them.
+    """
 
     listed: Rows[AlertRow]
     firing: int
@@ -74,7 +78,7 @@ class AlertsView:
 
     @property
     def announcement(self) -> str:
-        """The text that screen readers announce when it changes."""
+        """Text for screen readers, which announce it when it changes."""
         return f"{self.firing} alerts fire, {self.silenced} are silenced"
 
 
@@ -180,12 +184,15 @@ def _row(context: PageContext, alert: Alert, silences: list[Silence]) -> AlertRo
 
 
 def _silence_pipeline(context: PageContext, subject: str) -> str:
-    """Returns the pipeline whose silences apply to a subject; empty without one."""
+    """Returns the pipeline whose silences apply to a subject; empty if the subject belongs to no pipeline."""
     return next((word for word in subject_words(subject) if context.catalog.declares("pipeline", word)), "")
 
 
 def _count_waiting(context: PageContext) -> int | None:
-    """Returns the number of waiting notifications, for readers of the health DAG: they belong to no single pipeline."""
+    """Returns the number of waiting notifications; None for people who may not read the health DAG.
+
+    Notifications are counted over all pipelines, so access to one pipeline is not sufficient.
+    """
     if not context.person.may_read(HEALTH_DAG):
         return None
     try:

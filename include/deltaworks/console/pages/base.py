@@ -1,4 +1,4 @@
-"""The declaration of a page."""
+"""The declaration of a console page."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from deltaworks.console.page_context import PageContext
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Page:
-    """A page.
+    """The declaration of a console page: its view function, route, title and access rules.
 
-    `view` returns a frozen dataclass from data read through the context: plain values and instants, no ages, so that
-        two views are equal exactly if nothing has changed. It is called in console threads, for several people at the
-        same time, and raises PageMissingError if the page does not exist. The template `templates/<name>.html` shows
-        it; `?format=json` returns it as data.
+    The function `view` returns a frozen dataclass from data read through the context: plain values and instants, no
+    ages, so that two views are equal exactly if nothing has changed. It is called in console threads, for several
+    people at the same time, and raises PageMissingError if the page does not exist. The template
+    `templates/<name>.html` shows the view; with `?format=json` the view is returned as data.
 
-    A route with `{pipeline}` is called only for pipelines the person may read. `menu` is its label in the navigation;
-    pages without one are reached by links. `may_cache` allows browsers to cache it, which is off for pages with
-    personal data.
+    A route with `{pipeline}` is called only for pipelines the person may read. The label in the navigation is `menu`;
+    pages without one are reached by links. Browsers may cache the page if `may_cache` is set, which is off for personal
+    data.
     """
 
     name: str

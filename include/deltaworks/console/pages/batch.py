@@ -1,4 +1,4 @@
-"""A batch: duration of its phases, rows per table, and the objects it read."""
+"""The page of a batch: duration of its phases, rows per table, and the objects it read."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from deltaworks.control.summaries.stream import BatchSummary, read_recent
 
 _FACTS_SHOWN = 40
 _FACT_LENGTH = 300
-#: Internal facts that are not shown.
+#: Internal facts about a batch's input, which are not shown.
 _INTERNAL_FACTS = ("arrived_us", "dropped_sequence_numbers")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableShare:
-    """The batch's commit to one table. `outcome` is `held` while the table's commits are held."""
+    """A batch's commit to one table. The outcome is `held` while commits to the table are held."""
 
     table: str
     writer: str
@@ -37,8 +37,10 @@ class TableShare:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchView:
-    """The page. Phases are None if the batch is not among the recent ones; `shares` are empty once maintenance has
-    removed its prepared batch.
+    """Content of the page.
+
+    The durations of phases are None if the batch is not among the recent ones. If maintenance has removed the prepared
+    batch, `shares` is empty.
     """
 
     pipeline: str
@@ -143,7 +145,7 @@ def _share(table: PreparedTable, batch_id: int, held: dict[str, Any], *, is_comp
 
 
 def _pairs(record: dict[str, Any]) -> tuple[tuple[str, str], ...]:
-    """Returns the facts of a source as text. Their names are the source's, their values arbitrary."""
+    """Returns the recorded facts about a source as pairs of texts. Each kind of source has its own names and values."""
     shown = [(str(name), str(value)[:_FACT_LENGTH]) for name, value in record.items() if name not in _INTERNAL_FACTS]
     return tuple(shown[:_FACTS_SHOWN])
 

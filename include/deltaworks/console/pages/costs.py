@@ -1,4 +1,4 @@
-"""Costs: bytes stored and rewritten and core hours of each pipeline in the last days, and their price."""
+"""The page of costs: bytes stored and rewritten and core hours of each pipeline in the last days, and their price."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ _TB, _HOUR = 10**12, 3_600
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CostRow:
-    """The usage of a pipeline within DAYS. `stored_bytes` are current, hours are core hours.
+    """The usage of a pipeline in the last DAYS days. The stored bytes are the current ones.
 
-    A stream's hours are those of its batches. The cores it holds while it waits are not included. `total` is None
-    without declared prices.
+    The core hours of a stream are those of its batches. The cores that the stream occupies while it waits are not
+    included. The total is None if no prices are declared.
     """
 
     pipeline: str
@@ -44,7 +44,7 @@ class CostRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Costs:
-    """The page. `missing` are pipelines without recorded usage; `days` are those of `seconds_by_day`."""
+    """Content of the page. Pipelines without recorded usage are `missing`; `days` are the dates of `seconds_by_day`."""
 
     listed: Rows[CostRow]
     currency: str
@@ -54,7 +54,7 @@ class Costs:
 
     @property
     def announcement(self) -> str:
-        """The text that screen readers announce when it changes."""
+        """Text for screen readers, which announce it when it changes."""
         return f"{self.listed.matching} pipelines"
 
 
@@ -146,7 +146,7 @@ def _row(
 
 
 def estimate_cost(prices: PricesSpec, *, stored: int, rewritten: int, core_hours: float) -> float:
-    """Returns the cost of DAYS: stored bytes, rewritten bytes and core hours. Pure."""
+    """Returns the price of the usage in DAYS days: stored bytes, rewritten bytes and core hours. Pure."""
     by_storage = prices.stored_per_tb_month * stored / _TB + prices.rewritten_per_tb * rewritten / _TB
     return round(by_storage + prices.core_hour * core_hours, 2)
 

@@ -1,4 +1,4 @@
-"""The page of a DAG, to which Airflow's tab, runbooks and task links lead."""
+"""The console page of a DAG, the target of Airflow's tab, runbooks and task links."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from deltaworks.console.pages.open_issues import OpenIssue
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DagPage:
-    """A DAG's streams, other processes, and the pipelines its jobs work for.
+    """The streams and other processes that a DAG runs, and the pipelines its jobs work for.
 
     All are empty for a DAG that does not belong to Deltaworks.
     """

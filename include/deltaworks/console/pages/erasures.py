@@ -1,7 +1,7 @@
-"""Erasure requests, for a data protection officer: the step, due date and certificate of each.
+"""The page of erasure requests, for a data protection officer: state, due date and certificate of each.
 
-A namespace is shown to readers of its erasure DAG. No identifier of a person is shown, as the lake has none. Requests
-are refused and extended by command, which records who did it.
+A namespace is shown to readers of its erasure DAG. No identifier of a person is shown, since the lake has none.
+Requests are refused and extended by command, which records who did it.
 """
 
 from __future__ import annotations
@@ -24,8 +24,9 @@ from deltaworks.operations.registry import get_operation
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestRow:
-    """An erasure request. `step` of `steps` is its progress, None if it was refused; `due` describes an overdue or
-    blocked step.
+    """An erasure request.
+
+    Its progress is `step` of `steps`; None if it was refused. If its step is overdue or blocked, `due` describes why.
     """
 
     namespace: str
@@ -48,7 +49,7 @@ class RequestRow:
 class NamespaceCounts:
     """A namespace with its open, due and overdue requests and the nearest deadline.
 
-    `command` advances due requests now, empty if none is due: deletion needs the keys of the vault.
+    If requests are due, `command` advances them now; it is not an action, because it needs the keys of the vault.
     """
 
     namespace: str
@@ -62,9 +63,9 @@ class NamespaceCounts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ErasuresView:
-    """The page: requests of all namespaces the person may see, open ones first, by deadline.
+    """Content of the page: requests of all namespaces the person may see, open ones first, by deadline.
 
-    `namespaces_without_requests` are namespaces without any request.
+    Namespaces without any request are listed as `namespaces_without_requests`.
     """
 
     listed: Rows[RequestRow]
@@ -75,7 +76,7 @@ class ErasuresView:
 
     @property
     def announcement(self) -> str:
-        """The text that screen readers announce when it changes."""
+        """Text for screen readers, which announce it when it changes."""
         overdue = sum(one.overdue for one in self.namespaces)
         return f"{sum(one.open for one in self.namespaces)} open, {overdue} overdue"
 
@@ -135,10 +136,10 @@ def approaching_deadlines(context: PageContext) -> tuple[NamespaceCounts, ...]:
 
 
 def certified_request(context: PageContext, namespace: str, request_id: str) -> str:
-    """Returns the id of a request whose certificate the person may download.
+    """Returns the request id in the address, if the person may download its certificate.
 
     Raises:
-        PageMissingError: it does not exist, or the person may not see it.
+        PageMissingError: the request does not exist, or the person may not see it.
     """
     # Checked first: without access to a namespace, a person must not learn whether it exists.
     if namespace in readable_namespaces(context):
@@ -219,7 +220,7 @@ def _count_requests(namespace: str, rows: list[RequestRow]) -> NamespaceCounts:
     )
 
 
-#: Browsers must not cache them: they concern people, although they contain no names.
+#: Browsers must not cache these pages: they concern people, although they contain no names.
 PAGES = (
     Page(name="erasures", route="/erasures", title="Erasures", view=view, menu="Erasures", may_cache=False),
     Page(

@@ -1,4 +1,4 @@
-"""Gold: freshness of each table against its declared age, its inputs, and its dashboards."""
+"""The page of gold tables: freshness of each table against its declared age, its inputs, and its dashboards."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ _GOLD_ALERTS = ("GOLD_STALE", "GOLD_REFRESH_FAILING", "GOLD_CHECK_FAILED")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GoldRow:
-    """A gold table. `state` is `fresh`, `stale`, `never built`, or empty without a declared age.
+    """A gold table. Its state is `fresh`, `stale`, `never built`, or empty without a declared age.
 
-    `fresh_at` is when a build last found it up to date, `stale_at` when its declared age is exceeded. `alerts` are open
-        alerts.
+    The last build that found the table up to date was at `fresh_at`. The declared age is exceeded at `stale_at`. Only
+    open alerts are listed.
     """
 
     pipeline: str
@@ -57,7 +57,7 @@ class DashboardRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GoldView:
-    """The page, for one pipeline or all. Stale tables come first."""
+    """Content of the page, for one pipeline or all. Stale tables come first."""
 
     pipeline: str
     listed: Rows[GoldRow]
@@ -66,7 +66,7 @@ class GoldView:
 
     @property
     def announcement(self) -> str:
-        """The text that screen readers announce when it changes."""
+        """Text for screen readers, which announce it when it changes."""
         return f"{sum(row.state == 'stale' for row in self.listed.rows)} gold tables are stale"
 
 

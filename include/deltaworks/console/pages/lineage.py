@@ -1,4 +1,4 @@
-"""Lineage: the inputs and readers of a table, as a drawing and as an equivalent list."""
+"""The lineage page: the inputs and readers of a table, as a drawing and as an equivalent list."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _KINDS_WITH_PAGE: Final = frozenset({"bronze", "keyed", "live", "gold", "quarant
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Neighbour:
-    """A neighbouring node; `has_page` if it has a page of its own."""
+    """A node next to another one; `has_page` is set if the console has a page about it."""
 
     name: str
     kind: str
@@ -27,7 +27,7 @@ class Neighbour:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entry:
-    """A node of the list with its drawn inputs and readers."""
+    """A node of the list, with those of its inputs and readers that are drawn."""
 
     node: Neighbour
     inputs: tuple[Neighbour, ...]
@@ -36,7 +36,7 @@ class Entry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LineageView:
-    """The page. Without `selected` nothing is drawn, and `choices` lists all nodes."""
+    """Content of the page. Without `selected` nothing is drawn, and `choices` lists all nodes."""
 
     selected: str
     depth: int

@@ -1,4 +1,4 @@
-"""Mutations: waiting requests, the last batches, and the history of an entity."""
+"""The page of mutations: waiting requests, the last batches, and the history of an entity's ids."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _MAX_TEXT_CHARACTERS = 500
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MutationsView:
-    """The page of a pipeline. `waiting` is None before the first count; `batches` are newest first."""
+    """Content of a pipeline's page. Requests that wait are None before the first count; batches are newest first."""
 
     pipeline: str
     waiting: int | None
@@ -34,15 +34,15 @@ class MutationsView:
 
     @property
     def announcement(self) -> str:
-        """The text that screen readers announce when it changes."""
+        """Text for screen readers, which announce it when it changes."""
         return f"{self.waiting or 0} requests wait"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IdInterval:
-    """A time interval in which rows arrived under `id`, and their final id, or that they were deleted.
+    """A time interval in which rows arrived under an id, with the rows' final id, or marked as deleted.
 
-    `is_requested_id` marks intervals of the requested id. `until` is None for an open interval.
+    An open interval has no `until`. Intervals of the requested id are marked by `is_requested_id`.
     """
 
     id: str
@@ -65,7 +65,8 @@ class Entity:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CascadeView:
-    """The history of an id within an organisation. `is_truncated` if it has more than MAX_INTERVALS intervals."""
+    """The history of an id within an organisation; `is_truncated` is set if it has more than MAX_INTERVALS
+    intervals."""
 
     pipeline: str
     organisation: str
@@ -139,7 +140,8 @@ def _cascade(
 
 
 def group_by_entity(rows: Iterable[Mapping[str, Any]], entity: str) -> tuple[Entity, ...]:
-    """Groups intervals by final id and deletion, so that different entities with the same id are separate. Pure."""
+    """Groups intervals by final id and deletion, so that different entities that used the same id are separate.
+    Pure."""
     intervals: dict[tuple[str, bool], list[IdInterval]] = {}
     for row in rows:
         deleted = row.get("deleted") is True

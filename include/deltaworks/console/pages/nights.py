@@ -1,4 +1,4 @@
-"""Maintenance runs: the last run of every pipeline, and all runs of one with the results of each task."""
+"""Pages of nightly maintenance: the last run of every pipeline, and all runs of one with the results of each task."""
 
 from __future__ import annotations
 
@@ -19,7 +19,10 @@ from deltaworks.control.summary_paths import nights_summary
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NightRow:
-    """A maintenance run: `state` is `complete` or `failed`; bytes are those rewritten by OPTIMIZE and those deleted."""
+    """A maintenance run. Its state is `complete` or `failed`.
+
+    OPTIMIZE rewrote `rewritten_bytes`; deleting tasks removed `freed_bytes`.
+    """
 
     pipeline: str
     run: str
@@ -39,7 +42,7 @@ class NightRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LastNights:
-    """The page of all pipelines; failed runs come first."""
+    """Content of the page of all pipelines; failed runs come first."""
 
     listed: Rows[NightRow]
     missing: tuple[str, ...]
@@ -47,13 +50,13 @@ class LastNights:
 
     @property
     def announcement(self) -> str:
-        """The text that screen readers announce when it changes."""
+        """Text for screen readers, which announce it when it changes."""
         return f"{sum(row.state == 'failed' for row in self.listed.rows)} last nights failed"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Nights:
-    """The page of a pipeline: its runs, newest first, and the tasks of the run in `?run=`."""
+    """Content of a pipeline's page: its runs, newest first, and the tasks of the run in `?run=`."""
 
     pipeline: str
     listed: Rows[NightRow]

@@ -1,7 +1,7 @@
 """Open issues: each with its cause, since when, the next step, and the suggested action.
 
-An issue may have both a verdict on its stream and an alert. It is shown once, as in the current verdict; other alerts
-on the same subject are listed separately.
+An unhealthy verdict on a stream and the alert of that verdict are one issue, which is shown as in the current verdict.
+Other alerts on the same stream are issues of their own.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ from deltaworks.errors import DeltaworksError
 _VERDICT_ALERTS: Final = verdict_alerts()
 SUSPENDED, EXHAUSTED, SILENT = "TABLE_SUSPENDED", "RESTARTS_EXHAUSTED", "HEALTH_SILENT"
 UNREADABLE: Final = "HEARTBEAT_UNREADABLE"
-#: Alerts on a stream that are listed separately, except for the verdict with the same meaning.
+#: Alerts that are listed in addition to a stream's verdict, unless the verdict has this cause.
 _SEPARATE_ALERTS: Final = {"DATA_LOSS_NEAR": "SOURCE_EXPIRES", "ROWS_QUARANTINED": "ROWS_QUARANTINED"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpenIssue:
-    """An issue that a person has to act on, with its observation and next step.
+    """An issue that needs a person, with its observation and next step.
 
-    `since` is None before the first health check of it.
+    The time `since` is None until the first health check has seen the issue.
     """
 
     cause: str
@@ -71,12 +71,12 @@ def open_issues(
 
 
 def unhealthy_since(item: Report, verdicts: Mapping[str, Verdict]) -> datetime | None:
-    """Returns since when the verdict holds; None if the health check has not recorded it yet."""
+    """Returns the start of the verdict; None if the health check has not recorded it yet."""
     return item.verdict.since if item.subject.key in verdicts else None
 
 
 def health_checked_at(context: PageContext) -> datetime | None:
-    """Returns when the health check last ran, for people who may see it; None if it never has."""
+    """Returns the time of the last health check; None if there was none, or if the person may not see it."""
     if not context.person.may_read(HEALTH_DAG):
         return None
     try:
@@ -93,8 +93,10 @@ def severity_rank(severity: str) -> int:
 
 
 def _silent_health_check(context: PageContext) -> Iterator[OpenIssue]:
-    """Yields an issue if the health check's own heartbeat is stale: the process that raises the alert may be
-    down too."""
+    """Yields an issue if the health check's own heartbeat is stale.
+
+    It does not rely on the alert, since the process that raises the alert may be down too.
+    """
     ran_at = health_checked_at(context)
     if ran_at is None or context.now - ran_at <= timedelta(seconds=context.catalog.environment.alerts.deadman_seconds):
         return
@@ -109,12 +111,12 @@ def _silent_health_check(context: PageContext) -> Iterator[OpenIssue]:
 
 
 def _is_storage_outage(context: PageContext, item: Report) -> bool:
-    """Returns whether the verdict only reflects that the storage does not answer, which the page's banner reports."""
+    """Returns whether a verdict says only that the storage does not answer, which the page's banner reports already."""
     return bool(context.objects.problem) and item.verdict.cause == UNREADABLE
 
 
 def _is_same_issue(item: Report, alert: Alert) -> bool:
-    """Returns whether an alert is about the issue of the verdict."""
+    """Returns whether an alert belongs to the issue of the verdict, with which it is shown as one."""
     subject, cause = item.subject, item.verdict.cause
     if alert.subject in (f"{subject.kind} {subject.name}", f"{subject.kind} {subject.argument}"):
         if alert.cause in _SEPARATE_ALERTS:
@@ -176,7 +178,7 @@ def _alert_issue(alert: Alert) -> OpenIssue:
 
 
 def alert_observation(alert: Alert) -> str:
-    """Returns an alert's observation without the next step, which notifications include in the same text."""
+    """Returns the observation of an alert. The stored text also has the next step, which is removed."""
     return alert.summary.removesuffix(f" Next: {alert_next_step(alert)}")
 
 

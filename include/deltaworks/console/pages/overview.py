@@ -32,10 +32,10 @@ _STATE_ORDER = ("unhealthy", "lagging", "stopping", "starting", "stopped", "paus
 class ProcessRow:
     """A relay, stream or other process.
 
-    `since` is when the health check first recorded the verdict, None before. `waiting_since` is the time of the oldest
-        waiting input, `source_expires_at` the end of its retention. Rows are of the last hour, `bronze_..._seconds` the
-        delay from landing to bronze within it; `rows_by_hour` are the last 24 hours. `may_restart` says whether the
-        person may restart it.
+    The health check first recorded the verdict at `since`, None before. The oldest waiting input arrived at
+    `waiting_since`, and the source deletes it at `source_expires_at`. Rows are of the last hour; `rows_by_hour` covers
+    the last 24 hours. The delay from landing to bronze within the last hour is `bronze_p50_seconds` and
+    `bronze_p95_seconds`. The person may restart the process if `may_restart` is set.
     """
 
     kind: str
@@ -63,8 +63,10 @@ class ProcessRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Overview:
-    """The page. `checked_at` is when the health check last ran, `erasures` are namespaces with approaching deadlines,
-    `approvals` are pending approvals.
+    """Content of the page.
+
+    The health check last ran at `checked_at`. Namespaces with approaching deadlines are `erasures`; `approvals` are
+    pending.
     """
 
     issues: tuple[OpenIssue, ...]
@@ -79,7 +81,7 @@ class Overview:
 
     @property
     def announcement(self) -> str:
-        """The text that screen readers announce when it changes."""
+        """Text for screen readers, which announce it when it changes."""
         bad = sum(row.state == "unhealthy" for row in (*self.streams, *self.other_processes))
         waiting = f", {len(self.approvals)} pending approvals" if self.approvals else ""
         return f"{len(self.issues)} open issues, {bad} unhealthy{waiting}"
@@ -107,18 +109,20 @@ def view(context: PageContext) -> Overview:
 
 
 def visible_reports(context: PageContext) -> tuple[list[Report], Mapping[str, Verdict]]:
-    """Returns the current reports the person may see, and the verdicts of the health check, which have their start
-    times.
+    """Returns the current reports the person may see, and the stored verdicts of the health check.
+
+    Only the stored verdicts have start times.
     """
     reports, previous = _declared_reports(context, only=lambda subject: True)
     if context.person.may_read(HEALTH_DAG):
-        # Collectors and vaults have no DAG or pipeline: readers of the health DAG see them.
+        # Collectors and vaults have no DAG or pipeline, so readers of the health DAG see them.
         reports += process_reports(context.catalog, context.objects, previous=previous, now=context.now)
     return reports, previous
 
 
 def stream_report(context: PageContext, pipeline: str) -> tuple[Report | None, Mapping[str, Verdict]]:
-    """Returns the current report of a stream, None if it does not exist, and the verdicts of the health check."""
+    """Returns the current report of a stream, None if it does not exist, and the stored verdicts of the health
+    check."""
     reports, previous = _declared_reports(
         context, only=lambda subject: (subject.kind, subject.name) == ("stream", pipeline)
     )
@@ -149,7 +153,8 @@ def _declared_reports(
 
 
 def _report(context: PageContext, subject: Subject, previous: Mapping[str, Verdict]) -> Report:
-    """Returns a current report. An incompatible heartbeat results in a verdict and does not fail the page."""
+    """Returns a current report. An incompatible heartbeat gives an unhealthy verdict, so that the page does not
+    fail."""
     paused = context.paused_dags
     try:
         return health_report.check_subject(
@@ -216,7 +221,7 @@ def _rows_by_hour(context: PageContext, pipeline: str) -> tuple[float | None, ..
 
 @lru_cache(maxsize=256)
 def _parse_rows_by_hour(data: bytes, last: datetime) -> tuple[float | None, ...]:
-    """Returns the 24 hours that end with `last`. Cached: the object covers 60 days and changes once a minute."""
+    """Returns the rows of the 24 hours that end with `last`. Cached, because the object covers 60 days."""
     hours = read_or_none(lambda: orjson.loads(data)["hours"][-25:]) or ()
     by_hour = read_or_none(lambda: {parse_instant(hour["at"]): float(hour["rows"]) for hour in hours})
     return tuple(by_hour.get(last - timedelta(hours=back)) for back in range(23, -1, -1)) if by_hour else ()

@@ -1,4 +1,4 @@
-"""Open quarantined rows of all pipelines, and of one by reason, event and spec, with the replay command."""
+"""Pages of open quarantined rows: of all pipelines, and of one by reason, event and spec, with the replay command."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ REPROCESS: Final = "reprocess__{pipeline}"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PipelineRow:
-    """A pipeline's open rows; `reason` is the most frequent one."""
+    """A pipeline with its number of open rows and their most frequent reason."""
 
     pipeline: str
     rows: int
@@ -36,7 +36,8 @@ class PipelineRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QuarantineOverview:
-    """The page of all pipelines, most rows first. `missing` have not been counted yet."""
+    """Content of the page of all pipelines, most rows first. The rows of `missing` pipelines have not been
+    counted yet."""
 
     listed: Rows[PipelineRow]
     pipelines_without_rows: tuple[str, ...]
@@ -46,7 +47,7 @@ class QuarantineOverview:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReasonGroup:
-    """Open rows with one reason, event and spec, and the command that counts what a replay would land."""
+    """Open rows with the same reason, event and spec, and the command that counts the rows a replay would land."""
 
     reason: str
     event: str
@@ -59,9 +60,9 @@ class ReasonGroup:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QuarantineView:
-    """The page of a pipeline. `days` are its dates with the rows of each, including dates without rows.
+    """Content of a pipeline's page. The dates in `days` have no gaps: dates without rows are included.
 
-    `may_sample` says whether the person may see raw values, which may be personal.
+    The person may see raw values, which may be personal, if `may_sample` is set.
     """
 
     pipeline: str
@@ -78,7 +79,7 @@ class QuarantineView:
 
     @property
     def announcement(self) -> str:
-        """The text that screen readers announce when it changes."""
+        """Text for screen readers, which announce it when it changes."""
         return f"{self.rows} open rows"
 
 

@@ -1,4 +1,4 @@
-"""All pages, in the order of the navigation. A page is a module, a template and an entry here."""
+"""The list of all pages, in the order of the navigation. A page is a module, a template and an entry here."""
 
 from __future__ import annotations
 

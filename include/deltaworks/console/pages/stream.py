@@ -1,4 +1,5 @@
-"""A stream: its verdict and owner, lag and rows over time, last batches, held tables, and its declaration."""
+"""The page of a stream: its verdict and owner, lag and rows over time, last batches, held tables, and its
+declaration."""
 
 from __future__ import annotations
 
@@ -52,7 +53,7 @@ class Batch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeldTable:
-    """A table whose commits are held since a batch."""
+    """A table whose commits are held, and the first held batch."""
 
     table: str
     reason: str
@@ -74,7 +75,7 @@ class SpecChange:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Owner:
-    """The process that runs the stream, and its position in the input."""
+    """The process that owns the stream's lease, and its position in the input."""
 
     epoch: int | None = None
     host: str = ""
@@ -88,7 +89,7 @@ class Owner:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StreamView:
-    """The page. `running_spec` and `declared_spec` are fingerprints, empty if unknown."""
+    """Content of the page. The specs are given as fingerprints, empty if unknown."""
 
     row: overview.ProcessRow
     issues: tuple[OpenIssue, ...]
@@ -108,7 +109,7 @@ class StreamView:
 
     @property
     def announcement(self) -> str:
-        """The text that screen readers announce when it changes."""
+        """Text for screen readers, which announce it when it changes."""
         return f"{self.row.name} is {self.row.state}"
 
 
@@ -193,7 +194,7 @@ def _spec(context: PageContext, name: str) -> tuple[str, tuple[SpecChange, ...]]
 
 
 def _shorten(value: object) -> str:
-    """Formats a declared value in one line; "nothing" for an absent one."""
+    """Formats a declared value in one line; a missing value is "nothing"."""
     return "nothing" if value is None else str(value)[:_MAX_VALUE_CHARACTERS]
 
 
@@ -254,7 +255,7 @@ def _series(
     *,
     unit: str,
 ) -> Series:
-    """Returns a series with a gap wherever no value came for long, so that a stop is not drawn as a slope."""
+    """Returns a series with a gap wherever no value arrived for long, so that a stop is not drawn as a slope."""
     gap = _GAP if items and isinstance(items[0], BatchSummary) else timedelta(hours=1)
     points: list[tuple[datetime, float | None]] = []
     for item in items:

@@ -1,4 +1,4 @@
-"""A table: its score, file sizes, plan for the next maintenance run, holders of old files, and history."""
+"""The page of a table: its score, file sizes, plan for the next maintenance run, readers of old files, and history."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ from deltaworks.control.summary_paths import tables_summary
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HoldRow:
-    """A holder of old files of the table, and since when; None if the log no longer has the time."""
+    """A reader that prevents old files of the table from being deleted, since a time; None if the log no longer
+    has it."""
 
     by: str
     since: datetime | None
@@ -27,7 +28,7 @@ class HoldRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableView:
-    """The page. `sizes` are file counts by size range; `commands` are commands for the table."""
+    """Content of the page. File counts by size range are `sizes`; `commands` are commands for the table."""
 
     pipeline: str
     table: Mapping[str, Any]
@@ -45,7 +46,7 @@ class TableView:
 
     @property
     def announcement(self) -> str:
-        """The text that screen readers announce when it changes."""
+        """Text for screen readers, which announce it when it changes."""
         return f"score {self.table['score']}"
 
 
@@ -85,7 +86,7 @@ def _missing_message(pipeline: str, name: str, *, is_missing: bool) -> str:
 
 
 def _sizes(bounds: Sequence[int], counts: Sequence[int]) -> tuple[tuple[str, int], ...]:
-    """Returns file counts by size range; the last range is open."""
+    """Returns file counts by size range; the last range has no upper bound."""
     names = [f"below {bytes_text(bound)}" for bound in bounds] + [
         f"{bytes_text(bound)} or more" for bound in bounds[-1:]
     ]

@@ -16,7 +16,7 @@ from deltaworks.console.table_reads import TableReadResult, read_tables
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Commit:
-    """A commit of a table. `by` is the Deltaworks operation that made it, or the engine."""
+    """A commit of a table. It was made by the Deltaworks operation or the engine named in `by`."""
 
     version: int
     at: datetime | None
@@ -41,7 +41,7 @@ class HistoryView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sample:
-    """A quarantined row; `raw` is the beginning of its raw value, which has `raw_bytes`."""
+    """A quarantined row with the beginning of its raw value; the complete value has `raw_bytes` bytes."""
 
     event: str
     at: datetime | None
@@ -90,7 +90,7 @@ def _commit(row: Mapping[str, Any]) -> Commit:
 
 
 def view_samples(context: PageContext) -> SamplesView:
-    """Returns samples of the pipeline in the address, for people who may run its reprocess, since raw values may be
+    """Returns samples of the pipeline in the address. Only for people who may run its reprocess: raw values may be
     personal.
     """
     pipeline = context.pipeline

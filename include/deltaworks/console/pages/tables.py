@@ -1,4 +1,4 @@
-"""All tables of the pipelines a person may see, lowest score first."""
+"""The page of all tables of the pipelines a person may see, lowest score first."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from deltaworks.control.summary_paths import tables_summary
 _SORT_KEYS = {
     "table": lambda row: (row.pipeline, row.name),
     "kind": lambda row: row.kind,
-    # A table that cannot be read is worse than any score.
+    # A table that cannot be read is sorted before all scores.
     "score": lambda row: -1 if row.error else row.score,
     "files": lambda row: row.files,
     "small": lambda row: row.small_share,
@@ -29,7 +29,7 @@ _SORT_KEYS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableRow:
-    """A table. `main_issue` reduces its score most; `scores` are those of the last snapshots."""
+    """A table. The main issue is the one that reduces its score most; `scores` are those of the last snapshots."""
 
     pipeline: str
     name: str
@@ -50,13 +50,13 @@ class TableRow:
 
     @property
     def filter_text(self) -> str:
-        """The text that a filter is matched against."""
+        """The text that the page's filter searches."""
         return f"{self.pipeline}.{self.name} {self.kind} {self.main_issue} {'error' if self.error else ''}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TablesView:
-    """The page. `at` is the time of the newest snapshot; `missing` are pipelines without one."""
+    """Content of the page. The newest snapshot is of time `at`; `missing` pipelines have no snapshot."""
 
     listed: Rows[TableRow]
     at: datetime | None
@@ -65,7 +65,7 @@ class TablesView:
 
     @property
     def announcement(self) -> str:
-        """The text that screen readers announce when it changes."""
+        """Text for screen readers, which announce it when it changes."""
         return f"{self.listed.matching} tables"
 
 
