@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from deltaworks.tables.lake import Lake
 
 _BATCHES = 10
-#: The expiry time of the live table, longer than the data, so that no bid expires.
+#: Longer than the data's time range, so that no bid expires.
 _WEEK = 7 * 24 * 60
 _KEY = ("auction", "bidder")
 _START_MILLIS = 1_767_225_600_000

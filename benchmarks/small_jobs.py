@@ -122,7 +122,8 @@ def _run(job: _Job, root: Path) -> tuple[float, float]:
             ).returncode
     seconds, cpu = time.monotonic() - began, _child_cpu_seconds() - before
     if code or not job.is_done(_rows(lake, paths.table(PIPELINE, job.table))):
-        raise RuntimeError(f"{job.name} failed or left an unexpected number of rows:\n{(root / 'job.log').read_text()[-2_000:]}")
+        log_tail = (root / "job.log").read_text()[-2_000:]
+        raise RuntimeError(f"{job.name} failed or left an unexpected number of rows:\n{log_tail}")
     return seconds, cpu
 
 

@@ -220,7 +220,7 @@ def _read_milestones(lake: Path, log: Path, process: subprocess.Popen[bytes]) ->
 
 
 def _await_first(process: subprocess.Popen[bytes], log: Path, look: Callable[[], float | None]) -> float:
-    """Polls `look` until it returns a value; raises if the process ends or the deadline passes."""
+    """Polls `probe` until it returns a value; raises if the process ends or the deadline passes."""
     deadline = time.monotonic() + _PATIENCE_SECONDS
     while (moment := look()) is None:
         if process.poll() is not None or time.monotonic() > deadline:
