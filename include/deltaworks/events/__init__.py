@@ -1,2 +1,4 @@
-"""Parsing: splits payloads into events, routes and converts them to typed columns, and gives reasons for
-rejected ones."""
+"""Parsing: splits payloads into events, routes events to tables and converts them to typed columns.
+
+Rejected events get a reason and go to quarantine.
+"""

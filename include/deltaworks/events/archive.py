@@ -1,7 +1,7 @@
 """The archive table: every record of a stream, unparsed.
 
-Rows are made from a batch of records before any record is parsed, so records that fail to parse are archived too. A row
-is identified by its partition and position in the stream; `_seq` and `_batch_id` are equal to those of the parsed rows.
+Records are archived before they are parsed, so records that fail to parse are archived too. A row is identified by its
+partition and position in the stream. Its `_seq` and `_batch_id` equal those of the rows parsed from the record.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ ARCHIVE_SCHEMA = pa.schema(
         pa.field("value", pa.binary()),
     ]
 )
-#: By ingestion date, not by the producer's timestamp: a wrong producer clock would create arbitrary partitions.
+#: Partitioned by ingestion date: with the producer's timestamp, a wrong clock would create arbitrary partitions.
 ARCHIVE_PARTITION = ("archive_date",)
 #: Converts Spark's records to archive columns, without the batch columns.
 RecordsToColumns = Callable[[pa.RecordBatch], dict[str, pa.Array]]
@@ -40,7 +40,7 @@ _STAMP_COLUMNS = ("archive_date", "_batch_id", "_ingested_at")
 
 
 def archive_rows(columns: dict[str, pa.Array], stamp: BatchStamp) -> pa.Table:
-    """Returns archive rows for a source's columns. Columns that the source lacks are null."""
+    """Returns the archive rows for columns of records. Columns that the source does not have are null."""
     count = len(columns["_seq"])
     instants = pa.repeat(pa.scalar(stamp.ingested_at_us, pa.int64()), count).cast(pa.timestamp("us", tz="UTC"))
     stamp_columns = {

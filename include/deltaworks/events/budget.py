@@ -1,10 +1,10 @@
 """Parse budgets: limits on the work and memory that one payload may cost.
 
-A few bytes can be crafted to cost minutes or gigabytes. Every framer counts its work against the budgets declared by
-the source. Exceeding one yields a single quarantine row that names the budget; events parsed before it are kept. Only
-counts and sizes decide, never a clock or the process's memory, so parsing a payload again yields the same rows. A
-payload that exceeds a budget before its first event becomes one row and can be replayed; the rest of any other payload
-is read again by reprocessing its object.
+A crafted payload of a few bytes can cost minutes or gigabytes. Every framer counts its work against the budgets that
+the source declares. Exceeding a budget yields one quarantine row that names the budget; events parsed before it are
+kept. Budgets count operations and sizes, never time or the process's memory, so parsing a payload again yields the same
+rows. A payload without any event before the limit becomes one row, which can be replayed. For other payloads,
+reprocessing the object reads the rest.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ from deltaworks.events.conversion_errors import ConversionError
 from deltaworks.events.reasons import ReasonCode
 from deltaworks.specs.sources.payload import BudgetSpec
 
-#: Memory of a decoded Python value with its slot in a container: about 50 bytes for a number or short text, 200 for an
-#: object with one field.
+#: Estimated memory of a decoded Python value, including its slot in a container: about 50 bytes for a number or short
+#: text, 200 for an object with one field.
 BYTES_PER_VALUE = 100
-#: Charged for each attempt to parse at an offset, however soon it fails.
+#: Scanned bytes that are charged for each attempt to parse at an offset, even if it fails at the first byte.
 PARSE_ATTEMPT_BYTES = 128
-#: Lower bound for small payloads, whose broken events are scanned many times: 2,000 attempts, 30 ms at most. This
-#: suffices for the worst payload of 5 KB that was found.
+#: Lower bound of scannable bytes, because broken events of small payloads are scanned many times. It allows 2,000
+#: attempts (at most 30 ms), enough for the worst known payload of 5 KB.
 _MIN_SCANNABLE_BYTES = 256 << 10
 
-#: Defaults: a minimum for small payloads, a number per byte, and a maximum. A record takes up to 16 us and a value 1
-#: us, so a few kilobytes cost at most two seconds. No real record has one byte: an id or a time alone is longer,
-#: compressed too.
+#: Default limits of records and values: a minimum for small payloads, a number per byte, and a maximum. A record takes
+#: up to 16 us and a value 1 us, so a few kilobytes cost at most two seconds. Real records have more than one byte, even
+#: compressed.
 _MIN_RECORDS, _RECORDS_PER_BYTE, _MAX_RECORDS = 100_000, 1, 10_000_000
 _MIN_VALUES, _VALUES_PER_BYTE, _MAX_VALUES = 2_000_000, 100, 1_000_000_000
 
@@ -38,7 +38,7 @@ FramedEvent = tuple[Any, bytes]
 
 @dataclass(slots=True)
 class EventRun:
-    """Consecutive decoded events with their raw bytes, so that work common to all of them is done once."""
+    """Consecutive decoded events with their raw bytes, processed as a unit because common work is then done once."""
 
     events: list[Any] = field(default_factory=list)
     raws: list[bytes] = field(default_factory=list)
@@ -48,19 +48,19 @@ class EventRun:
         return len(self.events)
 
     def first(self, count: int) -> EventRun:
-        """Returns the first `count` events."""
+        """Returns a run with the first `count` events."""
         raws = self.raws[:count]
         return EventRun(self.events[:count], raws, sum(map(len, raws)))
 
 
 def event_count(value: Any) -> int:
-    """Returns the number of events a value represents."""
+    """Returns the number of events in a framed value: the length of an `EventRun`, otherwise 1."""
     return len(value) if type(value) is EventRun else 1
 
 
 @dataclass(frozen=True, slots=True)
 class OverBudget:
-    """Placeholder for events beyond a budget. `raw` is empty where their bytes are unknown."""
+    """Placeholder for events beyond a budget. Its `raw` is empty if the bytes of these events are unknown."""
 
     raw: bytes
     budget: str
@@ -68,7 +68,7 @@ class OverBudget:
 
 
 class BudgetExceededError(ConversionError):
-    """A payload exceeded a budget. `unread` holds the bytes not parsed, if the framer knows them."""
+    """Raised if a payload exceeds a budget. Its `unread` has the bytes not parsed, if the framer knows them."""
 
     def __init__(self, budget: str, detail: str) -> None:
         super().__init__(ReasonCode.OVER_BUDGET, detail, path=budget)
@@ -76,12 +76,12 @@ class BudgetExceededError(ConversionError):
 
 
 class Budget:
-    """Tracks the cost of one payload. Not thread-safe.
+    """Counts the cost of one payload against its limits. Not thread-safe.
 
     Args:
-        size: bytes of the payload; None where the input is not the payload itself, which was counted before.
-        max_event_bytes: longer pieces of text are rejected without parsing.
-        on_exceeded: called with the name of each exceeded budget, once.
+        size: bytes of the payload; None if the input is part of a payload whose size was counted before.
+        max_event_bytes: longer texts of a single event are rejected without parsing.
+        on_exceeded: called once with the name of each exceeded budget.
     """
 
     __slots__ = (
@@ -124,7 +124,7 @@ class Budget:
 
     @property
     def max_decoded_bytes(self) -> int:
-        """The limit on memory for decoded values, in bytes."""
+        """Limit of memory for decoded values, in bytes."""
         return self._limits.max_decoded_bytes
 
     def count_scanned(self, count: int) -> None:
@@ -141,7 +141,7 @@ class Budget:
             raise self.exceeded_error("max_scans", detail)
 
     def reserve_values(self, count: int) -> None:
-        """Counts values before they are created.
+        """Counts values that the caller is about to create.
 
         Raises:
             BudgetExceededError: max_values.
@@ -163,15 +163,16 @@ class Budget:
             raise self.exceeded_error("max_records", detail)
 
     def may_exceed_memory(self, size: int) -> bool:
-        """Returns whether text of this size could hold so many values that they must be counted."""
+        """Returns whether a text of this size could contain so many values that they must be counted before
+        decoding."""
         return size * (BYTES_PER_VALUE + 2) > self._limits.max_decoded_bytes
 
     def check_memory(self, size: int, values: int) -> None:
-        """Rejects values that would take too much memory once decoded.
+        """Raises if decoding would take too much memory.
 
         Args:
             size: bytes of text.
-            values: number of values in it.
+            values: number of values in the text.
 
         Raises:
             BudgetExceededError: max_decoded_bytes.
@@ -185,7 +186,7 @@ class Budget:
             raise self.exceeded_error("max_decoded_bytes", detail)
 
     def check_json_memory(self, text: bytes | str) -> None:
-        """Calls `check_memory` for JSON; commas and brackets give an upper bound of its values.
+        """Calls `check_memory` for a JSON text. Its commas and brackets give an upper bound of the number of values.
 
         Raises:
             BudgetExceededError: max_decoded_bytes.
@@ -209,20 +210,20 @@ class Budget:
         return "" if declared else f" in {self._size} bytes by default"
 
     def exceeded_error(self, budget: str, detail: str) -> BudgetExceededError:
-        """Returns the error to raise, and reports the budget."""
+        """Returns the error for an exceeded budget, and calls `on_exceeded` the first time."""
         if budget not in self._reported_budgets and self._on_exceeded is not None:
             self._reported_budgets.add(budget)
             self._on_exceeded(budget)
         return BudgetExceededError(budget, detail)
 
     def limit(self, events: Iterator[FramedEvent], payload: bytes) -> Iterator[FramedEvent]:
-        """Yields events up to the budgets, then one `OverBudget` for the rest.
+        """Yields events up to the budgets, then one `OverBudget` for all remaining events.
 
         Args:
-            payload: bytes of that `OverBudget` where there are too many events.
+            payload: bytes for the `OverBudget` if the payload has too many events.
 
         Raises:
-            ConversionError: no event can be parsed; `BudgetExceededError` is one of its kinds.
+            ConversionError: no event can be parsed; `BudgetExceededError` is a subclass.
         """
         yielded = 0
         try:
@@ -244,5 +245,7 @@ class Budget:
 
 
 def over_budget_event(over: BudgetExceededError, raw: bytes | None = None) -> OverBudget:
-    """Returns the placeholder for unparsed events; `raw` are their bytes where these are not the complete rest."""
+    """Returns the placeholder for events that were not parsed. `raw` has their bytes if these are not the error's
+    `unread`.
+    """
     return OverBudget(over.unread if raw is None else raw, over.path, over.detail)

@@ -1,4 +1,4 @@
-"""Chunks: the events that a task converts to columns at a time."""
+"""Chunks: the events that a task converts to columns together."""
 
 from __future__ import annotations
 
@@ -13,18 +13,20 @@ if TYPE_CHECKING:
     from deltaworks.events.columnar_batches import DecodedEvents
     from deltaworks.events.parse import Payload
 
-#: Raw bytes per chunk; as Python objects they take about ten times as much.
+#: Raw bytes of a full chunk. As Python objects its events take about ten times as much memory.
 MAX_CHUNK_BYTES = 32 << 20
-#: Weight of a decoded event relative to one held as Python objects: it is freed once its columns are built.
+#: Weight of an event decoded into a struct, relative to an event held as Python objects. It is freed once its columns
+#: are built.
 _DECODED_EVENT_WEIGHT = 0.4
 TableNames = tuple[str, ...]
 
 
 @dataclass(slots=True)
 class Chunk:
-    """Events before conversion: parallel lists with one entry per event, and event indexes by their set of tables.
+    """Events that are converted together, in parallel lists with one entry per event.
 
-    Events decoded into structs are in `decoded`, by class, and in none of the index lists.
+    An event's index goes to `rows_by_table_set`, under the set of its tables. Events decoded into structs are in
+    `decoded` instead, by struct class.
     """
 
     events: list[Mapping[str, Any]] = field(default_factory=list)
@@ -36,7 +38,7 @@ class Chunk:
     rows_by_table_set: dict[TableNames, list[int]] = field(default_factory=dict)
     decoded: dict[type, DecodedEvents] = field(default_factory=dict)
     decoded_count: int = 0
-    #: Indexes of decoded events to scan for emails and phone numbers, with the fields of their records.
+    #: Indexes of decoded events whose texts may contain emails or phone numbers, with the metadata of their records.
     scan_candidates: dict[int, Mapping[str, Any] | None] = field(default_factory=dict)
     rejected: list[RejectedEvent] = field(default_factory=list)
     #: Number of `events` dropped during conversion.
@@ -44,12 +46,12 @@ class Chunk:
     raw_bytes: int = 0
 
     def is_full(self, events: int) -> bool:
-        """Returns whether the chunk has reached the size that a task should convert at a time."""
+        """Returns whether the chunk is large enough to be converted."""
         spared = (1 - _DECODED_EVENT_WEIGHT) * self.decoded_count
         return len(self.events) - spared + len(self.rejected) >= events or self.raw_bytes >= MAX_CHUNK_BYTES
 
     def append(self, event: Mapping[str, Any], name: str, payload: Payload, position: int, raw: bytes) -> int:
-        """Adds an event without tables and returns its index."""
+        """Adds an event and returns its index. The caller assigns the tables."""
         self.events.append(event)
         self.raw_values.append(raw)
         self.event_names.append(name)
@@ -59,7 +61,7 @@ class Chunk:
         return len(self.events) - 1
 
     def append_run(self, event: Mapping[str, Any], payload: Payload, position: int, run: EventRun) -> None:
-        """Adds a run of decoded events, each represented by `event`. The caller adds their names."""
+        """Adds a run of decoded events, each with the placeholder `event`. The caller adds their names."""
         count = len(run)
         self.events += [event] * count
         self.raw_values += run.raws
@@ -70,14 +72,15 @@ class Chunk:
         self.decoded_count += count
 
     def rejected_event(self, index: int, reasons: Sequence[Reason]) -> RejectedEvent:
-        """Returns one event as a row for quarantine."""
+        """Returns the event at an index as a row for quarantine."""
         payload = self.payloads[self.seqs[index]]
         return rejected_event_of(
             payload, self.positions[index], self.raw_values[index], self.event_names[index], tuple(reasons)
         )
 
     def rows_by_table(self, order: Sequence[str]) -> dict[TableNames, list[int]]:
-        """Returns the event indexes of each single table, in the given order of tables."""
+        """Returns the sorted event indexes of each table, with tables in the given order. Keys are tuples of
+        one table."""
         rows: dict[str, list[int]] = {}
         for tables, indexes in self.rows_by_table_set.items():
             for table in tables:
@@ -87,7 +90,7 @@ class Chunk:
     def split(self) -> tuple[Chunk, Chunk]:
         """Splits the events into two chunks of about equal length, in order. Rejected events are in neither.
 
-        No event may be decoded.
+        The chunk must not have decoded events.
         """
         middle = len(self.events) // 2
         return self._slice(0, middle), self._slice(middle, len(self.events))

@@ -1,7 +1,7 @@
 """Sequence numbers of collector events that were dropped on purpose: opted out, of erased people, or purged.
 
-A collector numbers the events it accepts without gaps, so a gap means loss. Code that drops an event by rule records
-its sequence number. A number reveals nothing of its event.
+A collector process numbers the events it accepts without gaps, so a gap in the tables means loss. Code that drops an
+event by rule records its number, so that the gap is explained. A number contains no personal data.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ import numpy.typing as npt
 from deltaworks.errors import ContractError
 
 STAMP_FIELD: Final = "_collector"
-# The stamp is the first member of an event, so a truncated raw value contains it too. Within a request of API Gateway
-# its quotes are escaped.
+# The collector puts its stamp (process, sequence number, time) first in an event, so truncated raw bytes contain it
+# too. Its quotes are escaped within a request of API Gateway.
 RAW_SEQ_PATTERN: Final = r'_collector\\?":\{\\?"v\\?":\d+,\\?"seq\\?":(\d+)'
 RAW_COLLECTOR_PATTERN: Final = r'\\?"collector\\?":\\?"([0-9a-f]{32})'
-#: The stamp's times and its id, which a client may choose, are between the two.
+#: Between process and number are the stamp's times and an id that the client may choose.
 _RAW_STAMP: Final = re.compile(f"{RAW_SEQ_PATTERN}.{{0,2000}}?{RAW_COLLECTOR_PATTERN}".encode(), re.DOTALL)
 _PROCESS: Final = re.compile(r"[0-9a-f]{32}")
-#: Numbers per process that are buffered before they are merged into ranges.
+#: Sequence numbers per process that are buffered before they are merged into ranges.
 _MAX_PENDING: Final = 10_000
-#: Ranges per process. Beyond it the closest ranges are joined across their gap: a loss in that gap goes unnoticed, but
-#: a record stays below 100 KB per process.
+#: Maximum number of ranges per process. Beyond it the closest ranges are joined, which hides a loss in the gap between
+#: them, but keeps a record below 100 KB per process.
 MAX_RANGES: Final = 50_000
-#: Distinct processes. A producer that forges stamps could invent names without limit.
+#: Maximum number of distinct processes. A producer with forged stamps could invent any number of names.
 MAX_PROCESSES: Final = 1_000
 _MAX_SEQUENCE_NUMBER: Final = 2**62
 Ranges = npt.NDArray[np.int64]
@@ -39,7 +39,7 @@ Ranges = npt.NDArray[np.int64]
 class CollectorSequenceNumbers:
     """Sequence numbers by collector process, as merged ranges. Duplicates count once. Not thread-safe.
 
-    Memory is bounded: about 800 KB per process.
+    Uses at most about 800 KB of memory per process.
     """
 
     def __init__(self) -> None:
@@ -55,7 +55,7 @@ class CollectorSequenceNumbers:
     __hash__ = None  # type: ignore[assignment]
 
     def add(self, process: Any, seq: Any) -> None:
-        """Adds the number of an event; ignores invalid values."""
+        """Adds the sequence number of one event; ignores invalid values."""
         if type(seq) is not int or not 0 <= seq < _MAX_SEQUENCE_NUMBER or type(process) is not str:
             return
         waiting = self._pending.get(process)
@@ -68,16 +68,16 @@ class CollectorSequenceNumbers:
             self._merge(process)
 
     def add_event(self, event: Mapping[str, Any]) -> None:
-        """Adds the number in an event's stamp, if it has one."""
+        """Adds the sequence number in an event's collector stamp; does nothing without a stamp."""
         stamp = event.get(STAMP_FIELD)
         if type(stamp) is dict:
             self.add(stamp.get("collector"), stamp.get("seq"))
 
     def add_raw(self, raw: bytes, indexes: Iterable[int] | None = None) -> None:
-        """Adds the numbers of the stamps in an event's raw bytes.
+        """Adds the sequence numbers of all collector stamps in raw bytes.
 
         Args:
-            indexes: which stamps to add; all by default.
+            indexes: ordinals of the stamps to add; all by default.
         """
         stamps = _RAW_STAMP.findall(raw)
         selected = range(len(stamps)) if indexes is None else [index for index in indexes if index < len(stamps)]
@@ -91,17 +91,17 @@ class CollectorSequenceNumbers:
             self._add_ranges(process, ranges)
 
     def ranges(self) -> dict[str, Ranges]:
-        """Returns first and last number of each range by process, sorted and disjoint."""
+        """Returns (first, last) of each range by process, sorted and disjoint."""
         for process in list(self._pending):
             self._merge(process)
         return self._ranges
 
     def encode(self) -> dict[str, str]:
-        """Returns the ranges as text by process, for records."""
+        """Returns the ranges of each process as compressed text, for storage in records."""
         return {process: _encode_ranges(ranges) for process, ranges in sorted(self.ranges().items())}
 
     def add_encoded(self, packed: Mapping[str, str]) -> CollectorSequenceNumbers:
-        """Adds the output of `encode` and returns self.
+        """Adds ranges in the form returned by `encode`; returns self.
 
         Raises:
             ContractError: COLLECTOR_RECORD_UNREADABLE.
@@ -126,7 +126,7 @@ class CollectorSequenceNumbers:
 
 
 def _merge_ranges(ranges: Ranges) -> Ranges:
-    """Merges ranges in any order into disjoint, non-adjacent ranges, at most `MAX_RANGES`."""
+    """Merges ranges in any order into at most `MAX_RANGES` ranges that neither overlap nor touch."""
     ranges = ranges[np.argsort(ranges[:, 0], kind="stable")]
     ends = np.maximum.accumulate(ranges[:, 1])
     gaps = ranges[1:, 0] - ends[:-1] - 1

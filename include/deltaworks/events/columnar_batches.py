@@ -1,7 +1,7 @@
-"""Converts decoded events of a chunk to columns, one event type at a time.
+"""Converts a chunk's decoded events to columns, one event type at a time.
 
-Columns are built from a few hundred events at a time, while they are in the CPU cache; the events are freed then.
-Events that a plan cannot convert with certainty get no row; the row parser reads them again.
+Columns are built for a few hundred events at a time, while the events are in the CPU cache; then the events are freed.
+Events that cannot be converted with certainty get no row here; the row parser reads them again.
 """
 
 from __future__ import annotations
@@ -24,20 +24,21 @@ from deltaworks.events.envelope import envelope_arrays
 if TYPE_CHECKING:
     from deltaworks.events.parse import BatchStamp
 
-#: Events per block.
+#: Events that are converted together.
 _BLOCK_EVENTS = 256
-#: Represents a decoded event in its chunk: no table stores its undeclared fields.
+#: Placeholder for a decoded event in `Chunk.events`. It is empty, because tables store no undeclared fields of such
+#: events.
 EMPTY_EVENT: Mapping[str, Any] = {}
 
 
 @dataclass(slots=True)
 class DecodedEvents:
-    """Decoded events of one plan, by their indexes in a chunk.
+    """A chunk's decoded events of one plan, with their indexes in the chunk.
 
     Args:
-        arrival_ms: converts a payload's arrival time to its events' arrival in milliseconds.
+        arrival_ms: converts a payload's arrival time to the arrival time of its events in milliseconds.
         fallback_rows: indexes of events left to the row parser.
-        opted_out_rows: indexes of events to drop because of an opt-out.
+        opted_out_rows: indexes of events to drop because their subject has opted out.
     """
 
     plan: EventPlan
@@ -50,14 +51,15 @@ class DecodedEvents:
     _blocks: list[tuple[RowIndexes, dict[Any, pa.Array]]] = field(default_factory=list)
 
     def append(self, event: Any, row: int) -> None:
-        """Adds an event; indexes must increase."""
+        """Adds an event with its index in the chunk; indexes must increase."""
         self._events.append(event)
         self._rows.append(row)
         if len(self._rows) >= _BLOCK_EVENTS:
             self._convert()
 
     def columns(self) -> tuple[RowIndexes, dict[Any, pa.Array]] | None:
-        """Returns indexes and columns (see `EventPlan.to_arrays`) of converted events; None if there are none."""
+        """Returns the indexes and columns of the converted events; None if there are none. See
+        `EventPlan.to_arrays`."""
         if self._rows:
             self._convert()
         if not self._blocks:
@@ -99,7 +101,7 @@ class DecodedEvents:
     def exclude(
         self, rows: RowIndexes, arrays: dict[Any, pa.Array], indexes: set[int]
     ) -> tuple[RowIndexes, dict[Any, pa.Array]]:
-        """Removes rows by index and leaves them to the row parser."""
+        """Returns rows and columns without the given indexes, whose events are left to the row parser."""
         self.fallback_rows += rows[list(indexes)].tolist()
         return _drop_indexes(rows, arrays, indexes)
 
@@ -119,11 +121,12 @@ def convert_by_columns(
     stamp: BatchStamp,
     by_rows: Callable[[Chunk, RowIndexes], tuple[Chunk, RowIndexes]],
 ) -> ConvertedChunk:
-    """Converts all events of a chunk of which some are decoded.
+    """Converts a chunk in which some events are decoded: these by columns, the others by the row parser.
 
     Args:
-        by_rows: returns the given events in a chunk of their own, none of them decoded, with their indexes. Unreadable
-            events are in its `rejected`.
+        by_rows: returns a new chunk with the given events as Python objects, and their indexes. Unreadable events are
+            in
+            its `rejected`.
     """
     tables = _TableParts(conversion, chunk, stamp)
     fallback = [row for rows in chunk.rows_by_table_set.values() for row in rows]
@@ -167,7 +170,7 @@ def convert_by_columns(
 
 
 class _TableParts:
-    """Collects the tables' rows of decoded events, one part per plan."""
+    """Collects the rows of each table from decoded events, one part per plan."""
 
     def __init__(self, conversion: ChunkConverter, chunk: Chunk, stamp: BatchStamp) -> None:
         self.parts: dict[str, list[tuple[RowIndexes, pa.Table]]] = {}
@@ -176,7 +179,7 @@ class _TableParts:
         self._seqs, self._positions = np.array(chunk.seqs, np.int64), np.array(chunk.positions, np.int64)
 
     def add(self, plan: EventPlan, rows: RowIndexes, arrays: Mapping[Any, pa.Array]) -> None:
-        """Adds the rows of a plan's tables from the arrays of `EventPlan.to_arrays`."""
+        """Adds the rows for all tables of a plan. `arrays` come from `EventPlan.to_arrays`."""
         envelope = envelope_arrays(
             self._stamp,
             ids=arrays["id"],

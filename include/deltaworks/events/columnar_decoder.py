@@ -1,7 +1,7 @@
-"""Decodes events into structs where a plan exists for them, and with orjson otherwise.
+"""Decodes events into structs if a plan exists for their type, and with orjson otherwise.
 
-Plans are compiled for event names that tables declare. From events read by the row parser the decoder learns further
-names (of tables that take any name) and fields that no column reads, which would otherwise prevent decoding.
+Plans are compiled for the event names that tables declare. From events that the row parser reads, the decoder learns
+more names (for tables that accept any name) and fields that no column reads, because decoding fails on unknown fields.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from deltaworks.events.events import Router, path_getter
 from deltaworks.events.table_columns import TableColumns
 from deltaworks.specs.pipeline import PipelineSpec
 
-#: A new plan recompiles all of them, so their number is bounded; so is the number of unread fields per event type.
+#: Maximum number of plans, and of unread fields per event type. Each new one recompiles all plans.
 _MAX_PLANS, _MAX_UNREAD_FIELDS = 128, 64
-#: Events per type that are examined for unread fields.
+#: Events of each type that are examined for unread fields.
 _MAX_EXAMINED_EVENTS = 200
-#: Levels that both msgspec and orjson accept; only texts long enough to exceed them are checked.
+#: Nesting that both msgspec and orjson accept. Only texts long enough to exceed it are checked.
 _DEEP_BRACKETS, _DEEP_BYTES = 900, 1_800
-#: After so many failures, if successes are fewer, decoding costs more than it saves.
+#: Number of failures after which decoding is given up if fewer events were decoded successfully.
 _TRIAL_EVENTS = 1_000
 
 
@@ -34,10 +34,10 @@ class EventDecoder:
     """Decodes the events of one pipeline. Not thread-safe.
 
     Attributes:
-        row_parser_reason: why no event is decoded; None if some are.
-        row_parser_reasons: why events of a name are not decoded.
+        row_parser_reason: why no event is decoded into a struct; None if some are.
+        row_parser_reasons: the same by event name.
         plans: the plan by struct class.
-        scan_candidates: `id()` of decoded events whose texts must be scanned; cleared by the caller.
+        scan_candidates: `id()` of decoded events whose texts must be scanned for personal data; cleared by the caller.
     """
 
     def __init__(
@@ -47,7 +47,7 @@ class EventDecoder:
         by_table: Mapping[str, TableColumns],
         redaction: ColumnarRedaction | None = None,
     ) -> None:
-        """Creates a decoder; `redaction` redacts the events of a pipeline with personal data."""
+        """Creates a decoder. `redaction` is required for pipelines that declare personal data."""
         self._spec = spec
         self._stripping = redaction
         self._scanner = None if redaction is None else redaction.redactor.scanner
@@ -61,12 +61,12 @@ class EventDecoder:
         self._unread_fields: dict[str, list[Path]] = {}
         self._examined: dict[str, int] = {}
         self._unwrap = path_getter(tuple(spec.unwrap.path.split("."))) if spec.unwrap else None
-        # Compiled with the first event: a task may have few events or none to decode.
+        # Compiled when the first event is decoded, because a task may have none.
         self._decode: Any = _refuse if self.row_parser_reason is not None else self._compile_and_decode
         self._decoded_count = self._refused_count = 0
 
     def loads(self, raw: bytes) -> Any:
-        """Returns the event as a struct, or its JSON value where it cannot be decoded.
+        """Decodes an event into a struct, or into Python objects if no struct fits.
 
         Raises:
             orjson.JSONDecodeError: invalid JSON.
@@ -94,7 +94,7 @@ class EventDecoder:
         return orjson.loads(raw) if self._unwrap is None else value
 
     def learn(self, event: Mapping[str, Any], name: str, tables: tuple[str, ...]) -> None:
-        """Examines an event that the row parser read although it should have been decoded."""
+        """Learns names and fields from an event that was not decoded, so that later events like it are."""
         if name in self.row_parser_reasons:
             return
         plan = self._by_name.get(name)
@@ -129,7 +129,7 @@ class EventDecoder:
         return sorted(value for value in names if type(value) is str and value)
 
     def _plan(self, name: str, tables: tuple[str, ...] | None = None) -> bool:
-        """Compiles a plan; returns whether that succeeded."""
+        """Compiles the plan of an event name. Returns whether that succeeded."""
         try:
             tables = tables or self._router.tables({self._spec.event.name.path or "": name}, name)
             unread = tuple(self._unread_fields.get(name, ()))
@@ -146,7 +146,7 @@ class EventDecoder:
         self._by_name.pop(name, None)
 
     def _compile(self) -> None:
-        # Events in a chunk may still have a class that a newer one replaced.
+        # Classes of replaced plans stay in the mapping, because events of the current chunk may have them.
         self.plans.update((plan.layout.struct_type, plan) for plan in self._by_name.values())
         kinds = [plan.layout.struct_type for plan in self._by_name.values()]
         self._decode = create_decoder(kinds, tag_field=self._spec.event.name.path).decode if kinds else _refuse

@@ -1,7 +1,6 @@
-"""Maps the fields that `privacy` declares to struct fields of an event type.
+"""Maps the fields declared in `privacy` to struct fields of an event type.
 
-A field has a struct field of its own, or is inside the value of one: where that is read completely (lists), or where no
-column reads anything else of the surrounding object.
+A declared field either has its own struct field, or is nested in the value of one, for example in a list.
 """
 
 from __future__ import annotations
@@ -14,20 +13,22 @@ from deltaworks.events.columnar_structs import FieldTree, NotColumnarError, Path
 from deltaworks.privacy.redactor import EventCondition, Redactor
 
 Values = Mapping[Path, Sequence[Any]]
-#: Types of values that a condition can compare with.
+#: Types that a condition can compare.
 _SCALARS: Final = frozenset({str, bool, int, float})
 _MIN_INT64, _MAX_UINT64 = -(1 << 63), (1 << 64) - 1
 
 
 @dataclass(frozen=True, slots=True)
 class StructFieldPath:
-    """A struct field and the names inside its value; `subpath` is empty for the value itself."""
+    """Location of a value: a struct field, and a path within the field's value. `subpath` is empty for the value
+    itself.
+    """
 
     field_path: Path
     subpath: Path = ()
 
     def value(self, values: Values, index: int) -> Any:
-        """Returns an event's value, or None."""
+        """Returns the value of the event at `index`, or None."""
         value = values[self.field_path][index]
         for name in self.subpath:
             value = value.get(name) if type(value) is dict else None
@@ -35,10 +36,11 @@ class StructFieldPath:
 
 
 def resolve_path(tree: FieldTree, path: Path, name_path: Path | None) -> StructFieldPath | None:
-    """Returns the struct field of a path, adding one if needed; None if the path has struct fields inside.
+    """Returns the location of a path in the structs, adding a struct field if needed; None for an object with struct
+    fields.
 
     Args:
-        name_path: the field of the event's name, which has no struct field but is among the values.
+        name_path: the field of the event's name. It has no struct field, but its value is available.
     """
     subtree = tree
     for depth, name in enumerate(path, 1):
@@ -52,7 +54,7 @@ def resolve_path(tree: FieldTree, path: Path, name_path: Path | None) -> StructF
 
 
 def leaf_paths(tree: FieldTree, prefix: Path = ()) -> list[Path]:
-    """Returns the struct fields with values, without the objects around them."""
+    """Returns the paths of all struct fields that hold values and not nested structs."""
     paths: list[Path] = []
     for name, kind in tree.items():
         paths += leaf_paths(kind, (*prefix, name)) if type(kind) is dict else [(*prefix, name)]
@@ -60,16 +62,17 @@ def leaf_paths(tree: FieldTree, prefix: Path = ()) -> list[Path]:
 
 
 class ColumnarCondition:
-    """Selects events that have one of the given values at every path."""
+    """Selects the events in which every path has one of its expected values."""
 
     def __init__(self, condition: EventCondition | None, tree: FieldTree, name_path: Path | None) -> None:
         paths = [] if condition is None else condition.paths
         fields = [(resolve_path(tree, path, name_path), values) for path, values in paths]
-        # A path with struct fields inside is an object and matches no value.
+        # Such a path leads to an object, which equals no expected value.
         self._fields = [] if any(field is None for field, _ in fields) else fields
 
     def matching_indexes(self, values: Values, count: int, fallback_rows: set[int]) -> list[int]:
-        """Returns the indexes of matching events, sorted; adds undecidable ones to `fallback_rows`."""
+        """Returns the sorted indexes of matching events; adds events that the row parser must check to
+        `fallback_rows`."""
         indexes: Sequence[int] = range(count) if self._fields else ()
         for field, expected in self._fields:
             if field is None or values[field.field_path].count(None) == count:
@@ -86,10 +89,10 @@ class ColumnarCondition:
 
 
 class RedactedFields:
-    """The struct fields to redact, with their declarations.
+    """Struct fields to redact, with the index of their declaration in `privacy`.
 
     Raises:
-        NotColumnarError: columns read fields inside a field to redact.
+        NotColumnarError: a column reads a field nested in a personal field.
     """
 
     def __init__(self, redactor: Redactor, tree: FieldTree, name_path: Path | None) -> None:
@@ -103,7 +106,8 @@ class RedactedFields:
         child = redactor.spec.regulation.child
         dropped = [] if child is None else [_path_names(path) for path in child.drop]
         fields = [resolve_path(tree, path, name_path) for path in dropped]
-        #: Whether a field dropped for children contains, or is inside, a field redacted for everyone.
+        #: True if fields to drop for children overlap with each other or with other personal fields; only the row
+        #: parser supports this.
         self.child_needs_row_parser = any(field is None or field.field_path == name_path for field in fields) or any(
             one != other and (one[: len(other)] == other or other[: len(one)] == one)
             for one in dropped

@@ -1,7 +1,7 @@
-"""Plans how events of each type are parsed: decoded into structs and converted to columns, or by the row parser.
+"""Plans how events of each type are parsed: decoded into structs and converted by columns, or by the row parser.
 
-`row_parser_reason` tells why a pipeline has no plans, `EventPlan.compile` why an event type has none. A plan yields the
-same rows as the row parser; events that it cannot convert with certainty are left to the row parser.
+A plan yields the same rows as the row parser, and leaves events that it cannot convert with certainty to it. If a
+pipeline has no plans, `row_parser_reason` returns why; for a single event type, `EventPlan.compile` raises the reason.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ from deltaworks.specs.types import Array, ColumnType, Decimal, Map, Primitive, S
 #: Key of the redaction counts per event, in the order of `columnar_redaction.COUNT_KINDS`.
 REDACTION_COUNTS = "counts"
 _TIMESTAMP = Primitive("timestamp")
-#: Wider decimals accept integers beyond 64 bits, which orjson parses as doubles but msgspec as integers.
+#: Decimals with more digits accept integers beyond 64 bits, which orjson parses as doubles and msgspec as integers.
 _MAX_64_BIT_DIGITS = 18
 
 
 def row_parser_reason(spec: PipelineSpec, router: Router) -> str | None:
-    """Returns why all events of a pipeline need the row parser; None if that depends on their type."""
+    """Returns why all events of a pipeline need the row parser; None if some types may have a plan."""
     reasons = {
         "the payloads are not JSON": spec.source.format != "json",
         "fields are looked up or masked in the events": bool(spec.enrich or spec.private),
@@ -60,21 +60,22 @@ def row_parser_reason(spec: PipelineSpec, router: Router) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class PlannedColumn:
-    """A column of an event type, shared by its tables; `required` if one of them requires it."""
+    """A column of an event type, shared by the type's tables. It is `required` if any of these tables requires it."""
 
     item: EventColumn
     required: bool
-    #: Whether the struct field accepts only values of the column's type, on every level.
+    #: True if the decoder has already checked the values' types on every nesting level.
     types_checked: bool
 
 
 @dataclass(frozen=True, slots=True)
 class PlannedArrays:
-    """Columns of events by `EventColumn.key`, with `time`, `id` and, if redacted, `REDACTION_COUNTS`.
+    """Columns of converted events by `EventColumn.key`, with the extra keys `time`, `id` and, if redacted,
+    `REDACTION_COUNTS`.
 
     Attributes:
         fallback_rows: indexes of events left to the row parser.
-        opted_out_rows: indexes of events to drop because of an opt-out.
+        opted_out_rows: indexes of events to drop because their subject has opted out.
     """
 
     columns: dict[Any, pa.Array]
@@ -84,13 +85,13 @@ class PlannedArrays:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class EventPlan:
-    """How events of one name are converted to columns.
+    """Plan for converting events of one name to columns.
 
     Attributes:
-        tables: their tables, in order.
-        undeclared_paths: struct fields that no column of some table reads; an event with a value there needs the row
+        tables: tables of these events, in order.
+        undeclared_paths: struct fields that some table has no column for. An event with a value there needs the row
             parser.
-        partly_read_paths: same for objects of which only some fields are read, with those fields.
+        partly_read_paths: same for objects of which columns read only some fields, with those fields.
         accepts_unread_fields: whether struct fields may be added for fields that no column reads.
         redactor: redacts personal data, if the pipeline declares any.
     """
@@ -120,14 +121,14 @@ class EventPlan:
         *,
         redaction: ColumnarRedaction | None = None,
     ) -> EventPlan:
-        """Compiles the plan of events named `name` for `tables`.
+        """Compiles the plan for events named `name` that go to `tables`.
 
         Args:
-            unread_fields: fields that events have although no column reads them.
-            redaction: redaction state, if `spec` declares personal data.
+            unread_fields: fields of these events that no column reads.
+            redaction: shared redaction state, if `spec` declares personal data.
 
         Raises:
-            NotColumnarError: they need the row parser; the message gives the reason.
+            NotColumnarError: these events need the row parser; the message gives the reason.
         """
         columns = [by_table[table] for table in tables]
         time, ids = _split_paths(spec.event.time.path), _split_paths(spec.event.id)
@@ -173,8 +174,8 @@ class EventPlan:
         """Converts decoded events to columns.
 
         Args:
-            arrivals: returns the arrival times, in milliseconds since 1970; called for redaction.
-            suspects: events to scan for emails and phone numbers by index, with the metadata of their records.
+            arrivals: returns the arrival times in milliseconds since 1970; called only for redaction.
+            scan_candidates: events to scan for emails and phone numbers, by index, with their record metadata.
         """
         values: dict[Path, Sequence[Any]] = {}
         self.layout.collect_values(events, values)
@@ -206,7 +207,7 @@ class EventPlan:
         return PlannedArrays(arrays, fallback_rows - opted_out, opted_out)
 
     def _rows_with_undeclared_fields(self, values: Mapping[Path, Sequence[Any]]) -> set[int]:
-        """Returns the indexes of events with undeclared fields that a table stores."""
+        """Returns the indexes of events that have undeclared fields which a table must store."""
         fallback_rows: set[int] = set()
         for path in self.undeclared_paths:
             column_values = values[path]
@@ -226,10 +227,10 @@ class EventPlan:
 def _plan_columns(
     tree: FieldTree, items: Iterable[EventColumn], name_path: Path | None, *, shared_paths: Sequence[Path]
 ) -> dict[ColumnKey, PlannedColumn]:
-    """Returns the distinct columns by key, and adds their struct fields to `tree`.
+    """Returns the distinct columns of all tables by key, and adds their struct fields to `tree`.
 
     Args:
-        shared_paths: fields with another reader, whose struct fields must accept any value.
+        shared_paths: fields that redaction or the envelope also reads. Their struct fields must accept any value.
 
     Raises:
         NotColumnarError: a column accepts integers beyond 64 bits.
@@ -246,7 +247,7 @@ def _plan_columns(
         is_exclusive = item.path not in (*shared_paths, *(key[0] for key in planned if key != item.key))
         add_field(tree, item.path, kind if is_exclusive else Any)
         planned[item.key] = PlannedColumn(item, required, types_checked=is_exclusive and kind is not Any)
-    # A field read as two types accepts any value, so neither column may rely on its type.
+    # If two columns read a field with different types, its struct field accepts any value, so types are not checked.
     return {
         key: column
         if not column.types_checked or _type_at(tree, key[0]) is not Any
@@ -302,7 +303,7 @@ def _may_exceed_64_bits(kind: ColumnType) -> bool:
 def _undeclared_paths(
     tree: FieldTree, tables: Sequence[TableColumns]
 ) -> tuple[frozenset[Path], tuple[tuple[Path, ReadFields], ...]]:
-    """Returns the struct fields that these tables store as undeclared: completely, and in part.
+    """Returns struct fields that these tables store as undeclared: those not read at all, and objects read in part.
 
     Raises:
         NotColumnarError: schema evolution added columns to a table.

@@ -1,8 +1,8 @@
 """Redacts decoded events column by column, a few hundred events at a time.
 
-The result equals that of `Redactor` per event: the same values, counts and identities. Each distinct value is tokenized
-once. Events that cannot be redacted with certainty (an integer beyond 64 bits as identifier, a text to drop, an erased
-subject) are left to the row parser.
+The result equals redacting each event with `Redactor`: same values, counts and identities. Each distinct value is
+tokenized once. Events that cannot be redacted with certainty are left to the row parser: an identifier beyond 64 bits,
+a text to drop, an erased subject.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ from deltaworks.events.source_fields import RECORD_FIELD
 from deltaworks.privacy.redactor import DROPPED, Redactor, Transform, cache_value
 from deltaworks.specs.privacy import TOKEN_ACTIONS
 
-#: Counts per event, in this order.
+#: Columns of `RedactedBlock.counts`.
 COUNT_KINDS: Final = ("tokens", "child", "scan_email", "scan_phone")
 _TOKENS_INDEX, _CHILD_INDEX = COUNT_KINDS.index("tokens"), COUNT_KINDS.index("child")
-#: Records an identity: subject, kind, token, value and arrival time in milliseconds.
+#: Function that records an identity: subject, kind, token, value, and arrival time in milliseconds.
 RecordIdentity = Callable[[str, str, str, str | None, int], None]
-#: Events to scan by index, with the metadata of their records.
+#: Events to scan for emails and phone numbers, by index, with their record metadata.
 ScanCandidates = Mapping[int, Mapping[str, Any] | None]
 TokenFindings = list[tuple[str, str, Any]]
 FieldValues = dict[Path, Sequence[Any]]
@@ -48,36 +48,36 @@ class RedactedBlock:
     """Result of redacting a block of events.
 
     Attributes:
-        counts: a row per event, with the columns of `COUNT_KINDS`.
-        opted_out_rows: indexes of events to drop because of an opt-out.
-        fallback_rows: indexes of events left, partly redacted, to the row parser.
+        counts: one row per event, with the columns of `COUNT_KINDS`.
+        opted_out_rows: indexes of events to drop because their subject has opted out.
+        fallback_rows: indexes of events left to the row parser; they may be partly redacted.
     """
 
     counts: npt.NDArray[np.int64]
     opted_out_rows: list[int] = field(default_factory=list)
     fallback_rows: set[int] = field(default_factory=set)
-    #: Tokens by event index, where found one by one; and those of children.
+    #: Tokens of values nested in lists and objects, by event index, and the tokens of children's events.
     found_tokens: dict[int, TokenFindings] = field(default_factory=dict)
     child_tokens: dict[int, TokenFindings] = field(default_factory=dict)
 
     def counts_array(self) -> pa.Array:
-        """Returns the counts as an array that can be filtered like the columns."""
+        """Returns the counts as an Arrow array, so that they can be filtered together with the columns."""
         return pa.FixedSizeListArray.from_arrays(pa.array(self.counts.reshape(-1)), len(COUNT_KINDS))
 
     def count_found_tokens(self) -> None:
-        """Counts the tokens that were found one by one."""
+        """Adds the tokens in `found_tokens` and `child_tokens` to the counts."""
         for index, tokens in chain(self.found_tokens.items(), self.child_tokens.items()):
             self.counts[index, _TOKENS_INDEX] += sum(value is not None for _, _, value in tokens)
 
 
 def sum_counts(counts: pa.Array) -> Counter[str]:
-    """Returns the sums of counts, without zeros."""
+    """Returns the totals by kind over all events, without zeros."""
     sums = counts.flatten().to_numpy(zero_copy_only=False).reshape(-1, len(COUNT_KINDS)).sum(axis=0)
     return Counter({kind: int(events) for kind, events in zip(COUNT_KINDS, sums, strict=True) if events})
 
 
 class ColumnarRedaction:
-    """Shared state for redacting a pipeline's decoded events; caches tokens across event types. Not thread-safe."""
+    """Redaction state that is shared by all event types of a pipeline; caches tokens. Not thread-safe."""
 
     def __init__(self, redactor: Redactor, record_identity: RecordIdentity) -> None:
         self.redactor = redactor
@@ -85,13 +85,15 @@ class ColumnarRedaction:
         self._token_caches: dict[str, dict[str, str]] = {}
 
     def token_cache(self, kind: str) -> dict[str, str]:
-        """Returns the token cache of a kind; tokens map to themselves."""
+        """Returns the cache of tokens by value for one kind of identifier. A token is cached as its own token."""
         return self._token_caches.setdefault(kind, {})
 
 
 @dataclass(frozen=True, slots=True)
 class _TokenField:
-    """A struct field whose value becomes a token. `goes_to_vault` if the value is stored in the vault."""
+    """A struct field whose values are replaced by tokens. With `goes_to_vault` the original value is stored in the
+    vault.
+    """
 
     field_path: Path
     kind: str
@@ -100,7 +102,7 @@ class _TokenField:
     cache: dict[str, str]
 
     def tokenize(self, values: Sequence[Any], block: RedactedBlock) -> list[Any]:
-        """Returns the token of each value and counts new tokens; values that are not plain texts are recorded in
+        """Returns the token of each value and counts new tokens. Tokens of lists and objects go to
         `block.found_tokens`.
         """
         memory = self.cache
@@ -132,11 +134,11 @@ class EventTypeRedactor:
     """Redacts the events of one type.
 
     Raises:
-        NotColumnarError: they need the row parser; the message gives the reason.
+        NotColumnarError: these events need the row parser; the message gives the reason.
     """
 
     def __init__(self, redaction: ColumnarRedaction, tree: FieldTree, *, name: str, name_path: Path | None) -> None:
-        """Adds struct fields to `tree` for the fields to redact and those that conditions read."""
+        """Adds struct fields to `tree` for all fields that are redacted or read by a condition."""
         self._redaction = redaction
         self._redactor = redactor = redaction.redactor
         self._fields = RedactedFields(redactor, tree, name_path)
@@ -164,18 +166,18 @@ class EventTypeRedactor:
 
     @property
     def redacted_paths(self) -> Collection[Path]:
-        """The struct fields whose values change."""
+        """Paths of the struct fields whose values may change."""
         return self._fields.child_fields
 
     def redact(
         self, values: FieldValues, count: int, *, arrivals: Callable[[], Sequence[int]], scan_candidates: ScanCandidates
     ) -> RedactedBlock:
-        """Redacts events in place.
+        """Redacts a block of events in place.
 
         Args:
             values: field values by path.
-            arrivals: returns the arrival times in milliseconds since 1970; called if needed.
-            scan_candidates: events, by index, whose texts may contain emails or phone numbers.
+            arrivals: returns the arrival times in milliseconds since 1970; called only if needed.
+            scan_candidates: events whose texts may contain emails or phone numbers, by index.
         """
         block = RedactedBlock(np.zeros((count, len(COUNT_KINDS)), np.int64))
         opted_out = block.opted_out_rows = self._opt_out_condition.matching_indexes(values, count, block.fallback_rows)
@@ -236,14 +238,14 @@ class EventTypeRedactor:
         scanner = self._redactor.scanner
         if scanner is None or not scan_candidates:
             return
-        if self._scanned is None:  # once all struct fields are known
+        if self._scanned is None:  # set later, when all struct fields are known
             self._scanned = [*leaf_paths(self._tree), *([] if self._name_path is None else [self._name_path])]
         for index, record in scan_candidates.items():
             if index in block.opted_out_rows:
                 continue
             texts: dict[Any, Any] = {field_path: values[field_path][index] for field_path in self._scanned}
             if record is not None:
-                # The record's metadata replaces a field of that name in the event.
+                # The record's metadata overwrites a field of the same name in the event.
                 texts[RECORD_FIELD,] = copy.deepcopy(dict(record))
             counts: Counter[str] = Counter()
             scanner.scan(texts, counts)
@@ -254,7 +256,7 @@ class EventTypeRedactor:
                     block.fallback_rows.add(index)
 
     def _defer_suppressed(self, values: FieldValues, raw: FieldValues, block: RedactedBlock) -> None:
-        """Leaves events of erased subjects to the row parser, which checks until when they are suppressed."""
+        """Leaves events of erased subjects to the row parser, which checks how long the subject is suppressed."""
         if not self._redactor.has_suppressions:
             return
         for field_path in raw:
@@ -271,7 +273,7 @@ class EventTypeRedactor:
     def _record_identities(
         self, values: FieldValues, raw: FieldValues, arrivals: Sequence[int], block: RedactedBlock
     ) -> None:
-        """Records the identities of events with new tokens, each with its earliest arrival."""
+        """Records the identities behind new tokens, each with its earliest arrival time."""
         record = self._redaction.record_identity
         count = len(arrivals)
         has_new_tokens = block.counts[:, _TOKENS_INDEX] > 0
@@ -282,7 +284,7 @@ class EventTypeRedactor:
         indexes = np.flatnonzero(is_adult).tolist()
         if any(one > other for one, other in pairwise(arrivals)):
             indexes.sort(key=arrivals.__getitem__)
-        indexes.reverse()  # of equal entries the last one wins
+        indexes.reverse()  # a dict keeps the last of equal keys
         index_subjects = [subjects[index] for index in indexes]
         at_ms = [arrivals[index] for index in indexes]
         for tokens in self._token_fields:
@@ -309,12 +311,12 @@ class EventTypeRedactor:
                 _record_one(record, subjects[index], item, arrivals[index])
 
     def _event_subjects(self, values: FieldValues, count: int) -> list[str | None]:
-        """Returns the subject token of each event: the first subject field with a value."""
+        """Returns the subject token of each event, from the first subject field that has a value."""
         subjects: list[str | None] = [None] * count
         for subject in self._subjects:
             column = values[subject.field_path]
             if not subject.subpath and {str, type(None)}.issuperset(map(type, column)):
-                # Texts are tokens at this point, or empty.
+                # All texts have been replaced by tokens here, or are empty.
                 subjects = [first or second or None for first, second in zip(subjects, column, strict=True)]
                 continue
             for index, subject_token in enumerate(subjects):
@@ -355,7 +357,7 @@ def _null_out(values: Sequence[Any], indexes: Collection[int]) -> Sequence[Any]:
 
 
 def _may_exceed_64_bits(value: Any) -> bool:
-    """Returns whether a value is or contains an integer beyond 64 bits, or is nested too deeply to check."""
+    """Returns whether a value is or contains an integer beyond 64 bits; True if it is nested too deeply to check."""
     if type(value) is not list and type(value) is not dict:
         return exceeds_64_bits(value)
     try:

@@ -1,7 +1,7 @@
-"""Structs with a field per declared event field; msgspec decodes JSON directly into them.
+"""Struct classes for events: one field per declared event field. msgspec decodes JSON directly into them.
 
-Field values equal orjson's, except integers beyond 64 bits, which are kept exactly. Events with an unknown field or
-another name raise; the caller falls back to the row parser. Every field is decoded, so invalid JSON is not skipped.
+Field values equal orjson's, except integers beyond 64 bits, which are kept exactly. Decoding raises for events with an
+unknown field or another name; the caller then uses the row parser. Every field is decoded, so invalid JSON is detected.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import msgspec
 from deltaworks.specs.types import Array, ColumnType, Map, Primitive
 
 Path = tuple[str, ...]
-#: Fields by name: the field's type, or a nested dict.
+#: Fields by name, each with its type or a nested dict of fields.
 FieldTree = dict[str, Any]
 _FIELD_TYPES: Mapping[str, Any] = {
     "string": str,
@@ -29,12 +29,14 @@ _astuple = msgspec.structs.astuple
 
 
 class NotColumnarError(Exception):
-    """These fields cannot form a struct; the message gives the reason."""
+    """Raised if these fields cannot form a struct; the message gives the reason."""
 
 
 @dataclass(frozen=True, slots=True)
 class StructLayout:
-    """An object of an event: its struct class, the paths of its fields, and nested objects by field index."""
+    """Layout of an object in an event: its struct class, the paths of its fields, and the layout of nested objects by
+    index.
+    """
 
     struct_type: type[msgspec.Struct]
     paths: tuple[Path, ...]
@@ -42,7 +44,7 @@ class StructLayout:
     empty: msgspec.Struct
 
     def collect_values(self, objects: Sequence[Any], values: dict[Path, Sequence[Any]]) -> None:
-        """Adds the field values of these structs to `values` by path; None where a field is absent or null."""
+        """Adds the field values of these structs to `values`, as one list per path. Absent and null values are None."""
         columns = list(zip(*map(_astuple, objects), strict=True))
         values.update(zip(self.paths, columns, strict=True))
         for index, inner in self.nested:
@@ -53,10 +55,11 @@ class StructLayout:
 
 
 def add_field(tree: FieldTree, path: Path, kind: Any) -> None:
-    """Adds the field at a path with a type.
+    """Adds the field at `path` with type `kind` to the tree.
 
     Raises:
-        NotColumnarError: it is an object whose fields are read, or is inside a field that is read completely.
+        NotColumnarError: the field is an object with fields in the tree, or is nested in a field that is read
+            completely.
     """
     subtree = tree
     for name in path[:-1]:
@@ -69,7 +72,7 @@ def add_field(tree: FieldTree, path: Path, kind: Any) -> None:
 
 
 def create_layout(tree: FieldTree, *, tag: tuple[str, str] | None) -> StructLayout:
-    """Creates the struct classes of events; `tag` is the field of their name, and the name.
+    """Creates the struct classes of an event type. `tag` is the path of the name field, and the name.
 
     Raises:
         NotColumnarError: msgspec does not accept a field name.
@@ -96,7 +99,7 @@ def _create_layout(tree: FieldTree, prefix: Path, tagged: dict[str, Any]) -> Str
 
 
 def nested_field_type(kind: ColumnType) -> Any:
-    """Returns the field type for a list or map, or Any if all values must be accepted."""
+    """Returns msgspec's type for a list or map column; Any if every value must be accepted."""
     match kind:
         case Array(Primitive(name)) if name in _FIELD_TYPES:
             return list.__class_getitem__(_FIELD_TYPES[name] | None)
@@ -106,7 +109,7 @@ def nested_field_type(kind: ColumnType) -> Any:
 
 
 def create_decoder(kinds: Sequence[type[msgspec.Struct]], *, tag_field: str | None) -> msgspec.json.Decoder[Any]:
-    """Creates a decoder that selects the struct by the event's name, or uses the only struct if there is no name field.
+    """Creates a decoder that selects the struct by the event's name. Without a name field there is only one struct.
 
     Its `decode` raises one of `DECODE_ERRORS` for events that match no struct.
     """
@@ -114,7 +117,7 @@ def create_decoder(kinds: Sequence[type[msgspec.Struct]], *, tag_field: str | No
     for kind in kinds[1:]:
         union |= kind
     if tag_field is not None and len(kinds) == 1:
-        # With a single struct the tag would be optional; a second one that never matches makes it required.
+        # msgspec treats the tag of a single struct as optional. A second struct that never matches makes it required.
         union |= msgspec.defstruct("Never", [("never", Any)], tag_field=tag_field, tag="", forbid_unknown_fields=True)
     return msgspec.json.Decoder(union)
 

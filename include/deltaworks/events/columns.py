@@ -1,7 +1,7 @@
 """Converts event values to Arrow columns and reports each value that does not match its declared type.
 
-A column is converted as one (`vectorized_casts`). Only if that fails are its values converted one by one, block by
-block, so valid data pays little for invalid values.
+A column is first cast as a unit (`vectorized_casts`). Only if that fails, its values are converted in ever smaller
+blocks and finally one by one, so that valid data costs little next to invalid values.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ from deltaworks.specs.times import ISO_8601, TimeFormat
 from deltaworks.specs.types import Array, ColumnType, Decimal, Primitive, Struct
 from deltaworks.tables.arrow_types import arrow_type
 
-#: Block sizes tried in turn after a failed cast; the values of the smallest failing block are converted one by one.
+#: Block sizes that are tried in turn after a failed cast. In a failing block of the smallest size, values are converted
+#: one by one.
 _BLOCK_SIZES = (256, 16)
 _INTEGER_BITS = {"int": 31, "long": 63}
 
@@ -34,10 +35,10 @@ Converter = Callable[[Any], Any]
 def convert_column(
     values: Sequence[Any], kind: ColumnType, *, times: TimeFormat = ISO_8601, types_checked: bool = False
 ) -> tuple[pa.Array, ConversionErrors]:
-    """Converts values to one Arrow array; returns it and the errors by index. Failed values are null in the array.
+    """Converts values to one Arrow array. Returns it with the errors by index; failed values are null.
 
     Args:
-        types_checked: nested values are known to match `kind` on every level.
+        types_checked: the values' types were checked on every nesting level.
     """
     try:
         return _convert_at_once(values, kind, times, typed=types_checked), {}
@@ -51,7 +52,7 @@ def convert_column(
 def _convert_in_blocks(
     values: Sequence[Any], kind: ColumnType, times: TimeFormat, size: int
 ) -> tuple[pa.Array, ConversionErrors]:
-    """Converts block by block, so one bad value among thousands costs its block only."""
+    """Converts block by block, so that one bad value among thousands slows down its block only."""
     arrays: list[pa.Array] = []
     errors: ConversionErrors = {}
     for start in range(0, len(values), size):
@@ -62,7 +63,7 @@ def _convert_in_blocks(
 
 
 def _convert_at_once(values: Sequence[Any], kind: ColumnType, times: TimeFormat, *, typed: bool) -> pa.Array:
-    """Casts with Arrow where that is exact, otherwise converts value by value."""
+    """Casts all values with Arrow if the cast is exact; otherwise converts them one by one."""
     try:
         return cast_column(values, kind, times, types_checked=typed)
     except NotVectorizable:
@@ -92,7 +93,7 @@ def _convert_one_by_one(
 
 
 def _converter(kind: ColumnType, times: TimeFormat) -> Converter:
-    """Returns a function that converts a value to Arrow's input for `kind` or raises `ConversionError`."""
+    """Returns a function that converts a value to Arrow's input for type `kind`, or raises `ConversionError`."""
     if isinstance(kind, Primitive):
         return _primitive_converters(times)[kind.name]
     if isinstance(kind, Decimal):
@@ -155,7 +156,7 @@ def _to_number(value: Any, width: str) -> float:
     except OverflowError:
         number = math.inf
     if not math.isfinite(number):
-        # Infinity is not valid JSON, and it could become a bound in file statistics.
+        # Infinity is not valid JSON, and would become a minimum or maximum in file statistics.
         raise ConversionError(ReasonCode.OUT_OF_RANGE, f"{format_value(value)} is too large a number")
     return number
 
@@ -179,7 +180,9 @@ def _to_decimal(value: Any, kind: Decimal) -> decimal.Decimal:
 
 
 def _has_exact_digits(value: float) -> bool:
-    """Returns whether the sent digits are known from the double. Integers beyond 64 bits are parsed as doubles too."""
+    """Returns whether the double determines the digits that were sent. Integers beyond 64 bits are parsed as doubles
+    too.
+    """
     digits = decimal.Decimal(repr(value)).normalize().as_tuple().digits
     return abs(value) < 2.0**63 and len(digits) <= MAX_DOUBLE_DIGITS
 

@@ -1,7 +1,7 @@
-"""Converts a chunk of events to rows of its tables: columns, table rules, partition limits and undeclared fields.
+"""Converts a chunk of events to table rows, and applies table rules and partition limits.
 
 Events with the same set of tables are converted together, so a column shared by several tables is built once. An event
-that does not fit one of its tables is removed from all of them.
+that one of its tables rejects is removed from all of them.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from deltaworks.specs.sources.payload import TEXT_FORMATS
 if TYPE_CHECKING:
     from deltaworks.events.parse import BatchStamp
 
-#: A table's name and its rows.
+#: Table name and rows.
 TableRows = tuple[str, pa.Table]
 RowIndexes = npt.NDArray[np.int64]
 _NO_ROWS: RowIndexes = np.empty(0, np.int64)
@@ -41,13 +41,14 @@ _NO_ROWS: RowIndexes = np.empty(0, np.int64)
 
 @dataclass(slots=True)
 class ConvertedChunk:
-    """Rows of each table with the indexes of their events, sorted, and the reasons of rejected events by index.
+    """Result of converting a chunk: rows by table with sorted event indexes, and the reasons of rejected events by
+    index.
 
-    Args:
+    Attributes:
         unusable_time_rows: indexes of events whose unusable time was replaced by their arrival time.
-        rejected: events that turned out to be unreadable.
-        columnar_count: number of events converted by the columnar path.
-        opted_out_rows: indexes of events dropped because of an opt-out.
+        rejected: events that the row parser could not read.
+        columnar_count: number of events that were decoded into structs and converted by columns.
+        opted_out_rows: indexes of events dropped because their subject has opted out.
     """
 
     tables: dict[str, tuple[RowIndexes, pa.Table]] = field(default_factory=dict)
@@ -60,7 +61,7 @@ class ConvertedChunk:
 
 
 class ChunkConverter:
-    """Converts events as a pipeline declares. Remembers open partitions; not thread-safe.
+    """Converts events of one pipeline. Counts the partitions written by the task; not thread-safe.
 
     Args:
         lossless_event: parses one event's bytes with its numbers as literals.
@@ -97,7 +98,7 @@ class ChunkConverter:
         self._rules = {table.name: RuleChecker(table, engine) for table in spec.tables if table.rules}
 
     def convert_by_rows(self, chunk: Chunk, stamp: BatchStamp) -> ConvertedChunk:
-        """Converts all events of a chunk that are held as Python objects."""
+        """Converts a chunk whose events are all held as Python objects."""
         envelope, reasons, unusable = self._envelope.columns(chunk, stamp)
         parts: dict[str, list[tuple[RowIndexes, pa.Table]]] = {}
         for tables, indexes in self._table_groups(chunk):
@@ -114,24 +115,26 @@ class ChunkConverter:
         return ConvertedChunk(self.merge_in_order(parts), reasons, unusable)
 
     def _table_groups(self, chunk: Chunk) -> Iterator[tuple[tuple[str, ...], list[int]]]:
-        """Yields sets of tables with the indexes of the events to convert together."""
-        # With independent conditions there are more sets of tables than tables.
+        """Yields groups of tables with the indexes of the events to convert for all tables of the group."""
+        # If tables have independent conditions, there can be more sets than tables; converting per table is then
+        # cheaper.
         few = len(chunk.rows_by_table_set) <= len(self.columns)
         yield from (chunk.rows_by_table_set if few else chunk.rows_by_table(self._order)).items()
 
     def merge_in_order(
         self, parts: Mapping[str, Sequence[tuple[RowIndexes, pa.Table]]]
     ) -> dict[str, tuple[RowIndexes, pa.Table]]:
-        """Concatenates the parts of each table, ordered by event."""
+        """Concatenates the parts of each table, sorted by event index."""
         return {name: _concat_in_order(parts[name]) for name in self._order if name in parts}
 
     def accept_rows(
         self, chunk: Chunk, converted: ConvertedChunk, findings: TaskFindings
     ) -> tuple[list[TableRows], Reasons]:
-        """Returns the rows to commit per table, and the reasons of all rejected events.
+        """Applies rules and partition limits. Returns the rows to commit per table, and the reasons of all rejected
+        events.
 
         Raises:
-            ContractError: RULE_FAILED, FIELD_UNDECLARED where declared; RULE_UNUSABLE.
+            ContractError: RULE_FAILED or FIELD_UNDECLARED, if the table declares to fail; RULE_UNUSABLE.
         """
         reasons = converted.reasons
         if self._rules:
@@ -154,7 +157,7 @@ class ChunkConverter:
         return self._masked_event(raws[index])
 
     def _apply_rules(self, chunk: Chunk, converted: ConvertedChunk, findings: TaskFindings) -> None:
-        """Adds reasons for events that fail a table rule. Rows rejected before are not checked."""
+        """Adds reasons for events that fail a table rule. Events that were rejected before are not checked."""
         reasons = converted.reasons
         errors = _row_indexes(reasons)
         warned: list[tuple[str, list[int]]] = []
@@ -182,7 +185,7 @@ class ChunkConverter:
                 findings.rule_warnings[rule_name] += landing
 
     def _apply_partition_limits(self, converted: ConvertedChunk) -> None:
-        """Adds reasons for events beyond the limit of partitions of a table."""
+        """Adds reasons for events whose partitions exceed the limit of a table."""
         for name, table in converted.tables.items():
             rows, fitting = _without_rejected(table, _row_indexes(converted.reasons))
             for index, reason in self._partitions.rows_over_limit(name, fitting):

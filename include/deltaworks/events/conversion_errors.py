@@ -1,4 +1,4 @@
-"""Conversion errors of values, and how values are shown in messages."""
+"""Conversion errors, and the text form of values in messages."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 from deltaworks.events.reasons import ReasonCode
 
 _MAX_SHOWN_CHARACTERS = 80
-#: Without it a string of digits would look like a number.
+#: Distinguishes a string of digits from a number.
 _JSON_NOUNS = {
     str: "the text",
     bool: "the boolean",
@@ -20,9 +20,9 @@ _JSON_NOUNS = {
 
 
 class ConversionError(Exception):
-    """A value that cannot be converted; `code` gives the reason.
+    """Raised for a value that cannot be converted; `code` gives the reason.
 
-    `path` names the exceeded budget, or the location inside the column's value: `.items[].count`.
+    For an exceeded budget, `path` is its name. Otherwise it is the location in the column's value: `.items[].count`.
     """
 
     def __init__(self, code: ReasonCode, detail: str, *, path: str = "") -> None:
@@ -32,13 +32,13 @@ class ConversionError(Exception):
         self.path = path
 
     def nested_in(self, name: str) -> ConversionError:
-        """Prefixes the error's path with the name that holds the value."""
+        """Prefixes the error's path with the name of the enclosing field, and returns the error."""
         self.path = f"{name}{self.path}"
         return self
 
 
 def format_value(value: Any) -> str:
-    """Returns the first characters of a value for messages. Depth and length are bounded before formatting."""
+    """Returns the first characters of a value for messages. Large and deep values are cut before they are formatted."""
     text = _REPR.repr(value)
     return text if len(text) <= _MAX_SHOWN_CHARACTERS else text[: _MAX_SHOWN_CHARACTERS - 3] + "..."
 
@@ -62,5 +62,5 @@ def describe_value(value: Any) -> str:
 
 
 def type_mismatch(value: Any, kind: object) -> ConversionError:
-    """Returns the error of a value that has another type than `kind`."""
+    """Returns the error for a value whose type differs from `kind`."""
     return ConversionError(ReasonCode.TYPE_MISMATCH, f"{describe_value(value)} is not a valid {kind}")

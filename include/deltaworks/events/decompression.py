@@ -12,13 +12,13 @@ from isal import isal_zlib
 
 from deltaworks.specs.sources.payload import Compression
 
-#: A text can begin with bzip2's letters, so a block or the end of an empty stream must follow.
+#: Texts may begin with bzip2's magic letters, so the header of a block or of an empty stream's end must follow.
 _MAGIC_PATTERNS = {
     "gzip": re.compile(rb"\x1f\x8b"),
     "bzip2": re.compile(rb"BZh[1-9](?:1AY&SY|\x17rE8P\x90)"),
     "zstd": re.compile(rb"\x28\xb5\x2f\xfd"),
 }
-#: Output per step: small input can expand a thousandfold.
+#: Output bytes per step. Bounded because input can expand a thousandfold.
 _PIECE_BYTES = 8 << 20
 #: Errors that decoders raise for corrupt data. isal's stubs declare IsalError as an instance.
 _DAMAGE_ERRORS: tuple[type[Exception], ...] = (
@@ -30,21 +30,22 @@ _DAMAGE_ERRORS: tuple[type[Exception], ...] = (
 
 
 class DamagedContent(Exception):
-    """The content is truncated, corrupt or not compressed as declared."""
+    """Raised if content is truncated, corrupt, or not compressed as declared."""
 
 
 class ContentTooLarge(Exception):
-    """The decompressed content exceeds the limit."""
+    """Raised if decompressed content exceeds the limit."""
 
 
 def decompress(data: bytes, compression: Compression, *, max_bytes: int | None) -> bytes:
-    """Decompresses all members or frames. Holds at most `max_bytes` and one piece in memory.
+    """Decompresses content with any number of gzip members or zstd frames. Needs at most `max_bytes` plus one step of
+    memory.
 
     Args:
-        compression: `auto` detects the format; a format name enforces it; `none` returns the data unchanged.
+        compression: `auto` detects the format; a format's name requires it; `none` returns the data unchanged.
 
     Raises:
-        DamagedContent, ContentTooLarge: the message lacks the object's name.
+        DamagedContent, ContentTooLarge: the message does not contain the object's name.
     """
     kind = detect_compression(data) if compression == "auto" else compression
     if kind == "none":
@@ -77,7 +78,7 @@ def _gzip(data: bytes) -> Iterator[bytes]:
             if not part and not rest and not inflating.eof:
                 raise EOFError("the end-of-stream marker is missing")
             yield part
-        # Padding after the last member is part of the format.
+        # The format allows padding after the last member.
         rest = inflating.unused_data.lstrip(b"\0")
 
 

@@ -1,6 +1,6 @@
 """Builds the envelope columns of every bronze table: event id, name, time, batch and position.
 
-Events without a declared time or id, or with a time too far from their arrival, are rejected.
+Events without the declared time or id, or with a time too far from their arrival, are rejected.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class EnvelopeBuilder:
-    """Builds the envelope of events as a pipeline declares it. Stateless."""
+    """Builds the envelope columns as a pipeline declares them. Stateless."""
 
     def __init__(self, spec: PipelineSpec, times: EventTimes, lossless_event: Callable[[bytes], Any]) -> None:
         """Creates a builder.
@@ -39,8 +39,12 @@ class EnvelopeBuilder:
         self._id_text = ", ".join(spec.event.id)
 
     def columns(self, chunk: Chunk, stamp: BatchStamp) -> tuple[pa.Table, Reasons, list[int]]:
-        """Returns the envelope of all events of a chunk, reasons for events without a time or id, and the indexes of
-        events whose unusable time was replaced by their arrival time.
+        """Builds the envelope of all events of a chunk.
+
+        Returns:
+            The columns; reasons for events without a time or id; and the indexes of events whose unusable time was
+                replaced
+            by their arrival time.
         """
         events = chunk.events
         times, reasons, unusable = self._times.read(chunk, stamp)
@@ -65,7 +69,7 @@ class EnvelopeBuilder:
 def envelope_arrays(
     stamp: BatchStamp, *, ids: pa.Array, names: pa.Array, times: pa.Array, seqs: pa.Array, positions: pa.Array
 ) -> list[pa.Array]:
-    """Returns the envelope columns in order, with the batch's columns."""
+    """Returns the envelope columns in order, including the batch's constant columns."""
     count = len(ids)
     return [
         ids,

@@ -1,6 +1,6 @@
-"""Isolates unexpected errors: events whose processing raises go to quarantine, and the stream continues.
+"""Isolates unexpected errors: an event whose processing raises goes to quarantine, and the stream continues.
 
-The reason gives the error's class only, since its message may quote undeclared values.
+The quarantine reason contains only the error's class, because its message may quote private values.
 """
 
 from __future__ import annotations
@@ -13,23 +13,24 @@ from deltaworks.events.conversion_errors import ConversionError
 from deltaworks.events.formats.json import Malformed
 from deltaworks.events.reasons import Reason, ReasonCode
 
-#: Position of an event in its payload, and its value and bytes.
+#: Position of an event in its payload, its value, and its bytes.
 PositionedEvent = tuple[int, tuple[Any, bytes]]
 
 
 def unexpected_error_reason(doing: str, kind: str) -> Reason:
-    """Returns the reason for quarantine after an error of class `kind` while `doing` something."""
+    """Returns the quarantine reason for an error of class `kind` that was raised while `doing` something."""
     return Reason(ReasonCode.MALFORMED, "", f"{doing} failed: {kind}")
 
 
 def number_events(frame: Callable[[], Iterable[tuple[Any, bytes]]], *, rest: bytes = b"") -> Iterator[PositionedEvent]:
-    """Yields the events from `frame` with their positions (of a run, that of its first event), even if it fails.
+    """Yields the events from `frame` with their positions, even if `frame` fails. A run has the position of its first
+    event.
 
-    Events before a failure are yielded normally. The rest of the payload is one `Malformed` piece at the next position,
-    so parsing again yields the same events at the same positions.
+    Events before a failure are yielded normally. The rest of the payload is one `Malformed` event at the next position,
+    so that parsing again yields the same events at the same positions.
 
     Args:
-        rest: bytes of that piece, for payloads that cannot be read again.
+        rest: bytes of that `Malformed` event, for payloads that cannot be read again.
 
     Raises:
         ConversionError: nothing can be read; raised before the first event.

@@ -17,9 +17,9 @@ from deltaworks.specs.pipeline import PipelineSpec
 
 
 class EventIdReader:
-    """Reads event ids: the value at one path, or a digest of the values at several.
+    """Reads event ids: the value at one path, or a digest of the values at several paths.
 
-    Different ids are never read as equal: a number that a double may have rounded is read again from the raw event.
+    Different ids never become equal: an id that parsing as a double may have rounded is read again from the raw event.
     """
 
     def __init__(self, spec: PipelineSpec) -> None:
@@ -30,15 +30,15 @@ class EventIdReader:
     ) -> tuple[list[str | None], ConversionErrors]:
         """Returns the id of each event, and errors by index.
 
-        An id is None if a part is missing or no id is declared. An id that is not valid UTF-8 is returned unchanged;
-        converting it to text fails.
+        An id is None if a part is missing or no id is declared. Ids with invalid UTF-8 are returned unchanged;
+        converting them to text fails later.
 
         Args:
             load_lossless: returns the event at an index with its numbers as literals, or None; called for ids that are
                 doubles.
 
         Returns:
-            Ids, and errors (with None as id) for numbers whose exact value is unknown.
+            Ids, and errors for numbers whose exact value is unknown; their id is None.
         """
         if not self.paths:
             return [None] * len(events), {}
@@ -55,7 +55,7 @@ class EventIdReader:
         parents = parent_objects(events, path[:-1]) if len(path) > 1 else events
         values = [holder.get(path[-1]) for holder in parents]
         texts = [value if type(value) is str and value else _id_text(value) for value in values]
-        # Needed only if some id is not a text.
+        # Loaded only if some id is not a text.
         for index, value in enumerate(values) if float in set(map(type, values)) else ():
             if type(value) is float:
                 literal = value_at(load_lossless(index), path)
@@ -83,7 +83,9 @@ def _id_text(value: Any) -> str | None:
 
 
 def unambiguous_ids(parts: Sequence[Sequence[Any]], count: int) -> list[str | None]:
-    """Returns the ids of `count` events from the values of their parts; None where `EventIdReader` must decide."""
+    """Returns the ids of `count` events from the values of their id fields; None if `EventIdReader` must read one of
+    them.
+    """
     if not parts:
         return [None] * count
     texts = [_unambiguous_texts(values) for values in parts]

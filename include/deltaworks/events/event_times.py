@@ -1,7 +1,7 @@
-"""Event times: parses them, checks the declared bounds, and uses the arrival time where that is declared.
+"""Event times: parses them, checks the declared bounds, and replaces unusable times by the arrival time if declared.
 
-The arrival time is recorded by the object store or stream, never by a local clock: an event has the same time whenever
-it is read, also by a restarted stream, a reprocess or a replay.
+The arrival time is recorded by the object store or stream, never by a local clock. So an event gets the same time each
+time it is read, also after a restart and in a reprocess or replay.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from deltaworks.events.parse import BatchStamp
 
 _DAY_US, _MINUTE_US = 86_400_000_000, 60_000_000
-#: Path in reasons of events that have no time field.
+#: Path in the reason for events without a time field.
 _ARRIVAL_PATH = "arrival"
 
 
@@ -40,15 +40,19 @@ class EventTimes:
         self._paths = [tuple(path.split(".")) for path in declared.path]
         self._path_text = ", ".join(declared.path)
         self._form = declared.time_format
-        # In text formats an epoch is digits, which parse fastest as integers.
+        # Text formats have epochs as digits; parsing these as integers is fastest.
         self._as_text = spec.source.format in TEXT_FORMATS and declared.unit != "iso8601"
         self._arrival = declared.arrival
         self._max_age_days = declared.max_age_days
         self._max_future_minutes = declared.max_future_minutes
 
     def read(self, chunk: Chunk, stamp: BatchStamp) -> tuple[pa.Array, Reasons, list[int]]:
-        """Returns the times of all events of a chunk, reasons for events without a usable time, and the indexes of
-        events whose unusable time was replaced by their arrival time.
+        """Reads the times of all events of a chunk.
+
+        Returns:
+            The times; reasons for events without a usable time; and the indexes of events whose unusable time was
+                replaced by
+            their arrival time.
         """
         reasons: Reasons = {}
         if not self._paths:
@@ -76,7 +80,7 @@ class EventTimes:
         return [parent.get(path[-1]) for parent in parents]
 
     def out_of_bounds(self, times: pa.Array, stamp: BatchStamp) -> ConversionErrors:
-        """Returns errors for events whose time is further from their arrival than declared."""
+        """Returns errors by index for events whose time is too far from their arrival."""
         errors: ConversionErrors = {}
         if self._max_age_days is None and self._max_future_minutes is None:
             return errors
@@ -95,7 +99,7 @@ class EventTimes:
         return errors
 
     def _with_arrival_times(self, chunk: Chunk, times: pa.Array, rows: list[int], reasons: Reasons) -> pa.Array:
-        """Returns the times with those of the given rows replaced by arrival times."""
+        """Returns the times, with those of the given rows replaced by arrival times."""
         if not rows:
             return times
         micros = times.cast(pa.int64()).to_pylist()
@@ -106,7 +110,7 @@ class EventTimes:
         return pa.array(micros, pa.int64()).cast(INSTANT)
 
     def _arrival_times(self, chunk: Chunk, rows: range | list[int], reasons: Reasons) -> pa.Array:
-        """Returns the arrival times of these rows; adds reasons where none is recorded."""
+        """Returns the arrival times of these rows; adds a reason for each row without one."""
         arrived = [chunk.payloads[chunk.seqs[row]].arrived_at_us for row in rows]
         usable = [at if at is not None and EARLIEST_US <= at <= LATEST_US else None for at in arrived]
         for row, at in zip(rows, usable, strict=True):
@@ -117,12 +121,14 @@ class EventTimes:
 
 
 def join_time_parts(parts: Sequence[Sequence[Any]]) -> Sequence[Any]:
-    """Returns event times from the values of one path, or of several paths joined as text."""
+    """Returns the texts to parse as event times. Times in several fields, such as date and time, are joined."""
     return parts[0] if len(parts) == 1 else list(map(_join_parts, zip(*parts, strict=True)))
 
 
 def _join_parts(parts: tuple[Any, ...]) -> Any:
-    """Joins texts; returns None if one is missing, and the first value that is not a text, which fails to convert."""
+    """Joins the texts of one event. Returns None if one is missing; a value that is not a text is returned and fails
+    later.
+    """
     if None in parts:
         return None
     no_texts = [part for part in parts if not isinstance(part, str)]

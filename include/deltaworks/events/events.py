@@ -1,4 +1,4 @@
-"""Single events as a pipeline declares them: unwrapped, named and routed to tables."""
+"""Reads single events as a pipeline declares them: unwraps, names and routes them to tables."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def value_at(value: Any, path: Path) -> Any:
 
 
 def path_getter(path: Path) -> Callable[[Any], Any]:
-    """Returns `value_at` for a fixed path; paths of one name, the common case, need no loop."""
+    """Returns a function equal to `value_at` with this path; a path of one name, the common case, needs no loop."""
     if len(path) != 1:
         return lambda value: value_at(value, path)
     name = path[0]
@@ -40,7 +40,7 @@ def path_getter(path: Path) -> Callable[[Any], Any]:
 
 
 def parent_objects(events: Sequence[Mapping[str, Any]], path: Path) -> list[dict[str, Any]]:
-    """Returns the object at `path` in each event; an empty one where there is none."""
+    """Returns, for each event, the object at `path`; an empty object if there is none."""
     if len(path) == 1:
         name = path[0]
         values = [event.get(name) for event in events]
@@ -50,7 +50,7 @@ def parent_objects(events: Sequence[Mapping[str, Any]], path: Path) -> list[dict
 
 
 def is_valid_unicode(text: str) -> bool:
-    """Returns whether a text can be encoded; text decoded from invalid UTF-8 cannot."""
+    """Returns whether a text can be encoded as UTF-8; text with surrogates from invalid bytes cannot."""
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -59,10 +59,10 @@ def is_valid_unicode(text: str) -> bool:
 
 
 def require_event(value: Any) -> dict[str, Any]:
-    """Returns a parsed value as an event.
+    """Returns a parsed value if it is an object.
 
     Raises:
-        ConversionError: it could not be parsed or is not an object.
+        ConversionError: it could not be parsed, or is not an object.
     """
     if type(value) is dict:
         return value
@@ -74,7 +74,7 @@ def require_event(value: Any) -> dict[str, Any]:
 
 
 class WrapperFields:
-    """Fields of a wrapper that are copied to each of its events, at the same paths."""
+    """Copies fields of a wrapper object to each event inside it, at the same paths."""
 
     def __init__(self, paths: Iterable[str]) -> None:
         self._paths = [tuple(path.split(".")) for path in paths]
@@ -83,7 +83,7 @@ class WrapperFields:
         return bool(self._paths)
 
     def extract(self, wrapper: Any) -> dict[str, Any]:
-        """Returns the declared fields of a wrapper, in new objects."""
+        """Returns the declared fields of a wrapper as a new object."""
         extracted: dict[str, Any] = {}
         for path in self._paths:
             parent = value_at(wrapper, path[:-1])
@@ -95,7 +95,7 @@ class WrapperFields:
         return extracted
 
     def merge_into(self, event: dict[str, Any], wrapper: Any) -> dict[str, Any]:
-        """Returns the event with the fields of its wrapper.
+        """Returns the event with the declared fields of its wrapper.
 
         Raises:
             ConversionError: the event has a field of the same name.
@@ -128,7 +128,7 @@ class EventReader:
         self._get_name = path_getter(tuple(self._name_path_text.split(".")))
 
     def unwrap_arrays(self, values: Iterable[tuple[Any, bytes]]) -> Iterable[tuple[Any, bytes]]:
-        """Yields values with their bytes; a wrapper that holds an array yields one value per element."""
+        """Yields values with their bytes. If a wrapper contains an array, yields one value per element."""
         if not self._unwrap:
             return values
         budget = Budget(self._budget, size=None, on_exceeded=self._note_over_budget)
@@ -141,8 +141,8 @@ class EventReader:
                 continue
             text = inner = self._get_inner(value)
             try:
-                # The first character decides, except for white space: no copy is made of what is nearly always an
-                # object.
+                # Checks the first character before stripping white space, to avoid copying texts that are nearly always
+                # objects.
                 if type(inner) is str and inner[:1] in _ARRAY_OR_SPACE and inner.lstrip().startswith("["):
                     budget.check_json_memory(inner)
                     inner = orjson.loads(inner)
@@ -150,7 +150,7 @@ class EventReader:
                     self._wrapper_fields.extract(value) if self._wrapper_fields and type(inner) is list else {}
                 )
                 if wrapper_fields:
-                    # Repeated with each element, so a small wrapper could expand to gigabytes.
+                    # The wrapper's fields are copied to each element, so a small payload could expand to gigabytes.
                     budget.check_memory(len(dump_element(wrapper_fields, raw)) * len(inner), len(inner))
             except orjson.JSONDecodeError:
                 inner = None  # rejected when the event is read
@@ -170,7 +170,7 @@ class EventReader:
     def _lossless_elements(
         self, elements: list[Any], wrapper_fields: dict[str, Any], text: Any, raw: bytes
     ) -> tuple[list[Any], dict[str, Any]]:
-        """Returns the elements and wrapper fields with number literals, where rounding may have changed a number."""
+        """Returns the elements and wrapper fields; with numbers as literals if parsing may have rounded one."""
         is_text = type(text) is str
         try:
             lossless = parse_lossless(raw) if (wrapper_fields or not is_text) and has_rounded_number(raw) else None
@@ -180,7 +180,7 @@ class EventReader:
                 elements = self._get_inner(lossless)
             return elements, wrapper_fields if lossless is None else self._wrapper_fields.extract(lossless)
         except (ValueError, RecursionError):
-            # Ids in them are rejected as ambiguous, because these bytes lack them.
+            # A number id in these fields is rejected as ambiguous, because an element's bytes do not contain it.
             return [None] * len(elements), {}
 
     def _wrap_element(self, element: Any, wrapper_fields: dict[str, Any]) -> Any:
@@ -193,7 +193,7 @@ class EventReader:
         """Returns the event inside a value.
 
         Raises:
-            ConversionError: there is none.
+            ConversionError: the value contains no event.
         """
         if not self._unwrap:
             return require_event(value)
@@ -201,7 +201,7 @@ class EventReader:
         return self._wrapper_fields.merge_into(event, value) if self._wrapper_fields else event
 
     def is_erased(self, value: Any) -> bool:
-        """Returns whether the value holds a tombstone instead of an event."""
+        """Returns whether the value contains a tombstone instead of an event."""
         if is_tombstone(value) or not self._unwrap or type(value) is not dict:
             return is_tombstone(value)
         inner = self._get_inner(value)
@@ -213,13 +213,13 @@ class EventReader:
         return is_tombstone(inner)
 
     def rewrap(self, event: dict[str, Any], wrapper: Any) -> Any:
-        """Returns the event in a new wrapper that has only the fields copied to events."""
+        """Returns the event in a new wrapper that contains only the fields copied to events."""
         wrapper_fields = self._wrapper_fields.extract(wrapper)
         inner = {name: value for name, value in event.items() if name not in wrapper_fields}
         return self._wrap_element(inner, {name: event[name] for name in wrapper_fields if name in event})
 
     def lossless_event(self, raw: bytes) -> Any:
-        """Returns the event inside raw bytes with its numbers as literals; None if that is impossible."""
+        """Parses the event inside raw bytes with its numbers as literals; None if that fails."""
         try:
             value = parse_lossless(raw)
             inner = self._get_inner(value) if self._unwrap else value
@@ -247,7 +247,7 @@ class EventReader:
         """Returns the event's name.
 
         Raises:
-            ConversionError: it has none.
+            ConversionError: the event has no name.
         """
         if self._constant_name is not None:
             return self._constant_name
@@ -272,16 +272,16 @@ class Router:
             for table in spec.event_tables
             if not table.catch_all
         ]
-        #: Whether an event's name alone decides; results are cached by name then.
+        #: True if routing depends on the event's name only; results are then cached by name.
         self.by_name_only = all(
             list(table.when) == [spec.event.name.path] for table in spec.event_tables if not table.catch_all
         )
-        #: All tables, in the order of routing results.
+        #: All tables, in the order in which routing returns them.
         self.order = (*self._catch_all, *(name for name, _ in self._conditional), *self._rest)
         self._tables_by_name: dict[str, tuple[str, ...] | None] = {}
 
     def tables(self, event: Mapping[str, Any], name: str) -> tuple[str, ...]:
-        """Returns the tables of an event, in order.
+        """Returns the tables that accept an event, in order.
 
         Raises:
             ConversionError: no table accepts the event.

@@ -1,10 +1,10 @@
 """Schema evolution for tables that declare `evolve: add_columns`.
 
-Parsing a batch reports fields that no column reads. If some can become columns, the batch is parsed again with them, so
-their values are in that batch; the prepared batch names the columns, and they are added to the table before its commit.
-Only the first batch with a new field pays for the second parse.
+Parsing a batch reports fields that no column reads. If some of them can become columns, the batch is parsed a second
+time with these columns, so that their values are not lost. The prepared batch names the columns, and they are added to
+the table before its commit. Only the first batch with a new field pays for the second parse.
 
-The path of an added column is stored as field metadata in the table's own schema.
+The table's own schema stores the path of an added column as field metadata.
 """
 
 from __future__ import annotations
@@ -26,10 +26,11 @@ from deltaworks.specs.table import RESCUED_COLUMN, TableSpec
 from deltaworks.tables.commit import Step, check_owner_epoch, commit_attempts, contention_error, refresh
 
 PATH_METADATA = "deltaworks.path"
-#: Limit of added columns; further fields stay in the rescued column.
+#: Maximum number of added columns per table. Further fields stay in the rescued column.
 MAX_EVOLVED_COLUMNS = 200
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,62}")
-#: Column type by the kinds of values seen. Values of any other combination stay in the rescued column.
+#: Column type by the set of kinds that a field's values have. Fields with other combinations stay in the rescued
+#: column.
 _TYPE_OF_KINDS = {
     frozenset({"str"}): "string",
     frozenset({"bool"}): "boolean",
@@ -41,7 +42,7 @@ _TYPE_OF_KINDS = {
 
 @dataclass(frozen=True, slots=True)
 class EvolvedColumn:
-    """An added column: its name, the path of its values in an event, its type."""
+    """A column added by schema evolution: name, path of its values in an event, and type."""
 
     name: str
     path: Path
@@ -52,9 +53,9 @@ EvolvedColumns = Mapping[str, tuple[EvolvedColumn, ...]]
 
 
 def value_kind(value: Any) -> str:
-    """Returns the kind of a value, which determines the type of a new column. Integers beyond `long` have none.
+    """Returns the kind of a value, which determines the type of a new column. Integers beyond 64 bits have none.
 
-    Beyond 64 bits they were parsed as doubles, in which different ids may be equal.
+    They were parsed as doubles, in which different ids may be equal.
     """
     if type(value) in (int, float) and not -(1 << 63) <= value < 1 << 63:
         return "large"
@@ -76,7 +77,8 @@ def evolved_columns(handle: DeltaTable, table: TableSpec) -> tuple[EvolvedColumn
 def new_columns(
     spec: PipelineSpec, evolved: EvolvedColumns, new_fields: Mapping[str, Mapping[Path, Iterable[str]]]
 ) -> dict[str, tuple[EvolvedColumn, ...]]:
-    """Returns the columns to add for new fields, for the tables in `evolved`. Fields with mixed types get none."""
+    """Returns the columns to add for newly found fields, for the tables in `evolved`. Fields with mixed types
+    get none."""
     columns = {}
     for name, paths in sorted(new_fields.items()):
         if name not in evolved:
@@ -98,7 +100,7 @@ def new_columns(
 
 
 def _unused_name(path: Path, used_names: set[str]) -> str | None:
-    """Returns a name that no column has in any case: the field's own, or that of its path."""
+    """Returns the field's name, or a name built from its path if a column has the former in any case."""
     for name in (path[-1], "_".join(path)):
         if _NAME.fullmatch(name) and name.lower() not in used_names:
             return name
@@ -106,19 +108,19 @@ def _unused_name(path: Path, used_names: set[str]) -> str | None:
 
 
 def merge_evolved(evolved: EvolvedColumns, added: EvolvedColumns) -> EvolvedColumns:
-    """Returns all columns of both."""
+    """Returns the columns of both mappings by table."""
     return {name: (*evolved.get(name, ()), *added.get(name, ())) for name in {**evolved, **added}}
 
 
 def to_records(columns: Sequence[EvolvedColumn]) -> tuple[dict[str, Any], ...]:
-    """Returns columns in the form that a prepared batch stores."""
+    """Converts columns to the form stored in a prepared batch."""
     return tuple({**asdict(column), "path": list(column.path)} for column in columns)
 
 
 def add_columns(
     table: DeltaTable, records: Sequence[Mapping[str, Any]], *, owner: Step | None, user_metadata: str
 ) -> None:
-    """Adds the columns that a prepared batch names to a table. Idempotent; existing columns stay unchanged.
+    """Adds the columns recorded in a prepared batch to a table. Idempotent; existing columns stay unchanged.
 
     Raises:
         FencedError: OWNER_FENCED.

@@ -1,8 +1,8 @@
-"""JSON numbers exactly as they were sent, where parsing them as a double changes them.
+"""Reads JSON numbers exactly as they were sent, if parsing them as doubles changes them.
 
 orjson parses integers beyond 64 bits, and all fractions, as doubles. That is harmless for measurements, but two ids
-that differ in their last digit become equal. Where a double is an id or is stored in a text column, the JSON is parsed
-again, more slowly, with each number as a literal. Without such a double nothing is parsed again.
+that differ in their last digit become equal. So if a double is an id or goes to a text column, the JSON is parsed
+again, more slowly, with each number as a literal.
 """
 
 from __future__ import annotations
@@ -14,18 +14,18 @@ from typing import Any
 
 import orjson
 
-#: From here on a double represents several integers.
+#: From this number on, several integers have the same double.
 FIRST_INEXACT_DOUBLE = 2.0**53
-# Numbers long enough that a double may not represent them. Begins with the preceding character instead of a
-# look-behind, which would take eight times as long.
+# Matches numbers with so many digits that a double may not represent them. It includes the preceding character, because
+# a look-behind would take eight times as long.
 _LONG_NUMBER = re.compile(rb"[:,\[ \t\r\n](-?\d[\d.]{15,}(?:[eE][+-]?\d+)?)")
-# How orjson writes integral doubles that are no longer exact.
+# Matches integral doubles, as orjson writes them, that may have been rounded.
 _ROUNDED_WHOLE = re.compile(r"\d{16}\.0|\de\+\d")
 _LONG_DIGITS = 19
 
 
 class NumberLiteral(str):
-    """A JSON number as it was written."""
+    """A JSON number with its original digits."""
 
     __slots__ = ()
 
@@ -34,7 +34,7 @@ def parse_lossless(text: str | bytes) -> Any:
     """Parses JSON with its numbers as literals.
 
     Raises:
-        ValueError, RecursionError: invalid JSON, or nested more deeply than Python parses.
+        ValueError, RecursionError: the JSON is invalid, or nested too deeply.
     """
     return json.loads(text, parse_int=NumberLiteral, parse_float=NumberLiteral)
 
@@ -55,8 +55,7 @@ def _literal_fragment(value: Any) -> orjson.Fragment:
 
 
 def number_id_text(literal: str, value: float) -> str:
-    """Returns the text of a number used as an id: its literal where parsing changed it, otherwise its canonical
-    form."""
+    """Returns the text of a number used as an id: its literal if parsing changed it, otherwise its canonical form."""
     return literal if literal.lstrip("-").isdigit() or _is_rounded(literal, value) else orjson.dumps(value).decode()
 
 
@@ -68,9 +67,8 @@ def _is_rounded(literal: str, value: float) -> bool:
 
 
 def has_rounded_number(raw: bytes) -> bool:
-    """Returns whether parsing with orjson changes some number of a JSON text. Digits inside strings may cause false
-    positives.
-    """
+    """Returns whether orjson would change some number of a JSON text. May return True because of digits inside
+    strings."""
     return any(_is_changed(match[1]) for match in _LONG_NUMBER.finditer(raw))
 
 
@@ -79,20 +77,20 @@ def _is_changed(number: bytes) -> bool:
         return False
     try:
         value = orjson.loads(number)
-    except orjson.JSONDecodeError:  # in a string
+    except orjson.JSONDecodeError:  # these digits are inside a string
         return False
-    # Most doubles are sent as their shortest digits; comparing those is cheaper than computing.
+    # Most doubles are sent with their shortest digits; comparing texts is cheaper than decimal arithmetic.
     return type(value) is float and orjson.dumps(value) != number and _is_rounded(number.decode(), value)
 
 
 def may_be_rounded(text: str) -> bool:
-    """Returns whether JSON written by orjson may contain an integer, perhaps an id, that differs from the sent one."""
+    """Returns whether JSON written by orjson may contain an integer that was rounded when it was parsed."""
     # Most texts contain neither substring, and a substring search takes a thirtieth of the time.
     return ("e+" in text or ".0" in text) and _ROUNDED_WHOLE.search(text) is not None
 
 
 def restore_literals(part: dict[str, Any], exact: Any) -> dict[str, Any]:
-    """Returns a part of an event with its values replaced by those of the lossless event at the same paths."""
+    """Returns a part of an event with its values taken from the same paths of the lossless event."""
     if type(exact) is not dict:
         return part
     return {

@@ -1,11 +1,12 @@
 """The parser: reads events of payloads, routes them to tables and converts their columns.
 
-An event is committed to every table whose condition matches, or to quarantine with its reasons; never to both. All
-tables of a chunk are converted first (`conversion`); an event rejected by one of its tables is removed from all.
+An event is committed to every table whose condition matches, or to quarantine with its reasons, but never to both. All
+tables of a chunk are converted before any row is yielded (`conversion`), and an event that one table rejects is removed
+from all.
 
-No payload can stop a stream. Any error from reading an event becomes its reason in quarantine; a chunk whose conversion
-fails is split until only the failing events are rejected. Only a `DeltaworksError`, which a declaration asks for,
-propagates.
+No payload can stop a stream. Any error from reading an event becomes its reason in quarantine. If the conversion of a
+chunk fails, the chunk is split until only the failing events are rejected. Only a `DeltaworksError` propagates, which a
+declaration asks for.
 """
 
 from __future__ import annotations
@@ -42,24 +43,24 @@ from deltaworks.specs.sources.selection import partition_columns_of
 if TYPE_CHECKING:
     from deltaworks.events.enrichment.databases import PinnedDatabases
 
-#: Below this size of payloads the row parser is faster: columnar conversion has a fixed cost per event type.
+#: Size of payloads below which the row parser is faster, because columnar conversion has a fixed cost per event type.
 COLUMNAR_FROM_BYTES = 512 << 10
-#: Formats whose error messages quote no input.
+#: Formats whose error messages contain no input.
 _FORMATS_WITHOUT_QUOTES = frozenset({"json", "tsv", "text"})
 
 
 @dataclass(frozen=True, slots=True)
 class Payload:
-    """Bytes of one object or record.
+    """One object or stream record to parse.
 
     Attributes:
-        seq: orders payloads.
-        data: None if the bytes are not available.
-        problem: why they are not available.
-        events: positions, values and bytes of single events, if only some are to be parsed.
-        record: metadata of a stream record; its events have it in `_record`.
-        refusal: the error that denied access to the object.
-        arrived_at_us: arrival time recorded by the object store or stream, so the same whenever it is read; None if
+        seq: sequence number in arrival order.
+        data: content; None if it is not available.
+        problem: why the content is not available.
+        events: positions, values and bytes of single events, if only these are to be parsed.
+        record: metadata of a stream record, which its events have in `_record`.
+        refusal: the error if access to the object was denied.
+        arrived_at_us: arrival time recorded by the object store or stream, which is the same for each read; None if
             unknown.
     """
 
@@ -73,16 +74,15 @@ class Payload:
     arrived_at_us: int | None = None
 
 
-#: Marker: the parser converts and yields all earlier payloads before it reads later ones.
+#: Marker between payloads: the parser yields all rows of earlier payloads before it reads later ones.
 END_OF_CHUNK = Payload(-1, "", None)
 
 
 @dataclass(frozen=True, slots=True)
 class BatchStamp:
-    """The columns that all rows of a batch share.
+    """Column values that all rows of a batch share.
 
-    `arrived_at_us` is the reference for the age of events if it differs from `ingested_at_us`: for rows that are read
-        again.
+    Events that are read again have an earlier reference time for their age: `arrived_at_us` replaces `ingested_at_us`.
     """
 
     batch_id: int
@@ -95,10 +95,10 @@ class Parser:
     """Parses payloads to Arrow tables by table name, including quarantine. Not thread-safe.
 
     Attributes:
-        findings: findings next to the rows, complete once `parse` has ended.
+        findings: counts, new fields and errors of the task, complete once `parse` has ended.
         redaction: redacts personal data.
-        columnar_count: number of events converted by the columnar path.
-        row_parser_reasons: why events of a name are read by the row parser.
+        columnar_count: number of events that were decoded into structs and converted by columns.
+        row_parser_reasons: why events need the row parser, by event name.
     """
 
     def __init__(
@@ -119,10 +119,11 @@ class Parser:
             databases: databases for look-ups, from `source_fields.pin_databases`.
             redaction_keys: keys for redaction, if the pipeline declares personal data.
             chunk_events: events per chunk.
-            columnar_from_bytes: bytes of payloads from which on events are decoded columnar; None uses the row parser
-                for all. The
-                resulting rows are equal.
-            validate_rows: called with a chunk's rows before they are yielded; an error counts against their events.
+            columnar_from_bytes: payload bytes from which on events are decoded into structs; None always uses the row
+                parser.
+                The rows are the same.
+            validate_rows: called with a chunk's rows before they are yielded; if it raises, the failing events are
+                rejected.
         """
         self.findings = TaskFindings()
         self._reader = EventReader(spec, record_over_budget=self.findings.record_over_budget)
@@ -143,7 +144,7 @@ class Parser:
         self._retain_raw_bytes = spec.quarantine.retain_raw_bytes
         self._chunk_events = chunk_events
         self._validate_rows = validate_rows
-        # After worker crashes rows are validated event by event, which needs the row parser.
+        # After worker crashes, rows are validated event by event, which only the row parser supports.
         decodes = columnar_from_bytes is not None and validate_rows is None
         columns, slots = self._converter.columns, self.redaction.columnar
         self._decoder = EventDecoder(spec, self._router, columns, slots) if decodes else None
@@ -161,10 +162,10 @@ class Parser:
         self._quotes_values = not (spec.private or spec.privacy) or spec.source.format in _FORMATS_WITHOUT_QUOTES
 
     def parse(self, payloads: Iterable[Payload], stamp: BatchStamp) -> Iterator[TableRows]:
-        """Parses payloads; yields `(table name, rows)` repeatedly, in chunks of bounded size.
+        """Parses payloads. Yields (table name, rows) any number of times per table, in chunks of bounded size.
 
         Raises:
-            ContractError: RULE_FAILED, FIELD_UNDECLARED where declared; RULE_UNUSABLE.
+            ContractError: RULE_FAILED or FIELD_UNDECLARED, if a table declares to fail; RULE_UNUSABLE.
         """
         self.redaction.start(stamp.arrived_at_us or stamp.ingested_at_us)
         chunk = Chunk()
@@ -199,7 +200,7 @@ class Parser:
         return "it is requested" if self._decoder is None else self._decoder.row_parser_reason
 
     def frame(self, payload: Payload) -> Iterable[PositionedEvent]:
-        """Yields the events of a payload; a `Malformed` one stands for an unreadable rest.
+        """Yields the events of a payload. An unreadable rest is one `Malformed` event.
 
         Raises:
             ConversionError: nothing can be read; raised by the first `next`.
@@ -215,7 +216,7 @@ class Parser:
         )
 
     def _select_framer(self, payload: Payload) -> Framer:
-        """Returns the framer of a payload: the decoding one once there are enough bytes."""
+        """Returns the framer of a payload; once there are enough bytes, the one that decodes into structs."""
         self._row_parser_bytes -= len(payload.data or b"")
         return self._framer if self._row_parser_bytes > 0 or self.row_parser_reason else self._decoding_framer
 
@@ -224,7 +225,7 @@ class Parser:
         value, raw = framed
         chunk.raw_bytes += len(raw)
         try:
-            # The rest beyond a budget is not an event, so its length is not checked; its reason is the budget.
+            # The rest beyond a budget is not an event, so the limit of an event's length does not apply.
             if len(raw) > self._max_event_bytes and not isinstance(value, OverBudget):
                 raise ConversionError(ReasonCode.TOO_LARGE, f"{len(raw)} bytes, more than {self._max_event_bytes}")
             if ERASED_BYTES in raw and self._reader.is_erased(value):
@@ -273,7 +274,9 @@ class Parser:
         scan_candidates.clear()
 
     def _reason(self, error: ConversionError) -> Reason:
-        """Returns the reason for quarantine. Where the detail may quote private values, only its kind is given."""
+        """Returns the quarantine reason of an error. If the message may quote private values, only the kind of error is
+        given.
+        """
         says = self._quotes_values or error.code in (ReasonCode.TOO_LARGE, ReasonCode.OVER_BUDGET)
         return Reason(error.code, error.path, error.detail if says else "(withheld: fields are private)")
 
@@ -286,8 +289,9 @@ class Parser:
             yield "quarantine", self._quarantine_rows(rejected, stamp)
 
     def _convert_chunk(self, chunk: Chunk, stamp: BatchStamp) -> tuple[list[TableRows], list[RejectedEvent]]:
-        """Returns the rows of the chunk's tables and its rejected events. Findings are recorded once, even after
-        errors.
+        """Converts a chunk. Returns the rows by table and the rejected events.
+
+        Findings are recorded once, even if parts of the chunk are converted again after an error.
         """
         findings, counts_before = TaskFindings(), self.redaction.snapshot_counts()
         try:
@@ -307,7 +311,7 @@ class Parser:
             self.columnar_count += converted.columnar_count
             errors = [chunk.rejected_event(row, row_reasons) for row, row_reasons in sorted(reasons.items())]
             return parts, converted.rejected + errors
-        # Here and not in the handler, where the exception still references its data.
+        # Outside of the handler, because the exception references the chunk's data there.
         if chunk.decoded:
             self.redaction.restore_counts(counts_before)
             row_chunk, _ = self._to_row_chunk(chunk, np.arange(len(chunk.events)))
@@ -326,9 +330,9 @@ class Parser:
         return convert_by_columns(self._converter, chunk, stamp, self._to_row_chunk)
 
     def _to_row_chunk(self, chunk: Chunk, rows: RowIndexes) -> tuple[Chunk, RowIndexes]:
-        """Returns these events in a new chunk, decoded ones read again from their bytes, and the indexes of those read.
+        """Returns a new chunk with these events as Python objects, and their indexes. Decoded events are parsed again.
 
-        Unreadable ones are in the new chunk's `rejected`.
+        Unreadable events are in the new chunk's `rejected`.
         """
         tables_by_row = {row: tables for tables, indexes in chunk.rows_by_table_set.items() for row in indexes}
         row_chunk, read_rows = Chunk(), list[int]()
@@ -348,7 +352,7 @@ class Parser:
         return exact if self._lookups_and_masks is None else self._lookups_and_masks.mask_reread(exact)
 
     def _rejected_payload(self, payload: Payload, reason: Reason) -> RejectedEvent:
-        # An object can be read again; a record is lost once its stream has expired it.
+        # An object can be read again, but a record is lost once it has expired from its stream.
         if self._source_is_records:
             return rejected_event_of(payload, ENTIRE_OBJECT, payload.data or b"", None, (reason,))
         self.findings.record_rejected_object(str(reason.code), payload.key)

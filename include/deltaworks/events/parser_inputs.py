@@ -1,4 +1,5 @@
-"""Inputs of a parse besides the events: pinned by the driver before it begins, and sent to tasks."""
+"""Inputs of the parser other than events: look-up databases and redaction keys, pinned by the driver and sent
+to tasks."""
 
 from __future__ import annotations
 
@@ -20,10 +21,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ParserInputs:
-    """Pinned databases for look-ups, and keys for redaction.
+    """Pinned databases for look-ups, and keys for redaction; either may be absent.
 
-    All rows of a parse use the same database versions and the same suppression list. Without either, events are parsed
-    unchanged.
+    All rows of a batch are parsed with the same database versions and the same suppression list.
     """
 
     databases: PinnedDatabases | None = None
@@ -34,12 +34,13 @@ class ParserInputs:
         """Pins the current inputs for parsing a pipeline's events.
 
         Args:
-            seal_for_batch: the batch whose identities are written to the vault; None when events are read again.
+            seal_for_batch: the batch whose identities are written to the vault; None if events are read again, whose
+                identities are in the vault already.
 
         Raises:
             ConfigError, ContractError, TransientError: see `pin_databases` and `load_redaction_keys`.
         """
-        # Imported here: tasks only parse and need no key service.
+        # Imported here, because tasks do not need the key service.
         from deltaworks.events.redaction_keys import load_redaction_keys
 
         databases = pin_databases(spec, lake)

@@ -1,4 +1,4 @@
-"""Limits the partitions of a table that a task writes: each costs a file."""
+"""Limits the number of partitions that a task writes, because each one costs a file."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.specs.sources.payload import RecordSourceSpec
 
 PARTITION_BUDGET = "max_partitions"
-#: Partitions that each object may open in any case: a producer with events of one or two days must not be rejected
-#: because another object of the task has events of many days.
+#: Partitions that each object may write beyond the shared limit. So a producer with events of one or two days is not
+#: rejected because another object of the task has events of many days.
 _PARTITIONS_PER_PAYLOAD = 3
 
 
 class PartitionLimiter:
-    """Tracks the partitions that a task writes, by table: the first ones up to a limit, and a few per object.
+    """Limits the partitions per table that a task writes: a shared limit, and a few more per payload.
 
-    One file is written per partition, and later jobs open each of them. Not thread-safe.
+    Each partition costs a file, which later jobs have to open. Not thread-safe.
 
     Args:
         max_shared: partitions per table, first come first served.
-        max_per_payload: additional partitions per table that each payload may open.
+        max_per_payload: further partitions per table that each payload may write.
         on_exceeded: called with the budget's name.
     """
 
@@ -50,8 +50,7 @@ class PartitionLimiter:
 
     @classmethod
     def from_spec(cls, spec: PipelineSpec, on_exceeded: Callable[[str], None]) -> Self:
-        """Creates a limiter for a pipeline's tables; rows of a table also create partitions of its notification
-        tables."""
+        """Creates a limiter for a pipeline's tables. Notification tables count with the table they announce."""
         partition_by: dict[str, dict[str, tuple[str, ...]]] = {}
         for table in spec.tables:
             columns, data = table.partition_by, table.name
@@ -60,7 +59,7 @@ class PartitionLimiter:
                 data = table.announces.table
             if columns:
                 partition_by.setdefault(data, {})[table.name] = columns
-        # Each record is a payload of one event: partitions per payload would be no limit.
+        # A stream record is a payload of one event, so a number of partitions per payload would not limit anything.
         max_per_payload = 0 if isinstance(spec.source, RecordSourceSpec) else _PARTITIONS_PER_PAYLOAD
         return cls(
             partition_by,
@@ -70,9 +69,9 @@ class PartitionLimiter:
         )
 
     def rows_over_limit(self, table: str, rows: pa.Table) -> list[tuple[int, Reason]]:
-        """Returns the indexes of rows beyond the limit of `table`, with the reason.
+        """Returns the indexes of rows that exceed the limit of `table`, with the reason.
 
-        The partitions of the other rows count as open from then on.
+        The partitions of all other rows count against the limit from then on.
         """
         if not rows.num_rows:
             return []
@@ -91,7 +90,7 @@ class PartitionLimiter:
         detail = f"{table}: the task already writes {self._max_shared} other partitions ({', '.join(columns)})"
         reason = Reason(ReasonCode.OVER_BUDGET, PARTITION_BUDGET, detail)
         for seq in pc.unique(rows.column("_seq").take(pa.array(indexes, pa.int64()))).to_pylist():
-            # Payloads arrive in order, spread over any number of chunks.
+            # A payload's events are consecutive, but may be in several chunks.
             if seq != self._reported_seq:
                 self._on_exceeded(PARTITION_BUDGET)
                 self._reported_seq = seq
@@ -100,7 +99,7 @@ class PartitionLimiter:
     def _rejected_indexes(
         self, table: str, columns: tuple[str, ...], rows: pa.Table, over_limit: frozenset[tuple[Any, ...]]
     ) -> list[int]:
-        """Returns indexes of rows whose partitions exceed the limit, and which their payloads cannot open."""
+        """Returns which of the rows over the shared limit also exceed the limit of their payload."""
         present, indexes = self._open_partitions[table], []
         keys = zip(*(rows.column(name).to_pylist() for name in columns), strict=True)
         for index, (seq, key) in enumerate(zip(rows.column("_seq").to_pylist(), keys, strict=True)):

@@ -14,7 +14,7 @@ from deltaworks.control.clock import EARLIEST_US, LATEST_US
 
 
 class ReasonCode(StrEnum):
-    """All reason codes of quarantined rows."""
+    """Codes of the reasons for which events are quarantined."""
 
     MALFORMED = "malformed"
     NOT_AN_OBJECT = "not_an_object"
@@ -37,20 +37,20 @@ class ReasonCode(StrEnum):
     OBJECT_WRONG_FORMAT = "object_wrong_format"
 
 
-#: `_position` of a row that represents a complete, unreadable object.
+#: Value of `_position` for a quarantine row that represents an entire object.
 ENTIRE_OBJECT = -1
 
 
 @dataclass(frozen=True, slots=True)
 class Reason:
-    """One reason: the field it is about, and a description."""
+    """A reason for quarantine: code, field, and description."""
 
     code: ReasonCode
     path: str
     detail: str
 
 
-#: Table of rejected rows.
+#: Name of the quarantine table.
 QUARANTINE_TABLE = "quarantine"
 QUARANTINE_SCHEMA = pa.schema(
     [
@@ -89,7 +89,7 @@ QUARANTINE_PARTITION = ("quarantine_date",)
 
 @dataclass(frozen=True, slots=True)
 class RejectedEvent:
-    """One row for quarantine.
+    """An event or object to be written to quarantine.
 
     Attributes:
         record: metadata of a stream record.
@@ -109,7 +109,7 @@ class RejectedEvent:
 
 
 def to_printable(text: str) -> str:
-    r"""Returns the text with invalid bytes as `\\xNN` and unpaired surrogates escaped."""
+    r"""Returns the text with invalid bytes and unpaired surrogates escaped, such as `\\xNN`."""
     if text.isascii():
         return text
     try:
@@ -127,11 +127,10 @@ def quarantine_rows(
     retain_raw_bytes: int,
     withhold_raw: bool = False,
 ) -> pa.Table:
-    """Builds rows of the quarantine table; raw values are cut at `retain_raw_bytes`. Never raises.
+    """Builds rows of the quarantine table. Raw values are cut at `retain_raw_bytes`. Never raises.
 
-    Of withheld raw values, which may hold private fields, only the length is stored.
-
-    Invalid UTF-8 and values that JSON cannot represent are stored as far as possible.
+    With `withhold_raw`, only the length of raw values is stored, because they may contain private fields. Invalid UTF-8
+    and values without JSON form are stored as text as far as possible.
     """
     instant = pa.scalar(ingested_at_us, pa.int64())
     times = pa.repeat(instant, len(rejected)).cast(pa.timestamp("us", tz="UTC"))
@@ -173,7 +172,7 @@ def quarantine_rows(
 
 
 def _date_range_or_none(micros: int | None) -> int | None:
-    """Returns an instant within the calendar's range. Producers may set a record's time in any unit."""
+    """Returns the instant, or None outside the calendar's range. Producers may set a record's time in any unit."""
     return micros if micros is not None and EARLIEST_US <= micros <= LATEST_US else None
 
 
@@ -185,7 +184,7 @@ def _record_json(record: Mapping[str, Any]) -> str:
 
 
 def _writable_record(record: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Returns the record with a placeholder for fields that JSON cannot represent."""
+    """Returns the record's metadata; values that JSON cannot represent are replaced by a placeholder."""
     fields: dict[str, Any] = {}
     for name, value in record.items():
         try:
@@ -199,7 +198,7 @@ def _writable_record(record: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _is_complete(row: RejectedEvent, raw: str, retain_raw_bytes: int) -> bool:
-    """Returns whether `raw` equals the sent value: neither cut nor changed."""
+    """Returns whether `raw` is stored as it was sent, neither cut nor redacted."""
     return (
         row.position != ENTIRE_OBJECT
         and row.original_bytes is None

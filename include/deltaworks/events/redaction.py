@@ -1,7 +1,7 @@
 """Redacts personal data in the parser, before events are converted or rejected.
 
-Rows and the `raw` column of quarantine hold redacted events only. Input that cannot be parsed cannot be redacted: it is
-sealed under the key of its day, and quarantine stores its length, its digest and the reason.
+Tables and the `raw` column of quarantine contain redacted events only. Input that cannot be parsed cannot be redacted:
+it is encrypted (sealed) with a key per day, and quarantine stores its length, its digest and the reason.
 """
 
 from __future__ import annotations
@@ -31,17 +31,17 @@ from deltaworks.privacy.redactor import RedactionOutcome, RedactionResult, Redac
 from deltaworks.privacy.suppression import NO_SUPPRESSION, Suppression
 from deltaworks.specs.pipeline import PipelineSpec
 
-#: Bytes of unreadable bodies that a task seals; beyond it only digests are stored.
+#: Maximum bytes of unreadable input that a task seals. Of further input only digests are stored.
 MAX_UNREADABLE_BYTES: Final = 16 << 20
-#: Identities per frame: one decryption loads this many into memory.
+#: Identities per encrypted frame, which is decrypted as a unit.
 _IDENTITIES_PER_FRAME: Final = 10_000
-#: Record metadata omitted from quarantine: producers put personal ids there.
+#: Record metadata that is not stored in quarantine, because producers put personal ids there.
 _PRODUCER_FIELDS: Final = frozenset({"key", "headers"})
 
 
 @dataclass(frozen=True, slots=True)
 class SealKeys:
-    """The keys, namespace and day with which one parse seals."""
+    """Keys, namespace and day with which one parse encrypts (seals) identities and unreadable input."""
 
     namespace: str
     writer: str
@@ -63,7 +63,7 @@ class SealKeys:
         raise NotImplementedError("a pass only seals")
 
     def sealer(self) -> Sealer:
-        """Returns a sealer with these keys."""
+        """Returns an encryptor with these keys."""
         return Sealer(self, namespace=self.namespace, writer=self.writer, day_key=lambda _day: self.day_key)
 
 
@@ -71,7 +71,7 @@ class SealKeys:
 class RedactionKeys:
     """Keys for redaction: the namespace's token key and the suppression list. Sent to tasks.
 
-    `seal` is None where nothing new is sealed: events that are read again were sealed the first time.
+    Without `seal` nothing is encrypted: identities of events that are read again were sealed the first time.
     """
 
     token_key: bytes = field(repr=False)
@@ -107,11 +107,11 @@ class NoRedaction:
         """Does nothing."""
 
     def arrival_ms(self, arrived_at_us: int | None) -> int:
-        """Returns 0; nothing depends on the arrival time."""
+        """Returns 0, because nothing depends on the arrival time."""
         return 0
 
     def may_contain(self, record: Mapping[str, Any]) -> bool:
-        """Returns False."""
+        """Returns False: no text has to be scanned."""
         return False
 
     def snapshot_counts(self) -> Mapping[str, int]:
@@ -122,22 +122,22 @@ class NoRedaction:
         """Does nothing."""
 
     def redact_event(self, event: dict[str, Any], arrived_at_us: int | None, raw: bytes) -> bool:
-        """Keeps every event."""
+        """Returns True: every event is kept unchanged."""
         return True
 
     def record_dropped(self, value: Any) -> None:
         """Does nothing."""
 
     def redact_reread(self, event: Any) -> Any:
-        """Returns the event."""
+        """Returns the event unchanged."""
         return event
 
     def redact_rejected(self, rows: list[RejectedEvent]) -> list[RejectedEvent]:
-        """Returns the rows."""
+        """Returns the rows unchanged."""
         return rows
 
     def redact_raw(self, raw: bytes) -> tuple[bytes, int]:
-        """Returns the bytes and their length."""
+        """Returns the bytes unchanged, and their length."""
         return raw, len(raw)
 
     def seal_identities(self) -> None:
@@ -145,7 +145,7 @@ class NoRedaction:
 
 
 class EventRedaction:
-    """Redacts the events of one parse. Not thread-safe."""
+    """Redacts the events of one parse, and collects their identities for the vault. Not thread-safe."""
 
     def __init__(self, spec: PipelineSpec, keys: RedactionKeys, reader: EventReader, findings: TaskFindings) -> None:
         if spec.privacy is None:
@@ -160,23 +160,24 @@ class EventRedaction:
         self._result = RedactionResult(counts=findings.privacy)
         self._sealed_identities: set[Identity] = set()
         self._earliest_ms: dict[tuple[str, str, str, str | None], int] = {}
-        #: State for redacting decoded events.
+        #: State of the columnar redaction.
         self.columnar = ColumnarRedaction(self._redactor, self._record_identity)
         self._unreadable_bytes = 0
         self._read_at_ms = 0
 
     def start(self, read_at_us: int) -> None:
-        """Sets the read time, used for events without a recorded arrival time."""
+        """Sets the time of reading, used for events without a recorded arrival time."""
         self._read_at_ms = read_at_us // 1000
 
     def redact_event(self, event: dict[str, Any], arrived_at_us: int | None, raw: bytes) -> bool:
-        """Redacts an event in place; returns False if it must be dropped, which is counted.
+        """Redacts an event in place. Returns False if it must be dropped (opt-out or erased subject); dropped events
+        are counted.
 
         Args:
-            raw: the bytes it was parsed from.
+            raw: the bytes from which the event was parsed.
         """
         at_ms, scanner = self.arrival_ms(arrived_at_us), self._redactor.scanner
-        # Record metadata is not part of the raw bytes.
+        # The raw bytes do not contain the record's metadata.
         scans = scanner is not None and (not self._is_json or RECORD_FIELD in event or scanner.may_contain(raw))
         is_accepted = (
             self._redactor.redact(event, at_ms=at_ms, result=self._result, scan_texts=scans) is RedactionOutcome.KEPT
@@ -186,7 +187,7 @@ class EventRedaction:
         return is_accepted
 
     def record_dropped(self, value: Any) -> None:
-        """Records the sequence number of an event that columnar redaction dropped."""
+        """Records the collector's sequence number of an event that columnar redaction dropped."""
         self._findings.dropped_sequence_numbers.add_event(self._reader.read_event(value))
 
     def arrival_ms(self, arrived_at_us: int | None) -> int:
@@ -194,34 +195,34 @@ class EventRedaction:
         return self._read_at_ms if arrived_at_us is None else arrived_at_us // 1000
 
     def may_contain(self, record: Mapping[str, Any]) -> bool:
-        """Returns whether a record's metadata contains emails or phone numbers."""
+        """Returns whether a record's metadata may contain emails or phone numbers."""
         counts: Counter[str] = Counter()
         if self._redactor.scanner is not None:
             self._redactor.scanner.scan(copy.deepcopy(dict(record)), counts)
         return bool(counts)
 
     def snapshot_counts(self) -> Mapping[str, int]:
-        """Returns a copy of the counts."""
+        """Returns a copy of the counts, for `restore_counts`."""
         return dict(self._result.counts)
 
     def restore_counts(self, snapshot: Mapping[str, int]) -> None:
-        """Restores a snapshot, before the same events are redacted again."""
+        """Resets the counts to a snapshot, because the same events are redacted and counted again."""
         self._result.counts.clear()
         self._result.counts.update(snapshot)
 
     def _record_identity(self, subject: str, kind: str, token: str, value: str | None, at_ms: int) -> None:
-        """Records an identity of decoded events once, with its earliest arrival."""
+        """Records an identity of decoded events once, with its earliest arrival time."""
         timeless = (subject, kind, token, value)
         if at_ms < self._earliest_ms.get(timeless, at_ms + 1):
             self._earliest_ms[timeless] = at_ms
             self._result.identities.append(Identity(*timeless, at_ms))
 
     def redact_reread(self, event: Any) -> Any:
-        """Redacts an accepted event that is read again from its bytes."""
+        """Redacts an event that was accepted before and is read again from its bytes."""
         return self._redactor.redact_reread(event, at_ms=self._read_at_ms)
 
     def redact_rejected(self, rows: Sequence[RejectedEvent]) -> list[RejectedEvent]:
-        """Redacts rows for quarantine. Rows of events to drop are omitted and counted."""
+        """Redacts rows for quarantine. Events that must be dropped get no row and are counted."""
         redacted = []
         for row in rows:
             result = self._redact_row(row) if row.raw else row
@@ -230,15 +231,15 @@ class EventRedaction:
         return redacted
 
     def redact_raw(self, raw: bytes) -> tuple[bytes, int]:
-        """Returns the bytes of an event that quarantine may store, and the length it records."""
+        """Returns the bytes of an event that quarantine may store, and the length of the original."""
         if not self._is_json:
             return b"", len(raw)
         outcome, text = self._redact_bytes(raw, self._read_at_ms)
         return (b"", len(raw)) if text is None or outcome is not RedactionOutcome.KEPT else (text, len(text))
 
     def seal_identities(self) -> None:
-        """Seals the found identities, for the driver to write to the vault."""
-        # Of equal identities the earliest arrival is kept, in any order of events.
+        """Encrypts the identities of this parse into frames, which the driver writes to the vault."""
+        # The earliest arrival time of equal identities is kept, so the result does not depend on the order of events.
         earliest = sorted(dict.fromkeys(self._result.identities), key=lambda item: item.at_ms)
         new = [item for item in earliest if self._is_new(item)]
         self._result.identities.clear()
@@ -251,7 +252,7 @@ class EventRedaction:
             self._findings.sealed_frames.append((SealedKind.IDENTITIES, payload))
 
     def _is_new(self, identity: Identity) -> bool:
-        """Returns whether this parse has not sealed the identity yet, at any time."""
+        """Returns whether the identity was not sealed before in this parse, with any arrival time."""
         timeless = identity._replace(at_ms=0)
         if timeless in self._sealed_identities:
             return False
@@ -270,7 +271,7 @@ class EventRedaction:
         return self._seal_unreadable(row) if text is None else replace(row, raw=text)
 
     def _redact_bytes(self, raw: bytes, at_ms: int) -> tuple[RedactionOutcome, bytes | None]:
-        """Returns the redacted event in a new wrapper, as JSON; None if it is unreadable."""
+        """Returns the redacted event in a new wrapper as JSON; None if the bytes cannot be parsed."""
         try:
             value = parse_lossless(raw) if has_rounded_number(raw) else orjson.loads(raw)
             exact = self._reader.lossless_event(raw) if has_rounded_number(raw) else None
@@ -281,7 +282,7 @@ class EventRedaction:
             return RedactionOutcome.KEPT, None
 
     def _seal_unreadable(self, row: RejectedEvent) -> RejectedEvent:
-        """Returns the row without its bytes, which are sealed within the limit."""
+        """Returns the row without its bytes, which are encrypted up to the limit per task."""
         digest = hashlib.sha256(row.raw).hexdigest()
         body = row.raw[: self._retain_raw_bytes]
         self._findings.privacy["unreadable"] += 1
@@ -296,12 +297,12 @@ class EventRedaction:
 
 
 def _without_producer_fields(record: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
-    """Returns the stream's own metadata of a record, without the producer's."""
+    """Returns a record's metadata without the fields set by the producer."""
     if record is None or _PRODUCER_FIELDS.isdisjoint(record):
         return record
     return {name: value for name, value in record.items() if name not in _PRODUCER_FIELDS}
 
 
 def utc_day(epoch_seconds: float) -> str:
-    """Returns the UTC day of an instant, as used in names of day keys."""
+    """Returns the UTC day of an instant, as in the names of day keys."""
     return datetime.fromtimestamp(epoch_seconds, UTC).date().isoformat()

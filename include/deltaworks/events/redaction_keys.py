@@ -1,7 +1,7 @@
-"""Keys for redacting personal data, loaded by the driver before a parse and sent to its tasks.
+"""Loads the keys for redacting personal data in the driver, which sends them to the tasks of a parse.
 
-A namespace's token key never changes, and the data key for sealing lasts an hour, so the key service is called rarely.
-The suppression list is read for every parse.
+A namespace's token key never changes, and the data key for sealing is used for an hour, so the key service is called
+rarely. The suppression list is read for every parse.
 """
 
 from __future__ import annotations
@@ -33,9 +33,8 @@ from deltaworks.specs.storage import StorageSpec
 
 @dataclass
 class _NamespaceAccess:
-    """Clients and keys of a namespace, cached per process: opening a store's client costs more than all requests of a
-    parse.
-    """
+    """Clients and keys of a namespace, cached per process, because opening a client costs more than a parse's
+    requests."""
 
     service: KeyService
     objects: ObjectStore
@@ -47,7 +46,7 @@ class _NamespaceAccess:
 
     @cached_property
     def vault(self) -> ObjectStore:
-        """The vault; a parse that seals nothing may lack access to it."""
+        """The vault's client, opened on first use: a parse that seals nothing may have no access to the vault."""
         return open_objects(self.vault_storage)
 
 
@@ -61,7 +60,8 @@ def load_redaction_keys(
     """Loads the keys and the current suppression list for a pipeline; None if it declares no personal data.
 
     Args:
-        seal_for_batch: the batch whose identities are written to the vault; None when events are read again.
+        seal_for_batch: the batch whose identities are written to the vault; None if events are read again, whose
+            identities are in the vault already.
 
     Raises:
         ConfigError: KEY_SERVICE_UNDECLARED, KEYRING_UNUSABLE, KEY_SERVICE_REFUSED.
@@ -79,8 +79,7 @@ def load_redaction_keys(
 
 
 def _open_namespace(namespace: str, settings: PrivacySettings, lake: StorageSpec) -> _NamespaceAccess:
-    """Returns the cached access to a namespace, opening it if needed. Only callers that open one wait for each
-    other."""
+    """Returns the cached access to a namespace; opens it on first use. Callers wait only while it is being opened."""
     cache_key = (namespace, lake.root, settings.model_dump_json())
     if (access := _OPEN_NAMESPACES.get(cache_key)) is not None:
         return access
@@ -96,10 +95,10 @@ def _open_namespace(namespace: str, settings: PrivacySettings, lake: StorageSpec
 def export_to_vault(
     spec: PipelineSpec, lake: StorageSpec, frames: Sequence[tuple[int, bytes]], *, name: str
 ) -> str | None:
-    """Writes the frames that tasks sealed to the vault as one file; returns its key, or None if there are none.
+    """Writes the frames sealed by tasks to the vault as one file. Returns its key, or None without frames.
 
-    Call it before the batch is prepared: a prepared batch has its identities in the vault. A repeated batch writes
-    another file with the same identities.
+    Call it before the batch is prepared, so that identities of a prepared batch are always in the vault. A repeated
+    batch writes another file with the same identities.
 
     Raises:
         TransientError: the vault does not answer.

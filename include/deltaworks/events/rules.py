@@ -1,7 +1,7 @@
 """Checks rows against their table's rules: one DuckDB query per chunk over its Arrow columns.
 
-DuckDB reads the columns in place. A rule that cannot be evaluated for a row (for example a failed cast) fails for that
-row only.
+DuckDB reads the columns without a copy. If a rule cannot be evaluated for a row (for example a failed cast), the rule
+fails for that row only.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ _ROWS = "rows_"
 
 
 class RuleEngine:
-    """The DuckDB connection shared by all tables of a task. Opened at first use: that takes 20 ms."""
+    """The DuckDB connection that all tables of a task share. Opened on first use, because opening takes 20 ms."""
 
     def __init__(self) -> None:
         self._connection: duckdb.DuckDBPyConnection | None = None
 
     def evaluate(self, rows: pa.Table, expressions: Sequence[str]) -> list[pa.ChunkedArray]:
-        """Evaluates each expression for every row, in row order.
+        """Evaluates each expression for every row. Results are in row order.
 
         Raises:
             duckdb.Error: an expression cannot be evaluated for some row.
@@ -38,7 +38,7 @@ class RuleEngine:
         connection.register(_ROWS, rows)
         try:
             items = ", ".join(f"{expression} AS v{index}" for index, expression in enumerate(expressions))
-            # A plain projection preserves the row order.
+            # DuckDB preserves the row order of a projection.
             answer = connection.sql(f"SELECT {items} FROM {_ROWS}").to_arrow_table()
         finally:
             connection.unregister(_ROWS)
@@ -54,7 +54,7 @@ class RuleChecker:
         self._engine = engine
 
     def failed_rows(self, rows: pa.Table) -> list[tuple[TableRuleSpec, list[int]]]:
-        """Returns each failed rule with the indexes of its rows.
+        """Returns each failed rule with the indexes of its failing rows.
 
         Raises:
             ContractError: RULE_UNUSABLE, a rule cannot be evaluated for any row.
@@ -69,14 +69,14 @@ class RuleChecker:
             verdicts = [self._evaluate_leniently(rows, rule) for rule in self.rules]
         failures = []
         for rule, verdict in zip(self.rules, verdicts, strict=True):
-            # Null passes, as with CHECK constraints in SQL.
+            # A null result passes, as in a SQL CHECK constraint.
             indexes = pc.indices_nonzero(pc.invert(verdict).fill_null(False)).to_pylist()
             if indexes:
                 failures.append((rule, indexes))
         return failures
 
     def _evaluate_leniently(self, rows: pa.Table, rule: TableRuleSpec) -> pa.ChunkedArray:
-        """Evaluates one rule; rows for which it cannot be evaluated fail."""
+        """Evaluates one rule row by row if necessary; rows for which it cannot be evaluated fail."""
         answered = f"TRY(coalesce(CAST({select_item(rule.check)} AS BOOLEAN), true))"
         try:
             (verdict,) = self._engine.evaluate(rows, [f"coalesce({answered}, false)"])
@@ -90,7 +90,7 @@ class RuleChecker:
 
 
 def rule_failed_error(table: str, rule: TableRuleSpec, *, seq: int, position: int) -> ContractError:
-    """Returns the error that stops the stream where a rule declares `on_fail: fail`."""
+    """Returns the error that stops the stream if a rule with `on_fail: fail` fails."""
     return ContractError(
         "RULE_FAILED",
         f"Event {position} of file event {seq} fails rule {rule.name!r} of table {table!r}: {rule.check}",

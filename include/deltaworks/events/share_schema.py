@@ -1,8 +1,8 @@
-"""Rewrites prepared data files whose schema differs from the table's current schema.
+"""Rewrites data files of a prepared batch whose schema differs from the table's current schema.
 
-A table may be suspended, for example because a column's declared type differs from the type on disk, while the fan-out
-continues to write files with the declared type. Once the declaration is corrected, these files would break readers if
-committed unchanged. They are compared with the table, and rewritten where all values convert exactly.
+A table may be suspended because a column's declared type differs from its type on disk. The fan-out then still writes
+files with the declared type. After the declaration is corrected, committing these files unchanged would break readers.
+So they are compared with the table, and rewritten if all values convert exactly.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ from deltaworks.tables.lake import Lake, arrow_path
 
 
 def fit_share(lake: Lake, table: DeltaTable, batch: PreparedBatch, share: PreparedTable) -> PreparedTable:
-    """Returns the share with files that match the table: unchanged ones, or rewritten ones.
+    """Returns the table's part of a prepared batch with files that match the table's schema, rewritten if necessary.
 
-    Idempotent: files of an interrupted rewrite are orphans, and the step decides which files are committed.
+    Idempotent: files of an interrupted rewrite become orphans, and the step decides which files are committed.
 
     Raises:
         ContractError: PREPARED_FILES_INCOMPATIBLE, a value does not convert exactly or the table lacks a column.
     """
     key = paths.table(batch.pipeline, share.table)
     files = [WrittenFile(**record) for record in share.files]
-    # Columns that the batch itself adds are created with its commit.
+    # The commit of the batch adds these columns to the table.
     new_columns = frozenset(str(record["name"]) for record in share.new_columns)
     fitted = [_fit_file(lake, table, key, file, batch_id=batch.batch_id, new_columns=new_columns) for file in files]
     if fitted == files:
@@ -59,7 +59,7 @@ def _fit_file(
         try:
             column = rows.column(name).cast(schema_on_disk.field(name).type, safe=True)
         except pa.ArrowException:
-            # Arrow's message quotes the value.
+            # Arrow's message contains the value, so it is not chained.
             raise _does_not_fit_error(
                 table, batch_id, f"{name} has a value that does not fit {on_disk[name]}"
             ) from None

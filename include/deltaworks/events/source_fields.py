@@ -1,7 +1,7 @@
 """Fields added from outside the payload: partition folders (`_partition`), record metadata (`_record`) and look-ups.
 
-A part `day=2026-01-31/` of an object key becomes the field `day` in `_partition` of its events. Metadata of a stream
-record is in `_record`. Results of a look-up are in `_<name>`.
+A folder `day=2026-01-31/` in an object key becomes the field `day` in `_partition` of the object's events. Metadata of
+a stream record is in `_record`. Results of a look-up are in `_<name>`.
 """
 
 from __future__ import annotations
@@ -22,22 +22,23 @@ if TYPE_CHECKING:
     from deltaworks.events.enrichment.lookups_and_masks import LookupsAndMasks
 
 PARTITION_FIELD, RECORD_FIELD = "_partition", "_record"
-#: Hive's partition value for null.
+#: Folder value that Hive uses for null.
 _HIVE_NULL = "__HIVE_DEFAULT_PARTITION__"
-#: Sequence number of the file event or record, and the row's position in it. Unique in a table.
+#: Key of a row: the sequence number of its file event or record, and its position in it. Unique in a table.
 RowKey = tuple[int, int]
 ROW_KEY_COLUMNS = ("_seq", "_position")
 
 
 @lru_cache(maxsize=256)
 def partition_fields(key: str, names: tuple[str, ...]) -> Mapping[str, str]:
-    """Returns the fields `names` of an object key as texts; absent and null ones are omitted."""
+    """Returns the values of the partition folders `names` in an object key, as texts. Absent and null ones are
+    omitted."""
     parts = dict(part.split("=", 1) for part in key.split("/")[:-1] if "=" in part)
     return {name: unquote(parts[name]) for name in names if parts.get(name, _HIVE_NULL) not in (_HIVE_NULL, "")}
 
 
 def reads_record_fields(spec: PipelineSpec) -> bool:
-    """Returns whether the pipeline reads fields of `_record`; otherwise they are not added to events."""
+    """Returns whether the pipeline reads fields of `_record`. If not, events do not get this field."""
     paths = [*spec.event.time.path, spec.event.name.path, *spec.event.id, *(lookup.path for lookup in spec.enrich)]
     for table in spec.event_tables:
         paths += [*table.when, *(column.path for column in table.columns)]
@@ -45,21 +46,21 @@ def reads_record_fields(spec: PipelineSpec) -> bool:
 
 
 def lookup_fields(spec: PipelineSpec) -> frozenset[str]:
-    """Returns the event fields that hold results of look-ups."""
+    """Returns the names of event fields that contain look-up results."""
     return frozenset(lookup.output_field for lookup in spec.enrich)
 
 
 def pin_databases(spec: PipelineSpec, storage: StorageSpec) -> PinnedDatabases | None:
-    """Pins the current versions of the databases that a parse uses; None if it uses none.
+    """Pins the current versions of the databases that a pipeline's look-ups use; None if there are no look-ups.
 
     Raises:
-        ConfigError: ENRICHMENT_UNREADABLE, one is missing or corrupt.
+        ConfigError: ENRICHMENT_UNREADABLE, a database is missing or corrupt.
         TransientError: storage errors; ENRICHMENT_REPLACED.
     """
     names = [lookup.database for lookup in spec.enrich if lookup.database is not None]
     if not names:
         return None
-    # Imported by name, here and below: database and user-agent libraries load only for pipelines that need them.
+    # Imported here and below, so that pipelines without look-ups do not load database and user-agent libraries.
     databases: PinnedDatabases = import_module("deltaworks.events.enrichment.databases").PinnedDatabases.pin(
         names, storage
     )
@@ -82,5 +83,5 @@ def create_lookups_and_masks(spec: PipelineSpec, databases: PinnedDatabases | No
 
 
 def row_keys(rows: pa.Table) -> list[RowKey]:
-    """Returns the key of every row."""
+    """Returns the (`_seq`, `_position`) key of every row."""
     return list(zip(*(rows.column(name).to_pylist() for name in ROW_KEY_COLUMNS), strict=True))

@@ -1,4 +1,4 @@
-"""Builds the columns of one table: declared and evolved ones, and the handling of undeclared fields."""
+"""Builds the columns of one table from events: declared columns, evolved columns and rescued fields."""
 
 from __future__ import annotations
 
@@ -38,13 +38,13 @@ ColumnKey = tuple[tuple[str, ...], ColumnType, TimeFormat, bool]
 
 
 def add_errors(reasons: Reasons, errors: ConversionErrors, path: str) -> None:
-    """Adds conversion errors of the values at `path` to the reasons."""
+    """Adds a reason for each conversion error of the values at `path`."""
     for index, error in errors.items():
         reasons.setdefault(index, []).append(Reason(error.code, f"{path}{error.path}", error.detail))
 
 
 def add_missing(reasons: Reasons, array: pa.Array, errors: ConversionErrors, path: str) -> None:
-    """Adds a reason for each absent value at `path`, except where conversion failed."""
+    """Adds a reason for each absent value at `path`; values that failed to convert have a reason already."""
     if not array.null_count:
         return
     for index in pc.indices_nonzero(pc.is_null(array)).to_pylist():
@@ -55,7 +55,7 @@ def add_missing(reasons: Reasons, array: pa.Array, errors: ConversionErrors, pat
 
 @dataclass(frozen=True, slots=True)
 class EventColumn:
-    """A column and the path of its values. `values_are_text` if the format has only texts, which are parsed."""
+    """A column and the path of its values in an event. With `values_are_text`, values are texts to be parsed."""
 
     name: str
     path: tuple[str, ...]
@@ -66,16 +66,16 @@ class EventColumn:
 
     @property
     def key(self) -> ColumnKey:
-        """Identifies equal columns across tables."""
+        """Key that is equal for equal columns of several tables."""
         return self.path, self.kind, self.times, self.values_are_text
 
     def values(self, parents: Sequence[Mapping[str, Any]]) -> list[Any]:
-        """Returns the values from the parent objects, parsed if they are texts."""
+        """Returns the column's values from the parent objects; texts are parsed in text formats."""
         values = [parent.get(self.path[-1]) for parent in parents]
         return [parse_text(value, self.kind) for value in values] if self.values_are_text else values
 
     def add_reasons(self, reasons: Reasons, array: pa.Array, errors: ConversionErrors) -> None:
-        """Adds reasons for values of this column that fail to convert or are missing."""
+        """Adds a reason for each value of this column that fails to convert, or is required and missing."""
         path = ".".join(self.path)
         add_errors(reasons, errors, path)
         if self.required:
@@ -83,7 +83,7 @@ class EventColumn:
 
 
 class SharedColumns:
-    """Columns of the same events, each built once for all its tables."""
+    """Columns of the same events. Each is built once and shared by all tables."""
 
     def __init__(self, events: Sequence[Mapping[str, Any]]) -> None:
         self.events = events
@@ -91,7 +91,7 @@ class SharedColumns:
         self._converted: dict[ColumnKey, tuple[pa.Array, ConversionErrors]] = {}
 
     def column(self, item: EventColumn) -> tuple[pa.Array, ConversionErrors]:
-        """Returns the column and its errors by index."""
+        """Returns the column as an array, and its conversion errors by index."""
         key = item.key
         if key not in self._converted:
             parent = item.path[:-1]
@@ -101,7 +101,7 @@ class SharedColumns:
         return self._converted[key]
 
 
-#: Producers choose field names, so their length must be bounded.
+#: Maximum length of reported paths, because producers choose the field names.
 _MAX_PATH_CHARACTERS = 200
 
 
@@ -123,13 +123,13 @@ class TableColumns:
         lookup_fields: Collection[str] = (),
     ) -> None:
         self._table = table
-        #: Whether undeclared fields are stored or checked.
+        #: True if undeclared fields are stored or rejected.
         self.keeps_undeclared_fields = table.evolve != "ignore"
         self.columns = [
             _event_column(spec, values_are_text=values_are_text, answers=lookup_fields) for spec in table.columns
         ]
         self._evolved = [(column, parse_type(column.type)) for column in evolved]
-        #: Whether schema evolution added columns.
+        #: True if schema evolution may have added columns.
         self.has_evolved_columns = bool(evolved)
         self.read_fields = read_fields(table, event, tuple(column.path for column in evolved), lookup_fields)
         marks = arrow_schema(dict(MUTABLE_COLUMNS) if table.mutable is not None else {})
@@ -137,7 +137,7 @@ class TableColumns:
         self.schema = arrow_schema(dict(ENVELOPE_COLUMNS) | {spec.name: spec.type for spec in table.columns})
 
     def convert(self, shared: SharedColumns) -> tuple[list[pa.Array], Reasons]:
-        """Returns the declared columns of events, and the reasons of rejected events by index."""
+        """Returns the declared columns as arrays, and the reasons of rejected events by index."""
         reasons: Reasons = {}
         arrays = []
         for item in self.columns:
@@ -153,14 +153,14 @@ class TableColumns:
         findings: TaskFindings,
         load_lossless: Callable[[int], Any],
     ) -> pa.Table:
-        """Returns `rows` of accepted `events` with evolved columns and rescued data.
+        """Returns `rows` of accepted `events`, extended by evolved columns and the rescued column.
 
         Args:
             load_lossless: returns the event at an index with number literals, or None; called if a double may be
                 rounded.
 
         Raises:
-            ContractError: FIELD_UNDECLARED, where the table declares `evolve: fail`.
+            ContractError: FIELD_UNDECLARED, if the table declares `evolve: fail`.
         """
         evolve = self._table.evolve
         extras = [undeclared_fields(event, self.read_fields) for event in events]
@@ -177,16 +177,16 @@ class TableColumns:
         return rows
 
     def with_mutation_columns(self, rows: pa.Table) -> pa.Table:
-        """Returns `rows` with the columns that mutations set, all null.
+        """Returns `rows` with the columns that mutations set later; all values are null.
 
-        Nulls are written explicitly: a file without the column has no statistics for it and cannot be skipped.
+        Nulls are written explicitly, because readers cannot skip a file without statistics for the column.
         """
         for name, field in self._mutation_columns:
             rows = rows.append_column(name, pa.nulls(rows.num_rows, field))
         return rows
 
     def _evolved_column(self, index: int, events: Sequence[dict[str, Any]], extras: list[dict[str, Any]]) -> pa.Array:
-        """Returns the values of an evolved column; values of another type go to the rescued data."""
+        """Returns the values of an evolved column. Values of another type go to the rescued column."""
         evolved, kind = self._evolved[index]
         parents = parent_objects(events, evolved.path[:-1]) if len(evolved.path) > 1 else events
         values = [parent.get(evolved.path[-1]) for parent in parents]
@@ -205,7 +205,7 @@ class TableColumns:
     def _reject_undeclared(self, rows: pa.Table, extras: Sequence[dict[str, Any]]) -> None:
         for index, extra in enumerate(extras):
             if extra:
-                # Errors reach logs, heartbeats and alerts, which must not contain event values.
+                # Errors go to logs, heartbeats and alerts, which must not contain event values.
                 path, value = leaf_fields(extra, self.read_fields)[0]
                 name = ".".join(path)[:_MAX_PATH_CHARACTERS]
                 raise ContractError(

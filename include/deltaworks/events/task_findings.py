@@ -1,6 +1,6 @@
-"""Task findings: new fields, rule warnings, rejected objects, counts and errors that a task reports next to its rows.
+"""Task findings: new fields, rule warnings, rejected objects, counts and errors that a task returns with its rows.
 
-Each task sends its findings to the driver as plain data; the driver merges them in task order.
+Each task sends its findings to the driver as plain data, and the driver merges them in task order.
 """
 
 from __future__ import annotations
@@ -15,19 +15,19 @@ from deltaworks.errors import ConfigError, ContractError, DeltaworksError, Trans
 from deltaworks.events.collector_sequence_numbers import CollectorSequenceNumbers
 from deltaworks.events.reasons import RejectedEvent, to_printable
 
-#: New fields recorded per table and task: a producer may invent names without limit.
+#: Maximum number of new fields per table and task, because a producer may invent any number of names.
 MAX_NEW_FIELDS = 1_000
-#: Distinct quarantine reasons that a task counts, and those stored in the ledger per batch.
+#: Maximum number of distinct quarantine reasons that a task counts, and that the ledger stores per batch.
 MAX_REASONS, MAX_LEDGER_REASONS = 1_000, 20
 #: Event names are truncated to this length.
 MAX_NAME_LENGTH = 200
-#: Keys of missing objects reported here; quarantine has all of them.
+#: Maximum number of keys of missing objects in the findings. Quarantine has all of them.
 MAX_EXAMPLES = 10
 OBJECT_MISSING = "object_missing"
-#: Ledger key of the sequence numbers of dropped events, by collector process.
+#: Key in the ledger for the sequence numbers of dropped events, by collector process.
 DROPPED_SEQUENCE_NUMBERS = "dropped_sequence_numbers"
 
-#: Error classes restored in the driver, by name; others become DeltaworksError.
+#: Error classes that the driver restores by name. Other errors become DeltaworksError.
 _FAILURES: Mapping[str, type[DeltaworksError]] = {
     kind.__name__: kind for kind in (ConfigError, ContractError, TransientError)
 }
@@ -37,24 +37,24 @@ Path = tuple[str, ...]
 
 @dataclass(slots=True)
 class TaskFindings:
-    """Findings of one task, or of a batch once merged.
+    """Findings of one task, or the merged findings of a batch.
 
     Attributes:
         new_fields: kinds of values by table and path, for fields that no column reads.
         rule_warnings: rows by `table.rule`.
-        objects_rejected: unreadable objects by reason.
-        objects_missing: some keys of objects that were missing.
-        over_budget: payloads by exceeded budget.
-        unusable_times: events whose unusable time was replaced by their arrival time.
-        invalid_addresses: values of private fields, by path, that were dropped because they are no IP addresses.
+        objects_rejected: number of unreadable objects by reason.
+        objects_missing: some keys of missing objects.
+        over_budget: number of payloads by exceeded budget.
+        unusable_times: number of events whose unusable time was replaced by their arrival time.
+        invalid_addresses: number of values of private fields, by path, dropped because they are not IP addresses.
         privacy: counts of redacted, scanned and dropped events.
         dropped_sequence_numbers: collector sequence numbers of dropped events.
-        sealed_frames: frames for the vault with their kinds.
-        events: parsed events, including rejected ones.
-        rejected: quarantined events by reason code and field, never by value.
+        sealed_frames: encrypted frames for the vault, with their kinds.
+        events: number of parsed events, including rejected ones.
+        rejected: quarantined events by reason code and field.
         rejected_events: quarantined events by reason code and event name.
-        refusal: the error that denied access to an object.
-        any_read: whether some payload was read.
+        refusal: the error if access to an object was denied.
+        any_read: whether some payload could be read.
     """
 
     rule_warnings: Counter[str] = field(default_factory=Counter)
@@ -75,23 +75,23 @@ class TaskFindings:
     any_read: bool = field(default=False, compare=False)
 
     def record_new_field(self, table: str, path: Path, kind: str) -> None:
-        """Records a field that no column of `table` reads, with the kind of its value."""
+        """Records a field that no column of `table` reads, and the kind of its value."""
         kinds = self.new_fields.setdefault(table, {})
         if path in kinds or len(kinds) < MAX_NEW_FIELDS:
             kinds.setdefault(path, set()).add(kind)
 
     def record_rejected_object(self, reason: str, key: str) -> None:
-        """Records an object of which nothing could be read."""
+        """Records an object that could not be read at all."""
         self.objects_rejected[reason] += 1
         if reason == OBJECT_MISSING and len(self.objects_missing) < MAX_EXAMPLES:
             self.objects_missing.append(key)
 
     def record_over_budget(self, budget: str) -> None:
-        """Records a payload that exceeded this budget."""
+        """Counts a payload that exceeded this budget."""
         self.over_budget[budget] += 1
 
     def record_events(self, events: int, rejected: Iterable[RejectedEvent]) -> None:
-        """Records the number of parsed events, and the rejected ones."""
+        """Adds to the numbers of parsed events and of rejected ones."""
         self.events += events
         for row in rejected:
             for reason in {(str(reason.code), reason.path) for reason in row.reasons}:
@@ -103,7 +103,7 @@ class TaskFindings:
                     self.rejected_events[kind] += 1
 
     def merge(self, other: TaskFindings) -> None:
-        """Adds the findings of a later task; existing entries win where a limit is reached."""
+        """Adds the findings of a later task. If a maximum is reached, earlier entries stay."""
         self.rule_warnings.update(other.rule_warnings)
         self.objects_rejected.update(other.objects_rejected)
         self.over_budget.update(other.over_budget)
@@ -125,7 +125,7 @@ class TaskFindings:
         self.any_read = self.any_read or other.any_read
 
     def ledger_entry(self) -> dict[str, Any]:
-        """Returns the part stored in the prepared batch and the ledger."""
+        """Returns the findings that are stored in the prepared batch and the ledger."""
         facts: dict[str, Any] = {
             "rule_warnings": _sorted_by_name(self.rule_warnings),
             "objects_rejected": _sorted_by_name(self.objects_rejected),
@@ -142,7 +142,7 @@ class TaskFindings:
         return {name: value for name, value in facts.items() if value}
 
     def as_record(self) -> dict[str, Any]:
-        """Returns plain values to send to the driver."""
+        """Converts the findings to plain values, for sending to the driver."""
         return {
             "rule_warnings": dict(self.rule_warnings),
             "new_fields": [

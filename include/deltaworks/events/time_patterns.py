@@ -1,8 +1,8 @@
-"""Parses texts by a pattern of strptime directives, exact to the microsecond.
+"""Parses times by a pattern of strptime directives, exact to the microsecond.
 
-Most texts of a column have the same layout: the same directives at the same offsets, in digits. These are parsed
-together from their bytes; others are parsed one by one with an equivalent regular expression. Names are English and
-case-insensitive. Adjacent numbers need all their digits, so no text is ambiguous.
+Most texts of a column have the same layout: the same directives at the same offsets. These are parsed together from
+their bytes; other texts are parsed one by one with an equivalent regular expression. Month and weekday names are
+English and case-insensitive. Adjacent numbers must have all their digits, so no text is ambiguous.
 """
 
 from __future__ import annotations
@@ -52,18 +52,18 @@ _EXPRESSIONS = {
     "f": r"\d{6}",
     "z": r"[+-](?:2[0-3]|[01]\d):?[0-5]\d|(?-i:Z)",
 }
-#: Unpadded forms, accepted where no number is adjacent.
+#: Forms without leading zeros, accepted if no other number is adjacent.
 _UNPADDED = {"m": "[1-9]", "d": "[1-9]| [1-9]", "H": r"\d", "I": "[1-9]", "M": r"\d", "S": r"\d", "f": r"\d{1,5}"}
 #: POSIX: two-digit years from 69 on belong to the 1900s.
 _FIRST_YEAR_OF_1900S = 69
-#: Layouts parsed together; texts with further layouts are parsed one by one.
+#: Maximum number of layouts per column. Texts with further layouts are parsed one by one.
 _MAX_LAYOUTS = 8
 Bytes = npt.NDArray[np.uint8]
 RowMask = npt.NDArray[np.bool_]
 
 
 class NoMatch(ValueError):
-    """The text does not match the pattern."""
+    """Raised if a text does not match the pattern."""
 
 
 @lru_cache(maxsize=1024)
@@ -75,7 +75,7 @@ def pattern_reader(text: str) -> PatternReader:
 class PatternReader:
     """Parses texts by one pattern. Thread-safe.
 
-    Times are microseconds since 1970: UTC if texts have an offset, else local time.
+    Results are microseconds since 1970, in UTC if texts have an offset, otherwise in local time.
     """
 
     def __init__(self, pattern: TimePattern) -> None:
@@ -85,11 +85,11 @@ class PatternReader:
         self._has_layout = not {"%A", "%B"} & set(pattern.parts)
 
     def read(self, text: str) -> dt.datetime:
-        """Returns the time of a text, converted to UTC if it has an offset.
+        """Returns the time of a text, in UTC if it has an offset.
 
         Raises:
             NoMatch: the pattern does not match.
-            ValueError, OverflowError: there is no such time.
+            ValueError, OverflowError: the time does not exist, such as February 30.
         """
         match = self._expression.fullmatch(text)
         if match is None:
@@ -105,7 +105,7 @@ class PatternReader:
         """Parses texts without nulls to microseconds.
 
         Raises:
-            NoMatch, ValueError, OverflowError: see `read`, for any text.
+            NoMatch, ValueError, OverflowError: `read` fails for some text.
         """
         times = np.zeros(len(texts), np.int64)
         remaining = np.arange(len(texts))
@@ -125,7 +125,7 @@ class PatternReader:
     def _read_layout(
         self, columns: _TextBytes, texts: pa.StringArray, remaining: npt.NDArray[np.int64], times: Integers
     ) -> npt.NDArray[np.int64]:
-        """Parses all remaining texts with the layout of the first one; returns the rest."""
+        """Parses all remaining texts that have the layout of the first one. Returns the indexes of the others."""
         text = texts[int(remaining[0])].as_py()
         match = self._expression.fullmatch(text)
         if match is None:
@@ -195,7 +195,7 @@ def _offset(text: str) -> dt.timedelta:
 
 
 class _TextBytes:
-    """The bytes of texts as matrices."""
+    """Bytes of texts in one buffer, from which texts of equal length are read as matrices."""
 
     def __init__(self, texts: pa.StringArray) -> None:
         _, offsets, data = texts.buffers()
@@ -205,12 +205,12 @@ class _TextBytes:
         self._lengths = np.diff(self._begins)
 
     def rows_of_length(self, length: int, rows: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        """Returns the rows whose texts have this many bytes."""
+        """Returns the rows whose texts have this length in bytes."""
         alike: npt.NDArray[np.int64] = rows[self._lengths[rows] == length]
         return alike
 
     def bytes_of(self, rows: npt.NDArray[np.int64], length: int) -> Bytes:
-        """Returns the bytes of rows of this length, one matrix row each."""
+        """Returns the bytes of rows whose texts have this length, as a matrix with one row per text."""
         if rows.size == self._lengths.size:
             return self._data[self._begins[0] : self._begins[-1]].reshape(rows.size, length)
         matrix: Bytes = self._data[self._begins[rows][:, None] + np.arange(length)]
@@ -218,7 +218,7 @@ class _TextBytes:
 
 
 class _Layout:
-    """Offsets of each directive in texts of one length, as in the text of `match`."""
+    """Layout of texts of one length: the offset of each directive, taken from a matching text."""
 
     def __init__(self, match: re.Match[str], parts: tuple[str, ...]) -> None:
         self._spans = {part[1]: match.span(part[1]) for part in parts if part[0] == "%"}
@@ -229,7 +229,7 @@ class _Layout:
         ]
 
     def read(self, texts: Bytes) -> tuple[Integers, RowMask]:
-        """Returns the times of texts of this length, and a mask of those with this layout."""
+        """Returns the times of texts of this length, and a mask of the texts that have this layout."""
         digits = _DigitReader(texts)
         for offset, character in self._filter_seq:
             digits.require(texts[:, offset] == character)
@@ -249,7 +249,7 @@ class _Layout:
         month = np.where(digits.fits, month, 1)
         leap = (year % 4 == 0) & ((year % 100 != 0) | (year % 400 == 0))
         digits.require(day <= _DAYS_OF_MONTH[month] + (leap & (month == 2)))
-        # Years start in March, so that a leap day is the last day.
+        # Counts years from March, so that the leap day is the last day of a year.
         year = year - (month <= 2)
         era = year // 400
         year_of_era = year - era * 400
@@ -302,14 +302,14 @@ class _Layout:
 
 
 class _DigitReader:
-    """Reads numbers and names at fixed offsets; `fits` masks the rows that match so far."""
+    """Reads numbers and names at fixed offsets. `fits` masks the texts that match the layout so far."""
 
     def __init__(self, texts: Bytes) -> None:
         self.texts = texts
         self.fits: RowMask = np.ones(len(texts), np.bool_)
 
     def require(self, fits: RowMask) -> None:
-        """Excludes rows that do not fit."""
+        """Excludes texts for which the mask `fits` is false."""
         self.fits &= fits
 
     def zeros(self) -> Integers:
@@ -317,7 +317,7 @@ class _DigitReader:
         return np.zeros(len(self.texts), np.int64)
 
     def number(self, begin: int, end: int) -> Integers:
-        """Returns the number in the digits from `begin` to `end`."""
+        """Returns, per text, the number in the digits from offset `begin` to `end`."""
         number = self.zeros()
         for offset in range(begin, end):
             digit = self.texts[:, offset] - np.uint8(48)
@@ -326,7 +326,7 @@ class _DigitReader:
         return number
 
     def name_ordinal(self, begin: int, names: tuple[str, ...], *, letters: int = 3) -> Integers:
-        """Returns the ordinal, from 1, of the name that starts with the letters at `begin`."""
+        """Returns, per text, the ordinal (from 1) of the name whose first letters are at offset `begin`."""
         code = self.texts[:, begin].astype(np.int64) | 0x20
         for offset in range(begin + 1, begin + letters):
             code = code << 8 | self.texts[:, offset] | 0x20

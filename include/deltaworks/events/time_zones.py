@@ -1,7 +1,7 @@
 """Converts local times of a zone to instants.
 
-A local time that occurs twice, when clocks are set back, means the first. One skipped when clocks are set forward is an
-error. Only the zone database matters, not the locale or the machine's zone.
+A local time that occurs twice, when clocks are set back, means its first occurrence. A local time that clocks skip is
+an error. Results depend on the zone database only, not on the machine's zone or locale.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ _SAMPLED_TIMES = (*(dt.timedelta(hours=hour) for hour in range(24)), dt.timedelt
 
 
 class NonexistentTime(ValueError):
-    """The zone's clocks skipped this local time."""
+    """Raised for a local time that the zone's clocks skipped."""
 
 
 def instant_us(local: dt.datetime, zone: str) -> int:
-    """Returns the microseconds since 1970 of a local time in `zone`.
+    """Converts a local time in `zone` to microseconds since 1970.
 
     Raises:
-        NonexistentTime: clocks were set forward past it.
+        NonexistentTime: clocks skipped this time when they were set forward.
     """
     first, second = (_offset_us(local, zone, fold) for fold in (0, 1))
     if second > first:
@@ -37,11 +37,11 @@ def instant_us(local: dt.datetime, zone: str) -> int:
 
 
 def instants_us(local_us: Integers, zone: str) -> Integers:
-    """Converts many local times, given as microseconds since 1970 in local time.
+    """Converts many local times, given as microseconds since 1970 in local time, to instants.
 
     Raises:
-        NonexistentTime: for any of them.
-        OverflowError: one is outside the years 1 to 9999.
+        NonexistentTime: clocks skipped one of the times.
+        OverflowError: a time is outside the years 1 to 9999.
     """
     days, day_of = np.unique(local_us // DAY_US, return_inverse=True)
     offsets = [_offset_of_day_us(int(day), zone) for day in days]
@@ -54,7 +54,7 @@ def instants_us(local_us: Integers, zone: str) -> Integers:
 
 @lru_cache(maxsize=16_384)
 def _offset_of_day_us(day: int, zone: str) -> int | None:
-    """Returns the UTC offset of a local day, counted from 1970; None if it changes during the day."""
+    """Returns the UTC offset of a local day, given as days since 1970; None if the offset changes during the day."""
     midnight = EPOCH + dt.timedelta(days=day)
     offsets = {_offset_us(midnight + time, zone, fold) for time in _SAMPLED_TIMES for fold in (0, 1)}
     return offsets.pop() if len(offsets) == 1 else None

@@ -1,4 +1,4 @@
-"""Parses times of events to instants, as complete columns where possible."""
+"""Parses event times to instants, as complete columns if possible."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ from deltaworks.events.time_zones import EPOCH, MICROSECOND, Integers, Nonexiste
 from deltaworks.specs.times import TimeFormat
 
 INSTANT = pa.timestamp("us", tz="UTC")
-#: Spark and Delta dates end with year 9999; times before 1900 come from clocks that were never set.
+#: Accepted range of times. Spark and Delta dates end with year 9999; times before 1900 come from clocks that were never
+#: set.
 EARLIEST_US = (dt.datetime(1900, 1, 1) - EPOCH) // MICROSECOND
 LATEST_US = (dt.datetime(9999, 12, 31, 23, 59, 59) - EPOCH) // MICROSECOND
 _ZERO_OFFSET = dt.timedelta()
@@ -29,27 +30,27 @@ _PER_UNIT_US = {"epoch_seconds": 1_000_000, "epoch_millis": 1_000}
 
 @lru_cache(maxsize=1024)
 def time_reader(form: TimeFormat) -> TimeReader:
-    """Returns the reader of times of this form, cached per process."""
+    """Returns the reader for times in the declared format, cached per process."""
     return TimeReader(form)
 
 
 class TimeReader:
-    """Parses times of one form. Thread-safe."""
+    """Parses times in one declared format. Thread-safe."""
 
     def __init__(self, form: TimeFormat) -> None:
         self._form = form
         self._reader = None if form.format is None else pattern_reader(form.format)
         pattern = form.pattern
-        #: Date-only texts: they cannot be out of range.
+        #: Texts with a date only cannot be out of range.
         self._is_date_only = pattern is not None and not pattern.has_time_of_day and not pattern.has_offset
-        #: With such a pattern, numbers are parsed as digits.
+        #: Directives of patterns that match plain digits; numbers are then accepted as texts.
         self._is_all_digits = pattern is not None and set(pattern.parts) <= _DIGIT_DIRECTIVES
 
     def instants(self, values: Sequence[Any]) -> pa.Array:
-        """Converts values to timestamps as one column; null where a value is None.
+        """Converts values to timestamps as one column; None becomes null.
 
         Raises:
-            pa.ArrowException, TypeError, ValueError, OverflowError: not all values can be converted this way.
+            pa.ArrowException, TypeError, ValueError, OverflowError: some value cannot be converted this way.
         """
         if self._reader is not None:
             return self._read_pattern(values, bounded=True)
@@ -63,23 +64,24 @@ class TimeReader:
         if self._form.zone is None:
             try:
                 return _check_bounds(pc.cast(texts, INSTANT))
-            except pa.ArrowInvalid:  # also raised if no text has an offset
+            except pa.ArrowInvalid:  # raised too if no text has an offset
                 return _check_bounds(pc.cast(texts, pa.timestamp("us")).cast(pa.int64()).cast(INSTANT))
         local = pc.cast(texts, pa.timestamp("us"))
         return _restore_nulls(local, _check_bounds_us(self._to_utc(_micros_of(local.drop_null()))))
 
     def dates(self, values: Sequence[Any]) -> pa.Array:
-        """Converts times of a pattern to UTC dates as one column; null where a value is None.
+        """Converts texts of a pattern to UTC dates as one column; None becomes null.
 
         Raises:
-            pa.ArrowException, TypeError, ValueError, OverflowError: see `instants`; ValueError without a pattern.
+            pa.ArrowException, TypeError, ValueError, OverflowError: see `instants`; ValueError if the format has no
+                pattern.
         """
         if self._reader is None:
             raise ValueError("dates without a pattern are parsed one by one")
         return self._read_pattern(values, bounded=not self._is_date_only).cast(pa.date32())
 
     def instant_us(self, value: Any) -> int:
-        """Returns the microseconds since 1970 of a value.
+        """Converts a value to microseconds since 1970.
 
         Raises:
             ConversionError: invalid or out of range.
@@ -93,14 +95,14 @@ class TimeReader:
         return micros
 
     def date(self, value: Any) -> dt.date:
-        """Returns the UTC date of a time, or the date itself.
+        """Returns the UTC date of a time; a text with a date only is returned as that date.
 
         Raises:
             ConversionError: invalid or out of range.
         """
         if self._is_date_only:
             return (EPOCH + self._parse_us(value) * MICROSECOND).date()
-        # Epoch seconds as text have ten characters too; a date contains a dash.
+        # Epoch seconds have ten characters like a date, but only a date contains a dash.
         if self._reader is None and isinstance(value, str) and len(value) == 10 and value[4] == "-":
             try:
                 return dt.date.fromisoformat(value)
@@ -122,7 +124,7 @@ class TimeReader:
         return local_us if self._form.zone is None else instants_us(local_us, self._form.zone)
 
     def _parse_us(self, value: Any) -> int:
-        """Returns the microseconds since 1970 of a text, using the declared zone if it has no offset."""
+        """Parses a text to microseconds since 1970. Without an offset, the declared zone applies."""
         local = self._parse_iso_8601(value) if self._reader is None else self._parse_pattern(value)
         offset = local.utcoffset()
         local = local.replace(tzinfo=None)
@@ -175,7 +177,7 @@ def _micros_of(instants: pa.Array) -> Integers:
 
 
 def _restore_nulls(values: pa.Array, micros: Integers) -> pa.Array:
-    """Returns timestamps from the integers of non-null values, with the nulls in place."""
+    """Returns timestamps from the converted non-null values, with nulls at their original indexes."""
     if not values.null_count:
         return pa.array(micros, pa.int64()).cast(INSTANT)
     valid = values.is_valid().to_numpy(zero_copy_only=False)

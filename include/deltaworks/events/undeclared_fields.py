@@ -1,8 +1,8 @@
-"""Undeclared fields: fields of an event that no column of a table reads.
+"""Finds undeclared fields: fields of an event that no column of a table reads.
 
-These are fields at the top level, or inside an object from which the table reads a column, that are neither read by a
-column nor the event's name, time or id. A map or array column reads its object completely; in a struct, fields that are
-not declared count as undeclared. Null never counts.
+Only fields at the top level, and in objects from which the table reads some column, are compared. The event's name,
+time and id count as read. A map or array column reads its object completely; a struct column reads only its declared
+fields. Null values never count as undeclared.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from deltaworks.specs.event import EventSpec
 from deltaworks.specs.table import TableSpec
 from deltaworks.specs.types import ColumnType, Struct, parse_type
 
-#: Surrogates: invalid UTF-8 bytes in decoded text, and unpaired halves.
+#: Matches surrogates: invalid UTF-8 bytes in decoded text, and unpaired halves.
 _SURROGATE = re.compile("[\ud800-\udfff]")
-#: Read field names: None where the value is read completely, a nested dict where only parts are read.
+#: Fields that are read, by name: None if the value is read completely, a nested dict if only parts are read.
 ReadFields = dict[str, "ReadFields | None"]
 Path = tuple[str, ...]
 _JSON_TYPES = {str: "string", bool: "boolean", int: "number", float: "number", dict: "object", list: "array"}
@@ -33,9 +33,8 @@ _JSON_TYPES = {str: "string", bool: "boolean", int: "number", float: "number", d
 def read_fields(
     table: TableSpec, event: EventSpec, evolved: tuple[Path, ...] = (), lookup_fields: Iterable[str] = ()
 ) -> ReadFields:
-    """Returns the fields of an event that `table` reads; `evolved` are the paths of columns added by schema
-    evolution."""
-    # Fields of the record, the object key or look-ups do not belong to the event.
+    """Returns the fields of an event that `table` reads, including evolved columns (`evolved` has their paths)."""
+    # These fields come from the record, the object key or look-ups, and not from the event.
     fields: ReadFields = dict.fromkeys((RECORD_FIELD, PARTITION_FIELD, *lookup_fields))
     for path in (*event.id, *event.time.path, event.name.path, *table.when):
         if path is not None:
@@ -55,7 +54,7 @@ def _mark_read(fields: ReadFields, path: Path, struct_fields: ReadFields | None)
     for name in path[:-1]:
         nested = fields.setdefault(name, {})
         if nested is None:
-            return  # already read completely
+            return  # another column already reads the value completely
         fields = nested
     present = fields.get(path[-1], struct_fields)
     if present is None or struct_fields is None:
@@ -86,7 +85,7 @@ def undeclared_fields(event: dict[str, Any], fields: ReadFields) -> dict[str, An
 
 
 def leaf_fields(extra: dict[str, Any], fields: ReadFields, prefix: Path = ()) -> list[tuple[Path, Any]]:
-    """Returns each undeclared field with its path. An object of which the table reads nothing is one field."""
+    """Yields each undeclared field with its path. An object from which the table reads nothing is one field."""
     paths: list[tuple[Path, Any]] = []
     for name, value in extra.items():
         inner = fields.get(name)
@@ -98,19 +97,19 @@ def leaf_fields(extra: dict[str, Any], fields: ReadFields, prefix: Path = ()) ->
 
 
 def json_type(value: Any) -> str:
-    """Returns the JSON name of a value's type."""
+    """Returns the JSON type name of a value."""
     return _JSON_TYPES.get(type(value), "null")
 
 
 def restore_field(extra: dict[str, Any], path: Path, value: Any) -> None:
-    """Adds a field back to the undeclared ones, at its path."""
+    """Adds a field at its path back to the undeclared ones."""
     for name in path[:-1]:
         extra = extra.setdefault(name, {})
     extra[path[-1]] = value
 
 
 def rescued_json(extra: dict[str, Any], load_lossless: Callable[[], Any]) -> str | None:
-    """Returns the undeclared fields as JSON with exact numbers; None if there are none.
+    """Returns the undeclared fields as JSON for the rescued column, with exact numbers; None if there are none.
 
     Args:
         load_lossless: returns the complete event with number literals; called if a number may have been rounded.

@@ -1,10 +1,10 @@
-"""Casts complete columns with Arrow where the result equals that of `columns` value by value.
+"""Casts complete columns with Arrow, if the result equals that of converting value by value (`columns`).
 
-Either all values are converted, or nothing is: the caller then converts them one by one, which also reports errors.
-Each cast here refuses values it cannot convert exactly.
+A cast converts either all values or none: if any value cannot be converted exactly, it raises. The caller then converts
+the values one by one, which also reports errors.
 
-Types that Arrow itself rejects are not checked: it converts nothing else to texts or booleans. Numbers it would round
-or parse, so their types are checked.
+Arrow itself rejects other types for texts and booleans. For numbers it would round or parse, so the values' types are
+checked first.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from deltaworks.specs.times import TimeFormat
 from deltaworks.specs.types import Array, ColumnType, Decimal, Map, Primitive, Struct
 from deltaworks.tables.arrow_types import arrow_type
 
-#: Up to this many significant digits, a decimal is determined by its double.
+#: Maximum number of significant digits for which a double determines the decimal.
 MAX_DOUBLE_DIGITS = 15
-#: The largest power of ten that is exact as a double.
+#: Exponent of the largest power of ten that is exact as a double.
 _MAX_EXACT_SCALE = 22
 _NONE_TYPE = type(None)
 _INTEGER_TYPES, _NUMBER_TYPES = frozenset({int, _NONE_TYPE}), frozenset({int, float, _NONE_TYPE})
@@ -36,18 +36,18 @@ Doubles = npt.NDArray[np.float64]
 
 
 class NotVectorizable(Exception):
-    """No cast is exact for these values."""
+    """Raised if no cast is exact for these values."""
 
 
 def cast_column(values: Sequence[Any], kind: ColumnType, times: TimeFormat, *, types_checked: bool = False) -> pa.Array:
-    """Casts all values to one array; null where a value is None.
+    """Casts all values to one array; None becomes null.
 
     Args:
-        types_checked: nested values are known to match `kind` on every level.
+        types_checked: the values' types were checked on every nesting level.
 
     Raises:
         NotVectorizable: no cast applies.
-        pa.ArrowException, TypeError, ValueError, OverflowError: a value does not fit, or may not.
+        pa.ArrowException, TypeError, ValueError, OverflowError: a value does not fit, or may not fit.
     """
     if isinstance(kind, Primitive):
         return _cast_primitive(values, kind, times)
@@ -77,17 +77,17 @@ def _cast_primitive(values: Sequence[Any], kind: Primitive, times: TimeFormat) -
 
 
 def _cast_dates(texts: Sequence[Any], times: TimeFormat) -> pa.Array:
-    """Parses dates without a pattern, each distinct text once."""
+    """Parses date texts without a declared pattern; each distinct text once."""
     encoded = pa.array(texts, pa.string()).dictionary_encode()
     read = time_reader(times).date
     return pa.array([read(text) for text in encoded.dictionary.to_pylist()], pa.date32()).take(encoded.indices)
 
 
 def exact_decimals(doubles: pa.Array, kind: Decimal) -> pa.Array:
-    """Casts doubles to decimals; fails unless each double determines its decimal of up to 15 digits.
+    """Casts doubles to decimals; fails unless each double determines a decimal of up to 15 digits.
 
-    Both operands of the division are exact integers, so the quotient is the double closest to the decimal, as a parser
-    of its digits would return.
+    The decimal is checked by dividing two exact integers: the quotient is the double closest to the decimal, which is
+    also what parsing its digits returns.
 
     Raises:
         ValueError: a double does not determine its decimal.
@@ -100,21 +100,22 @@ def exact_decimals(doubles: pa.Array, kind: Decimal) -> pa.Array:
         if kind.scale > _MAX_EXACT_SCALE or not (fits & (scaled / power == doubled)).all():
             raise ValueError("a number has more digits than the column or a double can hold")
     low = scaled.astype(np.int64)
-    # Decimals are 128-bit integers: the upper half repeats the sign.
+    # Arrow decimals are 128-bit integers; the upper half repeats the sign.
     data = pa.py_buffer(np.stack([low, low >> 63], axis=1))
     valid = pa.array(doubles.is_valid()).buffers()[1] if doubles.null_count else None
     return pa.Array.from_buffers(arrow_type(kind), len(low), [valid, data], doubles.null_count)
 
 
 def doubles_of(numbers: pa.Array, *, null: float) -> Doubles:
-    """Converts numbers to numpy, with `null` for nulls."""
+    """Converts numbers to a numpy array; nulls become `null`."""
     filled = numbers.fill_null(null) if numbers.null_count else numbers
     doubles: Doubles = filled.to_numpy(zero_copy_only=False)
     return doubles
 
 
 def _has_exact_types(values: Sequence[Any], kind: ColumnType) -> bool:
-    """Returns whether all values, on every level, have the Python type that Arrow converts to `kind` exactly."""
+    """Returns whether all values, on every nesting level, have the Python type that Arrow converts to `kind`
+    exactly."""
     types = set(map(type, values)) - {_NONE_TYPE}
     match kind:
         case Primitive(name) if name in _UNCONVERTED_TYPES:
@@ -154,7 +155,7 @@ def _require_finite(array: pa.Array) -> pa.Array:
 
 
 def _is_finite(array: pa.Array) -> bool:
-    """Returns whether no number in the array, on any level, is infinite."""
+    """Returns whether all numbers in the array, on every nesting level, are finite."""
     kind = array.type
     if pa.types.is_floating(kind):
         return bool(np.isfinite(doubles_of(array, null=0.0)).all())

@@ -1,8 +1,8 @@
 """Look-up databases: objects in the lake, each pinned to one version for all tasks of a batch.
 
-The driver pins the ETag of every database before a parse. Tasks open exactly that version: from the worker's disk
-cache, or from the lake if the object is unchanged. So all rows of a batch use the same version, even if the database is
-replaced meanwhile; the ledger records it.
+The driver pins the ETag of every database before it parses a batch. Tasks open exactly that version, from the worker's
+disk cache or from the lake. So all rows of a batch use the same version, even if the database is replaced meanwhile;
+the ledger records the version.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from deltaworks.specs.storage import StorageSpec, resolved_variables, set_missin
 log = logging.getLogger(__name__)
 
 STALE_DAYS = 30
-#: Cached copies unused for this long are deleted when another one is downloaded.
+#: Cached copies that were not used for this long are deleted at the next download.
 _UNUSED_COPY_SECONDS = 24 * 3600
 _PIN_ATTEMPTS = 3
 
@@ -47,7 +47,9 @@ class PinnedDatabase:
 
 @dataclass(frozen=True, slots=True)
 class PinnedDatabases:
-    """The databases of a parse. Sent to tasks with the values of the storage's references, which are never printed."""
+    """The pinned database versions of a parse. Tasks receive them with the storage's credentials, which are never
+    printed.
+    """
 
     storage: str
     variables: Mapping[str, str] = field(repr=False)
@@ -55,25 +57,25 @@ class PinnedDatabases:
 
     @classmethod
     def pin(cls, names: Iterable[str], storage: StorageSpec) -> PinnedDatabases:
-        """Pins the current versions. Opens each database, which detects truncated files.
+        """Pins the current version of each database, and opens it once to detect truncated files.
 
         Raises:
-            ConfigError: ENRICHMENT_UNREADABLE, one is missing or cannot be opened.
-            TransientError: the storage failed; ENRICHMENT_REPLACED, one is replaced again and again.
+            ConfigError: ENRICHMENT_UNREADABLE, a database is missing or cannot be opened.
+            TransientError: the storage failed; ENRICHMENT_REPLACED, a database was replaced during each attempt.
         """
         declared = storage.model_dump_json()
         objects = _objects(declared, os.getpid())
         return cls(declared, resolved_variables(storage), {name: _pin(name, objects) for name in sorted(set(names))})
 
     def ledger_entries(self) -> list[dict[str, Any]]:
-        """Returns the entries for the prepared batch and the ledger."""
+        """Returns the versions in the form stored in the prepared batch and the ledger."""
         return [
             {"database": fixed.name, "etag": fixed.etag, "build_epoch": fixed.build_epoch}
             for fixed in self.by_name.values()
         ]
 
     def open_lookup(self, name: str) -> AddressLookup:
-        """Opens the look-up of a database; works in any process.
+        """Opens a database for look-ups, in any process.
 
         Raises:
             ConfigError: ENRICHMENT_UNREADABLE, it cannot be opened.
@@ -86,7 +88,7 @@ class PinnedDatabases:
 
 
 class AddressLookup:
-    """Looks up addresses. A corrupt database raises and never returns null."""
+    """Looks up IP addresses in one database. Raises if the database is corrupt, and never returns null then."""
 
     def __init__(self, reader: maxminddb.Reader, name: str) -> None:
         self._reader = reader
@@ -128,17 +130,17 @@ def _pin(name: str, objects: ObjectStore) -> PinnedDatabase:
 
 @functools.lru_cache(maxsize=64)
 def _warn_once(name: str, etag: str, build_epoch: int, *, slow: bool) -> None:
-    """Warns once per version about outdated or slow databases."""
+    """Warns about an outdated database, or one without the fast reader, once per version and process."""
     days = (time.time() - build_epoch) / 86_400
     if days > STALE_DAYS:
         log.warning("database=%s etag=%s was built %d days ago: addresses may be outdated", name, etag, days)
-    if slow:  # maxminddb falls back to it silently
+    if slow:  # maxminddb uses the slow reader without notice
         log.warning("database=%s is read by maxminddb's Python code, ten times slower than its C extension", name)
 
 
 @functools.lru_cache(maxsize=4)
 def _objects(storage: str, _process: int) -> ObjectStore:
-    """Returns one client per process: a client inherited through a fork shares its connections."""
+    """Returns one client per process: a client inherited through a fork would share its connections."""
     return open_objects(StorageSpec.model_validate_json(storage))
 
 
@@ -167,7 +169,7 @@ def _local_copy(name: str, etag: str, objects: Any) -> Path:
 
 
 def _cache_folder() -> Path:
-    """Returns the local cache folder. Only this user may access it, so other users cannot supply look-up data."""
+    """Returns the local cache folder. Only this user may write to it, so no other user can inject databases."""
     folder = Path(tempfile.gettempdir()) / f"deltaworks-databases-{os.getuid()}"
     folder.mkdir(mode=0o700, exist_ok=True)
     status = folder.lstat()
@@ -181,7 +183,7 @@ def _cache_folder() -> Path:
 
 
 def _delete_unused_copies(folder: Path, *, keep: Path) -> None:
-    """Deletes old versions: many licences limit how long they may be stored."""
+    """Deletes cached versions that are no longer used, because many licences limit how long they may be stored."""
     oldest_mtime = time.time() - _UNUSED_COPY_SECONDS
     for path in folder.iterdir():
         with suppress(OSError):

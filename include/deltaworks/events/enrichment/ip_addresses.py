@@ -12,9 +12,9 @@ _IPV6_NETWORK_BYTES, _6TO4_NETWORK_BYTES, _IPV4_NETWORK_BYTES = 6, 5, 3
 
 
 def parse_ip(text: str) -> bytes | None:
-    """Returns the address in a text as bytes: 4 for IPv4, also if mapped to IPv6, or 16; None if it is invalid.
+    """Parses an IP address: 4 bytes for IPv4, also if it is mapped to IPv6, 16 for IPv6; None if it is invalid.
 
-    Of a comma-separated list, as proxies write it, the first entry counts. A zone (`fe80::1%eth0`) is ignored.
+    Proxies write comma-separated lists; the first entry counts. A zone (`fe80::1%eth0`) is ignored.
     """
     first = text.split(",", 1)[0].strip()
     address, percent, zone = first.partition("%")

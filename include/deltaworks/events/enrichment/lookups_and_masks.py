@@ -1,8 +1,8 @@
-"""Adds results of look-ups to events and then masks their private fields, while events are parsed.
+"""Adds results of look-ups to events, then masks private fields, while events are parsed.
 
-Look-ups come first, since a truncated address has other results; masks come before columns, reasons and log lines,
-which must not contain addresses. Each value is looked up once while it is cached. Events are processed one by one: a
-second pass over a chunk would double the cost.
+Look-ups run first, because a truncated address would give other results. Masks run before columns, quarantine reasons
+and log lines are created, which must not contain addresses. Results are cached by value. Events are processed one by
+one, because a second pass over a chunk would double the cost.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from deltaworks.events.enrichment.databases import AddressLookup, PinnedDatabases
 
 LookupAnswer = dict[str, Any] | None
-#: Cached results, and the longest text that is cached.
+#: Maximum number of cached results, and maximum length of a cached text.
 _MAX_CACHED_ANSWERS, _MAX_CACHED_CHARACTERS = 20_000, 512
 
 
@@ -29,7 +29,7 @@ class LookupsAndMasks:
     """Applies the `enrich` and `private` sections of a pipeline. Not thread-safe."""
 
     def __init__(self, spec: PipelineSpec, databases: PinnedDatabases | None) -> None:
-        """Opens the look-ups.
+        """Opens the databases of all declared look-ups.
 
         Raises:
             ConfigError: ENRICHMENT_UNREADABLE, a database cannot be opened.
@@ -44,7 +44,8 @@ class LookupsAndMasks:
         self._nested_masks = [mask for mask in self._masks if mask.path not in independent]
 
     def apply(self, event: dict[str, Any], findings: TaskFindings) -> None:
-        """Adds look-up results to an event and masks it, in place. Invalid addresses are counted.
+        """Adds look-up results to an event and masks it, in place. Invalid addresses are dropped and counted in
+        `findings`.
 
         Raises:
             ConfigError: ENRICHMENT_UNREADABLE, a database is corrupt.
@@ -59,7 +60,7 @@ class LookupsAndMasks:
                 findings.invalid_addresses[mask.path] += 1
 
     def mask_reread(self, event: Any) -> Any:
-        """Masks an event that is read again, in place, without look-ups."""
+        """Masks an event that is parsed a second time from its bytes, in place and without look-ups."""
         if type(event) is dict:
             for mask in self._masks:
                 mask.apply(event)
@@ -67,28 +68,29 @@ class LookupsAndMasks:
 
 
 def _independent_field_names(spec: PipelineSpec) -> list[str]:
-    """Returns top-level fields that are looked up or masked and contain no other such path. For these, the common case,
-    order does not matter.
-    """
+    """Returns the top-level fields whose look-ups and masks affect no other declared path. Their order does not
+    matter."""
     paths = [*(declared.path for declared in spec.enrich), *(declared.path for declared in spec.private)]
     parents = {path.split(".")[0] for path in paths if "." in path}
     return sorted({path for path in paths if "." not in path} - parents)
 
 
 class _IndependentField:
-    """All look-ups and masks of one field, cached together by its value."""
+    """All look-ups and masks of one top-level field. Their combined result is cached by the field's value."""
 
     def __init__(self, name: str, spec: PipelineSpec, databases: PinnedDatabases | None) -> None:
         self.name = name
         lookups = [declared for declared in spec.enrich if declared.path == name]
         self._lookups = [(declared.output_field, _create_lookup(declared, databases)) for declared in lookups]
-        #: Results for values that are no text: fields of these names sent by a producer are overwritten.
+        #: Results for values that are not texts. They are null, and overwrite fields of the same name sent by a
+        #: producer.
         self._null_answers: dict[str, LookupAnswer] = {declared.output_field: None for declared in lookups}
         self._mask_mode = next((declared.keep for declared in spec.private if declared.path == name), None)
         self._cache: dict[str, tuple[dict[str, LookupAnswer], str | None]] = {}
 
     def apply(self, event: dict[str, Any]) -> bool:
-        """Adds the results, then masks the value, in place; returns whether an address was expected but invalid.
+        """Adds the results, then masks the value, in place. Returns whether the value should be an address but is
+        invalid.
 
         Raises:
             ConfigError: ENRICHMENT_UNREADABLE.
@@ -118,7 +120,7 @@ class _IndependentField:
 
 
 class _NestedLookup:
-    """One look-up of a nested path; results are stored in `_<name>` of the event."""
+    """A look-up of the value at a nested path; the result goes to the event's field `_<name>`."""
 
     def __init__(self, declared: EnrichSpec, databases: PinnedDatabases | None) -> None:
         self._field = declared.output_field
@@ -133,7 +135,7 @@ class _NestedLookup:
             ConfigError: ENRICHMENT_UNREADABLE.
         """
         value = self._get_value(event)
-        # A field of this name sent by a producer is overwritten.
+        # Overwrites a field of this name that a producer sent.
         if type(value) is not str:
             event[self._field] = None
         elif value in self._cache:
@@ -145,7 +147,7 @@ class _NestedLookup:
 
 def _create_lookup(declared: EnrichSpec, databases: PinnedDatabases | None) -> Callable[[str], LookupAnswer]:
     if declared.kind == "user_agent":
-        # Imported on demand: it loads a thousand expressions.
+        # Imported on demand, because it loads a thousand regular expressions.
         from deltaworks.events.enrichment.user_agents import parse_user_agent
 
         return parse_user_agent
@@ -162,7 +164,7 @@ def _lookup_address(reader: AddressLookup, fields: dict[str, tuple[str, ...]], v
 
 
 def _value_in(record: Any, path: tuple[str, ...]) -> Any:
-    """Returns the value at a path of names and list indexes in a database record."""
+    """Returns the value in a database record at a path of names and list indexes."""
     for name in path:
         if isinstance(record, dict):
             record = record.get(name)
@@ -174,7 +176,7 @@ def _value_in(record: Any, path: tuple[str, ...]) -> Any:
 
 
 class _NestedMask:
-    """Masks the value at one nested path."""
+    """A mask for the value at a nested path."""
 
     def __init__(self, declared: PrivateSpec) -> None:
         self.path = declared.path
@@ -183,7 +185,7 @@ class _NestedMask:
         self._cache: dict[str, str | None] = {}
 
     def apply(self, event: dict[str, Any]) -> bool:
-        """Masks an event in place; returns whether its value was no valid address."""
+        """Masks an event in place. Returns whether the value should be an address but is invalid."""
         holder = _parent_object(event, self._above) if self._above else event
         if holder is None:
             return False
@@ -205,7 +207,7 @@ class _NestedMask:
 
 
 def _cache_answer(cache: dict[str, Any], value: str, answer: Any) -> None:
-    """Caches a result; the number and the length of keys are bounded."""
+    """Caches a result, unless the cache is full or the value too long."""
     if len(cache) >= _MAX_CACHED_ANSWERS:
         cache.clear()
     if len(value) <= _MAX_CACHED_CHARACTERS:
@@ -213,8 +215,10 @@ def _cache_answer(cache: dict[str, Any], value: str, answer: Any) -> None:
 
 
 def _parent_object(event: dict[str, Any], parent_names: Sequence[str]) -> dict[str, Any] | None:
-    """Returns the object that contains the last name of a path. A value on the way that is not an object but might
-    contain the field (a list, a JSON text) is removed.
+    """Returns the object that contains the last name of a path.
+
+    A value on the path that is not an object but could contain the field (a list, a JSON text) is removed from the
+    event.
     """
     parent = event
     for name in parent_names:

@@ -1,7 +1,7 @@
 """Parses user agents: browser or bot, operating system and device.
 
-Log files contain URL-encoded texts, in old servers encoded twice; they are decoded until unchanged, at most twice. The
-expressions are those of uap-core. Parsing a new text takes about a millisecond without ua-parser's compiled matchers;
+Log files contain user agents in URL encoding, from old servers encoded twice; they are decoded up to two times. The
+regular expressions are those of uap-core. Without ua-parser's compiled matchers a new text takes about a millisecond;
 repeated texts are cached.
 """
 
@@ -12,7 +12,7 @@ from urllib.parse import unquote
 
 import ua_parser
 
-#: Longer texts are cut, which bounds the cost of a thousand expressions.
+#: Longer texts are cut, to bound the cost of matching a thousand regular expressions.
 MAX_CHARACTERS = 2_048
 _MAX_DECODINGS = 2
 _BOT_DEVICE_FAMILY = "Spider"

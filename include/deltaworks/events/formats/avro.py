@@ -1,7 +1,7 @@
-"""Reads events of Avro object container files: one per record, with values as in JSON.
+"""Reads the records of Avro object container files as events, with values as in JSON.
 
-The container is parsed here block by block, so announced records and inflated sizes are checked against the budgets
-before decoding. fastavro decodes the records.
+The container is parsed here block by block, so that announced record counts and inflated sizes are checked against the
+budgets before decoding. fastavro decodes the records.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ _STREAM_REPR = re.compile(r"(?: from)? ?<[\w.]+ object at 0x[0-9a-fA-F]+>")
 
 
 class _TornContainerError(ValueError):
-    """The container is truncated or corrupt at this point."""
+    """Raised if the container is truncated or corrupt at this point."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Container:
-    """The header: schema, codec, schema cost, sync marker, and the offset of the first block."""
+    """Header of a container: schema, codec, schema cost, sync marker, and the offset of the first block."""
 
     schema: Any
     codec: str
@@ -50,7 +50,7 @@ class _Container:
 
 @dataclass(frozen=True, slots=True)
 class _Block:
-    """Offsets of a block's content, and its number of announced records."""
+    """A block: offsets of its content, and its announced number of records."""
 
     records: int
     begin: int
@@ -58,8 +58,10 @@ class _Block:
 
 
 def read_events(payload: bytes, budget: Budget) -> Iterator[FramedEvent]:
-    """Yields every record; one `Malformed` per unreadable block and for the rest after a corrupt one; one `OverBudget`
-    per block that would take too much memory.
+    """Yields every record of a container as an event.
+
+    Yields one `Malformed` per unreadable block, one for the rest after a corrupt block header, and one `OverBudget` per
+    block that would take too much memory.
 
     Raises:
         ConversionError: the object is not an Avro container, its header is unreadable, or its schema is unbounded.
@@ -90,9 +92,9 @@ def read_events(payload: bytes, budget: Budget) -> Iterator[FramedEvent]:
 
 
 class _BlockReader:
-    """Decodes blocks with one schema, which is parsed once.
+    """Decodes the blocks of a container; the schema is parsed once.
 
-    fastavro reads an endless container: inflated blocks are appended to its header one by one.
+    fastavro reads from an endless stream: the header, followed by each inflated block.
     """
 
     def __init__(self, container: _Container, budget: Budget) -> None:
@@ -106,7 +108,7 @@ class _BlockReader:
         self._blocks = fastavro.block_reader(self._feed, handle_unicode_errors="surrogateescape")
 
     def read_events(self, content: bytes, count: int, name: str) -> Iterator[FramedEvent]:
-        """Yields all records of a block or none: if one is corrupt, earlier ones may be too.
+        """Yields all records of a block, or none: if one record is corrupt, earlier ones may be wrong too.
 
         Raises:
             BudgetExceededError: max_values.
@@ -127,7 +129,7 @@ class _BlockReader:
 
     def _inflate(self, content: bytes, count: int) -> bytes:
         cost = self._container.cost
-        # Array items take space in the content, which bounds their number.
+        # The number of array items is bounded by the content's size.
         max_bytes = self._budget.max_decoded_bytes // (BYTES_PER_VALUE * cost.values_per_byte + 2)
         inflated = CODECS[self._container.codec](content, max_bytes)
         if count * cost.min_bytes > len(inflated):
@@ -151,9 +153,10 @@ class _BlockReader:
 
 
 def _or_raw_value(read: Callable[..., Any]) -> Callable[..., Any]:
-    """Wraps the reader of a logical type to return the raw value if Python cannot represent it, such as an instant
-    after year 9999: only the column that reads it fails then. The raw value is also returned if the type lacks a
-    required attribute, such as a decimal's precision.
+    """Wraps fastavro's reader of a logical type to return the raw value if it cannot be converted.
+
+    Examples are an instant after year 9999, or a decimal type without precision. Then only the column that reads the
+    value fails, and not the block.
     """
 
     def read_or_raw(value: Any, *schemas: Any) -> Any:
@@ -201,7 +204,7 @@ def _read_header(payload: bytes) -> _Container:
 
 
 def _read_blocks(payload: bytes, container: _Container) -> Iterator[_Block | _TornContainerError]:
-    """Yields the blocks by their headers, and an error as the last item if one is corrupt."""
+    """Yields the blocks of a container; the last item is an error if a block header is corrupt."""
     offset = container.start
     while offset < len(payload):
         try:
@@ -219,7 +222,7 @@ def _read_blocks(payload: bytes, container: _Container) -> Iterator[_Block | _To
 
 
 def _read_long(payload: bytes, offset: int) -> tuple[int, int]:
-    """Returns the number at an offset, and its end offset."""
+    """Reads an Avro long at an offset; returns it with its end offset."""
     number = 0
     for index, byte in enumerate(payload[offset : offset + _MAX_VARINT_BYTES]):
         number |= (byte & 0x7F) << 7 * index
@@ -245,5 +248,5 @@ def _encode_long(number: int) -> bytes:
 
 
 def _describe_error(error: Exception) -> str:
-    """Returns a reproducible message: fastavro's messages contain the memory address of the stream."""
+    """Returns the error's message without the memory address of fastavro's stream, so that it is reproducible."""
     return f"{type(error).__name__}: {_STREAM_REPR.sub('', str(error))}"[:200]

@@ -1,4 +1,4 @@
-"""Inflates blocks of an Avro container up to a limit: a block can expand a thousandfold."""
+"""Inflates blocks of an Avro container up to a size limit, because a block can expand a thousandfold."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pyarrow as pa
 from deltaworks.events.decompression import ContentTooLarge, DamagedContent, decompress
 
 _CHECKSUM_BYTES = 4
-#: Memory limit for LZMA, independent of the content.
+#: Memory limit for LZMA.
 _MAX_LZMA_BYTES = 128 << 20
 
 Codec = Callable[[bytes, int], bytes]
@@ -65,7 +65,7 @@ def _check_size(inflated: bytes, max_bytes: int) -> bytes:
     return inflated
 
 
-#: Inflates a block to at most the given size, by codec name.
+#: Functions by codec name that inflate a block to at most the given size.
 CODECS: Mapping[str, Codec] = {
     "null": _inflate_null,
     "deflate": _inflate_deflate,

@@ -1,7 +1,7 @@
-"""Bounds the memory that an Avro schema may cost, before any record is read.
+"""Checks that an Avro schema bounds the memory of its records, before any record is read.
 
-A reader follows the schema as deep, and creates as many values, as the bytes request. Unbounded schemas are rejected:
-recursive types, types nested beyond `MAX_LEVELS`, and items or records without bytes, of which a block may announce any
+A reader nests as deeply, and creates as many values, as the bytes request. So these schemas are rejected: recursive
+types, types nested beyond `MAX_LEVELS`, and records or items that take no bytes, of which a block may announce any
 number.
 """
 
@@ -14,9 +14,9 @@ from typing import Any
 from deltaworks.events.conversion_errors import ConversionError
 from deltaworks.events.reasons import ReasonCode
 
-#: Nesting levels. Python's stack holds a few hundred on the way to JSON.
+#: Maximum nesting. Converting to JSON is recursive, and Python's stack allows a few hundred levels.
 MAX_LEVELS = 64
-#: Limit of values in every record, arrays and maps excepted.
+#: Maximum number of values in a record, not counting items of arrays and maps.
 _MAX_RECORD_VALUES = 100_000
 _PRIMITIVES: Mapping[str, int] = {
     "null": 0,
@@ -32,12 +32,12 @@ _PRIMITIVES: Mapping[str, int] = {
 
 @dataclass(frozen=True, slots=True)
 class TypeCost:
-    """Cost of a value of a type.
+    """Cost of reading one value of a type.
 
     Attributes:
         min_bytes: minimum size in the container.
-        values: number of values, including nested ones, without items of arrays and maps.
-        values_per_byte: maximum number of items per byte; 0 without arrays and maps.
+        values: number of values including nested ones, without items of arrays and maps.
+        values_per_byte: maximum number of values per byte of array and map items; 0 without arrays and maps.
     """
 
     min_bytes: int

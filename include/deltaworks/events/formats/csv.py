@@ -1,6 +1,6 @@
-"""Reads events of CSV. Fields are texts by name, parsed according to the types of columns.
+"""Reads CSV records as events. Fields are texts by column name; they are parsed according to the table's column types.
 
-An unreadable record is one `Malformed` piece; parsing continues at the line after its first one.
+An unreadable record yields one `Malformed` event, and parsing continues on the line after the record's first line.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from deltaworks.events.formats.text import encode_line, iter_lines, oversized_li
 from deltaworks.events.reasons import ReasonCode
 from deltaworks.specs.sources.payload import CsvSpec
 
-#: Limit of lines per record: an unclosed quote would consume the rest of the object.
+#: Maximum number of lines per record, because an unclosed quote would otherwise consume the rest of the object.
 MAX_RECORD_LINES = 1_000
 
 
 class CsvFramer:
-    """Reads CSV (RFC 4180) with the declared delimiter, quote and column names."""
+    """Reads CSV (RFC 4180) with the declared delimiter, quote character and column names."""
 
     def __init__(self, spec: CsvSpec) -> None:
         self._spec = spec
@@ -31,11 +31,11 @@ class CsvFramer:
         csv.field_size_limit(sys.maxsize)
 
     def read_events(self, payload: bytes, budget: Budget) -> Iterator[FramedEvent]:
-        """Yields every record as its fields, without the header.
+        """Yields every record except the header as a mapping of field names to texts.
 
         Raises:
             ConversionError: the header is unreadable.
-            BudgetExceededError: max_scans: searching the end of a quote took too long.
+            BudgetExceededError: max_scans, unclosed quotes were scanned too often.
         """
         records = self.read_records(iter_lines(payload), budget)
         names = self._spec.columns
@@ -54,7 +54,7 @@ class CsvFramer:
                 yield {name: value for name, value in fields if value not in self._null_values}, raw
 
     def read_records(self, lines: Iterator[str], budget: Budget) -> Iterator[tuple[list[str] | Malformed, bytes]]:
-        """Yields every record with its bytes, including the header, without blank lines.
+        """Yields every record, including the header, with its bytes. Blank lines are skipped.
 
         Raises:
             BudgetExceededError: max_scans.
@@ -81,7 +81,8 @@ class CsvFramer:
 
 
 class _LineFeed:
-    """Feeds lines to a CSV reader and tracks those of the current record."""
+    """Iterator of lines for a CSV reader, which keeps the lines of the current record so that they can be
+    pushed back."""
 
     def __init__(self, lines: Iterator[str], budget: Budget) -> None:
         self._lines = lines
@@ -100,12 +101,12 @@ class _LineFeed:
         self._record_lines.append(line)
         self._length += len(line)
         if self._length > self._budget.max_event_bytes:
-            # Longer than any event, so it is not parsed.
+            # Longer than an event may be, so the reader gets an empty line instead.
             raise csv.Error(f"a record has more than {self._budget.max_event_bytes} characters")
         return line
 
     def start_record(self) -> None:
-        """Starts a record with the next line."""
+        """Starts a new record with the next line."""
         self._record_lines, self._length = [], 0
 
     def record_text(self) -> str:
@@ -113,7 +114,7 @@ class _LineFeed:
         return "".join(self._record_lines)
 
     def push_back_rest(self) -> str:
-        """Pushes back all lines of the record except the first, which is returned.
+        """Returns the first line of the current record; the reader gets the record's other lines again.
 
         Raises:
             BudgetExceededError: max_scans.

@@ -1,12 +1,12 @@
-"""Reads the JSON values of a payload: concatenated, on lines, in arrays, partly corrupt.
+"""Reads the JSON values of a payload: concatenated, on lines, in arrays, or partly corrupt.
 
 Firehose concatenates objects without separators, so a payload is parsed as a sequence of JSON values with optional
-white space. Two passes yield values as they go:
+white space. There are two passes:
 
-- The fast pass cuts the payload where an object ends and the next begins, and parses each piece. A complete JSON object
-  is never the prefix of another, so a piece that parses is exactly the value that a full parser would find.
-- From a piece that fails to parse, the recovery pass (`json_recovery`) continues value by value until the next cut. The
-  piece was cut inside a string (then it is parsed with its successors), or is corrupt.
+- The fast pass cuts the payload at each boundary between two objects, and parses each piece. A complete JSON object is
+  never the prefix of another, so a piece that parses is exactly the value that a full parser would find.
+- If a piece fails to parse, it was cut inside a string, or is corrupt. The recovery pass (`json_recovery`) continues
+  from there value by value until the next cut.
 """
 
 from __future__ import annotations
@@ -25,26 +25,25 @@ from deltaworks.events.lossless_numbers import dump_lossless, has_rounded_number
 
 __all__ = ["Malformed", "dump_element", "read_events"]
 
-# Starts with a literal character: a look-behind would take eight times as long.
+# The pattern starts with a literal character, because a look-behind would take eight times as long.
 _OBJECT_BOUNDARY = re.compile(rb"\}[ \t\r\n]*\{")
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
-#: Shorter pieces are parsed without counting their values first.
+#: Values are counted before parsing only in pieces of at least this size.
 _LARGE_BYTES = 1 << 20
 _BUFFERED_PIECES = 4096
-#: Events per run.
+#: Maximum number of events in a run.
 _MAX_RUN_EVENTS = 256
-#: Up to this size the pattern is faster than array operations; it also handles longer white space.
+#: Up to this size, finding boundaries by the pattern is faster than by array operations. The pattern is also used for
+#: longer white space.
 _SMALL_BYTES, _MAX_SPACES = 8_192, 64
-#: Bytes searched for cuts per step.
+#: Bytes that are searched for boundaries per step.
 _WINDOW_BYTES = 64 << 10
 _OPEN, _CLOSE = b"{}"
 _IS_SPACE = np.isin(np.arange(256), list(WHITE_SPACE))
 
 
 class Decoder(Protocol):
-    """Decodes pieces: `loads` behaves like `orjson.loads`, but returns an instance of a class in `plans` for decoded
-    events.
-    """
+    """Decodes pieces of JSON. `loads` behaves like `orjson.loads`, but may return an instance of a class in `plans`."""
 
     @property
     def plans(self) -> Container[type]: ...
@@ -55,15 +54,14 @@ class Decoder(Protocol):
 def read_events(
     payload: bytes, budget: Budget | None = None, *, decoder: Decoder | None = None
 ) -> Iterator[FramedEvent]:
-    """Yields every JSON value with its bytes, in order; elements of a top-level array one by one.
+    """Yields every JSON value with its bytes, in order. The elements of a top-level array are yielded one by one.
 
     Args:
-        decoder: replaces `orjson.loads`. Decoded events are yielded as `EventRun`, in order with the others.
+        decoder: replaces `orjson.loads`. Events decoded into structs are yielded as `EventRun`.
 
     Yields:
-        `(value, raw)`; `(Malformed, raw)` for unreadable bytes, `(OverBudget, raw)` for a piece that would take too
-            much
-        memory; `(EventRun, b"")`.
+        Pairs of value and bytes. The value is `Malformed` for unreadable bytes, and `OverBudget` for a piece that would
+        take too much memory. An `EventRun` has empty bytes.
 
     Raises:
         BudgetExceededError: the recovery pass scanned too much.
@@ -114,7 +112,9 @@ def _read_events(
 def _recover_piece(
     payload: bytes, raw: bytes, refused: Exception, pieces: _Pieces, budget: Budget
 ) -> Iterator[FramedEvent]:
-    """Yields the values of an unreadable piece and its successors, and continues after them."""
+    """Yields the values in an unreadable piece, and in further pieces if a value continues there; then moves `pieces`
+    on.
+    """
     if isinstance(refused, BudgetExceededError):
         yield over_budget_event(refused, raw), raw
         return
@@ -125,10 +125,10 @@ def _recover_piece(
 
 
 class _Pieces:
-    """Cuts the payload where objects end, thousands of pieces ahead of the current one.
+    """Cuts the payload at object boundaries, thousands of pieces in advance. `end` is the end offset of the last piece.
 
-    Events that are created consecutively are adjacent in memory, and extracting columns is a fifth faster than with
-    piece bytes between them. `end` is the end offset of the last returned piece.
+    Cutting in advance keeps events that are created one after another adjacent in memory, which makes extracting
+    columns a fifth faster.
     """
 
     def __init__(self, payload: bytes) -> None:
@@ -162,9 +162,9 @@ class _Pieces:
 
 
 def _piece_ends(payload: bytes, start: int) -> Iterator[int]:
-    """Yields the end offsets of pieces from `start`: where an object ends and the next begins, and the payload's end.
+    """Yields the end offsets of the pieces after `start`: each boundary between two objects, and the payload's end.
 
-    White space belongs to the following object, so concatenated pieces equal the payload.
+    White space belongs to the object after it, so the concatenated pieces equal the payload.
     """
     if len(payload) - start < _SMALL_BYTES:
         yield from _piece_ends_by_pattern(payload, start)
@@ -182,7 +182,7 @@ def _piece_ends(payload: bytes, start: int) -> Iterator[int]:
             spaces = spaces[_IS_SPACE[data[previous[spaces]]]]
         else:
             close = payload.rfind(b"}", start, begin)
-            # The successor of an object that ends before this window may begin in it.
+            # An object may end before this window and the next one begin in it.
             opens_here = close >= 0 and not payload[close + 1 : begin].strip(WHITE_SPACE)
             yield from _piece_ends_by_pattern(payload, close if opens_here else begin)
             return
@@ -213,7 +213,7 @@ def _split_array(value: Any, raw: bytes) -> Iterator[FramedEvent]:
 
 
 def dump_element(element: Any, array_bytes: bytes) -> bytes:
-    """Returns an element's bytes; those of the complete array if it is nested too deeply to serialize."""
+    """Serializes an array element; returns the bytes of the complete array if the element is nested too deeply."""
     try:
         return dump_lossless(element)
     except TypeError:

@@ -1,8 +1,8 @@
-"""Recovers JSON values after a syntax error, until the following bytes can be cut into objects again.
+"""Recovers JSON values after a syntax error, until the payload can be cut at object boundaries again.
 
-Corrupt bytes become one `Malformed` piece, up to the next offset from which a complete value can be parsed that does
-not look like the inside of a corrupt one. A corrupt value's brackets are scanned once: enclosing values are corrupt
-too, so none of them is tried again, at any depth.
+Corrupt bytes become one `Malformed` event. It ends at the next offset at which a complete value can be parsed, unless
+that value seems to be part of the corrupt one. The brackets of a corrupt value are scanned once: the values that
+enclose the error are corrupt too, so parsing is not tried again at any of them.
 """
 
 from __future__ import annotations
@@ -18,22 +18,23 @@ from deltaworks.events.budget import PARSE_ATTEMPT_BYTES, Budget, BudgetExceeded
 
 WHITE_SPACE = b" \t\r\n"
 _VALUE_CONTINUATIONS = frozenset(',:]}"')
-#: A string, possibly unterminated, or a bracket.
+#: A string (which may be unterminated) or a bracket.
 _TOKEN = re.compile(r'"[^"\\]*+(?:\\.[^"\\]*+)*+"?|[{}\[\]]', re.DOTALL)
 _NOT_WHITE_SPACE = re.compile(r"[^ \t\r\n]")
-#: Start of a possible object: a bracket and its first name, as far as available, without line breaks. Any other open
-#: bracket has no end here, so searching the next start scans the bytes once.
+#: Possible start of an object: a bracket and the beginning of its first name, without line breaks. Matching no other
+#: bracket keeps the search linear.
 _OBJECT_START = re.compile(
     r'\{(?=[ \t\r\n]*+(?:\}|"(?:[^"\\\x00-\x1f]|\\.)*+(?:"[ \t\r\n]*+(?::|\Z)|\\?\Z)|\Z))', re.DOTALL
 )
-#: Open brackets recorded per corrupt value.
+#: Maximum number of open brackets that are recorded per corrupt value.
 _MAX_OPEN_BRACKETS = 100_000
 _decoder = json.JSONDecoder()
 
 
 class _UncountedText(str):
-    """A text without line counts: `json` errors contain a line number, which would require scanning all
-    preceding text."""
+    """A text that does not count lines: `json` errors contain a line number, and computing it would scan all preceding
+    text.
+    """
 
     __slots__ = ()
 
@@ -46,7 +47,7 @@ class _UncountedText(str):
 
 @dataclass(frozen=True, slots=True)
 class Malformed:
-    """Bytes that are no event of the declared format, and the reason."""
+    """Bytes that cannot be parsed as an event of the declared format, and the reason."""
 
     raw: bytes
     detail: str
@@ -54,20 +55,20 @@ class Malformed:
 
 @dataclass(frozen=True, slots=True)
 class _ParseError:
-    """Why no value can be parsed, and at which position; None if the parser gave up somewhere inside."""
+    """Why no value can be parsed, and the position of the error; None if the parser gives no position."""
 
     detail: str
     error_position: int | None
 
 
 class JsonRecovery:
-    """Reads value by value from one piece of a payload, including its successors while a value continues in them.
+    """Reads values one by one, from an unreadable piece into the following pieces, while a value continues there.
 
     Args:
         start: offset of the piece.
-        object_boundary: matches the end of an object and the start of the next, from the last byte of the first.
+        object_boundary: matches from the last byte of an object to the start of the next.
 
-    `end` is the offset at which the fast pass can continue, once all values are consumed.
+    After all values are consumed, `end` is the offset at which the fast pass can continue.
     """
 
     def __init__(self, payload: bytes, start: int, budget: Budget, object_boundary: re.Pattern[bytes]) -> None:
@@ -77,12 +78,12 @@ class JsonRecovery:
         self._budget = budget
         self._filter_seq = object_boundary
         self._window_end = start
-        # Latin-1 keeps one character per byte, so offsets in the text are offsets in the bytes from `start`.
+        # Latin-1 has one character per byte, so offsets in the text equal offsets in the bytes from `start`.
         self._text = _UncountedText()
         self._broken_openings: set[int] = set()
 
     def read_events(self) -> Iterator[FramedEvent]:
-        """Yields the values, and `Malformed` for bytes between them, each with its bytes.
+        """Yields the values with their bytes, and `Malformed` for the bytes between them.
 
         Raises:
             BudgetExceededError: max_scans, max_decoded_bytes; `unread` starts at the first unread byte.
@@ -111,7 +112,7 @@ class JsonRecovery:
         self.end = self._window_end
 
     def _extend_window(self) -> None:
-        """Doubles the window, up to the next cut, so no number or name is split."""
+        """Doubles the window, and extends it to the next boundary so that no number or name is split."""
         min_end = max(self._window_end, 2 * self._window_end - self._start - 1)
         boundary = self._filter_seq.search(self._payload, min_end)
         end = boundary.start() + 1 if boundary else len(self._payload)
@@ -122,7 +123,7 @@ class JsonRecovery:
         self._text = _UncountedText(text)
 
     def _find_value_end(self, position: int) -> tuple[int | None, _ParseError]:
-        """Returns the end of the value at `position`, or the error."""
+        """Returns the end of the value at `position`, or the parse error."""
         while True:
             try:
                 end = _decoder.raw_decode(self._text, position)[1]
@@ -144,7 +145,7 @@ class JsonRecovery:
                 return end, _ParseError("", end)
 
     def _next_attempt(self, position: int, end: int | None, problem: _ParseError) -> int:
-        """Returns the next position to try, or -1. Values inside a corrupt one are corrupt too."""
+        """Returns the next position at which to parse, or -1. Values that enclose the error are skipped."""
         if end is not None:
             return self._find_opening(end)
         next_position = self._scan_brackets(position, problem.error_position)
@@ -160,8 +161,9 @@ class JsonRecovery:
         return -1 if opening is None else opening.start()
 
     def _scan_brackets(self, position: int, until: int | None) -> int | None:
-        """Records the brackets open at `until` in the value at `position`; if it is nested too deeply, returns
-        its end."""
+        """Records the brackets that are open at `until` in the value at `position`. If there are too many, returns the
+        value's end.
+        """
         while True:
             end, open_brackets = len(self._text) if until is None else until, []
             for token in _TOKEN.finditer(self._text, position, end):
@@ -175,13 +177,13 @@ class JsonRecovery:
                     return at + 1
             self._budget.count_scanned(end - position)
             if until is not None or self._window_end == len(self._payload):
-                # Otherwise each of them would be scanned up to here again.
+                # Recorded so that these values are not scanned up to here again.
                 self._broken_openings.update(open_brackets[1:])
                 return None
             self._extend_window()
 
     def _is_at_piece_end(self) -> bool:
-        """Returns whether a piece ends with the last value."""
+        """Returns whether the last value ends at an object boundary, so that the fast pass can continue."""
         return self.end == self._window_end or self._filter_seq.match(self._payload, self.end - 1) is not None
 
     def _skip_white_space(self, position: int) -> int:
@@ -198,7 +200,7 @@ class JsonRecovery:
 
 
 def parse_value(raw: bytes) -> FramedEvent:
-    """Parses the bytes of a value; returns it with them."""
+    """Parses the bytes of a value. Returns the value, or `Malformed`, with the bytes."""
     try:
         return orjson.loads(raw), raw
     except orjson.JSONDecodeError as error:

@@ -1,7 +1,7 @@
-"""Reads events of Parquet objects: one per row, with values as in JSON.
+"""Reads the rows of Parquet objects as events, with values as in JSON.
 
-Rows, values and sizes from the footer are checked against the budgets before a page is read. Rows are then read in
-small batches with dictionary-encoded texts, whose lengths give the size of rows before they are created.
+The row counts, value counts and sizes in the footer are checked against the budgets before any page is read. Rows are
+then read in small batches. Texts are dictionary-encoded, so the size of rows is known before they are created.
 """
 
 from __future__ import annotations
@@ -22,20 +22,22 @@ from deltaworks.events.formats.value_conversion import record_to_event
 from deltaworks.events.reasons import ReasonCode
 
 MAGIC = b"PAR1"
-#: Nesting levels. Python's stack holds a few hundred on the way to JSON.
+#: Maximum nesting. Converting to JSON is recursive, and Python's stack allows a few hundred levels.
 _MAX_LEVELS = 64
 _TEXT_TYPES = frozenset({"NONE", "STRING", "ENUM", "JSON", "BSON"})
 _MAX_BATCH_ROWS = 10_000
-#: Text bytes of rows created at a time.
+#: Maximum text bytes of the rows that are created together.
 _MAX_BATCH_TEXT_BYTES = 16 << 20
 
 
 def read_events(payload: bytes, budget: Budget) -> Iterator[FramedEvent]:
-    """Yields every row; one `Malformed` per row that has no JSON form, and for the rest of an unreadable row group; one
+    """Yields every row as an event.
+
+    Yields one `Malformed` per row that has no JSON form, one for the rest of an unreadable row group, and one
     `OverBudget` per row group that would take too much memory.
 
     Raises:
-        ConversionError: the object is not Parquet, or is truncated: the footer is at its end.
+        ConversionError: the object is not Parquet, or its end with the footer is missing.
         BudgetExceededError: max_records, max_values.
     """
     if not payload.startswith(MAGIC):
@@ -59,7 +61,7 @@ def read_events(payload: bytes, budget: Budget) -> Iterator[FramedEvent]:
 
 
 def _text_columns(metadata: Any) -> list[str]:
-    """Returns the paths of columns with texts and bytes.
+    """Returns the paths of text and binary columns.
 
     Raises:
         ConversionError: a column is nested too deeply.
@@ -90,7 +92,7 @@ def _read_row_group(
     try:
         # Pages are inflated one at a time, and none is larger than its row group.
         budget.check_memory(group.bytes // 2, 0)
-        # List items may all be in one row.
+        # All items of a list column may be in one row.
         values_a_row = -(-group.values // max(1, group.rows * file.metadata.num_columns))
         rows = 0
         for batch in file.iter_batches(max(1, _MAX_BATCH_ROWS // max(1, values_a_row)), row_groups=[number]):
@@ -107,7 +109,9 @@ def _read_row_group(
 
 
 def _split_by_text_bytes(rows: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-    """Splits rows into batches with a bounded size of texts: a dictionary stores each text once."""
+    """Splits rows into batches with a bounded size of texts. The dictionary stores a repeated text once, but rows do
+    not.
+    """
     if rows.num_rows > 1 and sum(map(_text_bytes, rows.columns)) > _MAX_BATCH_TEXT_BYTES:
         half = rows.num_rows // 2
         yield from _split_by_text_bytes(rows.slice(0, half))
@@ -132,13 +136,15 @@ def _text_bytes(array: pa.Array) -> int:
 
 
 def _sliced_items(array: pa.Array, items: pa.Array) -> pa.Array:
-    """Returns the items of a slice of lists."""
+    """Returns the list items that belong to a slice of a list array."""
     first, last = array.offsets[0].as_py(), array.offsets[-1].as_py()
     return items.slice(first, last - first)
 
 
 def _to_events(rows: pa.RecordBatch) -> Iterator[FramedEvent]:
-    """Converts rows to events; if one row fails, it is isolated and the others are converted."""
+    """Converts rows to events. If some row fails, rows are converted one by one, so that only failing rows are
+    `Malformed`.
+    """
     try:
         values = rows.to_pylist(maps_as_pydicts="lossy")
     except (ArithmeticError, LookupError, RecursionError, TypeError, ValueError) as error:
@@ -156,7 +162,7 @@ def _to_events(rows: pa.RecordBatch) -> Iterator[FramedEvent]:
 
 
 def _cell_or_error_text(cell: pa.Array) -> Any:
-    """Returns the only value of an array, for messages."""
+    """Returns the only value of an array, or the error's text, for messages."""
     try:
         return cell.to_pylist(maps_as_pydicts="lossy")[0]
     except (ArithmeticError, LookupError, RecursionError, TypeError, ValueError) as error:

@@ -1,11 +1,10 @@
-"""Parses row groups from the footer of a Parquet object, without Arrow.
+"""Parses row group sizes from the footer of a Parquet object, without Arrow.
 
 Arrow's accessors of column metadata (`RowGroupMetaData.column`) abort the process if the metadata is inconsistent,
-which a few corrupt bytes cause; reading rows raises instead. The values needed for the budgets before rows are read are
-therefore parsed from the bytes: Thrift's compact protocol
-(https://github.com/apache/thrift/blob/master/doc/specs/thrift-compact-protocol.md). Three fields are read and all
-others skipped. As in Thrift's own readers, a field of an unexpected type is skipped, and the last of duplicate fields
-wins.
+which a few corrupt bytes can cause; reading rows raises an error instead. So the values needed for the budgets are
+parsed here from Thrift's compact protocol
+(https://github.com/apache/thrift/blob/master/doc/specs/thrift-compact-protocol.md). All other fields are skipped. As in
+Thrift's own readers, a field of an unexpected type is skipped, and the last of duplicate fields wins.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ Item = TypeVar("Item")
 
 @dataclass(frozen=True, slots=True)
 class RowGroup:
-    """A row group: number of rows, number of values in all columns, and uncompressed bytes of its pages."""
+    """Sizes of a row group: number of rows, number of values in all columns, and uncompressed bytes."""
 
     rows: int = 0
     values: int = 0
@@ -71,12 +70,12 @@ def _read_row_group(reader: _ThriftReader) -> RowGroup:
             rows = reader.read_signed()
         else:
             reader.skip(kind)
-    # Negative numbers would offset those of other groups.
+    # Negative numbers would cancel out those of other groups.
     return RowGroup(rows=max(0, rows), values=values, bytes=max(0, size))
 
 
 def _read_num_values(reader: _ThriftReader) -> int:
-    """Returns the values of a column; 0 if its metadata is in another file."""
+    """Returns the number of values of a column chunk; 0 if its metadata is in another file."""
     values = 0
     for field, kind in reader.read_fields():
         if (field, kind) != (_META_DATA, _STRUCT):
@@ -91,14 +90,15 @@ def _read_num_values(reader: _ThriftReader) -> int:
 
 
 class _ThriftReader:
-    """A cursor over compact-protocol bytes. Reading past the end raises IndexError."""
+    """Reads values of Thrift's compact protocol from bytes. Reading past the end raises IndexError."""
 
     def __init__(self, data: bytes) -> None:
         self._data = data
         self._offset = 0
 
     def read_fields(self) -> Iterator[tuple[int, int]]:
-        """Yields number and type of each field of a struct; the caller reads or skips each before the next."""
+        """Yields (number, type) of each field of a struct. The caller must read or skip the field before the
+        next one."""
         number = 0
         while head := self._read_byte():
             number = number + (head >> 4) if head >> 4 else self.read_signed()
@@ -110,15 +110,15 @@ class _ThriftReader:
         return [read() for _ in range(count)]
 
     def read_signed(self) -> int:
-        """Reads an integer of any width: zigzag, seven bits per byte."""
+        """Reads a signed integer of any width (zigzag varint)."""
         number = self._read_varint()
         return (number >> 1) ^ -(number & 1)
 
     def skip(self, kind: int, levels: int = _MAX_LEVELS) -> None:
-        """Skips a value of a type.
+        """Skips a value of type `kind`.
 
         Raises:
-            ValueError: unknown type, or nested more deeply than Thrift reads.
+            ValueError: the type is unknown, or the value is nested too deeply.
         """
         if not levels:
             raise ValueError(f"its footer is nested more than {_MAX_LEVELS} deep")

@@ -1,4 +1,4 @@
-"""Registry of payload formats: the framer of each, and the detection of payloads in another format."""
+"""Registry of payload formats: creates the framer for each format, and detects payloads in another format."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from deltaworks.specs.sources.delta import DeltaSourceSpec
 from deltaworks.specs.sources.payload import PayloadSpec
 
 Framer = Callable[[bytes], Iterator[FramedEvent]]
-#: A framer of one format, which counts its work against the payload's budget.
+#: Function that splits a payload into events and counts its work against the payload's budget.
 BudgetedFramer = Callable[[bytes, Budget], Iterator[FramedEvent]]
 
 FORMATS: Mapping[str, Callable[[PayloadSpec], BudgetedFramer]] = {
@@ -27,13 +27,13 @@ FORMATS: Mapping[str, Callable[[PayloadSpec], BudgetedFramer]] = {
     "parquet": lambda source: parquet.read_events,
     "avro": lambda source: avro.read_events,
 }
-#: Separators of values, for formats whose values can be counted before parsing.
+#: Value separators of formats whose values can be counted before parsing.
 _VALUE_SEPARATORS: Mapping[str, Callable[[PayloadSpec], tuple[bytes, ...]]] = {
     "json": lambda source: (b",", b"[", b"{"),
     "csv": lambda source: (source.csv.delimiter.encode(), b"\n"),
     "tsv": lambda source: (b"\t", b"\n"),
 }
-#: Signatures of other file formats. None is valid text, so readable payloads are never rejected.
+#: First bytes of binary file formats. None of them is valid text, so no readable payload is rejected.
 _FILE_SIGNATURES = (
     (parquet.MAGIC, "Parquet"),
     (b"ORC", "ORC"),
@@ -59,12 +59,12 @@ def create_framer(
     record_over_budget: Callable[[str], None] | None = None,
     decoder: json.Decoder | None = None,
 ) -> Framer:
-    """Returns the framer for a source's format, limited by its budgets.
+    """Creates the function that splits payloads of a source into events, limited by the source's budgets.
 
-    The framer raises `ConversionError`, before its first event, if nothing can be read.
+    It raises `ConversionError` before its first event if nothing can be read.
 
     Args:
-        record_over_budget: called with the name of a budget, once per payload that exceeds it.
+        record_over_budget: called once per payload with the name of an exceeded budget.
         decoder: decodes JSON events; see `json.read_events`.
     """
     # Rows of a Delta table arrive as JSON.
@@ -89,7 +89,7 @@ def create_framer(
 
 
 def reject_other_formats(payload: bytes, declared: str) -> None:
-    """Rejects payloads that start like a binary format where text of the format `declared` is expected.
+    """Raises if a payload starts like a binary file format although `declared` is a text format.
 
     Raises:
         ConversionError: object_wrong_format.

@@ -23,7 +23,7 @@ DATETIME_FIELD = "datetime"
 
 
 class FieldLineFramer:
-    """Parses lines with the declared field names, or those of the preceding `#Fields:` line."""
+    """Parses lines with the declared field names, or with those of the last `#Fields:` line."""
 
     def __init__(self, spec: TsvSpec) -> None:
         self._columns = spec.columns

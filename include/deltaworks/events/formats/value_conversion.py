@@ -1,4 +1,4 @@
-"""Conversions for formats without JSON types: parses texts by column type, and encodes typed values as JSON."""
+"""Converts values of formats that lack JSON types: parses texts by column type, and encodes typed values as JSON."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ _BOOLEANS = {"true": True, "false": False}
 
 
 def parse_text(value: Any, kind: ColumnType) -> Any:
-    """Parses a text to a value of the column's type; returns the text, which then fails to convert, if it is
-    invalid."""
+    """Parses a text to a value of the column's type. An invalid text is returned unchanged, and then fails to
+    convert."""
     if not isinstance(value, str):
         return value
     try:
@@ -39,7 +39,7 @@ def parse_text(value: Any, kind: ColumnType) -> Any:
 
 
 def _parse_nested(value: Any, kind: ColumnType) -> Any:
-    """Parses the texts inside a JSON value by the type's nested types."""
+    """Parses the texts inside a JSON array or object by the element and field types of the column."""
     match kind:
         case Array(element) if isinstance(value, list):
             return [_parse_nested(item, element) for item in value]
@@ -74,7 +74,7 @@ _TEXT_PARSERS: dict[str, Callable[[str], Any]] = {
 def to_json_value(value: Any) -> Any:
     """Converts a value to JSON types.
 
-    Times become ISO 8601, exact decimals numbers or texts, bytes UTF-8 or hexadecimal text.
+    Times become ISO 8601 texts. Decimals become numbers if exact, else texts. Bytes become UTF-8 or hexadecimal text.
     """
     if isinstance(value, dict):
         return {str(name): to_json_value(item) for name, item in value.items()}
@@ -85,7 +85,7 @@ def to_json_value(value: Any) -> Any:
 
 
 def record_to_event(record: Mapping[str, Any]) -> FramedEvent:
-    """Converts a record of typed values to an event with its bytes; `Malformed` if a value has no JSON form."""
+    """Converts a record of typed values to an event and its bytes; to `Malformed` if a value has no JSON form."""
     try:
         event = to_json_value(record)
         return event, orjson.dumps(event, default=str)
@@ -95,7 +95,7 @@ def record_to_event(record: Mapping[str, Any]) -> FramedEvent:
 
 
 def _encode_decimal(value: decimal.Decimal) -> float | str:
-    # With more digits a double does not determine the decimal.
+    # Maximum digits for which a double determines the decimal.
     number = float(value)
     few = len(value.normalize().as_tuple().digits) <= _MAX_DOUBLE_DIGITS and abs(number) < 2.0**63
     return number if few and decimal.Decimal(repr(number)) == value else str(value)

@@ -1,1 +1,1 @@
-"""Schema inference from samples of payloads."""
+"""Infers schemas from samples of payloads."""

@@ -1,8 +1,7 @@
-"""Shapes of sampled values, and the narrowest column types that hold all of them exactly.
+"""Shapes of sampled values, and the narrowest column types that hold them exactly.
 
-Shapes are built value by value and merged; the result does not depend on the order. Types are never widened to text to
-make values fit: if no type holds all values of a field, the column gets the type of most of them, and the others are
-reported as a conflict.
+A shape counts the kinds of values of a field. Shapes are merged, independent of the order. If no type holds all values
+of a field, the column gets the type of most values and the others are reported as a conflict; it does not become text.
 """
 
 from __future__ import annotations
@@ -16,13 +15,13 @@ from typing import Any, Self
 from deltaworks.specs.types import Array, ColumnType, Decimal, Map, Primitive, Struct, parse_type
 
 NULL, BOOLEAN, TEXT, DATE, TIMESTAMP = "null", "boolean", "text", "date", "timestamp"
-#: Integers of 32 bits (typed files), exact in a double, of 64 bits, and beyond.
+#: Kinds of integers: 32 bits (from typed files), exact as a double, 64 bits, and larger.
 INT32, INT53, INT64, LARGE = "int32", "int53", "int64", "large"
 FLOAT32, FLOAT64 = "float32", "float64"
 OBJECT, ARRAY, MAP = "object", "array", "map"
-#: Values without a column type: nested too deeply, or of an unknown type.
+#: Kind of values without a column type: nested too deeply, or of an unknown type.
 OPAQUE = "opaque"
-#: Prefix for kinds parsed from texts, in formats that have only texts.
+#: Prefix of kinds that were parsed from texts, in formats that have only texts.
 TEXT_PREFIX = "text:"
 MAX_DEPTH = 20
 
@@ -35,7 +34,7 @@ _KIND_OF_TYPE = {bool: BOOLEAN, str: TEXT, float: FLOAT64, dict: OBJECT, list: A
 class Shape:
     """Counts values by kind, with the shapes of object fields and of array or map elements.
 
-    `position` is the smallest index at which a field was seen in its object.
+    The smallest index at which a field occurred in its object is its `position`.
     """
 
     kinds: Counter[str] = field(default_factory=Counter)
@@ -63,13 +62,13 @@ class Shape:
                 element.add_value(inner, depth=depth + 1)
 
     def add_texts(self, fields: Mapping[str, Any], *, typed: bool) -> None:
-        """Adds an event whose fields are texts. `typed`: infer kinds from the texts."""
+        """Adds an event whose fields are texts. With `typed`, numbers and booleans are recognized in the texts."""
         self.kinds[OBJECT] += 1
         for position, (name, text) in enumerate(fields.items()):
             self.field_shape(name, position).kinds[_text_kind(text) if typed else TEXT] += 1
 
     def field_shape(self, name: str, position: int) -> Shape:
-        """Returns the shape of a field, creating it if needed."""
+        """Returns the shape of a field; creates it on first use."""
         shape = self.fields.get(name)
         if shape is None:
             shape = self.fields[name] = Shape(position=position)
@@ -78,13 +77,13 @@ class Shape:
         return shape
 
     def element_shape(self) -> Shape:
-        """Returns the shape of the elements, creating it if needed."""
+        """Returns the shape of array or map elements; creates it on first use."""
         if self.element is None:
             self.element = Shape()
         return self.element
 
     def merge(self, other: Self) -> None:
-        """Adds all values of another shape, which stays unchanged."""
+        """Adds all counts of another shape, which stays unchanged."""
         self.kinds.update(other.kinds)
         for name, inner in other.fields.items():
             self.field_shape(name, inner.position).merge(inner)
@@ -102,7 +101,9 @@ def json_kind(value: Any) -> str:
 
 
 def _text_kind(text: Any) -> str:
-    """Returns the kind of a text that would be serialized to the same text again; `007` and `1.50` would not."""
+    """Returns the kind of the value in a text, if it would be written as the same text again; `007` and `1.50` would
+    not.
+    """
     if not isinstance(text, str):
         return json_kind(text)
     if text in ("true", "false"):
@@ -116,10 +117,10 @@ def _text_kind(text: Any) -> str:
     return TEXT_PREFIX + FLOAT64 if repr(number) == text and text not in ("nan", "inf", "-inf") else TEXT
 
 
-#: Limit of columns; further fields are rescued.
+#: Maximum number of columns. Further fields go to the rescued column.
 MAX_COLUMNS = 1_000
 RESCUED_NAME = "_rescued_data"
-#: Columns with the origin of a row; fields of these names are not inferred.
+#: Columns for the origin of a row. Event fields with these names get no column.
 PROVENANCE_COLUMNS = ("_bucket", "_key", "_seq", "_position")
 STRING = Primitive("string")
 
@@ -128,7 +129,7 @@ _SINGLE_KIND_TYPES = {BOOLEAN: "boolean", TEXT: "string", DATE: "date", TIMESTAM
 _MAX_DIGITS = {INT32: 10, INT53: 16, INT64: 19, LARGE: 20}
 _EXACT_AS_DOUBLE = frozenset({FLOAT32, FLOAT64, INT32, INT53})
 _NESTED_KINDS = frozenset({OBJECT, ARRAY, MAP, OPAQUE})
-#: Names that the type grammar allows for struct fields.
+#: Names that column types allow for struct fields.
 STRUCT_FIELD_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _UNQUOTED_NAME = re.compile(r"[^\s.,`<>():]+")
 _COLUMN_NAME = re.compile(r"[^\x00-\x1f\x7f]{1,255}")
@@ -138,7 +139,7 @@ Columns = Mapping[str, ColumnType]
 
 @dataclass(frozen=True, slots=True)
 class Conflict:
-    """Values of a field that its column cannot hold."""
+    """Number of sampled values of a field that do not fit its column."""
 
     path: str
     kind: str
@@ -149,12 +150,12 @@ class Conflict:
 
 
 def narrowest_type(kinds: Collection[str]) -> ColumnType | None:
-    """Returns the narrowest type that holds all values of these kinds exactly, or None."""
+    """Returns the narrowest type that holds all values of these kinds exactly; None if there is none."""
     distinct = frozenset(kinds)
     if any(kind.startswith(TEXT_PREFIX) for kind in distinct):
         if not all(kind == TEXT or kind.startswith(TEXT_PREFIX) for kind in distinct):
             return None
-        # Texts can always stay strings.
+        # Values of text formats can always be strings.
         return narrowest_type({kind.removeprefix(TEXT_PREFIX) for kind in distinct}) or STRING
     if len(distinct) == 1 and distinct <= _SINGLE_KIND_TYPES.keys():
         return Primitive(_SINGLE_KIND_TYPES[next(iter(distinct))])
@@ -181,7 +182,7 @@ def _exact_number_type(kinds: Collection[str]) -> ColumnType | None:
 
 
 def infer_type(shape: Shape, *, path: str = "", conflicts: list[Conflict] | None = None) -> ColumnType | None:
-    """Returns the type of a field with this shape; None without usable values.
+    """Infers the type of a field from its shape; None if there are no usable values.
 
     Args:
         conflicts: receives values that do not fit the type.
@@ -219,7 +220,7 @@ def _infer_nested_type(shape: Shape, kind: str, path: str, conflicts: list[Confl
 def _infer_fields(
     shape: Shape, name_fits: re.Pattern[str], path: str, conflicts: list[Conflict] | None
 ) -> Iterator[tuple[str, ColumnType]]:
-    """Yields fields that can be columns, in order. Of names that differ only in case, the most frequent one wins."""
+    """Yields the fields that can become columns, in order. If names differ only in case, the most frequent one wins."""
     by_lower: dict[str, tuple[str, ColumnType]] = {}
     for name in _names_by_count(shape, name_fits):
         if name.lower() in by_lower:
@@ -238,7 +239,7 @@ def _names_by_count(shape: Shape, name_fits: re.Pattern[str]) -> list[str]:
 def infer_columns(
     shape: Shape, *, typed: bool = True, conflicts: list[Conflict] | None = None, max_columns: int = MAX_COLUMNS
 ) -> dict[str, ColumnType]:
-    """Returns columns for events of this shape, in field order. Not `typed`: all columns are strings."""
+    """Infers the columns for events of this shape, in field order. Without `typed`, all columns are strings."""
     if typed:
         columns = dict(_infer_fields(shape, _COLUMN_NAME, "", conflicts))
     else:
@@ -253,7 +254,7 @@ def infer_columns(
 
 
 def add_new_columns(columns: Columns, shape: Shape, *, typed: bool = True) -> dict[str, ColumnType]:
-    """Returns the columns with those for new fields, also inside structs. Existing types do not change."""
+    """Returns the columns extended by new fields, also inside structs. Existing types do not change."""
     if _count_columns(columns) >= MAX_COLUMNS:
         return dict(columns)
     merged = {
@@ -285,7 +286,7 @@ def _extend_type(kind: ColumnType, shape: Shape) -> ColumnType:
 
 
 def changed_paths(before: Columns, after: Columns, *, prefix: str = "") -> list[str]:
-    """Returns new or changed columns of `after` compared with `before`, in the syntax of type hints."""
+    """Returns columns and struct fields that are new or changed in `after`, in the syntax of type hints."""
     paths = []
     for name, kind in after.items():
         path = prefix + (name if _UNQUOTED_NAME.fullmatch(name) else f"`{name}`")

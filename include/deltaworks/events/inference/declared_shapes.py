@@ -1,6 +1,6 @@
-"""Shapes of Parquet and Avro objects from their own schemas, without reading values.
+"""Reads the shapes of Parquet and Avro objects from their schemas, without reading values.
 
-Types are those of the parsed events: times of day and durations are texts and numbers, bytes are texts.
+The types are those of parsed events: times of day and bytes are texts, durations are numbers.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ _MAX_DIGITS = 38
 
 
 def parquet_shape(payload: bytes) -> tuple[Shape, int]:
-    """Returns the shape of a Parquet object and its number of rows.
+    """Returns the shape and the number of rows of a Parquet object.
 
     Raises:
         pyarrow.ArrowException, OSError: the footer is unreadable.
@@ -127,7 +127,7 @@ _ARROW_KINDS = (
 
 
 def avro_shape(payload: bytes) -> tuple[Shape, int]:
-    """Returns the shape of an Avro container and the number of announced records, up to an unreadable block.
+    """Returns the shape of an Avro container and its announced number of records, up to the first unreadable block.
 
     Raises:
         Exception: the header is corrupt.
@@ -145,7 +145,7 @@ def avro_shape(payload: bytes) -> tuple[Shape, int]:
 
 
 def _add_avro_type(shape: Shape, declared: Any, count: int, named: dict[str, Any], enclosing: tuple[str, ...]) -> None:
-    """Adds a type; `named` are the named types so far, `enclosing` the names of surrounding types."""
+    """Adds a declared type to the shape. `named` has the named types so far, `enclosing` the types around this one."""
     if isinstance(declared, list):
         for branch in declared:
             _add_avro_type(shape, branch, count, named, enclosing)
@@ -155,7 +155,7 @@ def _add_avro_type(shape: Shape, declared: Any, count: int, named: dict[str, Any
     name = str(declared.get("name", "")) if isinstance(declared, Mapping) else ""
     if name:
         named[name] = declared
-    # Recursive records are endless.
+    # A recursive record would never end.
     kind = OPAQUE if name and name in enclosing else _avro_kind(declared, len(enclosing))
     shape.kinds[kind] += count
     enclosing = (*enclosing, name)

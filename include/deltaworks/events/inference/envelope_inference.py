@@ -1,4 +1,4 @@
-"""Chooses the fields with the type, time and id of events, by their values and names."""
+"""Chooses the fields with an event's type, time and id, by their values and names."""
 
 from __future__ import annotations
 
@@ -28,37 +28,37 @@ _TIME_FIELD_NAMES = split_words(
 _ID_FIELD_NAMES = split_words(
     "event_id event_uuid id uuid guid message_id delivery_id insert_id record_id request_id root_id"
 )
-#: Objects in which an `id` is the event's id.
+#: Objects whose field `id` is the event's id.
 _ENVELOPE_OBJECTS = frozenset({"event", "meta", "metadata", "header", "headers", "envelope", "context"})
 _MAX_TYPE_DEPTH, _MAX_DEPTH = 2, 3
 _MAX_TYPES = 500
-#: Allowed share of duplicate ids, which producers send, and of events without a time.
+#: Allowed fractions: of duplicate ids, because producers send some events twice, and of events without a time.
 _MAX_DUPLICATE_SHARE, _MAX_MISSING_TIME_SHARE = 0.02, 0.5
 
 
 @dataclass(frozen=True, slots=True)
 class FieldChoice:
-    """A chosen field and the reason."""
+    """A chosen field and the reason for choosing it."""
 
     path: Path
     reason: str
 
     @property
     def path_text(self) -> str:
-        """The path as it is declared."""
+        """The path as it is written in a declaration."""
         return ".".join(self.path)
 
 
 @dataclass(frozen=True, slots=True)
 class TimeChoice(FieldChoice):
-    """The chosen time field and its format; `missing_count` events lack it."""
+    """The chosen time field, its format, and the number of events without it."""
 
     form: TimeFormat
     missing_count: int = 0
 
 
 def is_declarable(path: Path) -> bool:
-    """Returns whether a path can be declared: names with dots, slashes or surrounding spaces cannot."""
+    """Returns whether a path can be written in a declaration; names with dots, slashes or outer spaces cannot."""
     if not all(part and not {".", "/"} & {*part} and part == part.strip() and part.isprintable() for part in path):
         return False
     try:
@@ -80,7 +80,7 @@ def _name_rank(path: Path, names: Sequence[str]) -> int | None:
 
 
 def choose_type_field(events: FieldProfile) -> FieldChoice | None:
-    """Returns the field with the event type: a text in every event, with few distinct values."""
+    """Chooses the field with the event type: a text that every event has, with few distinct values."""
     choices = []
     for path, profile in _candidates(events, _MAX_TYPE_DEPTH):
         rank, distinct = _name_rank(path, _TYPE_FIELD_NAMES), profile.distinct_count
@@ -98,7 +98,7 @@ def choose_type_field(events: FieldProfile) -> FieldChoice | None:
 
 
 def choose_time_field(events: FieldProfile) -> TimeChoice | None:
-    """Returns the field with the event time, or the most frequent candidate if none is in all events."""
+    """Chooses the field with the event time; if no candidate is in all events, the most frequent one."""
     choices = []
     for path, profile in _candidates(events, _MAX_DEPTH):
         form = _time_form(path[-1], profile)
@@ -114,7 +114,7 @@ def choose_time_field(events: FieldProfile) -> TimeChoice | None:
 
 
 def ambiguous_time_fields(events: FieldProfile) -> list[tuple[Path, tuple[str, ...]]]:
-    """Returns fields of most events whose texts match several time patterns, with these."""
+    """Returns frequent fields whose texts match several time patterns, with these patterns."""
     fields = (
         (path, profile, _text_time_formats(path[-1], profile)) for path, profile in _candidates(events, _MAX_DEPTH)
     )
@@ -131,7 +131,7 @@ def _text_time_formats(name: str, profile: FieldProfile) -> tuple[str, ...]:
 
 
 def _time_form(name: str, profile: FieldProfile) -> TimeFormat | None:
-    """Returns the time format that all values of the field have."""
+    """Returns the time format that all values of the field have; None if there is none."""
     kinds = set(profile.kinds) - {NULL}
     forms = set(profile.text_forms)
     if kinds == {TEXT} and forms and forms <= {INSTANT, DATE}:
@@ -145,7 +145,8 @@ def _time_form(name: str, profile: FieldProfile) -> TimeFormat | None:
 
 
 def choose_id_field(events: FieldProfile) -> FieldChoice | None:
-    """Returns the field with the event id: in every event, and distinct except for duplicates."""
+    """Chooses the field with the event id: every event has it, and its values are distinct except for some
+    duplicates."""
     choices = []
     for path, profile in _candidates(events, _MAX_DEPTH):
         if not _is_in_every_event(profile, events, {TEXT, INT53, INT64}) or profile.null_words:

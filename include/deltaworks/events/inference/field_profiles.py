@@ -1,4 +1,4 @@
-"""Profiles of sampled fields: kinds of values as in shapes, and forms of texts and numbers."""
+"""Profiles of sampled fields: counts of value kinds, and of the forms of texts and numbers."""
 
 from __future__ import annotations
 
@@ -26,15 +26,16 @@ from deltaworks.events.times import time_reader
 from deltaworks.specs.times import ISO_8601
 
 Path = tuple[str, ...]
-#: Forms of texts: digits only, digits with a fraction, any other number, and so on.
+#: Forms of texts: digits only, digits with a fraction, other numbers, dates.
 INSTANT, DATE, DIGITS, FRACTION, NUMBER, BOOLEAN_WORD = "instant", "date", "digits", "fraction", "number", "boolean"
 NULL_WORD, PLAIN = "null word", "plain"
-#: Texts read as null if all others of a column are numbers or times.
+#: Texts that mean null if all other texts of a column are numbers or times.
 NULL_WORDS = frozenset({"NULL", "null", "NA", "N/A", "n/a", "na", "NaN", "nan", "None", "none", "\\N", "-", ""})
 _MAX_DEPTH = 8
-#: An object with this many distinct fields has data as keys, and is a map.
+#: An object with this many distinct fields is a map whose keys are data.
 _MAX_FIELDS = 300
-#: Values counted individually, and values hashed to check whether all are distinct.
+#: Maximum number of values that are counted individually, and of values that are hashed to check whether all are
+#: distinct.
 _MAX_COUNTED_VALUES, _MAX_HASHED_VALUES = 1_000, 500_000
 _INTEGER_TEXT = re.compile(r"-?(?:0|[1-9]\d{0,17})", re.ASCII)
 _FRACTION_TEXT = re.compile(r"-?(?:0|[1-9]\d*)\.(\d+)", re.ASCII)
@@ -44,15 +45,15 @@ _DATE_TEXT = re.compile(r"\d{4}-\d\d-\d\d(?:[T ].*)?", re.ASCII)
 
 @dataclass(slots=True)
 class FieldProfile:
-    """The values of one field.
+    """Statistics of the sampled values of one field.
 
     Attributes:
-        position: smallest index at which the field was seen in its object.
-        min_value, max_value: bounds of numbers and digit texts.
-        scales: counts of decimal places; None for numbers in another notation.
-        integer_digits: maximum digits before the decimal point.
-        value_counts: values of a field with few distinct ones.
-        distinct_count: number of distinct values, while nearly all differ.
+        position: smallest index at which the field occurred in its object.
+        min_value, max_value: range of numbers and digit texts.
+        scales: counts of numbers by decimal places; None for another notation, such as exponents.
+        integer_digits: maximum number of digits before the decimal point.
+        value_counts: counts by value, if there are few distinct values.
+        value_hashes: hashes of values, as long as nearly all are distinct.
         time_formats: time patterns that all plain texts match; None before the first text.
     """
 
@@ -61,7 +62,7 @@ class FieldProfile:
     text_forms: Counter[str] = field(default_factory=Counter)
     null_words: Counter[str] = field(default_factory=Counter)
     fields: dict[str, FieldProfile] = field(default_factory=dict)
-    #: Elements of arrays, and values of objects converted to maps.
+    #: Profile of array elements, or of map values.
     elements: Shape = field(default_factory=Shape)
     is_map: bool = False
     min_value: float = float("inf")
@@ -79,7 +80,7 @@ class FieldProfile:
 
     @property
     def distinct_count(self) -> int | None:
-        """Number of distinct values; None if many are equal, or there were too many."""
+        """Number of distinct values; None if many values are equal, or there are too many to count."""
         if self.value_counts is not None:
             return len(self.value_counts)
         return None if self.value_hashes is None else len(self.value_hashes)
@@ -115,7 +116,7 @@ class FieldProfile:
             self.convert_to_map()
 
     def convert_to_map(self) -> None:
-        """Merges the fields into the values of a map."""
+        """Turns an object into a map: merges the profiles of its fields into one profile of map values."""
         for inner in self.fields.values():
             self.elements.merge(inner.to_shape())
         self.fields, self.is_map = {}, True
@@ -156,7 +157,7 @@ class FieldProfile:
                 self.value_hashes = None
 
     def to_shape(self) -> Shape:
-        """Returns the values as a shape, which can be merged."""
+        """Converts the profile to a shape, which can be merged with others."""
         shape = Shape(kinds=Counter(self.kinds), position=self.position)
         for name, inner in self.fields.items():
             shape.fields[name] = inner.to_shape()
@@ -165,7 +166,7 @@ class FieldProfile:
         return shape
 
     def leaves(self, prefix: Path = ()) -> Iterator[tuple[Path, FieldProfile]]:
-        """Yields every field without nested fields, with its path; not inside arrays and maps."""
+        """Yields each field that has no nested fields, with its path. Arrays and maps count as leaves."""
         in_order = sorted(self.fields.items(), key=lambda named: (named[1].position, named[0]))
         for name, inner in in_order:
             if inner.fields:
@@ -185,7 +186,7 @@ def _text_form(text: str) -> str:
         return FRACTION
     if _DATE_TEXT.fullmatch(text):
         return _time_text_form(text)
-    # Digits in another notation, or beyond a number's range, are identifiers: 007, +49.
+    # Digits in an unusual notation (007, +49) or beyond a number's range are identifiers, not numbers.
     return NUMBER if _NUMBER_TEXT.fullmatch(text) and text[0] not in "+0" and not text.isdigit() else PLAIN
 
 

@@ -1,4 +1,4 @@
-"""Detects the format of a file from its first bytes, and returns it as keys of a source's declaration."""
+"""Detects the format of a file from its first bytes, as keys of a source declaration."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ from deltaworks.events.inference.field_profiles import DATE, DIGITS, FRACTION, I
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 _DELIMITERS = (",", "\t", ";", "|")
 _MAX_RECORDS = 50
-#: A time of day next to a date in logs.
+#: A time of day, which follows a date in web server logs.
 _TIME_OF_DAY = re.compile(r"\d\d:\d\d:\d\d(\.\d+)?")
 
 
 class UnknownFormat(Exception):
-    """The format is not supported or cannot be determined; the message gives the reason."""
+    """Raised if the format is not supported or cannot be determined; the message gives the reason."""
 
 
 def detect_format(head: bytes) -> Mapping[str, Any]:
-    """Returns keys of a source: `format`, and `csv` or `tsv` if needed.
+    """Returns the keys of a source declaration: `format`, and `csv` or `tsv` if needed.
 
     Args:
-        head: the first bytes of the content, decompressed; may end anywhere.
+        head: first bytes of the decompressed content, cut at any position.
 
     Raises:
-        UnknownFormat: with the reason.
+        UnknownFormat: the message gives the reason.
     """
     if head.startswith(parquet.MAGIC):
         return {"format": "parquet"}
@@ -55,9 +55,9 @@ def detect_format(head: bytes) -> Mapping[str, Any]:
 
 
 def _is_json(content: bytes) -> bool:
-    """Returns whether the content is JSON, possibly truncated."""
+    """Returns whether the content is JSON that may be cut at its end."""
     if content.startswith(b"["):
-        # The end of an array may be missing: check its first element.
+        # The array may be cut off, so only its first element is checked.
         content = content[1:].lstrip()
         if content[:1] in (b"]", b""):
             return True
@@ -71,7 +71,7 @@ def _is_json(content: bytes) -> bool:
 def _detect_delimited(text: str) -> Mapping[str, Any]:
     complete_lines = text[: text.rfind("\n") + 1] or text
     for delimiter in _DELIMITERS:
-        # In TSV these lines are comments, in other formats records.
+        # Lines that start with # are comments in TSV, and records in other formats.
         lines = [
             line for line in complete_lines.splitlines(keepends=True) if delimiter != "\t" or not line.startswith("#")
         ]
@@ -86,7 +86,7 @@ def _detect_delimited(text: str) -> Mapping[str, Any]:
 
 
 def _parse_records(text: str, delimiter: str) -> list[list[str]]:
-    """Returns the first records, up to an error: the content may end inside a quote."""
+    """Returns the first records, up to a parse error, because the content may be cut inside a quoted field."""
     records = []
     with contextlib.suppress(csv.Error):
         for record in csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True):
@@ -105,7 +105,7 @@ def _declare_delimited(records: list[list[str]], delimiter: str) -> Mapping[str,
     if not _may_be_header(header):
         columns = [f"field_{number}" for number in range(1, len(header) + 1)]
         if delimiter == "\t" and all(_starts_with_datetime(record) for record in records):
-            # As in web server logs: both together form the field `datetime`.
+            # Web server logs have date and time in separate fields; the TSV reader combines them as `datetime`.
             return {"format": "tsv", "tsv": {"columns": ["date", "time", *columns[2:]], "null_values": ["-", ""]}}
         return {"format": "csv", "csv": {"delimiter": delimiter, "header": False, "columns": columns}}
     raise UnknownFormat("its header has a duplicate or empty field name: give every field a name")
@@ -116,7 +116,7 @@ def _starts_with_datetime(record: list[str]) -> bool:
 
 
 def _may_be_header(record: list[str]) -> bool:
-    """Returns whether a record may be a header: names are neither numbers nor times."""
+    """Returns whether a record may be a header, because none of its fields is a number or time."""
     return not any(_text_forms(text) & {DATE, INSTANT, DIGITS, FRACTION, NUMBER} for text in record)
 
 

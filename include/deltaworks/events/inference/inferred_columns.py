@@ -1,4 +1,4 @@
-"""Proposes the columns of a table from the fields of its events: leaf fields, named after their paths."""
+"""Proposes the columns of a table: one per leaf field of its events, named after its path."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from deltaworks.specs.mutation import MUTABLE_COLUMNS
 from deltaworks.specs.table import DUPLICATE_COLUMN, ENVELOPE_COLUMNS, RESCUED_COLUMN
 
 MAX_COLUMNS = 40
-#: Names that need the enclosing name to be understood.
+#: Field names that are meaningless without the name of the enclosing object.
 _VAGUE_NAMES = frozenset(
     split_words(
         "id uuid name type kind url uri href value key code status state title description label text count number "
@@ -31,16 +31,16 @@ _RESERVED = frozenset(
     {*(name for name, _ in ENVELOPE_COLUMNS), *MUTABLE_COLUMNS, RESCUED_COLUMN, DUPLICATE_COLUMN, "org_id"}
 )
 _MAX_NAME_LENGTH = 63
-#: Values sufficient to infer a field's type.
+#: Number of values that suffices to infer a field's type.
 _SUFFICIENT_VALUES = 200
 _ID_LIKE_KEY = re.compile(r"[0-9]+|[0-9a-fA-F]{8}-[0-9a-fA-F-]{27}|[0-9a-f]{16,}")
-#: An object with many fields, of which each event has few, is a map.
+#: An object with many fields in total, but few in each event, is a map.
 _MIN_MAP_KEYS, _MAX_MAP_KEY_SHARE = 20, 0.2
 
 
 @dataclass(frozen=True, slots=True)
 class ProposedColumn:
-    """A column, and how many of the table's events have its field."""
+    """A proposed column, and the number of the table's events that have its field."""
 
     name: str
     path: Path
@@ -50,7 +50,7 @@ class ProposedColumn:
 
 @dataclass(frozen=True, slots=True)
 class ProposedColumns:
-    """Columns in field order, and fields without a column by path, with the reason."""
+    """Proposed columns in field order, and the fields that get no column, by path with the reason."""
 
     columns: tuple[ProposedColumn, ...]
     omitted: Mapping[Path, str]
@@ -65,12 +65,12 @@ def propose_columns(
     max_columns: int = MAX_COLUMNS,
     min_events: int = 1,
 ) -> ProposedColumns:
-    """Proposes columns for events of this profile; the most frequent ones if there are too many.
+    """Proposes columns for events of this profile. If there are too many fields, the most frequent ones are chosen.
 
     Args:
-        envelope: paths that are read as event_id, event_name and event_time.
+        envelope: paths that are already read as event_id, event_name and event_time.
         all_events: profile of all event types, used for fields that few events of this type have.
-        min_events: minimum number of events with a field.
+        min_events: minimum number of events that must have a field.
     """
     convert_maps(events)
     leaves: list[tuple[Path, InferredType, int]] = []
@@ -99,7 +99,7 @@ def propose_columns(
 
 
 def _most_informative(path: Path, profile: FieldProfile, all_events: FieldProfile | None) -> FieldProfile:
-    """Returns the field's profile for this event type if it has many values, otherwise that of all events."""
+    """Returns the field's profile in this event type, or in all events if this type has few values."""
     if all_events is None or profile.values >= _SUFFICIENT_VALUES:
         return profile
     candidate: FieldProfile | None = all_events
@@ -115,7 +115,7 @@ def _infer_leaf(path: Path, profile: FieldProfile, *, values_are_text: bool) -> 
 
 
 def convert_maps(profile: FieldProfile) -> None:
-    """Converts objects whose keys are data, such as ids, days or names, to maps."""
+    """Converts objects with data as keys, such as ids, days or names, to maps."""
     for inner in profile.fields.values():
         convert_maps(inner)
         keys = len(inner.fields)
@@ -128,7 +128,7 @@ def convert_maps(profile: FieldProfile) -> None:
 
 
 def column_names(paths: Sequence[Path]) -> list[str]:
-    """Returns a name per path: its last word, with preceding ones where that is vague or taken."""
+    """Returns a unique column name per path: its last word, extended by preceding words if vague or already used."""
     names: list[str] = []
     used_names = set(_RESERVED)
     shortest = Counter(_snake_case(path[-1:]) for path in paths)

@@ -1,7 +1,7 @@
-"""Infers the column type that holds all sampled values of a field, if one exists.
+"""Infers the column type that holds all sampled values of a field, if there is one.
 
-The field's name decides where its values are ambiguous: an integer is a time only in a field named like one, and an
-amount of money is a decimal.
+If values are ambiguous, the field's name decides: an integer is a time only if the name suggests a time, and an amount
+of money is a decimal.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def split_words(text: str) -> tuple[str, ...]:
     return tuple(re.findall(r"\S+", text))
 
 
-#: SQL keywords, which would have to be quoted everywhere.
+#: SQL keywords. As column names they would have to be quoted in every query.
 SQL_KEYWORDS = frozenset(
     split_words(
         "all and any as asc both by case cast check column constraint create cross current_date default desc distinct "
@@ -67,7 +67,7 @@ _MONEY_WORDS = frozenset(
         "bookings payment salary"
     )
 )
-#: The years 1990 to 2100, in seconds.
+#: Range of plausible times: the years 1990 to 2100, in seconds.
 _FIRST_SECOND, _LAST_SECOND = 631_152_000, 4_102_444_800
 _MAX_SCALE, _DECIMAL_DIGITS, _MAX_DOUBLE_DIGITS = 6, 18, 15
 #: Longer types are not proposed.
@@ -76,11 +76,11 @@ _MAX_TYPE_LENGTH = 160
 
 @dataclass(frozen=True, slots=True)
 class InferredType:
-    """The type of a column and the format of its times.
+    """An inferred column type, and the format of its times.
 
     Attributes:
         null_words: texts that must be read as null.
-        formats: the time patterns that all texts match, if several: the column is a string then.
+        formats: all time patterns that the texts match, if there are several; the column is then a string.
     """
 
     kind: ColumnType
@@ -95,13 +95,13 @@ def name_words(name: str) -> list[str]:
 
 
 def is_time_name(name: str) -> bool:
-    """Returns whether a field with this name is expected to hold a time."""
+    """Returns whether the field's name suggests a time."""
     words = name_words(name)
     return bool(words) and (words[-1] in _TIME_WORDS or bool({"time", "timestamp", "tstamp"} & {*words}))
 
 
 def epoch_unit(profile: FieldProfile) -> TimeUnit | None:
-    """Returns the unit in which all numbers are recent times, or None."""
+    """Returns the epoch unit in which all numbers are plausible times; None if there is none."""
     if profile.min_value >= _FIRST_SECOND and profile.max_value < _LAST_SECOND:
         return "epoch_seconds"
     if profile.min_value >= _FIRST_SECOND * 1_000 and profile.max_value < _LAST_SECOND * 1_000:
@@ -110,7 +110,7 @@ def epoch_unit(profile: FieldProfile) -> TimeUnit | None:
 
 
 def infer_field_type(name: str, profile: FieldProfile, *, values_are_text: bool) -> InferredType | str:
-    """Returns the type for the field `name`, or why it has none.
+    """Infers the type of the field `name`; returns a reason instead if it has none.
 
     Args:
         values_are_text: the format has only texts, which columns parse.
@@ -148,7 +148,7 @@ def _epoch_time_or(name: str, profile: FieldProfile, kind: ColumnType) -> Inferr
 def _fraction_type(name: str, profile: FieldProfile) -> ColumnType:
     scale = _max_scale(profile)
     largest = max(abs(profile.min_value), abs(profile.max_value))
-    # A double holds 15 digits exactly, and values beyond go to quarantine. Three digits are reserved for growth.
+    # A double holds 15 digits exactly, and larger values would go to quarantine. Three digits are reserved for growth.
     if _is_money(name) and scale is not None and largest < 10.0 ** (_MAX_DOUBLE_DIGITS - 3 - max(2, scale)):
         return Decimal(_DECIMAL_DIGITS, max(2, scale))
     return DOUBLE
@@ -181,8 +181,9 @@ def _number_or_boolean_type(forms: set[str]) -> ColumnType:
 
 
 def matching_time_formats(name: str, profile: FieldProfile) -> tuple[str, ...]:
-    """Returns the time patterns that all texts of the field match. Versions look like dates, so a date-only pattern
-    counts only in fields named like a time.
+    """Returns the time patterns that all texts of the field match.
+
+    Version numbers look like dates, so a pattern without time of day counts only if the field's name suggests a time.
     """
     formats = profile.time_formats or ()
     return formats if is_time_name(name) else tuple(item for item in formats if not is_date_only(item))
@@ -205,7 +206,7 @@ def _fraction_text_type(name: str, profile: FieldProfile, forms: set[str], *, va
 
 
 def _max_scale(profile: FieldProfile) -> int | None:
-    """Returns the maximum number of decimal places; None if there are too many, or a number has another notation."""
+    """Returns the maximum number of decimal places; None if there are too many, or numbers are in another notation."""
     if None in profile.scales:
         return None
     largest = max((scale for scale in profile.scales if scale is not None), default=0)

@@ -1,6 +1,6 @@
-"""Proposes a pipeline from a sample of events: the fields of type, time and id, and a table per frequent type.
+"""Proposes a pipeline from a sample of events: the fields with type, time and id, and a table per frequent event type.
 
-The events are read twice: for what they have in common, and by type.
+The events are read twice: first to choose these fields, then to profile each event type.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ MAX_TABLES = 20
 EVENTS_TABLE, REST_TABLE = "events", "other_events"
 _MAX_ENVELOPE_COLUMNS, _MIN_ENVELOPE_SHARE = 12, 0.9
 _DAY_US = 86_400_000_000
-#: With more days the table is not partitioned by date: each would be a directory with a few rows.
+#: Beyond this number of days in the sample, tables are not partitioned by date, as partitions would have few rows.
 _MAX_DATES = 500
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProposedTable:
-    """A table: for one event type, for all events, or for the remaining types."""
+    """A proposed table: for one event type, for all events, or for the remaining event types."""
 
     name: str
     events: int
@@ -51,7 +51,10 @@ class ProposedTable:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PipelineProposal:
-    """The proposal and the number of sampled events. `rest` counts events of types without their own table."""
+    """A proposed pipeline, and the number of sampled events.
+
+    The number `rest` counts events of types that get no table of their own.
+    """
 
     events: int
     time: TimeChoice
@@ -72,7 +75,7 @@ class PipelineProposal:
 
 @dataclass(frozen=True, slots=True)
 class Overrides:
-    """Field paths and the time pattern set by the user; empty ones are inferred."""
+    """Field paths and time pattern chosen by the user. Empty ones are inferred."""
 
     time: str = ""
     time_format: str = ""
@@ -90,10 +93,10 @@ def propose_pipeline(
     values_are_text: bool,
     overrides: Overrides = NO_OVERRIDES,
 ) -> PipelineProposal:
-    """Proposes a pipeline for the events of `read`, which must return the same events twice.
+    """Proposes a pipeline for the events returned by `read`. It is called twice and must return the same events.
 
     Args:
-        name: name of the pipeline, and of its only table.
+        name: name of the pipeline, also used for its table if there is only one.
         values_are_text: all fields are texts.
 
     Raises:
@@ -201,7 +204,7 @@ def _profile_at(events: FieldProfile, path: Path) -> FieldProfile:
 
 
 class _SecondPass:
-    """The second pass: a profile for each type with its own table."""
+    """Collects a profile for each event type that gets its own table."""
 
     def __init__(self, time: TimeChoice, kind: FieldChoice | None, chosen: Mapping[str, str]) -> None:
         self._time, self._kind = time, kind
@@ -211,7 +214,7 @@ class _SecondPass:
 
     def add_event(self, event: dict[str, Any]) -> None:
         if len(self.dates) <= _MAX_DATES:
-            with contextlib.suppress(ConversionError):  # the event has no time
+            with contextlib.suppress(ConversionError):  # no usable time in this event
                 self.dates.add(time_reader(self._time.form).instant_us(value_at(event, self._time.path)) // _DAY_US)
         if self._kind is None or not self.profiles:
             return
@@ -224,7 +227,7 @@ class _SecondPass:
 
 
 def _table_names(types: Counter[Any]) -> dict[str, str]:
-    """Returns the most frequent types with a table name for each."""
+    """Returns the most frequent event types, each with a table name."""
     names: dict[str, str] = {}
     used_names = {*RESERVED_TABLES, EVENTS_TABLE, REST_TABLE}
     usable = [value for value, _ in types.most_common() if isinstance(value, str) and value and is_valid_unicode(value)]

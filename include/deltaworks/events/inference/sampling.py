@@ -1,6 +1,6 @@
-"""Samples payloads up to a size limit: the shape of their events, and counts of unreadable parts.
+"""Samples payloads up to a size limit: collects the shape of their events, and counts unreadable parts.
 
-Unreadable parts are counted and skipped; the stream quarantines them later.
+Unreadable parts are skipped here; the stream will quarantine them.
 """
 
 from __future__ import annotations
@@ -16,13 +16,16 @@ from deltaworks.events.inference.declared_shapes import avro_shape, parquet_shap
 from deltaworks.events.parse import Payload
 from deltaworks.specs.sources.payload import TEXT_FORMATS, PayloadSpec
 
-#: Object keys stored per sample; counts include all objects.
+#: Maximum number of object keys stored per sample. Counts include all objects.
 MAX_KEYS = 20
 
 
 @dataclass(slots=True)
 class Sample:
-    """The shape of the events of some objects. `unusable_objects` had no event, `skipped_values` were no events."""
+    """Shape of the events of the sampled objects.
+
+    Objects without any event are counted in `unusable_objects`, values that are not events in `skipped_values`.
+    """
 
     shape: Shape = field(default_factory=Shape)
     objects: int = 0
@@ -33,13 +36,13 @@ class Sample:
     keys: list[str] = field(default_factory=list)
 
     def to_record(self) -> dict[str, Any]:
-        """Returns the values stored in a schema version."""
+        """Returns the summary that is stored in a schema version."""
         counts = ("objects", "unusable_objects", "events", "skipped_values", "bytes")
         return {name: getattr(self, name) for name in counts} | {"keys": self.keys}
 
 
 class Sampler:
-    """Samples payloads of one source. `typed`: infer types; otherwise all columns are strings."""
+    """Samples payloads of one source. Without `typed`, all columns are strings."""
 
     def __init__(self, source: PayloadSpec, *, typed: bool) -> None:
         self._frame = create_framer(source)
@@ -50,11 +53,11 @@ class Sampler:
 
     @property
     def declares_columns(self) -> bool:
-        """Whether objects of this format declare their columns."""
+        """Whether objects of this format have a schema."""
         return self._declared is not None
 
     def sample(self, payloads: Iterable[Payload], *, max_bytes: int) -> Sample:
-        """Samples payloads until `max_bytes` are read; at least one."""
+        """Samples payloads until `max_bytes` were read; at least one payload."""
         sample = Sample()
         for payload in payloads:
             self.add_payload(sample, payload)
@@ -96,7 +99,7 @@ class Sampler:
 
 
 def _add_declared(read: Callable[[bytes], tuple[Shape, int]], sample: Sample, data: bytes) -> None:
-    """Adds a file that declares its types; `read` returns its shape and number of rows."""
+    """Adds a file that has a schema; `read` returns its shape and number of rows."""
     try:
         shape, rows = read(data)
     except Exception:  # a corrupt file may raise anything

@@ -1,8 +1,8 @@
-"""Versions of an inferred schema: one immutable object each, created if absent.
+"""Versions of an inferred schema: one immutable object per version, created if absent.
 
-A version has the inferred columns, the hints, a summary of the sample, and the differences from the previous version. A
-writer creates the next version; of two concurrent writers one succeeds, and the other starts again from its result. So
-streams that start at the same time use the same columns.
+A version has the inferred columns, the type hints, a summary of the sample, and the differences from the previous
+version. If two writers create the next version at the same time, one succeeds, and the other starts again from its
+result. So streams that start at the same time use the same columns.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ _MAX_ATTEMPTS = 100
 
 
 class SchemaVersionRecord(Record):
-    """The stored form of a version. `columns` and `created_at` are informational.
+    """Stored form of a version. Only for information: `columns` and `created_at`.
 
-    `id` identifies this process's own write after a lost reply.
+    By its `id`, a process recognizes its own write after the reply was lost.
     """
 
     model_config = ConfigDict(extra="ignore")
@@ -52,13 +52,13 @@ class SchemaVersionRecord(Record):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SchemaVersion:
-    """One version.
+    """One version of an inferred schema.
 
     Attributes:
-        inferred: columns from samples, before `hints`.
-        added: columns new in this version.
+        inferred_columns: columns from samples, before `hints` are applied.
+        added: columns that are new in this version.
         conflicts: sampled values that do not fit the columns.
-        sample: summary of the sample behind this version.
+        sample: summary of the sample that led to this version.
     """
 
     number: int
@@ -69,7 +69,7 @@ class SchemaVersion:
     sample: Mapping[str, Any] = field(default_factory=dict)
 
     def columns(self) -> dict[str, ColumnType]:
-        """Returns the columns of the schema."""
+        """Returns the columns of the schema, with type hints applied."""
         return apply_hints(self.inferred_columns, parse_hints(self.hints))
 
     def to_record(self) -> SchemaVersionRecord:
@@ -104,7 +104,7 @@ class SchemaVersion:
 
 
 class SchemaVersions:
-    """The versions at a location. Safe for concurrent processes."""
+    """The versions of a schema, stored at a location. Safe for concurrent processes."""
 
     def __init__(self, objects: ObjectStore, location: str) -> None:
         self._objects = objects
@@ -119,7 +119,7 @@ class SchemaVersions:
         return next(self.newest_first(), None)
 
     def newest_first(self) -> Iterator[SchemaVersion]:
-        """Yields all versions from the newest, each read on demand.
+        """Yields all versions from newest to oldest. Each is read when it is requested.
 
         Raises:
             ContractError: SCHEMA_VERSION_UNREADABLE.
@@ -127,12 +127,11 @@ class SchemaVersions:
         return map(self._read, reversed(self._objects.list(_FOLDER)))
 
     def update(self, build: Callable[[SchemaVersion | None], SchemaVersion | None]) -> SchemaVersion:
-        """Creates the next version from the newest one; retries if another writer was faster.
+        """Creates the next version from the newest one; retries if another writer was faster. Returns the newest
+        version.
 
         Args:
-            build: returns the next version, with any number, or None for no change.
-
-        Returns: the newest version.
+            build: returns the next version, whose number is replaced, or None for no change.
 
         Raises:
             ContractError: SCHEMA_VERSION_UNREADABLE.

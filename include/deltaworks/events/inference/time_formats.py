@@ -1,7 +1,6 @@
-"""Detects the time patterns that sampled texts match; ambiguous dates match several.
+"""Detects the time patterns that sampled texts match; an ambiguous date matches several.
 
-The notation of time of day and offset is unambiguous; only the order of day, month and year can be ambiguous. The
-result does not depend on the order of texts.
+Only the order of day, month and year can be ambiguous. The result does not depend on the order of texts.
 """
 
 from __future__ import annotations
@@ -56,17 +55,17 @@ def matching_patterns(text: str) -> tuple[str, ...]:
 
 
 def narrow_patterns(patterns: tuple[str, ...], text: str) -> tuple[str, ...]:
-    """Returns the patterns that also match another text."""
+    """Returns those of the patterns that also match another text."""
     return tuple(pattern for pattern in patterns if _matches(pattern, text))
 
 
 def is_date_only(pattern: str) -> bool:
-    """Returns whether a pattern has no time of day."""
+    """Returns whether a pattern contains no time of day."""
     return not parse_pattern(pattern).has_time_of_day
 
 
 def has_utc_offset(pattern: str) -> bool:
-    """Returns whether texts of a pattern contain an offset or UTC."""
+    """Returns whether a pattern contains a UTC offset or zone."""
     return parse_pattern(pattern).has_offset or bool(re.search(r" (UTC|GMT)\b", pattern))
 
 

@@ -1,7 +1,7 @@
 """Type hints that override inferred types: `a BIGINT, b.c STRING, tags ARRAY<STRING>`.
 
-A hint names a column, or a field inside one by its path. It changes the inferred type or adds a column. Names with
-spaces, dots or commas are quoted with backticks.
+A hint gives the path of a column, or of a field inside a column, and its type. It changes the inferred type or adds a
+column. Names with spaces, dots or commas are quoted with backticks.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ _PART = re.compile(r"`([^`]+)`|([^.`]+)")
 
 @dataclass(frozen=True, slots=True)
 class TypeHint:
-    """The type of the column or field at a path."""
+    """A path and the type that its column or field must have."""
 
     path: tuple[str, ...]
     kind: ColumnType
 
 
 def parse_hints(text: str) -> tuple[TypeHint, ...]:
-    """Parses hints.
+    """Parses the text of type hints.
 
     Raises:
         ValueError: the message names the invalid part and the syntax.
@@ -53,7 +53,7 @@ def parse_hints(text: str) -> tuple[TypeHint, ...]:
 
 
 def _split_hints(text: str) -> list[str]:
-    """Splits the text at commas outside of types and names."""
+    """Splits the text at commas that are not inside types or quoted names."""
     parts, depth, quoted, start = [], 0, False, 0
     for index, character in enumerate(text):
         quoted ^= character == "`"
@@ -67,9 +67,9 @@ def _split_hints(text: str) -> list[str]:
 
 
 def apply_hints(columns: Columns, hints: Sequence[TypeHint]) -> dict[str, ColumnType]:
-    """Returns the columns with the hints applied. Names match in any case and keep their spelling."""
+    """Returns the columns with the hints applied. Names are matched ignoring case and keep their spelling."""
     merged = dict(columns)
-    # Shorter paths first: a hint for a column must not override one for a field inside it.
+    # Hints with shorter paths first, because a hint for a column would override one for a field inside it.
     for hint in sorted(hints, key=lambda hint: len(hint.path)):
         _set_type(merged, hint.path, hint.kind)
     return merged
