@@ -18,14 +18,14 @@ from sandbox.demo.run import Demo, find_edits
 
 def demo(
     pipelines: str = typer.Option(
-        "", help="Which, such as cdn_logs,video_qos,filings,stocks; by default games, engagement, edits."
+        "", help="Pipelines to run, such as cdn_logs,video_qos,filings,stocks; by default games, engagement, edits."
     ),
     events: Path | None = typer.Option(None, help="A JSON-lines file to replay through the edits pipeline."),
-    game_events: int = typer.Option(60_000, help="About how many games events to generate."),
+    game_events: int = typer.Option(60_000, help="Approximate number of games events to generate."),
     days: int = typer.Option(9, help="Days of play they span."),
     seed: int = typer.Option(1, help="The same seed gives the same events."),
     activities: int = typer.Option(4_000, help="How many activities of the engagement pipeline; 0 leaves it out."),
-    landing_seconds: float = typer.Option(20.0, help="Over how long the objects land."),
+    landing_seconds: float = typer.Option(20.0, help="Seconds over which the objects land."),
     keep: bool = typer.Option(False, help="Leave everything running."),
     fresh: bool = typer.Option(True, help="Start with an empty lake."),
 ) -> None:

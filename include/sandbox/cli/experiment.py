@@ -31,16 +31,20 @@ def experiment() -> None:
 
 @app.command()
 def partitioning(
-    rows: Annotated[int, typer.Option(help="Rows loaded beforehand.")] = 1_000_000,
+    rows: Annotated[int, typer.Option(help="Rows loaded before the first round.")] = 1_000_000,
     orgs: Annotated[int, typer.Option(help="Organisations.")] = 100,
-    exponent: Annotated[float, typer.Option(help="Of the power law of their sizes; 0 makes all alike.")] = 1.1,
+    exponent: Annotated[
+        float, typer.Option(help=("Exponent of the power law of organisation sizes; 0 gives equal sizes."))
+    ] = 1.1,
     days: Annotated[int, typer.Option(help="Days over which the rows arrive.")] = 24,
-    batches_per_day: Annotated[int, typer.Option(help="Batches a stream lands in a day; more make more files.")] = 1,
+    batches_per_day: Annotated[
+        int, typer.Option(help=("Batches that a stream lands per day; more batches make more files."))
+    ] = 1,
     batches_per_round: Annotated[int, typer.Option(help="Batches between two OPTIMIZEs, and inserted per round.")] = 12,
     update_share: Annotated[float, typer.Option(help="The share of contacts a mutation batch renames.")] = 0.02,
     repeats: Annotated[int, typer.Option(help="Counted rounds, after one that warms up.")] = 3,
     seed: Annotated[int, typer.Option(help="The same seed gives the same rows and requests.")] = 1,
-    file_mib: Annotated[int, typer.Option(help="How large OPTIMIZE makes files, in MiB.")] = 2,
+    file_mib: Annotated[int, typer.Option(help="Target file size of OPTIMIZE in MiB.")] = 2,
     deletion_vectors: Annotated[
         bool, typer.Option(help="Adds a third layout: the new one with deletion vectors (merge on read).")
     ] = False,
@@ -48,7 +52,7 @@ def partitioning(
         Path | None, typer.Option(help="Work below this folder; by default below the checkout's .deltaworks.")
     ] = None,
     lake: Annotated[bool, typer.Option(help="Work below experiments/ of the environment's lake instead.")] = False,
-    keep: Annotated[bool, typer.Option(help="Leave the tables there in the end.")] = False,
+    keep: Annotated[bool, typer.Option(help="Keep the tables.")] = False,
     chart: Annotated[Path | None, typer.Option(help="Write a page with charts here.")] = None,
 ) -> None:
     """Compare partitioning by (org_id, date) with org_id and Z-order by date, on equal reads, updates and inserts.
@@ -92,7 +96,7 @@ def partitioning(
 
         print_line(f"Charts: {write_chart(result, chart)}")
     if keep:
-        print_line(f"The tables are left at {environment.lake.uri(prefix)}.")
+        print_line(f"The tables are kept at {environment.lake.uri(prefix)}.")
 
 
 def _environment_of(folder: Path | None) -> EnvironmentSpec:
@@ -106,9 +110,8 @@ def _print(result: PartitioningResult) -> None:
     for shown in (_files(result), _times(result), _verdict(result)):
         show_listing(shown)
     print_line(
-        "old: appended by batches, one file for each organisation and date a batch has, never optimised. new: the same "
-        "batches, one file for each organisation, OPTIMIZE after every "
-        f"{result.workload.batches_per_round} batches; its time is part of insert. Medians of "
+        "old: one file per batch, organisation and date, never optimised. new: one file per batch and organisation, "
+        f"OPTIMIZE after every {result.workload.batches_per_round} batches, whose time is part of insert. Medians of "
         f"{len(result.results[0].seconds['read'])} rounds; all tables have the same {result.rows:,} rows."
     )
 

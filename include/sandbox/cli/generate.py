@@ -31,7 +31,7 @@ app = typer.Typer(invoke_without_command=True)
 @app.callback()
 def generate(
     context: typer.Context,
-    events: int = typer.Option(100_000, help="About how many events."),
+    events: int = typer.Option(100_000, help="Approximate number of events."),
     days: int = typer.Option(10, help="Days of play."),
     seed: int = typer.Option(1, help="The same seed gives the same bytes."),
     events_per_file: int = typer.Option(1_000, help="Events in one object."),
@@ -40,7 +40,7 @@ def generate(
     post: str = typer.Option("", help="Post them to a collector, such as http://127.0.0.1:8090/v1/events."),
     key: str = typer.Option("games-replay-key", help="With --post: the key of a source of the collector."),
     pause_seconds: float = typer.Option(
-        0.0, help="Seconds from one object that lands, or as many events that are posted, to the next."
+        0.0, help="Pause between two objects in seconds; with --post, between two groups of as many events."
     ),
     truth: Path | None = typer.Option(None, help="With --land: where to write the right answers."),
 ) -> None:
@@ -83,7 +83,7 @@ def _post_sink(post: str, key: str) -> Sink:
 @app.command()
 def engagement(
     activities: int = typer.Option(100_000, help="How many activities."),
-    organisations: int = typer.Option(300, help="Organisations, of sizes of a power law."),
+    organisations: int = typer.Option(300, help="Organisations, with power-law sizes."),
     requests_per_hundred: float = typer.Option(20.0, help="Requests for each hundred activities."),
     days: int = typer.Option(30, help="Days they span."),
     seed: int = typer.Option(1, help="The same seed gives the same bytes."),
@@ -135,9 +135,9 @@ def _kafka_sender(settings: EngagementSettings) -> EngagementTruth:
 @app.command()
 def viewers(
     views: int = typer.Option(300, min=1, help="How many views."),
-    minutes: int = typer.Option(45, min=1, help="Within how many minutes they begin."),
+    minutes: int = typer.Option(45, min=1, help="Minutes within which all views begin."),
     start: str = typer.Option(
-        "2024-03-01T23:30", help="From when on, in UTC, or `now`: within the minutes up to now, for dashboards."
+        "2024-03-01T23:30", help="Start time in UTC. `now` ends at the current time, for dashboards."
     ),
     seed: int = typer.Option(1, help="The same seed and start give the same bytes."),
     directory: Path | None = typer.Option(None, help="Write files below this folder, with truth.json beside them."),

@@ -76,7 +76,7 @@ class EventSender:
         if not wait_until(all_look, seconds=_PATIENCE_SECONDS, poll_seconds=0.5):
             raise TransientError(
                 "INGEST_TIMEOUT",
-                f"After {_PATIENCE_SECONDS:.0f} s these do not look for events: {', '.join(late)}.",
+                f"After {_PATIENCE_SECONDS:.0f} s these do not poll for events: {', '.join(late)}.",
                 hint=f"`make up`, then look at the stream DAGs in Airflow and at {self.home.logs}.",
             )
 
@@ -234,7 +234,7 @@ class EventSender:
         if stalled is not None:
             raise TransientError(
                 "INGEST_TIMEOUT",
-                f"Nothing has moved for {stalled.seconds:.0f} s, and not everything is ingested: {said}.",
+                f"No progress for {stalled.seconds:.0f} s, and not everything is ingested: {said}.",
                 hint=f"`make up`, then look at the stream DAGs in Airflow and at {self.home.logs}.",
             )
 

@@ -79,7 +79,7 @@ class JobRuns:
             runs = ", ".join(f"{dag_id} ({run.run_id}, {run.state})" for dag_id, (_, run, _) in self._running.items())
             raise TransientError(
                 "DAG_RUN_TIMEOUT",
-                f"Nothing has moved for {stalled.seconds:.0f} s in {runs}.",
+                f"No progress for {stalled.seconds:.0f} s in {runs}.",
                 hint=f"Look at the logs of its tasks under {self._home.airflow / 'logs'}.",
             )
         return self.ended[before:]

@@ -226,7 +226,7 @@ def _time(seconds: float) -> datetime:
 
 def _patch_messaging(journal: LandingJournal) -> None:
     if getattr(Queue, _MARK, False):
-        raise RuntimeError("the messages of this process are kept in another journal already")
+        raise RuntimeError("this process already writes its messages to another journal")
     add, delete, put = Queue.add_message, Queue.delete_message, Stream.put_record
     purge, remove = SQSBackend.purge_queue, SQSBackend.delete_queue
 

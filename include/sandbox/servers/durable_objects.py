@@ -114,7 +114,9 @@ class DurableObjects:
         if not _S3.search(signed):
             return self._moto(environ, respond)
         if self._is_denied(target, environ):
-            return _respond_error("403 Forbidden", "AccessDenied", "This is no object that landed.", method, respond)
+            return _respond_error(
+                "403 Forbidden", "AccessDenied", "This endpoint serves only the landing bucket.", method, respond
+            )
         try:
             # For a missing bucket moto creates it or responds with the error.
             if target.bucket not in s3_backends[ACCOUNT]["aws"].buckets or not target.is_about_objects(method):
@@ -163,7 +165,7 @@ class DurableObjects:
         for kept in self._journal.declarations("bucket").values():
             answer = self._pool.request("PUT", endpoint + kept["address"], headers=kept["headers"], body=kept["body"])
             if answer.status not in _OK:
-                log.warning("%s is not made again: %s %s", kept["address"], answer.status, answer.data[:500])
+                log.warning("%s could not be recreated: %s %s", kept["address"], answer.status, answer.data[:500])
 
     # -- buckets -------------------------------------------------------------------------------------------------
 

@@ -149,7 +149,7 @@ class _EventStream:
             if settings.subscriptions_to_abort > 0:
                 settings.subscriptions_to_abort -= 1
                 yield frame[: len(frame) // 2]
-                raise ConnectionAbortedError("The subscription is cut off here, as it was told to be.")
+                raise ConnectionAbortedError("The subscription is aborted because of `subscriptions_to_abort`.")
             sent_at = time.monotonic()
             yield frame
             if "ContinuationSequenceNumber" not in event:

@@ -23,8 +23,11 @@ def create_sources(
     if made := checks.create_streams(declared_streams(home, pipelines)):
         progress(f"Created Kinesis streams: {', '.join(made)}")
     if put := put_sample_databases(home, pipelines):
-        progress(f"Put databases of invented networks, until there are others: {', '.join(put)}")
+        progress(f"Put sample IP databases with generated networks: {', '.join(put)}")
     if topics and bootstrap is None:
-        progress("Warning: a pipeline reads Kafka by now, and this stack has no broker: `deltaworks down`, then `up`.")
+        progress(
+            "Warning: a pipeline reads Kafka, but this stack was started without a broker. Run `deltaworks "
+            "down`, then `up`."
+        )
     elif bootstrap is not None and (created := create_topics(bootstrap, topics)):
         progress(f"Created topics: {', '.join(created)}")

@@ -265,7 +265,7 @@ def down(*, home: StackHome | None = None, grace_seconds: float = 90.0, progress
 def _end_tasks(
     home: StackHome, supervisor: Supervisor, grace_seconds: float, progress: Progress
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    progress("Pausing the DAGs and asking what runs without end to end")
+    progress("Pausing the DAGs and stopping streams, relays and other continuous processes")
     runs = {name for name, state in supervisor.programs().items() if state.pid is not None}
     notes: tuple[str, ...] = ()
     if API_SERVER in runs:
@@ -298,7 +298,7 @@ def _end_leftovers(home: StackHome, seconds: float, progress: Progress) -> tuple
         leftovers = stack_processes(home)
         if not leftovers:
             break
-        progress(f"Ending what is left: {', '.join(f'{p.pid} ({p.kind})' for p in leftovers)}")
+        progress(f"Ending leftover processes: {', '.join(f'{p.pid} ({p.kind})' for p in leftovers)}")
         ended += end_processes(with_descendants(leftovers), seconds=seconds)
     return tuple(ended)
 

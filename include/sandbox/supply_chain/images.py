@@ -23,7 +23,7 @@ _FROM = re.compile(r"^(FROM\s+(?:--platform=\S+\s+)?)(\S+)(.*)$")
 _IMAGE = re.compile(r"^(\s*image:\s*)([^\s$#]+)(.*)$")
 _DIGEST = re.compile(r"^sha256:[0-9a-f]{64}$")
 _TIMEOUT_SECONDS = 120
-_HEADER = "# Digests of the images that Dockerfile and docker-compose.yaml name; `make images` writes it anew."
+_HEADER = "# Digests of the images in Dockerfile and docker-compose.yaml, written by `make images`."
 
 
 @dataclass(frozen=True, slots=True)

@@ -87,5 +87,5 @@ def test_a_run_that_takes_long_is_waited_for_and_one_that_hangs_is_told(
 ) -> None:
     monkeypatch.setattr(job_runs, "PATIENCE_SECONDS", 0.2)
 
-    with pytest.raises(TransientError, match=r"Nothing has moved .* gold__games \(run, running\)"):
+    with pytest.raises(TransientError, match=r"No progress .* gold__games \(run, running\)"):
         runs(Airflow({"gold__games": "hangs"}), tmp_path).run([Job("gold__games")])
