@@ -93,13 +93,13 @@ def airflow_settings(home: StackHome, *, port: int, keys: StackSecrets) -> dict[
     master = os.environ.get("DELTAWORKS_SPARK_MASTER", _DEFAULT_MASTER)
     # JSON, since Airflow drops the host of a URI such as spark://local[2] and falls back to YARN.
     connection = json.dumps({"conn_type": "spark", "host": master})
-    itself = {"conn_type": "http", "host": url, "login": ADMIN_USER, "password": keys.admin_password}
+    airflow_connection = {"conn_type": "http", "host": url, "login": ADMIN_USER, "password": keys.admin_password}
     return rendered | {
         "AIRFLOW_HOME": str(home.airflow),
         # `down` waits for tasks beforehand, and after a failure nothing reads their results.
         "DELTAWORKS_EXECUTOR_GRACE_SECONDS": "3",
         "AIRFLOW_CONN_SPARK_DEFAULT": connection,
-        "AIRFLOW_CONN_DELTAWORKS_AIRFLOW": json.dumps(itself),
+        "AIRFLOW_CONN_DELTAWORKS_AIRFLOW": json.dumps(airflow_connection),
     }
 
 

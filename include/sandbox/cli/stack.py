@@ -36,10 +36,10 @@ def prompt_for_channel(home: StackHome, *, interactive: bool) -> None:
         declared = load_catalog(root=home.project, skip_invalid=True).environment
     except DeltaworksError:
         return  # the start reports invalid declarations
-    kept = read_webhook(home)
-    if not channel_warning(declared.with_webhook(kept or "").alerts):
+    stored = read_webhook(home)
+    if not channel_warning(declared.with_webhook(stored or "").alerts):
         return
-    if kept is None and interactive:
+    if stored is None and interactive:
         _ask_for_channel(home)
         if read_webhook(home):
             return

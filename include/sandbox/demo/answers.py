@@ -186,8 +186,8 @@ def answer_players(sheet: AnswerSheet) -> None:
     newest = "row_number() OVER (PARTITION BY device_id ORDER BY event_time DESC, _seq DESC, _position DESC) = 1"
     columns = "device_id, event_name, _seq, _position"
     merged = {row[0]: row[1:] for row in sheet.fetch_rows(f"SELECT {columns} FROM games.players_now WHERE {recent}")}
-    owed = sheet.fetch_rows(f"SELECT {columns} FROM games.events WHERE {recent} QUALIFY {newest}")
-    sheet.check_rows("games", "live: newest event of each player", merged, {row[0]: row[1:] for row in owed})
+    expected = sheet.fetch_rows(f"SELECT {columns} FROM games.events WHERE {recent} QUALIFY {newest}")
+    sheet.check_rows("games", "live: newest event of each player", merged, {row[0]: row[1:] for row in expected})
 
 
 def answer_edits(sheet: AnswerSheet, truth: EditsTruth, *, published: bool) -> None:

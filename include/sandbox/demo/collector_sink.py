@@ -63,8 +63,8 @@ class CollectorSink:
 
     def _post(self, content: bytes, kind: str) -> None:
         answer = self._retrying(self._post_once)(content, kind)
-        taken = answer.json()
-        self.acknowledged += int(taken["accepted"]) + int(taken.get("kept", 0))
+        result = answer.json()
+        self.acknowledged += int(result["accepted"]) + int(result.get("kept", 0))
 
     def _post_once(self, content: bytes, kind: str) -> httpx.Response:
         try:

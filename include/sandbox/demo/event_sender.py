@@ -62,21 +62,21 @@ class EventSender:
         Raises:
             TransientError: INGEST_TIMEOUT, with the names of those that do not poll.
         """
-        late = {f"stream {name}": paths.pipeline_control(name) for name in self.data_settings.pipelines}
+        waiting = {f"stream {name}": paths.pipeline_control(name) for name in self.data_settings.pipelines}
         relays = filter(None, map(self._relay_of, self.data_settings.pipelines))
-        late |= {f"relay {name}": paths.relay_control(name) for name in relays}
-        self.print_line(f"waiting for {', '.join(late)}")
+        waiting |= {f"relay {name}": paths.relay_control(name) for name in relays}
+        self.print_line(f"waiting for {', '.join(waiting)}")
 
-        def all_look() -> bool:
-            for name, folder in list(late.items()):
+        def all_poll() -> bool:
+            for name, folder in list(waiting.items()):
                 if self._state_in(folder) in ("idle", "running"):
-                    del late[name]
-            return not late
+                    del waiting[name]
+            return not waiting
 
-        if not wait_until(all_look, seconds=_PATIENCE_SECONDS, poll_seconds=0.5):
+        if not wait_until(all_poll, seconds=_PATIENCE_SECONDS, poll_seconds=0.5):
             raise TransientError(
                 "INGEST_TIMEOUT",
-                f"After {_PATIENCE_SECONDS:.0f} s these do not poll for events: {', '.join(late)}.",
+                f"After {_PATIENCE_SECONDS:.0f} s these do not poll for events: {', '.join(waiting)}.",
                 hint=f"`make up`, then look at the stream DAGs in Airflow and at {self.home.logs}.",
             )
 

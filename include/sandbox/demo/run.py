@@ -96,8 +96,8 @@ def find_edits(root: Path, path: Path | None) -> Path | None:
         if not path.is_dir():
             return path
         return next(iter(sorted(path.glob("*.json*"))), None)
-    beside = root / DEFAULT_EDITS
-    return beside.resolve() if beside.is_file() else None
+    default = root / DEFAULT_EDITS
+    return default.resolve() if default.is_file() else None
 
 
 class Demo:
@@ -219,8 +219,8 @@ class Demo:
         if truths.market is not None and self._settings.with_share_prices:
             answer_stocks(sheet, truths.market)
         report.answers = sheet.answers
-        of_objects = [name for name, spec in catalog.pipelines.items() if isinstance(spec.source, FileSourceSpec)]
-        ages = {name: object_ages(catalog, name) for name in of_objects}
+        file_pipelines = [name for name, spec in catalog.pipelines.items() if isinstance(spec.source, FileSourceSpec)]
+        ages = {name: object_ages(catalog, name) for name in file_pipelines}
         report.freshness, report.steady_freshness = (
             [
                 one

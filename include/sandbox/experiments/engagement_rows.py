@@ -85,7 +85,7 @@ def batch_rows(spark: SparkSession, workload: Workload, batch: int) -> DataFrame
     """Returns the rows of one batch, with the columns of the engagement table."""
     first = batch * workload.rows_per_batch
     numbers = spark.range(first, first + workload.rows_per_batch).withColumnRenamed("id", "number")
-    return _activities(_with_positions(numbers, workload), workload, batch)
+    return _activities(_with_org_and_contact(numbers, workload), workload, batch)
 
 
 def rename_requests(spark: SparkSession, workload: Workload, round_number: int, batches: int) -> DataFrame:
@@ -95,10 +95,10 @@ def rename_requests(spark: SparkSession, workload: Workload, round_number: int, 
     Contacts are those of randomly drawn activities, so an organisation's requests are proportional to its rows.
     """
     rows = batches * workload.rows_per_batch
-    drawn = spark.range(workload.requests).select(
-        F.floor(_unit(F.col("id"), workload.seed, f"request {round_number}") * rows).alias("number")
+    sampled = spark.range(workload.requests).select(
+        F.floor(_pseudo_random(F.col("id"), workload.seed, f"request {round_number}") * rows).alias("number")
     )
-    contacts = _with_positions(drawn, workload).select("org_id", F.col("contact_id").alias("id")).distinct()
+    contacts = _with_org_and_contact(sampled, workload).select("org_id", F.col("contact_id").alias("id")).distinct()
     return contacts.withColumn("new_id", F.concat("id", F.lit(f"-r{round_number}")))
 
 
@@ -109,24 +109,26 @@ def _cumulative(rank: float, exponent: float) -> float:
     return float((rank ** (1 - exponent) - 1) / (1 - exponent))
 
 
-def _unit(number: Column, seed: int, what: str) -> Column:
+def _pseudo_random(number: Column, seed: int, purpose: str) -> Column:
     """Returns a pseudo-random number in [0, 1) computed from `number`, the seed and a purpose."""
-    return F.shiftrightunsigned(F.xxhash64(number, F.lit(seed), F.lit(what)), 12) / F.lit(float(1 << 52))
+    return F.shiftrightunsigned(F.xxhash64(number, F.lit(seed), F.lit(purpose)), 12) / F.lit(float(1 << 52))
 
 
-def _with_positions(numbers: DataFrame, workload: Workload) -> DataFrame:
+def _with_org_and_contact(numbers: DataFrame, workload: Workload) -> DataFrame:
     """Adds the organisation and the contact of each row number."""
     exponent, seed = workload.exponent, workload.seed
-    whole = _cumulative(workload.orgs + 1, exponent)
-    reached = _unit(F.col("number"), seed, "org") * F.lit(whole)
+    total_size = _cumulative(workload.orgs + 1, exponent)
+    cumulative_size = _pseudo_random(F.col("number"), seed, "org") * F.lit(total_size)
     if math.isclose(exponent, 1):
-        position = F.exp(reached)
+        position = F.exp(cumulative_size)
     else:
-        position = F.pow(reached * F.lit(1 - exponent) + 1, F.lit(1 / (1 - exponent)))
+        position = F.pow(cumulative_size * F.lit(1 - exponent) + 1, F.lit(1 / (1 - exponent)))
     # Rounding errors of the inverse may exceed either bound.
     rank = F.greatest(F.lit(0), F.least(F.lit(workload.orgs - 1), F.floor(position).cast("int") - 1))
-    of_org = F.pow(F.col("rank") + 1.5, F.lit(-exponent)) / F.lit(whole) * F.lit(workload.rows / ROWS_PER_CONTACT)
-    contact = F.floor(_unit(F.col("number"), seed, "contact") * F.greatest(F.lit(1.0), of_org))
+    contacts_of_org = (
+        F.pow(F.col("rank") + 1.5, F.lit(-exponent)) / F.lit(total_size) * F.lit(workload.rows / ROWS_PER_CONTACT)
+    )
+    contact = F.floor(_pseudo_random(F.col("number"), seed, "contact") * F.greatest(F.lit(1.0), contacts_of_org))
     return (
         numbers.withColumn("rank", rank)
         .withColumn("org_id", F.concat(F.lit("org-"), F.lpad(F.col("rank").cast("string"), 6, "0")))
@@ -134,21 +136,21 @@ def _with_positions(numbers: DataFrame, workload: Workload) -> DataFrame:
     )
 
 
-def _activities(placed: DataFrame, workload: Workload, batch: int) -> DataFrame:
+def _activities(positions: DataFrame, workload: Workload, batch: int) -> DataFrame:
     number, seed = F.col("number"), workload.seed
-    lateness, tail = _unit(number, seed, "late"), _unit(number, seed, "tail")
+    lateness, tail = _pseudo_random(number, seed, "late"), _pseudo_random(number, seed, "tail")
     days_late = F.when(lateness < 0.93, 0).when(lateness < 0.99, 1).otherwise(2 + F.floor(tail * 12)).cast("int")
     date = F.date_sub(F.lit(workload.day_of_batch(batch)), days_late)
-    second = F.floor(_unit(number, seed, "second") * _DAY_SECONDS)
-    kind = F.floor(F.pow(_unit(number, seed, "type"), F.lit(2.0)) * len(_TYPES)).cast("int")
-    template = F.concat(F.lit("t-"), F.floor(_unit(number, seed, "template") * _TEMPLATES))
+    second = F.floor(_pseudo_random(number, seed, "second") * _DAY_SECONDS)
+    kind = F.floor(F.pow(_pseudo_random(number, seed, "type"), F.lit(2.0)) * len(_TYPES)).cast("int")
+    template = F.concat(F.lit("t-"), F.floor(_pseudo_random(number, seed, "template") * _TEMPLATES))
     columns: Mapping[str, Column] = {
         "org_id": F.col("org_id"),
         "engagement_id": F.concat(F.lit("e-"), F.lower(F.hex(F.xxhash64(number, F.lit(seed), F.lit("id"))))),
         "contact_id": F.col("contact_id"),
         "origin_contact_id": F.col("contact_id"),
         "lead_id": F.when(
-            _unit(number, seed, "lead") < 0.3,
+            _pseudo_random(number, seed, "lead") < 0.3,
             F.concat(F.lit("l-"), F.lower(F.hex(F.xxhash64(F.floor(number / 40), F.lit("lead"))))),
         ),
         "activity_type": F.element_at(F.array(*(F.lit(name) for name in _TYPES)), kind + 1),
@@ -161,4 +163,4 @@ def _activities(placed: DataFrame, workload: Workload, batch: int) -> DataFrame:
         "_deleted": F.lit(None).cast("boolean"),
         "_mutation": F.lit(None).cast("long"),
     }
-    return placed.select(*(column.alias(name) for name, column in columns.items()))
+    return positions.select(*(column.alias(name) for name, column in columns.items()))

@@ -31,8 +31,10 @@ def reads_of(spark: SparkSession, workload: Workload, batches: int) -> list[Read
     week = f"engagement_date BETWEEN DATE'{day}' AND DATE'{day + dt.timedelta(days=6)}'"
     kinds = "activity_type, count(*), count(DISTINCT contact_id), max(event_time)"
     days = "engagement_date, count(*), count(DISTINCT contact_id)"
-    drawn = batch_rows(spark, workload, batches // 2).where(F.col("org_id") == huge).agg(F.min("origin_contact_id"))
-    row = drawn.first()
+    first_contact = (
+        batch_rows(spark, workload, batches // 2).where(F.col("org_id") == huge).agg(F.min("origin_contact_id"))
+    )
+    row = first_contact.first()
     contact = row[0] if row is not None and row[0] is not None else "none"
     return [
         Read(name="week_of_huge_org", where=f"org_id = '{huge}' AND {week}", select=kinds),

@@ -84,8 +84,8 @@ class SchemeTable:
     def append(self, rows: DataFrame) -> None:
         """Appends one batch, with one file per partition."""
         with override_settings(self._spark, self._settings):
-            placed = rows.repartition(self._tasks, *self.scheme.partition_by)
-            writer = placed.write.format("delta").mode("append").partitionBy(*self.scheme.partition_by)
+            repartitioned = rows.repartition(self._tasks, *self.scheme.partition_by)
+            writer = repartitioned.write.format("delta").mode("append").partitionBy(*self.scheme.partition_by)
             for name, value in self.scheme.properties.items():
                 writer = writer.option(name, value)
             writer.save(self.uri)

@@ -153,10 +153,10 @@ def _restore_topics(journal: LandingJournal) -> None:
             setattr(topic, name, value)
     for arn, attributes in journal.declarations("subscription").items():
         backend = sns_backends[ACCOUNT][arn.split(":")[3]]
-        made = backend.subscribe(attributes["TopicArn"], attributes["Endpoint"], attributes["Protocol"])
-        backend.subscriptions.pop(made.arn)
-        made.arn, made.attributes = arn, attributes
-        backend.subscriptions[arn] = made
+        subscription = backend.subscribe(attributes["TopicArn"], attributes["Endpoint"], attributes["Protocol"])
+        backend.subscriptions.pop(subscription.arn)
+        subscription.arn, subscription.attributes = arn, attributes
+        backend.subscriptions[arn] = subscription
         if attributes.get("FilterPolicy"):
             backend.set_subscription_attributes(arn, "FilterPolicy", attributes["FilterPolicy"])
 

@@ -162,10 +162,14 @@ class DurableObjects:
         Args:
             endpoint: moto's own address, not that of this application.
         """
-        for kept in self._journal.declarations("bucket").values():
-            answer = self._pool.request("PUT", endpoint + kept["address"], headers=kept["headers"], body=kept["body"])
+        for declaration in self._journal.declarations("bucket").values():
+            answer = self._pool.request(
+                "PUT", endpoint + declaration["address"], headers=declaration["headers"], body=declaration["body"]
+            )
             if answer.status not in _OK:
-                log.warning("%s could not be recreated: %s %s", kept["address"], answer.status, answer.data[:500])
+                log.warning(
+                    "%s could not be recreated: %s %s", declaration["address"], answer.status, answer.data[:500]
+                )
 
     # -- buckets -------------------------------------------------------------------------------------------------
 
@@ -228,11 +232,11 @@ class DurableObjects:
 
     def _announce(self, item: Announcement) -> None:
         """Publishes the notification of an object if it exists, and removes it from the journal."""
-        there = self._request_store("HEAD", f"/{item.bucket}/{item.key}", {}, b"")
+        head = self._request_store("HEAD", f"/{item.bucket}/{item.key}", {}, b"")
         # Read completely, because a pooled connection with an unread response would fail the next request.
-        there.drain_conn()
-        if there.status in _OK:
-            self._publish(item, size=int(there.headers["Content-Length"]), etag=there.headers["ETag"])
+        head.drain_conn()
+        if head.status in _OK:
+            self._publish(item, size=int(head.headers["Content-Length"]), etag=head.headers["ETag"])
         self._journal.delete_pending(item.number)
 
     def _publish(self, item: Announcement, *, size: int, etag: str) -> None:
@@ -286,10 +290,10 @@ def _body_and_headers(environ: Environ) -> tuple[bytes, dict[str, str]]:
     if headers.get("x-amz-content-sha256", "").startswith("STREAMING-"):
         body = _decode_chunked(body)
         encodings = [part.strip() for part in headers.pop("content-encoding", "").split(",")]
-        if left := ",".join(part for part in encodings if part and part != "aws-chunked"):
-            headers["content-encoding"] = left
-    kept = {name: value for name, value in headers.items() if name not in _HOP_HEADERS and value}
-    return body, {name: value for name, value in kept.items() if not name.startswith("x-amz-checksum")}
+        if other_encodings := ",".join(part for part in encodings if part and part != "aws-chunked"):
+            headers["content-encoding"] = other_encodings
+    forwarded = {name: value for name, value in headers.items() if name not in _HOP_HEADERS and value}
+    return body, {name: value for name, value in forwarded.items() if not name.startswith("x-amz-checksum")}
 
 
 def _decode_chunked(body: bytes) -> bytes:

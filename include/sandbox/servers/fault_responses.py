@@ -53,13 +53,13 @@ def drop_entries(head: bytes, body: bytes) -> tuple[bytes, bytes, list[dict[str,
     """
     request = json.loads(body)
     entries = request["Entries"]
-    spared = entries[(len(entries) + 1) // 2 :]
+    remaining = entries[(len(entries) + 1) // 2 :]
     failed = [
         {"Id": entry["Id"], "SenderFault": False, "Code": "InternalError", "Message": "failed by a fault proxy"}
-        for entry in entries[: len(entries) - len(spared)]
+        for entry in entries[: len(entries) - len(remaining)]
     ]
-    left = json.dumps(request | {"Entries": spared}).encode() if spared else b""
-    return _LENGTH.sub(b"\r\nContent-Length: %d" % len(left), head), left, failed
+    remaining_body = json.dumps(request | {"Entries": remaining}).encode() if remaining else b""
+    return _LENGTH.sub(b"\r\nContent-Length: %d" % len(remaining_body), head), remaining_body, failed
 
 
 def fail_entries(answer: bytes | None, failed: list[dict[str, Any]]) -> bytes:

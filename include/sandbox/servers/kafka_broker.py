@@ -251,8 +251,8 @@ def create_topics(bootstrap: str, topics: Collection[str]) -> tuple[str, ...]:
 
     admin = _admin(bootstrap)
     try:
-        there = admin.list_topics(timeout=_ANSWER_SECONDS).topics
-        missing = tuple(topic for topic in topics if topic not in there)
+        existing = admin.list_topics(timeout=_ANSWER_SECONDS).topics
+        missing = tuple(topic for topic in topics if topic not in existing)
         if missing:
             creations = admin.create_topics([NewTopic(topic, PARTITIONS) for topic in missing])
             for creation in creations.values():

@@ -102,8 +102,8 @@ def _subscribe_to_shard(response: Any) -> tuple[int, dict[str, str], Iterator[by
     if shard is None:
         raise ResourceNotFoundError(f"Shard {shard_id} in stream {stream.stream_name} does not exist")
     with LOCK:
-        before = _current.get((consumer, shard_id))
-        if before is not None and time.monotonic() - before.since < settings.takeover_seconds:
+        current = _current.get((consumer, shard_id))
+        if current is not None and time.monotonic() - current.since < settings.takeover_seconds:
             settings.rejected_subscriptions += 1
             raise ResourceInUseError(f"Another active subscription exists for this consumer and {shard_id}.")
         after = number_before(shard, place["Type"], place.get("SequenceNumber"), place.get("Timestamp"))

@@ -141,13 +141,13 @@ def _preserve_records(reshard: Any) -> Any:
 
     def corrected(stream: Any, *arguments: Any) -> None:
         with LOCK:
-            kept = {name: shard.records for name, shard in stream.shards.items()}
+            records_by_shard = {name: shard.records for name, shard in stream.shards.items()}
             for shard in stream.shards.values():
                 shard.records = {}
             try:
                 reshard(stream, *arguments)
             finally:
-                for name, records in kept.items():
+                for name, records in records_by_shard.items():
                     stream.shards[name].records = records
 
     return corrected

@@ -36,19 +36,19 @@ def correct_sns() -> None:
         setattr(Subscription, name, correction)
 
 
-def _redrive(subscription: Any, message: str, message_id: str, said: dict[str, Any]) -> None:
+def _redrive(subscription: Any, message: str, message_id: str, options: dict[str, Any]) -> None:
     """Sends the message to the subscription's dead-letter queue, if it has one, with the body the subscriber
     would get."""
     policy = subscription.attributes.get("RedrivePolicy")
     if not policy:
         return
     arn = json.loads(policy)["deadLetterTargetArn"]
-    if said.get("message_structure") == "json":
+    if options.get("message_structure") == "json":
         message = subscription._parse_message_structure(message, subscription.protocol)
     body = message
     if not subscription.attributes.get("RawMessageDelivery"):
-        attributes = said.get("message_attributes")
+        attributes = options.get("message_attributes")
         body = json.dumps(
-            subscription.get_post_data(message, message_id, said.get("subject"), message_attributes=attributes)
+            subscription.get_post_data(message, message_id, options.get("subject"), message_attributes=attributes)
         )
     sqs_backends[subscription.account_id][arn.split(":")[3]].send_message(arn.split(":")[-1], body)

@@ -152,9 +152,9 @@ def store_client(address: ObjectStoreAddress, *, attempts: int = 3) -> Any:
 def create_buckets(address: ObjectStoreAddress, buckets: Sequence[str]) -> None:
     """Creates missing buckets."""
     client = store_client(address)
-    there = {bucket["Name"] for bucket in client.list_buckets()["Buckets"]}
+    existing = {bucket["Name"] for bucket in client.list_buckets()["Buckets"]}
     for bucket in buckets:
-        if bucket not in there:
+        if bucket not in existing:
             client.create_bucket(Bucket=bucket)
 
 
@@ -174,10 +174,10 @@ def wait_until_ready(
         except (botocore.exceptions.BotoCoreError, botocore.exceptions.ClientError) as error:
             ended = process is not None and process.poll() is not None
             if ended or time.monotonic() > deadline:
-                said = output.read_text()[-2000:] if output is not None else ""
+                last_output = output.read_text()[-2000:] if output is not None else ""
                 raise TransientError(
                     "OBJECT_STORE_DOWN",
-                    f"s3proxy does not answer at {address.endpoint}: {error}. {said}",
+                    f"s3proxy does not answer at {address.endpoint}: {error}. {last_output}",
                     hint="See whether another process has the port, then start it again.",
                 ) from error
             time.sleep(0.1)

@@ -27,12 +27,12 @@ def declared_topics(home: StackHome, only: Collection[str] | None = None) -> tup
         ConfigError: the environment's declaration is invalid.
     """
     sources = [spec.source for spec in load_catalog(root=home.project, skip_invalid=True, only=only).pipelines.values()]
-    ours = [
+    stack_sources = [
         source
         for source in sources
         if isinstance(source, KafkaSourceSpec) and source.bootstrap_servers == _STACK_BOOTSTRAP
     ]
-    return tuple(sorted({topic for source in ours for topic in source.topics}))
+    return tuple(sorted({topic for source in stack_sources for topic in source.topics}))
 
 
 def declared_streams(home: StackHome, only: Collection[str] | None = None) -> tuple[str, ...]:

@@ -38,11 +38,11 @@ def choose_ports(previous: Mapping[str, int], *, environ: Mapping[str, str] | No
     for name, port in fixed.items():
         if not is_free(port):
             raise _in_use(name, port)
-    taken = set(fixed.values())
+    used_ports = set(fixed.values())
     for name in COMPONENTS:
         if name not in fixed:
-            fixed[name] = _free_port(taken)
-            taken.add(fixed[name])
+            fixed[name] = _free_port(used_ports)
+            used_ports.add(fixed[name])
     return {name: fixed[name] for name in COMPONENTS}
 
 

@@ -29,10 +29,10 @@ class StackSecrets:
 
 def load_or_create_secrets(path: Path) -> StackSecrets:
     """Returns the secrets in `path`; generates and stores missing ones first."""
-    kept = json.loads(path.read_text()) if path.exists() else {}
+    stored = json.loads(path.read_text()) if path.exists() else {}
     generated = dataclasses.asdict(_generate())
-    values = {name: kept.get(name, fresh) for name, fresh in generated.items()}
-    if values != kept:
+    values = {name: stored.get(name, fresh) for name, fresh in generated.items()}
+    if values != stored:
         write_private(path, json.dumps(values, indent=2) + "\n")
     return StackSecrets(**values)
 

@@ -85,12 +85,12 @@ def pause_dags(home: StackHome, api: AirflowApi) -> tuple[str, ...]:
     return ()
 
 
-def _pause_new_dags(home: StackHome, api: AirflowApi, seen: Container[str]) -> None:
+def _pause_new_dags(home: StackHome, api: AirflowApi, known_dags: Container[str]) -> None:
     """Pauses DAGs that Airflow has discovered since `pause_dags` listed them, and records all of them.
 
     A DAG discovered before `pause_all` is already paused by it, so it is recorded too.
     """
-    new = [dag for dag in api.dags() if dag.dag_id not in seen]
+    new = [dag for dag in api.dags() if dag.dag_id not in known_dags]
     _record_paused(home, [dag.dag_id for dag in new])
     for dag in new:
         if not dag.is_paused:
@@ -127,8 +127,8 @@ def set_stop_flags(home: StackHome) -> tuple[str, ...]:
     return ()
 
 
-def _union(before: Iterable[str], more: Iterable[str]) -> tuple[str, ...]:
-    return tuple(sorted({*before, *more}))
+def _union(first: Iterable[str], second: Iterable[str]) -> tuple[str, ...]:
+    return tuple(sorted({*first, *second}))
 
 
 def withdraw_stop_flags(home: StackHome) -> None:
@@ -137,10 +137,10 @@ def withdraw_stop_flags(home: StackHome) -> None:
     if not (state.stopped_relays or state.stopped_pipelines or state.stopped_processes):
         return
     flags = StopFlags.load(home)
-    ours = [flags.relays[name] for name in state.stopped_relays if name in flags.relays]
-    ours += [flags.pipelines[name] for name in state.stopped_pipelines if name in flags.pipelines]
-    ours += [flags.processes[name] for name in state.stopped_processes if name in flags.processes]
-    for flag in ours:
+    own_flags = [flags.relays[name] for name in state.stopped_relays if name in flags.relays]
+    own_flags += [flags.pipelines[name] for name in state.stopped_pipelines if name in flags.pipelines]
+    own_flags += [flags.processes[name] for name in state.stopped_processes if name in flags.processes]
+    for flag in own_flags:
         request = flag.read()
         # An owner may have requested a stop in the meantime.
         if request is not None and request.by == STOPPED_BY:

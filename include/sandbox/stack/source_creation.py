@@ -20,10 +20,10 @@ def create_sources(
     bootstrap = environment.get(KAFKA_BOOTSTRAP)
     pipelines = [name for name in environment.get(PIPELINES_VARIABLE, "").split(",") if name] or None
     topics = declared_topics(home, pipelines)
-    if made := checks.create_streams(declared_streams(home, pipelines)):
-        progress(f"Created Kinesis streams: {', '.join(made)}")
-    if put := put_sample_databases(home, pipelines):
-        progress(f"Put sample IP databases with generated networks: {', '.join(put)}")
+    if created_streams := checks.create_streams(declared_streams(home, pipelines)):
+        progress(f"Created Kinesis streams: {', '.join(created_streams)}")
+    if databases := put_sample_databases(home, pipelines):
+        progress(f"Put sample IP databases with generated networks: {', '.join(databases)}")
     if topics and bootstrap is None:
         progress(
             "Warning: a pipeline reads Kafka, but this stack was started without a broker. Run `deltaworks "

@@ -195,7 +195,7 @@ def _start(
     began = time.monotonic()
     waiting = list(names)
 
-    def at_work() -> Hashable:
+    def progress_marker() -> Hashable:
         states = supervisor.programs()
         pids = [states[name].pid for name in waiting if name in states]
         return tuple(waiting), busy_steps(pid for pid in pids if pid is not None)
@@ -210,7 +210,7 @@ def _start(
             progress(f"{name} is healthy after {time.monotonic() - began:.0f} s")
         return not waiting
 
-    if wait_while_progressing(all_healthy, at_work, stall_seconds=seconds):
+    if wait_while_progressing(all_healthy, progress_marker, stall_seconds=seconds):
         waited = time.monotonic() - began
         raise _program_error(
             home, waiting[0], f"is not healthy after {waited:.0f} s, and has done nothing for {seconds:.0f} s"

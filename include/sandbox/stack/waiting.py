@@ -43,10 +43,10 @@ def wait_while_progressing(
         progress_marker: returns a value that changes with progress: counts, states, CPU time (`busy_steps`).
         marker_seconds: interval between calls of `progress_marker`, for one that is expensive.
     """
-    last, since, looked = progress_marker(), clock(), clock()
+    last, since, checked_at = progress_marker(), clock(), clock()
     while not done():
-        if clock() - looked >= marker_seconds:
-            now, looked = progress_marker(), clock()
+        if clock() - checked_at >= marker_seconds:
+            now, checked_at = progress_marker(), clock()
             if now != last:
                 last, since = now, clock()
             elif clock() - since > stall_seconds:
