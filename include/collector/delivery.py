@@ -57,7 +57,7 @@ class ObjectSink(Protocol):
     """A sink of packed objects, each put once."""
 
     def put(self, item: PackedObject) -> None:
-        """Puts an object."""
+        """Puts an object. Putting the same object again must succeed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -155,7 +155,7 @@ class Delivery:
 
 
 class LandingDelivery(Delivery):
-    """Packs events into objects and puts them."""
+    """Packs events into objects and puts them into the landing bucket or, for sealed frames, the vault."""
 
     def __init__(
         self,

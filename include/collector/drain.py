@@ -118,7 +118,7 @@ class Drain:
         """Delivers the remaining events within the timeout, then ends; returns whether all were delivered. The writer
         must have stopped.
 
-        Acknowledged events do not depend on it: the next process delivers the rest.
+        If events remain, the next process that drains the folder delivers them.
         """
         self._flushing.set()
         end = time.monotonic() + timeout_seconds

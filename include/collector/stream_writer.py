@@ -93,7 +93,9 @@ class StreamWriter:
         return [RejectedRecord(index, reason) for index, _ in batch]
 
     def _put_halves(self, batch: list[IndexedRecord], reason: str) -> list[RejectedRecord]:
-        """Puts the halves of a batch that one record makes fail; rejects the record once it is isolated."""
+        """Splits a batch that fails because of one record, and puts both halves. Rejects the record once it is alone in
+        a batch.
+        """
         if len(batch) == 1:
             return [RejectedRecord(batch[0][0], reason, _BAD_REQUEST)]
         middle = len(batch) // 2

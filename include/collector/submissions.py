@@ -10,8 +10,8 @@ from collector.segments import FrameKind, encode_frame
 
 
 class Entry(NamedTuple):
-    """The content of a frame. The event number is inserted between the `parts` of its text; a single part has no
-    number.
+    """The content of a frame. The event number is inserted between the two `parts` of its text; text in one part
+    contains no number.
     """
 
     source: int

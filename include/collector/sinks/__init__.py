@@ -30,7 +30,7 @@ class SinkBusyError(Exception):
 
 
 class RecordSink(Protocol):
-    """A sink of records. Not thread-safe."""
+    """A sink that receives each event as a record, such as a stream or topic. Not thread-safe."""
 
     def send(self, events: Sequence[SpooledEvent]) -> list[DeadLetter]:
         """Sends events and waits until they are delivered; returns permanently rejected ones.

@@ -86,7 +86,7 @@ class AnswerSheet:
         self.answers: list[Answer] = []
 
     def fetch_rows(self, query: str) -> list[tuple[Any, ...]]:
-        """Returns the rows of a query."""
+        """Returns all rows of a query."""
         return self._connection.execute(query).fetchall()
 
     def fetch_one(self, query: str) -> Any:

@@ -12,7 +12,7 @@ from deltaworks.specs.catalog import Catalog
 
 
 def get_tokens(catalog: Catalog, pipeline: str) -> Callable[[str, str], str]:
-    """Returns a function from kind and value to the pipeline's token.
+    """Returns a function that computes the pipeline's token from kind and value of an identifier.
 
     Raises:
         ConfigError: NAMESPACE_UNKNOWN, the pipeline declares no personal data; or any error of opening its key.
