@@ -1,1 +1,1 @@
-"""Everything Airflow: DAG factories, operators, retry policies, links. Builds on specs and control alone."""
+"""The Airflow integration: DAG factories, operators, executor, retry policies, links and the console's host."""

@@ -1,4 +1,4 @@
-"""Sends alerts from Airflow: SNS topics through the amazon provider's notifier, other channels as outside Airflow.
+"""Sends alerts from Airflow. SNS topics use the amazon provider's notifier; other channels work as outside Airflow.
 
 No provider is imported when a DAG file is parsed.
 """
@@ -20,12 +20,12 @@ from deltaworks.specs.base import resolve_text
 from deltaworks.specs.environment import EnvironmentSpec, SnsChannelSpec
 from deltaworks.specs.storage import AwsSpec
 
-#: The Airflow connection that `messaging` of the environment is rendered to, for the provider's client.
+#: Id of the Airflow connection that is rendered from `messaging` of the environment, for the provider's client.
 MESSAGING_CONNECTION = "deltaworks_messaging"
 
 
 def deliver(objects: ObjectStore, environment: EnvironmentSpec) -> SendResult:
-    """Releases notifications that were held back and still apply, and sends the spool."""
+    """Queues suppressed notifications that still apply, then sends all pending notifications."""
     flush_alerts(objects)
     return send_notifications(objects, open_channels(environment.alerts, environment.messaging, sns=notifier_sns))
 
@@ -69,8 +69,9 @@ def notifier_sns(spec: SnsChannelSpec, messaging: AwsSpec) -> Send:
 
 
 def rendered_connection(messaging: AwsSpec) -> str | None:
-    """Renders `messaging` as an Airflow connection of this process and returns its id; None to use the client's default
-    credential chain (role, profile).
+    """Renders `messaging` as an Airflow connection of this process and returns its id.
+
+    Returns None if the client's default credential chain (role, profile) is to be used.
     """
     if messaging.endpoint is None and messaging.access_key is None:
         return None

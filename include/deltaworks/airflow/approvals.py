@@ -1,8 +1,8 @@
 """The task that asks a person to approve a deletion, and stores question and answer where the job reads them.
 
-There is no default answer: a question that is not answered in time fails its task, and downstream tasks do not run.
-While it waits it occupies no slot and no process. The job trusts the record in the lake, not the state of this task,
-which any user who may edit task instances can set.
+There is no default answer: a question that is not answered in time fails its task, and downstream tasks do not run. A
+waiting question occupies no slot and no process. The job trusts the record in the lake. It does not trust the state of
+this task, which any user who may edit task instances can set.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ ANSWER_TIMEOUT = timedelta(hours=10)
 
 
 class ApprovalRetryPolicy(JobRetryPolicy):
-    """Retries after an outage. A rejected question, or one without an answer in time, is not repeated."""
+    """Retries the task after an outage, but not after a rejection or if nobody answered in time."""
 
     def evaluate(
         self, exception: BaseException, try_number: int, max_tries: int, context: Context | None = None
@@ -119,7 +119,7 @@ class OperationApproval(ApprovalOperator):
         super().execute(context)
 
     def execute_complete(self, context: Context, event: dict[str, Any]) -> Any:
-        """Stores the answer; fails if the approver may not approve."""
+        """Stores the answer. Fails if the person may not approve the operation."""
         answer = super().execute_complete(context, event)
         if answer["chosen_options"] == [self.APPROVE]:
             person = answer["responded_by_user"] or {"id": "", "name": ""}

@@ -1,7 +1,7 @@
 """Reads keys of the lake from Airflow's connections in the task and passes them to jobs as environment variables.
 
-Keys are in no argument, no Spark setting on the command line and no operator field, so Airflow neither renders nor
-stores them; its logs mask them.
+No argument, no Spark setting on the command line and no operator field contains a key. So Airflow neither renders nor
+stores keys, and its logs mask them.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from deltaworks.specs.storage import AwsSpec, connection_variables
 if TYPE_CHECKING:
     from deltaworks.specs.environment import EnvironmentSpec
 
-#: Fields by which a connection's keys expire or depend on the machine.
+#: Connection fields whose presence means that the keys expire or depend on the machine.
 _TEMPORARY_KEY_FIELDS = ("role_arn", "assume_role_method", "profile_name")
 
 
 def set_environment_keys(environment: EnvironmentSpec) -> None:
-    """Sets the variables of every connection that an environment names, for this process and its children.
+    """Sets the environment variables for all connections that an environment names, in this process and its children.
 
-    Does nothing if it names none. Idempotent.
+    Does nothing if it names no connection. Idempotent.
 
     Raises:
         ConfigError: AWS_CONNECTION_MISSING, AWS_CONNECTION_INVALID.
@@ -33,7 +33,7 @@ def set_environment_keys(environment: EnvironmentSpec) -> None:
 
 
 def set_keys(storages: Iterable[AwsSpec]) -> None:
-    """Sets the variables of the connections of some storages. Variables that are already set are kept.
+    """Sets the environment variables for the connections of some storages. Keeps variables that are already set.
 
     Raises:
         ConfigError: AWS_CONNECTION_MISSING, AWS_CONNECTION_INVALID.
@@ -58,7 +58,9 @@ def set_keys(storages: Iterable[AwsSpec]) -> None:
 
 
 def refuse_remote_drivers(environment: EnvironmentSpec, host: str) -> None:
-    """Refuse connections with keys where the driver runs on another machine: only a command line would reach it.
+    """Rejects connections with keys if the driver runs on another machine.
+
+    Such a driver would get the keys only on its command line, which must not contain any.
 
     Raises:
         ConfigError: AWS_CONNECTION_INVALID.

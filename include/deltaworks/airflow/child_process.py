@@ -30,9 +30,9 @@ _FINAL_EXIT_CODES = frozenset({ConfigError.exit_code, ContractError.exit_code, F
 def child_options(*, niceness: int = 0) -> dict[str, Any]:
     """Returns options of `subprocess.Popen` for a child that dies with this process.
 
-    Standard input is closed: inherited, it would be the socket to the task's supervisor, which then waits a minute for
-    it when the task has died. On Linux the kernel kills the child when this process dies. On other systems, and for
-    grandchildren, the child's parent watchdog does it within seconds.
+    Standard input is closed. An inherited one would be the socket to the task's supervisor, which waits a minute for
+    that socket after the task has died. On Linux the kernel kills the child when this process dies. On other systems,
+    and for grandchildren, the child's parent watchdog does this within seconds.
 
     Args:
         niceness: the niceness of the child and its descendants, 0 to 19. Linux only.
@@ -44,7 +44,7 @@ def child_options(*, niceness: int = 0) -> dict[str, Any]:
 
 
 def _kill_with_parent(parent: int, niceness: int) -> Callable[[], None]:
-    # Loaded here: nothing may be imported between fork and exec.
+    # Loaded before the fork, because nothing may be imported between fork and exec.
     prctl = ctypes.CDLL(None).prctl
 
     def before_exec() -> None:
@@ -65,7 +65,7 @@ class JobOutput:
     error: DeltaworksError | None = field(default=None, init=False)
 
     def parse_lines(self, lines: Iterable[str]) -> Iterator[str]:
-        """Yields the same lines and parses each one."""
+        """Parses lines of output and yields them unchanged."""
         for line in lines:
             self.parse_line(line)
             yield line
@@ -87,8 +87,9 @@ class JobOutput:
 
 
 def parse_results(text: str) -> list[Any]:
-    """Returns the records of a results line, as many as fit; a last record counts the omitted ones. Empty for invalid
-    JSON.
+    """Returns the records of a results line, empty for invalid JSON.
+
+    Long lists are truncated; the last record then counts the omitted ones.
     """
     try:
         records = json.loads(text)
@@ -135,7 +136,7 @@ def parse_exit_code(text: str) -> int | None:
 
 
 def error_of(exception: BaseException) -> DeltaworksError | None:
-    """Returns the Deltaworks error that an exception is, or that its text contains; None without one."""
+    """Returns an exception as a Deltaworks error, if it is one or its text contains an error line; None otherwise."""
     if isinstance(exception, DeltaworksError):
         return exception
     text = str(exception)

@@ -47,7 +47,7 @@ from deltaworks.control.objects import ObjectStore, open_objects
 from deltaworks.operations.base import APPROVE_TASK
 
 MOUNT: Final = "/deltaworks"
-#: `off` makes the API server render pages itself, which needs less memory and more of its CPU time.
+#: With `off` the API server renders pages itself, which needs less memory and more of its CPU time.
 PAGE_PROCESS_VARIABLE: Final = "DELTAWORKS_CONSOLE_PROCESS"
 _THREADS = 4
 _PAUSED_CACHE_SECONDS = 10.0
@@ -63,7 +63,7 @@ class AirflowAuthenticator:
 
     @property
     def identify(self) -> Callable[..., Awaitable[Person]]:
-        """Airflow's user dependency, with one permission query for all DAGs."""
+        """Returns a dependency that identifies the user. It reads the permissions for all DAGs with one query."""
 
         async def identify_user(user: GetUserDep) -> Person:
             if self._limiter is None:
@@ -105,7 +105,9 @@ class AirflowActions(RestActions):
         self._approvals_cache: tuple[float, list[tuple[str, str, str, datetime]]] | None = None
 
     def unavailable_reason(self) -> str:
-        """Returns why no run could start: the scheduler is dead. Empty in a process that does not serve the API."""
+        """Returns a reason if the scheduler is dead, since no run could start. Empty in a process that does not serve
+        the API.
+        """
         return super().unavailable_reason() if _API_SERVER_MODULE in sys.modules else ""
 
     def paused_dags(self) -> frozenset[str] | None:
@@ -177,21 +179,22 @@ def _auth_headers(request: Request) -> dict[str, str]:
 
 
 def _airflow_app() -> Any:
-    """Returns the application that serves this process. Another instance would take seconds to build and not know its
-    sessions.
+    """Returns the application that serves this process.
+
+    A second instance would take seconds to build and would not know the sessions of the first one.
     """
     return sys.modules[_API_SERVER_MODULE].app
 
 
 def _set_lake_keys() -> None:
-    """Sets the variables of connections that the environment names, without loading pipelines."""
+    """Sets the keys of the connections that the environment names, without loading pipelines."""
     from deltaworks.specs.project import load_catalog
 
     set_environment_keys(load_catalog(skip_invalid=True, only=()).environment)
 
 
 def build_host() -> FastAPI:
-    """Returns the console on Airflow's users and runs, and on the lake of this process's environment."""
+    """Returns the console with Airflow's users and runs, on the lake of this process's environment."""
     catalog = CatalogCache()
 
     def open_lake() -> ObjectStore:

@@ -32,7 +32,8 @@ if TYPE_CHECKING:
     from deltaworks.specs.dashboards import DashboardSpec
 
 _STYLE = "body{font:15px system-ui;margin:1.5rem;color-scheme:light dark}li{margin:.4rem 0}small{opacity:.7}"
-#: A request that waits longer for other renders gets a 503: the API server needs its threads for other requests.
+#: A request that waits longer than this for other renders gets a 503: the API server needs its threads for other
+#: requests.
 _WAIT_SECONDS = 30.0
 
 
@@ -59,7 +60,7 @@ class _PageCache:
             return page
 
     def for_span(self, catalog: Catalog, pipeline: str, dashboard: DashboardSpec, span: Span) -> str:
-        """Renders a dashboard for a fixed time span; not cached."""
+        """Renders a dashboard for a fixed time span, without the cache."""
         with self._locked():
             return _render(catalog, pipeline, dashboard, span)
 

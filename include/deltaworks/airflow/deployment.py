@@ -16,11 +16,12 @@ from airflow.configuration import conf
 from deltaworks.errors import ConfigError, DeltaworksError
 from deltaworks.specs.weak_secrets import LOCAL, reject_weak
 
-#: If `true`, Airflow may start with its simple auth manager outside `local`.
+#: Environment variable. With `true` Airflow may start with its simple auth manager outside `local`.
 ALLOW_VARIABLE = "DELTAWORKS_ALLOW_SIMPLE_AUTH"
 _SIMPLE_AUTH_MANAGER = "SimpleAuthManager"
-#: Airflow's secrets, and the commands that require them. Where none is set, Airflow generates one that no other process
-#: knows. The key that encrypts connections is required by all: without it connections are stored in clear text.
+#: Airflow's secrets, and the commands that require them. If a secret is not set, each Airflow process generates one
+#: that the others do not know. The key that encrypts connections is required by all commands: without it connections
+#: are stored in clear text.
 _REQUIRED_SECRETS: dict[tuple[str, str], frozenset[str] | None] = {
     ("core", "fernet_key"): None,
     ("api_auth", "jwt_secret"): frozenset({"api-server", "scheduler", "standalone"}),

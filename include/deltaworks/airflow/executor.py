@@ -19,13 +19,14 @@ _GRACE_SECONDS = 90.0
 
 
 class LocalExecutor(AirflowsExecutor):
-    """Ends with its scheduler and, after a grace period, ends its tasks; the next scheduler restarts them.
+    """Airflow's LocalExecutor, but it ends with its scheduler: it ends running tasks after a grace period.
 
-    With any other class name Airflow would warn that its simple login is not meant for executors on several machines.
+    The next scheduler restarts those tasks. The class has Airflow's class name, since Airflow warns for any other one
+    that its simple login is not meant for executors on several machines.
     """
 
     def end(self) -> None:
-        """Ends the workers: idle ones immediately, others with their task or when the grace period is over."""
+        """Ends idle workers immediately, and the others with their task or when the grace period is over."""
         until = time.monotonic() + float(os.environ.get(GRACE_VARIABLE, _GRACE_SECONDS))
         for _ in self.workers:
             self.activity_queue.put(None)

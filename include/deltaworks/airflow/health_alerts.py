@@ -42,9 +42,9 @@ def subject_of(verdict: Verdict) -> str:
 
 
 def alert_on_verdicts(objects: ObjectStore, verdicts: Iterable[Verdict], *, now: datetime) -> None:
-    """Raises and resolves the alerts of all relays and streams; resolves alerts of those that are no longer declared.
+    """Raises and resolves the alerts of all relays and streams.
 
-    Safe from several processes.
+    Also resolves alerts of relays and streams that are no longer declared. Safe from several processes.
     """
     verdict_causes = verdict_alerts()
     by_subject = {subject_of(verdict): verdict for verdict in verdicts}
@@ -73,7 +73,7 @@ def alert_on_verdicts(objects: ObjectStore, verdicts: Iterable[Verdict], *, now:
 
 
 def _summary(verdict: Verdict, cause: str) -> str:
-    """Returns the observation with the next step, as notifications have no other place for it."""
+    """Returns the observation of a verdict and its next step, since a notification consists of one text."""
     step = _next_step(verdict, cause)
     return _observation(verdict, cause) + (f" Next: {step}" if step else "")
 
@@ -91,7 +91,7 @@ def _observation(verdict: Verdict, cause: str) -> str:
 
 
 def _next_step(verdict: Verdict, cause: str) -> str:
-    """Returns the next step for this alert: DATA_LOSS_NEAR needs more than the verdict's own next step."""
+    """Returns the next step of an alert. DATA_LOSS_NEAR has one that includes more than the verdict's own next step."""
     if cause == ROWS_QUARANTINED:
         return quarantine_next_step(verdict.name)
     if cause != DATA_LOSS_NEAR or verdict.cause == "SOURCE_EXPIRES":
@@ -118,7 +118,7 @@ def scheduled_jobs(catalog: Catalog) -> Iterator[tuple[str, str]]:
 
 
 def longest_interval(schedule: str, after: datetime) -> timedelta:
-    """Returns the longest interval between the next firings of a cron expression."""
+    """Returns the longest interval between the next firings of a cron expression, which may be uneven."""
     from croniter import croniter
 
     times = croniter(schedule, after)
@@ -127,15 +127,15 @@ def longest_interval(schedule: str, after: datetime) -> timedelta:
 
 
 def is_overdue(schedule: str, succeeded: datetime, now: datetime) -> bool:
-    """Returns whether a job has missed two intervals, or one interval and the allowed run time."""
+    """Returns whether a job has missed two intervals, or one interval plus the allowed run time."""
     wait = longest_interval(schedule, succeeded)
     return now - succeeded > max(2 * wait, wait + RUN_TIME_ALLOWANCE)
 
 
 def alert_on_overdue_jobs(objects: ObjectStore, catalog: Catalog, *, now: datetime) -> list[str]:
-    """Raises or resolves JOB_OVERDUE of every scheduled job and returns the overdue DAGs.
+    """Raises or resolves JOB_OVERDUE for every scheduled job; returns the overdue DAGs.
 
-    A job is judged by its last success: skipped and paused jobs give no other signal.
+    Only a job's last success counts, because skipped and paused jobs leave no other trace.
     """
     late_before = open_subjects(objects, "JOB_OVERDUE")
 

@@ -60,8 +60,9 @@ def health_dag(
 
 
 def check_mutations_task(environment: EnvironmentSpec | None = None) -> ProcessOperator:
-    """Returns the task that fails while mutation requests of any pipeline wait too long. The next run of its DAG is its
-    retry.
+    """Returns the task that fails while mutation requests of any pipeline wait too long.
+
+    It has no retries, since its DAG runs again soon.
     """
     return ProcessOperator(
         task_id="check_mutations",
@@ -77,14 +78,14 @@ class CheckStreamsOperator(BaseOperator):
     """Reads all heartbeats and stop flags, logs a table of verdicts, and fails if one is unhealthy.
 
     It raises and resolves alerts of streams and overdue jobs, restarts hung streams, sends notifications, and writes
-    its own heartbeat. The next run reads from the pushed XCom since when each verdict holds.
+    its own heartbeat. It pushes the verdicts as an XCom, from which the next run reads their start times.
 
     Raises:
         TransientError: STREAMS_UNHEALTHY, naming each unhealthy process with its cause and next step.
     """
 
     def execute(self, context: Context) -> dict[str, Any]:
-        """Checks all processes and returns the number of verdicts by state."""
+        """Checks all processes; returns the number of verdicts by state."""
         # The object store's client is imported in the task, never when the DAG file is parsed.
         from deltaworks.control.health import report as health_report
         from deltaworks.control.health.channels import channel_warning
@@ -118,8 +119,8 @@ class CheckStreamsOperator(BaseOperator):
     def _alert(self, context: Context, catalog: Catalog, objects: ObjectStore, reports: list[Report]) -> None:
         """Raises, resolves and sends alerts, and restarts hung streams.
 
-        A failure is logged and leaves the health check without a heartbeat, which the dead man's switch alerts on. The
-        verdicts are kept.
+        If this fails, the error is logged, the verdicts are kept, and the health check writes no heartbeat. The dead
+        man's switch alerts on the missing heartbeat.
         """
         from deltaworks.airflow.alert_sending import deliver
         from deltaworks.airflow.health_alerts import alert_on_overdue_jobs, alert_on_stale_gold, alert_on_verdicts
@@ -184,7 +185,7 @@ class CheckStreamsOperator(BaseOperator):
                 startup_seconds=item.subject.limits.grace_seconds,
             )
             for item in hung_reports(reports)
-            # A relay in a pod is restarted by the pod's liveness probe.
+            # The liveness probe restarts a relay that runs in a pod.
             if item.subject.restarts_per_hour and (item.subject.kind != "relay" or environment.kubernetes is None)
         ]
         healthy = [subject_of(item.verdict) for item in reports if item.verdict.state in ("healthy", "stopped")]
@@ -236,7 +237,7 @@ def _unhealthy_error(verdicts: list[Verdict]) -> TransientError:
 def _previous_verdicts(context: Context) -> dict[str, Verdict]:
     from deltaworks.control.health.report import verdict_from_record
 
-    # With a map index this is the newest earlier value; without one, it is a list of all earlier runs.
+    # With a map index this is the newest earlier value; without a map index it would be a list of all earlier ones.
     records = context["ti"].xcom_pull(
         task_ids=context["ti"].task_id, key=VERDICTS_XCOM, map_indexes=-1, include_prior_dates=True
     )

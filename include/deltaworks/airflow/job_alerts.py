@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from deltaworks.operations.base import Operation
     from deltaworks.specs.environment import EnvironmentSpec
 
-#: The option by which an operation only counts.
+#: The option that makes an operation a dry run.
 DRY_RUN = "dry_run"
 log = logging.getLogger(__name__)
 
@@ -54,7 +54,7 @@ def resolve_on_success(context: Context) -> None:
 
 
 def alert_on_missed_deadline(*, dag_id: str, minutes: float, context: Any = None) -> None:
-    """Raises DEADLINE_MISSED for a DAG whose run did not end in time. Its next success resolves it."""
+    """Raises DEADLINE_MISSED for a DAG whose run did not end in time. The DAG's next success resolves it."""
     from deltaworks.alerts import raise_alert
 
     objects, environment = _open_control()
@@ -91,7 +91,7 @@ def raise_failure_alert(objects: ObjectStore, context: Context) -> None:
 
 
 def record_success(objects: ObjectStore, context: Context) -> bool:
-    """Records a task's success, resolves its alerts, and returns whether there is a notification to send."""
+    """Records a task's success and resolves its alerts; returns whether there is a notification to send."""
     from deltaworks.alerts import resolve_alert
 
     ti = context["ti"]
@@ -101,7 +101,7 @@ def record_success(objects: ObjectStore, context: Context) -> bool:
         for cause in sorted(failure_alerts())
         for one in (subject, *_superseded_failures(objects, context, cause))
     ]
-    # The teardown that records the run follows the last task, whether that succeeded or not.
+    # The last task has no downstream task except the teardown that records the run.
     if not set(context["task"].downstream_task_ids) - {RECORD_NIGHT_TASK}:
         objects.put(_success_key(ti.dag_id), json.dumps({"at": iso_now(), "run_id": ti.run_id}).encode())
         resolved.append(resolve_alert(objects, cause="DEADLINE_MISSED", subject=ti.dag_id))
@@ -109,10 +109,10 @@ def record_success(objects: ObjectStore, context: Context) -> bool:
 
 
 def _superseded_failures(objects: ObjectStore, context: Context, cause: str) -> list[str]:
-    """Returns open failures of the same operation in other DAGs of the pipeline, such as maintenance, that a complete
-    manual run supersedes.
+    """Returns open failures that a successful manual run makes obsolete.
 
-    Empty for dry runs and for runs restricted to a selection.
+    These are failures of the same operation in other DAGs of the pipeline, such as maintenance. Empty for dry runs and
+    for runs restricted to a selection.
     """
     from deltaworks.alerts.raising import open_subjects
 
@@ -123,7 +123,7 @@ def _superseded_failures(objects: ObjectStore, context: Context, cause: str) -> 
         return []
     options = declared.options_model().model_fields
     form = context.get("params") or {}
-    # As the job receives them: values the DAG fixes override the form, and are text where they were templates.
+    # The options as the job receives them: values the DAG fixes override the form, and rendered templates are text.
     options_set = {name: value for name, value in {**form, **getattr(task, "values", {})}.items() if name in options}
     # Bounds and reasons do not restrict the selection.
     not_a_selection = {DRY_RUN, "reason", *declared.bounds}
@@ -141,7 +141,7 @@ def _superseded_failures(objects: ObjectStore, context: Context, cause: str) -> 
 
 
 def last_success(objects: ObjectStore, dag_id: str, *, now: datetime) -> datetime:
-    """Returns when a DAG last succeeded; if it never has, when this was first called for it."""
+    """Returns when a DAG last succeeded. For a DAG that never has, returns the time of the first call."""
     return recorded_at(objects, _success_key(dag_id), now=now)
 
 
@@ -154,7 +154,7 @@ def recorded_at(objects: ObjectStore, key: str, *, now: datetime) -> datetime:
     with contextlib.suppress(ValueError, KeyError, TypeError):
         if (recorded := parse_iso(json.loads(item.data)["at"])) is not None:
             return recorded
-    # Without a rewrite the time would always be now, and nothing would ever be overdue.
+    # The time is stored. Otherwise it would be `now` in each call, and a DAG without a success would never be overdue.
     objects.put(key, json.dumps({"at": now.isoformat()}).encode())
     return now
 

@@ -1,7 +1,7 @@
 """Settings that all DAGs and tasks share: runs, pools, timeouts, and whether and when a task is retried.
 
-Airflow sees one exception class for every failure of a Spark job. The job's last output line names the condition and
-whether it is retryable; without that line the exit code decides.
+Airflow raises the same exception class for every failure of a Spark job. The job's last output line names the condition
+and whether it is retryable; if this line is missing, the exit code decides.
 """
 
 from __future__ import annotations
@@ -48,11 +48,10 @@ class JobRetryPolicy(RetryPolicy):
 
 
 class ContinuousRetryPolicy(JobRetryPolicy):
-    """Retries a continuous job always, with the backoff that `@continuous` lacks.
+    """Always retries a continuous job, with a backoff; Airflow's `@continuous` schedule has none.
 
-    It waits by the schedule of `deltaworks.control.backoff`, counted by the tries of one DAG run, so that a failed
-    stream occupies no slot while it waits. The rest of a longer wait, after failures of earlier DAG runs, the stream
-    waits itself when it starts.
+    The wait follows the schedule of `deltaworks.control.backoff`, counted by the tries of one DAG run, and occupies no
+    slot. If failures of earlier DAG runs require a longer wait, the stream itself waits for the rest when it starts.
     """
 
     def evaluate(
@@ -73,8 +72,9 @@ class ContinuousRetryPolicy(JobRetryPolicy):
 
 
 def pool_settings(pool: str, *, priority: int) -> dict[str, Any]:
-    """Returns pool and priority of a task. The priority decides between job classes that share a pool or wait for the
-    scheduler, independent of downstream tasks.
+    """Returns pool and priority of a task.
+
+    The priority orders job classes that share a pool or wait for the scheduler. Downstream tasks do not change it.
     """
     return {"pool": pool, "priority_weight": priority, "weight_rule": "absolute"}
 
@@ -89,7 +89,7 @@ def job_settings(share: Share) -> dict[str, Any]:
         "max_retry_delay": timedelta(minutes=10),
         "retry_policy": JobRetryPolicy(),
         "execution_timeout": timedelta(hours=4),
-        # A cleared task must run again; a durable one that succeeded in cluster mode would be skipped.
+        # A cleared task must run again. A durable task that succeeded in cluster mode would be skipped instead.
         "durable": False,
     }
 
@@ -100,7 +100,7 @@ def process_settings(share: Share) -> dict[str, Any]:
 
 
 def continuous_retries() -> dict[str, Any]:
-    """Returns retry settings of a continuous task. The delays also apply to a killed task, which no policy sees."""
+    """Returns retry settings of a continuous task. Killed tasks do not reach the retry policy and use these delays."""
     return {
         "retries": CONTINUOUS_RETRIES,
         "retry_delay": timedelta(seconds=FIRST_WAIT_SECONDS),

@@ -1,7 +1,7 @@
 """Links on a task's page: Spark UI, driver log, console page and alerts.
 
-The plugin registers them, so the API server computes them live, while a continuous task still runs. They are relative
-to the server's root, so they work under any address of the server.
+The plugin registers the links, so the API server computes them live, while a continuous task still runs. They are
+relative to the server's root, so they work under any address of the server.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ if TYPE_CHECKING:
 
 
 class SparkUiLink(BaseOperatorLink):
-    """Links to the driver's Spark UI, as the job printed it; empty before that and where the UI is off."""
+    """Links to the driver's Spark UI, whose address the job prints. Empty before that, and if the UI is off."""
 
     name = "Spark UI"
     operators = [SparkJobOperator]  # noqa: RUF012
 
     def get_link(self, operator: BaseOperator, *, ti_key: TaskInstanceKey) -> str:
-        # The server's reader of links stored as XCom. It needs the metadata database, which tasks cannot access.
+        # The server's own function to read links from XComs. It needs the metadata database, which tasks cannot access.
         from airflow.serialization.definitions.operatorlink import XComOperatorLink
 
         reader = XComOperatorLink(name=self.name, xcom_key=SPARK_UI_XCOM)
@@ -46,7 +46,7 @@ class DriverLogLink(BaseOperatorLink):
         return server_path(f"/dags/{ti_key.dag_id}/runs/{run}/tasks/{ti_key.task_id}?try_number={ti_key.try_number}")
 
 
-#: Kinds of DAGs that work for a pipeline, and the console page that shows their effect.
+#: Kinds of DAGs that work for a pipeline, with the console page that shows their effect.
 _CONSOLE_PAGES = {
     "stream": "/deltaworks/streams/{}",
     "gold": "/deltaworks/gold/{}",

@@ -20,7 +20,7 @@ SPARK_CONNECTION: Final = "spark_default"
 #: Airflow's default pool, for tasks of no job class.
 DEFAULT_POOL: Final = "default_pool"
 HEALTH_DAG_ID: Final = "stream_health"
-#: The kind in the DAG id of a group of streams, as `split_dag_id` returns it.
+#: The kind of a stream group's DAG, as `split_dag_id` returns it.
 GROUP_KIND: Final = groups.GROUP_KIND
 #: The HTTP connection, with a login, by which the health check calls Airflow's API to restart hung streams.
 AIRFLOW_CONNECTION: Final = "deltaworks_airflow"
@@ -28,14 +28,14 @@ AIRFLOW_CONNECTION: Final = "deltaworks_airflow"
 #: The last task of a maintenance run, which records the run for the console.
 RECORD_NIGHT_TASK: Final = "record_night"
 
-#: Any fixed instant in the past: no DAG depends on its logical date or catches up.
+#: Any fixed instant in the past, since no DAG depends on its logical date or catches up.
 START_DATE: Final = datetime(2026, 1, 1, tzinfo=UTC)
 
 #: How late a new DAG may still run for a scheduled time. Airflow's default is five minutes or a tenth of the interval:
 #: with a schedule of every five minutes a new DAG would run immediately.
 NO_IMMEDIATE_RUN: Final = timedelta(0)
 
-#: Run types of DAGs that work on the present state of tables. A backfill would repeat the same run many times.
+#: Run types of DAGs that work on the current state of tables. A backfill would only repeat the same run.
 RUN_TYPES_WITHOUT_BACKFILL: Final[Any] = ("scheduled", "manual", "operator_triggered")
 
 #: Run types of gold DAGs, whose runs can build one date or follow gold of other pipelines.
@@ -53,8 +53,8 @@ RUN_VARIABLES: Final[Mapping[str, str]] = {
 def cron_timetable(expression: str | None) -> CronTriggerTimetable | None:
     """Returns a timetable in UTC whose first run is at the next time of the expression; None without a schedule.
 
-    A new DAG does not run for a time that has passed, when there may be nothing to build yet. The DAG must have no
-    start date: with one Airflow would still run the last time passed.
+    For a new DAG there may be nothing to do yet, so it does not run for a time that has passed. The DAG must have no
+    start date; with one Airflow would still run the last time passed.
     """
     if expression is None or not schedules_enabled():
         return None
@@ -92,7 +92,7 @@ def gold_dag_id(pipeline: str) -> str:
 
 
 def operation_dag_id(operation: str, subject: str) -> str:
-    """Returns the id of the DAG that runs an operation: the scheduled one where it has a schedule."""
+    """Returns the id of the DAG that runs an operation: its own DAG, or the scheduled DAG that includes it."""
     return registry.get_operation(operation).dag_id(subject)
 
 
@@ -128,7 +128,8 @@ def gold_asset(lake: StorageSpec, pipeline: str, table: str) -> Asset:
 
 
 def bronze_asset(lake: StorageSpec, pipeline: str, table: str) -> Asset:
-    """Returns the Airflow asset of a stream's table. No task produces it: a continuous stream would announce updates
-    all the time.
+    """Returns the Airflow asset of a stream's table.
+
+    No task updates it, because a continuous stream would announce updates all the time.
     """
     return Asset(name=f"bronze.{pipeline}.{table}", uri=lake.uri(paths.table(pipeline, table)), group="bronze")

@@ -1,6 +1,6 @@
 """The teardown task of a maintenance run, which records each task's outcome for the console.
 
-It runs after all other tasks, whether they failed or not, does not change the run's state, and never fails.
+It runs after all other tasks, also if they failed. It does not change the run's state and never fails.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class RecordNightOperator(BaseOperator):
     """Records the outcome of this run's tasks in the pipeline's summary of maintenance runs. Idempotent per run."""
 
     def __init__(self, *, pipeline: str, environment: EnvironmentSpec, **settings: Any) -> None:
-        # It is not part of the run: its own outcome must neither alert nor resolve an alert.
+        # It only records the run, so its own outcome must neither raise nor resolve an alert.
         silent = {"on_success_callback": None, "on_failure_callback": None}
         super().__init__(**settings | silent)
         self._pipeline = pipeline

@@ -1,8 +1,8 @@
 """Builds the tasks of operations, and one DAG with a form for each operation and pipeline or relay.
 
-There is one DAG per operation, not one `operate__<pipeline>` with a choice: a form cannot show fields depending on an
-earlier answer, so one DAG would show about thirty fields of which three matter, and its runs would mix restores with
-OPTIMIZE. In Airflow's list `restore__games` is found by either word, and tags filter by pipeline or kind.
+One DAG per pipeline with a choice of operation would be worse: a form cannot show fields depending on an earlier
+answer, so it would show about thirty fields of which three matter, and its runs would mix restores with OPTIMIZE. In
+Airflow's list `restore__games` is found by either word, and tags filter by pipeline or kind.
 
 Irreversible operations wait for a person's approval (`deltaworks.airflow.approvals`) and stay within the approved
 counts.
@@ -34,7 +34,7 @@ from deltaworks.specs.relay import RelaySpec
 _COUNT_RESULTS = f"ti.xcom_pull(task_ids='{COUNT_TASK}', key='{RESULTS_KEY}')"
 #: Long enough to reprocess everything.
 _EXECUTION_TIMEOUT = timedelta(hours=20)
-#: For tasks a person waits for: they are scheduled before all others and end soon.
+#: For tasks that a person waits for. They are scheduled before all others and end soon.
 _TOP_PRIORITY, _SHORT_TIMEOUT = 200, timedelta(hours=1)
 APPROVAL_BODY = f"""
 {{% set results = {_COUNT_RESULTS} or [] -%}}
@@ -52,7 +52,7 @@ If it is rejected or not answered, nothing is done.
 """
 
 
-#: Operations that run as a process without Spark first and are submitted for the remaining work.
+#: Operations that first run as a process without Spark. A Spark job is submitted only if work remains.
 _TRIED_WITHOUT_SPARK = frozenset({"reprocess"})
 
 
@@ -67,10 +67,10 @@ def operation_task(
     from_form: bool = False,
     **settings: Any,
 ) -> BaseOperator:
-    """Returns the task that runs an operation: a spark-submit job, or a process if it needs no Spark.
+    """Returns the task that runs an operation: a spark-submit job, or a process if the operation needs no Spark.
 
     Args:
-        as_process: runs it as a process although it may need Spark, for the work it can do without.
+        as_process: runs a process although the operation may need Spark, for the work that needs none.
         values: options the DAG fixes; texts may be templates.
         from_form: reads the other options from the run's params of the same names.
         settings: further operator arguments, which override those of all jobs.
@@ -114,7 +114,7 @@ def rebuild_gold_task(
     """Returns the task that rebuilds gold tables. On success it updates their assets.
 
     Args:
-        try_without_spark: a template; whether it checks for changes before it starts a JVM.
+        try_without_spark: a template. If it renders to True, the task first checks for changes without starting a JVM.
     """
     return operation_task(
         "rebuild_gold",
@@ -137,9 +137,10 @@ def _gold_inlets(spec: PipelineSpec, environment: EnvironmentSpec) -> list[Asset
 
 
 def available_operations(spec: PipelineSpec) -> list[Operation]:
-    """Returns the operations of a pipeline that have their own DAG, in registry order, without those it can never run.
+    """Returns the operations that have their own DAG for a pipeline, in registry order.
 
-    `pipelines_with_operation_dags` filters by pipeline.
+    Operations that the pipeline can never run are excluded. Whether the environment has DAGs of operations for the
+    pipeline is decided by `pipelines_with_operation_dags`.
     """
     offered = pipeline_operations(
         mutable=spec.mutations is not None, gold=bool(spec.gold.tables), feeds=bool(spec.feeds)
@@ -154,8 +155,10 @@ def pipelines_with_operation_dags(catalog: Catalog) -> list[PipelineSpec]:
 
 
 def pipeline_operations(*, mutable: bool, gold: bool, feeds: bool) -> list[Operation]:
-    """Returns the operations with their own DAG for any pipeline that declares mutations, gold tables or feeds, or
-    none, whatever its source supports.
+    """Returns the operations that have their own DAG for pipelines with these features, whatever their source supports.
+
+    Args:
+        mutable: the pipelines declare mutations. gold: they declare gold tables. feeds: they declare feeds.
     """
     return [
         operation
@@ -174,7 +177,7 @@ def relay_operations() -> list[Operation]:
 
 
 def operation_dag(operation: Operation, subject: PipelineSpec | RelaySpec, environment: EnvironmentSpec) -> DAG:
-    """Returns the DAG of an operation. It is triggered manually, with the operation's form."""
+    """Returns the DAG of an operation, which is triggered manually with the operation's form."""
     spec = subject if isinstance(subject, PipelineSpec) else None
     name = subject.pipeline if isinstance(subject, PipelineSpec) else subject.relay
     with DAG(
@@ -198,8 +201,9 @@ def operation_dag(operation: Operation, subject: PipelineSpec | RelaySpec, envir
 
 
 def _approval_tasks(operation: Operation, spec: PipelineSpec, environment: EnvironmentSpec) -> list[BaseOperator]:
-    """Returns the tasks that count, wait for an approval, and run within the approved counts, which the job checks
-    itself.
+    """Returns the tasks of an operation that needs approval: count, wait for approval, run.
+
+    The job itself checks that it stays within the approved counts.
     """
     subject, share = spec.pipeline, environment.shares.of(operation.job_class)
     return [
@@ -221,5 +225,5 @@ def _approval_tasks(operation: Operation, spec: PipelineSpec, environment: Envir
 
 
 def is_not_dry_run(params: dict[str, Any], **_: Any) -> bool:
-    """Returns whether the form requests more than a dry run."""
+    """Returns whether the form asks for changes and not only for a dry run."""
     return not params["dry_run"]

@@ -1,9 +1,9 @@
 """Builds the trigger form of an operation: one field for each option, derived from its declaration.
 
-Behaviour of Airflow 3.3's form, as observed in a browser: a field is required if its schema's type does not allow null,
-and an empty required field (an empty text included) disables Trigger. Clearing a field submits null. A choice needs
-null in its `enum` to be optional, and shows it as "null" unless `values_display` names it; the choices of a list are
-its `examples`. So an option without a default is `["null", type]` with default null. Fields without a section come
+Airflow 3.3's form behaves as follows, as observed in a browser. A field is required if its schema's type does not allow
+null, and an empty required field (an empty text included) disables Trigger. Clearing a field submits null. A choice
+needs null in its `enum` to be optional, and shows it as "null" unless `values_display` names it; the choices of a list
+are its `examples`. So an option without a default is `["null", type]` with default null. Fields without a section come
 first, expanded.
 """
 
@@ -34,8 +34,8 @@ def operation_form(operation: Operation, spec: PipelineSpec | None = None) -> di
 def set_form(dag: DAG, form: Mapping[str, Param]) -> None:
     """Sets a DAG's params after its tasks were created.
 
-    With params set before, each task would copy them several times and store them in the database again, a third of the
-    parsing time. Runs read the DAG's params.
+    If params are set before, each task copies them several times and stores them in the database again, which takes a
+    third of the parsing time. Runs read the DAG's params.
     """
     dag.params = ParamsDict(dict(form))
 

@@ -1,4 +1,4 @@
-"""Operators that run a spark-submit job or a Python process and end it with the task."""
+"""Operators that run a spark-submit job or a Python process, and end it when the task ends."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class _OptionArguments:
     from_form: bool
 
     def option_arguments(self, context: Context) -> list[str]:
-        """Returns the options as command line arguments, once templates are rendered.
+        """Returns the options as command line arguments. Templates must be rendered before.
 
         Raises:
             ConfigError: OPTION_INVALID.
@@ -56,7 +56,7 @@ class _OptionArguments:
 
 
 class SparkJobHook(SparkSubmitHook):
-    """Runs spark-submit. The process ends with the task; see `child_options`."""
+    """Runs spark-submit as a child process that ends with the task; see `child_options`."""
 
     output: JobOutput | None = None
     niceness: int = 0
@@ -71,7 +71,7 @@ class SparkJobHook(SparkSubmitHook):
         """Runs the job until it ends.
 
         Raises:
-            DeltaworksError: the error the job reported, which says whether a retry can help.
+            DeltaworksError: the error that the job reported, with whether it is retryable.
             AirflowException: the job failed without an error line; the text ends with its last lines of output.
         """
         try:
@@ -158,7 +158,7 @@ class SparkJobOperator(_OptionArguments, SparkSubmitOperator):
         self._launch = launch_settings(self.share, master, self._environment)
         pods = spark_pod_settings(self._environment, connection, master, self.pipeline)
         settings = pods | submit_conf(self._environment, project_root(), self._launch)
-        self._driver_memory = settings.pop("spark.driver.memory")  # an option of its own
+        self._driver_memory = settings.pop("spark.driver.memory")  # passed by --driver-memory
         self.conf = {**settings, **(self.conf or {})}
         self.application_args = [*(self.application_args or ()), *self.option_arguments(context)]
         hook = self._get_hook()
@@ -170,8 +170,9 @@ class SparkJobOperator(_OptionArguments, SparkSubmitOperator):
         super().execute(context)
 
     def _completes_without_spark(self, context: Context) -> bool:
-        """Runs the operation without Spark; True if that completed it. On failure the Spark job runs and reports the
-        error.
+        """Runs the operation without Spark; returns True if no work remains.
+
+        On failure returns False, so that the Spark job runs and reports the error.
         """
         if self.try_without_spark.strip() != "True":
             return False
@@ -196,7 +197,7 @@ class SparkJobOperator(_OptionArguments, SparkSubmitOperator):
         return True
 
     def _spark_connection(self) -> Connection:
-        """Returns the Spark connection. Without one the provider would silently use YARN."""
+        """Returns the Spark connection. If there is none, the provider would silently use YARN."""
         try:
             connection = BaseHook.get_connection(self._conn_id)
         except AirflowNotFoundException as error:
@@ -223,7 +224,7 @@ class SparkJobOperator(_OptionArguments, SparkSubmitOperator):
         target = f"{connection.conn_type} {connection.host}"
         if "k8s" in target:
             self._track_driver_via_k8s_api = True
-            self.application = f"local://{self.application}"  # it is part of the image and must not be uploaded
+            self.application = f"local://{self.application}"  # a file of the image, which must not be uploaded
             required_extra = "namespace"
         elif "yarn" in target:
             self._yarn_track_via_rm_api = True
@@ -261,9 +262,7 @@ class SparkJobOperator(_OptionArguments, SparkSubmitOperator):
 
 
 def _master_of(connection: Connection) -> str:
-    """Returns the master as the provider derives it: in a connection written as a URI the scheme is the connection
-    type.
-    """
+    """Returns the Spark master as the provider derives it. In a connection written as a URI, the scheme is its type."""
     host = str(connection.host or "")
     has_full_url = connection.conn_type == "spark" and ("://" in host or not connection.port)
     return host if has_full_url else f"{connection.conn_type}://{host}"

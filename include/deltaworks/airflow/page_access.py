@@ -9,7 +9,7 @@ from airflow.api_fastapi.auth.managers.models.resource_details import DagAccessE
 from airflow.configuration import conf
 from airflow.models.dag import DagModel
 
-#: Whatever a page contains, no script runs and nothing is loaded.
+#: Runs no script and loads nothing, whatever the page contains.
 HEADERS = {
     "Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'; frame-ancestors 'self'",
     "Cache-Control": "no-store",

@@ -1,6 +1,6 @@
 """Loads the part of the catalog that a DAG file needs: all pipelines for the scheduler, one for a task.
 
-A task parses its DAG's file before it starts. With 1,000 pipelines that took seconds of CPU for 999 others.
+A task parses its DAG's file before it starts. With 1,000 pipelines, loading the 999 others took seconds of CPU time.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from deltaworks.specs.catalog import Catalog, project_root
 from deltaworks.specs.groups import GROUP_KIND
 from deltaworks.specs.project import load_catalog, pipeline_files
 
-#: Kinds of DAGs that cover several pipelines, so that the DAG id does not name them: groups of streams and namespaces.
+#: Kinds of DAGs whose id does not name all their pipelines: groups of streams and namespaces.
 _MULTI_PIPELINE_KINDS = {
     GROUP_KIND,
     *(item.dag_prefix or item.name for item in OPERATIONS.values() if item.scope == "namespace"),
@@ -23,7 +23,7 @@ _MULTI_PIPELINE_KINDS = {
 
 
 def parsed_catalog() -> Catalog:
-    """Returns the catalog for the DAG file that is parsed, without invalid declarations."""
+    """Returns the catalog for the DAG file that Airflow is parsing. Invalid declarations are left out."""
     return load_catalog(skip_invalid=True, only=needed_pipelines(get_parsing_context().dag_id))
 
 

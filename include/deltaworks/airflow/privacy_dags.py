@@ -22,7 +22,7 @@ from deltaworks.specs.environment import EnvironmentSpec
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.specs.privacy_settings import VAULT_SCHEDULES
 
-#: A scheduled run processes what waits. A manual one follows its form, whose default is a dry run.
+#: Scheduled runs process the waiting work. Manual runs follow their form, whose default is a dry run.
 _DRY_RUN_UNLESS_SCHEDULED = "{{ params.dry_run if dag_run.run_type == 'manual' else False }}"
 _AFTER_APPROVAL = (
     "The requester then runs `deltaworks privacy reveal` with `--approval {{ run_id }}`. No value is shown in Airflow."
@@ -47,7 +47,7 @@ def namespace_dags(namespace: str, pipelines: Iterable[PipelineSpec], environmen
 def scheduled_dag(
     operation: Operation, namespace: str, pipelines: Iterable[PipelineSpec], environment: EnvironmentSpec
 ) -> DAG:
-    """Returns the scheduled DAG of a vault operation, with the operation's form for manual runs."""
+    """Returns the scheduled DAG of a vault operation. Manual runs of it have the operation's form."""
     pipelines = tuple(pipelines)
     schedule = VAULT_SCHEDULES[operation.name]
     with DAG(

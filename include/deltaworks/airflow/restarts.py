@@ -1,7 +1,8 @@
 """Restarts hung streams and relays by clearing their task through Airflow's API, with a limit per hour.
 
-A process hangs if its heartbeat is stale although its task runs. Clearing kills the driver, which is safe at any time:
-the next try resumes. A restart is recorded before it is made, so the limit holds even if the health check crashes.
+A process hangs if its heartbeat is stale although its task runs. Clearing the task kills the driver, which is safe at
+any time: the next try resumes. A restart is recorded before it is made, so the limit holds even if the health check
+crashes.
 """
 
 from __future__ import annotations
@@ -35,9 +36,9 @@ class HungProcess:
 
 
 def hung_reports(reports: Iterable[Report]) -> list[Report]:
-    """Returns the reports of hung processes, one for each DAG.
+    """Returns the reports of hung processes, at most one per DAG.
 
-    A group's driver counts as hung only if none of its streams is alive: a restart for one stream would end the others.
+    A group's driver counts as hung only if none of its streams is alive, because a restart would end the others.
     """
     by_dag: dict[str, list[Report]] = {}
     for item in reports:
@@ -54,7 +55,7 @@ def restart_hung(objects: ObjectStore, hung: Iterable[HungProcess], api: RunsApi
     """Clears the running task of every hung process within its hourly limit.
 
     Returns:
-        One line per process: what was done.
+        One line per process that says what was done.
 
     Raises:
         TransientError: AIRFLOW_UNREACHABLE; ConfigError: AIRFLOW_REFUSED, AIRFLOW_FORBIDDEN.
@@ -85,8 +86,9 @@ def _restart_task(objects: ObjectStore, hung: HungProcess, api: RunsApi, now: da
 
 
 def _reserve_restart(objects: ObjectStore, hung: HungProcess, now: datetime) -> bool:
-    """Records one of the hour's restarts; False if the limit is reached or another process recorded one at the same
-    time.
+    """Records one of the hour's restarts before it is made.
+
+    Returns False if the limit is reached, or if another process recorded a restart at the same time.
     """
     item = objects.get(hung.record_key)
     recent = [at for at in parse_restarts(item.data if item else b"") if now - at < _HOUR]
@@ -99,7 +101,7 @@ def _reserve_restart(objects: ObjectStore, hung: HungProcess, now: datetime) -> 
 
 
 def resolve_restart_alerts(objects: ObjectStore, healthy: Iterable[str], *, now: datetime) -> None:
-    """Resolves RESTARTS_EXHAUSTED of processes that work again."""
+    """Resolves RESTARTS_EXHAUSTED for processes that are no longer hung."""
     for subject in open_subjects(objects, "RESTARTS_EXHAUSTED").intersection(healthy):
         resolve_alert(objects, cause="RESTARTS_EXHAUSTED", subject=subject, summary="It works again.", now=now)
 

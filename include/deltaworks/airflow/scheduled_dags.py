@@ -33,19 +33,20 @@ from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.specs.relay import CleanSpec, RelaySpec
 from deltaworks.specs.schedules import schedules_enabled
 
-#: A backfill run builds its own date, a manual run the dates of its form, and any other run what has changed.
+#: A backfill run builds its own date, a manual run the dates of its form, and any other run the changed dates.
 DATES_TEMPLATE = "{{ ds if dag_run.run_type == 'backfill' else (params.dates or '') }}"
 
-#: Events are checked an hour after they were acknowledged, so a shorter interval would find nothing more.
+#: Events are checked an hour after they were acknowledged. A shorter interval would not find more of them.
 _LOST_EVENTS_SCHEDULE = "35 * * * *"
-#: Scheduled runs and runs after another pipeline's gold mostly find no changes, so they check without Spark first. A
-#: manual run usually has a reason.
+#: Scheduled runs and runs after another pipeline's gold mostly find no changes, so they first check without Spark.
+#: Manual runs start Spark immediately, because a person usually triggers one to build something.
 _IS_AUTOMATIC_RUN = "{{ dag_run.run_type in ('scheduled', 'asset_triggered') }}"
 
 
 def gold_dag(spec: PipelineSpec, environment: EnvironmentSpec) -> DAG:
-    """Returns the DAG that rebuilds a pipeline's gold tables: scheduled, manual, and after gold of other pipelines they
-    read.
+    """Returns the DAG that rebuilds a pipeline's gold tables.
+
+    It runs on its schedule, manually, and after updates of other pipelines' gold tables that it reads.
     """
     with DAG(
         dag_id=names.gold_dag_id(spec.pipeline),
@@ -65,8 +66,9 @@ def gold_dag(spec: PipelineSpec, environment: EnvironmentSpec) -> DAG:
 
 
 def _deadline_alert(spec: PipelineSpec) -> DeadlineAlert | None:
-    """Returns the alert for a run that misses its deadline. Airflow's scheduler raises it, also for runs that never
-    started.
+    """Returns the alert for a run that misses its deadline.
+
+    Airflow's scheduler raises it, so that it also covers runs that never started.
     """
     minutes = spec.gold.deadline_minutes
     if minutes is None:
@@ -96,14 +98,14 @@ def _gold_timetable(expression: str | None) -> Any:
 
 
 _TABLES_OPTION = {"tables": "{{ (params.tables or []) | join(',') }}"}
-#: One form field switches all deleting tasks to a dry run.
+#: One field of the form makes all deleting tasks dry runs.
 _DRY_RUN_OPTION = {"dry_run": "{{ params.vacuum_dry_run }}"}
-#: A scheduled run applies requests. A manual one follows its form, whose default is a dry run.
+#: Scheduled runs apply requests. Manual runs follow their form, whose default is a dry run.
 _DRY_RUN_UNLESS_SCHEDULED = "{{ params.dry_run if dag_run.run_type == 'manual' else False }}"
 
 
 def maintenance_dag(spec: PipelineSpec, environment: EnvironmentSpec) -> DAG:
-    """Returns a pipeline's maintenance DAG. Its VACUUM is final, so it accepts no backfill."""
+    """Returns a pipeline's maintenance DAG. Its VACUUM cannot be undone, so it accepts no backfill."""
     with DAG(
         dag_id=names.maintenance_dag_id(spec.pipeline),
         description=f"OPTIMIZE, VACUUM and gold of {spec.pipeline}",
@@ -138,10 +140,11 @@ def _maintenance_tasks(spec: PipelineSpec, environment: EnvironmentSpec) -> list
     pipeline = spec.pipeline
     steps: list[BaseOperator] = []
     if spec.mutations is not None:
-        # Before OPTIMIZE, which then compacts the files it leaves.
+        # Runs before OPTIMIZE, which then compacts the files that it wrote.
         steps.append(operation_task("mutate_tables", pipeline, environment, values={"dry_run": False}))
         steps.append(operation_task("purge_deleted", pipeline, environment, values=_DRY_RUN_OPTION))
-    # Before OPTIMIZE, which then does not rewrite the rows, and before VACUUM, which then counts the files.
+    # Runs before OPTIMIZE, which then need not rewrite the deleted rows, and before VACUUM, which then includes the
+    # files.
     steps.append(operation_task("expire_quarantine", pipeline, environment, values=_DRY_RUN_OPTION))
     if spec.maintenance.optimize:
         steps += _optimize_tasks(spec, environment)
@@ -156,7 +159,7 @@ def _maintenance_tasks(spec: PipelineSpec, environment: EnvironmentSpec) -> list
 
 
 def _record_night_task(pipeline: str, environment: EnvironmentSpec) -> BaseOperator:
-    """Returns the teardown task that records the run. It runs last, whatever failed, and does not change the run's
+    """Returns the teardown task that records the run. It runs last, also after failures, and does not change the run's
     state.
     """
     settings = process_settings(environment.shares.of("maintenance"))
@@ -168,21 +171,21 @@ def _record_night_task(pipeline: str, environment: EnvironmentSpec) -> BaseOpera
     return note
 
 
-#: Partitions that the compaction task left to Spark. Without a result, the Spark job runs.
+#: The partitions that the compaction task left to Spark. If it has no result, the Spark job runs.
 _COMPACT_RESULTS = f"ti.xcom_pull(task_ids='compact_tables', key='{RESULTS_KEY}')"
 _SPARK_PARTITIONS = f"({_COMPACT_RESULTS} | map(attribute='spark_required', default=1) | sum)"
 _IS_SPARK_NEEDED = f"{{{{ {_COMPACT_RESULTS} is none or {_SPARK_PARTITIONS} > 0 }}}}"
 
 
 def _optimize_tasks(spec: PipelineSpec, environment: EnvironmentSpec) -> list[BaseOperator]:
-    """Returns the OPTIMIZE tasks: small partitions in a process, then the rest with Spark if there is any.
+    """Returns the OPTIMIZE tasks: one that compacts small partitions without Spark, and a Spark job if any remain.
 
-    They end within the declared minutes; a retry continues where the last try stopped.
+    Both end within the declared minutes. A retry continues where the last try stopped.
     """
     upkeep = spec.maintenance
     minutes = upkeep.optimize_minutes + (upkeep.weekly_minutes if upkeep.weekly_day is not None else 0)
     values = {**_TABLES_OPTION, "round": round_template(upkeep), "dry_run": False}
-    # A started command may finish, and measuring the tables takes time too.
+    # An OPTIMIZE command that has started may finish, and measuring the tables takes time too.
     limit = timedelta(minutes=minutes + 120)
     return [
         operation_task(
@@ -206,13 +209,15 @@ def _optimize_tasks(spec: PipelineSpec, environment: EnvironmentSpec) -> list[Ba
 
 
 def round_template(upkeep: MaintenanceSpec) -> str:
-    """Returns the round of a run as a template: the form's value, or the one declared for the weekday of the run."""
+    """Returns a template for the OPTIMIZE round, `daily` or `weekly`: the form's value, or else the one for the run's
+    weekday.
+    """
     weekly = f"dag_run.run_after.strftime('%A').lower() == '{upkeep.weekly_day}'"
     return f"{{{{ params.round or ('weekly' if {weekly} else 'daily') }}}}"
 
 
 def mutation_dag(spec: PipelineSpec, declared: MutationsSpec, environment: EnvironmentSpec) -> DAG:
-    """Returns a pipeline's mutation DAG. A run applies all waiting requests, so a missed run needs no catch-up."""
+    """Returns a pipeline's mutation DAG. A run applies all waiting requests, so missed runs need no catch-up."""
     with DAG(
         dag_id=names.mutation_dag_id(spec.pipeline),
         description=f"Applies the requests of {spec.pipeline} to its tables",
@@ -228,8 +233,9 @@ def mutation_dag(spec: PipelineSpec, declared: MutationsSpec, environment: Envir
 
 
 def training_dag(spec: PipelineSpec, environment: EnvironmentSpec) -> DAG:
-    """Returns the DAG that trains a pipeline's models. It trains on the data of its run time, so a missed run needs no
-    catch-up.
+    """Returns the DAG that trains a pipeline's models.
+
+    A run trains on the data of its run time, so missed runs need no catch-up.
     """
     with DAG(
         dag_id=names.training_dag_id(spec.pipeline),
@@ -244,7 +250,8 @@ def training_dag(spec: PipelineSpec, environment: EnvironmentSpec) -> DAG:
 
 
 def lost_events_dag(spec: PipelineSpec, environment: EnvironmentSpec) -> DAG:
-    """Returns the DAG that checks every hour for events that a collector acknowledged and that never landed."""
+    """Returns the DAG that checks hourly whether the lake has all events that the pipeline's collectors
+    acknowledged."""
     with DAG(
         dag_id=get_operation("find_lost_events").dag_id(spec.pipeline),
         description=f"Checks that every event collected for {spec.pipeline} is in its tables",
@@ -258,8 +265,9 @@ def lost_events_dag(spec: PipelineSpec, environment: EnvironmentSpec) -> DAG:
 
 
 def clean_dag(relay: RelaySpec, declared: CleanSpec, environment: EnvironmentSpec) -> DAG:
-    """Returns the DAG that deletes or archives objects that every pipeline has landed. Deletion is final, so it accepts
-    no backfill.
+    """Returns the DAG that deletes or archives objects that every pipeline has landed.
+
+    Deletion cannot be undone, so it accepts no backfill.
     """
     with DAG(
         dag_id=names.clean_dag_id(relay.relay),
@@ -276,7 +284,7 @@ def clean_dag(relay: RelaySpec, declared: CleanSpec, environment: EnvironmentSpe
 
 
 def _clean_form(declared: CleanSpec) -> dict[str, Param]:
-    """Returns the operation's form with the relay's `dry_run` as default, which scheduled runs use."""
+    """Returns the operation's form. The relay's `dry_run` is its default, which scheduled runs use."""
     form = operation_form(get_operation("clean_source"))
     dry_run = form["dry_run"]
     form["dry_run"] = Param(declared.dry_run, description=dry_run.description, **dry_run.schema)

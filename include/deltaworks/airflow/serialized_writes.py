@@ -1,9 +1,9 @@
 """Serializes writing requests on an API server with SQLite.
 
-Airflow writes its audit log by a commit on the event loop's thread. SQLite has one writer: when a task's heartbeat has
-written and waits for the loop to commit, the loop waits for the heartbeat, and the server stops answering until the
-lock times out after a minute. Pausing DAGs while tasks started took minutes. Writes would be serialized by SQLite
-anyway; databases with row locks do not need this.
+Airflow commits its audit log on the event loop's thread, and SQLite has one writer. Assume that a task's heartbeat has
+written and needs the loop to commit. A second request that writes its audit log then blocks the loop, and the server
+stops answering until the lock times out after a minute. Pausing DAGs while tasks started took minutes. SQLite would
+serialize the writes anyway; databases with row locks do not need this.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-#: Paths of Airflow itself. A plugin's request may call Airflow in turn, and would deadlock.
+#: Paths of Airflow itself. Plugin paths are excluded: their requests may call Airflow in turn, which would deadlock.
 _AIRFLOW_PATHS = ("/api/", "/execution/", "/ui/")
 _READ_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
 
@@ -27,7 +27,7 @@ class SerializedWrites:
         self._write_lock = asyncio.Lock()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serves a connection."""
+        """Serves a request, after earlier writing requests if it writes."""
         if not _may_write(scope):
             await self._app(scope, receive, send)
             return
@@ -46,7 +46,7 @@ async def _read_request(receive: Receive) -> list[Message]:
 
 
 def _replay_messages(messages: list[Message], receive: Receive) -> Receive:
-    """Returns a receive function that yields the buffered messages, then new ones."""
+    """Returns a receive function that first yields the buffered messages and then new ones."""
     buffered = iter(messages)
 
     async def replay() -> Message:
@@ -60,7 +60,7 @@ def _replay_messages(messages: list[Message], receive: Receive) -> Receive:
 def _may_write(scope: Scope) -> bool:
     if scope["type"] != "http" or scope["method"] in _READ_METHODS:
         return False
-    # Behind a prefix, the path has it, or a proxy removed it.
+    # If the server has a path prefix, the path starts with it, unless a proxy removed it.
     return str(scope["path"]).removeprefix(scope.get("root_path", "")).startswith(_AIRFLOW_PATHS)
 
 

@@ -1,4 +1,4 @@
-"""Spark settings by which a task starts its driver as a pod of the cluster that the environment declares."""
+"""Spark settings for a task that starts its driver as a pod of the cluster that the environment declares."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def spark_pod_settings(
 ) -> dict[str, str]:
     """Returns spark-submit settings for a driver pod: image, accounts and templates; empty for other drivers.
 
-    The driver gets the variables its pipeline refers to; a group's driver those of all pipelines.
+    The driver gets the environment variables that its pipeline refers to; a group's driver those of all pipelines.
 
     Raises:
         ConfigError: the pipeline's declaration is invalid.

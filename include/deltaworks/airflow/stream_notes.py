@@ -1,8 +1,8 @@
 """Writes each stream's last hour as the note of its DAG run, which Airflow shows on the run's page and marks in the
 grid.
 
-A stream's run takes hours, so the health DAG updates its note. Airflow logs each change: a note is written every few
-minutes, and immediately when the verdict changes.
+A stream's run takes hours, so the health DAG updates its note. Airflow logs each change, so a note is written only
+every few minutes, and immediately when the verdict changes.
 """
 
 from __future__ import annotations
@@ -53,14 +53,14 @@ def group_run_note(items: Iterable[Report], now: datetime) -> str:
     shown = [f"- {line}" for line in (*lines, f"as of {now:%H:%M} UTC, by stream_health")]
     text = "\n".join(shown)
     while len(text) > MAX_CHARACTERS:
-        # The last line is the time, so healthy streams are dropped first.
+        # The last line is the time. Lines before it are dropped from the end, so healthy streams are dropped first.
         shown = [*shown[:-2], shown[-1]]
         text = "\n".join([*shown[:-1], f"- and {len(lines) - len(shown) + 1} more", shown[-1]])
     return text
 
 
 def due_notes(reports: Iterable[Report], previous: Mapping[str, Verdict], now: datetime) -> list[tuple[str, str, str]]:
-    """Returns the notes to write now as DAG, run and text. Stopped and paused streams get one note."""
+    """Returns the notes to write now as DAG, run and text. A stopped or paused stream gets a single note."""
     runs: dict[tuple[str, str], list[Report]] = {}
     for item in reports:
         dag_id, run_id = airflow_run_of(item.heartbeat.run if item.heartbeat else "")

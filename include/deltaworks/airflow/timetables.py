@@ -11,17 +11,17 @@ from airflow.timetables.trigger import CronTriggerTimetable
 if TYPE_CHECKING:
     from airflow.timetables.base import DataInterval, TimeRestriction
 
-#: Offset of a backfill run's logical date: at midnight a scheduled run may exist, and Airflow allows one run per
-#: logical date. Cron expressions have no seconds.
+#: Offset of a backfill run's logical date. Airflow allows one run per logical date, and a scheduled run may have
+#: midnight. Cron expressions have no seconds, so no scheduled run has this offset.
 _OFFSET_INTO_DATE = timedelta(seconds=1)
 _DAY = timedelta(days=1)
 
 
 class GoldTimetable(CronTriggerTimetable):
-    """Schedules by a cron expression, and backfills by dates whatever the expression is.
+    """Timetable with a cron expression for scheduled runs. Backfills have one run per date, whatever the expression is.
 
-    `airflow backfill create --from-date A --to-date B` creates one run for each complete date from A to B. Airflow
-        calls a timetable with `catchup` only for backfills if the DAG itself has no catch-up.
+    The command `airflow backfill create --from-date A --to-date B` creates one run for each complete date from A to B.
+    If the DAG itself has no catch-up, Airflow calls a timetable with `catchup` only for backfills.
     """
 
     def next_dagrun_info(

@@ -1,4 +1,4 @@
-"""Renders the runbook of each DAG from a Markdown template: purpose, what to do when it is red, how to stop and start
+"""Renders the runbook of each DAG from a Markdown template: purpose, what to do after a failure, how to stop and start
 it.
 """
 
@@ -179,7 +179,9 @@ def mutations_runbook(spec: PipelineSpec, declared: MutationsSpec) -> str:
 
 
 def namespace_runbook(operation: Operation, namespace: str, pipelines: Iterable[PipelineSpec]) -> str:
-    """Returns the runbook of an operation on a namespace of personal data. Each has a complete template of its own."""
+    """Returns the runbook of an operation on a namespace of personal data. Each such operation has a template of its
+    own.
+    """
     specs = tuple(pipelines)
     return _runbook(
         operation.dag_prefix,
@@ -192,7 +194,7 @@ def namespace_runbook(operation: Operation, namespace: str, pipelines: Iterable[
 
 
 def operation_runbook(operation: Operation, subject: str, owner: str, *, limits: str = "") -> str:
-    """Returns the runbook of an operation: the common template, and the operation's own text if there is one.
+    """Returns the runbook of an operation: the common template, and text specific to the operation if it has any.
 
     Args:
         limits: sentences about what this pipeline does not support.
