@@ -17,7 +17,8 @@ app = typer.Typer(
     help="A self-hosted telemetry lakehouse: from events to query results in minutes, unattended.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
-    # Importing rich for help costs more than everything else here; groups and commands below have it.
+    # Help of the top level is plain text, because importing rich takes longer than everything else here. The help of
+    # groups and commands uses rich.
     rich_markup_mode=None,
     context_settings={"max_content_width": 120},
     cls=group_class(command_entries()),
@@ -26,12 +27,13 @@ app = typer.Typer(
 
 @app.callback()
 def _commands() -> None:
-    """Commands are declared in `deltaworks.cli.commands`."""
+    """Has no effect. The commands are declared in `deltaworks.cli.commands`."""
 
 
 def main() -> None:
     """Runs the command. A DeltaworksError is printed with its next step and determines the exit code."""
-    # Imports create many objects and little garbage; collecting after every 700 takes a tenth of a short command.
+    # Imports create many objects and little garbage. With the default threshold of 700, collection takes a tenth of the
+    # time of a short command.
     gc.set_threshold(20_000)
     skip_pandas_import()
     try:

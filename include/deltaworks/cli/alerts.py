@@ -36,7 +36,7 @@ def show(
 
 
 def alert_listing(selected: Iterable[Alert]) -> Listing:
-    """Builds the listing of alerts, open and most severe first."""
+    """Returns a listing of alerts, open and most severe first."""
     listing = Listing(("severity", "cause", "subject", "since", "summary", "runbook"), title="alerts open")
     for alert in sorted(selected, key=lambda alert: (not alert.state.is_open, alert.state.severity, alert.cause)):
         since = alert.state.since

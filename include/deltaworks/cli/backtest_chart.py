@@ -14,9 +14,9 @@ from deltaworks.rules.minutes import minute_start
 from deltaworks.rules.subjects import Labels
 from deltaworks.specs.dashboards import DashboardSpec, PanelSpec
 
-#: Points per line; of more, the most extreme one per interval is drawn.
+#: Maximum number of points per line. If there are more, the most extreme one of each interval is drawn.
 _MAX_POINTS = 1_500
-#: Label sets drawn: those that fired longest, then those with the most extreme values.
+#: Maximum number of drawn label sets: those that fired longest, then those with the most extreme values.
 _MAX_LINES = 8
 
 

@@ -16,7 +16,7 @@ from deltaworks.engine.batch_history import BatchDetail, BatchHistory, BatchSumm
 from deltaworks.tables.lake import Lake
 
 _MAX_FILES_SHOWN = 50
-#: Names of arrival times in ledgers of earlier releases.
+#: Names of the fields for arrival times in ledgers of earlier releases.
 _RENAMED_FIELDS = {"oldest_event_time": "oldest_arrived_at", "newest_event_time": "newest_arrived_at"}
 
 
@@ -57,10 +57,10 @@ def _row(batch: BatchSummary) -> tuple[object, ...]:
 
 
 def _offset(offset: Mapping[str, Any] | None) -> str:
-    """Formats an offset; a bare number if it has one part."""
+    """Formats an offset; an offset of one part is formatted as a number."""
     if offset is None:
         return "-"
-    # The log's id matters only to programs.
+    # The log's id is only in the output for programs.
     visible_parts = {name: value for name, value in offset.items() if name != "log"}
     return ", ".join(
         str(value) if len(visible_parts) == 1 else f"{name} {value}" for name, value in visible_parts.items()
@@ -70,7 +70,7 @@ def _offset(offset: Mapping[str, Any] | None) -> str:
 def source_facts(source: Mapping[str, Any]) -> dict[str, str]:
     """Formats the recorded facts about a batch's input. Times are arrival times, not event times."""
     facts = {f"source {_RENAMED_FIELDS.get(name, name)}": str(value) for name, value in source.items()}
-    # Dropped numbers matter only to programs.
+    # Dropped numbers are only in the output for programs.
     facts.pop("source dropped_sequence_numbers", None)
     if rejected := source.get("rejected"):
         reasons = (f"{events:,} {code}" + (f" at {path}" if path else "") for code, path, events in rejected)

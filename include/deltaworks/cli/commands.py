@@ -22,9 +22,8 @@ from deltaworks.operations.registry import OPERATIONS
 class Command:
     """A command or a group of commands: one line of help, and the location of its function.
 
-    `location` is `module:name`, empty for a group that contains only operations. The help equals the first line of the
-        command's
-    docstring, which a test enforces; the help of a group exists only here.
+    The location is `module:name`, empty for a group that contains only operations. The help of a command equals the
+    first line of its docstring, which a test enforces; the help of a group exists only here.
     """
 
     help: str
@@ -116,14 +115,14 @@ COMMANDS: Mapping[str, Command] = {
         "deltaworks.cli.collect:collect",
     ),
 }
-#: Packages that add commands if they are installed: the sandbox exists on a developer's machine, not in an image. Each
-#: has `COMMANDS` in its `cli`.
+#: Packages that add commands if they are installed, by `COMMANDS` in their `cli` module. The sandbox is installed on
+#: developers' machines, but not in images.
 EXTENSIONS = ("sandbox",)
 
 
 @functools.cache
 def command_entries() -> Mapping[str, Entry]:
-    """All commands, in the order of the help."""
+    """Returns all commands, in the order of the help."""
     commands = dict(COMMANDS)
     for package in EXTENSIONS:
         if importlib.util.find_spec(package) is not None:
@@ -144,7 +143,7 @@ def _entry(name: str, command: Command) -> Entry:
 
 @functools.cache
 def _group(command: Command, operations: tuple[Operation, ...]) -> LoadedCommand:
-    """Builds a group with its operations, each of which is imported when it is used."""
+    """Returns a group of commands with its operations. Each operation is imported when it is used."""
     group = (
         load_command(command.location)() if command.location else to_click_command(typer.Typer(no_args_is_help=True))
     )

@@ -23,9 +23,9 @@ def stream_names(incomplete: str) -> list[str]:
     return sorted(name for name in {*_pipelines(), *relays} if name.startswith(incomplete))
 
 
-#: A pipeline.
+#: An argument that names a pipeline.
 PipelineArgument = Annotated[str, typer.Argument(help="The pipeline.", autocompletion=pipeline_names)]
-#: A stream's pipeline, a relay, or another long-running process.
+#: An argument that names a stream's pipeline, a relay, or another long-running process.
 StreamArgument = Annotated[
     str,
     typer.Argument(
@@ -33,7 +33,7 @@ StreamArgument = Annotated[
         autocompletion=stream_names,
     ),
 ]
-#: An optional pipeline.
+#: An optional argument that names a pipeline.
 OptionalPipelineArgument = Annotated[str, typer.Argument(help="Only this pipeline.", autocompletion=pipeline_names)]
 
 

@@ -1,4 +1,4 @@
-"""Shared parts of commands: the environment's settings and the catalog."""
+"""Settings of the environment and the catalog, as commands load them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Service = Literal["lake", "landing", "messaging"]
 
 
 def apply_settings() -> None:
-    """Loads the settings file of this checkout if there is one, as written by the embedded stack.
+    """Loads the settings file of this checkout, which the embedded stack writes, if it exists.
 
     Its settings override environment variables.
     """
@@ -26,8 +26,8 @@ def apply_settings() -> None:
 def catalog(*, required_service: Service | None = "lake") -> Catalog:
     """Loads all specs with the environment's settings.
 
-    Invalid specs are named on standard error and skipped, so that commands work for the others. Requesting one by name
-    raises its error.
+    Invalid specs are named on standard error and skipped, so that commands work for the other pipelines. If a command
+    requests an invalid spec by name, its error is raised.
 
     Args:
         required_service: the service that the command will use; None if it uses none.

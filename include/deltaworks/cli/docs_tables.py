@@ -20,13 +20,13 @@ from deltaworks.cli.commands import command_entries
 from deltaworks.cli.lazy import LazyCommand
 from deltaworks.operations.registry import OPERATIONS
 
-#: Options that every operation has; the page explains them once.
+#: Options that every operation has. The page explains them once, so the table omits them.
 _COMMON_OPTIONS: Final = frozenset({"--json", "--csv", "--in-airflow", "--wait-minutes"})
 _TABLE = re.compile(r"(<!-- table: (?P<name>[a-z-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 
 def walk_commands() -> Iterator[tuple[str, Any]]:
-    """Yields every command and group with its words, such as `tables resume`."""
+    """Yields every command and group with its path, such as `tables resume`."""
     root = typer.main.get_command(app)
     for name in sorted(command_entries()):
         yield from _walk(name, root.get_command(None, name))  # type: ignore[attr-defined]

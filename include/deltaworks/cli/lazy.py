@@ -10,7 +10,7 @@ from typing import Any
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-#: The click command that typer creates; typer has no public name for its type.
+#: The class of click commands that typer creates; typer does not export it.
 LoadedCommand = Any
 
 
@@ -23,15 +23,15 @@ class Entry:
 
 
 class LazyCommand(TyperCommand):
-    """A placeholder for a command that is imported on use."""
+    """A command whose module is imported when the command is used."""
 
     def __init__(self, name: str, entry: Entry) -> None:
-        # The short help is not truncated to the width of the terminal.
+        # The short help is complete, whatever the width of the terminal.
         super().__init__(name, help=entry.help, short_help=entry.help)
         self._entry = entry
 
     def load(self) -> LoadedCommand:
-        """Imports the command."""
+        """Imports the module and returns its command."""
         command = self._entry.load()
         command.name = self.name
         # The help of a group is declared only once, in the list of commands.
@@ -39,12 +39,12 @@ class LazyCommand(TyperCommand):
         return command
 
     def make_context(self, info_name: str | None, args: list[str], parent: Any = None, **extra: Any) -> Any:
-        """Delegates to the imported command."""
+        """Creates the context of the imported command."""
         return self.load().make_context(info_name, args, parent, **extra)
 
 
 class LazyGroup(TyperGroup):
-    """A group of lazily imported commands. A subclass sets `entries`."""
+    """A group of commands that are imported when they are used. A subclass sets `entries`."""
 
     entries: Mapping[str, Entry] = {}
 
@@ -57,12 +57,12 @@ class LazyGroup(TyperGroup):
 
 
 def group_class(entries: Mapping[str, Entry]) -> type[LazyGroup]:
-    """Creates a group class with these entries, for `cls` of a Typer."""
+    """Creates a group class with these entries, to pass as `cls` to a Typer."""
     return type("Commands", (LazyGroup,), {"entries": entries})
 
 
 def load_command(location: str) -> Callable[[], LoadedCommand]:
-    """Returns a loader for `module:name`: a Typer becomes a group, a function a command."""
+    """Returns a function that imports the object at `module:name`. A Typer becomes a group, a function a command."""
 
     def load() -> LoadedCommand:
         module, _, name = location.partition(":")

@@ -14,7 +14,7 @@ from deltaworks.errors import ConfigError
 from deltaworks.metrics.samples import Sample, read_samples
 from deltaworks.specs.catalog import Catalog
 
-#: Not used by other exporters registered with Prometheus.
+#: The default port. No exporter that is registered with Prometheus uses it.
 PORT = 9478
 
 

@@ -25,14 +25,14 @@ if TYPE_CHECKING:
 
 app = typer.Typer(no_args_is_help=True)
 
-#: Batches to list.
+#: Maximum number of listed batches.
 _MAX_BATCHES_SHOWN = 10
 ENTITY_COLUMNS = ("org_id", "origin_id", "final_id", "hops", "component_id", "component_size")
 INTERVAL_COLUMNS = ("org_id", "id", "valid_from", "valid_to", "final_id", "deleted", "fields", "hops")
 
 
 class OutputFormat(StrEnum):
-    """Output format of rows."""
+    """The output format of rows."""
 
     CSV = "csv"
     JSON = "json"

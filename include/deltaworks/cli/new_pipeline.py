@@ -27,7 +27,7 @@ def infer(
     write: str = typer.Option("", help="Write include/pipelines/NAME/pipeline.yaml instead of printing it."),
     time: str = typer.Option("", help=_TIME),
     time_format: str = typer.Option("", help=_TIME_FORMAT),
-    type: str = typer.Option("", help=_TYPE),  # the name of the option
+    type: str = typer.Option("", help=_TYPE),  # the parameter's name is the option's name
     id: str = typer.Option("", help=_ID),
     relay: str = typer.Option("", help=_RELAY),
     mebibytes: int = typer.Option(64, min=1, max=4_096, help=_MEBIBYTES),
@@ -71,7 +71,7 @@ def new(
 
 
 def _project() -> Catalog:
-    """Loads the specs without invalid ones, which need not be fixed before a new pipeline is created."""
+    """Loads the valid specs. Invalid ones need not be fixed before a new pipeline is created."""
     from deltaworks.specs.project import load_catalog
 
     return load_catalog(skip_invalid=True, only=())

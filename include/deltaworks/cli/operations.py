@@ -24,13 +24,13 @@ _PYTHON_TYPES: dict[str, Any] = {"text": str, "integer": int, "number": float, "
 
 
 def operation_command(operation: Operation) -> Callable[..., None]:
-    """Builds the command of an operation: the subject, then an argument or option for each of its options."""
+    """Builds the command of an operation. Its parameters are the subject, then the operation's options."""
 
     def command(**values: Any) -> None:
         subject = values.pop(operation.scope)
         form = chosen_format(as_json=values.pop("as_json"), as_csv=values.pop("as_csv"))
         in_airflow, wait_minutes = values.pop("in_airflow", False), values.pop("wait_minutes", None)
-        # Progress messages are separate from the listing.
+        # Progress messages go to standard error, separate from the listing.
         say = functools.partial(print_line, error=form != "table")
         if not in_airflow:
             if wait_minutes is not None:
@@ -78,7 +78,7 @@ def _add_options(command: Callable[..., None], operation: Operation) -> Callable
 
 
 def _airflow_parameters() -> list[inspect.Parameter]:
-    """The options --in-airflow and --wait-minutes; not for read-only commands."""
+    """Returns the options --in-airflow and --wait-minutes; none for read-only commands."""
     return [
         inspect.Parameter(
             name,

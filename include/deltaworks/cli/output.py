@@ -1,7 +1,8 @@
 """Output of commands. Only this module prints, so that no text is interpreted as markup or as control characters.
 
-Listings are tables with wrapped columns on a terminal, and aligned text in a pipe. Commands with `listing_command` also
-print JSON and CSV. A test ensures that no other command module imports rich or writes to standard output.
+Listings are tables with wrapped columns on a terminal, and aligned text in a pipe. Commands created by
+`listing_command` also print JSON and CSV. A test ensures that no other command module imports rich or writes to
+standard output.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
 
 OutputFormat = Literal["table", "json", "csv"]
 OutputPart = str | Listing
-#: Variables that make rich treat a pipe as a terminal.
+#: Environment variables that make rich treat a pipe as a terminal.
 _FORCE_TERMINAL_VARIABLES = ("FORCE_COLOR", "TTY_COMPATIBLE", "TTY_INTERACTIVE")
 _AS_JSON = typer.Option("--json", help="Print JSON instead of a table, with all fields.")
 _AS_CSV = typer.Option("--csv", help="Print CSV instead of a table.")
@@ -51,7 +52,7 @@ def print_line(text: str, *, style: str = "", error: bool = False) -> None:
 
 
 def print_heading(title: str, text: str, *, style: str = "bold", error: bool = False) -> None:
-    """Prints one line with a highlighted beginning."""
+    """Prints one line whose beginning is highlighted."""
     if not _is_terminal(error):
         _write(f"{escape_invisible(title)} {escape_invisible(text)}", error=error)
         return
@@ -84,7 +85,7 @@ def print_listing(listing: Listing) -> None:
 
     table = Table()
     for header in listing.headers:
-        # Folded, not truncated: half a name is useless.
+        # Long values are wrapped, because a truncated name is useless.
         table.add_column(Text(escape_invisible(header)), overflow="fold")
     for row in listing.rows:
         table.add_row(*(Text(escape_invisible(cell)) for cell in row))
@@ -93,7 +94,10 @@ def print_listing(listing: Listing) -> None:
 
 @contextlib.contextmanager
 def progress_bar(total: int | None) -> Iterator[Callable[[int, str], None]]:
-    """Shows a progress bar on standard error if it is a terminal. Yields a function of completed units and a label."""
+    """Shows a progress bar on standard error if it is a terminal.
+
+    Yields a function that sets the number of completed units and the label.
+    """
     console = _console(error=True)
     if not console.is_terminal:
         yield lambda done, text: None
@@ -108,14 +112,16 @@ def progress_bar(total: int | None) -> Iterator[Callable[[int, str], None]]:
 
 
 def print_parts(parts: Sequence[OutputPart], *, output_format: OutputFormat = "table") -> None:
-    """Prints listings and sentences in order. For JSON and CSV the listings go to standard output (one as a list of
-    records, several by title), and the sentences to standard error.
+    """Prints listings and sentences in order.
+
+    For JSON and CSV the listings go to standard output, and the sentences to standard error. A single listing is a list
+    of records; several are keyed by title.
     """
     if output_format == "table":
         for part in parts:
             if isinstance(part, str):
                 print_line(part)
-            elif part.cells or len(parts) == 1:  # with sentences, an empty table is omitted
+            elif part.cells or len(parts) == 1:  # an empty table is omitted if there are sentences
                 print_listing(part)
         return
     for part in parts:
@@ -131,7 +137,7 @@ def print_parts(parts: Sequence[OutputPart], *, output_format: OutputFormat = "t
 
 
 def listing_command(function: Callable[..., Listing | Sequence[OutputPart] | CommandOutput]) -> Callable[..., None]:
-    """Converts a function that returns its output to a command with the options `--json` and `--csv`."""
+    """Builds a command from a function that returns its output. The command has the options `--json` and `--csv`."""
 
     @functools.wraps(function)
     def command(*args: Any, as_json: bool, as_csv: bool, **values: Any) -> None:
@@ -150,7 +156,7 @@ def listing_command(function: Callable[..., Listing | Sequence[OutputPart] | Com
 
 
 def format_parameters() -> tuple[inspect.Parameter, ...]:
-    """The options `--json` and `--csv` as parameters of a command."""
+    """Returns the options `--json` and `--csv` as parameters of a command."""
     return tuple(
         inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=False, annotation=Annotated[bool, option])
         for name, option in (("as_json", _AS_JSON), ("as_csv", _AS_CSV))
@@ -185,7 +191,7 @@ def _write(text: str, *, style: str = "", error: bool = False) -> None:
 
 
 def _is_terminal(error: bool) -> bool:
-    """Whether output goes to a terminal, by rich's rules. Loads rich only if that may be the case."""
+    """Whether output goes to a terminal by rich's rules. Loads rich only if this is possible."""
     if (sys.stderr if error else sys.stdout).isatty() or any(map(os.environ.get, _FORCE_TERMINAL_VARIABLES)):
         return _console(error).is_terminal
     return False
@@ -194,5 +200,5 @@ def _is_terminal(error: bool) -> bool:
 def _console(error: bool) -> Console:
     from rich.console import Console
 
-    # Created for each use: standard output may have been replaced.
+    # Created for each use, because standard output may have been replaced.
     return Console(stderr=error, highlight=False, markup=False, emoji=False)

@@ -1,6 +1,6 @@
 """Keeps pandas from being imported by pyarrow, which saves half a second in each command that reads a table.
 
-pyarrow.dataset imports pandas if it is installed, to recognise pandas objects. Commands convert none.
+Module pyarrow.dataset imports pandas if it is installed, to recognise pandas objects. Commands use no pandas objects.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ class _PyarrowPandasBlocker(importlib.abc.MetaPathFinder):
         if name != "pandas":
             return None
         datasets = sys.modules.get("pyarrow.dataset")
-        # The function is defined at the end of the module.
+        # The module defines this function last, so without it the module is still being imported.
         if datasets is not None and not hasattr(datasets, "dataset"):
             raise ModuleNotFoundError("pandas is left out of pyarrow's datasets", name=name)
         return None

@@ -39,14 +39,13 @@ def sql(
 
 
 def _run_query(query: str, project: Catalog, *, limit: int) -> tuple[list[str], list[tuple[Any, ...]]]:
-    """Returns the columns and up to `limit` + 1 rows, so the caller can tell whether there are more."""
+    """Returns the columns and up to `limit` + 1 rows; the additional row tells the caller that there are more."""
     connection, names = connect(project, statement=query)
     time_travel = _time_travel(query, connection, project)
     try:
         return _rows(connection, query if time_travel is None else time_travel.rewrite(query), limit)
     except duckdb.CatalogException as error:
-        # Either an unknown name, for which DuckDB suggests the closest of all tables; or a name defined in the query
-        # itself.
+        # Either the name is unknown, and DuckDB suggests the closest of all tables, or the query itself defines it.
         connection, names = connect(project)
         try:
             return _rows(connection, query, limit)
@@ -58,7 +57,7 @@ def _run_query(query: str, project: Catalog, *, limit: int) -> tuple[list[str], 
 
 
 def _time_travel(query: str, connection: duckdb.DuckDBPyConnection, project: Catalog) -> TimeTravel | None:
-    """Returns the resolver of time-travel tables; None for most queries, which then need no SQL parser."""
+    """Returns the resolver of time-travel tables; None if the query has none, so that no SQL parser is loaded."""
     if not AS_OF_CLAUSE.search(query):
         return None
     from deltaworks.tables.time_travel import TimeTravel
@@ -72,7 +71,7 @@ def _rows(connection: duckdb.DuckDBPyConnection, statement: str, limit: int) -> 
 
 
 def _query_error(error: duckdb.Error, query: str, project: Catalog, names: Sequence[str]) -> DeltaworksError:
-    """Builds the error of a query: that of an invalid pipeline it names, or DuckDB's message."""
+    """Returns the error of a query: the error of an invalid pipeline that it names, or DuckDB's message."""
     for name, error_of_spec in project.invalid_pipelines().items():
         if re.search(rf'\b{name}"?\s*\.', query):
             return error_of_spec
@@ -106,7 +105,7 @@ def _sql_rejected(error: duckdb.Error, query: str, project: Catalog, names: Sequ
 
 
 def _unique_names(columns: Sequence[str]) -> tuple[str, ...]:
-    """Makes column names unique: a query may return duplicates."""
+    """Makes column names unique, since a query may return several columns of one name."""
     names: list[str] = []
     used: set[str] = set()
     for column in columns:

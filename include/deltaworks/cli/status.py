@@ -31,7 +31,7 @@ from deltaworks.control.records.held_tables import HeldTableRecords
 from deltaworks.specs.catalog import Catalog
 from deltaworks.specs.project import load_catalog
 
-#: Exit code if something is unhealthy. Unreachable storage has that of other commands, 21.
+#: Exit code if something is unhealthy. For unreachable storage the exit code is 21, as in other commands.
 UNHEALTHY_EXIT_CODE = 1
 _PAUSED_CAUSES = ("PAUSED", "PAUSED_WITHOUT_STOP")
 
@@ -45,7 +45,7 @@ def status() -> CommandOutput:
 
 
 def lake_status() -> CommandOutput:
-    """Reads the state of everything from the lake.
+    """Reads the state of all processes, held tables and alerts from the lake.
 
     Raises:
         ConfigError: the environment is invalid. Errors of pipelines are part of the output.
@@ -63,14 +63,14 @@ def lake_status() -> CommandOutput:
     parts += [f"{item.subject.key}: {item.verdict.next_step}" for item in reports if item.verdict.is_unhealthy]
     parts += [held] if held.cells else ["No table is held.", held]
     parts += [alert_listing(open_alerts)] if open_alerts else ["No alert is open.", alert_listing(())]
-    # Does not change the exit code: the processes are healthy, and a person is reading this.
+    # A missing alert channel does not change the exit code: the processes are healthy, and a person reads this output.
     parts += [warning] if (warning := channel_warning(catalog.environment.alerts)) else []
     is_healthy = not (suspended or open_alerts or any(item.verdict.is_unhealthy for item in reports))
     return CommandOutput(parts, exit_code=0 if is_healthy else UNHEALTHY_EXIT_CODE)
 
 
 def _reports(catalog: Catalog, objects: ObjectStore, now: datetime) -> list[Report]:
-    """Evaluates all subjects. The start of a verdict and paused DAGs come from the health check's records."""
+    """Evaluates all subjects. The start of a verdict and the paused DAGs are read from the health check's records."""
     previous = read_verdicts(objects)
     paused_keys = {key for key, verdict in previous.items() if verdict.cause in _PAUSED_CAUSES}
     reports = [
@@ -111,7 +111,7 @@ def _stream_listing(reports: Iterable[Report], now: datetime) -> Listing:
 
 
 def _facts(item: Report, now: datetime) -> dict[str, Any]:
-    """Input of the last hour, and the lag."""
+    """Returns the input of the last hour and the lag, as cells of the listing."""
     hour = item.throughput.last_hour(now)
     is_stream = item.subject.kind == "stream"
     return {
@@ -122,7 +122,7 @@ def _facts(item: Report, now: datetime) -> dict[str, Any]:
 
 
 def _lag(heartbeat: Heartbeat, now: datetime) -> Cell:
-    """Age of the oldest unread input; in seconds for programs."""
+    """Returns the age of the oldest unread input; seconds in the output for programs."""
     if parse_iso(heartbeat.oldest_pending_at) is None:
         return Cell(0.0, describe_backlog(heartbeat))
     seconds = age_seconds(heartbeat.oldest_pending_at, now)
@@ -130,7 +130,7 @@ def _lag(heartbeat: Heartbeat, now: datetime) -> Cell:
 
 
 def _held_listing(catalog: Catalog, objects: ObjectStore) -> tuple[Listing, bool]:
-    """Lists held tables; returns also whether any is suspended."""
+    """Returns a listing of held tables, and whether any is suspended."""
     listing = Listing(("pipeline", "table", "held", "since", "from batch", "why"), title="tables held")
     suspended = False
     for pipeline in catalog.pipelines:

@@ -23,7 +23,9 @@ from deltaworks.tables.lake import Lake
 
 
 class _DefaultToList(TyperGroup):
-    """`tables`, `tables games` and `tables --control` list; other words are commands."""
+    """A group that lists tables unless its first argument is a command: `tables`, `tables games` and `tables --control`
+    list.
+    """
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         if not args or (args[0] not in self.commands and args[0] != "--help"):
