@@ -1,6 +1,6 @@
-"""Runs the SQL of a gold table over its input views, keeps the rows to rebuild, and checks them.
+"""Runs the SQL of a gold table over its input views, selects the rows to rebuild, and checks the result.
 
-An answer that does not fit the declaration or fails a check is rejected before readers see it.
+A result that does not fit the declaration or fails a check is rejected before it is published.
 """
 
 from __future__ import annotations
@@ -64,13 +64,13 @@ def compute_answer(spark: SparkSession, plan: GoldPlan, views: InputViews, *, sq
     if grain is not None:
         return _filter_hours(plan, answer, grain.column, sql_path)
     if plan.output.values is None:
-        # A partial rebuild could not replace a row without a partition value.
+        # Drop rows without a partition value, because a partial rebuild could not replace them.
         return answer.filter(F.col(column).isNotNull())
     return filter_part(answer, plan.output, column)
 
 
 def _filter_hours(plan: GoldPlan, answer: DataFrame, grain: str, sql_path: Path) -> DataFrame:
-    """Returns the rows of the hours to rebuild. A row that no rebuild of its hour would replace fails the write."""
+    """Returns the rows of the hours to rebuild. The write fails on rows that no rebuild of their hour would replace."""
     column = plan.table.partition_by
     if not isinstance(answer.schema[grain].dataType, TimestampType):
         raise ConfigError(
@@ -114,15 +114,15 @@ def _require_text_partition(plan: GoldPlan, answer: DataFrame, sql_path: Path) -
 
 
 def failed_checks(table: GoldTableSpec, answer: DataFrame, published: DataFrame | None) -> list[str]:
-    """Returns the declared checks that an answer fails, one sentence each.
+    """Returns the declared checks that a result fails, one sentence each.
 
-    Scans the answer once, and once more for each of `unique`, `intervals` and `max_drop`: cache it first.
+    Scans the result once, and once more for each of `unique`, `intervals` and `max_drop`. Cache it first.
 
     Args:
         published: the published rows of the same partitions; None if the table does not exist.
 
     Raises:
-        ConfigError: GOLD_CHECK_INVALID, a check names a column the answer does not have.
+        ConfigError: GOLD_CHECK_INVALID, a check names a column that the result does not have.
     """
     checks = table.checks
     checked_columns = {*checks.unique, *checks.not_null}

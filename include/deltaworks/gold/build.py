@@ -1,7 +1,7 @@
-"""Rebuilds gold tables incrementally: only the partitions affected by changes of their inputs.
+"""Rebuilds gold tables incrementally: only partitions that are affected by changes of their inputs.
 
-Each table is written in one commit that records the input versions, so a job that died can simply run again. Appends to
-the inputs may continue: a build reads pinned versions.
+Each table is written in one commit that records the input versions, so a failed job can simply run again. Appends to
+the inputs may continue, because a build reads pinned versions.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from deltaworks.tables.changed_hours import changed_hours
 from deltaworks.tables.lake import Lake
 
 log = logging.getLogger(__name__)
-#: How many times an explicit build plans again after another build committed first.
+#: Maximum number of times that a requested build plans again after another build committed first.
 _MAX_REPLANS = 3
 _OVERTAKEN_REASON = "another build of the table committed first; the next build continues from it"
 
@@ -56,7 +56,7 @@ class GoldBuildResult:
 
 
 class BuildListener(Protocol):
-    """Receives the outcome of each table of a build; a failing table then does not stop the others."""
+    """Callbacks for the outcome of each table of a build. With a listener, a failing table does not stop the others."""
 
     def skip_reason(self, job: TableJob) -> str:
         """Returns why a table must not be built now; empty to build it."""
@@ -118,7 +118,7 @@ def rebuild_gold(
 
 
 class _BuildRun:
-    """Builds several tables over the same pinned inputs, and finds duplicate events once for all of them."""
+    """Builds several tables from the same pinned inputs. Duplicate events are found once for all of them."""
 
     def __init__(
         self,
@@ -141,7 +141,7 @@ class _BuildRun:
         self._read_changes = cache(changed_hours)
 
     def build_tables(self) -> dict[str, GoldTableResult]:
-        """Builds the tables in order and returns their results; skipped and failed tables have none."""
+        """Builds the tables in order and returns their results. Skipped and failed tables have no result."""
         reads = {name for table in self._selection for name in table.reads}
         inputs = pin_inputs(self._lake, self._spec, sorted(reads - self._gold))
         jobs: dict[str, TableJob | None] = {
@@ -196,8 +196,8 @@ class _BuildRun:
             for _ in range(_MAX_REPLANS):
                 if result.reason != _OVERTAKEN_REASON or self._listener is not None:
                     break
-                # The other build may have read older inputs: plan again, so the table contains the pinned versions when
-                # this ends.
+                # The other build may have read older inputs. Plan again, so that the table contains at least the pinned
+                # versions.
                 job = self._plan_table(job.plan.table, job.inputs) or job
                 result = _build_or_skip(self._spark, self._lake, self._spec, job, views, requested=requested)
             if result.failed_checks and self._listener is not None:

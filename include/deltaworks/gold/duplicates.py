@@ -1,7 +1,8 @@
 """Finds duplicate events: rows whose key arrived earlier within the dedupe window.
 
 The window is a number of dates or hours; rows are ordered by `_seq`, then `_position`. Spark uses a window function,
-which sorts all rows by key. In the driver Arrow numbers the keys, and only keys that occur more than once are compared.
+which sorts all rows by key. In the driver, Arrow maps keys to integers, and only keys that occur more than once are
+compared.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from pyspark.sql import functions as F
 from deltaworks.gold.parts import DATE_COLUMN, TIME_COLUMN, Part
 from deltaworks.specs.gold import DedupeSpec
 
-#: Identifies a row of a table, in order of arrival.
+#: Columns that identify a row of a table and order rows by arrival.
 ARRIVAL = ("_seq", "_position")
 _HOUR_SECONDS = 3_600
 _EPOCH = date(1970, 1, 1)
@@ -29,7 +30,9 @@ Int64Array = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class Duplicates:
-    """Duplicate rows of a part of an input, by ARRIVAL, with their count per date, hour or partition value."""
+    """Duplicate rows of a part of an input, identified by the ARRIVAL columns, with counts per date, hour or partition
+    value.
+    """
 
     rows: DataFrame
     count_by_value: Mapping[Any, int]
@@ -37,7 +40,7 @@ class Duplicates:
 
 @dataclass(frozen=True, slots=True)
 class Arrivals:
-    """Rows as arrays: the number of the key, the bucket (days or hours since 1970), and the position of arrival."""
+    """Rows as arrays: the integer of the key, the bucket (days or hours since 1970), `_seq` and `_position`."""
 
     keys: Int64Array
     buckets: Int64Array
@@ -55,7 +58,7 @@ def window_size(dedupe: DedupeSpec, part: Part) -> int:
 
 
 def window_part(dedupe: DedupeSpec, part: Part) -> Part:
-    """Returns the part widened by the dedupe window: the rows that decide which rows of the part are duplicates."""
+    """Returns the part widened by the dedupe window. Its rows decide which rows of the part are duplicates."""
     if part.is_hourly:
         return part.widen_hours(window_size(dedupe, part))
     return part.widen_days(window_size(dedupe, part)) if part.column == DATE_COLUMN else part
@@ -103,10 +106,10 @@ def _arrival_ranks(seqs: Int64Array, positions: Int64Array) -> Int64Array:
 def find_duplicates_in_rows(
     rows: pa.Table, buckets: Int64Array, part: Part, *, window: int
 ) -> tuple[pa.Table, dict[Any, int]]:
-    """Returns the duplicate rows of a part, by ARRIVAL, and their count per date or hour.
+    """Returns the ARRIVAL columns of the duplicate rows of a part, and their count per date or hour.
 
     Args:
-        rows: the non-null keys in the first column, then ARRIVAL.
+        rows: the non-null keys in the first column, then the ARRIVAL columns.
         buckets: the day or hour of each row.
         window: the dedupe window in buckets.
     """
@@ -129,7 +132,7 @@ def hour_from_number(number: int) -> datetime:
 
 
 def find_duplicates_with_spark(rows: DataFrame, part: Part, dedupe: DedupeSpec) -> DataFrame:
-    """Returns the duplicates among rows, by ARRIVAL, each with its date, hour or partition value in `_value`.
+    """Returns the ARRIVAL columns of duplicate rows, each with its date, hour or partition value in `_value`.
 
     Args:
         rows: the rows of `window_part` of the part.

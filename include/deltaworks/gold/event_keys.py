@@ -1,7 +1,7 @@
-"""Finds duplicate events in the driver, with the keys of each data file cached.
+"""Finds duplicate events in the driver, and caches the keys of each data file.
 
-A build that repeats every half minute meets few new files: data files are immutable, so only new ones are read. Large
-inputs, and tables that need Spark's reader, are left to Spark.
+Data files are immutable, so a build that repeats every half minute reads only the few new ones. Large inputs, and
+tables that need Spark's reader, are left to Spark.
 """
 
 from __future__ import annotations
@@ -83,7 +83,9 @@ class KeyCache:
                 self._evict(next(iter(self._rows)))
 
     def retain(self, table: str, paths: Collection[str]) -> None:
-        """Evicts files of a table that are not among these paths: they were compacted or rewritten by an erasure."""
+        """Evicts the files of a table that are not among these paths, because they were compacted or rewritten by an
+        erasure.
+        """
         with self._lock:
             for key in [key for key in self._rows if key.table == table and key.path not in paths]:
                 self._evict(key)
@@ -106,11 +108,12 @@ def find_duplicates_in_driver(
     window: int,
     cache: KeyCache = _KEY_CACHE,
 ) -> tuple[pa.Table, dict[Any, int]] | None:
-    """Finds the duplicates of a part in the driver. Returns them by ARRIVAL with their count per date or hour, or None
-    if Spark must find them.
+    """Finds the duplicates of a part in the driver.
+
+    Returns their ARRIVAL columns and their count per date or hour, or None if Spark must find them.
 
     Args:
-        table: opened at its version; a table of events without deletion marks.
+        table: opened at its version; an event table without deletion vectors.
         scan: the files of the part, widened by the dedupe window.
         key_column: the column with the event keys.
         window: the dedupe window, in dates or hours.
@@ -196,5 +199,5 @@ class _KeyReader:
 
 
 def _is_comparable(kind: pa.DataType) -> bool:
-    """Whether Arrow and Spark compare keys of this type alike."""
+    """Whether Arrow and Spark compare keys of this type in the same way."""
     return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_integer(kind))

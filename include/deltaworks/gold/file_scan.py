@@ -1,8 +1,8 @@
-"""Reads the needed data files of a Delta table as plain Parquet, selected from the log by delta-rs.
+"""Reads the needed data files of a Delta table as plain Parquet. delta-rs selects the files from the log.
 
-Spark's Delta reader takes about a second per table and version to list the log and find files, however few rows are
-needed; delta-rs takes milliseconds. Files are selected by partition values and column bounds. Tables with deletion
-vectors, column mapping or type widening, and scans over many folders, use the Delta reader.
+Spark's Delta reader takes about a second per table and version to list the log and find files, even for few rows;
+delta-rs takes milliseconds. Files are selected by partition values and column bounds. Tables with deletion vectors,
+column mapping or type widening, and scans over many folders, use the Delta reader.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ from deltaworks.tables.changes import sql_literal
 from deltaworks.tables.lake import Lake
 
 log = logging.getLogger(__name__)
-#: Most folders to list: they are listed one after the other.
+#: Maximum number of folders to list. They are listed one after the other.
 MAX_FOLDERS = 8
-#: Up to this many files are passed by path, with one storage request each; above it their folders are listed.
+#: Maximum number of files passed by path, with one storage request each. For more files their folders are listed.
 MAX_NAMED_FILES = 8
-#: Most file names in the filter that excludes files of other versions.
+#: Maximum number of file names in the filter that excludes files of other versions.
 _MAX_FILTERED_NAMES = 4_000
 #: Reader features that do not change how data files are read.
 _PLAIN_FEATURES = frozenset({"timestampNtz", "vacuumProtocolCheck"})
 _TABLE_FEATURES_VERSION = 3
-#: Paths that are spelled alike in the log, in URIs and on every storage.
+#: Matches paths without characters that the log, URIs or a storage would escape.
 _PLAIN_PATH = re.compile(r"(?:[A-Za-z0-9_.=-]+/)*[A-Za-z0-9_.=-]+")
 
 
@@ -99,7 +99,7 @@ def row_count(table: DeltaTable | None) -> int | None:
 
 
 def has_plain_files(table: DeltaTable) -> bool:
-    """Whether the data files contain exactly the rows of the table."""
+    """Whether the data files contain exactly the rows of the table, so that they can be read as plain Parquet."""
     protocol = table.protocol()
     if protocol.min_reader_version == 1:
         return True
@@ -184,10 +184,10 @@ def _has_partition_path(path: str, partitions: list[str]) -> bool:
 
 
 def _filter_snapshot_files(listed: DataFrame, uri: str, files: list[str]) -> DataFrame | None:
-    """Keeps the rows of the snapshot's files among those of listed folders. Returns None if a file was not listed or
-    names are ambiguous.
+    """Keeps the rows of the snapshot's files, since folders also contain files of other versions and uncommitted
+    batches.
 
-    Folders also contain files of other versions and of uncommitted batches.
+    Returns None if a file of the snapshot was not listed or file names are ambiguous.
     """
     listed_files = {_relative_path(uri, address) for address in listed.inputFiles()}
     if not listed_files.issuperset(files):

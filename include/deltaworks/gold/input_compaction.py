@@ -1,8 +1,8 @@
 """Compacts small files of gold inputs between the refreshes of a stream.
 
-Each batch adds a file to a date's partition, and maintenance merges them at night. With batches every five seconds, a
-refresh late in the day would open thousands of files. Only append-only event tables are compacted, and none whose write
-turn is requested or held by a job.
+Each batch adds a file to the partition of a date, and nightly maintenance merges them. With batches every five seconds,
+a refresh late in the day would open thousands of files. Only append-only event tables are compacted, and only while no
+job has requested or holds their write turn.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from deltaworks.tables.compaction import compact_partitions
 from deltaworks.tables.lake import Lake
 
 log = logging.getLogger(__name__)
-#: Compact a partition from this many small files: about a minute of batches every few seconds.
+#: Minimum number of small files for compacting a partition: about a minute of batches every few seconds.
 MIN_FILES: Final = 16
 #: Larger files are not rewritten again.
 SMALL_FILE_BYTES: Final = 4 << 20
-#: Most bytes merged per partition and run, oldest first: held in memory of the stream's process.
+#: Maximum bytes merged per partition and run, oldest files first. They are held in memory of the stream's process.
 MAX_MERGE_BYTES: Final = 16 << 20
 
 
@@ -46,10 +46,9 @@ def compact_inputs(
     *,
     should_continue: Callable[[], bool] = lambda: True,
 ) -> int:
-    """Compacts small files of the inputs of these gold tables. Returns the number of partitions compacted; changes no
-    row.
+    """Compacts small files of the inputs of these gold tables. Returns the number of compacted partitions.
 
-    Idempotent and safe with concurrent writers. The nightly OPTIMIZE handles the rest.
+    Changes no row. Idempotent and safe with concurrent writers. Larger files are left to the nightly OPTIMIZE.
 
     Args:
         should_continue: whether this process may still commit; checked before each commit.
@@ -88,7 +87,9 @@ class _WriteTurnCheck:
         self._home, self._table, self._should_continue = home, table, should_continue
 
     def check(self) -> None:
-        """Raises if the process is stopping, or a job holds or has requested the table's write turn."""
+        """Raises `_CompactionDeferred` if the process is stopping, or if a job holds or has requested the table's write
+        turn.
+        """
         stored = self._home.objects.get(paths.turn_request(self._home.pipeline, self._table))
         turn = TurnRecord.decode(stored.data) if stored is not None else None
         if not self._should_continue() or (turn is not None and not turn.is_over):

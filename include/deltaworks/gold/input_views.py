@@ -1,9 +1,9 @@
 """Registers the inputs of gold tables as temporary views without duplicate events.
 
 A row is a duplicate if another row with the same key arrived earlier within the dedupe window (`within_days`, or
-`within_hours` for tables with a grain). Only neighbouring dates or hours decide, so partial and full rebuilds agree.
-Tables rebuilt by another column deduplicate within each of its values. Duplicates are found once per input, over the
-key columns only; small inputs of several tables are cached.
+`within_hours` for tables with a grain). Only neighbouring dates or hours decide, so partial and full rebuilds give the
+same rows. Tables that are rebuilt by another column deduplicate within each value of that column. Duplicates are found
+once per input, over the key columns only; small inputs of several tables are cached.
 """
 
 from __future__ import annotations
@@ -36,16 +36,16 @@ from deltaworks.specs.gold import DedupeSpec, view_name
 from deltaworks.specs.mutation import DELETED_COLUMN
 from deltaworks.tables.lake import Lake
 
-#: Most rows of an input to cache for several tables.
+#: Maximum rows of an input that are cached for several tables.
 MAX_CACHED_ROWS: Final = 1_000_000
 _COUNT_STAR = re.compile(r"count\s*\(\s*\*\s*\)", re.IGNORECASE)
-#: SQL that may read columns without naming them.
+#: Matches SQL that may read columns without naming them.
 _READS_ALL_COLUMNS = re.compile(r"\*|\|>|\b(?:natural|pivot|unpivot|table)\b", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
 class _CachedRows:
-    """Deduplicated rows of a part of an input, cached while tables are built; a subset of its columns."""
+    """Deduplicated rows of a part of an input, with some of its columns, cached while tables are built."""
 
     name: str
     part: Part
@@ -86,14 +86,14 @@ class InputViews:
             rows.unpersist()
 
     def add_inputs(self, inputs: Mapping[str, PinnedInput]) -> None:
-        """Adds inputs: gold tables that this run has built."""
+        """Adds gold tables that this run has built as inputs."""
         self._inputs.update(inputs)
 
     def prepare(self, plans: Sequence[tuple[GoldPlan, str]]) -> None:
         """Finds the duplicates of each input once for all plans, and caches rows that several plans read.
 
         Args:
-            plans: each plan with its SQL.
+            plans: each plan with the SQL of its table.
         """
         for name in self._inputs:
             readers: dict[tuple[str, bool], list[tuple[Part, str]]] = {}
@@ -131,7 +131,7 @@ class InputViews:
         return total
 
     def count_rows(self, reads: Sequence[str]) -> int | None:
-        """Returns the number of rows of these inputs according to their logs; None if a file has no count."""
+        """Returns the total number of rows of these inputs according to their logs; None if a file has no count."""
         counted = [row_count(self._inputs[name].delta_table) for name in reads]
         return None if None in counted else sum(rows or 0 for rows in counted)
 
@@ -189,7 +189,7 @@ class InputViews:
         return filter_part(rows, part, column, pinned.time_column)
 
     def _translate_part(self, pinned: PinnedInput, part: Part) -> tuple[Part, str]:
-        """Translates a part to the columns of an input; returns it with its column."""
+        """Translates a part of a gold table to a column of an input. Returns the part and the column."""
         if part.column == DATE_COLUMN and not pinned.date_column:
             return Part(DATE_COLUMN, None), DATE_COLUMN
         if part.is_hourly and not pinned.time_column:
@@ -225,7 +225,7 @@ class InputViews:
         return duplicates
 
     def _find_in_driver(self, name: str, part: Part, dedupe: DedupeSpec) -> Duplicates | None:
-        """Finds duplicates in the driver; None if Spark must find them."""
+        """Finds duplicates in the driver. Returns None if Spark must find them."""
         pinned = self._inputs[name]
         opened = None if DELETED_COLUMN in pinned.columns else pinned.delta_table
         if opened is None:

@@ -1,7 +1,7 @@
-"""Pins input versions of gold tables and reads which versions a table was built from.
+"""Pins the input versions of gold tables, and reads which versions a table was built from.
 
-A build records them in its commit's `userMetadata`, so they survive a job failure. After a commit that changed rows
-without this record (RESTORE, DELETE) the content is unknown and the table is rebuilt in full.
+A build records the input versions in its commit's `userMetadata`, so they survive a job failure. After a commit that
+changed rows without this record (RESTORE, DELETE) the input versions are unknown and the table is rebuilt in full.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ FINGERPRINT = "fingerprint"
 
 @dataclass(frozen=True, slots=True)
 class PinnedInput:
-    """An input table at the version a build reads; `version` and `table_id` are None if it does not exist.
+    """An input table at the version that a build reads; `version` and `table_id` are None if it does not exist.
 
     - `has_events`: rows are events, which may be duplicated.
     - `date_column`: the date of a row; empty if the table has none.
     - `diff_column`: a date column; changes are found by comparing the rows of two versions.
     - `time_column`: the timestamp of a row, within its date; empty if there is none.
-    - `scored_input`: set for a model's table: the input whose rows it scores.
+    - `scored_input`: set for a model's table: the input whose rows the model scores.
     - `last_seq`: the greatest `_seq` of each date, for deduplicated events (`tables.seq_statistics`).
     """
 
@@ -55,7 +55,7 @@ class PinnedInput:
     time_column: str = ""
     scored_input: ScoredInput | None = None
     last_seq: Mapping[dt.date, int | None] | None = None
-    #: Opened at the version: opening it again would repeat the requests.
+    #: The table, opened at the version. Opening it again would repeat the storage requests.
     delta_table: DeltaTable | None = field(default=None, repr=False, compare=False)
 
 
@@ -80,7 +80,7 @@ def pin_inputs(lake: Lake, spec: PipelineSpec, names: Sequence[str]) -> dict[str
         key = paths.table(*(external_place or (spec.pipeline, name)))
         table = lake.open(key)
         if external_place is not None and table is not None:
-            # The other pipeline declares the partition column; read it from the log.
+            # The partition column is declared by the other pipeline; read it from the log.
             date_columns[name] = table.metadata().partition_columns[0]
         pinned[name] = PinnedInput(
             name=name,
@@ -113,7 +113,7 @@ def declared_columns(spec: PipelineSpec, name: str) -> Mapping[str, str]:
 
 @dataclass(frozen=True, slots=True)
 class BuiltFrom:
-    """The input versions and the definition fingerprint of a build. `reason` is set if they are unknown."""
+    """The input versions of a build, and the fingerprint of its definition. `reason` is set if they are unknown."""
 
     versions: Mapping[str, int]
     fingerprint: str
@@ -121,7 +121,7 @@ class BuiltFrom:
 
     @property
     def is_traceable(self) -> bool:
-        """Whether the table's rows are determined by `versions`."""
+        """Whether the input versions of the table are known, so that it can be rebuilt incrementally."""
         return not self.reason
 
 

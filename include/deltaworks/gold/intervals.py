@@ -23,9 +23,9 @@ _MAX_EXAMPLES = 3
 
 
 def interval_failures(intervals: IntervalsSpec, answer: DataFrame) -> list[str]:
-    """Returns the interval checks that an answer fails, one sentence each.
+    """Returns the interval checks that a result fails, one sentence each.
 
-    Scans the answer once, ordered within each key.
+    Scans the result once, ordered within each key.
     """
     from pyspark.sql import Window
     from pyspark.sql import functions as F
@@ -53,16 +53,16 @@ def interval_failures(intervals: IntervalsSpec, answer: DataFrame) -> list[str]:
 
 
 def changes_by_row_diff(lake: Lake, key: str, *, column: str, before: int | None, after: int) -> Changes:
-    """Compares the rows of two versions and returns the first differing date of `column` as a change.
+    """Compares the rows of two versions and returns the first date of `column` with a difference as a change.
 
     Rewritten but equal rows are no change. Reads all rows of both versions with DuckDB.
 
     Args:
-        before: the version read last; None if it is unknown.
+        before: the version that was read last; None if it is unknown.
     """
     if before is None:
         return Changes(is_unbounded=True, reason="no earlier version is known")
-    # If the log shows that no data file changed, rows need not be read.
+    # Rows need not be read if the log shows that no data file changed.
     if before <= after and not changed_partitions(lake, key, after_version=before, up_to_version=after):
         return Changes()
     import duckdb
@@ -78,7 +78,7 @@ def changes_by_row_diff(lake: Lake, key: str, *, column: str, before: int | None
 
 
 def _first_difference(lake: Lake, key: str, column: str, before: int, after: int) -> tuple[dt.date | None, int, int]:
-    """Returns the first date of the differing rows, the number of them without a date, and their total number.
+    """Returns the first date with a different row, the number of different rows without a date, and their total number.
 
     Raises:
         ValueError: the table does not exist or its columns changed.

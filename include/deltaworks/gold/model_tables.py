@@ -1,7 +1,7 @@
-"""Tables of published models, and the scores they give to feature rows.
+"""Tables of published models, and scores of feature rows.
 
-A model is valid from `valid_from` until the next one. A row is scored by the model valid at its timestamp, so no row is
-scored by a model trained on later data, whenever the build runs.
+A model is valid from `valid_from` until the `valid_from` of the next one. A row is scored by the model that is valid at
+its timestamp, so no row is scored by a model that was trained on later data, even in a late build.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, Row
 
 OPERATION = "refresh_models"
-#: Part of the digest: a change of columns recreates the table.
+#: Part of the digest, so that a change of columns recreates the table.
 _COLUMNS_JSON = json.dumps(list(MODEL_COLUMNS.items()))
 
 
@@ -62,7 +62,7 @@ def refresh_external_inputs(
 
 
 def _refresh(lake: Lake, pipeline: str, model: ModelSpec, runs: ModelRuns) -> ReferenceResult:
-    # Records are immutable, so their numbers identify the content.
+    # Records of training runs are immutable, so their numbers identify the content.
     numbers = runs.numbers(model.name)
     digest = hashlib.sha256(json.dumps([_COLUMNS_JSON, numbers]).encode()).hexdigest()
     return replace_if_changed(
@@ -71,7 +71,7 @@ def _refresh(lake: Lake, pipeline: str, model: ModelSpec, runs: ModelRuns) -> Re
 
 
 def published_models(runs: Sequence[ModelRun]) -> pa.Table:
-    """Returns the published models of these training runs, one row each."""
+    """Returns a table with one row per published model of these training runs."""
     rows = [row for run in runs if (row := _model_row(run)) is not None]
     return pa.Table.from_pylist(rows, schema=arrow_schema(MODEL_COLUMNS))
 
@@ -133,7 +133,7 @@ def _instant_expression(features: DataFrame, scored_input: ScoredInput) -> str:
 
 
 def _valid_from_seconds(model: Row) -> int:
-    # Rounded up: rows of the second in which a model was published are not scored by it.
+    # Rounded up, so that rows of the second in which a model was published are not scored by this model.
     return -int(-model["valid_from"].timestamp() // 1)
 
 

@@ -1,7 +1,6 @@
 """Parts of tables that gold builds read and write: sets of dates or values, open-ended date ranges, and single hours.
 
-In a table with a grain single hours of a date can be rebuilt. A date then stands for its 24 hours, and 24 hours of a
-date become that date.
+In a table with a grain, single hours of a date can be rebuilt. A date is equivalent to its 24 hours.
 """
 
 from __future__ import annotations
@@ -24,10 +23,10 @@ Dates = frozenset[dt.date] | None
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """The rows with some values of a column, and of all dates from `since`; all rows if `values` is None.
+    """The rows with some values of a column, and of all dates from `since`. All rows if `values` is None.
 
-    `hours` (start times in UTC) are single hours of dates not in `values`. It is None for tables without a grain, where
-    events are deduplicated by date.
+    `hours` are start times in UTC of single hours, on dates that are not in `values`. It is None for tables without a
+    grain, where events are deduplicated by date.
     """
 
     column: str
@@ -61,14 +60,14 @@ class Part:
         return part_from_hours(self.column, {*self._all_hours(), *other._all_hours()}, since)
 
     def widen_days(self, days: int) -> Part:
-        """Returns the part with `days` more dates before and after each date."""
+        """Returns the part with `days` additional dates before and after each date."""
         if self.values is None:
             return self
         dates = (value for value in self.values if isinstance(value, dt.date))
         return replace(self, values=widen_dates(dates, days), since=self.since and self.since - dt.timedelta(days=days))
 
     def widen_hours(self, hours: int) -> Part:
-        """Returns the part with `hours` more hours before and after each hour."""
+        """Returns the part with `hours` additional hours before and after each hour."""
         if self.values is None:
             return self
         return part_from_hours(
@@ -78,7 +77,7 @@ class Part:
         )
 
     def without_hours(self) -> Part:
-        """Returns the part with single hours replaced by their dates."""
+        """Returns the part with each hour replaced by its date."""
         if self.values is None or self.hours is None:
             return replace(self, hours=None)
         return Part(self.column, frozenset({*self.values, *dates_of_hours(self.hours)}), self.since)
@@ -131,7 +130,9 @@ class Part:
 
 
 def part_from_hours(column: str, hours: Iterable[dt.datetime], since: dt.date | None = None) -> Part:
-    """Returns the part with these hours: complete dates become dates, and hours from `since` on are dropped."""
+    """Returns the part with these hours, and with all dates from `since`. A date with all 24 hours is included as a
+    date.
+    """
     by_date: dict[dt.date, set[dt.datetime]] = {}
     for hour in hours:
         if since is None or hour.date() < since:
@@ -196,14 +197,14 @@ def hours_of_changes(change: Changes, column: str) -> set[dt.datetime] | None:
         except ValueError:
             return None
         hours = change.hours.get(partition)
-        # Hours outside the partition's date are inconsistent: use the full date.
+        # The statistics contain hours outside the partition's date and are inconsistent. Use all hours of the date.
         inside = hours is not None and all(hour.date() == date for hour in hours)
         changed |= hours if inside and hours is not None else hours_of_dates([date])
     return changed
 
 
 def widen_dates(dates: Iterable[dt.date], days: int) -> frozenset[dt.date]:
-    """Returns the dates and `days` more before and after each."""
+    """Returns the dates with `days` additional dates before and after each."""
     return frozenset(shift_dates(dates, range(-days, days + 1)))
 
 
@@ -214,7 +215,7 @@ def shift_dates(dates: Iterable[dt.date], offsets: Iterable[int]) -> set[dt.date
 
 
 def _date_hours_earlier(date: dt.date, hours: int) -> dt.date:
-    """Returns the date of the time `hours` before the start of a date."""
+    """Returns the date of the time that is `hours` before the start of a date."""
     return (dt.datetime.combine(date, dt.time(), dt.UTC) - HOUR * hours).date()
 
 

@@ -1,6 +1,6 @@
 """Finds the gold tables that need a build, from the logs of their inputs, without a JVM.
 
-Most scheduled builds have nothing to do, and this check avoids starting Spark for them.
+Most scheduled builds have nothing to do; this check avoids starting Spark for them.
 """
 
 from __future__ import annotations

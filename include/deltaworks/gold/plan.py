@@ -1,13 +1,13 @@
 """Plans a rebuild: the affected parts of a gold table, and the parts of its inputs to read. Pure.
 
-Changed dates are widened for two reasons: a new or removed duplicate can change which row survives within the dedupe
-window (not if it arrived after all rows of a date), and `affects.days` maps input dates to other output dates. All
-input rows of an affected date are read again. With `affects: same` only the changed partition values count.
+Changed dates are widened for two reasons. A new or removed duplicate can change which row is kept within the dedupe
+window (unless it arrived after all rows of a date), and `affects.days` maps input dates to other output dates. All
+input rows of an affected date are read again. With `affects: same` only the changed partition values are rebuilt.
 
-An input with `affects: onwards` affects all dates from its first changed date: a value that is valid from a date until
-the next one does not affect earlier dates. Such an input is read completely.
+An input with `affects: onwards` affects all dates from its first changed date, because its values are valid from a date
+until the next value. Such an input is read completely.
 
-In a table with a grain the same holds for hours. A changed date without known hours counts as all of its hours.
+In a table with a grain the same rules apply to hours. A changed date without known hours counts as all of its hours.
 """
 
 from __future__ import annotations
@@ -40,10 +40,12 @@ MAX_KEYS = 5_000
 class GoldPlan:
     """The plan for rebuilding one gold table.
 
-    Dates are None for all; empty `output_dates` without `since` mean no work. `keys` are the values to rebuild with
-    `affects: same`; dates are None then. All dates from `since` are rebuilt. `output_hours` are single hours of other
-        dates,
-    in a table with a grain.
+    - `output_dates`, `input_dates`: dates to rebuild and to read; None for all. Empty `output_dates` without `since`
+      mean
+      that there is no work.
+    - `keys`: with `affects: same`, the values to rebuild; dates are None then.
+    - `since`: all dates from this one are rebuilt.
+    - `output_hours`: in a table with a grain, single hours of other dates.
     """
 
     table: GoldTableSpec
@@ -63,13 +65,13 @@ class GoldPlan:
 
     @property
     def input(self) -> Part:
-        """The part that is read of every input, if `affects` is the same for all."""
+        """The part to read of every input, if `affects` is the same for all."""
         if self.table.affects == "same":
             return Part(self.table.partition_by, self.keys)
         return Part(DATE_COLUMN, self.input_dates)
 
     def input_of(self, name: str) -> Part:
-        """Returns the part to read of an input."""
+        """Returns the part of this input to read."""
         if self.table.grain is not None:
             affects = self.table.affects_for_input(name)
             everything = Part(DATE_COLUMN, None, None, frozenset())
@@ -100,7 +102,7 @@ def full_plan(table: GoldTableSpec, reason: str) -> GoldPlan:
 
 
 def dated_plan(table: GoldTableSpec, dates: frozenset[dt.date]) -> GoldPlan:
-    """Plans a rebuild of these dates, changed or not; empty for a table that is not built by date."""
+    """Plans a rebuild of these dates, changed or not. The plan is empty for a table that is not partitioned by date."""
     if not table.is_partitioned_by_date:
         return GoldPlan(table, frozenset(), frozenset(), "it is not built by date")
     return GoldPlan(
@@ -179,9 +181,9 @@ def _dates_with_moved_duplicates(
     first_seq: Mapping[dt.date, int],
     last_seq: Mapping[dt.date, int | None] | None,
 ) -> frozenset[dt.date]:
-    """Returns the changed dates, and dates within the window where another duplicate may now be the first.
+    """Returns the changed dates, and dates within the window where another row may now be the first of its key.
 
-    Rows that were only added, and arrived after all rows of a date, cannot be the first there.
+    Rows that were only added cannot be the first on a date if they arrived after all of its rows.
     """
     dates_in_window = widen_dates(dates, window)
     if last_seq is None:
@@ -202,7 +204,7 @@ def _dates_with_moved_duplicates(
 
 
 def _first_seq(change: Changes, column: str) -> dict[dt.date, int]:
-    """Returns the least `_seq` added to each date, for dates where all partitions provide it."""
+    """Returns the least `_seq` added to each date. Omits dates of which a partition lacks it."""
     first: dict[dt.date, int] = {}
     unknown: set[str | None] = set()
     for partition in change.partitions:

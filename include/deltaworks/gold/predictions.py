@@ -1,4 +1,4 @@
-"""Raises an alert per model while its newest scores reach the threshold, naming the entities."""
+"""Alerts for models whose newest scores reach the threshold, with the names of the entities."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _EXPECTATIONS = {"begins": "to begin", "absent": "to stay away"}
 def update_prediction_alerts(
     catalog: Catalog, pipeline: str, *, tables: Collection[str], now: dt.datetime | None = None
 ) -> None:
-    """Raises or resolves the alert of each model with scores in these gold tables, from the newest rows.
+    """Raises or resolves the alert of each model from the newest rows of these gold tables.
 
     A score is valid for the model's horizon. Idempotent. The severity is always warning.
     """

@@ -1,7 +1,8 @@
 """Reference tables: small CSV files, loaded as Delta tables and replaced when the file changes.
 
-Tables of published models are kept the same way. The replacing commit records a digest of the source, so a run with the
-same digest does nothing. A commit that changed rows without a digest (RESTORE, DELETE) causes a replacement.
+Tables of published models are replaced in the same way. The replacing commit records a digest of the source, so a run
+with an equal digest does nothing. After a commit that changed rows without a digest (RESTORE, DELETE) the table is
+replaced.
 """
 
 from __future__ import annotations
@@ -32,16 +33,16 @@ from deltaworks.tables.log import commit_history
 from deltaworks.tables.steps import reference_step
 
 OPERATION = "refresh_references"
-#: Key of `userMetadata`: the digest of the source and the declared columns.
+#: Key in `userMetadata` of the digest of source and declared columns.
 DIGEST = "reference"
-#: Attempts to replace a table while other runs replace it.
+#: Maximum number of attempts to replace a table if concurrent runs replace it too.
 _MAX_ATTEMPTS = 5
 _MAX_EXAMPLES = 3
 
 
 @dataclass(frozen=True, slots=True)
 class ReferenceResult:
-    """The result for one reference table; `replaced` is whether this run wrote `version`."""
+    """The result for one reference table. `replaced` is whether this run wrote `version`."""
 
     table: str
     replaced: bool
@@ -79,7 +80,7 @@ def _refresh(lake: Lake, catalog: Catalog, pipeline: str, reference: ReferenceSp
 def replace_if_changed(
     lake: Lake, pipeline: str, name: str, digest: str, read_rows: Callable[[], pa.Table], *, operation: str = OPERATION
 ) -> ReferenceResult:
-    """Replaces a table's rows in one commit, unless its digest is the same. Idempotent.
+    """Replaces a table's rows in one commit, unless the digest is unchanged. Idempotent.
 
     Args:
         read_rows: returns the rows; called only if they are needed.
@@ -91,8 +92,8 @@ def replace_if_changed(
     rows: pa.Table | None = None
     for _ in range(_MAX_ATTEMPTS):
         table = lake.open(key)
-        # Read before the digest: if another run replaces the table in between, the step is taken and this run starts
-        # again.
+        # Read the step before the digest. If another run replaces the table in between, the commit of this step fails
+        # and the loop starts again.
         step = reference_step(pipeline, name, 0)
         ordinal = (table.transaction_version(step.app_id) if table is not None else None) or 0
         if table is not None and _stored_digest(lake, key, table) == digest:
@@ -175,7 +176,7 @@ def read_reference(reference: ReferenceSpec, content: bytes) -> pa.Table:
     try:
         rows = csv.read_csv(
             io.BytesIO(content),
-            # A single thread reports the row of an invalid value.
+            # With a single thread the error names the row of an invalid value.
             read_options=csv.ReadOptions(use_threads=False),
             parse_options=csv.ParseOptions(newlines_in_values=True),
             convert_options=csv.ConvertOptions(

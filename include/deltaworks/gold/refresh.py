@@ -1,8 +1,8 @@
 """Full refresh of a gold table: built in a shadow table, checked, and swapped in with one commit.
 
-The shadow is an ordinary gold table and records its input versions, so an interrupted refresh continues with it, and it
-catches up before the swap. A build that commits to the table first makes the swap fail; the shadow then catches up
-again. The shadow is deleted after the swap is verified.
+The shadow is an ordinary gold table and records its input versions, so the next run continues an interrupted refresh
+and first brings the shadow up to date. If a build commits to the table first, the swap fails and the shadow is brought
+up to date again. The shadow is deleted after the swap is verified.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ from deltaworks.tables.steps import gold_build_step, gold_refresh_step
 from deltaworks.tables.table_swap import reasons_against_swap, swap_content, verify_swap
 
 OPERATION = "refresh_gold"
-#: Attempts to catch up with concurrent builds; each has less to do.
+#: Maximum number of attempts to swap while concurrent builds commit. Each attempt has less to do.
 MAX_CATCH_UPS = 5
 
 
@@ -127,7 +127,7 @@ class _TableRefresh:
         self._fault_hook(f"{self._table.name} {point}")
 
     def run(self) -> GoldRefreshResult:
-        """Runs the refresh, or the rest of an interrupted one."""
+        """Runs the refresh, or the remaining part of an interrupted one."""
         started = time.monotonic()
         blockers = reasons_against_swap(self._lake, self._objects, self._key)
         if self._lake.open(self._key) is None:
@@ -244,7 +244,7 @@ class _TableRefresh:
         )
         commit = FilesCommit(
             step=step,
-            # A build planned before the swap, perhaps with another definition, must not commit after it.
+            # A build that was planned before the swap must not commit after it, since its definition may differ.
             fenced_app_ids=(gold_build_step(self._spec.pipeline, self._table.name, 0).app_id,),
             user_metadata=metadata,
             operation="WRITE",
@@ -253,7 +253,8 @@ class _TableRefresh:
 
         def refuse_behind() -> None:
             lock.check()
-            # With another definition the table does not show it: it may never have contained rows of the erased people.
+            # An erasure must be checked separately: the current table may never have contained rows of the erased
+            # people, if its definition differs.
             if is_behind(built, read_built_from(self._lake, self._key)) or was_erased_since(self._lake, job.inputs):
                 raise _ShadowBehindError
 

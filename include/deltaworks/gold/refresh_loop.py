@@ -2,10 +2,10 @@
 
 Starting a JVM per minute would cost more than the builds. Each round reads the logs of the inputs and uses Spark only
 if there is work, in its own session and scheduler pool. The gold DAG or a former lease owner may build at the same
-time: builds are numbered in the table, so one commits and none overwrites results of newer inputs. A failing build is
-reported and retried with backoff; it stops neither the loop nor the stream.
+time. Builds are numbered in the table, so only one of them commits, and none overwrites results of newer inputs. A
+failing build is reported and retried with backoff, and stops neither the loop nor the stream.
 
-The loop uses the declaration at stream start. A table that another definition has built since is left alone.
+The loop uses the declaration at stream start. It does not build a table that another definition has built since then.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 #: Upper bound of the backoff of a failing table.
 MAX_BACKOFF_SECONDS = 900.0
-#: How often inputs are compacted: finding small files lists all files of a table.
+#: Interval of compacting inputs. It is long because finding small files lists all files of a table.
 COMPACTION_INTERVAL_SECONDS = 30.0
 #: A table counts as failing after this many consecutive conflicts with other builds.
 MAX_OVERTAKEN_BUILDS = 3
@@ -44,9 +44,9 @@ class GoldRefreshLoop:
 
     Args:
         pool: the scheduler pool of its Spark jobs.
-        holds_lease: whether the stream still holds its lease; no build starts without it.
-        report_failures: called by the loop's thread whenever the failing tables change, with condition, message, hint,
-            number of failures and start time of each.
+        holds_lease: whether the stream still holds its lease; no build starts without the lease.
+        report_failures: called in the loop's thread whenever the failing tables change. It receives condition, message,
+            hint, number of failures and start time of each failing table.
     """
 
     def __init__(
@@ -82,7 +82,7 @@ class GoldRefreshLoop:
         self._thread.start()
 
     def close(self, *, wait_seconds: float) -> None:
-        """Stops the loop: cancels the running build and waits for it. An unfinished build commits nothing."""
+        """Stops the loop: cancels the running build and waits for its end. An unfinished build commits nothing."""
         self._closing.set()
         if self._thread is None:
             return
@@ -95,7 +95,7 @@ class GoldRefreshLoop:
     def _cancel_jobs(self) -> None:
         try:
             self._spark.sparkContext.cancelJobGroup(self._job_group)
-        except Exception as error:  # the driver is ending anyway
+        except Exception as error:  # Spark may be shutting down already
             log.warning("pipeline=%s gold: jobs could not be cancelled: %s", self._pipeline, error)
 
     def _run(self) -> None:
@@ -140,7 +140,7 @@ class GoldRefreshLoop:
         self._compact_inputs()
 
     def _compact_inputs(self) -> None:
-        """Compacts small files of the inputs. A failure is only logged: builds take longer."""
+        """Compacts small files of the inputs. A failure is only logged, since it only makes builds slower."""
         if self._next_compaction_at > time.monotonic():
             return
         try:
@@ -186,7 +186,9 @@ class GoldRefreshLoop:
             self._record_failure(table, as_deltaworks_error(error))
 
     def _was_built_by_other_definition(self, name: str, job: TableJob) -> bool:
-        """Whether another definition has built a table of this loop: both would rebuild it alternately."""
+        """Whether another definition has built a table of this loop. Building it here would alternate between both
+        definitions.
+        """
         built = read_built_from(self._lake, job.key)
         return (
             built.is_traceable
@@ -221,9 +223,9 @@ class GoldRefreshLoop:
 def next_wait_seconds(refresh_seconds: float, failures: int, *, built_seconds: float = 0.0) -> float:
     """Returns the seconds to wait after a round that took `built_seconds`.
 
-    Rounds start every `refresh_seconds`. After a round longer than two thirds of that, the wait is half its duration,
-    so long builds leave resources to the stream. After consecutive failures the wait doubles each time, up to
-    MAX_BACKOFF_SECONDS.
+    Rounds start every `refresh_seconds`. After a round longer than two thirds of this interval, the wait is half the
+    round's duration, so that long builds leave resources to the stream. After consecutive failures the wait doubles
+    each time, up to MAX_BACKOFF_SECONDS.
     """
     if not failures:
         return min(refresh_seconds, max(refresh_seconds - built_seconds, built_seconds / 2))

@@ -80,19 +80,18 @@ def shadow_state(lake: Lake, objects: ObjectStore, key: str) -> TableState | Non
 
 
 def remove_shadow(lake: Lake, key: str) -> None:
-    """Deletes a shadow, its log first: a shadow without a log is being deleted."""
+    """Deletes a shadow. Its log is deleted first, so a shadow without a log is one that is being deleted."""
     remove_folder(lake.storage, f"{key}/_delta_log")
     remove_folder(lake.storage, key)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GoldRefreshResult:
-    """The result for one table, or its plan in a dry run.
+    """The result for one table (in a dry run: the plan).
 
-    `swapped` is whether the content was replaced, at `version`. `rows_before` and `bytes_before` are of the table
-        before;
-    `rows` and `bytes` of the shadow. `shadow` is the key of a shadow to continue with; `failed_checks` are its
-        failures.
+    - `swapped`: whether the content was replaced, at `version`.
+    - `rows_before`, `bytes_before`: size of the table before the refresh; `rows`, `bytes`: size of the shadow.
+    - `shadow`: key of an existing shadow to continue with; `failed_checks`: checks that the shadow fails.
     """
 
     table: str
@@ -153,6 +152,6 @@ def _reason(lake: Lake, shadows: Shadows) -> str:
 
 
 def content_at(lake: Lake, key: str) -> TableContent:
-    """Returns the content counts of the table; zeros if it does not exist."""
+    """Returns row and byte counts of the table; zeros if it does not exist."""
     opened = lake.open(key)
     return TableContent(-1, 0, 0, 0) if opened is None else table_content(opened)

@@ -1,8 +1,8 @@
-"""Writes small answers without Spark's writer: collected in the driver and committed by this project.
+"""Writes small results without Spark's writer: collects them in the driver and commits them directly.
 
-Spark's overwrite takes a dozen jobs and several log reads, however little it writes. Most refreshes write some thousand
-rows: they are collected as Arrow and written as one file per date, or per hour in tables with a grain, so the next
-build of that hour can remove files without reading them. The first rows of a new table are written the same way.
+Spark's overwrite takes a dozen jobs and several log reads, even for few rows. Most refreshes write some thousand rows.
+They are collected as Arrow and written as one file per date, or per hour in tables with a grain, so that the next build
+of an hour can remove files without reading them. The first rows of a new table are written in the same way.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _DEFAULTS_FOR_TABLES = "spark.databricks.delta.properties.defaults."
 
 
 def has_same_columns(state: TableState, answer: DataFrame) -> bool:
-    """Whether a table has exactly the answer's columns, in order."""
+    """Whether a table has exactly the columns of the result, in the same order."""
     present = StructType.fromJson(json.loads(state.metadata["schemaString"]))
     return [(f.name, f.dataType.simpleString()) for f in present] == [
         (f.name, f.dataType.simpleString()) for f in answer.schema
@@ -54,7 +54,7 @@ def write_small_answer(
     step: Step,
     user_metadata: str,
 ) -> ReplaceOutcome | None:
-    """Replaces the rows of `part` with a small answer; None if Spark must write it.
+    """Replaces the rows of `part` with a small result; returns None if Spark must write it.
 
     Idempotent per step; safe with concurrent writers.
 
@@ -94,8 +94,9 @@ def create_small_table(
     step: Step,
     user_metadata: str,
 ) -> int | None:
-    """Creates a table with a small answer as its first rows. Returns their number; None if Spark must write them or the
-    table exists.
+    """Creates a table with a small result as its first rows, and returns their number.
+
+    Returns None if Spark must write the rows or the table exists.
 
     Args:
         properties: of the new table.
@@ -123,7 +124,7 @@ def _has_defaults_for_tables(spark: SparkSession) -> bool:
 
 
 def fate_in(part: Part, table: GoldTableSpec) -> Callable[[Action], FileEffect]:
-    """What becomes of a file of a gold table where the rows of a part are replaced."""
+    """Returns a function that decides, for a file of a gold table, whether replacing a part removes or rewrites it."""
     times = "" if table.grain is None else table.grain.column
 
     def fate(added: Action) -> FileEffect:
@@ -147,8 +148,9 @@ def fate_in(part: Part, table: GoldTableSpec) -> Callable[[Action], FileEffect]:
 
 
 def _remaining_rows(part: Part, table: GoldTableSpec) -> Callable[[pa.Table], list[pa.Table]]:
-    """Returns a function for the rows that stay of partly replaced files, split at the replaced hours: otherwise the
-    file's bounds would span these hours, and every rebuild would rewrite it.
+    """Returns a function for the rows to keep from rewritten files. It splits them at the replaced hours.
+
+    Without the split, the bounds of a file would span these hours, and every rebuild would rewrite the file.
     """
     replaced = sorted(part.hours or ())
 
@@ -163,7 +165,7 @@ def _remaining_rows(part: Part, table: GoldTableSpec) -> Callable[[pa.Table], li
 
 
 def _in_hours(rows: pa.Table, part: Part, table: GoldTableSpec) -> pa.ChunkedArray:
-    """Returns which rows lie in the part's single hours; rows without a timestamp do not."""
+    """Returns a mask of the rows in the part's single hours. Rows without a timestamp are not included."""
     grain = "" if table.grain is None else table.grain.column
     hours = pc.floor_temporal(rows.column(grain), unit="hour")
     return pc.is_in(hours, value_set=pa.array(sorted(part.hours or ()), hours.type), skip_nulls=True)

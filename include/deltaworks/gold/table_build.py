@@ -39,11 +39,13 @@ from deltaworks.tables.steps import gold_build_step
 
 @dataclass(frozen=True, slots=True)
 class GoldTableResult:
-    """The result for one gold table. `failed_checks` are the checks its answer failed; it was not published then.
-    `checks_passed` is false for it and for tables that read it.
+    """The result for one gold table.
 
-    `partitions` are the rebuilt dates or values, None for all; `version` is the commit, None without one.
-    `spark_required` is 1 if a check without Spark left work for it.
+    - `failed_checks`: the checks that the result of its SQL failed; it was not published then.
+    - `checks_passed`: false after failed checks, also for tables that read this one.
+    - `partitions`: the rebuilt dates or values; None for all.
+    - `version`: the commit; None without one.
+    - `spark_required`: 1 if a check without Spark found work for the table.
     """
 
     table: str
@@ -62,11 +64,11 @@ class GoldTableResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableJob:
-    """A planned build of one gold table, with its inputs; `key` is the target.
+    """A planned build of one gold table, with its inputs.
 
-    `previous_build` is set if only requested dates are rebuilt: the commit then keeps the recorded input versions.
-        `step`
-    commits once, and fails if another build has committed since planning.
+    The target table is `key`. If only requested dates are rebuilt, `previous_build` is set, and the commit keeps the
+    recorded input versions. The transaction `step` commits once, and fails if another build has committed since
+    planning.
     """
 
     step: Step
@@ -101,12 +103,12 @@ def plan_job(
     Args:
         full: rebuild all rows.
         dates: rebuild exactly these dates.
-        read_changes: like `changed_hours`; may be cached for several plans.
+        read_changes: a function like `changed_hours`; its results may be cached for several plans.
 
     Raises:
         ConcurrencyError: GOLD_OVERTAKEN, with `full` or `dates`, if the table was built from newer inputs.
     """
-    # Read first: a later commit by another build makes this build fail.
+    # Read the step first, so that this build fails if another build commits later.
     opened = lake.open(key)
     step = _next_step(opened, spec, table)
     table_inputs = {name: inputs[name] for name in table.reads}
@@ -152,9 +154,9 @@ def _next_step(opened: DeltaTable | None, spec: PipelineSpec, table: GoldTableSp
 
 
 def _inputs_ahead(lake: Lake, built: BuiltFrom, inputs: Mapping[str, PinnedInput], digest: str) -> list[str]:
-    """Returns the inputs of which the table contains newer versions than pinned, from a concurrent build.
+    """Returns the inputs that the table was built from at newer versions than pinned, by a concurrent build.
 
-    An input whose own version is lower has lost commits, which no build causes.
+    Omits inputs whose current version is lower, because they have lost commits.
     """
     if not built.is_traceable or built.fingerprint != digest:
         return []
@@ -226,7 +228,7 @@ def build_table(
         answer = _answer(spark, job, views)
     run_checks = run_checks and table.checks.has_result_checks
     if run_checks:
-        # Read several times and then written: cache it.
+        # Cache the result, since the checks and the write read it.
         answer = answer.persist()
     try:
         failures = failed_checks(table, answer, _rows_for_drop_check(spark, lake, job)) if run_checks else []

@@ -1,4 +1,4 @@
-"""Commits a gold build, small answers directly and others with Spark's writer, each guarded by the build number."""
+"""Commits a gold build: small results directly, others with Spark's writer. The build number guards both."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ _BUILD_ID = "build"
 def write_answer(
     answer: DataFrame, lake: Lake, job: TableJob, state: TableState | None, *, spec: PipelineSpec, views: InputViews
 ) -> tuple[int, int]:
-    """Commits the answer; returns the version and the number of rows written.
+    """Commits the result; returns the version and the number of rows written.
 
     Args:
         state: of the table, unless all rows are rewritten.
-        views: the inputs of the answer.
+        views: the inputs of the build.
     """
     recorded_build, build = job.previous_build or BuiltFrom(job.built_from, job.fingerprint), uuid.uuid4().hex
     origin = {BUILT_FROM: dict(recorded_build.versions), FINGERPRINT: recorded_build.fingerprint, _BUILD_ID: build}
@@ -50,7 +50,7 @@ def write_answer(
         if small is not None and small.version is not None:
             return small.version, small.rows
         if small is not None:
-            # The commit may be ours, with a lost reply.
+            # The commit may be from this build, if its reply was lost.
             return _find_commit(lake, job.key, build)
     properties = {**TABLE_PROPERTIES, **spec.maintenance.table_properties()}
     if job.plan.full and lake.open(job.key) is None and _has_small_inputs(views, job):
@@ -64,13 +64,13 @@ def write_answer(
 
 
 def _has_small_inputs(views: InputViews, job: TableJob) -> bool:
-    """Whether the inputs together have few enough rows to collect the answer in the driver."""
+    """Whether the inputs together have few enough rows to collect the result in the driver."""
     rows = views.count_rows(job.plan.table.reads)
     return rows is not None and rows <= MAX_COLLECTED_ROWS
 
 
 def _write(answer: DataFrame, uri: str, job: TableJob, *, properties: Mapping[str, str | None], metadata: str) -> None:
-    """Commits the answer with Spark's writer."""
+    """Commits the result with Spark's writer."""
     column = job.plan.table.partition_by
     # Rebalance writes one file for a small date and splits a large one.
     writer = answer.hint("rebalance", column).write.format("delta").mode("overwrite").partitionBy(column)
@@ -103,18 +103,18 @@ def _idempotence_options(step: Step) -> dict[str, str | int]:
 
 
 def _find_commit(lake: Lake, key: str, build: str) -> tuple[int, int]:
-    """Returns the version of our commit and the rows it wrote."""
+    """Returns the version of this build's commit and the number of rows it wrote."""
     table = lake.open(key)
     for commit in () if table is None else commit_history(lake, key, newest=table.version(), limit=20):
         if commit.metadata.get(_BUILD_ID) == build:
-            # Hourly builds also copy the other rows of rewritten files.
+            # Hourly builds also copy the remaining rows of rewritten files.
             rows = int(commit.metrics.get("numOutputRows", 0)) - int(commit.metrics.get("numCopiedRows", 0))
             return commit.version, rows
     raise overtaken_error(key)
 
 
 def overtaken_error(key: str) -> ConcurrencyError:
-    """Returns the error of a build that would overwrite a newer result or commits second."""
+    """Returns the error of a build that would overwrite the result of newer inputs, or that commits second."""
     return ConcurrencyError(
         "GOLD_OVERTAKEN",
         f"{key}: another build or a refresh committed after this build was planned, so this build did not commit.",

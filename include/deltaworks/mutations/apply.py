@@ -1,8 +1,7 @@
-"""Applies mutation requests in batches. The bounds of a batch are recorded first, so that any later run can complete
-it.
+"""Applies mutation requests in batches. The bounds of a batch are recorded first, so that a later run can complete it.
 
-An exclusive lock allows one run per pipeline. If two run nevertheless, the transactions of their commits make each step
-commit once.
+An exclusive lock allows one run per pipeline. If two run nevertheless, the transactions of their commits ensure that
+each step commits once.
 """
 
 from __future__ import annotations
@@ -30,9 +29,9 @@ from deltaworks.tables.lake import Lake
 
 log = logging.getLogger(__name__)
 LEASE_SECONDS = 30
-#: The most batches of one run; the next run continues.
+#: Maximum number of batches per run. The next run continues.
 MAX_BATCHES = 50
-#: Records of old batches are removed once in this many batches.
+#: Interval, in batches, of removing the records of old batches.
 CLEANUP_EVERY_BATCHES = 100
 
 
@@ -50,7 +49,7 @@ class MutationRun:
 
     Args:
         acquire_turn: acquires the write turn of a table for its merge; by default the stream's write turn.
-        fault: called at `fixed` and the points of `BatchSteps`, by tests.
+        fault: test hook, called at `fixed` and the points of `BatchSteps`.
     """
 
     def __init__(
@@ -80,7 +79,7 @@ class MutationRun:
     ) -> MutationResult:
         """Completes an unfinished batch, then applies all requests that arrived before the run began.
 
-        Later requests are left to the next run: with a running stream, a run would otherwise never end.
+        Later requests are left to the next run, because with a running stream this run would never end.
 
         Args:
             organisation: apply only the requests of this organisation, before all others.
@@ -132,7 +131,7 @@ class MutationRun:
         self, batch: MutationBatch, *, check: Callable[[], None], abandon: bool = False
     ) -> MutationCompletion:
         if abandon or batch.generation != self._home.generations.current():
-            # The next batch starts from version 0 and includes this one.
+            # The next batch starts from version 0 and includes the requests of this batch.
             completion = MutationCompletion(
                 pipeline=batch.pipeline,
                 number=batch.number,

@@ -31,10 +31,10 @@ def read_backlogs(catalog: Catalog) -> list[Backlog]:
 
 
 def reject_overdue(catalog: Catalog, backlogs: Iterable[Backlog], *, now: datetime) -> None:
-    """Raises if the oldest request of a pipeline has been pending for longer than `alert_after_minutes`.
+    """Raises if the oldest pending request of a pipeline is older than `alert_after_minutes`.
 
     Raises:
-        TransientError: MUTATIONS_BEHIND, naming each such pipeline.
+        TransientError: MUTATIONS_BEHIND, with the names of all such pipelines.
     """
     overdue = []
     for backlog in backlogs:

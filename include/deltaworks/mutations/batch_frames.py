@@ -1,4 +1,4 @@
-"""Input frames of a batch: its requests, their resolved intervals, the stored intervals, and late rows."""
+"""DataFrames of a batch: its requests, their resolved intervals, the stored intervals, and late rows."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from deltaworks.tables.lake import Lake
 class Scope:
     """The organisations with new requests.
 
-    A short list is in `organisations`, a long one in `organisations_frame`. Without either, all organisations are in
+    A short list is in `organisations`, a long one in `organisations_frame`. If both are None, all organisations are in
     scope.
     """
 
@@ -41,7 +41,7 @@ class Scope:
         return self.organisations == ()
 
     def filter(self, rows: DataFrame) -> DataFrame:
-        """Returns the rows of these organisations."""
+        """Returns the rows of the organisations in scope."""
         if self.organisations is not None:
             return rows.where(F.col(ORG_COLUMN).isin(*self.organisations)) if self.organisations else rows.limit(0)
         return (
@@ -49,7 +49,7 @@ class Scope:
         )
 
     def exclude(self, rows: DataFrame) -> DataFrame:
-        """Returns the rows of all other organisations."""
+        """Returns the rows of the organisations that are not in scope."""
         if self.organisations is not None:
             return rows.where(~F.col(ORG_COLUMN).isin(*self.organisations)) if self.organisations else rows
         return (
@@ -59,7 +59,9 @@ class Scope:
         )
 
     def pruning_condition(self, prefix: str) -> Column:
-        """Returns a condition that prunes a table by organisation; true if there are too many to list."""
+        """Returns a condition on the organisation that prunes a table; true if there are too many organisations to
+        list.
+        """
         return F.lit(True) if not self.organisations else F.col(f"{prefix}.{ORG_COLUMN}").isin(*self.organisations)
 
 
@@ -67,8 +69,9 @@ ALL_ORGANISATIONS = Scope(None)
 
 
 def request_scope(requests: DataFrame, arrivals: Arrivals, condition: str) -> Scope:
-    """Returns the organisations of new requests; all if requests were removed, because their organisations are
-    unknown."""
+    """Returns the organisations of new requests. If requests were removed, returns all, since their organisations are
+    unknown.
+    """
     if arrivals.is_unbounded or arrivals.has_removals:
         return ALL_ORGANISATIONS
     if not arrivals.partitions:
@@ -84,18 +87,19 @@ def request_scope(requests: DataFrame, arrivals: Arrivals, condition: str) -> Sc
 
 @dataclass(frozen=True, slots=True)
 class TableChanges:
-    """The periods that a batch changes in one table, materialised."""
+    """The periods that a batch changes in one table, as a materialised DataFrame."""
 
     periods: DataFrame
     affected: AffectedRange
 
 
 class BatchFrames:
-    """The frames of one batch, each computed once and identical in every attempt until the batch ends.
+    """The DataFrames of one batch, each computed once and identical in every attempt until the batch ends.
 
-    Requests are read at the recorded version. Arrived rows are read from the current table: rows that arrived since do
-    no harm, and the next batch reads them again. Reused frames are checkpointed on the executors, so that a merge into
-    their source table does not change them; losing an executor fails the batch, which is then retried.
+    Requests are read at the recorded version. Rows of the data tables are read from the current version: including
+    newer rows is harmless, because the next batch compares them again. Reused DataFrames are checkpointed on the
+    executors, so that a merge into their source table does not change them. Losing an executor fails the batch, which
+    is then retried.
     """
 
     def __init__(self, session: SparkSession, lake: Lake, spec: PipelineSpec, batch: MutationBatch) -> None:
@@ -131,7 +135,7 @@ class BatchFrames:
         )
 
     def request_counts(self) -> dict[str, int]:
-        """Returns the number of new requests by operation; invalid ones are counted under an empty name."""
+        """Returns the number of new requests by operation. Invalid requests are counted under an empty name."""
         operation = F.when(invalid_reason().isNull(), F.col("op")).otherwise("")
         counts = self.new_requests().groupBy(operation.alias("op")).count().collect()
         return {row["op"]: int(row["count"]) for row in counts}
@@ -141,7 +145,7 @@ class BatchFrames:
         if self._batch.everything:
             periods = full_coverage(self.resolved_intervals, self._mutated_ids(table))
         elif not self._organisations_with_intervals:
-            # Every interval is new, so its rows are compared in any case.
+            # Every interval is new, so its rows are compared anyway and late rows need not be found.
             periods = merge_periods(
                 self.changed_periods, late_row_periods(self._arrived_rows(table).limit(0), self.resolved_intervals)
             )
@@ -177,12 +181,12 @@ class BatchFrames:
             raise _bounds_unavailable(self._batch, error) from error
 
     def _requests(self, scope: Scope, *, condition: str = "true") -> DataFrame:
-        """Returns requests in the schema of `resolve`, with the name they may assign."""
+        """Returns requests in the input schema of `resolve`, with the name that each may assign."""
         columns = [F.col(name) for name in REQUEST_COLUMNS]
         return scope.filter(self._all_requests()).where(condition).select(*columns, F.col("event_time").alias("time"))
 
     def _read_stored_intervals(self) -> DataFrame:
-        """Returns the intervals stored by the last batch. A batch writes them last."""
+        """Returns the intervals that the last batch stored in its last step."""
         name = self._mutations_spec.intervals
         if self._lake.open(self._key(name)) is None:
             return self._session.createDataFrame([], INTERVAL_SCHEMA)
@@ -210,7 +214,7 @@ class BatchFrames:
         )
 
     def _organisations_of(self, table: str) -> set[str]:
-        """Returns the organisations with rows in a state table, from its log."""
+        """Returns the organisations with rows in a state table, according to its log."""
         partitions = file_sizes_by_partition(self._lake, self._key(table))
         return {str(dict(partition)[ORG_COLUMN]) for partition in partitions}
 

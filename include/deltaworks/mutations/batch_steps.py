@@ -1,7 +1,7 @@
 """Runs the steps of one mutation batch in order: data tables, notifications, names, intervals.
 
-The batch is compared with the stored intervals, so they are written last: until then a run that resumes after a crash
-computes the same changes. Each step is one commit, made once, and is skipped if nothing differs.
+The batch is compared with the stored intervals, so the intervals are written last. Until then, a run that resumes after
+a crash computes the same changes. Each step is one commit, made once, and is skipped if nothing differs.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from deltaworks.specs.table import TableSpec
 from deltaworks.tables.lake import Lake
 
 log = logging.getLogger(__name__)
-#: Merges, calling its argument before each attempt; returns the number of attempts.
+#: Runs a merge and returns the number of attempts. Its argument is called before each attempt.
 MergeFunction = Callable[[Callable[[], None]], int]
 
 
@@ -52,8 +52,9 @@ class BatchSteps:
     Args:
         acquire_turn: acquires the write turn of a table.
         check: called before each commit; its errors end the batch.
-        fault: called at `resolved`, `merged:<table>`, `optimized:<table>`, `named`, `notified:<table>`, `stored` and
-            `ended`, by tests.
+        fault: test hook, called at `resolved`, `merged:<table>`, `optimized:<table>`, `named`, `notified:<table>`,
+            `stored`
+            and `ended`.
     """
 
     def __init__(
@@ -80,7 +81,7 @@ class BatchSteps:
         self._invalid_values = 0
 
     def apply(self) -> MutationCompletion:
-        """Runs the steps that have not committed yet. Idempotent. Returns the result without recording it."""
+        """Runs the remaining steps of the batch. Idempotent. Returns the result, which the caller records."""
         ensure_state_tables(self._lake, self._spec, self._mutations_spec)
         with self._phase("resolve"):
             frames = BatchFrames(self._session, self._lake, self._spec, self._batch)
@@ -155,7 +156,10 @@ class BatchSteps:
         return result
 
     def _plan_merge(self, table: TableSpec, changes: TableChanges) -> MergeFunction:
-        """Returns a function that merges the batch into a table; planning happens before the stream has to wait."""
+        """Plans the merge of the batch into a table and returns a function that runs it.
+
+        Planning takes place before the write turn, so that the stream does not wait for it.
+        """
         key, number = paths.table(self._spec.pipeline, table.name), self._batch.number
         max_bytes = self._mutations_spec.small_merge_bytes
         plan = plan_merge(self._lake, key, table, changes.affected, small_merge_bytes=max_bytes)
@@ -168,7 +172,7 @@ class BatchSteps:
         merge = TableMerge(table, changes.periods, changes.affected)
 
         def execute(check: Callable[[], None]) -> int:
-            # A separate commit, without the merge's transaction.
+            # This is a separate commit and must not carry the merge's transaction.
             set_deletion_vectors(self._session, self._lake, self._spec.pipeline, table, check=check)
             return self._commits.commit_once(
                 table.name,
@@ -180,7 +184,7 @@ class BatchSteps:
         return execute
 
     def _optimize(self, table: TableSpec, turn: Turn) -> bool:
-        """Runs OPTIMIZE on the table within the held write turn, and on the state tables."""
+        """Runs OPTIMIZE on the table within the held write turn, then on the state tables."""
 
         def held_turn(_: str) -> AbstractContextManager[Turn]:
             return contextlib.nullcontext(turn)

@@ -1,7 +1,7 @@
 """Plans mutation batches: the table versions that the next batch covers, and the backlog. Needs no JVM.
 
-New rows between two versions are counted from the Delta log, by version and not by ingest batch: held tables, replays
-from quarantine and reprocesses add rows of old batches late.
+New rows between two versions are counted from the Delta log, by version and not by ingest batch. Held tables, replays
+from quarantine and reprocesses can add rows of old batches later.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from deltaworks.tables.changes import Partition, partition_predicate
 from deltaworks.tables.lake import Lake
 from deltaworks.tables.log import Action, data_change_actions, read_commits
 
-#: Separates new rows from earlier ones.
+#: Column whose bounds separate new rows from earlier ones.
 BATCH_COLUMN = "_batch_id"
 #: Maximum number of partitions listed in a predicate.
 MAX_LISTED_PARTITIONS = 500
@@ -35,10 +35,10 @@ MAX_LISTED_PARTITIONS = 500
 
 @dataclass(frozen=True, slots=True)
 class Arrivals:
-    """New rows of a table. All of them match `condition`, as may some older rows.
+    """New rows of a table. All of them match `condition`, and some older rows may match too.
 
-    `is_unbounded` means that no narrower condition is known, `has_removals` that rows were removed too. `first_at` is
-        the time of the first commit with new rows.
+    If no narrower condition is known, `is_unbounded` is set; if rows were also removed, `has_removals`. The commit time
+    of the first new rows is `first_at`.
     """
 
     rows: int = 0
@@ -75,7 +75,7 @@ def read_arrivals(lake: Lake, key: str, *, after: int, up_to: int) -> Arrivals:
 
 
 def last_version_within(lake: Lake, key: str, *, after: int, up_to: int, max_rows: int) -> int:
-    """Returns the newest version up to `up_to` that adds at most `max_rows` rows; includes at least one commit."""
+    """Returns the newest version up to `up_to` that adds at most `max_rows` rows. Includes at least one commit."""
     rows = 0
     for version, actions in read_commits(lake, key, range(after + 1, up_to + 1)):
         commit = _ArrivalCounter()
@@ -87,7 +87,7 @@ def last_version_within(lake: Lake, key: str, *, after: int, up_to: int, max_row
 
 
 class _ArrivalCounter:
-    """Accumulates the new rows of commits."""
+    """Accumulates counts and bounds of the new rows of commits."""
 
     def __init__(self) -> None:
         self.rows = 0
@@ -131,7 +131,7 @@ class _ArrivalCounter:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Backlog:
-    """Requests that no completed batch covers: their number, and the commit time of the oldest."""
+    """Requests that no completed batch covers: their number, and the commit time of the oldest one."""
 
     pipeline: str
     requests: int
@@ -259,7 +259,7 @@ class BatchPlanner:
         return bool(read_arrivals(self._lake, key, after=span.after, up_to=span.up_to))
 
     def _was_recreated(self, span: VersionRange) -> bool:
-        """Returns whether the table was recreated or removed since a batch read it."""
+        """Returns whether the table was recreated or removed after a batch read it."""
         table = self._lake.open(paths.table(self._spec.pipeline, span.table))
         return span.table_id != "" and (table is None or str(table.metadata().id) != span.table_id)
 

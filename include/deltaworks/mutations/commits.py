@@ -20,12 +20,12 @@ from deltaworks.tables.spark.session import USER_METADATA, override_settings, re
 from deltaworks.tables.steps import mutation_step
 
 log = logging.getLogger(__name__)
-#: Number of commits searched for a step. A stream that catches up after the mutation adds only a few.
+#: Maximum number of commits that are searched for a step. A stream that catches up after the mutation adds only a few.
 MAX_SEARCHED_COMMITS = 500
 
 
 class StepCommits:
-    """The commits of one batch. Not thread-safe.
+    """Makes the commits of one batch. Not thread-safe.
 
     Args:
         session: a session used only for this batch, because its settings apply to the commits.
@@ -42,11 +42,11 @@ class StepCommits:
         self._before_commit = before_commit
 
     def step(self, table: str) -> Step:
-        """Returns the step of a table in this batch."""
+        """Returns the transaction (application id and version) of a table in this batch."""
         return mutation_step(self._pipeline, table, self._batch)
 
     def has_committed(self, table: str) -> bool:
-        """Returns whether the table has this batch's step, or a later one."""
+        """Returns whether the table has committed this batch's step or a later one."""
         return self._has_step(self._lake.open(paths.table(self._pipeline, table)), table)
 
     def _has_step(self, delta_table: DeltaTable | None, table: str) -> bool:
@@ -88,9 +88,11 @@ class StepCommits:
     def commit_once_with_delta_rs(
         self, table: str, write: Callable[[DeltaTable, Step, str], None], *, check: Callable[[], None]
     ) -> int:
-        """Like `commit_once`, for delta-rs: `write` gets a snapshot without the step, the step, and the `userMetadata`.
+        """Like `commit_once`, for delta-rs.
 
-        `write` commits from that snapshot and raises DELTA_CONFLICT if the table has a newer version.
+        `write` receives a snapshot without the step, the step, and the `userMetadata`. It commits from that snapshot
+            and raises
+        DELTA_CONFLICT if the table has a newer version.
         """
         step = self.step(table)
 
@@ -145,7 +147,9 @@ class StepCommits:
 
 
 def merge_metric(commit: CommitInfo | None, name: str) -> int:
-    """Returns a merge metric by its Spark name (delta-rs uses snake case); 0 without a commit or metric."""
+    """Returns a metric of a MERGE commit by its Spark name, also for delta-rs (snake case); 0 without a commit or
+    metric.
+    """
     snake = re.sub("[A-Z]", lambda capital: f"_{capital[0].lower()}", name)
     return 0 if commit is None else int(commit.metrics.get(name, commit.metrics.get(snake, 0)))
 

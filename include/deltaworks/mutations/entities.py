@@ -1,14 +1,15 @@
 """Computes the entities that requests refer to, and the connected components of their ids.
 
 An entity is identified by its id before its first request. Within one period, an id names a new entity if a request
-refers to it before any request has moved another entity to it. So an id used by two entities in turn gives two
-entities, and an id that was only a rename target gives none.
+refers to the id before any request has moved another entity to it. So an id that two entities use one after the other
+gives two entities, and an id that was only a rename target gives none.
 
-Components serve grouping, reports and alerts on giant components, never resolution: an id used by two entities in turn
-connects them, and only time separates them. They are computed by alternating large-star and small-star steps until
-nothing changes (Kiveris, Lattanzi, Mirrokni, Rastogi, Vassilvitskii, "Connected Components in MapReduce and Beyond",
-SoCC 2014). Edges run from the greater id to the smaller one, so both steps are a minimum by key and a join: neighbours
-of an id are never collected, and a hub, or a component of all ids, is distributed over tasks like other rows.
+Components are used for grouping, reports and alerts on giant components, never for resolution: an id that two entities
+use one after the other connects them, and only time separates them. They are computed by alternating large-star and
+small-star steps until nothing changes (Kiveris, Lattanzi, Mirrokni, Rastogi, Vassilvitskii, "Connected Components in
+MapReduce and Beyond", SoCC 2014). Edges run from the greater id to the smaller one, so both steps are a minimum by key
+and a join. The neighbours of an id are never collected, and a hub, or a component of all ids, is distributed over tasks
+like other rows.
 """
 
 from __future__ import annotations
@@ -52,11 +53,12 @@ def entities(request_trace: Trace) -> DataFrame:
 
 
 def resolve_entities(requests: DataFrame, *, checkpoint: Checkpoint = local_checkpoint) -> DataFrame:
-    """Returns the entities of requests with their components: columns of `entities`, component_id, component_size.
+    """Returns the entities of requests with their components. Columns: those of `entities`, component_id,
+    component_size.
 
     Args:
         requests: columns of `requests.REQUEST_SCHEMA`.
-        checkpoint: materialises a frame and cuts its lineage; by default on the executors.
+        checkpoint: materialises a DataFrame and cuts its lineage; by default on the executors.
     """
     resolved = entities(trace_requests(requests, checkpoint=checkpoint))
     grouped = components(edges(requests), checkpoint=checkpoint).withColumnRenamed("id", "origin_id")
@@ -68,7 +70,8 @@ def resolve_entities(requests: DataFrame, *, checkpoint: Checkpoint = local_chec
 
 
 def edges(requests: DataFrame) -> DataFrame:
-    """Returns the pairs of ids connected by renames and merges, including ineffective ones: org_id, id, new_id."""
+    """Returns the pairs of ids that renames and merges connect: org_id, id, new_id. Includes requests without
+    effect."""
     connecting = F.col("op").isin(*RENAME_OPERATIONS) & invalid_reason().isNull() & (F.col("id") != F.col("new_id"))
     return requests.where(connecting).select("org_id", "id", "new_id")
 
@@ -129,7 +132,7 @@ def _small_star(stars: DataFrame) -> DataFrame:
 
 
 def _are_stars(stars: DataFrame) -> bool:
-    """Returns whether every id is a centre or connected to exactly one centre, so that another step changes nothing."""
+    """Returns whether every id is a centre or connected to exactly one centre, so that further steps change nothing."""
     ends = stars.select("org_id", F.col("id").alias("end"), F.lit(1).alias("below"), F.lit(0).alias("above"))
     centres = stars.select("org_id", F.col("centre").alias("end"), F.lit(0).alias("below"), F.lit(1).alias("above"))
     degrees = (

@@ -24,7 +24,7 @@ from deltaworks.tables.lake import Lake
 
 @dataclass(frozen=True, slots=True)
 class TableForecast:
-    """The forecast for one table: the batch would rewrite `files` of `total_files` files."""
+    """The forecast for one table: the batch would rewrite `files` out of `total_files` files."""
 
     table: str
     rows: int
@@ -35,7 +35,7 @@ class TableForecast:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Forecast:
-    """The forecast of a batch. Chains have two or more moves and are counted in the organisations in scope."""
+    """The forecast of a batch. Chains (two or more moves) are counted over the organisations in scope."""
 
     pipeline: str
     number: int
@@ -53,7 +53,7 @@ class Forecast:
 def forecast(
     spark: SparkSession, catalog: Catalog, pipeline: str, *, organisation: str | None = None, everything: bool = False
 ) -> Forecast | None:
-    """Forecasts the unfinished batch, else the next one; None if no rows arrived. Reads only.
+    """Forecasts the unfinished batch, otherwise the next one; returns None if no rows arrived. Reads only.
 
     Raises:
         ConfigError: MUTATIONS_UNDECLARED.

@@ -1,7 +1,7 @@
 """Computes the periods of ids whose rows a batch changes: the outcome differs from before, or rows arrived late.
 
-Every frame has org_id, id (as it arrived), valid_from (null: unbounded) and valid_to (exclusive; null: unbounded). An
-outcome is the final state of rows: final_id, deleted and the set fields; null if rows stay as they arrived.
+Every DataFrame has org_id, id (as it arrived), valid_from (null: unbounded) and valid_to (exclusive; null: unbounded).
+An outcome is the final state of rows: final_id, deleted and the set fields; null if rows stay as they arrived.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ def _edges(intervals: DataFrame, side: str) -> DataFrame:
 
 
 def late_row_periods(arrived_rows: DataFrame, intervals: DataFrame) -> DataFrame:
-    """Returns the intervals that contain newly arrived rows, clipped to the time range of these rows.
+    """Returns the intervals that contain late rows, clipped to the time range of these rows.
 
     Args:
         arrived_rows: org_id, id (as it arrived) and `time` of rows.
@@ -106,8 +106,8 @@ def late_row_periods(arrived_rows: DataFrame, intervals: DataFrame) -> DataFrame
 def merge_periods(changed: DataFrame, late: DataFrame) -> DataFrame:
     """Merges both sets into periods that do not overlap: key, valid_from, valid_to, final_id, deleted, fields (a map).
 
-    The outcome is constant within a new interval, so its periods are merged into one. Rows between them already have
-    that outcome and do not change: the merge compares each row.
+    The outcome is constant within a new interval, so its periods are merged into one. This may include rows that
+    already have the outcome; they do not change, because the merge compares each row.
     """
     overlapping = changed.where("inside").drop("before").unionByName(late)
     starts_unbounded, ends_unbounded = F.max(F.col("valid_from").isNull()), F.max(F.col("valid_to").isNull())
@@ -129,14 +129,14 @@ def merge_periods(changed: DataFrame, late: DataFrame) -> DataFrame:
 
 
 def full_coverage(intervals: DataFrame, mutated_ids: DataFrame) -> DataFrame:
-    """Returns the outcome of all rows: every interval, and the time outside intervals for ids with mutated rows.
+    """Returns periods that cover all rows: every interval, and the time outside intervals for ids with mutated rows.
 
     Args:
         mutated_ids: org_id and id of rows that carry a mutation number.
 
     Columns as in `merge_periods`.
     """
-    # A mark with null time starts the period before the first interval of each id.
+    # A point with a null time starts the period before the first interval of each id.
     ids = intervals.select(*KEY).unionByName(mutated_ids.select(*KEY)).distinct()
     line_starts = ids.select(*KEY, F.lit(None).cast("timestamp").alias("at"), F.lit(None).alias("edge"))
     edges = _edges(intervals, "new").select(*KEY, "at", "edge")

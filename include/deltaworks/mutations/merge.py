@@ -1,10 +1,10 @@
 """Merges the changed periods of a batch into one mutable table with Spark.
 
-Source values do not prune the target of a MERGE; literals on target columns do. So the organisations, time range and id
-range of the batch are passed to Delta as literals. Rewritten rows are written by partition: a small partition becomes
-one file, a huge one is split.
+Source values do not prune the target of a MERGE, but literals on target columns do. So the organisations, time range
+and id range of the batch are passed to Delta as literals. Rewritten rows are written by partition: a small partition
+becomes one file, a huge one is split.
 
-With deletion vectors a merge marks changed rows and writes their new versions to a small file, instead of rewriting
+With deletion vectors, a merge marks changed rows and writes their new versions to a small file, instead of rewriting
 every affected file. Reads are slower until OPTIMIZE removes the marked rows.
 """
 
@@ -44,7 +44,7 @@ DELETION_VECTORS = "delta.enableDeletionVectors"
 class AffectedRange:
     """The range of rows that a batch can change. `organisations` is None if there are too many to list.
 
-    A null time is unbounded. `periods` is their number; 0 means that nothing changes.
+    Times that are null are unbounded. `periods` is the number of periods; 0 means that nothing changes.
     """
 
     periods: int
@@ -75,7 +75,7 @@ def affected_range(periods: DataFrame) -> AffectedRange:
 
 
 def affected_condition(affected: AffectedRange, table: TableSpec, prefix: str = TARGET) -> Column:
-    """Returns the condition on rows that a batch can change, as literals over the table's columns."""
+    """Returns the condition on rows that a batch can change, with literals on the table's columns."""
 
     def column(name: str) -> Column:
         return F.col(f"{prefix}.{name}")
@@ -113,7 +113,7 @@ class TableMerge:
         self._types = table.column_types()
 
     def execute(self, session: SparkSession, uri: str, *, batch: int) -> None:
-        """Runs the MERGE as one commit with the session's settings."""
+        """Runs the MERGE as one commit, with the settings of the session."""
         (
             DeltaTable.forPath(session, uri)
             .alias(TARGET)
@@ -123,7 +123,7 @@ class TableMerge:
         )
 
     def condition(self) -> Column:
-        """Returns the condition on pairs of rows and periods whose values differ."""
+        """Returns the join condition of rows and periods, for rows whose values would change."""
         return _all_of([affected_condition(self._affected, self._table), self._is_in_period(), self._differs()])
 
     def matching_rows(self, rows: DataFrame) -> DataFrame:
@@ -150,7 +150,9 @@ class TableMerge:
         return F.coalesce(current, F.lit(False)) if name == DELETED_COLUMN else current
 
     def _new_values(self) -> dict[str, Column]:
-        """Returns the new values: the id, each field (as set, else as it arrived), and the deletion flag."""
+        """Returns the new values: the id, each field (the set value, otherwise the original one), and the deletion
+        flag.
+        """
         values = {self._mutable.id: F.col(f"{SOURCE}.final_id")}
         for name, origin in self._mutable.fields.items():
             text = F.col(f"{SOURCE}.fields")[F.lit(name)]
@@ -170,7 +172,7 @@ def parse_text(text: Column, kind: str) -> Column:
 
 
 def count_invalid_values(periods: DataFrame, table: TableSpec) -> int:
-    """Counts update values that do not fit their column's type. Those rows keep the original value."""
+    """Counts update values that do not fit their column's type. Rows keep their original value instead."""
     types = table.column_types()
     texts = F.col("fields")
     invalid = [
@@ -185,7 +187,9 @@ def count_invalid_values(periods: DataFrame, table: TableSpec) -> int:
 
 
 def merge_settings(*, target_bytes: int, cores: int) -> dict[str, str]:
-    """Returns session settings of a MERGE: parallelism by the bytes it may rewrite, files by partition."""
+    """Returns session settings of a MERGE: parallelism according to the bytes that it may rewrite, and files by
+    partition.
+    """
     tasks = max(cores, min(MAX_TASKS, -(-target_bytes // BYTES_PER_TASK)))
     return {
         "spark.sql.shuffle.partitions": str(tasks),
@@ -196,7 +200,7 @@ def merge_settings(*, target_bytes: int, cores: int) -> dict[str, str]:
 
 
 def transaction_settings(app_id: str, version: int) -> Mapping[str, str]:
-    """Returns session settings that put the next commit under an application transaction."""
+    """Returns session settings that give the next commit an application transaction."""
     return {TRANSACTION_APP: app_id, TRANSACTION_VERSION: str(version)}
 
 

@@ -1,10 +1,10 @@
 """Writes the notifications of a mutation batch, and reads notifications between two versions of their table.
 
-A batch finds its changed rows by their batch number, so a repeated batch writes the same notifications; the append
+A batch finds its changed rows by their batch number, so a repeated batch writes the same notifications. The append
 carries a transaction, so it commits once.
 
-Readers use the Delta log: the statistics of a notification file give its batch, its partition the organisation, so a
-poll reads one log entry per commit. Files with insufficient statistics are opened.
+Readers use the Delta log: the statistics of a notification file contain its batch, and its partition the organisation,
+so a poll reads one log entry per commit. Files with insufficient statistics are opened.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def notifications(
         changed: rows of `data_table` that carry the batch number.
         periods: `interval_diff.changed_periods`, with the values before the batch.
         key: the column of `data_table` whose values the notifications list.
-        at: when the batch was planned; identical in every attempt.
+        at: time when the batch was planned; identical in every attempt.
         data_version: the version of `data_table` with the changes.
     """
     columns = [column.name for column in notification_table.columns]
@@ -79,15 +79,15 @@ def notifications(
 
 
 def changed_rows(rows: DataFrame, batch: int) -> DataFrame:
-    """Returns the rows that carry a batch number. File statistics prune other files."""
+    """Returns the rows that carry a batch number. Files without such rows are skipped by their statistics."""
     return rows.where(F.col(MUTATION_COLUMN) == batch)
 
 
 def _with_change(changed: DataFrame, periods: DataFrame, data_table: TableSpec) -> DataFrame:
-    """Adds `change`, the kind of change, from the values before the batch and now.
+    """Adds the column `change`, the kind of change, from the values before the batch and now.
 
-    A row that arrived since the last batch in a changed period gets the same kind as the period's other rows; in an
-    unchanged period its previous values are the original ones.
+    A row that arrived after the last batch gets the same kind as the other rows of its changed period. In an unchanged
+    period its previous values are the original ones.
     """
     mutable = mutable_spec(data_table)
     row, period = changed.alias("row"), periods.alias("period")
@@ -112,10 +112,10 @@ def _with_change(changed: DataFrame, periods: DataFrame, data_table: TableSpec) 
 
 @dataclass(slots=True)
 class NotifiedChanges:
-    """The notified batches by kind (`stream`, `mutation`), and bounds of the changed rows.
+    """The notified batches by kind (`stream`, `mutation`), and the organisations and dates of the changed rows.
 
     `orgs` and entries of `dates` are None if a file lacks statistics for them. A date of None stands for rows without a
-        date.
+    date.
     """
 
     batches: dict[str, set[int]] = field(default_factory=dict)
@@ -210,7 +210,7 @@ def _combine_files(lake: Lake, key: str, notification_table: TableSpec, files: I
 
 
 def _single_value(file: _File, column: str) -> Any:
-    """Returns the value of a column if the file's statistics show that it has only one, else None."""
+    """Returns the value of a column if the file's statistics show that all rows have the same one, else None."""
     minimum, maximum = ((file.statistics.get(bound) or {}).get(column) for bound in ("minValues", "maxValues"))
     return minimum if minimum == maximum and not (file.statistics.get("nullCount") or {}).get(column) else None
 

@@ -1,11 +1,11 @@
-"""Resolves chains of moves by pointer doubling: the joins grow with the logarithm of the longest chain.
+"""Resolves chains of moves by pointer doubling: the number of joins grows with the logarithm of the longest chain.
 
-Each move points to the next move out of its target id. In a round, every unresolved move takes over the destination of
-the move it points to and applies that move's effects after its own, so each round doubles the distance (Hillis and
-Steele, "Data Parallel Algorithms", CACM 29(12), 1986, on the ends of linked lists). Time increases along a chain, so
-there are no cycles.
+A move points to the next move that starts at its target id. In each round, every unresolved move takes over the
+destination of the move it points to and applies that move's effects after its own. So each round doubles the distance
+(Hillis and Steele, "Data Parallel Algorithms", CACM 29(12), 1986, on the ends of linked lists). Time increases along a
+chain, so there are no cycles.
 
-Only unresolved moves are on the left side of a join; each matches exactly one row. Many moves to one id are many rows
+Only unresolved moves are on the left of a join, and each matches exactly one row. Many moves to one id are many rows
 with one key, which adaptive execution splits: nothing is collected by chain, id or component.
 """
 
@@ -19,23 +19,23 @@ from pyspark.sql import functions as F
 
 from deltaworks.mutations.requests import ARRIVAL, UPDATES, override_fields, request_order, with_later_updates
 
-#: Maximum number of frames in a union. Spark generates the code that reads a union once per frame.
+#: Maximum number of DataFrames in a union. Spark generates the code that reads a union once per DataFrame.
 _MAX_UNION_FRAMES = 4
 
-#: Materialises a frame and cuts its lineage.
+#: Materialises a DataFrame and cuts its lineage.
 Checkpoint = Callable[[DataFrame], DataFrame]
 
 
 def local_checkpoint(frame: DataFrame) -> DataFrame:
-    """Materialises a frame on the executors. Losing an executor fails the job, which is then retried."""
+    """Materialises a DataFrame on the executors. Losing an executor fails the job, which is then retried."""
     return frame.localCheckpoint(eager=True)
 
 
 def moves(timeline: DataFrame, updates: DataFrame) -> DataFrame:
     """Returns every move with its direct effect: org_id, id, time (its key), and the effect up to the next move.
 
-    The effect: `final_id` and `deleted` (its target), `next_time` (with `final_id` the key of the next move, null at
-    the end), `fields`, `hops` and `last` (time and sequence of its last request).
+    Columns of the effect: `final_id` and `deleted` (the target), `next_time` (with `final_id` the key of the next move;
+    null at the end of a chain), `fields`, `hops` and `last` (time and sequence of its last request).
 
     Args:
         updates: `requests.last_updates` of the timeline.
@@ -66,10 +66,10 @@ def moves(timeline: DataFrame, updates: DataFrame) -> DataFrame:
 
 
 def resolve_chains(first: DataFrame, checkpoint: Checkpoint) -> DataFrame:
-    """Follows every move to its end; `first` is materialised. Columns as in `moves`, with next_time null.
+    """Follows every move to the end of its chain. Columns as in `moves`, with next_time null.
 
-    A chain of n moves takes ⌈log2 n⌉ rounds of one join and one count each; every few rounds the resolved moves are
-    materialised as one frame.
+    Materialises `first`. A chain of n moves takes ⌈log2 n⌉ rounds of one join and one count each; every few rounds the
+    resolved moves are materialised as one DataFrame.
     """
     is_unresolved = F.col("next_time").isNotNull()
     resolved, unresolved = [first.where(~is_unresolved)], first.where(is_unresolved)
@@ -87,9 +87,9 @@ def _union(frames: Sequence[DataFrame]) -> DataFrame:
 
 
 def follow_pointers(unresolved: DataFrame, targets: DataFrame) -> DataFrame:
-    """Gives every unresolved move the destination of the move it points to, and that move's effects after its own.
+    """Gives every unresolved move the destination of the move it points to, and adds the effects of that move.
 
-    Every pointer has a target, so an inner join suffices and either side may be broadcast.
+    Every pointer has a target, so an inner join suffices and Spark may broadcast either input.
     """
     renamed_targets = targets.select(*(F.col(name).alias(f"onto_{name}") for name in targets.columns))
     same = (
@@ -106,6 +106,6 @@ def follow_pointers(unresolved: DataFrame, targets: DataFrame) -> DataFrame:
         F.col("onto_next_time").alias("next_time"),
         override_fields(F.col("fields"), F.col("onto_fields")).alias("fields"),
         (F.col("hops") + F.col("onto_hops")).alias("hops"),
-        # An update at the time of the next move may have the higher sequence.
+        # An update at the same time as the next move may have the higher sequence.
         F.greatest("last", "onto_last").alias("last"),
     )

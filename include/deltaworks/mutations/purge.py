@@ -1,6 +1,6 @@
-"""Purges rows that a mutation deleted long ago; late requests can then no longer restore them.
+"""Purges rows that a mutation deleted long ago. Afterwards late requests can no longer restore them.
 
-A deleted row stays, marked, so that a late request can undo the deletion. It is removed after `purge_after_days`;
+A deleted row is only marked, so that a late request can undo the deletion. It is removed after `purge_after_days`;
 VACUUM frees its bytes after the table's retention.
 """
 
@@ -35,7 +35,7 @@ MAX_ORGANISATIONS = 1_000
 
 @dataclass(frozen=True, slots=True)
 class PurgeResult:
-    """Purged rows of one table (in a dry run: purgeable rows), and the number of their organisations."""
+    """Rows purged from one table (in a dry run: rows to purge), and the number of their organisations."""
 
     table: str
     dry_run: bool
@@ -56,7 +56,7 @@ def purge_deleted(
 ) -> list[PurgeResult]:
     """Removes rows of a pipeline's mutable tables that were deleted at least `purge_after_days` ago.
 
-    Idempotent; acquires each table's write turn. A deletion dates from the end of its batch.
+    Idempotent; acquires each table's write turn. The time of a deletion is the end of its batch.
 
     Args:
         deletion_limit: skip a table that would lose a larger share of its rows, and raise an alert.
@@ -84,7 +84,7 @@ def purge_deleted(
 
 
 class _Purge:
-    """Purges rows deleted by `last_batch` or earlier batches."""
+    """Purges rows deleted in batches up to `last_batch`."""
 
     def __init__(
         self,

@@ -1,13 +1,14 @@
 """Reads the rows of a table that changed since a position, each once, in its current state.
 
-A row belongs to its last change: the number of its last mutation batch, else its ingest batch. It is read once that
-change is notified after the position. Data is committed before its notification, so a later snapshot contains all
-announced rows. A row changed again by a batch without notification yet is returned with that notification. So every
-changed row is returned, and no state twice, during concurrent streams and mutation batches.
+The last change of a row is identified by the number of its last mutation batch, otherwise by its ingest batch. A row is
+returned if a notification after the position announces that batch. Data is committed before its notification, so a
+later snapshot contains all announced rows. A row that is changed again by a batch without notification yet is returned
+once that batch is announced. So every changed row is returned, and no state twice, during concurrent streams and
+mutation batches.
 
-Delta's change data feed is the alternative: exact to the commit, but each write adds change files, and the feed returns
-every change of a row instead of its last state. It requires the table property `delta.enableChangeDataFeed` from before
-the first change.
+Delta's change data feed is the alternative. It is exact to the commit, but each write adds change files, and the feed
+returns every change of a row instead of its last state. It requires the table property `delta.enableChangeDataFeed`
+from before the first change.
 
 A reader that writes a Delta table stores its position in the commit of its output (`commit_position`). Both are atomic:
 a killed reader resumes exactly at the end of its table.
@@ -42,9 +43,9 @@ from deltaworks.tables.spark.session import USER_METADATA, override_settings
 class Changes:
     """The result of a read. `rows` are lazy and fixed to `data_version`; the next read starts at `position`.
 
-    `snapshot` is the full table at that version without deleted rows, for recomputing aggregates. `is_empty` means that
-        no change was notified, though the position may have advanced. Before the table exists both frames are empty and
-        `data_version` is None.
+    The full table at that version, without deleted rows, is `snapshot`, for recomputing aggregates. If no change was
+    notified, `is_empty` is set, though the position may have advanced. Before the table exists both DataFrames are
+    empty and `data_version` is None.
     """
 
     rows: DataFrame
@@ -56,7 +57,7 @@ class Changes:
 
 @dataclass(frozen=True, slots=True)
 class TrackedTable:
-    """A table whose changes are read, with its notification table (None without one)."""
+    """A table whose changes are read, and its notification table (None without one)."""
 
     spark: SparkSession
     lake: Lake
@@ -65,7 +66,7 @@ class TrackedTable:
     notification_table: TableSpec | None
 
     def key(self, table: TableSpec) -> str:
-        """Returns the key of one of the two tables in the lake."""
+        """Returns the lake key of the data table or the notification table."""
         return paths.table(self.pipeline.pipeline, table.name)
 
     def rows_at(self, version: int | None) -> DataFrame:
@@ -113,7 +114,7 @@ def tracked_table(spark: SparkSession, catalog: Catalog, table: str) -> TrackedT
 def next_position(
     table: DeltaTable | None, since: ChangePosition | None, source: ChangeSource
 ) -> tuple[ChangePosition, int | None]:
-    """Returns the position at the end of the table, and the version after which to read: None reads everything.
+    """Returns the newest position, and the version after which to read (None: read everything).
 
     Raises:
         ContractError: CHANGES_STARTED_OVER if the position belongs to another table.
@@ -135,11 +136,11 @@ def next_position(
 
 __all__ = ["Changes", "commit_position", "last_committed_position", "read_changes"]
 
-#: Above this number, a query is bounded by batches only.
+#: Maximum number of organisations in a pruning condition. With more, the query is restricted by batches only.
 _MAX_LISTED_ORGANISATIONS = 1_000
 _BATCH_COLUMN = "_batch_id"
 _FEED_PROPERTY = "delta.enableChangeDataFeed"
-#: The row key: no change of a row alters it.
+#: The row key, which no change alters.
 _ROW_KEY = ("_batch_id", "_seq", "_position")
 _FEED_COLUMNS = ("_change_type", "_commit_version", "_commit_timestamp")
 
@@ -159,7 +160,7 @@ def read_changes(
     rows again. Reads only; any number of readers may run concurrently with streams, mutation batches and OPTIMIZE.
 
     Args:
-        table: `<pipeline>.<table>`, a table that a notification table announces.
+        table: `<pipeline>.<table>`, a table that has a notification table.
         since: the end position of an earlier read, or None to read everything.
         tombstones: include deleted rows, with `_deleted` true, while requests may still restore them
             (`mutations.purge_after_days`).
@@ -212,7 +213,7 @@ def _read_notified(tracked: TrackedTable, since: ChangePosition | None, *, tombs
 
 
 def _last_change_condition(tracked: TrackedTable, notified: NotifiedChanges, *, everything: bool) -> Column:
-    """Returns whether the last change of a row was notified."""
+    """Returns the condition that the last change of a row was notified."""
     batches = {kind: _ranges(numbers) for kind, numbers in notified.batches.items()}
     if everything:
         # Reading everything includes rows older than the first notification.
@@ -245,7 +246,7 @@ def _date(value: dt.date) -> Column:
 
 
 def _ranges(numbers: Iterable[int]) -> list[tuple[int | None, int]]:
-    """Returns numbers as inclusive ranges; batches are mostly consecutive, so there are few."""
+    """Returns numbers as inclusive ranges. Batch numbers are mostly consecutive, so there are few ranges."""
     ranges: list[tuple[int | None, int]] = []
     for number in sorted(numbers):
         if ranges and ranges[-1][1] == number - 1:
@@ -256,7 +257,7 @@ def _ranges(numbers: Iterable[int]) -> list[tuple[int | None, int]]:
 
 
 def _in_ranges(column: Column, ranges: Sequence[tuple[int | None, int]]) -> Column:
-    """Returns whether a column is in one of the ranges, as conditions that allow file skipping."""
+    """Returns the condition that a column is in one of the ranges, in a form that allows file skipping."""
     condition = F.lit(False)
     for minimum, maximum in ranges:
         condition |= (column <= maximum) if minimum is None else column.between(minimum, maximum)
@@ -295,7 +296,7 @@ def _latest_feed_rows(tracked: TrackedTable, first: int, last: int) -> DataFrame
     reader = tracked.spark.read.format("delta").option("readChangeFeed", "true")
     try:
         feed = reader.option("startingVersion", first).option("endingVersion", last).load(uri)
-    except Exception as error:  # Delta reports missing commits by many classes
+    except Exception as error:  # Delta reports missing commits by many exception classes
         raise ContractError(
             "CHANGES_EXPIRED",
             f"The feed of {uri} cannot be read from version {first} to {last}: {str(error).splitlines()[0][:500]}",
@@ -309,7 +310,7 @@ def _latest_feed_rows(tracked: TrackedTable, first: int, last: int) -> DataFrame
     is_delete = F.col("_change_type") == "delete"
     if tracked.data.mutable is None:
         return rows.where(~is_delete).drop("_rank", *_FEED_COLUMNS)
-    # Purges remove rows long after requests deleted them; the deletion was reported then.
+    # A purge removes rows long after a request deleted them. The deletion itself was reported at that time.
     was_already_deleted = is_delete & F.coalesce(F.col(DELETED_COLUMN), F.lit(False))
     deleted = F.when(is_delete, F.lit(True)).otherwise(F.col(DELETED_COLUMN))
     return rows.where(~was_already_deleted).withColumn(DELETED_COLUMN, deleted).drop("_rank", *_FEED_COLUMNS)

@@ -44,9 +44,10 @@ _HINT = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestFile:
-    """The requests of a file. A request's time is the ordinal of its moment in the file, so commits with the same time
-    stay separate. `original_times` has the time of each moment as written in the file, `ignored_columns` the unread
-    columns.
+    """The requests of a file.
+
+    The time of a request is the ordinal of its moment in the file, so that commits with the same time stay separate.
+    `original_times` has the time of each moment as written in the file, `ignored_columns` the unread columns.
     """
 
     requests: pa.Table
@@ -54,13 +55,13 @@ class RequestFile:
     ignored_columns: tuple[str, ...]
 
     def original_time(self, moment: datetime | None) -> str | None:
-        """Returns the time of a resolved moment as written in the file."""
+        """Returns the time as written in the file for a time of resolved intervals."""
         return None if moment is None else self.original_times[_ordinal(moment)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Request:
-    """One row. `at_seconds` is its time since 1970; without a `seq` column, `seq` is the line number."""
+    """One row of the file. `at_seconds` is its time since 1970. Without a `seq` column, `seq` is the line number."""
 
     line: int
     at_seconds: Decimal
@@ -124,7 +125,7 @@ def _parse_rows(reader: Iterator[list[str]], columns: list[str]) -> tuple[list[_
         try:
             cells = next(reader, None)
         except csv.Error as error:
-            # After invalid quoting, rows cannot be separated.
+            # After invalid quoting the remaining rows cannot be separated.
             return requests, [*errors, (line, f"this is no CSV: {error}")]
         if cells is None:
             return requests, errors

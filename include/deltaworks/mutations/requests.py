@@ -2,11 +2,12 @@
 
 A request refers to the entity that its id names just before its time. `rename`, `merge`, `delete` and `undelete` move
 the entity, `update` sets its fields. Among several moves of one id at one time only the last (by `seq`, then operation
-and target) takes effect; all updates do, and for each field the last one wins.
+and target) takes effect. All updates take effect, and for each field the last one wins.
 
-A period of an id is the time between two departures from it. Every entity that has the id within a period leaves with
-the departure at its end. So one window over the entries of an id yields the next move of all arrivals, without a join
-or reads of other ids. Deleted rows have a separate location per id, which only an undelete leaves.
+A period of an id is the time between two departures of entities from the id. Every entity that has the id within a
+period leaves at the end of the period. So one window function over the rows of an id yields the next move of all
+arrivals, without a join or reads of other ids. Deleted rows are at a separate location per id, which they leave only by
+an undelete.
 """
 
 from __future__ import annotations
@@ -20,8 +21,8 @@ from pyspark.sql import functions as F
 from deltaworks.specs.mutation import OPERATIONS, REQUEST_COLUMNS
 from deltaworks.tables.spark.session import override_settings
 
-#: Input schema of `resolve` as DDL. `time` is when a request takes effect; `seq` orders requests of one time, null
-#: first. Further columns are ignored.
+#: Input schema of `resolve` as DDL. A request takes effect at `time`; requests of the same time are ordered by `seq`,
+#: null first. Further columns are ignored.
 REQUEST_SCHEMA = ", ".join(
     f"{name} {kind}" for name, kind in {**REQUEST_COLUMNS, "time": "timestamp"}.items() if name != "name"
 )
@@ -35,7 +36,7 @@ MOVE_OPERATIONS = (*RENAME_OPERATIONS, DELETE, UNDELETE)
 
 _KEY = ("org_id", "id", "time")
 
-#: Up to this number of requests, compilation and scheduling take longer than the computation in a new process.
+#: Up to this number of requests, query compilation and scheduling take longer than the computation.
 SMALL_BATCH_REQUESTS = 20_000
 
 #: Checkpointed frames have no statistics, so Spark assumes that they are large and builds a Bloom filter of 1 MB for
@@ -68,9 +69,10 @@ def invalid_reason() -> Column:
 
 
 def effective_requests(requests: DataFrame) -> DataFrame:
-    """Returns the effective requests: the last of the moves of one id at one time, without moves to the same id.
+    """Returns the requests that take effect: the last of several moves of one id at one time, without moves to the same
+    id.
 
-    Excludes requests for the name mapping only (`rename_name`).
+    Excludes requests that only change the name mapping (`rename_name`).
 
     Columns: org_id, id, time, seq, op, fields, `target` (the id it moves to, null for an update), and whether it moves
     out of (`revives`) or into (`removes`) the location of deleted rows.
@@ -108,8 +110,8 @@ def resolve_settings(session: SparkSession, *, request_count: int) -> Iterator[N
         yield
 
 
-#: Kinds of an entry, in the order in which a backwards scan meets entries of the same time: an arrival outlives moves
-#: of that time, and an update of that time still applies to departing entities.
+#: Kinds of rows in the order of a backwards scan over equal times: an entity that arrives is not moved by a move of the
+#: same time, and an update of the same time still applies to departing entities.
 ARRIVAL, DEPARTURE, UPDATED = 0, 1, 2
 
 _LOCATION = ("org_id", "id", "deleted")
@@ -121,8 +123,8 @@ def timeline(requests: DataFrame) -> DataFrame:
     """Returns one row per arrival, departure and update of an id.
 
     Columns: org_id, `id` and `deleted` (the location), time, `kind`, seq, op, fields (of an update), `origin` (of an
-    arrival: the id it left at this time), `since` and `until` (the period: the previous departure and the departure at
-    its end, null without one).
+    arrival: the id it left at this time), `since` and `until` (the start and end of the period, both departures; null
+    without one).
     """
     org, time, seq, op = (F.col(name) for name in ("org_id", "time", "seq", "op"))
 
@@ -146,7 +148,7 @@ def timeline(requests: DataFrame) -> DataFrame:
     entries = F.when(F.col("target").isNull(), F.array(update)).otherwise(F.array(departure, arrival))
     exploded = effective_requests(requests).select(F.inline(entries))
     departure_time = F.when(F.col("kind") == DEPARTURE, F.col("time"))
-    # The window is ordered backwards: a frame that extends to the end of a partition costs the square of its rows.
+    # Ordered backwards, because a window frame to the end of a partition costs the square of its rows.
     later = Window.partitionBy(*_LOCATION).orderBy(F.col("time").desc(), F.col("kind").asc())
     earlier = Window.partitionBy(*_LOCATION).orderBy(F.col("time").asc(), F.col("kind").desc())
     return exploded.withColumns(
@@ -160,7 +162,7 @@ def timeline(requests: DataFrame) -> DataFrame:
 
 
 def override_fields(earlier: Column, later: Column) -> Column:
-    """Merges two maps of fields; the later map wins, even with null."""
+    """Merges two maps of fields. Values of the later map win, even null."""
     remaining = F.map_filter(earlier, lambda name, _: ~F.map_contains_key(later, name))
     return (
         F.when(F.size(later) == 0, earlier).when(F.size(earlier) == 0, later).otherwise(F.map_concat(remaining, later))
@@ -168,7 +170,7 @@ def override_fields(earlier: Column, later: Column) -> Column:
 
 
 def with_later_updates(frame: DataFrame, time: Column) -> DataFrame:
-    """Adds the fields set by `updates` after a time; a null time precedes all updates.
+    """Adds the fields that `updates` set after a time. A null time precedes all updates.
 
     Adds `set_fields`, and `last_update` (time and sequence of the last update, null without one).
     """
@@ -187,8 +189,8 @@ def request_order(time: Column, seq: Column) -> Column:
 def last_updates(timeline: DataFrame) -> DataFrame:
     """Returns the effective updates per period of an id: org_id, id, since, until, `updates`.
 
-    `updates` holds only the last update of each field in the period, which overrides all others for every row it
-        reaches. So a hundred thousand updates of an id cost as much as one.
+    For each field `updates` contains only the last update of the period, which overrides all earlier ones. So a hundred
+    thousand updates of an id cost as much as one.
     """
     period = ("org_id", "id", "since", "until")
     set_fields = timeline.where(F.col("kind") == UPDATED).select(

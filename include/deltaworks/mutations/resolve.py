@@ -1,7 +1,7 @@
-"""Resolves requests to intervals: the final id, deletion and fields of rows by their original id and time.
+"""Resolves requests to intervals: final id, deletion and fields of rows by their original id and time.
 
 Pure: DataFrame to DataFrame. Reads and writes nothing, and collects only one count per round.
-docs/reference/mutations.md has the semantics, with examples.
+docs/reference/mutations.md describes the semantics, with examples.
 """
 
 from __future__ import annotations
@@ -54,14 +54,14 @@ def resolve(requests: DataFrame, *, checkpoint: Checkpoint = local_checkpoint) -
 
 
 def trace_requests(requests: DataFrame, *, checkpoint: Checkpoint = local_checkpoint) -> Trace:
-    """Follows every request to its destination."""
+    """Computes the timeline, the updates and the final destination of every request."""
     entries = checkpoint(timeline(requests))
     updates = last_updates(entries)
     return Trace(entries, updates, resolve_chains(checkpoint(moves(entries, updates)), checkpoint))
 
 
 def build_intervals(trace: Trace) -> DataFrame:
-    """Returns the intervals of a trace: each period, split at the last update of each field."""
+    """Returns the intervals: each period of a trace, split at the last update of each field."""
     periods = _ended_periods(trace).unionByName(_open_periods(trace))
     # `sort_array`, because `array_sort` compares with a generated expression.
     times = F.sort_array(F.array_distinct(F.transform("updates", lambda update: update["time"])))
@@ -69,7 +69,7 @@ def build_intervals(trace: Trace) -> DataFrame:
     starts = F.concat(F.array("since"), F.col("times")).alias("valid_from")
     ends = F.concat(F.col("times"), F.array("until")).alias("valid_to")
     parts = F.arrays_zip(starts, ends)
-    # Nothing changes after the last update of a period without an ending move, nor in a part of zero length.
+    # The part after the last update changes nothing if no move ends the period. A part of zero length contains no row.
     untouched = F.col("part.valid_from").eqNullSafe(F.col("part.valid_to")) | (
         F.col("part.valid_to").isNull() & F.col("until").isNull()
     )
@@ -78,7 +78,7 @@ def build_intervals(trace: Trace) -> DataFrame:
 
 
 def _ended_periods(trace: Trace) -> DataFrame:
-    """Returns periods that a move ends, with their updates and the move's final destination."""
+    """Returns periods that end with a move, with their updates and the move's final destination."""
     keys = ("org_id", "id", "until")
     departures = trace.timeline.where((F.col("kind") == DEPARTURE) & ~F.col("deleted")).select(*keys, "since")
     ends = trace.destinations.withColumnRenamed("time", "until")
@@ -91,7 +91,7 @@ def _ended_periods(trace: Trace) -> DataFrame:
 
 
 def _open_periods(trace: Trace) -> DataFrame:
-    """Returns periods with updates that no move ends: their rows keep the id."""
+    """Returns periods with updates that do not end with a move. Their rows keep the id."""
     return trace.updates.where(F.col("until").isNull()).select(
         *("org_id", "id", "until", "since", "updates"),
         F.col("id").alias("final_id"),
@@ -103,7 +103,7 @@ def _open_periods(trace: Trace) -> DataFrame:
 
 
 def _interval_columns() -> list[Column | str]:
-    """Returns the columns of an interval from its part of a period and the period's destination."""
+    """Returns the columns of an interval from a part of a period and the destination of the period."""
     last = F.greatest("last", "last_update")
     return [
         *("org_id", "id", "part.valid_from", "part.valid_to", "final_id"),

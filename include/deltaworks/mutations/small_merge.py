@@ -2,9 +2,9 @@
 
 The engine is chosen by batch size and free memory; Spark runs larger merges.
 
-Rows get the same values as from `merge.TableMerge`. delta-rs does not enforce application transactions, so the merge
-commits from the snapshot in which its step was searched, without retries: a concurrent commit makes it fail, and the
-next attempt checks again.
+Rows get the same values as from `merge.TableMerge`. delta-rs does not enforce application transactions. So the merge
+commits without retries from the snapshot that was searched for its step: after a concurrent commit it fails, and the
+next attempt searches again.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _SET_PREFIX = "set_"
 
 
 class SmallMerge:
-    """Merges periods, collected by the constructor, into one mutable table.
+    """Merges periods into one mutable table. The constructor collects the periods.
 
     Args:
         periods: as in `TableMerge`, few enough to collect.
@@ -57,7 +57,7 @@ class SmallMerge:
         self._source: pa.Table = periods.select(*key_columns, *set_values).toArrow()
 
     def execute(self, snapshot: DeltaTable, step: Step, user_metadata: str) -> None:
-        """Merges into `snapshot`, which must not have `step`, as one commit under that step.
+        """Merges into `snapshot`, which must not contain `step`, as one commit under that step.
 
         Raises:
             ConcurrencyError: DELTA_CONFLICT if the table has a newer commit.
@@ -87,11 +87,11 @@ class SmallMerge:
                 hint="Run the job again; it starts from the table as it is then.",
             ) from error
         if not metrics["num_target_files_removed"]:
-            # If nothing differs, delta-rs makes no commit. The step is recorded nevertheless, like Spark does.
+            # If nothing differs, delta-rs makes no commit. Record the step nevertheless, as Spark does.
             commit_step(snapshot, [], step=step, user_metadata=user_metadata)
 
     def condition(self) -> str:
-        """Returns the SQL condition on pairs of rows and periods whose values differ."""
+        """Returns the SQL join condition of rows and periods, for rows whose values would change."""
         time, start, end = f'{TARGET}."event_time"', f'{SOURCE}."valid_from"', f'{SOURCE}."valid_to"'
         differs = [f"({present} IS DISTINCT FROM {value})" for _, present, value in self._assignments()]
         return " AND ".join(
@@ -106,7 +106,7 @@ class SmallMerge:
         )
 
     def _assignments(self) -> list[tuple[str, str, str]]:
-        """Returns the columns that change, each with its current and new value."""
+        """Returns the columns that change, each with its present and new value."""
         fields = [
             (name, f'{TARGET}."{name}"', f'coalesce({SOURCE}."{_SET_PREFIX}{name}", {TARGET}."{origin}")')
             for name, origin in self._mutable.fields.items()
@@ -118,7 +118,7 @@ class SmallMerge:
         ]
 
     def _pruning_conditions(self) -> list[str]:
-        """Returns conditions with literals, by which files are skipped."""
+        """Returns conditions with literals, which allow delta-rs to skip files."""
         affected, org, origin = self._affected, f'{TARGET}."{ORG_COLUMN}"', f'{TARGET}."{self._mutable.origin}"'
         if affected.organisations is not None:
             org_condition = f"{org} IN ({', '.join(map(_sql_text, affected.organisations))})"
@@ -148,7 +148,7 @@ def _sql_text(value: str | None) -> str:
 
 
 def _sql_timestamp(value: dt.datetime) -> str:
-    # A SQL literal would have nanoseconds, whose range ends in 2262.
+    # A SQL timestamp literal would have nanoseconds, whose range ends in 2262.
     text = value.astimezone(dt.UTC).replace(tzinfo=None).isoformat(timespec="microseconds")
     return f"arrow_cast('{text}', 'Timestamp(Microsecond, Some(\"UTC\"))')"
 
@@ -168,7 +168,7 @@ MAX_MEMORY_SHARE = 0.5
 
 @dataclass(frozen=True, slots=True)
 class MergePlan:
-    """The engine of a merge, with reasons if it is Spark. The merge rewrites at most `target_bytes`."""
+    """The engine of a merge, with the reasons if it is Spark. `target_bytes` is the maximum that the merge rewrites."""
 
     engine: Engine
     target_bytes: int

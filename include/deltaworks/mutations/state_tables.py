@@ -1,10 +1,10 @@
 """State tables of mutations: the resolved intervals, and the mapping from ids to names.
 
-The mapping gives the name of each id of an organisation, replayed from its requests in time order. An id has one name.
-An assignment applies to the entity that the id names just before its time; moves at that time carry it along. If a move
-targets an id with a name, or several names arrive at the same time, the declared rule decides. The table is a function
-of the requests, so late requests need no special case and a repeated run changes nothing. Data tables are neither read
-nor written: changing a name costs one row.
+The mapping contains the name of each id of an organisation. It is the result of replaying the requests in time order.
+An id has at most one name. An assignment applies to the entity that the id names just before its time; moves at that
+time also move the name. If a move targets an id with a name, or several names arrive at the same time, the declared
+rule decides. The table is a function of the requests, so late requests need no special case and a repeated run changes
+nothing. Data tables are neither read nor written: changing a name costs one row.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def ensure_state_tables(lake: Lake, spec: PipelineSpec, mutations: MutationsSpec
 
 
 def interval_changes(stored: DataFrame, resolved: DataFrame) -> DataFrame:
-    """Returns the difference between stored and `resolved` intervals; rows to delete have `is_removed` true."""
+    """Returns the difference between stored and `resolved` intervals. Rows to delete have `is_removed` true."""
     columns = [name for name in INTERVALS_COLUMNS if name not in _INTERVAL_KEY]
     same_key = [F.col(f"stored.{name}").eqNullSafe(F.col(f"resolved.{name}")) for name in _INTERVAL_KEY]
     pairs = stored.alias("stored").join(resolved.alias("resolved"), same_key, "full_outer")
@@ -145,11 +145,11 @@ class NameRequest:
 
     @property
     def is_noop(self) -> bool:
-        """Whether it moves an id to itself."""
+        """Whether the request moves an id to itself."""
         return self.op in RENAME_OPERATIONS and self.target == self.id
 
 
-#: The rank of the move that carries a name, and the name.
+#: A name that arrives by a move, with the rank of the move.
 _RankedName = tuple[tuple[tuple[bool, int], str, str], AssignedName]
 
 
@@ -204,7 +204,7 @@ def _request_time(request: NameRequest) -> dt.datetime:
 def resolve_names(requests: DataFrame, *, rule: str) -> DataFrame:
     """Returns the names after all requests: org_id, id, name, named_at, seq.
 
-    Skips organisations without names. One task replays the requests of one organisation, at about 100 bytes per
+    Skips organisations without names. One task replays all requests of one organisation and needs about 100 bytes per
     request.
     """
     usable = requests.where(F.col("op").isin(RENAME_NAME, *MOVE_OPERATIONS) & invalid_reason().isNull())

@@ -124,8 +124,8 @@ class TableRestore:
         with exclusive_reread(self._home, rolling_back=True):
             complete_prepared_replay(self._spec, self._lake, self._home)
             begun = self._unfinished_rollback()
-            # Exclude VACUUM, which must neither delete nor be deleting restored files. Taken before the turn, so that
-            # the stream does not wait for a VACUUM.
+            # Exclude VACUUM, which could delete restored files. The lock is taken before the turn, so that the stream
+            # does not wait for a VACUUM.
             exclusive = table_files_lock(self._objects, self._pipeline, self._table, work="The restore")
             with exclusive as files_lock, self._get_turn(self._table) as turn:
                 plan = self._record_plan(request) if begun is None else self._planner.replan(begun)
