@@ -9,12 +9,12 @@ from __future__ import annotations
 import datetime as dt
 import time
 
-from benchmarks.harness import Benchmark, Figure, Options, measure_once
+from benchmarks.harness import Benchmark, Options, Result, single_result
 
 DAYS, LABEL_SETS = 30, 10
 
 
-def run(options: Options) -> list[Figure]:
+def run(options: Options) -> list[Result]:
     """Runs the backtest once and returns its speedup."""
     from benchmarks.rule_lakes import START, rules_lake
     from benchmarks.scratch_folders import scratch_folder
@@ -32,7 +32,7 @@ def run(options: Options) -> list[Figure]:
         raise RuntimeError(f"the backtest evaluated {result.minutes} minutes")
     sizes = {"days": DAYS, "label_sets": LABEL_SETS, "episodes": len(result.episodes)}
     sides = (DAYS * 86_400.0, seconds)
-    return [measure_once(BENCHMARK.name, "speedup", sides, other_name="the backtest", sizes=sizes)]
+    return [single_result(BENCHMARK.name, "speedup", sides, other_name="the backtest", sizes=sizes)]
 
 
 BENCHMARK = Benchmark(

@@ -22,7 +22,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from benchmarks.harness import Benchmark, Clock, Comparison, Figure, Options, Side, measure
+from benchmarks.harness import Benchmark, Clock, Comparison, Options, Result, Side, measure
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -36,7 +36,7 @@ _FILES_PER_APPEND = 10_000
 _BATCHES_OF_LOG, _BATCHES_OF_FOLDER = 12, 1
 
 
-def run(options: Options) -> list[Figure]:
+def run(options: Options) -> list[Result]:
     """Measures a small log, a large log, and a large folder."""
     from benchmarks import sides
     from benchmarks.games_files import bench_folder
@@ -102,15 +102,15 @@ def _log_query(spark: SparkSession, root: Path, objects: int, options: Options) 
     limits = SliceLimits(max_files=MAX_BATCH_FILES, max_bytes=None)
     batches = FileEventPlanner(FileEventLog(lake, "landing"), bucket="b", prefix="", limits=limits)
     with _start_query(planned_frame(spark, batches), root) as query:
-        _await(query, lambda: _read_to(query) == objects, "batch that reads the last object")
+        _await(query, lambda: _last_read_seq(query) == objects, "batch that reads the last object")
         yield _repetition(query, lambda: land(writer.last_seq, _NEW_FILES), batches=_BATCHES_OF_LOG)
 
 
-def _read_to(query: StreamingQuery) -> int:
+def _last_read_seq(query: StreamingQuery) -> int:
     """Returns the last seq the query has read."""
     from deltaworks.sources.objects.source import finished_seq
 
-    planned = _planned_batch(query)
+    planned = _planned_batches(query)
     return finished_seq(planned[-1]["sources"][0] if planned else None)
 
 
@@ -147,7 +147,7 @@ def _start_query(frame: DataFrame, root: Path) -> Iterator[StreamingQuery]:
     writer = frame.writeStream.foreachBatch(lambda batch, batch_id: None).trigger(processingTime="250 milliseconds")
     query = writer.option("checkpointLocation", str(root / "checkpoint")).start()
     try:
-        _await(query, lambda: bool(_planned_batch(query)), "first batch")
+        _await(query, lambda: bool(_planned_batches(query)), "first batch")
         yield query
     finally:
         query.stop()
@@ -168,19 +168,19 @@ def _repetition(query: StreamingQuery, land: Callable[[], None], *, batches: int
 
 def _next_batch(query: StreamingQuery, land: Callable[[], None]) -> dict[str, int]:
     """Lands objects and returns the durations, in milliseconds, of the batch that reads them."""
-    newest = _newest_batch(query)
+    newest = _newest_batch_id(query)
     land()
-    _await(query, lambda: _newest_batch(query) > newest, "batch for the new objects")
-    return dict(_planned_batch(query)[-1]["durationMs"])
+    _await(query, lambda: _newest_batch_id(query) > newest, "batch for the new objects")
+    return dict(_planned_batches(query)[-1]["durationMs"])
 
 
-def _newest_batch(query: StreamingQuery) -> int:
+def _newest_batch_id(query: StreamingQuery) -> int:
     """Returns the id of the newest batch. Spark keeps the progress of the last hundred triggers only."""
-    planned = _planned_batch(query)
+    planned = _planned_batches(query)
     return int(planned[-1]["batchId"]) if planned else -1
 
 
-def _planned_batch(query: StreamingQuery) -> list[dict[str, Any]]:
+def _planned_batches(query: StreamingQuery) -> list[dict[str, Any]]:
     """Returns the progress of each batch so far, in order. Triggers without a batch have no `addBatch` duration."""
     by_batch: dict[int, dict[str, Any]] = {}
     for batch in query.recentProgress:

@@ -15,14 +15,14 @@ import subprocess
 import sys
 from pathlib import Path
 
-from benchmarks.harness import Benchmark, Clock, Comparison, Figure, Options, Side, measure
+from benchmarks.harness import Benchmark, Clock, Comparison, Options, Result, Side, measure
 
 STARTS = 5
 _ROOT = Path(__file__).resolve().parents[1]
 _DELTAWORKS = (sys.executable, "-m", "deltaworks.cli")
 
 
-def run(options: Options) -> list[Figure]:
+def run(options: Options) -> list[Result]:
     """Measures both comparisons."""
     typer = _side("typer", (sys.executable, "-c", "import typer, rich"))
     helped = _side("deltaworks_help", (*_DELTAWORKS, "--help"))

@@ -24,7 +24,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from benchmarks.harness import Benchmark, Clock, Comparison, Figure, Options, Side, measure
+from benchmarks.harness import Benchmark, Clock, Comparison, Options, Result, Side, measure
 
 if TYPE_CHECKING:
     from deltaworks.specs.catalog import Catalog
@@ -71,7 +71,7 @@ gold:
 }
 
 
-def run(options: Options) -> list[Figure]:
+def run(options: Options) -> list[Result]:
     """Measures gold builds with and without concurrent OPTIMIZE on one cluster."""
     from benchmarks.standalone import standalone_cluster
 

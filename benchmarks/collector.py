@@ -34,7 +34,7 @@ import psutil
 
 from benchmarks.collector_server import KEY
 from benchmarks.games_files import bench_folder
-from benchmarks.harness import Benchmark, Clock, Comparison, Figure, Options, Side, measure, measure_once
+from benchmarks.harness import Benchmark, Clock, Comparison, Options, Result, Side, measure, single_result
 
 _CONNECTIONS = 64
 _EVENT_BYTES = 410
@@ -43,7 +43,7 @@ _SYNC_BYTES = 16 << 10
 _ALLOWANCE_SECONDS = 0.005
 
 
-def run(options: Options) -> list[Figure]:
+def run(options: Options) -> list[Result]:
     """Sends a tenth as many requests as `--events`, at least 2,000."""
     requests = max(options.events // 10, 2000)
     with (
@@ -173,7 +173,7 @@ def _put_record(server: _Server, requests: int) -> Callable[[Clock], None]:
     return run
 
 
-def _sync_delay(server: _Server, folder: Path, requests: int) -> Figure:
+def _sync_delay(server: _Server, folder: Path, requests: int) -> Result:
     """Measures response times at half load and syncs of the same disk, in turns."""
     request, delays, syncs = _request(1), [], []
     for _ in range(5):
@@ -182,7 +182,7 @@ def _sync_delay(server: _Server, folder: Path, requests: int) -> Figure:
     ours, other = _p99(delays) - _ALLOWANCE_SECONDS, _p99(syncs)
     parts = {"p99_answer_seconds": _p99(delays), "p50_answer_seconds": statistics.median(delays)}
     parts["p50_fdatasync_seconds"] = statistics.median(syncs)
-    return measure_once(
+    return single_result(
         BENCHMARK.name,
         "p99_vs_fdatasync",
         (max(0.0, ours), other),

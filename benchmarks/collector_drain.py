@@ -23,7 +23,7 @@ import boto3
 import httpx
 import psutil
 
-from benchmarks.harness import Benchmark, Clock, Comparison, Figure, Options, Side, measure
+from benchmarks.harness import Benchmark, Clock, Comparison, Options, Result, Side, measure
 from collector.delivery import CloseThresholds
 from collector.drain import Drain, LandingDestination
 from collector.sinks.landing import LandingSink
@@ -36,7 +36,7 @@ _PAD = "x" * 330
 _READY_SECONDS = 60.0
 
 
-def run(options: Options) -> list[Figure]:
+def run(options: Options) -> list[Result]:
     """Compares the drain with the input."""
     with tempfile.TemporaryDirectory() as folder, _server() as client:
         root = Path(folder)

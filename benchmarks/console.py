@@ -26,8 +26,8 @@ from typing import Any
 
 import httpx
 
-from benchmarks.console_server import WORD
-from benchmarks.harness import Benchmark, Clock, Comparison, Figure, Options, Side, measure
+from benchmarks.console_server import READY_PREFIX
+from benchmarks.harness import Benchmark, Clock, Comparison, Options, Result, Side, measure
 from deltaworks.control import paths, summary_paths
 from deltaworks.control.clock import iso_now, utc_now
 from deltaworks.control.health.heartbeat import Heartbeat
@@ -113,9 +113,9 @@ def serving() -> Iterator[str]:
     try:
         assert process.stdout is not None
         line = process.stdout.readline()
-        if not line.startswith(WORD):
+        if not line.startswith(READY_PREFIX):
             raise RuntimeError(f"the console's server did not start: {line!r}")
-        yield line.removeprefix(WORD).strip()
+        yield line.removeprefix(READY_PREFIX).strip()
     finally:
         process.terminate()
         process.wait(timeout=30)
@@ -132,7 +132,7 @@ def _request_seconds(client: httpx.Client, path: str) -> float:
     return time.perf_counter() - began
 
 
-def request_until(base_url: str, cookies: dict[str, str], ended: Any, slow: Any) -> None:
+def request_until(base_url: str, cookies: dict[str, str], ended: Any, response_times: Any) -> None:
     """Requests the overview from ten threads until `ended` is set. Puts two lists of response times: the first request
     of each thread, then all later ones.
     """
@@ -140,7 +140,7 @@ def request_until(base_url: str, cookies: dict[str, str], ended: Any, slow: Any)
         httpx.Client(base_url=base_url, cookies=cookies, timeout=60) as client,
         ThreadPoolExecutor(_CONCURRENT_READERS) as pool,
     ):
-        slow.put(list(pool.map(lambda _: _request_seconds(client, "/"), range(_CONCURRENT_READERS))))
+        response_times.put(list(pool.map(lambda _: _request_seconds(client, "/"), range(_CONCURRENT_READERS))))
         taken: list[float] = []
 
         def asks() -> None:
@@ -150,7 +150,7 @@ def request_until(base_url: str, cookies: dict[str, str], ended: Any, slow: Any)
         for _ in range(_CONCURRENT_READERS):
             pool.submit(asks)
         pool.shutdown()
-        slow.put(taken)
+        response_times.put(taken)
 
 
 def _cpu_seconds(client: httpx.Client) -> float:
@@ -158,7 +158,7 @@ def _cpu_seconds(client: httpx.Client) -> float:
     return float(client.get("/cpu").raise_for_status().json()["seconds"])
 
 
-def run(options: Options) -> list[Figure]:
+def run(options: Options) -> list[Result]:
     """Measures the overview, and the version endpoint with and without ten concurrent readers."""
     before = {name: os.environ.get(name) for name in ("DELTAWORKS_PROJECT", "DELTAWORKS_ENVIRONMENT")}
     with tempfile.TemporaryDirectory() as folder:
@@ -173,7 +173,7 @@ def run(options: Options) -> list[Figure]:
                 os.environ.pop(name, None) if value is None else os.environ.update({name: value})
 
 
-def _measure_pages(client: httpx.Client, options: Options) -> list[Figure]:
+def _measure_pages(client: httpx.Client, options: Options) -> list[Result]:
     def overview(clock: Clock) -> None:
         before = _cpu_seconds(client)
         with clock:

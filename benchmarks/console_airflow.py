@@ -31,7 +31,7 @@ from typing import Any
 import httpx
 
 from benchmarks.console import PIPELINES, TABLES, p95, write_project
-from benchmarks.harness import Benchmark, Clock, Comparison, Figure, Options, Side, measure
+from benchmarks.harness import Benchmark, Clock, Comparison, Options, Result, Side, measure
 from deltaworks.control import summary_paths
 from deltaworks.control.clock import iso_now
 from deltaworks.control.objects import LocalObjects
@@ -158,7 +158,7 @@ def _client(url: str, token: str) -> httpx.Client:
     return httpx.Client(base_url=url, headers={"Authorization": f"Bearer {token}", "Accept": "text/html"}, timeout=60)
 
 
-def read_until(url: str, tokens: tuple[str, ...], ended: Any, taken: Any) -> None:
+def read_until(url: str, tokens: tuple[str, ...], ended: Any, response_times: Any) -> None:
     """Requests pages from ten threads without a pause until `ended` is set. Puts an empty list once all threads are
     running, and the response times of all pages at the end.
     """
@@ -173,8 +173,8 @@ def read_until(url: str, tokens: tuple[str, ...], ended: Any, taken: Any) -> Non
     with ThreadPoolExecutor(READERS) as pool:
         readers = [pool.submit(reads, number) for number in range(READERS)]
         time.sleep(3.0)
-        taken.put([])
-        taken.put([one for reader in readers for one in reader.result()])
+        response_times.put([])
+        response_times.put([one for reader in readers for one in reader.result()])
 
 
 def _versions(server: Server) -> list[float]:
@@ -195,7 +195,7 @@ def _record_seconds(clock: Clock, seconds: list[float], **parts: float) -> None:
 
 
 @dataclass(frozen=True)
-class _Sides:
+class _ServerMeasurements:
     """The three measurements of one server."""
 
     name: str
@@ -228,7 +228,9 @@ class _Sides:
         return Side(f"{what}_{self.name}", getattr(self, what))
 
 
-def _comparisons(separate: _Sides, inside: _Sides, sizes: Mapping[str, int]) -> list[Comparison]:
+def _comparisons(
+    separate: _ServerMeasurements, inside: _ServerMeasurements, sizes: Mapping[str, int]
+) -> list[Comparison]:
     def against(metric: str, ours: Side, other: Side) -> Comparison:
         return Comparison(metric=metric, ours=ours, other=other, sizes=sizes)
 
@@ -239,7 +241,7 @@ def _comparisons(separate: _Sides, inside: _Sides, sizes: Mapping[str, int]) -> 
     ]
 
 
-def run(options: Options) -> list[Figure]:
+def run(options: Options) -> list[Result]:
     """Measures two servers, of which only one gets requests at a time."""
     with ExitStack() as stack:
         root = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="deltaworks-console-")))
@@ -248,7 +250,7 @@ def run(options: Options) -> list[Figure]:
         apart = stack.enter_context(api_server(root / "project", root / "apart"))
         inside = stack.enter_context(api_server(root / "project", root / "inside", DELTAWORKS_CONSOLE_PROCESS="off"))
         sizes = {"pipelines": PIPELINES, "tables": TABLES, "readers": READERS}
-        comparisons = _comparisons(_Sides("apart", apart), _Sides("inside", inside), sizes)
+        comparisons = _comparisons(_ServerMeasurements("apart", apart), _ServerMeasurements("inside", inside), sizes)
         return measure(BENCHMARK.name, comparisons, repeats=options.repeats, progress=options.progress)
 
 

@@ -14,7 +14,7 @@ from fastapi import FastAPI
 
 from deltaworks.console.standalone import SingleUser, build_standalone
 
-WORD = "CONSOLE_LISTENING"
+READY_PREFIX = "CONSOLE_LISTENING"
 
 
 def application(reader: SingleUser) -> FastAPI:
@@ -38,7 +38,7 @@ def main() -> None:
     """Serves until the process is terminated."""
     reader = SingleUser()
     listener = socket.create_server(("127.0.0.1", 0))
-    print(f"{WORD} http://127.0.0.1:{listener.getsockname()[1]}/open/{reader.login_key}", flush=True)
+    print(f"{READY_PREFIX} http://127.0.0.1:{listener.getsockname()[1]}/open/{reader.login_key}", flush=True)
     uvicorn.Server(uvicorn.Config(application(reader), log_level="error", access_log=False)).run([listener])
 
 

@@ -9,16 +9,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from benchmarks.harness import Benchmark, Figure, Options, measure_once
+from benchmarks.harness import Benchmark, Options, Result, single_result
 from benchmarks.versions import cores
 
 if TYPE_CHECKING:
     from sandbox.demo.report import DemoReport
 
-PROMISED_SECONDS = 240.0
+TARGET_SECONDS = 240.0
 
 
-def run(options: Options) -> list[Figure]:
+def run(options: Options) -> list[Result]:
     """Runs the demo once. Raises if an answer is wrong."""
     from sandbox.demo.demo_options import delete_lake, demo_settings
     from sandbox.demo.run import Demo
@@ -30,18 +30,18 @@ def run(options: Options) -> list[Figure]:
         wrong = ", ".join(answer.question for answer in report.answers if not answer.is_right)
         raise RuntimeError(f"the demo failed: {wrong or report.health}")
     sizes = {"events": settings.games.target_events or 0, "answers": len(report.answers)}
-    return list(figures(report, sizes))
+    return list(phase_results(report, sizes))
 
 
-def figures(report: DemoReport, sizes: dict[str, int | float]) -> Iterator[Figure]:
+def phase_results(report: DemoReport, sizes: dict[str, int | float]) -> Iterator[Result]:
     """Yields one result per phase, and one for the total, which contains the seconds of each DAG run."""
     for phase in report.phases:
         sides = (phase.seconds, phase.cpu_seconds / cores())
-        yield measure_once(BENCHMARK.name, phase.name, sides, other_name="cpu_over_cores", sizes=sizes)
+        yield single_result(BENCHMARK.name, phase.name, sides, other_name="cpu_over_cores", sizes=sizes)
     runs = {f"{dag_id}_seconds": round(seconds, 1) for dag_id, seconds in report.jobs}
     parts = runs | {"cpu_seconds": round(sum(phase.cpu_seconds for phase in report.phases), 1)}
-    sides = (sum(phase.seconds for phase in report.phases), PROMISED_SECONDS)
-    yield measure_once(BENCHMARK.name, "whole", sides, other_name="promised", parts=parts, sizes=sizes)
+    sides = (sum(phase.seconds for phase in report.phases), TARGET_SECONDS)
+    yield single_result(BENCHMARK.name, "whole", sides, other_name="promised", parts=parts, sizes=sizes)
 
 
 BENCHMARK = Benchmark(

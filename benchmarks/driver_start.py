@@ -16,13 +16,13 @@ import subprocess
 import sys
 from pathlib import Path
 
-from benchmarks.harness import Benchmark, Clock, Comparison, Figure, Options, Side, measure
+from benchmarks.harness import Benchmark, Clock, Comparison, Options, Result, Side, measure
 
 _ROOT = Path(__file__).resolve().parents[1]
 WITHOUT_ARCHIVE = "without"
 
 
-def run(options: Options) -> list[Figure]:
+def run(options: Options) -> list[Result]:
     """Measures both comparisons."""
     both = comparisons("session", "small_job")
     return measure(BENCHMARK.name, both, repeats=options.repeats, progress=options.progress)

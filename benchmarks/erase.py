@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks.harness import Benchmark, Clock, Comparison, Figure, Options, Side, measure, measure_once
+from benchmarks.harness import Benchmark, Clock, Comparison, Options, Result, Side, measure, single_result
 from benchmarks.scratch_folders import copy_template, scratch_folder
 from benchmarks.shredding import seconds_to_shredded
 
@@ -25,7 +25,7 @@ _VAULT, _SHREDDED_SECONDS = 20_000, 60.0
 _KEY = "tables/bench/events"
 
 
-def run(options: Options) -> list[Figure]:
+def run(options: Options) -> list[Result]:
     """Creates a lake once and gives each repetition a copy."""
     rows = max(options.events, _DAYS * _PEOPLE)
     with _template(rows, options) as template:
@@ -39,7 +39,7 @@ def run(options: Options) -> list[Figure]:
         )
         (figure,) = measure(BENCHMARK.name, [comparison], repeats=options.repeats, progress=options.progress)
         written = (figure.ours_parts["bytes_written"], figure.other_parts["bytes_written"])
-        by_bytes = measure_once(
+        by_bytes = single_result(
             BENCHMARK.name,
             "hundred_vs_one_bytes",
             written,
@@ -51,14 +51,14 @@ def run(options: Options) -> list[Figure]:
     return [figure, by_bytes, _shredding_seconds(options)]
 
 
-def _shredding_seconds(options: Options) -> Figure:
+def _shredding_seconds(options: Options) -> Result:
     """Measures one request in a vault of many people. A part contains the time for a hundred requests in one run."""
     options.progress(f"erase: time from a request to the destroyed key, vault of {_VAULT:,} people")
     with scratch_folder("erase_requests") as root:
         one, many = (
             seconds_to_shredded(root / str(requests), people=_VAULT, requests=requests) for requests in (1, _MANY)
         )
-    return measure_once(
+    return single_result(
         BENCHMARK.name,
         "request_to_shredded",
         (one, _SHREDDED_SECONDS),

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from benchmarks.harness import Benchmark, Comparison, Figure, Options, Side, measure
+from benchmarks.harness import Benchmark, Comparison, Options, Result, Side, measure
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 _THREADS = 8
 
 
-def run(options: Options) -> list[Figure]:
+def run(options: Options) -> list[Result]:
     """Measures on local disk, then on s3proxy."""
     from benchmarks import sides, storages
     from benchmarks.games_files import games_files

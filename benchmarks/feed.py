@@ -20,7 +20,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from benchmarks.harness import Benchmark, Clock, Comparison, Figure, Options, Side, measure
+from benchmarks.harness import Benchmark, Clock, Comparison, Options, Result, Side, measure
 from benchmarks.relay import running_server
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ _THREADS = 4
 _BATCH = 10
 
 
-def run(options: Options) -> list[Figure]:
+def run(options: Options) -> list[Result]:
     """Measures the feed and the plain batches with the same number of rows."""
     rows = min(20_000, max(2_000, options.events // 100))
     with running_server("benchmarks.queue_server") as endpoint:

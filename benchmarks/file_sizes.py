@@ -28,7 +28,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from benchmarks.harness import Benchmark, Clock, Comparison, Figure, Options, Side, figures_of_parts, measure
+from benchmarks.harness import Benchmark, Clock, Comparison, Options, Result, Side, derive_result, measure
 from benchmarks.project import declare_project
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ _COLUMNS: list[dict[str, Any]] = [
 ]
 
 
-def run(options: Options) -> list[Figure]:
+def run(options: Options) -> list[Result]:
     """Measures each object size with both implementations."""
     from benchmarks import sides
     from benchmarks.games_files import bench_folder
@@ -69,38 +69,38 @@ def run(options: Options) -> list[Figure]:
                 )
             )
         whole = measure(BENCHMARK.name, comparisons, repeats=options.repeats, progress=options.progress)
-        return [part for figure in whole for part in (figure, _batch_figures(figure))]
+        return [part for figure in whole for part in (figure, _batch_result(figure))]
     finally:
         spark.stop()
 
 
-def _batch_figures(figure: Figure) -> Figure:
+def _batch_result(figure: Result) -> Result:
     """Returns the comparison without the cost of starting and ending a query."""
     ours = figure.ours_parts["relay_seconds"] + figure.ours_parts["batch_seconds"]
     other = figure.other_parts["batch_seconds"]
-    return figures_of_parts(figure, metric=figure.metric.replace("ingest_", "batches_"), sides=(ours, other))
+    return derive_result(figure, metric=figure.metric.replace("ingest_", "batches_"), sides=(ours, other))
 
 
 @dataclass(slots=True)
-class _Batches:
+class _BatchTimes:
     """The batch times that Spark reports for a query, complete when the query has ended."""
 
     seconds: float = 0.0
     ended: threading.Event = field(default_factory=threading.Event)
 
-    def take(self, progress: dict[str, Any]) -> None:
+    def add(self, progress: dict[str, Any]) -> None:
         """Adds the duration of a batch, or of a trigger without input."""
         self.seconds += progress["durationMs"].get("triggerExecution", 0) / 1e3
 
 
 @contextmanager
-def _listen(spark: SparkSession, query_name: str) -> Iterator[_Batches]:
+def _listen(spark: SparkSession, query_name: str) -> Iterator[_BatchTimes]:
     """Listens to a query until it has ended."""
     from deltaworks.engine.queries import IngestListener, listener_attached
 
-    batches = _Batches()
+    batches = _BatchTimes()
     listener = IngestListener(
-        query_name, on_progress=batches.take, on_idle=lambda: None, on_terminated=lambda _: batches.ended.set()
+        query_name, on_progress=batches.add, on_idle=lambda: None, on_terminated=lambda _: batches.ended.set()
     )
     with listener_attached(spark, listener):
         yield batches

@@ -22,7 +22,7 @@ from collections.abc import Collection, Iterator
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
-from benchmarks.harness import Benchmark, Figure, Options, measure_once
+from benchmarks.harness import Benchmark, Options, Result, single_result
 
 if TYPE_CHECKING:
     from sandbox.demo.report import DemoReport
@@ -33,7 +33,7 @@ _GOLD_SECONDS = {"p50": 90.0, "p95": 90.0, "p99": 120.0}
 _MONITORED_PROCESSES = ("stream", "relay")
 
 
-def run(options: Options) -> list[Figure]:
+def run(options: Options) -> list[Result]:
     """Runs the stack for `--minutes`. Raises if an answer is wrong."""
     from deltaworks.specs.catalog import project_root
     from deltaworks.specs.project import load_catalog
@@ -61,7 +61,7 @@ def run(options: Options) -> list[Figure]:
     return [*_freshness(report, sizes, beside), *_memory(report, sizes, started)]
 
 
-def _freshness(report: DemoReport, sizes: dict[str, int | float], beside: Collection[str]) -> Iterator[Figure]:
+def _freshness(report: DemoReport, sizes: dict[str, int | float], beside: Collection[str]) -> Iterator[Result]:
     for kind, measured in (("landing", report.freshness), ("steady", report.steady_freshness)):
         for freshness in measured:
             stages = ("bronze", "gold") if freshness.pipeline in beside else ("bronze",)
@@ -74,7 +74,7 @@ def _freshness(report: DemoReport, sizes: dict[str, int | float], beside: Collec
                 )
 
 
-def _memory(report: DemoReport, sizes: dict[str, int | float], started: float) -> Iterator[Figure]:
+def _memory(report: DemoReport, sizes: dict[str, int | float], started: float) -> Iterator[Result]:
     """Yields the growth of memory. The first sample was taken `started` seconds before the landing began."""
     from sandbox.demo.report import START_SECONDS
 
@@ -98,8 +98,8 @@ def _memory(report: DemoReport, sizes: dict[str, int | float], started: float) -
 
 def _figure(
     metric: str, sides: tuple[float, float], unit: str, other_name: str, sizes: dict[str, int | float]
-) -> Figure:
-    return measure_once(BENCHMARK.name, metric, sides, unit=unit, other_name=other_name, sizes=sizes, digits=2)
+) -> Result:
+    return single_result(BENCHMARK.name, metric, sides, unit=unit, other_name=other_name, sizes=sizes, digits=2)
 
 
 BENCHMARK = Benchmark(

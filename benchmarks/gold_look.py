@@ -16,7 +16,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 from unittest.mock import patch
 
-from benchmarks.harness import Benchmark, Clock, Comparison, Figure, Options, Side, figures_of_parts, measure
+from benchmarks.harness import Benchmark, Clock, Comparison, Options, Result, Side, derive_result, measure
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -31,7 +31,7 @@ _EVENTS = 300_000
 _OBJECTS, _BATCHES = 2, 4
 
 
-def run(options: Options) -> list[Figure]:
+def run(options: Options) -> list[Result]:
     """Measures both implementations."""
     from benchmarks import sides, storages
     from benchmarks.games_files import games_files
@@ -51,7 +51,7 @@ def run(options: Options) -> list[Figure]:
             (seconds,) = measure(BENCHMARK.name, [comparison], repeats=options.repeats, progress=options.progress)
         spark.stop()
     cpu = seconds.ours_parts["cpu_seconds"], seconds.other_parts["cpu_seconds"]
-    return [seconds, figures_of_parts(seconds, metric="look_cpu_seconds", sides=cpu)]
+    return [seconds, derive_result(seconds, metric="look_cpu_seconds", sides=cpu)]
 
 
 class _LandedGames:
@@ -106,12 +106,12 @@ class _LandedGames:
             yield make_slice(self._files, self._objects[start : start + _OBJECTS], first_seq=start + 1)
 
 
-def _by_spark(look: Run) -> Run:
+def _by_spark(refresh: Run) -> Run:
     from deltaworks.gold import event_keys, input_views
 
     def run(clock: Clock) -> None:
         with patch.object(event_keys, "MAX_KEYS", 0), patch.object(input_views, "MAX_CACHED_ROWS", 0):
-            look(clock)
+            refresh(clock)
 
     return run
 

@@ -23,7 +23,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from benchmarks.harness import Benchmark, Figure, Options
+from benchmarks.harness import Benchmark, Options, Result
 from benchmarks.spark_submit import link_library, submit
 from benchmarks.versions import cores, versions
 
@@ -39,7 +39,7 @@ _START_SECONDS = 600.0
 _EVENTS = 200
 
 
-def run(options: Options) -> list[Figure]:
+def run(options: Options) -> list[Result]:
     """Measures both setups for `--minutes` each after their start."""
     import psutil
 
@@ -212,9 +212,9 @@ def _memory(processes: Sequence[subprocess.Popen[bytes]]) -> dict[str, int]:
 
 def _figure(
     metric: str, sides: tuple[float, float], unit: str, sizes: dict[str, int | float], parts: dict[str, float]
-) -> Figure:
+) -> Result:
     ours, other = sides
-    return Figure(
+    return Result(
         benchmark=BENCHMARK.name,
         metric=metric,
         ours=round(ours, 2),

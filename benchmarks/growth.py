@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from functools import partial
 from typing import TYPE_CHECKING
 
-from benchmarks.harness import Benchmark, Comparison, Figure, Options, Progress, Side, measure
+from benchmarks.harness import Benchmark, Comparison, Options, Progress, Result, Side, measure
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -28,7 +28,7 @@ _EVENT_SHARES = (10_000, 100, 1)
 _MAX_GENERATED_EVENTS = 1_000_000
 
 
-def run(options: Options) -> list[Figure]:
+def run(options: Options) -> list[Result]:
     """Measures every combination of sizes, the smallest first."""
     from benchmarks import sides
 

@@ -61,7 +61,7 @@ class Comparison:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Figure:
+class Result:
     """The result of a comparison. `ratio` is ours divided by the other; below 1 ours is faster."""
 
     benchmark: str
@@ -88,7 +88,7 @@ def measure(
     repeats: int,
     warm: bool = False,
     progress: Progress = lambda line: None,
-) -> list[Figure]:
+) -> list[Result]:
     """Runs every side of the comparisons `repeats` times after a warm-up. Returns one result per comparison.
 
     A side used in several comparisons runs once for all of them. The first error of any side ends the run.
@@ -109,7 +109,7 @@ def measure(
             kind = f"repetition {repetition} of {repeats}" if repetition else "warm-up"
             progress(f"{benchmark}: {side.name}: {clock.seconds:.2f} s ({kind})")
     counted = {name: clocks[-repeats:] for name, clocks in taken.items()}
-    return [_figure(benchmark, comparison, counted) for comparison in comparisons]
+    return [_result(benchmark, comparison, counted) for comparison in comparisons]
 
 
 def _sides(comparisons: Sequence[Comparison]) -> dict[str, Side]:
@@ -121,11 +121,11 @@ def _sides(comparisons: Sequence[Comparison]) -> dict[str, Side]:
     return sides
 
 
-def _figure(benchmark: str, comparison: Comparison, counted: Mapping[str, Sequence[Clock]]) -> Figure:
+def _result(benchmark: str, comparison: Comparison, counted: Mapping[str, Sequence[Clock]]) -> Result:
     ours, other = counted[comparison.ours.name], counted[comparison.other.name]
     ours_median = statistics.median(clock.seconds for clock in ours)
     other_median = statistics.median(clock.seconds for clock in other)
-    return Figure(
+    return Result(
         benchmark=benchmark,
         metric=comparison.metric,
         ours=round(ours_median, 4),
@@ -149,7 +149,7 @@ def _medians(clocks: Sequence[Clock]) -> dict[str, float]:
     return {name: round(statistics.median(clock.parts[name] for clock in clocks), 4) for name in names}
 
 
-def measure_once(
+def single_result(
     benchmark: str,
     metric: str,
     sides: tuple[float, float],
@@ -159,12 +159,12 @@ def measure_once(
     unit: str = "seconds",
     digits: int = 1,
     parts: Mapping[str, float] | None = None,
-) -> Figure:
+) -> Result:
     """Returns the result of a benchmark that runs only once because it takes long. `sides` are the measured value and
     the value it is compared with.
     """
     ours, other = (round(side, digits) for side in sides)
-    return Figure(
+    return Result(
         benchmark=benchmark,
         metric=metric,
         ours=ours,
@@ -183,7 +183,7 @@ def measure_once(
     )
 
 
-def figures_of_parts(figure: Figure, *, metric: str, sides: tuple[float, float], unit: str = "seconds") -> Figure:
+def derive_result(figure: Result, *, metric: str, sides: tuple[float, float], unit: str = "seconds") -> Result:
     """Returns a result for another metric of the same comparison, computed from the recorded parts of both sides."""
     ours, other = (round(side, 4) for side in sides)
     return replace(
@@ -198,19 +198,19 @@ def figures_of_parts(figure: Figure, *, metric: str, sides: tuple[float, float],
     )
 
 
-def against_target(
+def target_result(
     benchmark: str,
     metric: str,
     seconds: Sequence[float],
     *,
-    promised: float,
+    target: float,
     sizes: Mapping[str, int | float],
     parts: Sequence[Mapping[str, float]],
-) -> Figure:
+) -> Result:
     """Returns the result of several runs compared with a target. `parts` has the recorded parts of each run."""
     middle = {name: round(statistics.median(taken[name] for taken in parts), 3) for name in parts[0]}
-    sides = (statistics.median(seconds), promised)
-    figure = measure_once(benchmark, metric, sides, other_name="promised", sizes=sizes, digits=2, parts=middle)
+    sides = (statistics.median(seconds), target)
+    figure = single_result(benchmark, metric, sides, other_name="promised", sizes=sizes, digits=2, parts=middle)
     return replace(figure, ours_all=tuple(round(one, 2) for one in seconds))
 
 
@@ -231,9 +231,9 @@ class Benchmark:
 
     name: str
     summary: str
-    run: Callable[[Options], list[Figure]]
+    run: Callable[[Options], list[Result]]
 
 
-def as_record(figure: Figure) -> dict[str, Any]:
+def as_record(figure: Result) -> dict[str, Any]:
     """Returns the result as JSON values."""
-    return {name: getattr(figure, name) for name in Figure.__slots__}
+    return {name: getattr(figure, name) for name in Result.__slots__}

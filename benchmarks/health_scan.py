@@ -18,7 +18,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from benchmarks.harness import Benchmark, Clock, Comparison, Figure, Options, Side, measure
+from benchmarks.harness import Benchmark, Clock, Comparison, Options, Result, Side, measure
 from benchmarks.versions import cores
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ _COMMITS = 20
 _PARTITIONS = ("2026-01-01", "2026-01-02", "2026-01-03")
 
 
-def run(options: Options) -> list[Figure]:
+def run(options: Options) -> list[Result]:
     """Measures the comparison."""
     from benchmarks import sides, storages
 

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from benchmarks.harness import Benchmark, Clock, Comparison, Figure, Options, Side, measure
+from benchmarks.harness import Benchmark, Clock, Comparison, Options, Result, Side, measure
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -32,7 +32,7 @@ _CLOSED_DAYS = 2
 _FILES_A_DAY = 20
 
 
-def run(options: Options) -> list[Figure]:
+def run(options: Options) -> list[Result]:
     """Measures appends with a low-priority OPTIMIZE, with one of normal priority, and alone."""
     from benchmarks import sides
     from deltaworks.specs.shares import MAINTENANCE_NICENESS
@@ -73,7 +73,7 @@ class _Appends:
                     for _ in range(_COMMITS):
                         self._append(uri, half // _COMMITS, _CLOSED_DAYS, files=1)
                 if rewriting is not None:
-                    commands = _commands_of(rewriting)
+                    commands = _completed_commands(rewriting)
             expected = half // _CLOSED_DAYS * _CLOSED_DAYS + half // _COMMITS * _COMMITS
             rows = self.spark.read.format("delta").load(uri).count()
         if rows != expected:
@@ -120,7 +120,7 @@ def _await_line(process: subprocess.Popen[str], word: str) -> None:
     raise RuntimeError(f"the rewriting process ended with code {process.wait()}")
 
 
-def _commands_of(process: subprocess.Popen[str]) -> int:
+def _completed_commands(process: subprocess.Popen[str]) -> int:
     """Ends the process and returns its number of completed commands. Raises if a command failed, for example by a
     conflict.
     """

@@ -27,7 +27,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from benchmarks.harness import Benchmark, Clock, Comparison, Figure, Options, Run, Side, measure
+from benchmarks.harness import Benchmark, Clock, Comparison, Options, Result, Run, Side, measure
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -39,7 +39,7 @@ _TOPIC, _PARTITIONS = "games", 4
 _BATCHES = 3
 
 
-def run(options: Options) -> list[Figure]:
+def run(options: Options) -> list[Result]:
     """Measures both comparisons."""
     from benchmarks import sides
     from benchmarks.games_files import games_files

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from unittest import mock
 
-from benchmarks.harness import Benchmark, Clock, Comparison, Figure, Options, Side, measure
+from benchmarks.harness import Benchmark, Clock, Comparison, Options, Result, Side, measure
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -33,7 +33,7 @@ UPDATE_SHARE = 0.01
 _START = dt.datetime(2026, 1, 1, tzinfo=dt.UTC)
 
 
-def run(options: Options) -> list[Figure]:
+def run(options: Options) -> list[Result]:
     """Measures the comparisons."""
     from benchmarks import sides
     from benchmarks.games_files import bench_folder
@@ -91,7 +91,7 @@ class _MarketTable:
     def __init__(self, folder: Path, keys: int, partition_by: list[str], options: Options) -> None:
         self.folder, self.spec = folder, _declared(partition_by)
         land(self, folder, _rows(keys, keys, batch=0), batch=0)
-        follow(self, folder, None)
+        catch_up(self, folder, None)
         options.progress(f"{BENCHMARK.name}: loaded {keys:,} keys")
 
 
@@ -113,7 +113,7 @@ class _Repetition:
                 shutil.rmtree(copy / "tables" / "market" / "latest_ticks")
             land(self.market, copy, self.rows, batch=1)
             with mock.patch.object(merge, "choose_engine", return_value=(self.engine, "measured")), clock:
-                followed = follow(self.market, copy, self.spark)
+                followed = catch_up(self.market, copy, self.spark)
             clock.record(rows=followed.rows, inner_seconds=followed.seconds)
             self.digests.add(_digest(copy))
         finally:
@@ -129,7 +129,7 @@ def land(market: _MarketTable, folder: Path, rows: pa.Table, *, batch: int) -> N
     lake.append(opened, "tables/market/ticks", rows, step=Step("market/g1/ticks", batch), user_metadata="{}")
 
 
-def follow(market: _MarketTable, folder: Path, spark: SparkSession | None) -> Any:
+def catch_up(market: _MarketTable, folder: Path, spark: SparkSession | None) -> Any:
     """Brings the keyed table up to date, as a new stream owner does after taking over."""
     from deltaworks.engine.keyed.catchup_threads import KeyedTables
     from deltaworks.engine.ledger import owner_step

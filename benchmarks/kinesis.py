@@ -22,7 +22,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from benchmarks.harness import Benchmark, Clock, Comparison, Figure, Options, Side, measure
+from benchmarks.harness import Benchmark, Clock, Comparison, Options, Result, Side, measure
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -32,7 +32,7 @@ _SHARD = "shardId-000000000000"
 Reader = Callable[[str, int], "Iterator[pa.RecordBatch]"]
 
 
-def run(options: Options) -> list[Figure]:
+def run(options: Options) -> list[Result]:
     """Measures records of two sizes, a tenth as many as `--events`."""
     records = max(options.events // 10, 1000)
     figures = []

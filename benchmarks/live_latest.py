@@ -19,7 +19,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from benchmarks.harness import Benchmark, Figure, Options, measure_once
+from benchmarks.harness import Benchmark, Options, Result, single_result
 
 if TYPE_CHECKING:
     from deltaworks.specs.catalog import Catalog
@@ -36,7 +36,7 @@ _MARKER = "marker"
 _P50_SECONDS, _P95_SECONDS = 15.0, 30.0
 
 
-def run(options: Options) -> list[Figure]:
+def run(options: Options) -> list[Result]:
     """Puts objects for `--minutes`. Raises if an object does not become visible."""
     from benchmarks import sides
     from benchmarks.scratch_folders import scratch_folder
@@ -68,13 +68,13 @@ def run(options: Options) -> list[Figure]:
     return _figures(seconds, options)
 
 
-def _figures(seconds: list[float], options: Options) -> list[Figure]:
+def _figures(seconds: list[float], options: Options) -> list[Result]:
     ordered = sorted(seconds)
     p50, p95 = statistics.median(ordered), ordered[int(0.95 * (len(ordered) - 1))]
     sizes = {"objects": len(seconds), "minutes": options.minutes, "views": _VIEWS, "trigger_seconds": TRIGGER_SECONDS}
 
-    def figure(metric: str, ours: float, other: float, other_name: str) -> Figure:
-        return measure_once(
+    def figure(metric: str, ours: float, other: float, other_name: str) -> Result:
+        return single_result(
             BENCHMARK.name, metric, (ours, other), unit="seconds", other_name=other_name, sizes=sizes, digits=2
         )
 

@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from benchmarks.harness import Benchmark, Clock, Comparison, Figure, Options, Side, measure, measure_once
+from benchmarks.harness import Benchmark, Clock, Comparison, Options, Result, Side, measure, single_result
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -45,7 +45,7 @@ _BY_HOURS = {"name": "by_hours", "grain": {"column": "minute", "part": "hour"}}
 _BY_DATE = {"name": "by_date"}
 
 
-def run(options: Options) -> list[Figure]:
+def run(options: Options) -> list[Result]:
     """Measures the comparisons."""
     from benchmarks import sides
     from benchmarks.scratch_folders import scratch_folder
@@ -182,7 +182,7 @@ def _declared(folder: Path, dedupe: dict[str, Any] | None) -> Catalog:
     )
 
 
-def _excess_rebuilds(traffic: _Traffic, options: Options) -> Figure:
+def _excess_rebuilds(traffic: _Traffic, options: Options) -> Result:
     """Compares the hours that each refresh would rebuild with the hours that contain new requests."""
     from deltaworks.control import paths
     from deltaworks.gold.plan import plan_rebuild
@@ -201,7 +201,7 @@ def _excess_rebuilds(traffic: _Traffic, options: Options) -> Figure:
         differing += len({int(minute // 60) for minute in minutes})
         spanned += 24 * len({int(minute // _DAY_MINUTES) for minute in minutes})
         before = version
-    return measure_once(
+    return single_result(
         BENCHMARK.name,
         "over_reach",
         (rebuilt, differing),

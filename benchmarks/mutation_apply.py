@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from benchmarks.harness import Benchmark, Clock, Comparison, Figure, Options, Side, measure
+from benchmarks.harness import Benchmark, Clock, Comparison, Options, Result, Side, measure
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from sandbox.experiments.engagement_rows import Workload
 
 #: The share of rows whose contacts are renamed.
-SHARE = 0.2
+RENAMED_SHARE = 0.2
 #: Spark's defaults, since the benchmark's session has Deltaworks' settings.
 _PLAIN = {
     "spark.sql.shuffle.partitions": "200",
@@ -45,14 +45,14 @@ _PLAIN = {
 }
 
 
-def run(options: Options) -> list[Figure]:
+def run(options: Options) -> list[Result]:
     """Measures the comparisons."""
     from benchmarks import sides
     from benchmarks.games_files import bench_folder
     from sandbox.experiments.engagement_rows import Workload, rename_requests
     from sandbox.experiments.schemes import BY_DATE, BY_ORG
 
-    workload = Workload(rows=options.events, orgs=100, days=30, batches_per_day=1, update_share=SHARE)
+    workload = Workload(rows=options.events, orgs=100, days=30, batches_per_day=1, update_share=RENAMED_SHARE)
     folder = bench_folder() / f"mutation-apply-{uuid.uuid4().hex[:12]}"
     spark = sides.session()
     try:
@@ -131,7 +131,7 @@ class _MutationBatch:
         from deltaworks.specs.storage import StorageSpec
         from deltaworks.tables.lake import Lake
 
-        stretches, declared = self._stretches(), _declared()
+        stretches, declared = self._stretches(), _table_spec()
         lake = Lake(StorageSpec(root=f"file://{table.parent}"))
         bound = 0 if self.by_spark else MutationsSpec(requests="requests").small_merge_bytes
         with clock:
@@ -256,7 +256,7 @@ def _changed(table: Path) -> int:
     return int(rows.count_rows(filter=compute.field("_mutation") == 1))
 
 
-def _declared() -> TableSpec:
+def _table_spec() -> TableSpec:
     """Returns the table's declaration, as in a pipeline."""
     from deltaworks.specs.table import TableSpec
 

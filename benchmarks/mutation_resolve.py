@@ -26,7 +26,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from benchmarks.harness import Benchmark, Clock, Comparison, Figure, Options, Run, Side, measure
+from benchmarks.harness import Benchmark, Clock, Comparison, Options, Result, Run, Side, measure
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -47,7 +47,7 @@ class _Sides:
     one_hop: dict[int, Side]
 
 
-def run(options: Options) -> list[Figure]:
+def run(options: Options) -> list[Result]:
     """Measures input sizes up to `options.requests`."""
     from benchmarks import sides
 
@@ -128,7 +128,7 @@ def _growth(sizes: list[int], resolved: _Sides) -> list[tuple[Comparison, float]
     ]
 
 
-def _with_growth(figure: Figure, doublings: dict[str, float]) -> Figure:
+def _with_growth(figure: Result, doublings: dict[str, float]) -> Result:
     if figure.metric not in doublings:
         return figure
     per_doubling = round(figure.ratio ** (1 / doublings[figure.metric]), 3)

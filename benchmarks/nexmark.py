@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import functions as F
 
-from benchmarks.harness import Benchmark, Clock, Comparison, Figure, Options, Side, measure
+from benchmarks.harness import Benchmark, Clock, Comparison, Options, Result, Side, measure
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 _BATCHES = 10
 #: Longer than the data's time range, so that no bid expires.
-_WEEK = 7 * 24 * 60
+_EXPIRY_MINUTES = 7 * 24 * 60
 _KEY = ("auction", "bidder")
 _START_MILLIS = 1_767_225_600_000
 _CHANNELS = tuple(f"channel-{number}" for number in range(200))
@@ -72,7 +72,7 @@ class Bids:
     answers: dict[str, Answer]
 
 
-def run(options: Options) -> list[Figure]:
+def run(options: Options) -> list[Result]:
     """Measures the three queries."""
     from benchmarks import sides
     from benchmarks.scratch_folders import scratch_folder
@@ -85,8 +85,8 @@ def run(options: Options) -> list[Figure]:
             comparisons = [
                 Comparison(
                     metric=f"{query}_vs_structured_streaming",
-                    ours=Side(f"engine_{query}", _Engine(spark, folder, bids, query)),
-                    other=Side(f"plain_{query}", _Plain(spark, folder, bids, query)),
+                    ours=Side(f"engine_{query}", _Deltaworks(spark, folder, bids, query)),
+                    other=Side(f"plain_{query}", _StructuredStreaming(spark, folder, bids, query)),
                     sizes={"bids": bids.count, "batches": _BATCHES, "rows": bids.answers[query][0]},
                 )
                 for query in ("pass_through", "side_input", "newest_bid")
@@ -119,7 +119,7 @@ def make_bids(folder: Path, count: int) -> Bids:
 
 
 @dataclass(frozen=True, slots=True)
-class _Engine:
+class _Deltaworks:
     """Runs a temporary pipeline whose stream reads all landed objects, as a run with `available_now` does."""
 
     spark: SparkSession
@@ -135,9 +135,9 @@ class _Engine:
 
         root = self.folder / uuid.uuid4().hex
         try:
-            catalog = _declared(root, self.bids.folder, self.query)
+            catalog = _declare_project(root, self.bids.folder, self.query)
             lake = Lake(catalog.environment.lake)
-            _announce(lake, self.bids.folder)
+            _write_file_events(lake, self.bids.folder)
             with clock:
                 IngestRun(self.spark, catalog, "auctions", available_now=True).run()
                 if self.query == "side_input":
@@ -149,7 +149,7 @@ class _Engine:
 
 
 @dataclass(frozen=True, slots=True)
-class _Plain:
+class _StructuredStreaming:
     """Runs the same query by plain Structured Streaming, following its guide, into one Delta table."""
 
     spark: SparkSession
@@ -202,7 +202,7 @@ def _merge(table: str, batch: DataFrame, batch_id: int) -> None:
     merge.whenMatchedUpdateAll("s.event_time > t.event_time").whenNotMatchedInsertAll().execute()
 
 
-def _announce(lake: Lake, landing: Path) -> None:
+def _write_file_events(lake: Lake, landing: Path) -> None:
     """Writes the objects into the file event log, as a relay does."""
     from deltaworks.sources.objects.file_event_log_writer import FileEventLogWriter, ReceivedEvent
     from deltaworks.sources.objects.relay.messages import FileEvent
@@ -215,7 +215,7 @@ def _announce(lake: Lake, landing: Path) -> None:
     FileEventLogWriter(lake, "landing", epoch=1).append(received)
 
 
-def _declared(root: Path, landing: Path, query: str) -> Catalog:
+def _declare_project(root: Path, landing: Path, query: str) -> Catalog:
     from benchmarks.project import declare_project
 
     pipeline: dict[str, Any] = {
@@ -235,7 +235,7 @@ def _declared(root: Path, landing: Path, query: str) -> Catalog:
             "name": "newest_bids",
             "reads": "bids",
             "kind": "latest",
-            "expire_after_minutes": _WEEK,
+            "expire_after_minutes": _EXPIRY_MINUTES,
         }
         pipeline["live"] = [newest | {"key": list(_KEY), "keep": [name for name in _COLUMNS if name not in _KEY]}]
     if query == "side_input":

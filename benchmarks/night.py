@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from benchmarks.harness import Benchmark, Clock, Comparison, Figure, Options, Side, measure
+from benchmarks.harness import Benchmark, Clock, Comparison, Options, Result, Side, measure
 from benchmarks.night_tables import PIPELINE, land, project, table_name
 from benchmarks.scratch_folders import copy_template, scratch_folder
 
@@ -33,7 +33,7 @@ _NIGHT = dt.datetime(2026, 1, 6, 3, 30, tzinfo=dt.UTC)
 _FIRST = dt.date(2026, 1, 1)
 
 
-def run(options: Options) -> list[Figure]:
+def run(options: Options) -> list[Result]:
     """Creates a lake once and gives each repetition a copy."""
     from benchmarks import sides
 
@@ -42,8 +42,8 @@ def run(options: Options) -> list[Figure]:
         with _template(spark, options) as template:
             comparison = Comparison(
                 metric="night_vs_optimize_everything",
-                ours=Side("night_by_health", _Night(spark, template)),
-                other=Side("optimize_everything", _CompactEverything(spark, template)),
+                ours=Side("night_by_health", _NightlyRun(spark, template)),
+                other=Side("optimize_everything", _OptimizeEveryTable(spark, template)),
                 sizes={"tables": _TABLES, "in_need": _TABLES_TO_COMPACT, "rows": options.events},
             )
             return measure(BENCHMARK.name, [comparison], repeats=options.repeats, progress=options.progress)
@@ -103,7 +103,7 @@ def _copy(template: Path) -> Iterator[Catalog]:
 
 
 @dataclass(frozen=True, slots=True)
-class _Night:
+class _NightlyRun:
     """The nightly OPTIMIZE run, as Airflow starts it."""
 
     spark: SparkSession
@@ -125,7 +125,7 @@ class _Night:
 
 
 @dataclass(frozen=True, slots=True)
-class _CompactEverything:
+class _OptimizeEveryTable:
     """One OPTIMIZE command per table."""
 
     spark: SparkSession

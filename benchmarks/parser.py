@@ -19,7 +19,7 @@ import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from benchmarks.harness import Benchmark, Clock, Comparison, Figure, Options, Run, Side, measure
+from benchmarks.harness import Benchmark, Clock, Comparison, Options, Result, Run, Side, measure
 
 if TYPE_CHECKING:
     from benchmarks.games_files import GamesFiles
@@ -44,7 +44,7 @@ class _CpuClock(Clock):
         gc.enable()
 
 
-def run(options: Options) -> list[Figure]:
+def run(options: Options) -> list[Result]:
     """Measures without faults and with them."""
     import pyarrow as pa
 

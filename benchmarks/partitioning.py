@@ -12,7 +12,7 @@ import uuid
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from benchmarks.harness import Benchmark, Figure, Options
+from benchmarks.harness import Benchmark, Options, Result
 from benchmarks.versions import cores, versions
 from sandbox.experiments.partitioning import PartitioningResult
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from deltaworks.specs.storage import StorageSpec
 
 
-def run(options: Options) -> list[Figure]:
+def run(options: Options) -> list[Result]:
     """Measures the layouts on local disk."""
     from benchmarks.games_files import bench_folder
     from deltaworks.specs.storage import StorageSpec
@@ -28,7 +28,7 @@ def run(options: Options) -> list[Figure]:
     return measure_layouts(options, StorageSpec(root=f"file://{bench_folder()}"), name=BENCHMARK.name)
 
 
-def measure_layouts(options: Options, storage: StorageSpec, *, name: str) -> list[Figure]:
+def measure_layouts(options: Options, storage: StorageSpec, *, name: str) -> list[Result]:
     """Measures the layouts in a new folder of the storage and returns the results of benchmark `name`."""
     from benchmarks import sides
     from sandbox.experiments.engagement_rows import Workload
@@ -44,10 +44,10 @@ def measure_layouts(options: Options, storage: StorageSpec, *, name: str) -> lis
         progress=lambda line: options.progress(f"{name}: {line}"),
     )
     spark.stop()
-    return to_figures(result, name=name)
+    return to_results(result, name=name)
 
 
-def to_figures(result: PartitioningResult, *, name: str) -> list[Figure]:
+def to_results(result: PartitioningResult, *, name: str) -> list[Result]:
     """Converts the experiment's outcome to results, with the new layout as ours."""
     from sandbox.experiments.partitioning import PUBLISHED
     from sandbox.experiments.schemes import BY_DATE, BY_ORG
@@ -67,7 +67,7 @@ def to_figures(result: PartitioningResult, *, name: str) -> list[Figure]:
         "files_other": other.files.all.files,
     }
     return [
-        Figure(
+        Result(
             benchmark=name,
             metric=operation,
             ours=round(ours.median(operation), 4),

@@ -6,10 +6,10 @@ On local disk opening a file costs almost nothing, which favours a layout of man
 from __future__ import annotations
 
 from benchmarks import partitioning
-from benchmarks.harness import Benchmark, Figure, Options
+from benchmarks.harness import Benchmark, Options, Result
 
 
-def run(options: Options) -> list[Figure]:
+def run(options: Options) -> list[Result]:
     """Measures the layouts on s3proxy."""
     from benchmarks import storages
 

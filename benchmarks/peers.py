@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from benchmarks.environments import python_with
-from benchmarks.harness import Benchmark, Clock, Comparison, Figure, Options, Side, measure
+from benchmarks.harness import Benchmark, Clock, Comparison, Options, Result, Side, measure
 from benchmarks.versions import cores
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ _EVENTS = 300_000
 _SCRIPT = Path(__file__).with_name("peers_dlt.py")
 
 
-def run(options: Options) -> list[Figure]:
+def run(options: Options) -> list[Result]:
     """Measures the comparisons with at most 300,000 events."""
     from benchmarks import sides, storages
     from benchmarks.games_files import games_files

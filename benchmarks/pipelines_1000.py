@@ -30,7 +30,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from benchmarks.declared_project import write_project
-from benchmarks.harness import Benchmark, Clock, Comparison, Figure, Options, Side, measure
+from benchmarks.harness import Benchmark, Clock, Comparison, Options, Result, Side, measure
 from benchmarks.simulated_queue import SimulatedQueue, move_by_consumer, move_by_relay
 from benchmarks.slow_storage import DelayedObjects
 
@@ -45,7 +45,7 @@ _PREFIX = "tenant_0050/"
 _ROOT = Path(__file__).resolve().parents[1]
 
 
-def run(options: Options) -> list[Figure]:
+def run(options: Options) -> list[Result]:
     """Measures all comparisons."""
     files = max(1_000, min(FILES_PER_MINUTE, options.events // 10))
     with ExitStack() as stack:

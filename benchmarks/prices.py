@@ -16,7 +16,7 @@ Each side lands the same files as one batch into all tables of the games pipelin
 from __future__ import annotations
 
 from benchmarks.games_files import GamesFiles, games_files
-from benchmarks.harness import Benchmark, Comparison, Figure, Options, Run, Side, measure
+from benchmarks.harness import Benchmark, Comparison, Options, Result, Run, Side, measure
 from deltaworks.specs.pipeline import PipelineSpec
 from generator.settings import FaultRates
 
@@ -31,7 +31,7 @@ _FAULT_RATES = FaultRates(
 )
 
 
-def run(options: Options) -> list[Figure]:
+def run(options: Options) -> list[Result]:
     """Measures the comparisons."""
     from benchmarks import sides, storages
 
@@ -43,7 +43,7 @@ def run(options: Options) -> list[Figure]:
         return sides.FanOut(spark, declared, files, place)
 
     def again(declared: PipelineSpec, before: int) -> Run:
-        return lambda clock: sides.land_again(spark, declared, clean, place, clock, before=before)
+        return lambda clock: sides.land_repeatedly(spark, declared, clean, place, clock, before=before)
 
     plain = Side("plain", fan_out(spec, clean))
     flagging = with_events(spec, duplicates={"flag_within_days": 7})

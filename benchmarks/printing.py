@@ -9,17 +9,17 @@ from typing import TextIO
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.harness import Figure, as_record
+from benchmarks.harness import Result, as_record
 
 
-def print_lines(figures: Sequence[Figure], stream: TextIO) -> None:
+def print_lines(figures: Sequence[Result], stream: TextIO) -> None:
     """Writes one JSON object per line."""
     for figure in figures:
         stream.write(json.dumps(as_record(figure)) + "\n")
     stream.flush()
 
 
-def print_table(figures: Sequence[Figure], console: Console) -> None:
+def print_table(figures: Sequence[Result], console: Console) -> None:
     """Prints the results as a table; a ratio below 1 means that ours takes less time."""
     table = Table("benchmark", "metric", "ours", "other", "ours / other", "events", "tables")
     for figure in figures:

@@ -15,7 +15,7 @@ import time
 from functools import partial
 from typing import TYPE_CHECKING
 
-from benchmarks.harness import Benchmark, Clock, Comparison, Figure, Options, Side, measure
+from benchmarks.harness import Benchmark, Clock, Comparison, Options, Result, Side, measure
 
 if TYPE_CHECKING:
     from deltaworks.events.parse import Payload
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 _EVENTS_PER_PLAYER = 60
 
 
-def run(options: Options) -> list[Figure]:
+def run(options: Options) -> list[Result]:
     """Measures the comparison."""
     from benchmarks import storages
     from deltaworks.specs.catalog import PROJECT_ROOT

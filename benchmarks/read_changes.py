@@ -17,12 +17,12 @@ Rows are written to Spark's `noop` sink, which reads every row and stores none.
 
 from __future__ import annotations
 
-from benchmarks.harness import Benchmark, Comparison, Figure, Options, Side, measure
+from benchmarks.harness import Benchmark, Comparison, Options, Result, Side, measure
 
 _BATCHES = 8
 
 
-def run(options: Options) -> list[Figure]:
+def run(options: Options) -> list[Result]:
     """Measures the comparisons."""
     from benchmarks import sides, storages
     from benchmarks.change_reads import ChangedTable
@@ -43,7 +43,7 @@ def run(options: Options) -> list[Figure]:
         sizes = {"events": workload.rows, "tables": 1, "orgs": workload.orgs, "requests": workload.requests}
         sizes["changed"] = counts["notifications"]
 
-        def compare(*pairs: tuple[str, Side, Side]) -> list[Figure]:
+        def compare(*pairs: tuple[str, Side, Side]) -> list[Result]:
             return measure(
                 BENCHMARK.name,
                 [Comparison(metric=name, ours=ours, other=other, sizes=sizes) for name, ours, other in pairs],

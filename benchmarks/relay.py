@@ -25,7 +25,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from benchmarks.harness import Benchmark, Clock, Comparison, Figure, Options, Side, measure
+from benchmarks.harness import Benchmark, Clock, Comparison, Options, Result, Side, measure
 
 if TYPE_CHECKING:
     from deltaworks.sources.objects.relay.queue import NotificationQueue
@@ -35,7 +35,7 @@ _MAX_MESSAGES = 500
 _THREADS = 4
 
 
-def run(options: Options) -> list[Figure]:
+def run(options: Options) -> list[Result]:
     """Measures both implementations on queues with the same number of messages."""
     messages = min(_MAX_MESSAGES, max(100, options.events // 2_000))
     with running_server() as endpoint:

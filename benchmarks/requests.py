@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
 
-from benchmarks.harness import Benchmark, Clock, Comparison, Figure, Options, Side, figures_of_parts, measure
+from benchmarks.harness import Benchmark, Clock, Comparison, Options, Result, Side, derive_result, measure
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -32,7 +32,7 @@ _EVENTS = 2_000
 _DELAY_SECONDS = 0.01
 
 
-def run(options: Options) -> list[Figure]:
+def run(options: Options) -> list[Result]:
     """Measures both implementations."""
     from benchmarks import sides, storages
     from benchmarks.games_files import games_files
@@ -46,13 +46,13 @@ def run(options: Options) -> list[Figure]:
             comparison = Comparison(
                 metric="batch_seconds",
                 ours=Side("few_requests", _landing(spark, files, bucket, proxy)),
-                other=Side("as_libraries_do", _library_requests(_landing(spark, files, bucket, proxy))),
+                other=Side("as_libraries_do", _with_library_defaults(_landing(spark, files, bucket, proxy))),
                 sizes=files.sizes() | {"batches": _BATCHES, "delay_seconds": _DELAY_SECONDS},
             )
             (seconds,) = measure(BENCHMARK.name, [comparison], repeats=options.repeats, progress=options.progress)
             spark.stop()
     requests = seconds.ours_parts["requests"], seconds.other_parts["requests"]
-    return [seconds, figures_of_parts(seconds, metric="batch_requests", sides=requests, unit="requests")]
+    return [seconds, derive_result(seconds, metric="batch_requests", sides=requests, unit="requests")]
 
 
 def _landing(spark: SparkSession, files: GamesFiles, bucket: BenchmarkStorage, proxy: FaultProxy) -> Run:
@@ -73,7 +73,7 @@ def _landing(spark: SparkSession, files: GamesFiles, bucket: BenchmarkStorage, p
     return run
 
 
-def _library_requests(landing: Run) -> Run:
+def _with_library_defaults(landing: Run) -> Run:
     def run(clock: Clock) -> None:
         with _defaults_of_libraries():
             landing(clock)

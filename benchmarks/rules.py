@@ -12,13 +12,13 @@ import datetime as dt
 import statistics
 import time
 
-from benchmarks.harness import Benchmark, Figure, Options, measure_once
+from benchmarks.harness import Benchmark, Options, Result, single_result
 
 RULES, LABEL_SETS = 100, 200
 _HISTORY = 30
 
 
-def run(options: Options) -> list[Figure]:
+def run(options: Options) -> list[Result]:
     """Measures the evaluation and returns one result."""
     from benchmarks.rule_lakes import START, rules_lake, write_minutes
     from benchmarks.scratch_folders import scratch_folder
@@ -49,7 +49,7 @@ def run(options: Options) -> list[Figure]:
     sides = (statistics.median(taken[1:]), 60.0)
     parts = {"cpu_seconds": round(statistics.median(cpu[1:]), 3)}
     return [
-        measure_once(
+        single_result(
             BENCHMARK.name, "share_of_minute", sides, other_name="a minute", sizes=sizes, digits=3, parts=parts
         )
     ]

@@ -65,7 +65,7 @@ def games_spec() -> PipelineSpec:
     return declared.model_copy(update={"privacy": None})
 
 
-class _WithoutQuery(BatchProcessor):
+class _UnplannedBatchProcessor(BatchProcessor):
     """A batch processor that lands batches without a Spark query that planned them."""
 
     def _end_of(self, generations: Generations, spark_batch_id: int) -> dict[str, Any]:
@@ -83,7 +83,7 @@ def open_processor(
     tables = TableSet(lake, spec)
     tables.open()
     tables.fence(owner)
-    processor = _WithoutQuery(
+    processor = _UnplannedBatchProcessor(
         spark,
         spec,
         BatchStores(lake=lake, objects=objects, ledger=Ledger(lake, name, 1), tables=tables),
@@ -144,7 +144,7 @@ class FanOut:
         )
 
 
-def land_again(
+def land_repeatedly(
     spark: SparkSession, spec: PipelineSpec, files: GamesFiles, place: BenchmarkStorage, clock: Clock, *, before: int
 ) -> None:
     """Lands the files `before` times without measuring, then once more with measuring."""

@@ -17,10 +17,10 @@ Every repetition writes new tables. All implementations use the pipeline's decla
 
 from __future__ import annotations
 
-from benchmarks.harness import Benchmark, Comparison, Figure, Options, Side, measure
+from benchmarks.harness import Benchmark, Comparison, Options, Result, Side, measure
 
 
-def run(options: Options) -> list[Figure]:
+def run(options: Options) -> list[Result]:
     """Measures the comparisons."""
     from benchmarks import sides, storages
     from benchmarks.games_files import games_files

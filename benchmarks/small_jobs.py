@@ -21,18 +21,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from benchmarks.harness import Benchmark, Figure, Options, against_target
+from benchmarks.harness import Benchmark, Options, Result, target_result
 from benchmarks.scratch_folders import copy_template
-from benchmarks.small_reprocess import INVALID_KIND, PIPELINE, land_events, small_project
+from benchmarks.small_reprocess import PIPELINE, UNDECLARED_KIND, land_events, small_project
 from benchmarks.spark_submit import link_library, submit
 
 if TYPE_CHECKING:
     from deltaworks.tables.lake import Lake
 
 _ROOT = Path(__file__).resolve().parents[1]
-_PROMISED_SECONDS = 25.0
-_EVENTS, _ODD_EVERY = 6_000, 2
-_ODD_EVENTS = _EVENTS // _ODD_EVERY
+_TARGET_SECONDS = 25.0
+_EVENTS, _UNDECLARED_EVERY = 6_000, 2
+_UNDECLARED_EVENTS = _EVENTS // _UNDECLARED_EVERY
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,14 +53,14 @@ _JOBS = (
         entry="reprocess",
         arguments=("--from-start", "--no-dry-run", "--no-spark"),
         table="events",
-        is_done=lambda rows: rows == _EVENTS - _ODD_EVENTS,
+        is_done=lambda rows: rows == _EVENTS - _UNDECLARED_EVENTS,
     ),
     _Job(
         name="replay",
         entry="replay_quarantine",
         arguments=("--no-dry-run",),
-        table=INVALID_KIND,
-        is_done=lambda rows: rows == _ODD_EVENTS,
+        table=UNDECLARED_KIND,
+        is_done=lambda rows: rows == _UNDECLARED_EVENTS,
     ),
     _Job(
         name="restore",
@@ -80,10 +80,10 @@ _JOBS = (
 )
 
 
-def run(options: Options) -> list[Figure]:
+def run(options: Options) -> list[Result]:
     """Lands the events once and runs each job on copies."""
     figures = []
-    with land_events(options, events=_EVENTS, odd_every=_ODD_EVERY) as template:
+    with land_events(options, events=_EVENTS, odd_every=_UNDECLARED_EVERY) as template:
         for job in _JOBS:
             seconds, parts = [], []
             for repetition in range(options.repeats + 1):
@@ -97,7 +97,7 @@ def run(options: Options) -> list[Figure]:
                     parts.append({"cpu_seconds": cpu})
             sizes = {"events": _EVENTS}
             figures.append(
-                against_target(BENCHMARK.name, job.name, seconds, promised=_PROMISED_SECONDS, sizes=sizes, parts=parts)
+                target_result(BENCHMARK.name, job.name, seconds, target=_TARGET_SECONDS, sizes=sizes, parts=parts)
             )
     return figures
 
@@ -107,7 +107,7 @@ def _run(job: _Job, root: Path) -> tuple[float, float]:
     from deltaworks.control import paths
     from deltaworks.tables.lake import Lake
 
-    lake = Lake(small_project(root, with_odd=job.table == INVALID_KIND).environment.lake)
+    lake = Lake(small_project(root, declare_all=job.table == UNDECLARED_KIND).environment.lake)
     link_library(root)
     arguments = ("--pipeline", PIPELINE, *job.arguments)
     before, began = _child_cpu_seconds(), time.monotonic()

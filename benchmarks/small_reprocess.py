@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from benchmarks.harness import Benchmark, Clock, Comparison, Figure, Options, Side, measure
+from benchmarks.harness import Benchmark, Clock, Comparison, Options, Result, Side, measure
 from benchmarks.project import declare_project
 from benchmarks.scratch_folders import copy_template, scratch_folder
 
@@ -28,14 +28,14 @@ if TYPE_CHECKING:
 
 _ROOT = Path(__file__).resolve().parents[1]
 PIPELINE = "small"
-INVALID_KIND = "odd"
+UNDECLARED_KIND = "odd"
 _DAILY = "gold/daily.sql"
 _KINDS = ("view", "click", "buy")
 _OBJECTS, _EVENTS = 314, 4_270
 _DAY = 86_400
 
 
-def run(options: Options) -> list[Figure]:
+def run(options: Options) -> list[Result]:
     """Lands the objects once and reprocesses them from a copy in each repetition."""
     with land_events(options) as template:
         comparison = Comparison(
@@ -48,7 +48,7 @@ def run(options: Options) -> list[Figure]:
 
 
 @contextmanager
-def land_events(options: Options, *, events: int = _EVENTS, odd_every: int = 100) -> Iterator[Path]:
+def land_events(options: Options, *, events: int = _EVENTS, undeclared_every: int = 100) -> Iterator[Path]:
     """Creates a lake with `events` events. One event in `odd_every` has a name without a declared table and is
     quarantined.
     """
@@ -61,7 +61,7 @@ def land_events(options: Options, *, events: int = _EVENTS, odd_every: int = 100
         catalog, spark = small_project(root), sides.session()
         (root / "landing").mkdir()
         for number in range(_OBJECTS):
-            lines = [_event(at, odd_every) for at in range(number, events, _OBJECTS)]
+            lines = [_event(at, undeclared_every) for at in range(number, events, _OBJECTS)]
             (root / "landing" / f"{number:04}.json").write_text("\n".join(lines))
         try:
             environment = catalog.environment
@@ -70,22 +70,22 @@ def land_events(options: Options, *, events: int = _EVENTS, odd_every: int = 100
             rows = IngestRun(spark, catalog, PIPELINE, available_now=True).run().rows
         finally:
             spark.stop()
-        if rows < events - events // odd_every:
+        if rows < events - events // undeclared_every:
             raise RuntimeError(f"only {rows} rows landed from {events} events")
         yield root
 
 
-def _event(number: int, odd_every: int) -> str:
-    name = INVALID_KIND if number % odd_every == 0 else _KINDS[number % 3]
+def _event(number: int, undeclared_every: int) -> str:
+    name = UNDECLARED_KIND if number % undeclared_every == 0 else _KINDS[number % 3]
     return json.dumps({"name": name, "id": str(number), "at": 1_767_225_600 + number % 3 * _DAY, "price": number / 4})
 
 
-def small_project(root: Path, *, with_odd: bool = False) -> Catalog:
+def small_project(root: Path, *, declare_all: bool = False) -> Catalog:
     """Declares the project of a lake at `root`. With `with_odd` it has a table for the events that were quarantined."""
     price: list[dict[str, Any]] = [{"name": "price", "path": "price", "type": "double"}]
     tables = [{"name": kind, "when": {"name": kind}, "columns": price} for kind in _KINDS]
-    if with_odd:
-        tables.append({"name": INVALID_KIND, "when": {"name": INVALID_KIND}, "columns": price})
+    if declare_all:
+        tables.append({"name": UNDECLARED_KIND, "when": {"name": UNDECLARED_KIND}, "columns": price})
     file = root / "include" / "pipelines" / PIPELINE / _DAILY
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text("SELECT event_date, event_name, count(*) AS events FROM events GROUP BY ALL")
@@ -121,7 +121,7 @@ class _Reprocess:
         clock.record(**json.loads(done.stdout.splitlines()[-1]))
 
 
-def main(root: str, way: str) -> None:
+def main(root: str, strategy: str) -> None:
     """Reprocesses all objects and prints the measurements."""
     import psutil
 
@@ -140,7 +140,7 @@ def main(root: str, way: str) -> None:
             sessions.append(build_session(catalog.environment, app_name="small_reprocess"))
         return sessions[0]
 
-    job = Reprocess(spark, catalog, PIPELINE, direct_bytes=0 if way == "spark" else MAX_DIRECT_BYTES)
+    job = Reprocess(spark, catalog, PIPELINE, direct_bytes=0 if strategy == "spark" else MAX_DIRECT_BYTES)
     result = job.run("again", ReprocessRequest(selection=Selection(from_start=True)))
     if any(table.rows_out != table.rows_in for table in result.tables):
         raise RuntimeError(f"rows were lost or doubled: {result.tables}")

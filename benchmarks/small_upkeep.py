@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from benchmarks.harness import Benchmark, Clock, Comparison, Figure, Options, Side, measure
+from benchmarks.harness import Benchmark, Clock, Comparison, Options, Result, Side, measure
 from benchmarks.night_tables import PIPELINE, land, project, table_name
 from benchmarks.scratch_folders import copy_template, scratch_folder
 
@@ -30,7 +30,7 @@ _FIRST = dt.date(2026, 1, 1)
 _NIGHT = dt.datetime(2026, 1, 15, 3, 30, tzinfo=dt.UTC)
 
 
-def run(options: Options) -> list[Figure]:
+def run(options: Options) -> list[Result]:
     """Creates a lake once and gives each repetition a copy."""
     from benchmarks import sides
 
@@ -39,8 +39,8 @@ def run(options: Options) -> list[Figure]:
         with _template(options) as template:
             comparison = Comparison(
                 metric="small_night_without_spark_vs_zorder",
-                ours=Side("without_spark", _Night(None, template)),
-                other=Side("zorder_by_spark", _Night(spark, template)),
+                ours=Side("without_spark", _NightlyRun(None, template)),
+                other=Side("zorder_by_spark", _NightlyRun(spark, template)),
                 sizes={"tables": _TABLES, "partitions": _TABLES * _DAYS, "files": _TABLES * _DAYS * _FILES},
             )
             return measure(BENCHMARK.name, [comparison], repeats=options.repeats, progress=options.progress)
@@ -69,7 +69,7 @@ def _land(folder: Path, number: int) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class _Night:
+class _NightlyRun:
     """A nightly run: without Spark, or with a session and a policy that Z-orders every partition."""
 
     spark: SparkSession | None

@@ -34,7 +34,7 @@ from typing import TYPE_CHECKING, Any
 import yaml
 
 from benchmarks import driver_start
-from benchmarks.harness import Benchmark, Clock, Comparison, Figure, Options, Side, against_target, measure
+from benchmarks.harness import Benchmark, Clock, Comparison, Options, Result, Side, measure, target_result
 from benchmarks.spark_submit import link_library, submit
 
 if TYPE_CHECKING:
@@ -42,8 +42,8 @@ if TYPE_CHECKING:
 
 _ROOT = Path(__file__).resolve().parents[1]
 _JOB = _ROOT / "spark_jobs" / "ingest_stream.py"
-_PROMISED_SECONDS = 12.0
-_PATIENCE_SECONDS = 180.0
+_TARGET_SECONDS = 12.0
+_PHASE_TIMEOUT_SECONDS = 180.0
 _POLL_SECONDS = 0.02
 _PHASES = ("launcher_seconds", "session_seconds", "tables_seconds", "planning_seconds", "batch_seconds")
 _CPU = "cpu_seconds"
@@ -62,10 +62,10 @@ import deltaworks.sources.kinesis.stream_reader
 _STREAMS = ("dags/streams.py", "stream__games")
 
 
-def run(options: Options) -> list[Figure]:
+def run(options: Options) -> list[Result]:
     """Measures every phase."""
     imports = [
-        _comparison("driver_imports", ("driver", _python("-c", _imports_of(_JOB))), _python("-c", _LIBRARIES)),
+        _comparison("driver_imports", ("driver", _python("-c", _import_statements(_JOB))), _python("-c", _LIBRARIES)),
         _comparison("planner_imports", ("planner", _python("-c", _SOURCE)), _python("-c", _RUNNER)),
         _comparison("airflow_task", ("stream", _parsing(_STREAMS[0], "--task", _STREAMS[1])), _parsing("--bare", "1")),
     ]
@@ -96,7 +96,7 @@ def _parsing(*arguments: str) -> list[str]:
     return _python("-m", "benchmarks.dag_parsing", *arguments)
 
 
-def _imports_of(file: Path) -> str:
+def _import_statements(file: Path) -> str:
     """Returns the top-level import statements of a program."""
     heads = [node for node in ast.parse(file.read_text()).body if isinstance(node, ast.Import | ast.ImportFrom)]
     return "\n".join(map(ast.unparse, heads))
@@ -111,7 +111,7 @@ def _environment(project: Path) -> dict[str, str]:
     }
 
 
-def _first_batches(options: Options) -> Figure:
+def _first_batches(options: Options) -> Result:
     """Starts streams in sequence, each in its own project, and returns the median of their seconds."""
     from benchmarks.scratch_folders import scratch_folder
 
@@ -123,11 +123,11 @@ def _first_batches(options: Options) -> Figure:
             f"start: first batch after {_total_seconds(phases):.2f} s{' (warm-up)' * (not number)}: {phases}"
         )
         starts += [phases] if number else []
-    return against_target(
+    return target_result(
         BENCHMARK.name,
         "spark_submit_to_first_batch",
         [_total_seconds(phases) for phases in starts],
-        promised=_PROMISED_SECONDS,
+        target=_TARGET_SECONDS,
         sizes={"events": 1_000},
         parts=starts,
     )
@@ -203,14 +203,14 @@ def _read_milestones(lake: Path, log: Path, process: subprocess.Popen[bytes]) ->
 
     from deltaworks.control import paths
 
-    session = _await_first(process, log, lambda: time.time() if "DELTAWORKS_UI" in log.read_text() else None)
+    session = _poll_until(process, log, lambda: time.time() if "DELTAWORKS_UI" in log.read_text() else None)
     python = min(child.create_time() for child in psutil.Process(process.pid).children() if _is_python(child))
     checkpoints = lake / Path(paths.checkpoint("fresh", 0, 0)).parents[1]
 
     def written(file: str) -> float | None:
         return min((path.stat().st_mtime for path in checkpoints.glob(f"*/*/{file}")), default=None)
 
-    committed = _await_first(process, log, lambda: written("commits/0"))
+    committed = _poll_until(process, log, lambda: written("commits/0"))
     planned = written("offsets/0")
     created = f"_delta_log/{0:020d}.json"
     tables = max((lake / paths.table("fresh", name) / created).stat().st_mtime for name in _TABLES)
@@ -219,10 +219,10 @@ def _read_milestones(lake: Path, log: Path, process: subprocess.Popen[bytes]) ->
     return [python, session, tables, planned, committed]
 
 
-def _await_first(process: subprocess.Popen[bytes], log: Path, look: Callable[[], float | None]) -> float:
+def _poll_until(process: subprocess.Popen[bytes], log: Path, probe: Callable[[], float | None]) -> float:
     """Polls `probe` until it returns a value; raises if the process ends or the deadline passes."""
-    deadline = time.monotonic() + _PATIENCE_SECONDS
-    while (moment := look()) is None:
+    deadline = time.monotonic() + _PHASE_TIMEOUT_SECONDS
+    while (moment := probe()) is None:
         if process.poll() is not None or time.monotonic() > deadline:
             raise RuntimeError(f"the stream ended or did not reach the next phase in time:\n{log.read_text()[-2_000:]}")
         time.sleep(_POLL_SECONDS)

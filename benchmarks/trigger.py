@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from benchmarks.harness import Benchmark, Clock, Comparison, Figure, Options, Side, measure
+from benchmarks.harness import Benchmark, Clock, Comparison, Options, Result, Side, measure
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -24,7 +24,7 @@ _BATCHES = 10
 _EVENTS = 100
 
 
-def run(options: Options) -> list[Figure]:
+def run(options: Options) -> list[Result]:
     """Measures both kinds of batch."""
     from benchmarks import sides
     from benchmarks.games_files import games_files

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from benchmarks.harness import Benchmark, Clock, Comparison, Figure, Options, Side, measure
+from benchmarks.harness import Benchmark, Clock, Comparison, Options, Result, Side, measure
 from benchmarks.scratch_folders import copy_template, scratch_folder
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ _AGE_SECONDS = 10 * 86_400
 _RETENTION_HOURS = 168
 
 
-def run(options: Options) -> list[Figure]:
+def run(options: Options) -> list[Result]:
     """Creates a lake once and gives each repetition a copy."""
     with _template(options) as template:
         comparison = Comparison(

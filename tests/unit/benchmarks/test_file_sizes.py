@@ -24,16 +24,16 @@ def test_the_figure_of_batches_leaves_out_what_starting_costs() -> None:
     )
     (whole,) = measure("file_sizes", [comparison], repeats=1)
 
-    batches = file_sizes._batch_figures(whole)
+    batches = file_sizes._batch_result(whole)
 
     assert (whole.metric, whole.ours, whole.other, whole.ratio) == ("ingest_1MB_vs_file_source", 9.0, 4.0, 2.25)
     assert (batches.metric, batches.ours, batches.other, batches.ratio) == ("batches_1MB_vs_file_source", 4.0, 2.0, 2.0)
 
 
 def test_batches_add_up_what_spark_says_they_took() -> None:
-    batches = file_sizes._Batches()
+    batches = file_sizes._BatchTimes()
     told: list[dict[str, Any]] = [{"triggerExecution": 1_500, "addBatch": 900}, {"triggerExecution": 500}, {}]
     for durations in told:
-        batches.take({"durationMs": durations})
+        batches.add({"durationMs": durations})
 
     assert batches.seconds == 2.0

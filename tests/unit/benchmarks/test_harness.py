@@ -12,7 +12,7 @@ from rich.console import Console
 
 from benchmarks import harness
 from benchmarks.__main__ import main
-from benchmarks.harness import Clock, Comparison, Figure, Side, measure
+from benchmarks.harness import Clock, Comparison, Result, Side, measure
 from benchmarks.printing import print_lines, print_table
 from benchmarks.registry import BENCHMARKS
 
@@ -44,7 +44,7 @@ def ticking(monkeypatch: pytest.MonkeyPatch) -> Ticking:
     return Ticking(monkeypatch)
 
 
-def compared(ticking: Ticking) -> list[Figure]:
+def compared(ticking: Ticking) -> list[Result]:
     ours = ticking.side("ours", [100, 2, 4, 3])
     one = ticking.side("one", [100, 6, 5, 60])
     two = ticking.side("two", [100, 1, 1, 1])

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from benchmarks.partitioning import to_figures
+from benchmarks.partitioning import to_results
 from deltaworks.errors import ContractError
 from deltaworks.specs.storage import StorageSpec
 from sandbox.experiments.engagement_rows import Workload, batch_rows, rename_requests
@@ -29,7 +29,7 @@ def test_both_sides_hold_the_same_rows_and_the_figures_have_their_names(spark: S
     # Loaded, then a round of one batch; a difference between sides ends the run.
     assert result.rows == WORKLOAD.rows_per_batch * 2
     assert [side.scheme for side in result.results] == [BY_DATE, BY_ORG]
-    assert {figure.metric: figure.ratio > 0 for figure in to_figures(result)} == {
+    assert {figure.metric: figure.ratio > 0 for figure in to_results(result)} == {
         "read": True,
         "update": True,
         "insert": True,
