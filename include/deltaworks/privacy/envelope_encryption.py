@@ -1,8 +1,9 @@
-"""Envelope encryption: writers seal values so that neither their disks nor their sinks reveal them.
+"""Envelope encryption: writers encrypt values for the vault, so that neither their disks nor their sinks reveal them.
 
-A sealed blob is `u8 1 | 12 B nonce | AES-256-GCM`. The nonce is 4 random bytes of the sealer and a counter, so no nonce
-repeats under a key, however many sealers share it; a data key is used for an hour. The associated data name the
-namespace, the writer and the frame, so a blob cannot be opened elsewhere.
+Sealing means encrypting with a data key that is stored next to the value, wrapped by the key service. A sealed blob is
+`u8 1 | 12 B nonce | AES-256-GCM`. The nonce is 4 random bytes of the sealer and a counter, so no nonce repeats under a
+key, even with many sealers; a data key is used for an hour. The associated data contains the namespace, the writer and
+the frame, so a blob cannot be opened in another place.
 
 A frame contains the information needed to open it: `u16 length | header as JSON | blob`. A sealed file (`.dws`) is a
 header and frames with lengths and checksums, as in the spool.
@@ -33,21 +34,21 @@ MAGIC: Final = b"DWSE"
 _FILE_HEADER = struct.Struct("<4sHH")
 _FRAME_HEAD = struct.Struct("<II")
 _FRAME_REST = struct.Struct("<QBBH")
-#: Lifetime of a data key, and its maximum lifetime during an outage of the key service.
+#: How long a data key is used, and the maximum during an outage of the key service.
 DATA_KEY_SECONDS: Final = 3600
 MAX_OUTAGE_SECONDS: Final = 24 * 3600
 _RETRY_SECONDS: Final = 30
 
 
 class SealedKind(IntEnum):
-    """Content of a sealed frame; the numbers equal those of frames in the spool."""
+    """Content types of sealed frames. The numbers equal those of frames in the spool."""
 
     IDENTITIES = 2
     UNREADABLE = 3
 
 
 class SealedFrame(NamedTuple):
-    """One frame of a sealed file. `seq` orders the frames of a writer; `payload` is decoded by `SealedPayload`."""
+    """A frame of a sealed file. `seq` orders the frames of a writer; `payload` is an encoded `SealedPayload`."""
 
     seq: int
     kind: int
@@ -56,7 +57,7 @@ class SealedFrame(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class SealedPayload:
-    """A decoded frame payload.
+    """The payload of a frame: the encrypted blob and what is needed to decrypt it.
 
     Attributes:
         name: identifies the frame within its writer: a request id, a task of a batch, or a digest.
@@ -110,18 +111,18 @@ class SealedPayload:
 
     @property
     def additional_data(self) -> bytes:
-        """The associated data of the encryption."""
+        """The associated data to decrypt the blob with."""
         return additional_data(self.namespace, self.purpose, self.writer, self.name)
 
 
 def additional_data(*parts: str) -> bytes:
-    """Encodes parts as associated data, each with its length, so different parts never have the same bytes."""
+    """Encodes parts as associated data. Each part has its length, so different parts never have the same bytes."""
     pieces = [part.encode("utf-8", "surrogatepass") for part in parts]
     return b"".join(len(piece).to_bytes(4, "big") + piece for piece in pieces)
 
 
 class Nonces:
-    """Nonces that never repeat in this process: 4 random bytes and a counter. Thread-safe."""
+    """Generates nonces that never repeat in this process: 4 random bytes and a counter. Thread-safe."""
 
     def __init__(self) -> None:
         self._random = os.urandom(4)
@@ -129,14 +130,14 @@ class Nonces:
         self._lock = threading.Lock()
 
     def next(self) -> bytes:
-        """Returns 12 bytes."""
+        """Returns the next nonce, 12 bytes."""
         with self._lock:
             self._count += 1
             return self._random + self._count.to_bytes(8, "big")
 
 
 def seal_bytes(key: bytes, plain: bytes, additional: bytes, nonces: Nonces) -> bytes:
-    """Encrypts as `u8 1 | nonce | AES-256-GCM`."""
+    """Encrypts bytes and returns the blob `u8 1 | nonce | AES-256-GCM`."""
     from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
     nonce = nonces.next()
@@ -144,7 +145,7 @@ def seal_bytes(key: bytes, plain: bytes, additional: bytes, nonces: Nonces) -> b
 
 
 def unseal_bytes(key: bytes, blob: bytes, additional: bytes) -> bytes:
-    """Decrypts the output of `seal_bytes`.
+    """Decrypts a blob of `seal_bytes`.
 
     Raises:
         ContractError: SEALED_UNREADABLE, the key, the associated data or the blob differs.
@@ -161,7 +162,7 @@ def unseal_bytes(key: bytes, blob: bytes, additional: bytes) -> bytes:
 
 
 class Sealer:
-    """Seals the frames of one writer and namespace. Thread-safe.
+    """Encrypts the frames of one writer and namespace. Thread-safe.
 
     Args:
         writer: a collector's id, or a pipeline.
@@ -191,7 +192,7 @@ class Sealer:
         self._lock = threading.Lock()
 
     def seal_identities(self, identities: Iterable[Identity], *, name: str) -> bytes:
-        """Returns the frame payload with these identities.
+        """Encrypts identities and returns the frame's payload.
 
         Raises:
             TransientError: KEY_SERVICE_UNREACHABLE, and the last data key is older than a day.
@@ -202,7 +203,7 @@ class Sealer:
         return SealedPayload(self._namespace, self._writer, name, SEAL_PURPOSE, key.wrapped, "", blob).encode()
 
     def seal_unreadable(self, body: bytes, *, name: str, day: str) -> bytes:
-        """Returns the frame payload with an unreadable body, sealed under the key of a day (`2026-11-23`).
+        """Encrypts an unreadable body under the key of a day (`2026-11-23`) and returns the frame's payload.
 
         Raises:
             DeltaworksError: the day key is not available.
@@ -221,7 +222,7 @@ class Sealer:
         return True
 
     def key_for_day(self, day: str) -> bytes:
-        """Returns the key that seals unreadable bodies of a day."""
+        """Returns the key that encrypts the unreadable bodies of a day."""
         with self._lock:
             if day not in self._days:
                 self._days = {day: self._day_key(day)}
@@ -248,7 +249,7 @@ class Sealer:
 
 
 class Unsealer:
-    """Opens frames. Caches unwrapped keys. Not thread-safe.
+    """Decrypts frames. Caches unwrapped keys. Not thread-safe.
 
     Args:
         day_key: returns the key of a day of a namespace; raises if it was destroyed.
@@ -260,7 +261,7 @@ class Unsealer:
         self._keys: dict[tuple[str, bytes], bytes] = {}
 
     def open_identities(self, payload: bytes) -> list[Identity]:
-        """Returns the identities of a frame.
+        """Decrypts the identities of a frame.
 
         Raises:
             ContractError: SEALED_UNREADABLE, KEY_CONTEXT_DIFFERS, KEY_DESTROYED.
@@ -276,7 +277,7 @@ class Unsealer:
             raise _unreadable_error("it does not contain identities") from error
 
     def open_unreadable(self, payload: bytes) -> bytes:
-        """Returns the unreadable body.
+        """Decrypts the unreadable body of a frame.
 
         Raises:
             DeltaworksError: SEALED_UNREADABLE, or the day key is not available.

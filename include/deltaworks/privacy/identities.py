@@ -1,4 +1,4 @@
-"""Identities: tuples of subject, token and value that writers seal for the vault."""
+"""Identities, which link a token to its subject and its original value. Writers encrypt them for the vault."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 
 class Identity(NamedTuple):
-    """A token found in an event of a subject.
+    """A token that occurred in an event, with its subject and its original value.
 
     Attributes:
         subject: token of the event's subject; equal to `token` if the event has only that one.
@@ -24,7 +24,7 @@ class Identity(NamedTuple):
 
 
 def encode_identities(identities: Iterable[Identity]) -> bytes:
-    """Encodes identities as the plaintext of a sealed frame: JSON, one list per identity."""
+    """Encodes identities as JSON, the plaintext of an encrypted frame. Each identity is a list."""
     return json.dumps([list(identity) for identity in identities], separators=(",", ":")).encode()
 
 

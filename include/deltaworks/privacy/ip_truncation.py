@@ -10,8 +10,9 @@ from ipaddress import IPv4Address, IPv6Address, ip_address
 def truncate_ip(address: str) -> str | None:
     """Clears the host part of an address: the last octet of IPv4, the last 80 bits of IPv6. Idempotent.
 
-    IPv4 mapped to IPv6 counts as IPv4. A 6to4 address, whose first 48 bits contain an IPv4 address, keeps 40 bits. Of a
-    comma-separated list, as proxies write it, the first entry counts. Returns None without an address.
+    An IPv4 address mapped to IPv6 is treated as IPv4. A 6to4 address, whose first 48 bits contain an IPv4 address,
+    keeps 40 bits. In a comma-separated list, as proxies write it, only the first entry is used. Returns None if the
+    text is no address.
     """
     first = address.split(",", 1)[0].strip().strip("[]").partition("%")[0]
     try:

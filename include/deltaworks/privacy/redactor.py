@@ -1,8 +1,8 @@
 """Redacts events in place according to the compiled `privacy` section. Idempotent.
 
 Only existing values change; nothing is added. An event costs one dictionary access per object with a declared field,
-and an HMAC per value that is not cached. Redacting a redacted event changes nothing, so a collector and a parser after
-it agree.
+and an HMAC per value that is not cached. Redacting a redacted event changes nothing, so the collector and the parser
+can both redact it.
 
 Paths descend into list elements. A text in place of an object or list on the way to a declared field may contain the
 field as JSON, so it is dropped.
@@ -28,7 +28,7 @@ from deltaworks.specs.privacy import PrivacySpec, PrivateFieldSpec
 
 _MAX_CACHED_VALUES: Final = 100_000
 _MAX_CACHED_LENGTH: Final = 256
-#: Result of transforms that drop a value.
+#: Returned by a transform to drop the value.
 DROPPED: Final = object()
 #: Transforms a value; may return `DROPPED`. Appends tokens as (kind, token, value): the original value for the vault,
 #: True for a new token, None for a value that was a token already.
@@ -36,7 +36,7 @@ Transform = Callable[[Any, list[tuple[str, str, Any]]], Any]
 
 
 class RedactionOutcome(Enum):
-    """Whether an event is kept."""
+    """Whether an event is kept, or why it must be discarded."""
 
     KEPT = "kept"
     OPTED_OUT = "opted_out"
@@ -45,7 +45,7 @@ class RedactionOutcome(Enum):
 
 @dataclass(slots=True)
 class RedactionResult:
-    """Counts, and identities for the vault, accumulated over many events."""
+    """Counts, and identities for the vault, summed over many events."""
 
     counts: Counter[str] = field(default_factory=Counter)
     identities: list[Identity] = field(default_factory=list)
@@ -61,7 +61,7 @@ class Redactor:
     Attributes:
         transforms: transforms of the declared fields, except for children.
         scanner: scans texts, if declared.
-        opt_out_condition: selects events that are dropped.
+        opt_out_condition: selects events whose subject has opted out; they are dropped.
         child_condition: selects events of children. Both conditions apply to events before redaction.
     """
 
@@ -80,13 +80,14 @@ class Redactor:
         self._digests: dict[str, str] = {}
 
     def set_suppression(self, suppression: Suppression) -> None:
-        """Replaces the suppression list from the next event on. Thread-safe."""
+        """Replaces the suppression list. The next event uses it. Thread-safe."""
         self._suppression = suppression
 
     def redact(
         self, event: dict[str, Any], *, at_ms: int, result: RedactionResult, scan_texts: bool = True
     ) -> RedactionOutcome:
-        """Redacts an event in place. Discard an event that is not kept: it is redacted in part only.
+        """Redacts an event in place and returns whether to keep it. Discard other events: they are only partly
+        redacted.
 
         Args:
             at_ms: recorded arrival time in milliseconds since 1970, the same whenever the event is read.
@@ -114,7 +115,7 @@ class Redactor:
         return RedactionOutcome.KEPT
 
     def redact_reread(self, event: Any, *, at_ms: int) -> Any:
-        """Redacts an accepted event that is read again, without recording anything."""
+        """Redacts an event that was accepted before and is read again. Records neither counts nor identities."""
         if type(event) is dict:
             fields = self.fields
             if self.child is not None and self.child.matches(event):
@@ -133,7 +134,10 @@ class Redactor:
         *,
         is_adult: bool,
     ) -> None:
-        """Records identities of a subject with a value or another token, if the redactor created one of the tokens."""
+        """Records identities for the vault if the event had at least one value that was not a token yet.
+
+        An identity is recorded for each token with a value to store, and for each token other than the subject's.
+        """
         new_tokens = [item for item in found_tokens if item[2] is not None]
         if not new_tokens:
             return
@@ -159,7 +163,7 @@ class Redactor:
         return bool(self._suppression.until_us)
 
     def suppressed_tokens(self, tokens: Iterable[str]) -> set[str]:
-        """Returns the tokens on the suppression list, for events of any time."""
+        """Returns those tokens that are on the suppression list, whatever the end of their suppression."""
         return {token_text for token_text in tokens if self._digest(token_text) in self._suppression}
 
     def _subject_token(self, event: dict[str, Any]) -> str | None:
@@ -182,7 +186,7 @@ class Redactor:
         return digest
 
     def child_transforms(self, at_ms: int) -> FieldTransforms:
-        """Returns the transforms for events of children: tokens are valid for one day, and more fields are dropped."""
+        """Returns the transforms for events of children. Tokens are valid for one day, and more fields are dropped."""
         day = datetime.fromtimestamp(at_ms / 1000, UTC).date().isoformat()
         if self._child_transforms is None or day != self._day:
             child = self.spec.regulation.child
@@ -198,7 +202,9 @@ class Redactor:
 
 
 class EventCondition:
-    """Tests whether an event has one of the values at every path. `paths` are split names, and types with values."""
+    """A condition on events: at every path, the event has one of the listed values. `paths` has split names, and the
+    values with their types.
+    """
 
     def __init__(self, when: Mapping[str, tuple[Any, ...]]) -> None:
         # True equals 1 in Python but not in JSON.
@@ -220,14 +226,14 @@ class EventCondition:
 
 
 class FieldTransforms:
-    """Transforms of an object's fields, and of the objects and lists in it."""
+    """The transforms for the fields of an object, by name, and for fields of nested objects and lists."""
 
     def __init__(self) -> None:
         self.by_name: dict[str, Transform] = {}
         self.nested: dict[str, FieldTransforms] = {}
 
     def apply(self, holder: dict[str, Any], found_tokens: list[tuple[str, str, Any]]) -> None:
-        """Transforms the fields of an object, recursively."""
+        """Transforms the fields of an object and of nested objects, in place."""
         for name, change in self.by_name.items():
             value = holder.get(name)
             if value is None:
@@ -247,7 +253,7 @@ class FieldTransforms:
                 holder[name] = node.apply_to_value(value, found_tokens)
 
     def apply_to_value(self, value: Any, found_tokens: list[tuple[str, str, Any]]) -> Any:
-        """Transforms a value that may contain these fields. Objects and lists are changed in place."""
+        """Returns the transformed value. Objects and lists are changed in place."""
         if type(value) is dict:
             self.apply(value, found_tokens)
         elif type(value) is list:
@@ -259,10 +265,10 @@ class FieldTransforms:
         return None if type(value) is str else value
 
     def transform_at(self, path: Sequence[str]) -> Transform:
-        """Returns the transform of a path.
+        """Returns the transform for a path.
 
         Raises:
-            KeyError: nothing is declared at the path or below.
+            KeyError: no field is declared at the path or below it.
         """
         node = self
         for name in path[:-1]:
@@ -271,7 +277,7 @@ class FieldTransforms:
 
 
 class _TransformFactory:
-    """Creates transforms with tokens of one key, cached by value."""
+    """Creates transforms that compute tokens with one key and cache them by value."""
 
     def __init__(self, key: bytes, *, vault: bool) -> None:
         self._key = key
@@ -279,7 +285,7 @@ class _TransformFactory:
         self._tokens: dict[str, dict[str, str]] = {}
 
     def create(self, field: PrivateFieldSpec) -> Transform:
-        """Returns the transform of a field."""
+        """Returns the transform for a declared field."""
         if field.action == "drop":
             return _drop
         if field.action == "truncate_ip":
@@ -346,13 +352,15 @@ def _truncate(value: Any, found_tokens: list[tuple[str, str, Any]]) -> Any:
 
 
 def _tokenize_number(value: Any, tokenize: Callable[[str], Any]) -> Any:
-    """Returns the token of an integer literal, as parsed by readers of exact numbers; None otherwise."""
+    """Returns the token of an integer literal, the form in which lossless readers parse large integers; None for other
+    values.
+    """
     text = str(value) if isinstance(value, str) else ""
     return tokenize(text) if text.lstrip("-").isdigit() else None
 
 
 def cache_value(cache: dict[str, str], value: str, result: str) -> None:
-    """Caches a value; the number and the length of keys are bounded."""
+    """Adds a result to a cache. A full cache is cleared first; values that are too long are not cached."""
     if len(cache) >= _MAX_CACHED_VALUES:
         cache.clear()
     if len(value) <= _MAX_CACHED_LENGTH:

@@ -16,7 +16,8 @@ _MIN_PHONE_DIGITS, _MAX_PHONE_DIGITS = 8, 15
 
 
 class _Patterns:
-    """Patterns that occur in JSON whenever one of its texts has an email or a phone number; a cheap pre-check.
+    """Patterns for JSON with an email or a phone number in one of its texts. A cheap pre-check: it may match without
+    one.
 
     Characters may be written as escapes, and a slash in a number may be preceded by backslashes.
     """
@@ -34,7 +35,7 @@ _BYTES_PATTERNS: Final = _Patterns(str.encode)
 
 
 class Scanner:
-    """Counts texts with an email or a phone number, or drops them. Declared fields contain tokens already.
+    """Counts or drops texts with an email or a phone number in undeclared fields. Declared fields contain only tokens.
 
     Counts are `scan_email` and `scan_phone`, and with the suffix `_dropped` for dropped texts.
     """
@@ -43,7 +44,7 @@ class Scanner:
         self._email, self._phone = spec.scan.email, spec.scan.phone
 
     def scan(self, event: dict[str, Any], counts: Counter[str]) -> None:
-        """Scans a redacted event in place."""
+        """Scans a redacted event and drops texts in place, if declared."""
         pending: list[Any] = [event]
         while pending:
             container = pending.pop()
@@ -56,7 +57,7 @@ class Scanner:
                     container[key] = None
 
     def may_contain(self, json: str | bytes) -> bool:
-        """Returns whether JSON, or JSON nested in its texts, may contain a match; False is certain."""
+        """Returns False if neither the JSON nor JSON nested in its texts contains a match. True is not certain."""
         marks = _TEXT_PATTERNS if isinstance(json, str) else _BYTES_PATTERNS
         if self._email != "off" and marks.at in json:
             return True

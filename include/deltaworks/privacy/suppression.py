@@ -1,8 +1,8 @@
 """Suppression lists: tokens of erased subjects, whose events are dropped wherever they arrive.
 
 The list of a namespace is a series of immutable records in the lake, numbered without gaps and created if absent. A
-record contains a second HMAC of each token, so the list does not identify anyone. The highest number read tells which
-requests are applied: a batch prepared with this or a higher number has no rows of them.
+record contains a second HMAC of each token, so the list does not identify anyone. The number of the last record read
+tells which requests are applied: a batch prepared with this or a higher number has no rows of their subjects.
 """
 
 from __future__ import annotations
@@ -21,25 +21,25 @@ FORMAT: Final = 1
 
 
 class StoredObject(Protocol):
-    """A stored object."""
+    """A stored object with its bytes."""
 
     @property
     def data(self) -> bytes: ...
 
 
 class SuppressionStore(Protocol):
-    """The part of an object store that the list needs; implemented by `control.objects.ObjectStore`."""
+    """The methods of an object store that the list needs; implemented by `control.objects.ObjectStore`."""
 
     def get(self, key: str) -> StoredObject | None:
-        """Returns the object, or None."""
+        """Returns the object; None if it does not exist."""
 
     def list(self, prefix: str) -> list[str]:
-        """Returns the keys with this prefix, sorted."""
+        """Returns the keys that begin with this prefix, sorted."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SuppressionRecord:
-    """The tokens of one request. Times are ISO 8601 in UTC.
+    """The suppressed tokens of one erasure request. Times are ISO 8601 in UTC.
 
     Attributes:
         digests: `suppression_digest` of the tokens.
@@ -83,9 +83,9 @@ class SuppressionRecord:
 
 @dataclass(frozen=True, slots=True)
 class Suppression:
-    """The list of a namespace up to record `number`; 0 for an empty list. Immutable; sent to tasks.
+    """The suppression list of a namespace up to record `number`; 0 for an empty list. Immutable; sent to tasks.
 
-    `until_us` is the end of each entry in microseconds since 1970; None without end.
+    `until_us` has the end of each entry in microseconds since 1970; None for no end.
     """
 
     number: int = 0
@@ -119,7 +119,7 @@ NO_SUPPRESSION: Final = Suppression()
 
 
 def merge_records(records: Iterable[SuppressionRecord]) -> Suppression:
-    """Merges records to a list. Of several entries for a token the latest end wins."""
+    """Merges suppression records into one list. If a token has several entries, the latest end wins."""
     number, until_us = 0, dict[str, int | None]()
     for record in records:
         number = max(number, record.number)
@@ -131,7 +131,9 @@ def merge_records(records: Iterable[SuppressionRecord]) -> Suppression:
 
 
 def read_suppression(objects: SuppressionStore, namespace: str, *, since: Suppression = NO_SUPPRESSION) -> Suppression:
-    """Reads the current list of a namespace. Needs one listing; records are read only if one is newer than `since`.
+    """Reads the current suppression list of a namespace.
+
+    Makes one listing. Records are read only if one is newer than `since`.
 
     Raises:
         ContractError: SUPPRESSION_UNREADABLE: with an incomplete list an erased subject could reappear.

@@ -1,8 +1,8 @@
 """Tokens: pseudonyms that replace identifiers in all stored data.
 
 A token is an HMAC-SHA-256 (RFC 2104) of the kind and the normalized value with the namespace's key. Everyone with the
-key derives the same token without a look-up: collectors, parsers, and a reprocess a year later. Without the key a token
-cannot be tested against guessed values, unlike a plain hash.
+key derives the same token without a look-up: collectors, parsers, and a reprocess a year later. Without the key, tokens
+cannot be compared with those of guessed values; plain hashes can.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Final
 
 #: Prefix of tokens: `p` and the version of the normalization.
 TOKEN_PREFIX: Final = "p1_"  # noqa: S105  a prefix, not a secret
-#: Prefix of random tokens that replace erased subjects and are recorded nowhere.
+#: Prefix of random tokens, which replace erased subjects and are recorded nowhere.
 RANDOM_TOKEN_PREFIX: Final = "x1_"  # noqa: S105  a prefix, not a secret
 _TOKEN_BYTES: Final = 16
 _DIGEST_BYTES: Final = 16
@@ -44,17 +44,17 @@ def token(key: bytes, *, kind: str, value: str) -> str:
 
 
 def random_token() -> str:
-    """Returns a random token, for rows that are kept anonymously. Recorded nowhere."""
+    """Returns a random token for rows that stay without a subject. It is recorded nowhere."""
     return RANDOM_TOKEN_PREFIX + _base32(os.urandom(_TOKEN_BYTES))
 
 
 def is_token(value: str) -> bool:
-    """Returns whether a text has the form of a token. Redaction leaves tokens unchanged, so it is idempotent."""
+    """Returns whether a text has the form of a token. Redaction does not change tokens and is therefore idempotent."""
     return len(value) == TOKEN_LENGTH and _TOKEN_PATTERN.fullmatch(value) is not None
 
 
 def normalize(kind: str, value: str) -> str:
-    """Returns the form of a value that is tokenized.
+    """Returns the normalized form of a value, from which its token is computed.
 
     Emails: NFKC, trimmed, lower case. Phone numbers: E.164 as far as possible, digits after a plus, with a leading `00`
     read as plus. A missing country code is not added.
@@ -77,7 +77,7 @@ def derive_day_key(key: bytes, day: str) -> bytes:
 def suppression_digest(key: bytes, token: str) -> str:
     """Returns the digest of a token for suppression lists: a second HMAC, 32 hexadecimal digits.
 
-    Tokens in the lake's rows cannot be matched against the list without the key.
+    Without the key, the list cannot be compared with tokens in the lake's rows.
     """
     second = hmac.digest(key, b"deltaworks.suppression", "sha256")
     return hmac.digest(second, token.encode(), "sha256")[:_DIGEST_BYTES].hex()

@@ -1,1 +1,1 @@
-"""What is declared: pipelines, tables, gold, relays, environments. Imports neither pyspark nor airflow."""
+"""Declarative specs: pipelines, tables, gold, relays, environments. Imports neither pyspark nor airflow."""

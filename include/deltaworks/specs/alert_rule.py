@@ -1,4 +1,4 @@
-"""Specs of rules on results: the evaluated value, its bounds and baseline, and when alerts are raised."""
+"""Specs of rules on query results: the evaluated value, its bounds and baseline, and when alerts are raised."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from deltaworks.specs.refresh_interval import refresh_seconds
 if TYPE_CHECKING:
     from deltaworks.specs.pipeline import PipelineSpec
 
-#: More label sets in one minute are an error: RULE_TOO_MANY_SERIES.
+#: Maximum number of label sets in one minute. More are the error RULE_TOO_MANY_SERIES.
 MAX_LABEL_SETS: Final = 1_000
-#: Numbers of minutes that are aggregated in turn if one minute has too few samples.
+#: Aggregation windows in minutes. If a window has too few samples, the next longer one is tried.
 AGGREGATION_MINUTES: Final = (1, 5, 15)
 #: Result columns of a rule that are not labels.
 MINUTE, VALUE, SAMPLES, BUCKET = "minute", "value", "samples", "bucket"
@@ -64,7 +64,7 @@ class BoundsSpec(Spec):
 
     @property
     def is_upper(self) -> bool:
-        """Whether high values are bad."""
+        """Whether these are upper bounds, so that high values are bad."""
         return any(getattr(self, name) is not None for name in _UPWARDS)
 
     @property
@@ -79,12 +79,13 @@ class BoundsSpec(Spec):
 
 
 class BaselineSpec(Spec):
-    """The value that a rule compares with.
+    """The value that a rule compares the current value with, by `kind`.
 
-    `hour_of_week`: the median of the same hour in past weeks, for the same labels; with too few weeks, of the same hour
-        on all
-    days. `hour_of_day`: always on all days. `peers`: the other label sets in the same minute, weighted by samples.
-    `fixed`: a number.
+    - `hour_of_week`: the median of the same hour in past weeks, for the same labels. With data from too few weeks, the
+      median of the same hour on all days.
+    - `hour_of_day`: the median of the same hour on all days.
+    - `peers`: the other label sets in the same minute, weighted by samples.
+    - `fixed`: a number.
     """
 
     kind: Literal["hour_of_week", "hour_of_day", "peers", "fixed"]
@@ -117,13 +118,14 @@ class BaselineSpec(Spec):
 
     @property
     def is_historical(self) -> bool:
-        """Whether it is computed from past values."""
+        """Whether the baseline is computed from past values."""
         return self.kind in ("hour_of_week", "hour_of_day")
 
 
 class GroupingSpec(Spec):
-    """Groups alert storms: if so many label sets with equal values of `by` fire at the same time, they are one
-    alert."""
+    """Combines many alerts into one: if at least `min_alerts` label sets with equal values of `by` fire at the same
+    time.
+    """
 
     by: Names = ()
     min_alerts: int = Field(default=20, ge=2, description="number of simultaneous alerts that become one")
@@ -132,11 +134,10 @@ class GroupingSpec(Spec):
 class RuleSpec(Spec):
     """A rule: SQL with a result row per minute and label set, evaluated minute by minute.
 
-    The SQL is DuckDB's, over tables and views of the pipeline by their bare names, between `$from` and `$to`. The
-    result has
-    `minute`, the labels, `value` and, with `min_samples`, `samples`: the number of samples behind the value. With
-        `percentile`
-    it has `bucket` instead of `value`: floor(100 * log10(x)), as in histograms of gold.
+    The SQL has DuckDB's dialect. It reads tables and views of the pipeline by their bare names, between `$from` and
+    `$to`. The result has the columns `minute`, the labels, `value` and, with `min_samples`, `samples`: the number of
+    samples in the value. With `percentile` it has `bucket` in place of `value`: floor(100 * log10(x)), as in histograms
+    of gold.
     """
 
     name: Name
@@ -181,22 +182,23 @@ class RuleSpec(Spec):
 
     @property
     def clear_bounds(self) -> BoundsSpec:
-        """The bounds that a value must not cross to clear."""
+        """The bounds for resolving an alert: a value is clear if it crosses none of them. The `fire` bounds by
+        default."""
         return self.clear or self.fire
 
     @property
     def for_steps(self) -> int:
-        """Number of consecutive steps until it fires."""
+        """Number of consecutive steps over the bounds after which the rule fires."""
         return -(-self.for_minutes // self.step_minutes)
 
     @property
     def keep_firing_steps(self) -> int:
-        """Number of consecutive clear steps until it resolves."""
+        """Number of consecutive clear steps after which the alert resolves."""
         return -(-self.keep_firing_minutes // self.step_minutes)
 
     @property
     def unknown_after_seconds(self) -> int:
-        """Age of the newest data from which the state is unknown."""
+        """Age of the newest data above which the rule's state is unknown."""
         stale = self.evaluation_delay_seconds if self.stale_seconds is None else self.stale_seconds
         return stale + 60 * self.step_minutes
 
@@ -251,7 +253,7 @@ class RuleSpec(Spec):
 
 
 def _hysteresis_problems(fire: BoundsSpec, clear: BoundsSpec) -> Iterator[Problem]:
-    """Yields clear bounds within which the rule would fire again."""
+    """Yields clear bounds that lie beyond the fire bounds, so that a cleared rule would fire again."""
     for name, bound in clear.named_bounds.items():
         fire_bound = fire.named_bounds.get(name)
         if fire_bound is None:
@@ -264,7 +266,7 @@ def _hysteresis_problems(fire: BoundsSpec, clear: BoundsSpec) -> Iterator[Proble
 
 
 def rule_problems(pipeline: PipelineSpec, readable: Collection[str]) -> Iterator[Problem]:
-    """Yields conflicts between rules, tables and masked fields.
+    """Yields problems of rules: unreadable tables, masked labels, and delays that are too short.
 
     Args:
         readable: tables and views that rules can read.
@@ -334,7 +336,7 @@ def _inhibition_problems(pipeline: PipelineSpec) -> Iterator[Problem]:
 
 
 class _InhibitionNode:
-    """A rule as a node of the inhibition graph."""
+    """A rule and the rules that inhibit it, for the search of cycles."""
 
     def __init__(self, rule: RuleSpec) -> None:
         self.name = rule.name

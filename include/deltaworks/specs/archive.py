@@ -1,4 +1,4 @@
-"""Spec of a pipeline's archive: original payloads, kept for a time so that they can be re-read."""
+"""Spec of a pipeline's archive, a table of original payloads that can be read again."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ ARCHIVE = "archive"
 
 
 class ArchiveSpec(Spec):
-    """How long original payloads are kept. No default, since raw payloads may contain personal data."""
+    """The retention of original payloads. It has no default, since raw payloads may contain personal data."""
 
     retain_days: Annotated[int, NEXT_MAINTENANCE] = Field(
         ge=1, le=36_500, description="days after which maintenance deletes payloads, by date"
@@ -27,7 +27,7 @@ class ArchiveSpec(Spec):
 
 
 def archive_problems(pipeline: PipelineSpec) -> Iterator[Problem]:
-    """Yields conflicts between the archive and the rest of the pipeline."""
+    """Yields conflicts between the archive and other sections of the pipeline."""
     if pipeline.archive is None:
         return
     if not isinstance(pipeline.source, RecordSourceSpec):

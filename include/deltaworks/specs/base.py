@@ -51,10 +51,10 @@ def parse_bytes(value: Any) -> Any:
 
 
 def check_field_path(value: str) -> str:
-    """Returns a dotted field path, validated.
+    """Returns the dotted field path if it is valid.
 
     Raises:
-        ValueError: what to write instead.
+        ValueError: the path is invalid; the message says what to write instead.
     """
     if value == "$" or value.startswith(("$.", "$[")):
         bare = value[1:].lstrip(".") or "page"
@@ -80,17 +80,17 @@ def as_tuple(value: Any) -> Any:
     return (value,) if isinstance(value, str | int | float | bool) else value
 
 
-#: Keys and list indexes that lead to a value of a spec, like pydantic's `loc`.
+#: The path to a value in a spec, of keys and list indexes, like pydantic's `loc`.
 KeyPath = tuple[str | int, ...]
-#: Key path and message of a problem, optionally with related key paths.
+#: A problem in a spec: key path, message and, optionally, related key paths.
 Problem = tuple[KeyPath, str] | tuple[KeyPath, str, tuple[KeyPath, ...]]
 
 
 def raise_problems(problems: Sequence[Problem]) -> None:
-    """Raises a pydantic ValidationError with all problems, each at its key path. Does nothing without problems.
+    """Raises one pydantic ValidationError for all problems. Does nothing without problems.
 
     Raises:
-        ValidationError: all problems.
+        ValidationError: with each problem at its key path.
     """
     if problems:
         raise ValidationError.from_exception_data(
@@ -107,22 +107,24 @@ def raise_problems(problems: Sequence[Problem]) -> None:
 
 
 def _error_context(problem: Problem) -> dict[str, Any]:
-    """Returns the context of a problem's error. Its related key paths are relative to the model `depth` keys above."""
+    """Returns the pydantic error context of a problem. Its related key paths start at the model that is `depth` keys
+    above the error.
+    """
     related = problem[2] if len(problem) == 3 else ()
     return {"problem": problem[1], "depth": len(problem[0]), "related": related}
 
 
 def suggest_name(name: str, candidates: Iterable[str]) -> str:
-    """Returns the closest known name, or all known names, as the end of a message."""
+    """Returns the end of an error message for an unknown name: the closest known name, or all known names."""
     names = list(candidates)
     nearest = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
     return f"did you mean {nearest[0]!r}?" if nearest else f"known names: {', '.join(names) or 'none'}"
 
 
 def exclude_if_default(default: Any, **options: Any) -> Any:
-    """Declares a field that is omitted from the serialized spec while it has its default.
+    """Declares a field that is omitted from the serialized spec while it has its default value.
 
-    So a new release can add a key without changing the fingerprint of specs that do not use it.
+    A new release can therefore add keys without changing the fingerprint of specs that do not use them.
     """
     return Field(default=default, exclude_if=lambda value: value == default, **options)
 
@@ -182,9 +184,9 @@ def _parse_reference(value: Any) -> Any:
 
 
 def find_references(declared: object, key_path: str = "") -> Iterator[tuple[str, Reference]]:
-    """Yields all references in a spec, with their keys, such as `channels[0].url`.
+    """Yields all references in a spec, each with its key, such as `channels[0].url`.
 
-    Settings that are passed on unparsed, such as those of a lineage transport, hold references as strings.
+    Settings that are passed on unparsed, such as those of a lineage transport, contain references as strings.
     """
     if isinstance(declared, Reference):
         yield key_path, declared

@@ -1,6 +1,6 @@
-"""Reads YAML within size limits. Documents that are too deep or too large are rejected early, with their line.
+"""Reads YAML within size limits. Rejects documents early that are too deep or too large, with their line.
 
-By aliases a hundred bytes can expand to billions of values, and nested mapping keys double the parser's time per level.
+With aliases, a hundred bytes can expand to billions of values. Nested mapping keys double the parser's time per level.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from ruamel.yaml.reader import ReaderError
 
 from deltaworks.specs.yaml_errors import InvalidYamlError, explain_yaml_error
 
-#: More than any spec needs.
+#: Limits of a document, higher than any spec needs.
 MAX_VALUES, MAX_DEPTH = 200_000, 100
 _MAX_MESSAGE_LENGTH = 200
 
@@ -69,7 +69,7 @@ def load_yaml(data: bytes, *, kind: Literal["rt", "safe"] = "safe") -> Any:
 
 
 def _check_size(document: Any) -> None:
-    """Rejects documents that aliases make infinite or huge, since each traversal would take as long."""
+    """Rejects documents that become infinite or huge through aliases, because traversing them would take as long."""
     values, depth, level = 1, 0, [document]
     while level:
         level = [value for node in level for value in _children(node)]

@@ -28,9 +28,8 @@ T = TypeVar("T")
 class Catalog:
     """The specs of a project by name, sorted.
 
-    `broken` has the errors of invalid specs by kind (`pipeline`, `relay`, `collector`, `overrides`) and name; looking
-        one up
-    raises its error. Only `load_catalog(skip_invalid=True)` fills it.
+    Invalid specs are in `broken` as errors, by kind (`pipeline`, `relay`, `collector`, `overrides`) and name. Looking
+    one up raises its error. Only `load_catalog(skip_invalid=True)` fills `broken`.
     """
 
     environment: EnvironmentSpec
@@ -94,11 +93,13 @@ class Catalog:
         return name in (self.pipelines if kind == "pipeline" else self.relays) or (kind, name) in self.broken
 
     def invalid_pipelines(self, section: str = "") -> dict[str, ConfigError]:
-        """Returns errors of invalid pipelines by name: of all, or of those whose file has a section."""
+        """Returns the errors of invalid pipelines by name. With `section`, only of pipelines whose file has that
+        section.
+        """
         return self._invalid("pipeline", section)
 
     def invalid_relays(self, section: str = "") -> dict[str, ConfigError]:
-        """Returns errors of invalid relays by name: of all, or of those whose file has a section."""
+        """Returns the errors of invalid relays by name. With `section`, only of relays whose file has that section."""
         return self._invalid("relay", section)
 
     def _invalid(self, kind: str, section: str) -> dict[str, ConfigError]:

@@ -11,11 +11,11 @@ from pydantic import AfterValidator, Field, model_validator
 
 from deltaworks.specs.base import Bytes, Name, Problem, Spec, TextOrReference, raise_problems
 
-#: When a request is acknowledged with 200. `spool`: after the event is on disk. `sink`: after the sink accepted it.
+#: When a request is answered with 200: `spool` after its events are on disk, `sink` after the sink accepted them.
 Ack = Literal["spool", "sink"]
-#: Sources are numbered with one byte.
+#: Maximum number of sources: the spool stores a source's number in one byte.
 MAX_SOURCES = 255
-#: Allows scripts of any origin.
+#: The CORS origin that allows scripts of any site.
 ANY_ORIGIN = "*"
 _DIGEST = re.compile(r"^[0-9a-f]{64}$")
 
@@ -40,7 +40,7 @@ def _check_origin(value: str) -> str:
 
 
 class ListenSpec(Spec):
-    """Address of the collector, and the number of trusted proxies before it."""
+    """Address on which the collector listens, and the number of trusted proxies in front of it."""
 
     host: str = "0.0.0.0"
     port: int = Field(default=8090, ge=0, le=65_535, description="0 selects a free port")
@@ -80,13 +80,13 @@ class LimitsSpec(Spec):
 
 
 class KeySpec(Spec):
-    """A source's API key, by its digest, with its last valid day (UTC)."""
+    """An API key of a source: its SHA-256 digest and its last valid day (UTC)."""
 
     sha256: Annotated[str, AfterValidator(_check_digest)]
     until: date | None = None
 
     def is_valid_at(self, epoch_seconds: float) -> bool:
-        """Returns whether the key is valid at that time."""
+        """Returns whether the key is valid at a time, in epoch seconds."""
         if self.until is None:
             return True
         end = datetime.combine(self.until, time.max, tzinfo=UTC)
@@ -101,7 +101,7 @@ class RateSpec(Spec):
 
 
 class LandingSinkSpec(Spec):
-    """Objects of gzipped JSON lines, in Firehose's layout."""
+    """Sink that lands objects of gzipped JSON lines in a bucket, with Firehose's key layout."""
 
     kind: Literal["landing"]
     bucket: str | None = Field(default=None, description="by default that of the pipeline's source")
@@ -111,7 +111,7 @@ class LandingSinkSpec(Spec):
 
 
 class KinesisSinkSpec(Spec):
-    """Aggregated records of a Kinesis stream."""
+    """Sink that writes aggregated records to a Kinesis stream."""
 
     kind: Literal["kinesis"]
     stream: str | None = Field(default=None, description="by default that of the pipeline's source")
@@ -119,7 +119,7 @@ class KinesisSinkSpec(Spec):
 
 
 class KafkaSinkSpec(Spec):
-    """Records of a Kafka topic."""
+    """Sink that writes records to a Kafka topic."""
 
     kind: Literal["kafka"]
     bootstrap_servers: TextOrReference

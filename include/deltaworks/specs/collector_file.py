@@ -13,7 +13,7 @@ from deltaworks.specs.spec_errors import invalid_spec_error
 
 
 def collector_files(root: Path) -> dict[str, Path]:
-    """Returns the files of all collectors of a project, by name."""
+    """Returns the spec files of a project's collectors, by name."""
     return {path.stem: path for path in sorted((root / "include" / "collectors").glob("*.yaml"))}
 
 

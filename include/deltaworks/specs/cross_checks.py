@@ -25,7 +25,7 @@ def cross_check_errors(
     groups: Collection[str] = (),
     channels: Mapping[str, str] | None = None,
 ) -> Iterator[tuple[KeyPath, SpecError]]:
-    """Yields all conflicts between a pipeline and its environment, with their key paths.
+    """Yields all conflicts between a pipeline and its environment, each with its key path.
 
     Args:
         groups: the environment's stream groups; if it declares none, any name is valid.
@@ -54,7 +54,7 @@ def _gold_input_problems(spec: PipelineSpec, folder: Path) -> Iterator[tuple[Key
 
 
 def _channel_problems(spec: PipelineSpec, channels: Mapping[str, str] | None) -> Iterator[tuple[KeyPath, str]]:
-    """Yields views that are announced on a channel that is not an SNS topic."""
+    """Yields views whose `announce.channel` is not an SNS channel of the environment."""
     topics = [name for name, kind in (channels or {}).items() if kind == "sns"]
     for index, view in enumerate(spec.views):
         name = view.announce.channel if view.announce is not None and channels is not None else None
@@ -73,7 +73,7 @@ def _channel_problems(spec: PipelineSpec, channels: Mapping[str, str] | None) ->
 
 
 def _share_problems(spec: PipelineSpec, shares: ClusterShares) -> Iterator[tuple[KeyPath, str]]:
-    """Yields a stream share that the cluster cannot provide."""
+    """Yields a problem if the cluster cannot provide the resources that the stream declares."""
     own_share = spec.stream.share
     excess = (
         shares.size_problem(shares.of_stream(own_share, live=bool(spec.aggregation_tables)))

@@ -1,7 +1,7 @@
-"""Checks gold tables that read gold of other pipelines: the table exists, and pipelines form no cycle.
+"""Checks gold tables that read gold of other pipelines: the table must exist, and pipelines must not form a cycle.
 
-Airflow rebuilds a pipeline's gold after gold that it reads, so a cycle of pipelines would rebuild forever. Only the
-referenced specs are read, unvalidated: their other errors are reported with them.
+Airflow rebuilds a pipeline's gold after the gold that it reads, so a cycle of pipelines would rebuild forever. The
+other pipelines' files are read without validation, because their errors are reported with those pipelines.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from deltaworks.specs.pipeline import PipelineSpec
 
 
 def gold_input_problems(spec: PipelineSpec, folder: Path) -> Iterator[tuple[KeyPath, str]]:
-    """Yields problems with gold tables of other pipelines that a pipeline reads.
+    """Yields problems with the gold tables of other pipelines that a pipeline reads.
 
     Args:
         folder: the folder of all pipelines.
@@ -47,7 +47,8 @@ def _problem(pipeline: str, reader: GoldTableSpec, other: str, table: str, folde
 
 
 def _dependency_path(start: str, end: str, folder: Path, visited: tuple[str, ...]) -> tuple[str, ...]:
-    """Returns the pipelines from one to another, each of which reads gold of the next; empty if there is no path."""
+    """Returns a path of pipelines from `start` to `end`, each of which reads gold of the next; empty if there
+    is none."""
     if start == end:
         return (end,)
     for upstream in sorted(_upstream_pipelines(folder, start) - {start, *visited}):
@@ -66,7 +67,7 @@ def _upstream_pipelines(folder: Path, pipeline: str) -> set[str]:
 
 
 def _declared_gold_tables(folder: Path, pipeline: str) -> dict[str, Mapping[str, Any]] | None:
-    """Returns a pipeline's gold tables as written in its file, by name; None if there is no such pipeline."""
+    """Returns the gold tables in a pipeline's file by name, not validated; None if there is no such pipeline."""
     path = folder / pipeline / "pipeline.yaml"
     if not path.is_file():
         return None

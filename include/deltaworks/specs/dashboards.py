@@ -10,7 +10,7 @@ from pydantic import BeforeValidator, Field, model_validator
 from deltaworks.specs.base import KeyPath, Name, Problem, Spec, as_tuple, raise_problems
 
 MAX_PANELS: Final = 20
-#: SQL parameters of a panel, timestamps with time zone: `$from` is inclusive, `$to` is exclusive.
+#: SQL parameters of a panel. Both are timestamps with time zone; `$from` is inclusive, `$to` exclusive.
 PARAMETERS: Final = ("from", "to")
 Chart = Literal["line", "area", "bar", "number", "histogram", "table"]
 #: Format of y values, or of x values in a histogram. The value 0.12 is formatted as 0.12 %.
@@ -29,11 +29,10 @@ _COLUMNS: Final[dict[str, tuple[tuple[str, ...], tuple[str, ...]]]] = {
 class PanelSpec(Spec):
     """A query and its chart.
 
-    The SQL is DuckDB's, over tables and views of the pipeline by their bare names, with a condition on `$from` and
-    usually
-    `$to`. `x`, `y` and `by` are result columns. `number` shows the only row or, with `x`, the row with the greatest `x`
-        and
-    a line of all rows. `histogram` counts values of `x`, or uses `y` as counts.
+    The SQL has DuckDB's dialect. It reads tables and views of the pipeline by their bare names, with a condition on
+    `$from` and usually `$to`. The keys `x`, `y` and `by` name result columns. A `number` shows the only row or, with
+    `x`, the row with the greatest `x` and a line of all rows. A `histogram` counts values of `x`, or takes the counts
+    from `y`.
     """
 
     title: str = Field(min_length=1, max_length=120)
@@ -67,7 +66,7 @@ class PanelSpec(Spec):
             yield ("y",), f"a panel {other} has one y; write a panel for each"
 
     def result_columns(self) -> Iterator[tuple[KeyPath, str]]:
-        """Yields the result columns that it names, with their key paths."""
+        """Yields the result columns that the panel names, each with its key path."""
         if self.x is not None:
             yield ("x",), self.x
         for index, name in enumerate(self.y):
@@ -77,7 +76,7 @@ class PanelSpec(Spec):
 
 
 class DashboardSpec(Spec):
-    """A page of panels over one time range, which ends now by default."""
+    """A page of panels that show the same time range. By default the range ends now."""
 
     name: Name
     title: str = ""
@@ -88,7 +87,7 @@ class DashboardSpec(Spec):
 
 
 def dashboard_problems(dashboards: tuple[DashboardSpec, ...]) -> Iterator[Problem]:
-    """Yields dashboards with duplicate names."""
+    """Yields dashboards with the name of an earlier one."""
     first: dict[str, int] = {}
     for index, dashboard in enumerate(dashboards):
         if dashboard.name in first:

@@ -1,7 +1,7 @@
 """Specs of look-ups that enrich events (`enrich`) and of masked fields (`private`).
 
-Both are applied while parsing. Results of a look-up are fields below `_<name>`. Masked values appear in no table, no
-quarantine reason and no log.
+Both are applied while parsing. A look-up adds its results to the event as fields below `_<name>`. A masked value
+appears in no table, no quarantine reason and no log.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 #: Fields of a parsed user agent, below `_<name>`.
 USER_AGENT_FIELDS = ("browser", "browser_version", "os", "os_version", "device", "brand", "model", "is_bot")
-#: Fields of the engine: record metadata (`_record`) and partition folders (`_partition`).
+#: Fields that the engine adds to events: record metadata (`_record`) and partition folders (`_partition`).
 _ENGINE_FIELDS = ("record", "partition")
 
 ENRICH_CHANGES = NamedItems(
@@ -99,7 +99,7 @@ class EnrichSpec(Spec):
 
     @property
     def output_field(self) -> str:
-        """The field that contains the results."""
+        """The event field below which the results are stored."""
         return f"_{self.name}"
 
     @property
@@ -118,12 +118,12 @@ class PrivateSpec(Spec):
 
     @property
     def name(self) -> str:
-        """The key by which two specs are compared."""
+        """The key by which a masked field is matched with the same field of another spec version."""
         return self.path
 
 
 def enrich_problems(pipeline: PipelineSpec) -> Iterator[Problem]:
-    """Yields conflicts between look-ups and the columns that read their results."""
+    """Yields conflicts between look-ups, and columns that read results which no look-up provides."""
     first: dict[str, KeyPath] = {}
     used_names = {
         name.removeprefix("_") for table in pipeline.tables for name in table.column_types() if name[0] == "_"
@@ -147,7 +147,7 @@ def enrich_problems(pipeline: PipelineSpec) -> Iterator[Problem]:
 
 
 def private_problems(pipeline: PipelineSpec) -> Iterator[Problem]:
-    """Yields conflicts between masked fields and the rest of the pipeline."""
+    """Yields conflicts between masked fields and other sections of the pipeline."""
     if not pipeline.private:
         return
     answers = {lookup.output_field for lookup in pipeline.enrich}
@@ -184,7 +184,7 @@ def _output_problems(key_path: KeyPath, path: str, by_field: Mapping[str, Enrich
 
 
 def _column_problems(pipeline: PipelineSpec) -> Iterator[Problem]:
-    """Yields columns that no masked event fits."""
+    """Yields columns whose type no masked value fits, so that every event would be quarantined."""
     for index, table in enumerate(pipeline.tables):
         for position, column in enumerate(table.columns):
             keep = next((private.keep for private in pipeline.private if private.path == column.path), None)
@@ -196,7 +196,7 @@ def _column_problems(pipeline: PipelineSpec) -> Iterator[Problem]:
 
 
 def _paths_before_enrichment(pipeline: PipelineSpec) -> Iterator[tuple[KeyPath, str]]:
-    """Yields paths that are read before enrichment and masking, with their key paths."""
+    """Yields the paths that are read before events are enriched and masked, each with its key path."""
     event = pipeline.event
     if event.name.path is not None:
         yield ("event", "name", "path"), event.name.path
@@ -218,5 +218,5 @@ def _column_paths(pipeline: PipelineSpec) -> Iterator[tuple[KeyPath, str]]:
 
 
 def _overlap(path: str, other: str) -> bool:
-    """Returns whether two paths are equal or one contains the other."""
+    """Returns whether two paths are equal or one is a parent of the other."""
     return path == other or path.startswith(f"{other}.") or other.startswith(f"{path}.")

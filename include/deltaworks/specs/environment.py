@@ -28,12 +28,12 @@ from deltaworks.specs.shares import ClusterShares
 from deltaworks.specs.storage import AwsSpec, StorageSpec
 
 Severity = Literal["info", "warning", "critical"]
-#: Webhook URL for alerts, as an alternative to editing the environment.
+#: Environment variable with a webhook URL for alerts. Needs no change of the environment's file.
 WEBHOOK_VARIABLE = "DELTAWORKS_ALERTS_WEBHOOK"
 
 
 class ChannelSpec(Spec):
-    """Common settings of alert channels. `resolved: false` omits notifications of resolved alerts."""
+    """Settings that all alert channels have. `resolved: false` omits notifications of resolved alerts."""
 
     name: Name
     min_severity: Severity = "warning"
@@ -72,7 +72,7 @@ AnyChannelSpec = Annotated[SnsChannelSpec | WebhookChannelSpec | LogChannelSpec,
 
 
 class AlertsSpec(Spec):
-    """Alert channels. Each receives alerts of at least its severity."""
+    """Alert channels. Each receives alerts from its `min_severity` upwards."""
 
     channels: tuple[AnyChannelSpec, ...] = (
         LogChannelSpec.model_construct(kind="log", name="log", min_severity="info"),
@@ -96,7 +96,7 @@ class AlertsSpec(Spec):
 
 
 class SparkSpec(Spec):
-    """Settings of all Spark drivers in this environment, in addition to Deltaworks' own."""
+    """Spark settings of all drivers in this environment, in addition to those of Deltaworks."""
 
     driver_memory: str = Field(default="1g", pattern=r"^\d+[mg]$")
     shuffle_partitions: int = Field(default=4, ge=1)
@@ -135,7 +135,7 @@ def airflow_address(url: str) -> str:
 
 
 class AirflowSpec(Spec):
-    """How commands and the health check reach Airflow's API.
+    """The address of Airflow's API and the login of commands and the health check.
 
     With a username and password a token is fetched and renewed; alternatively give a `token`.
     """
@@ -175,13 +175,13 @@ def _parse_person(declared: Any) -> Any:
 
 
 class PersonSpec(Spec):
-    """A person by id in Airflow's auth manager, with the name if it differs."""
+    """A person by user id in Airflow's auth manager, and the user name if it differs from the id."""
 
     id: str = Field(min_length=1)
     name: str = ""
 
     def is_named(self, *names: str) -> bool:
-        """Returns whether the person has one of these ids or names."""
+        """Returns whether one of these is the person's id or user name."""
         return bool({self.id, self.name} & {name for name in names if name})
 
 
@@ -189,7 +189,7 @@ Approvers = tuple[Annotated[PersonSpec, BeforeValidator(_parse_person)], ...]
 
 
 class ApprovalsSpec(Spec):
-    """Who approves operations. A pipeline's own `approvers` replace these."""
+    """Who may approve operations. A pipeline's own `approvers` replace this list."""
 
     approvers: Approvers = Field(default=(), description="by default anyone with the permission in Airflow")
     self_approval: bool = Field(default=False, description="people may approve their own requests")
@@ -225,7 +225,7 @@ class LineageSpec(Spec):
         return transport
 
     def resolved_transport(self) -> dict[str, Any]:
-        """Returns the transport with all references resolved.
+        """Returns the transport's settings with all references replaced by their values.
 
         Raises:
             ConfigError: REFERENCE_UNRESOLVED.
@@ -308,12 +308,13 @@ class EnvironmentSpec(Spec):
         return self.operation_dags is None or pipeline in self.operation_dags
 
     def with_webhook(self, url: str) -> Self:
-        """Returns the environment with an additional channel `webhook` for the URL in WEBHOOK_VARIABLE.
+        """Returns the environment with a further channel `webhook` for the URL in WEBHOOK_VARIABLE.
 
-        A declared channel of that name stays. The URL, usually a secret, is only read when a notification is sent.
+        A declared channel of that name has priority. The URL, usually a secret, is only read when a notification is
+        sent.
 
         Args:
-            url: the variable's value; empty adds nothing.
+            url: the variable's value; an empty one adds no channel.
         """
         if not url or any(channel.name == "webhook" for channel in self.alerts.channels):
             return self

@@ -1,4 +1,4 @@
-"""Messages for pydantic's error types: what to write, without library types.
+"""Replaces pydantic's error messages by messages that say what to write, without names of library types.
 
 A test checks that every error type the specs can raise has an entry.
 """
@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from deltaworks.specs.spec_errors import closest_match
 
-#: Advice by the pattern that a text must match.
+#: Advice for texts that do not match a pattern, by pattern.
 PATTERNS: Final = {
     r"^\d+[mg]$": "write a number with m or g, such as 512m or 2g",
     r"^[1-9]\d*[mg]$": "write a number with m or g, such as 512m or 2g",
@@ -27,7 +27,7 @@ Context = Mapping[str, Any]
 
 
 def _format_value(value: Any) -> str:
-    """Formats a value as it would be written."""
+    """Formats a value as it would be written in YAML."""
     if value is None:
         return "nothing"
     if isinstance(value, bool):
@@ -87,7 +87,7 @@ def _length_message(words: str, key: str) -> Callable[[Any, Context], str]:
 
 
 def _validator_message(value: Any, context: Context) -> str:
-    """Returns the message of a validator of Deltaworks."""
+    """Returns the message that a validator of Deltaworks raised."""
     return str(context.get("problem") or context.get("error") or "")
 
 
@@ -133,7 +133,7 @@ MESSAGE_BUILDERS: Final[dict[str, Callable[[Any, Context], str]]] = {
     "model_attributes_type": _instead_message("keys and values"),
     "literal_error": _choice_message,
 }
-#: Nouns for the alternatives of a union.
+#: Nouns for the types in a union.
 _NOUNS: Final = {
     "string_type": "a text",
     "int_type": "a whole number",
@@ -150,7 +150,7 @@ _NOUNS: Final = {
 
 
 def error_message(kind: str, value: Any, context: Context, *, message: str) -> str:
-    """Returns the message for an error type.
+    """Returns the message for an error of pydantic.
 
     Args:
         value: the declared value.
@@ -161,7 +161,7 @@ def error_message(kind: str, value: Any, context: Context, *, message: str) -> s
 
 
 def union_error_message(errors: Iterable[tuple[str, Context]], value: Any) -> str:
-    """Returns the message for a value that matches none of several alternatives.
+    """Returns the message for a value that matches no type of a union.
 
     Args:
         errors: type and context of the error of each alternative.

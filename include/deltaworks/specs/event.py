@@ -1,4 +1,4 @@
-"""Spec of a pipeline's events: wrapper, name, time and id."""
+"""Spec of a pipeline's events: the wrapper around them, and the paths of name, time and id."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from deltaworks.specs.times import CHANGES_TIMES, PatternText, TimeFormat, TimeU
 if TYPE_CHECKING:
     from deltaworks.specs.pipeline import PipelineSpec
 
-#: Which events get their arrival time as event time: none, all, those without a time, or those without a usable time.
+#: Which events get their arrival time as event time: none, all, events without a time, or events without a usable time.
 Arrival = Literal[False, True, "when_missing", "when_unusable"]
 
 _ARRIVAL_CHANGE = Edit(
@@ -29,10 +29,10 @@ _PATH_KEYS = ("unit", "format", "zone", "max_age_days", "max_future_minutes")
 
 
 class EventTimeSpec(Spec):
-    """Event time: its path, its format, and its allowed distance from the arrival time.
+    """Event time: its path, its format, and how far it may be from the arrival time.
 
-    Values of several paths are joined with a blank. `arrival` uses the arrival time as event time: for all events, for
-    events without a time, or also for events whose time is unusable.
+    Values of several paths are joined with a space. The key `arrival` uses the arrival time as event time: for all
+    events, for events without a time, or also for events whose time is unusable.
     """
 
     path: Annotated[FieldPaths, CHANGES_MEANING] = ()
@@ -60,12 +60,12 @@ class EventTimeSpec(Spec):
 
     @property
     def time_format(self) -> TimeFormat:
-        """The format of the time."""
+        """The format of the event time."""
         return TimeFormat(self.unit, self.format, self.zone)
 
 
 class UnwrapSpec(Spec):
-    """Path of the events inside a wrapper. A string there is parsed as JSON.
+    """The path of the events inside a wrapper object. A string at that path is parsed as JSON.
 
     Wrapper fields in `keep` are copied to each event at the same paths.
     """
@@ -77,7 +77,7 @@ class UnwrapSpec(Spec):
 
 
 class EventNameSpec(Spec):
-    """Event name: a path, or a constant for all events."""
+    """The event's name: a path, or a constant for all events."""
 
     path: FieldPath | None = None
     constant: str | None = None
@@ -90,7 +90,7 @@ class EventNameSpec(Spec):
 
 
 class EventSpec(Spec):
-    """Name and time of an event and, if producers send one, its id."""
+    """The paths of an event's name and time and, if producers send one, its id."""
 
     name: Annotated[EventNameSpec, CHANGES_MEANING]
     time: EventTimeSpec
@@ -115,7 +115,7 @@ def unwrap_problems(pipeline: PipelineSpec) -> Iterator[Problem]:
 
 
 def _keep_problems(pipeline: PipelineSpec, unwrap: UnwrapSpec) -> Iterator[Problem]:
-    """Yields invalid paths in `keep`: the events themselves, duplicates, or names of an event's own fields."""
+    """Yields invalid paths in `keep`: the path of the events, duplicates, and names of an event's own fields."""
     read = _paths_read_from_events(pipeline)
     for index, path in enumerate(unwrap.keep):
         key_path = ("unwrap", "keep", index)

@@ -1,4 +1,4 @@
-"""Specs of feeds, which deliver changed rows of a gold table or view to a topic, queue, Kafka cluster or webhook."""
+"""Specs of feeds. A feed delivers changed rows of a gold table or view to a topic, queue, Kafka cluster or webhook."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from deltaworks.specs.pipeline import PipelineSpec
 
 Names = Annotated[tuple[str, ...], BeforeValidator(as_tuple)]
-#: The feed's version lease is named after it.
+#: The feed's version lease has the feed's name, which limits its length.
 _MAX_NAME_LENGTH = 50
 
 
@@ -43,7 +43,7 @@ class SnsSinkSpec(Spec):
 
 
 class KafkaSinkSpec(Spec):
-    """A Kafka topic. Rows of a key go to one partition, in order."""
+    """A Kafka topic. All rows of a key go to the same partition, in order."""
 
     kind: Literal["kafka"]
     bootstrap_servers: TextOrReference
@@ -79,7 +79,7 @@ SinkSpec = Annotated[SqsSinkSpec | SnsSinkSpec | KafkaSinkSpec | WebhookSinkSpec
 
 
 class FeedSpec(Spec):
-    """A feed: its table, its key, its sink and its start."""
+    """A feed: the table it reads, the key of its rows, its sink, and where it starts."""
 
     name: Name
     description: str = ""

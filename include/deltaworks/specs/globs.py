@@ -12,7 +12,8 @@ _REGEX_BY_CHARACTER = {"*": "[^/]*", "?": "[^/]", "{": "(?:", "}": ")", ",": "|"
 
 
 def glob_expression(glob: str) -> str:
-    """Returns the glob as a regular expression for a complete key, without anchors, valid in Python and Arrow.
+    """Converts a glob to a regular expression that must match the complete key. Without anchors; valid in Python and
+    Arrow.
 
     Raises:
         ValueError: unbalanced braces.
@@ -21,7 +22,7 @@ def glob_expression(glob: str) -> str:
     position, depth = 0, 0
     while position < len(glob):
         if glob.startswith("**/", position):
-            # `**/` also matches no folder.
+            # `**/` matches any number of folders, including none.
             parts.append("(?:.*/)?")
             position += 3
             continue
@@ -42,7 +43,7 @@ def glob_expression(glob: str) -> str:
 
 
 def key_matcher(glob: str | None) -> Callable[[str], bool]:
-    """Returns a predicate for keys; without a glob every key matches.
+    """Returns a function that tells whether a key matches; without a glob every key matches.
 
     Raises:
         ValueError: unbalanced braces.
@@ -58,5 +59,5 @@ def _check_glob(glob: str) -> str:
     return glob
 
 
-#: A valid glob.
+#: The type of a glob in a spec, validated.
 Glob = Annotated[str, AfterValidator(_check_glob)]

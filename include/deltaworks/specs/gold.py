@@ -33,7 +33,7 @@ _GOLD_TABLES = Edit(
 
 
 class DedupeSpec(Spec):
-    """Deduplication of events: the first arrival per key is kept."""
+    """Deduplication of events: of the events with the same key, the one that arrived first is used."""
 
     by: str = "event_id"
     within_days: int = Field(default=1, ge=0, description="dedupe window in dates")
@@ -43,20 +43,20 @@ class DedupeSpec(Spec):
 
 
 class AffectsSpec(Spec):
-    """The dates of a gold table that change with a date of its input; hours in a table with a grain."""
+    """The dates of a gold table to rebuild after a change of one date of its input; hours for a table with a grain."""
 
     days: tuple[int, ...] = (0,)
     hours: tuple[int, ...] = exclude_if_default((), description="for tables with a grain, instead of days")
 
 
 class GrainSpec(Spec):
-    """Rebuilds only changed hours of a date. `column` is a timestamp of the result within the row's date."""
+    """Rebuilds only the changed hours of a date. `column` is a timestamp of the result that lies on the row's date."""
 
     column: str
     part: Literal["hour"] = "hour"
 
 
-#: Effect of an input's change: dates near it, all dates from it on, or the complete table.
+#: What an input's change rebuilds: dates near it, all dates from it on, or the complete table.
 InputAffects = AffectsSpec | Literal["all", "onwards"]
 
 
@@ -75,8 +75,8 @@ Affects = Annotated[
 
 
 class IntervalsSpec(Spec):
-    """Rows with validity intervals. For each value of `by` they are contiguous: `start` is inclusive, `end` is
-    exclusive and equals the next start; only the last interval may be open.
+    """Declares that rows are validity intervals. For each value of `by` they are contiguous: `start` is inclusive,
+    `end` is exclusive and equals the next start; only the last interval may be open.
     """
 
     model_config = ConfigDict(serialize_by_alias=True)
@@ -89,8 +89,8 @@ class IntervalsSpec(Spec):
 class ChecksSpec(Spec):
     """Checks of a result before it is published, and the maximum age of the table.
 
-    Counts refer to the rebuilt part. `max_drop` is a fraction: a partition that loses more of its rows counts as
-    incomplete.
+    Counts refer to the rebuilt part. `max_drop` is a fraction: the check fails if a partition loses more than this
+    fraction of its rows.
     """
 
     min_rows: int = Field(default=0, ge=0)
@@ -102,16 +102,17 @@ class ChecksSpec(Spec):
 
     @property
     def has_result_checks(self) -> bool:
-        """Whether a result is checked before its commit."""
+        """Whether results are checked before they are committed."""
         return bool(self.min_rows or self.unique or self.not_null or self.max_drop or self.intervals)
 
 
 class GoldTableSpec(Spec):
-    """A gold table, built by SQL from bronze and gold tables of the pipeline, and from gold of other pipelines:
-    `pipeline.table`, in SQL `pipeline__table`.
+    """A gold table, built by SQL from bronze and gold tables of the pipeline.
 
-    With `affects: same` its inputs share its partition column, and a changed value rebuilds only its own partition.
-    `affects` may name the affected dates per input and, with a grain, the affected hours.
+    It can also read gold of other pipelines, as `pipeline.table` in `reads` and `pipeline__table` in SQL. With
+    `affects: same` its inputs have the same partition column, and a changed value rebuilds only its own partition. The
+        key
+    `affects` may also name the affected dates per input and, with a grain, the affected hours.
     """
 
     name: Name
@@ -129,25 +130,25 @@ class GoldTableSpec(Spec):
     @model_validator(mode="before")
     @classmethod
     def _default_to_hours(cls, declared: Any) -> Any:
-        """With a grain a changed hour affects itself by default."""
+        """Sets the default of `affects` for a table with a grain: a changed hour affects the same hour."""
         if isinstance(declared, Mapping) and declared.get("grain") is not None and declared.get("affects") is None:
             return {**declared, "affects": {"hours": (0,)}}
         return declared
 
     @property
     def is_partitioned_by_date(self) -> bool:
-        """Whether it is partitioned by a date, so that single dates can be rebuilt."""
+        """Whether the table is partitioned by a date, so that single dates can be rebuilt."""
         return not isinstance(self.affects, str)
 
     def affects_for_input(self, name: str) -> InputAffects | Literal["same"]:
-        """Returns the effect of an input's change."""
+        """Returns what a change of an input rebuilds."""
         if isinstance(self.affects, str | AffectsSpec):
             return self.affects
         return self.affects.get(name, AffectsSpec())
 
 
 class GoldSpec(Spec):
-    """Gold tables of a pipeline and their schedule."""
+    """The gold tables of a pipeline and their build schedule."""
 
     schedule: Annotated[Schedule | None, IMMEDIATE] = None
     deadline_minutes: Annotated[float | None, IMMEDIATE] = Field(
@@ -158,12 +159,12 @@ class GoldSpec(Spec):
 
     @property
     def stream_refreshed_tables(self) -> tuple[GoldTableSpec, ...]:
-        """Tables that the stream builds too, in build order."""
+        """Gold tables that the stream rebuilds in addition to the schedule, in build order."""
         return tuple(table for table in build_order(self.tables) if table.refresh_seconds is not None)
 
     @property
     def cross_pipeline_inputs(self) -> tuple[tuple[str, str], ...]:
-        """Gold tables of other pipelines that are read, as pipeline and table, sorted."""
+        """Gold tables of other pipelines that these tables read, as (pipeline, table), sorted."""
         reads = {
             key_path
             for table in self.tables
@@ -174,13 +175,13 @@ class GoldSpec(Spec):
 
 
 def cross_pipeline_table(read: str) -> tuple[str, str] | None:
-    """Splits an input into pipeline and table; None for a table of the pipeline itself."""
+    """Splits an input into pipeline and table. Returns None for a table of the pipeline itself."""
     pipeline, separator, table = read.partition(".")
     return (pipeline, table) if separator else None
 
 
 def view_name(read: str) -> str:
-    """Returns the name of an input in SQL."""
+    """Returns the name by which SQL reads an input."""
     return read.replace(".", "__")
 
 
@@ -197,10 +198,10 @@ class ReferenceColumn(Spec):
 
 
 class ReferenceSpec(Spec):
-    """A small table in a CSV file: a file in the pipeline's folder, or an object in the lake.
+    """A small table from a CSV file, which is in the pipeline's folder or an object in the lake.
 
-    Gold builds replace the table if the file changed. `effective_date` is the date from which a row matters, for gold
-    tables with `affects: onwards`.
+    Gold builds replace the table if the file changed. `effective_date` is the column with the date from which a row
+    applies, for gold tables with `affects: onwards`.
     """
 
     name: Name
@@ -212,7 +213,7 @@ class ReferenceSpec(Spec):
     description: str = ""
 
     def column_types(self) -> dict[str, str]:
-        """Returns the columns with their types."""
+        """Returns the type of each column by name."""
         return {column.name: column.type for column in self.columns}
 
 
@@ -244,13 +245,13 @@ class _Reader(Protocol):
 
 
 def view_order(views: Iterable[ViewSpec]) -> list[ViewSpec]:
-    """Returns the views in dependency order. There must be no cycle."""
+    """Returns the views in dependency order, inputs first. There must be no cycle."""
     declared = {view.name: view for view in views}
     return [declared[name] for name in _topological_sorter(declared).static_order()]
 
 
 def build_order(tables: Iterable[GoldTableSpec]) -> list[GoldTableSpec]:
-    """Returns the tables in dependency order, otherwise as declared.
+    """Returns the tables in dependency order, inputs first; otherwise in declared order.
 
     Raises:
         ValueError: tables form a cycle, which the message names.
@@ -263,8 +264,9 @@ def build_order(tables: Iterable[GoldTableSpec]) -> list[GoldTableSpec]:
 
 
 def find_cycle(tables: Iterable[_Reader]) -> list[str]:
-    """Returns the names of a cycle of tables or views, each reading the next, with the first repeated at the end; empty
-    if there is no cycle.
+    """Returns the names of tables or views that form a cycle; empty if there is none.
+
+    Each reads the next one. The first name is repeated at the end.
     """
     sorter = _topological_sorter({table.name: table for table in tables})
     try:

@@ -1,4 +1,4 @@
-"""Checks gold tables that are rebuilt by hours."""
+"""Checks the grain of gold tables, with which single hours are rebuilt."""
 
 from __future__ import annotations
 
@@ -13,7 +13,9 @@ if TYPE_CHECKING:
 
 
 def grain_problems(pipeline: PipelineSpec, gold: GoldTableSpec) -> Iterator[tuple[KeyPath, str]]:
-    """Yields problems with a gold table's grain, or with hours without a grain, with key paths below the table."""
+    """Yields problems with a gold table's grain, or with `affects` in hours without a grain. Key paths start at the
+    table.
+    """
     if gold.grain is None:
         yield from _hours_without_grain(gold)
         return

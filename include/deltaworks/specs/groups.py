@@ -1,7 +1,7 @@
-"""Stream groups: pipelines with the same `stream_group` run in one driver, with a query each.
+"""Stream groups: pipelines with the same `stream_group` run in one driver, each as a query of its own.
 
-A group exists as soon as a pipeline names it. If the environment declares groups, others are rejected, so that a typo
-creates no new group.
+A group exists as soon as a pipeline names it. If the environment declares groups, only those may be named, so that a
+typo creates no new group.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ GROUP_KIND: Final = "stream_group"
 
 
 class StreamGroupSpec(Spec):
-    """Settings of a group. All times are in seconds."""
+    """Settings of a stream group. All times are in seconds."""
 
     driver_memory: str = Field(default="1g", pattern=r"^\d+[mg]$", description="memory of the group's driver")
     max_run_seconds: int | None = Field(
@@ -42,7 +42,7 @@ class StreamGroupSpec(Spec):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StreamGroup:
-    """A group: its settings, its members by name, and the errors of members with invalid specs."""
+    """A stream group: its settings, its members by name, and the errors of members with invalid specs."""
 
     name: str
     settings: StreamGroupSpec
@@ -51,12 +51,12 @@ class StreamGroup:
 
     @property
     def dag_id(self) -> str:
-        """The id of its DAG."""
+        """The id of the group's DAG."""
         return group_dag_id(self.name)
 
     @property
     def max_run_seconds(self) -> int:
-        """Seconds after which the driver ends itself."""
+        """Seconds after which the group's driver ends itself."""
         if self.settings.max_run_seconds is not None:
             return self.settings.max_run_seconds
         return min((spec.stream.max_run_seconds for spec in self.members.values()), default=14_400)
@@ -68,12 +68,12 @@ def group_dag_id(group: str) -> str:
 
 
 def stream_dag_id(pipeline: str, group: str | None = None) -> str:
-    """Returns the DAG id of a pipeline's stream or of its group."""
+    """Returns the id of the DAG that runs a pipeline's stream: the group's DAG if the pipeline has a group."""
     return f"stream__{pipeline}" if group is None else group_dag_id(group)
 
 
 def stream_groups(catalog: Catalog) -> dict[str, StreamGroup]:
-    """Returns all groups of the catalog, including groups of invalid pipelines, sorted."""
+    """Returns all groups of the catalog, sorted. Includes groups that only invalid pipelines name."""
     members: dict[str, dict[str, PipelineSpec]] = {}
     invalid: dict[str, dict[str, ConfigError]] = {}
     for pipeline, spec in catalog.pipelines.items():
@@ -111,7 +111,7 @@ def stream_group(catalog: Catalog, name: str) -> StreamGroup:
 
 
 def group_of(catalog: Catalog, pipeline: str) -> str | None:
-    """Returns the group of a pipeline; for an invalid spec from its text or an override."""
+    """Returns the group of a pipeline, if any. For an invalid spec, takes it from the file's text or an override."""
     spec = catalog.pipelines.get(pipeline)
     if spec is not None:
         return spec.stream_group

@@ -24,7 +24,9 @@ _SCALAR_OR_LIST_KEYS = (
 
 
 def pipeline_json_schema() -> dict[str, Any]:
-    """Returns the schema. As in the loader, a single value can replace a list, and sizes can have units."""
+    """Returns the JSON Schema of pipeline.yaml. As in the loader, a single value can replace a list, and sizes can have
+    units.
+    """
     schema = PipelineSpec.model_json_schema(mode="validation")
     schema["$schema"] = "https://json-schema.org/draft/2020-12/schema"
     schema["title"] = "Deltaworks pipeline"

@@ -17,12 +17,12 @@ from deltaworks.specs.types import Decimal, parse_type
 if TYPE_CHECKING:
     from deltaworks.specs.table import TableSpec
 
-#: Types that all engines compare and sort alike.
+#: Types that all engines compare and sort in the same way.
 KEY_TYPES = ("string", "int", "long", "boolean", "date", "timestamp")
 ORDER_TYPES = ("string", "int", "long", "date", "timestamp")
 PARTITION_TYPES = ("string", "int", "long", "boolean", "date")
 DELETION_TYPES: dict[str, type] = {"string": str, "int": int, "long": int, "boolean": bool}
-#: The row's origin, unique per table: breaks ties between equally new rows, the last arrival wins.
+#: Columns with the row's origin, unique in a table. Of equally new rows, the last to arrive wins.
 ARRIVAL_COLUMNS = ("_seq", "_position")
 
 _REBUILT = Edit(Effect.RESTART, "The stream rebuilds the keyed table from the rows of {table} at its next start.")
@@ -42,7 +42,7 @@ class KeyedSpec(Spec):
     """A separate table with the newest row of each key.
 
     Rows are compared by `newest_by`, column by column; null is the oldest. Of equally new rows the last arrival wins. A
-    row with null in a column of `by` has no key.
+    row with null in a column of `by` has no key and is left out.
     """
 
     table: Annotated[Name | None, _RENAMED] = Field(
@@ -64,11 +64,11 @@ class KeyedSpec(Spec):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeyedTable:
-    """A keyed table, derived from its history (the bronze table with all rows).
+    """A keyed table, derived from its history: the bronze table with all rows.
 
     With `expire_after_minutes` it is a live table: rows this much older than the newest row are removed, and it is
     updated every `trigger_seconds`. Other keyed tables are updated after each batch. `history_types` are the types of
-    its columns.
+    the history's columns.
     """
 
     name: str
@@ -101,12 +101,14 @@ class KeyedTable:
 
     @property
     def types(self) -> Mapping[str, str]:
-        """Its columns with types: those of the history and, if rows can mark deletions, a deletion flag."""
+        """The table's columns with types: those of the history and, if rows can mark deletions, a deletion flag."""
         return {**self.history_types, **({DELETED_COLUMN: "boolean"} if self.has_tombstones else {})}
 
     @property
     def sort_columns(self) -> tuple[str, ...]:
-        """Columns that decide between two rows of a key, most significant first; no two rows are equal in all."""
+        """Columns that decide which of two rows of a key is newer, most significant first. No two rows are equal in all
+        of them.
+        """
         return (*self.newest_by, *(name for name in ARRIVAL_COLUMNS if name not in self.newest_by))
 
     @property
@@ -115,8 +117,8 @@ class KeyedTable:
         return bool(self.deleted_when)
 
     def digest(self, history_id: str) -> str:
-        """Returns a short digest of the declaration and the source table, on which the content depends in addition to
-        the rows.
+        """Returns a short digest of the declaration and the id of the history. If it changes, the table must be
+        rebuilt.
         """
         parts: list[object] = [history_id, list(self.by), list(self.newest_by), sorted(self.deleted_when.items())]
         if self.expire_after_minutes is not None:
@@ -165,7 +167,7 @@ def _deletion_problems(keyed: KeyedSpec, types: Mapping[str, str]) -> Iterator[P
 def column_problem(
     column: str, types: Mapping[str, str], allowed: tuple[str, ...], *, decimals: bool = False
 ) -> str | None:
-    """Returns why a column has none of the allowed types; None if it has one."""
+    """Returns the message for a column that is missing or of another type than allowed; None for a valid column."""
     if column not in types:
         return f"there is no column {column!r} in this table; {suggest_name(column, types)}"
     if types[column] in allowed or (decimals and isinstance(parse_type(types[column]), Decimal)):

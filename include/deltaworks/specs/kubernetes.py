@@ -1,4 +1,4 @@
-"""Kubernetes settings of an environment, from which manifests, accounts and Spark pods are generated."""
+"""Kubernetes settings of an environment, used to generate manifests, service accounts and Spark pods."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ Memory = Annotated[str, Field(pattern=r"^[1-9]\d*(Mi|Gi)$", description="512Mi, 
 
 
 class PodSize(Spec):
-    """Resource requests of a pod. Memory is also its limit; unused CPU may be exceeded."""
+    """Resource requests of a pod. Memory is limited to the request; CPU is not limited."""
 
     cpu: Cpu = "250m"
     memory: Memory = "512Mi"
 
 
 class CollectorPodsSpec(PodSize):
-    """Pods of a collector, each with a volume for its spool."""
+    """The pods of a collector. Each has a volume for its spool."""
 
     name: Name = Field(description="a file in include/collectors")
     replicas: int = Field(default=2, ge=1)

@@ -111,7 +111,7 @@ class LiveTableSpec(Spec):
 
     @model_serializer(mode="wrap")
     def _omit_unused_keys(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Omits keys of the other kind, so that the serialized spec is valid again."""
+        """Omits keys that only the other kind has, so that the serialized spec can be parsed again."""
         dumped: dict[str, Any] = handler(self)
         if self.kind == "latest":
             for name in _COUNTS_KEYS:
@@ -119,17 +119,17 @@ class LiveTableSpec(Spec):
         return dumped
 
     def sum_columns(self, types: Mapping[str, str]) -> dict[str, str]:
-        """Returns the sum columns, `<column>_sum`, with types derived from the input's types."""
+        """Returns the columns of sums, named `<column>_sum`, with types derived from the input's types."""
         return {f"{name}_sum": sum_type(types[name]) or "" for name in self.sum}
 
     @property
     def distinct_columns(self) -> tuple[str, ...]:
-        """Names of the distinct counts, `<column>_distinct`."""
+        """Names of the columns with distinct counts, `<column>_distinct`."""
         return tuple(f"{name}_distinct" for name in self.distinct)
 
 
 def sum_type(type_: str) -> str | None:
-    """Returns the type of a sum; None for a type that cannot be summed."""
+    """Returns the type of the sum of a column; None if its type cannot be summed."""
     parsed = parse_type(type_)
     if isinstance(parsed, Decimal):
         return f"decimal({min(_MAX_DECIMAL_DIGITS, parsed.precision + _EXTRA_SUM_DIGITS)},{parsed.scale})"
@@ -154,7 +154,7 @@ def latest_table(history: TableSpec, live: LiveTableSpec) -> KeyedTable:
 
 
 def live_problems(pipeline: PipelineSpec) -> Iterator[Problem]:
-    """Yields conflicts between live tables and their inputs."""
+    """Yields problems of live tables: unknown inputs, and columns of the wrong type."""
     bronze = {table.name: table for table in pipeline.tables}
     for index, live in enumerate(pipeline.live):
         if live.reads not in bronze:

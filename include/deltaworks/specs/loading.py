@@ -1,4 +1,4 @@
-"""Loads a YAML file into a spec. Errors name file, line, key and the expected value."""
+"""Loads a YAML file into a spec. Error messages name file, line, key and the expected value."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def read_yaml(path: Path) -> Any:
         data = path.read_bytes()
     except OSError as error:
         raise ConfigError("SPEC_MISSING", f"Cannot read {path}: {error.strerror}.", hint="Create it.") from error
-    # Imported lazily: valid files are parsed without it.
+    # Imported lazily, because valid files are parsed without this module.
     from deltaworks.specs.bounded_yaml import load_yaml
 
     try:
@@ -47,7 +47,7 @@ def read_yaml(path: Path) -> Any:
 
 
 def read_declaration(path: Path, *, overrides: Overrides | None = None) -> Declaration:
-    """Reads a file and merges overrides into it. Lines are only determined for errors.
+    """Reads a file and merges overrides into it. Line numbers are read again from the file if there are errors.
 
     Raises:
         ConfigError: SPEC_MISSING; SPEC_NOT_YAML; SPEC_INVALID if the file has no keys.
@@ -57,7 +57,9 @@ def read_declaration(path: Path, *, overrides: Overrides | None = None) -> Decla
 
 
 def _read_plain(path: Path) -> Any:
-    """Parses the file without line numbers, which is much faster, and falls back to the full parser."""
+    """Parses the file with the fast parser, without line numbers. Uses the full parser for documents it does not
+    accept.
+    """
     with contextlib.suppress(OSError, NotPlainYamlError):
         document = load_plain_yaml(path.read_bytes())
         if isinstance(document, dict):
@@ -73,7 +75,7 @@ def _read_with_lines(path: Path) -> CommentedMap:
 
 
 def load_spec(model: type[SpecType], path: Path, *, overrides: Overrides | None = None) -> SpecType:
-    """Reads and validates a spec file.
+    """Reads a spec file and validates it.
 
     Args:
         overrides: values that replace those of the file.
@@ -85,7 +87,7 @@ def load_spec(model: type[SpecType], path: Path, *, overrides: Overrides | None 
 
 
 def parse_spec(model: type[SpecType], declaration: Declaration) -> SpecType:
-    """Validates a declaration.
+    """Validates a declaration and returns the spec.
 
     Raises:
         ConfigError: SPEC_INVALID with all errors.

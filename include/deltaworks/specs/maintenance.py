@@ -22,7 +22,7 @@ _RETENTION = Edit(
 
 
 class MaintenanceSpec(Spec):
-    """Maintenance of the pipeline's tables."""
+    """Settings of the maintenance of the pipeline's tables."""
 
     schedule: Annotated[Schedule | None, IMMEDIATE] = None
     optimize: Annotated[bool, NEXT_MAINTENANCE] = True
@@ -58,9 +58,9 @@ class MaintenanceSpec(Spec):
         return max(self.vacuum_retention_hours, self.time_travel_hours)
 
     def table_properties(self) -> dict[str, str]:
-        """Returns the table properties for this retention, set when a table is created.
+        """Returns the Delta table properties for this retention. They are set when a table is created.
 
-        Later it requires ALTER TABLE while nothing writes: concurrent writers would fail and retry.
+        Changing them later requires ALTER TABLE while no job writes, because concurrent writers would fail and retry.
         """
         if self.file_retention_hours == DEFAULT_RETENTION_HOURS:
             return {}

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 Algorithm = Literal["logistic", "gbt"]
 BaselineName = Literal["persistence", "seasonal"]
-#: Columns of the table of published models, which gold reads by the model's name.
+#: Columns of the table with a published model. Gold reads it by the model's name.
 MODEL_COLUMNS: Final[dict[str, str]] = {
     "model": "string",
     "number": "int",
@@ -29,13 +29,13 @@ MODEL_COLUMNS: Final[dict[str, str]] = {
     "inputs": "array<string>",
     "expression": "string",
 }
-#: Columns added to the feature rows where gold reads the model.
+#: Columns that gold reads in addition to the features.
 SCORE_COLUMNS: Final = {"model": "string", "score": "double", "threshold": "double"}
 _MINUTES_A_DAY = 1_440
 
 
 class FoldsSpec(Spec):
-    """Backtest folds: each model is evaluated on days after its training days."""
+    """Backtest folds: each fold trains a model on some days and evaluates it on the days after."""
 
     train_days: int = Field(default=28, ge=1, le=3_650)
     test_days: int = Field(default=7, ge=1, le=3_650)
@@ -43,19 +43,21 @@ class FoldsSpec(Spec):
 
 
 class PublishSpec(Spec):
-    """Publishing requires this much more area under the precision-recall curve than the better baseline, in
-    each fold."""
+    """How much better a model must be to be published.
+
+    In each fold, its area under the precision-recall curve must exceed that of the better baseline by this much.
+    """
 
     gain: float = Field(default=0.02, ge=0, lt=1)
 
 
 class ModelSpec(Spec):
-    """A model that predicts for each feature row of an entity whether a state begins within the horizon (`begins`), or
+    """A model that predicts for each feature row whether a state of the entity begins within the horizon (`begins`), or
     never holds (`absent`).
 
     The label is SQL in Spark's dialect over gold tables. Its result has the `entity` columns, the `timestamp` column
     and
-    `holds`: whether the state held at that time. A date means its end, in features and labels.
+    `holds`: whether the state held at that time. In features and labels, a date means the end of that date.
     """
 
     name: Name
@@ -97,7 +99,7 @@ class ModelSpec(Spec):
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """All feature columns, in the order of their groups."""
+        """All feature columns, grouped as in `feature_groups`."""
         return tuple(column for columns in self.feature_groups.values() for column in columns)
 
     def _consistency_problems(self) -> Iterator[Problem]:
@@ -133,8 +135,10 @@ class TrainingSpec(Spec):
 
 
 def instant_sql(column: str, kind: str) -> str | None:
-    """Returns Spark SQL for the time of a row in epoch seconds, by column type. A date means its end, when the complete
-    date is known. None for other types.
+    """Returns a Spark SQL expression for a row's time in epoch seconds, by the column's type; None for unsupported
+    types.
+
+    A date means the end of that date, because only then all its data are known.
     """
     if kind == "timestamp":
         return f"unix_seconds({column})"
@@ -142,7 +146,7 @@ def instant_sql(column: str, kind: str) -> str | None:
 
 
 def model_problems(pipeline: PipelineSpec) -> Iterator[Problem]:
-    """Yields conflicts between models and gold tables, with their key paths."""
+    """Yields conflicts between models and gold tables, each with its key path."""
     gold = {table.name: table for table in pipeline.gold.tables}
     for index, model in enumerate(pipeline.models):
         for key_path, text in (*_table_problems(model, gold), *_warning_problems(model, gold)):
@@ -180,7 +184,7 @@ def _warning_problems(model: ModelSpec, gold: Mapping[str, GoldTableSpec]) -> It
 
 
 def _reader_problems(table: GoldTableSpec, models: Mapping[str, ModelSpec]) -> Iterator[tuple[KeyPath, str]]:
-    """Yields problems with a gold table that reads a model."""
+    """Yields problems of a gold table that reads a model."""
     for position, name in enumerate(table.reads):
         model = models.get(name)
         if model is None:

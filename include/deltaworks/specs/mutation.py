@@ -1,4 +1,4 @@
-"""Specs of mutations: mutable tables, requests, and notifications of changes."""
+"""Specs of mutations: which tables requests can change, how requests are applied, and notifications of changes."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from deltaworks.specs.base import Name, Spec, parse_bytes
 from deltaworks.specs.schedules import Schedule
 from deltaworks.specs.spec_change_effects import IMMEDIATE, NEXT_MAINTENANCE, Edit, Effect
 
-#: Rows, requests and names belong to an organisation; no operation crosses organisations.
+#: The organisation of a row, request or name. No operation affects several organisations.
 ORG_COLUMN = "org_id"
-#: Whether a mutation deleted the row; null if none changed it.
+#: Whether a mutation deleted the row. Null if no mutation changed it.
 DELETED_COLUMN = "_deleted"
-#: The last mutation batch that changed the row; null if none did.
+#: The last mutation batch that changed the row. Null if no mutation changed it.
 MUTATION_COLUMN = "_mutation"
 #: Columns that the engine adds to a mutable table.
 MUTABLE_COLUMNS: tuple[tuple[str, str], ...] = ((DELETED_COLUMN, "boolean"), (MUTATION_COLUMN, "long"))
@@ -77,11 +77,10 @@ _CHANGES_MUTATIONS = Edit(
 
 
 class MutableSpec(Spec):
-    """Columns of a table that requests can change. Original values stay in separate columns.
+    """Columns of a table that requests can change. Original values are stored in separate columns.
 
-    `id` is the column that requests refer to, and `origin` the id on arrival. `fields` maps columns that an update can
-        set to
-    the columns with their original values.
+    The column `id` is the one that requests refer to; `origin` has the id on arrival. `fields` maps columns that an
+    update can set to the columns with their original values.
     """
 
     id: Annotated[str, _CHANGES_MUTATIONS]
@@ -93,7 +92,7 @@ class MutableSpec(Spec):
 
 
 class AnnouncesSpec(Spec):
-    """A notification table: lists the new rows of `table` per batch, after they were committed.
+    """Makes a table a notification table: it lists the new rows of `table` per batch, after they were committed.
 
     `key` is a string column of that table that identifies rows.
     """

@@ -1,4 +1,5 @@
-"""Overrides of specs by an environment or by variables, with their origins."""
+"""Overrides: values of a spec that an environment or an environment variable replaces. Records where each one
+is set."""
 
 from __future__ import annotations
 
@@ -15,13 +16,15 @@ from deltaworks.specs.spec_errors import closest_match
 from deltaworks.specs.yaml_errors import InvalidYamlError
 
 OVERRIDE_PREFIX = "DELTAWORKS_SET__"
-#: Similarity of an unknown name to a known one from which it counts as a typo, and not as a removed item.
+#: Minimum similarity of an unknown name to a known one for a typo. A less similar name was probably removed.
 _TYPO_CUTOFF = 0.8
 
 
 @dataclass(frozen=True, slots=True)
 class Overrides:
-    """Overrides of one spec. `file` declares them below `key_prefix`, except for those set by `variables`."""
+    """Overrides of one spec. Those in `variables` are set by environment variables, all others in `file` below
+    `key_prefix`.
+    """
 
     values: Mapping[str, Any] = field(default_factory=dict)
     variables: Mapping[KeyPath, str] = field(default_factory=dict)
@@ -29,11 +32,11 @@ class Overrides:
     key_prefix: KeyPath = ()
 
     def variable(self, key_path: KeyPath) -> str | None:
-        """Returns the variable that sets a key or one of its parents; None if none does."""
+        """Returns the variable that sets a key or a parent of the key; None if there is none."""
         return next((name for keys, name in self.variables.items() if key_path[: len(keys)] == keys), None)
 
     def is_overridden(self, key_path: KeyPath, document: Any) -> bool:
-        """Returns whether the value at a key path comes from an override and not from the file."""
+        """Returns whether the value at a key path comes from an override in place of the spec file."""
         node: Any = self.values
         for part in key_path:
             if not isinstance(node, Mapping):
@@ -49,7 +52,7 @@ def _child(node: Any, part: str | int) -> Any:
 
 
 def overrides_of(environment: EnvironmentSpec, file: Path, kind: str, name: str) -> Overrides:
-    """Returns the overrides of one pipeline or relay by the environment and variables.
+    """Returns the overrides of one pipeline or relay from the environment and from variables.
 
     Raises:
         ConfigError: OVERRIDE_INVALID.
@@ -74,7 +77,7 @@ def to_plain(node: Any) -> Any:
 
 
 def merge(base: Any, overrides: Any) -> Any:
-    """Merges overrides into data, mapping by mapping; other values are replaced."""
+    """Merges overrides into data. Mappings are merged key by key; other values are replaced."""
     if not isinstance(base, Mapping) or not isinstance(overrides, Mapping):
         return to_plain(overrides)
     merged = dict(base)
@@ -84,7 +87,8 @@ def merge(base: Any, overrides: Any) -> Any:
 
 
 def overrides_from_variables(kind: str, name: str) -> dict[str, Any]:
-    """Returns the values set by variables such as `DELTAWORKS_SET__pipelines__games__stream__trigger_seconds=5`.
+    """Returns the values of a spec that variables set, such as
+    `DELTAWORKS_SET__pipelines__games__stream__trigger_seconds=5`.
 
     Raises:
         ConfigError: OVERRIDE_INVALID.
@@ -122,11 +126,10 @@ def _invalid_override(variable: str, problem: str) -> ConfigError:
 
 @dataclass(frozen=True, slots=True)
 class UnusedOverride:
-    """An override of something undeclared, which has no effect.
+    """An override of an undeclared name, which has no effect.
 
-    `is_typo` is true if the name resembles a declared one, if a variable sets it, or if its kind does not exist.
-        Otherwise
-    it is a leftover of something removed, and only a warning.
+    It is a typo (`is_typo`) if the name resembles a declared one, if a variable sets it, or if its kind does not exist.
+    Otherwise the declared name was probably removed, and the override is only a warning.
     """
 
     key_path: KeyPath

@@ -1,4 +1,4 @@
-"""Spec of a pipeline: source, bronze, live and gold tables, rules, feeds and maintenance of one use case."""
+"""Spec of a pipeline: source, bronze, live and gold tables, rules, feeds and maintenance for one use case."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ _ARCHIVE = OptionalSection(
 
 
 class QuarantineSpec(Spec):
-    """How much of a rejected row is kept in quarantine, and for how long."""
+    """How many bytes of a rejected row are stored in quarantine, and for how many days."""
 
     retain_raw_bytes: Annotated[Bytes, NEXT_START] = 65_536
     retain_days: Annotated[int | None, NEXT_MAINTENANCE] = Field(
@@ -144,7 +144,7 @@ class StreamSpec(Spec):
 
 
 class HealthLimitsSpec(Spec):
-    """Limits of the health check. Defaults follow from the source or from usual values."""
+    """Thresholds of the health check. Defaults are derived from the source or are usual values."""
 
     backlog_minutes: float = Field(
         default=60, gt=0, description=("age of unprocessed input from which an alert is raised")
@@ -251,27 +251,27 @@ class PipelineSpec(Spec):
 
     @property
     def event_tables(self) -> tuple[TableSpec, ...]:
-        """Tables that receive events: all but notification tables."""
+        """Bronze tables that receive events, which are all except notification tables."""
         return tuple(table for table in self.tables if table.announces is None)
 
     @property
     def keyed_tables(self) -> tuple[KeyedTable, ...]:
-        """Keyed tables (the newest row of each key) of bronze tables that declare them."""
+        """Keyed tables, which have the newest row of each key. Each belongs to a bronze table that declares it."""
         return tuple(keyed for table in self.tables if (keyed := KeyedTable.from_history(table)) is not None)
 
     @property
     def latest_tables(self) -> tuple[KeyedTable, ...]:
-        """Live tables of kind `latest`, which are updated like keyed tables."""
+        """Live tables of kind `latest`. They are updated like keyed tables."""
         return tuple(latest_table(self.table(live.reads), live) for live in self.live if live.kind == "latest")
 
     @property
     def aggregation_tables(self) -> tuple[LiveTableSpec, ...]:
-        """Live tables that are streaming aggregations, each a query of its own."""
+        """Live tables that are streaming aggregations. Each runs as a query of its own."""
         return tuple(live for live in self.live if live.kind == "counts")
 
     @property
     def engine_tables(self) -> tuple[str, ...]:
-        """Undeclared tables that every batch may write: quarantine and, if declared, the archive."""
+        """Tables that every batch may write without being declared: quarantine and, if configured, the archive."""
         return ("quarantine",) if self.archive is None else ("quarantine", ARCHIVE)
 
     def table(self, name: str) -> TableSpec:
@@ -283,18 +283,18 @@ class PipelineSpec(Spec):
         return {table.name: table for table in self.tables}[name]
 
     def fingerprint(self) -> str:
-        """Returns a short digest of the complete spec, which each batch records."""
+        """Returns a short digest of the complete spec. Each batch records it."""
         import hashlib
 
         return hashlib.sha256(self.model_dump_json().encode()).hexdigest()[:16]
 
     def to_dict(self) -> dict[str, Any]:
-        """Returns the effective spec with defaults as plain data, for output."""
+        """Returns the effective spec, including defaults, as plain data for output."""
         return self.model_dump(mode="json", exclude_defaults=False)
 
 
 def _source_problems(pipeline: PipelineSpec) -> Iterator[Problem]:
-    """Yields keys that the source does not support."""
+    """Yields keys of the pipeline that its kind of source does not support."""
     source = pipeline.source
     if pipeline.event.time.arrival and isinstance(source, DeltaSourceSpec):
         yield (

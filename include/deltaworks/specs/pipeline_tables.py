@@ -1,4 +1,4 @@
-"""What has to fit together between the tables of a pipeline: names, which read which, and what mutations change."""
+"""Checks the tables of a pipeline against each other: unique names, existing inputs, and columns for mutations."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 def table_problems(pipeline: PipelineSpec) -> Iterator[Problem]:
-    """Yields all conflicts between tables, with their key paths."""
+    """Yields all conflicts between the tables of a pipeline, each with its key path."""
     yield from _duplicate_name_problems(pipeline)
     yield from live_problems(pipeline)
     yield from _gold_problems(pipeline)
@@ -44,7 +44,7 @@ def table_problems(pipeline: PipelineSpec) -> Iterator[Problem]:
 def declared_tables(
     pipeline: PipelineSpec,
 ) -> Iterator[tuple[KeyPath, TableSpec | LiveTableSpec | GoldTableSpec | ReferenceSpec | ViewSpec | ModelSpec]]:
-    """Yields every bronze, live, gold and reference table, view and model table with its key path."""
+    """Yields the name of every bronze, live, gold, reference and model table and view, with its key path."""
     for index, table in enumerate(pipeline.tables):
         yield ("tables", index), table
     for index, live in enumerate(pipeline.live):
@@ -112,7 +112,7 @@ def _gold_problems(pipeline: PipelineSpec) -> Iterator[Problem]:
 
 
 def _affects_problems(pipeline: PipelineSpec, gold: GoldTableSpec) -> Iterator[tuple[KeyPath, str]]:
-    """Yields problems in a gold table's effects per input and in its intervals."""
+    """Yields problems in `affects` and `checks.intervals` of a gold table."""
     intervals = gold.checks.intervals
     rebuilds_completely = gold.affects == "all" or (
         gold.affects == "same" and intervals is not None and gold.partition_by in intervals.by
@@ -139,7 +139,7 @@ def _affects_problems(pipeline: PipelineSpec, gold: GoldTableSpec) -> Iterator[t
 
 
 def _missing_date(pipeline: PipelineSpec, name: str) -> str:
-    """Returns the missing declaration if the date of an input's change is unknown; empty otherwise."""
+    """Returns what to declare if the date of a change in an input cannot be determined; empty if it can."""
     tables = {gold.name: gold for gold in pipeline.gold.tables}
     references = {reference.name: reference for reference in pipeline.references}
     if name in {model.name for model in pipeline.models}:
@@ -282,7 +282,7 @@ def _requests_problems(pipeline: PipelineSpec, name: str) -> Iterator[Problem]:
 
 
 def _mutation_table_problems(pipeline: PipelineSpec) -> Iterator[Problem]:
-    """Yields invalid names of the tables that mutations create, and of their notification table."""
+    """Yields conflicts between declared names and the tables that mutations create."""
     mutations = pipeline.mutations
     if mutations is None:
         return

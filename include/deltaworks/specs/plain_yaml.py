@@ -1,9 +1,9 @@
-"""Fast YAML reader for plain documents, based on the C parser of PyYAML.
+"""Reads plain YAML documents fast, with the C parser of PyYAML.
 
-Accepts only documents that both parsers read alike: strings, integers, decimals, booleans and nulls in lists and
-mappings with distinct keys. It rejects anything else (anchors, tags, dates, other number formats, syntax errors); the
-caller then uses `bounded_yaml`, which reports errors with their lines. Size limits hold here too: nothing recurses, no
-alias is followed, and documents that are too deep or too large are rejected.
+Accepts only documents that this parser and the one of `bounded_yaml` read alike: strings, integers, decimals, booleans
+and nulls in lists and mappings with distinct keys. It rejects all others (with anchors, tags, dates, other number
+formats, syntax errors); the caller then uses `bounded_yaml`, which reports errors with their lines. Size limits apply
+here too: nothing recurses, no alias is followed, and documents that are too deep or too large are rejected.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from yaml.cyaml import CParser
 
 _INTEGER = re.compile(r"-?(?:0|[1-9][0-9]{0,17})")
 _DECIMAL = re.compile(r"-?(?:0|[1-9][0-9]{0,14})\.[0-9]{1,15}")
-#: Scalars with this start are strings in every YAML version, except for the words below.
+#: First characters of scalars that are strings in every YAML version, except for booleans and nulls.
 _STRING_START = re.compile(r"(?:--?)?[A-Za-z]|[/_]")
-#: Strings such as `64MiB`: they start like a number and contain a letter that no number and no time contains.
+#: Strings such as `64MiB`: they start like a number but contain a letter that occurs in no number or time.
 _QUANTITY = re.compile(r"[0-9][0-9A-Za-z ]*[g-np-su-wyG-NP-SU-WY][0-9A-Za-z ]*")
 _BOOLEANS = {"true": True, "True": True, "TRUE": True, "false": False, "False": False, "FALSE": False}
 _NULLS = frozenset({"", "~", "null", "Null", "NULL"})
@@ -29,7 +29,7 @@ MAX_NESTING, MAX_EVENTS = 50, 50_000
 
 
 class NotPlainYamlError(Exception):
-    """The document needs the full YAML parser."""
+    """Raised for a document that needs the full YAML parser."""
 
 
 def load_plain_yaml(data: bytes) -> Any:
@@ -48,7 +48,7 @@ def load_plain_yaml(data: bytes) -> Any:
 
 
 def _document(parser: Any) -> Any:
-    """Parses the only document."""
+    """Parses the document, which must be the only one in the stream."""
     values = _DocumentBuilder()
     handlers = {
         yaml.ScalarEvent: values.scalar,
@@ -57,7 +57,7 @@ def _document(parser: Any) -> Any:
         yaml.MappingEndEvent: values.end,
         yaml.SequenceEndEvent: values.end,
         yaml.AliasEvent: values.reject,
-        # No values: a second document adds a second value.
+        # Events without a value are skipped. A second document would add a second value.
         yaml.StreamStartEvent: values.ignore,
         yaml.DocumentStartEvent: values.ignore,
         yaml.DocumentEndEvent: values.ignore,
@@ -101,7 +101,7 @@ class _DocumentBuilder:
         raise NotPlainYamlError
 
     def ignore(self, _event: Any) -> None:
-        """Ignores an event."""
+        """Ignores an event that has no value."""
 
     def _begin(self, event: Any, value: Any) -> None:
         _reject_anchor_or_tag(event)

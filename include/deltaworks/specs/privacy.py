@@ -1,7 +1,7 @@
-"""Spec of a pipeline's personal data (`privacy`): its subjects, the treatment of each field, and erasure.
+"""Spec of a pipeline's personal data (`privacy`): its subjects, how each field is redacted, and erasure.
 
-It applies wherever an event is seen before it is stored: the collector redacts before its spool, the parser before
-columns and quarantine. `specs.privacy_checks` checks it against the rest of the pipeline.
+It applies before an event is stored: the collector redacts before its spool, the parser before columns and quarantine.
+`specs.privacy_checks` checks it against the rest of the pipeline.
 """
 
 from __future__ import annotations
@@ -68,11 +68,12 @@ When = dict[PrivatePath, Annotated[tuple[Scalar, ...], BeforeValidator(as_tuple)
 
 
 class PrivateFieldSpec(Spec):
-    """A field with personal data and its treatment.
+    """A field with personal data and the action that redacts it.
 
-    `token`: replaced by a token of its kind. `vault`: the same, and the value is stored encrypted in the vault. `drop`:
-        removed.
-    `truncate_ip`: an address is reduced to its network.
+    - `token`: replaced by a token of its kind.
+    - `vault`: replaced by a token, and the value is stored encrypted in the vault.
+    - `drop`: removed.
+    - `truncate_ip`: an address is reduced to its network.
     """
 
     model_config = ConfigDict(serialize_by_alias=True)
@@ -95,19 +96,19 @@ class PrivateFieldSpec(Spec):
 
     @property
     def name(self) -> str:
-        """The key by which two specs are compared."""
+        """The key by which a private field is matched with the same field of another spec version."""
         return self.path
 
 
 class ScanSpec(Spec):
-    """Scan of undeclared texts for personal data: counted, dropped, or off."""
+    """Whether texts in undeclared fields are scanned for personal data, and whether matches are counted or dropped."""
 
     email: Annotated[Literal["count", "drop", "off"], CHANGES_PARSING] = "off"
     phone: Annotated[Literal["count", "drop", "off"], CHANGES_PARSING] = "off"
 
 
 class ChildSpec(Spec):
-    """Events of children: daily tokens, no vault rows, fewer fields."""
+    """How events of children are redacted: tokens valid for one day, no vault rows, and fewer fields."""
 
     when: Annotated[When, CHANGES_PARSING] = Field(min_length=1)
     tokens: Annotated[Literal["per_day", "permanent"], CHANGES_PARSING] = "per_day"
@@ -116,21 +117,21 @@ class ChildSpec(Spec):
 
 
 class OptOutSpec(Spec):
-    """Events whose subject has opted out: counted and dropped."""
+    """Which events belong to a subject who has opted out. They are counted and dropped."""
 
     when: Annotated[When, CHANGES_PARSING] = Field(min_length=1)
     keep: Annotated[Literal["none"], CHANGES_PARSING] = "none"
 
 
 class RegulationSpec(Spec):
-    """Events with a different treatment required by law."""
+    """Events that the law requires to be treated differently."""
 
     child: Annotated[ChildSpec | None, OptionalSection(CHANGES_PARSING)] = None
     opt_out: Annotated[OptOutSpec | None, OptionalSection(CHANGES_PARSING)] = None
 
 
 class EraseSpec(Spec):
-    """How and by when a subject is erased. Days count from receipt of the request."""
+    """How a subject is erased, and the deadline. Days count from receipt of the request."""
 
     mode: Annotated[Literal["rows", "identity"], ERASURE_TERMS] = Field(
         default="rows", description="rows: delete the subject's rows; identity: replace its tokens by random ones"
@@ -164,7 +165,7 @@ class EraseSpec(Spec):
 
 
 class PrivacySpec(Spec):
-    """Personal data in a pipeline's events."""
+    """The personal data in a pipeline's events."""
 
     namespace: Annotated[Name, CHANGES_MEANING] = Field(description="scope in which equal values have equal tokens")
     subject: Annotated[PrivatePaths, CHANGES_MEANING] = Field(
@@ -182,7 +183,7 @@ class PrivacySpec(Spec):
         return self
 
     def __eq__(self, other: object) -> bool:
-        """Whether the declarations are equal, regardless of the bound environment."""
+        """Compares the declarations. The bound key service and vault do not count."""
         return isinstance(other, PrivacySpec) and dict(self) == dict(other)
 
     def __hash__(self) -> int:
@@ -194,7 +195,7 @@ class PrivacySpec(Spec):
         return self._service
 
     def bind_service(self, service: PrivacySettings | None) -> None:
-        """Binds the environment's key service and vault, which are not part of the declaration."""
+        """Sets the environment's key service and vault, which are not part of the pipeline's declaration."""
         self._service = service
 
     @property
@@ -203,7 +204,7 @@ class PrivacySpec(Spec):
         return tuple(sorted({field.kind for field in self.fields if field.kind is not None}))
 
     def field_for(self, path: str) -> PrivateFieldSpec | None:
-        """Returns the declaration for a path or for its closest declared parent.
+        """Returns the private field with this path, or with its closest parent's path; None if there is none.
 
         List indexes are ignored: `friends.name` matches the declaration `friends[].name`.
         """
@@ -215,12 +216,12 @@ class PrivacySpec(Spec):
 
     @property
     def uses_vault(self) -> bool:
-        """Whether it can write to the vault."""
+        """Whether events of the pipeline can write to the vault."""
         return any(field.action == "vault" for field in self.fields) or bool(self.subject)
 
 
 def _suggest_kind(path: str) -> str:
-    """Returns a kind to suggest for a path."""
+    """Returns a kind of token to suggest for a path."""
     name = re.sub(r"[^a-z0-9_]", "", path.rsplit(".", maxsplit=1)[-1].lower().removesuffix("[]")).removesuffix("_id")
     return name if re.match(r"^[a-z]", name) else "person"
 

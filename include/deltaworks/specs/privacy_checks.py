@@ -1,7 +1,7 @@
-"""Checks personal data against the rest of a pipeline.
+"""Checks a pipeline's `privacy` section against its other sections.
 
 Rejects specs under which a subject could not be erased: personal values in file paths, streaming state or log
-statistics, files that VACUUM keeps beyond the deadline, and rows that would all be quarantined.
+statistics, and files that VACUUM retains beyond the deadline. Also rejects columns that no redacted value fits.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ if TYPE_CHECKING:
     from deltaworks.specs.pipeline import PipelineSpec
     from deltaworks.specs.table import ColumnSpec, TableSpec
 
-#: Days reserved between VACUUM and the deadline, for verification and retries.
+#: Days between VACUUM and the deadline, reserved for verification and retries.
 SPARE_DAYS = 2
 _MAX_EXPIRY_MINUTES = 1440
 
 
 def privacy_problems(pipeline: PipelineSpec) -> Iterator[Problem]:
-    """Yields conflicts between `privacy` and the rest of the pipeline, and table keys that require `privacy`."""
+    """Yields conflicts between `privacy` and the other sections, and table keys that need a `privacy` section."""
     privacy = pipeline.privacy
     yield from _table_key_problems(pipeline)
     if privacy is None:
@@ -55,7 +55,7 @@ def _table_key_problems(pipeline: PipelineSpec) -> Iterator[Problem]:
 
 
 def _column_problems(table: TableSpec, privacy: PrivacySpec) -> Iterator[Problem]:
-    """Yields columns whose type does not fit redacted values."""
+    """Yields columns with a type that the field's redacted value does not fit."""
     for position, column in enumerate(table.columns):
         yield from _nested_field_problems(position, column, privacy)
         field = privacy.field_for(column.path)
@@ -81,7 +81,7 @@ def _column_problems(table: TableSpec, privacy: PrivacySpec) -> Iterator[Problem
 
 
 def _nested_field_problems(position: int, column: ColumnSpec, privacy: PrivacySpec) -> Iterator[Problem]:
-    """Yields struct fields whose type does not fit redacted values."""
+    """Yields struct columns in which a field has a type that its redacted value does not fit."""
     for field in privacy.fields:
         inner = field.path.replace("[]", "").removeprefix(f"{column.path}.")
         if field.action == "drop" or not field.path.replace("[]", "").startswith(f"{column.path}."):
@@ -128,13 +128,13 @@ def _layout_problems(table: TableSpec, privacy: PrivacySpec) -> Iterator[Problem
 
 
 def _personal_field(column: ColumnSpec, privacy: PrivacySpec) -> PrivateFieldSpec | None:
-    """Returns the declaration for a column's values, unless they are dropped."""
+    """Returns the private field that a column reads; None for other columns and for dropped fields."""
     field = privacy.field_for(column.path)
     return None if field is None or field.action == "drop" else field
 
 
 def _live_problems(pipeline: PipelineSpec, privacy: PrivacySpec) -> Iterator[Problem]:
-    """Yields personal groups and keys of live tables, whose state cannot be erased."""
+    """Yields live tables that group or key by personal data, because streaming state cannot be erased."""
     for index, live in enumerate(pipeline.live):
         columns = {
             column.name: field
@@ -160,7 +160,7 @@ def _live_problems(pipeline: PipelineSpec, privacy: PrivacySpec) -> Iterator[Pro
 
 
 def _deadline_problems(pipeline: PipelineSpec, privacy: PrivacySpec) -> Iterator[Problem]:
-    """Yields maintenance settings under which files outlive the erasure deadline."""
+    """Yields maintenance settings with which files remain longer than the erasure deadline."""
     maintenance, erase = pipeline.maintenance, privacy.erase
     if maintenance.vacuum_dry_run:
         text = "files of erased rows would never be deleted: with `privacy`, write vacuum_dry_run: false"
@@ -180,7 +180,7 @@ def _deadline_problems(pipeline: PipelineSpec, privacy: PrivacySpec) -> Iterator
 
 
 def _routing_problems(pipeline: PipelineSpec, privacy: PrivacySpec) -> Iterator[Problem]:
-    """Yields personal fields that name, date or route events, since these are read after redaction."""
+    """Yields personal fields from which the event's name, time or table is read, since redaction comes first."""
     event = pipeline.event
     key_paths: list[tuple[KeyPath, str]] = []
     if event.name.path is not None:
@@ -205,7 +205,7 @@ def _routing_problems(pipeline: PipelineSpec, privacy: PrivacySpec) -> Iterator[
 
 
 def _conflict_problems(pipeline: PipelineSpec, privacy: PrivacySpec) -> Iterator[Problem]:
-    """Yields other sections that keep unredacted data or declare the same fields."""
+    """Yields sections that store unredacted data or declare the same fields."""
     if pipeline.archive is not None:
         yield ("archive",), "an archive keeps original payloads with personal data; remove one of the two"
     for index, private in enumerate(pipeline.private):

@@ -31,7 +31,7 @@ KeyServiceSpec = Annotated[KeyringSpec | KmsSpec, Field(discriminator="kind")]
 
 
 class PrivacySettings(Spec):
-    """Key service and vault.
+    """The key service and the storage of the vault.
 
     The vault needs a bucket of its own, without versioning and replication.
     """
@@ -42,13 +42,13 @@ class PrivacySettings(Spec):
 
 @dataclass(frozen=True, slots=True)
 class VaultSchedule:
-    """Schedule and time limit of a vault operation, for Airflow and CronJobs alike."""
+    """Schedule and time limit of a vault job, the same for Airflow and for Kubernetes CronJobs."""
 
     cron: str
     hours: int
 
 
-#: By operation. Missed runs are not caught up: the next run processes everything pending.
+#: Schedules by operation. Missed runs are not caught up, because the next run processes everything pending.
 VAULT_SCHEDULES: Final[Mapping[str, VaultSchedule]] = {
     "ingest_vault": VaultSchedule("*/5 * * * *", hours=1),
     # Most runs have nothing to do: keys rotate monthly, daily tokens expire daily.

@@ -1,7 +1,4 @@
-"""Reads all specs of a project into a catalog.
-
-Separate from `deltaworks.specs.catalog`, so that jobs do not import validation.
-"""
+"""Reads all specs of a project into a catalog. Separate from `specs.catalog`, so that jobs do not import validation."""
 
 from __future__ import annotations
 
@@ -40,8 +37,7 @@ def load_catalog(
         only: the pipelines to read; by default those in DELTAWORKS_PIPELINES, or all.
         environment: a name under include/environments; by default DELTAWORKS_ENVIRONMENT or `local`.
         skip_invalid: skip invalid specs and collect their errors in `broken`, so that one invalid pipeline does not
-            block
-            the others. The environment itself must be valid.
+            block the others. The environment itself must be valid.
 
     Raises:
         ConfigError: a file is missing or invalid, with file, line and key; PIPELINE_UNKNOWN for a name in `only`;
@@ -66,14 +62,14 @@ def load_catalog(
 
 @dataclass(frozen=True, slots=True)
 class _ProjectLoader:
-    """Reads the files of a project into its catalog. A pipeline is checked against specs read before it."""
+    """Reads the files of a project into its catalog. A pipeline is checked against the specs that were read earlier."""
 
     catalog: Catalog
     environment_file: Path
     pipelines: dict[str, Path]
 
     def steps(self, only: Collection[str] | None) -> Iterator[tuple[str, str, Callable[[Path], None], Path]]:
-        """Yields kind, name, reader and file of each spec, in reading order."""
+        """Yields kind, name, reader and file of each spec, in the order in which they must be read."""
         for path in sorted((self.catalog.root / "include" / "relays").glob("*.yaml")):
             yield "relay", path.stem, self._relay, path
         for path in selected_pipelines(self.pipelines, only):
@@ -134,7 +130,7 @@ def selected_pipelines(pipelines: Mapping[str, Path], only: Collection[str] | No
 
 
 def _check_operation_dags(env: EnvironmentSpec, path: Path, pipelines: Collection[str]) -> None:
-    """Rejects unknown pipelines in `operation_dags`, whose operations would silently have no DAGs."""
+    """Rejects unknown pipelines in `operation_dags`. Otherwise their operations would have no DAGs without an error."""
     errors = [(number, name) for number, name in enumerate(env.operation_dags or ()) if name not in pipelines]
     if errors:
         file = read_declaration(path)
@@ -149,7 +145,7 @@ def _check_operation_dags(env: EnvironmentSpec, path: Path, pipelines: Collectio
 
 
 def _check_collector(catalog: Catalog, path: Path) -> None:
-    """Rejects pods of an undeclared collector, and volumes smaller than the spool."""
+    """Rejects pods for an undeclared collector, and volumes that are smaller than the collector's spool."""
     kubernetes = catalog.environment.kubernetes
     if kubernetes is None or kubernetes.collector is None:
         return
@@ -168,8 +164,7 @@ def _check_collector(catalog: Catalog, path: Path) -> None:
 
 
 def _check_overrides(env: EnvironmentSpec, path: Path, declaration: Mapping[str, Collection[str]]) -> None:
-    """Rejects overrides with a typo, which would silently have no effect. Overrides of removed pipelines are
-    allowed."""
+    """Rejects overrides with a typo, which would have no effect. Overrides of removed pipelines are allowed."""
     typos = [unused for unused in unused_overrides(env, declaration) if unused.is_typo]
     if not typos:
         return

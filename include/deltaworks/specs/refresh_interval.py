@@ -9,7 +9,7 @@ if TYPE_CHECKING:
 
 
 def refresh_seconds(pipeline: PipelineSpec, table: str) -> float:
-    """Returns the refresh interval of a table; 0 if unknown."""
+    """Returns how often a table is refreshed, in seconds; 0 if unknown."""
     for gold in pipeline.gold.tables:
         if gold.name == table:
             if gold.refresh_seconds is not None:
@@ -24,7 +24,8 @@ def refresh_seconds(pipeline: PipelineSpec, table: str) -> float:
 
 
 def _schedule_seconds(schedule: str) -> float:
-    """Returns the interval of a `*` or `*/n` schedule; a day for others."""
+    """Returns the interval of a cron schedule in seconds: of `*` and `*/n` minutes exactly, otherwise an hour
+    or a day."""
     minute, _, rest = schedule.partition(" ")
     if rest.split() != ["*"] * 4:
         return 86_400 if schedule != "@hourly" else 3_600

@@ -1,5 +1,4 @@
-"""Spec of a relay: the only reader of a notification queue or bucket listing, and the only writer of a file
-event log."""
+"""Spec of a relay, which alone reads a notification queue or lists buckets, and alone writes a file event log."""
 
 from __future__ import annotations
 
@@ -18,7 +17,7 @@ Overwrites = Literal["ignore", "latest", "every_version"]
 
 
 class ListingSpec(Spec):
-    """Bucket listing, which finds existing objects and objects without a notification."""
+    """Bucket listing. It finds objects that existed before the relay, and objects without a notification."""
 
     prefix: str = ""
     glob: Glob | None = None

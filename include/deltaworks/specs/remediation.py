@@ -1,4 +1,4 @@
-"""Specs of remediations: automatic actions when a rule fires. They shift weights of targets within limits."""
+"""Specs of remediations, which act automatically when a rule fires: they shift weights of targets within limits."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class TrafficWebhookSpec(Spec):
 
 
 class VerifySpec(Spec):
-    """When a shift is verified, and the required relative improvement."""
+    """When a shift is verified after it was made, and the relative improvement that it must bring."""
 
     after_minutes: float = Field(gt=0)
     min_improvement: float = Field(gt=0, lt=1)
@@ -81,7 +81,7 @@ class RemediationSpec(Spec):
 
 
 def remediation_problems(remediations: tuple[RemediationSpec, ...]) -> list[Problem]:
-    """Returns duplicate names, and rules with two remediations."""
+    """Returns problems of remediations: names used twice, and rules with two remediations."""
     problems: list[Problem] = []
     for index, spec in enumerate(remediations):
         for other in remediations[:index]:

@@ -1,4 +1,4 @@
-"""Cache of successful check results in the user's cache folder.
+"""Caches successful check results in the user's cache folder.
 
 A result depends on its input and on the code of the check; the key is a digest of both. Only successes are cached, so
 errors are determined and reported each time.
@@ -43,11 +43,11 @@ class ResultCache(Generic[T]):
         return digest in self._results
 
     def get(self, digest: str) -> T:
-        """Returns a cached result."""
+        """Returns the cached result of a digest."""
         return self._results[digest]
 
     def put(self, digest: str, result: T) -> None:
-        """Adds a successful result; `save` writes it."""
+        """Adds a successful result. It is written by `save`."""
         self._added[digest] = result
 
     def save(self) -> None:

@@ -1,4 +1,4 @@
-"""Cron expressions, validated as Airflow reads them, with suggestions for common phrases."""
+"""Validates cron expressions as Airflow reads them, and suggests one for common phrases."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ _RANGES = "minute 0 to 59, hour 0 to 23, day 1 to 31, month 1 to 12, weekday 0 t
 
 
 def schedules_enabled() -> bool:
-    """Returns whether jobs run on their schedules, from this process's environment."""
+    """Returns whether jobs run on their schedules, by the environment variable of this process."""
     return os.environ.get(SCHEDULES_VARIABLE, "") != "off"
 
 
 @functools.lru_cache(maxsize=256)
 def schedule_problem(expression: str) -> str | None:
-    """Returns what is wrong with a cron expression and what to write; None if it is valid."""
+    """Returns the error of a cron expression and what to write instead; None if it is valid."""
     if expression in PRESETS:
         return None
     parts = expression.split()
@@ -59,8 +59,9 @@ def schedule_problem(expression: str) -> str | None:
 
 
 def _is_plain(parts: list[str]) -> bool:
-    """Returns whether these are valid numbers, ranges and steps. Covers most expressions, since importing croniter
-    would take a tenth of each command's startup.
+    """Returns whether the parts are valid numbers, ranges and steps.
+
+    Most expressions are, and croniter is only imported for others: its import takes a tenth of each command's startup.
     """
     for part, (low, high) in zip(parts, _BOUNDS, strict=True):
         for item in part.split(","):
@@ -100,5 +101,5 @@ def _check_schedule(expression: str) -> str:
     return expression
 
 
-#: A cron expression of five parts, or an Airflow preset.
+#: The type of a schedule in a spec: a cron expression of five parts, or an Airflow preset.
 Schedule = Annotated[str, AfterValidator(_check_schedule)]

@@ -1,4 +1,4 @@
-"""Environment settings in a file of `KEY=value` lines with shell quoting.
+"""Reads environment variables from a file of `KEY=value` lines with shell quoting.
 
 The embedded stack writes one at startup, so that commands need no exported variables. Other environments can use one
 too: DELTAWORKS_HOME is its folder.
@@ -15,7 +15,9 @@ from deltaworks.specs.project_folder import project_root
 
 
 def settings_file() -> Path:
-    """Returns the path of `env` in DELTAWORKS_HOME or in `.deltaworks` of the checkout. It need not exist."""
+    """Returns the path of the file `env` in DELTAWORKS_HOME or in `.deltaworks` of the checkout. The file need not
+    exist.
+    """
     return Path(os.environ.get("DELTAWORKS_HOME", project_root() / ".deltaworks")) / "env"
 
 
@@ -38,9 +40,7 @@ def read_settings(path: Path) -> dict[str, str]:
 
 
 def load_settings(path: Path) -> None:
-    """Sets the variables of the file in this process.
-
-    PATH and Python settings of the process stay unchanged.
+    """Sets the file's variables in this process. PATH and Python settings of the process stay unchanged.
 
     Raises:
         ConfigError: STACK_NOT_PREPARED if the file does not exist.

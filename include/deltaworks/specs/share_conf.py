@@ -1,4 +1,5 @@
-"""Renders a share as Spark settings for each kind of master. No other module names these settings.
+"""Renders the resources of a job (`Share`) as Spark settings for each kind of master. Only this module names these
+settings.
 
 | master | limit of a job |
 |---|---|
@@ -25,7 +26,7 @@ _LOCAL = re.compile(r"^local(?:\[(?P<cores>\d+|\*)(?:,\s*(?P<failures>\d+))?\])?
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Launch:
-    """Launch settings of a job.
+    """Spark launch settings of a job.
 
     Args:
         master: URL of the master; for `local[N]` with the cores of the share.
@@ -41,7 +42,7 @@ class Launch:
 
 
 def launch_settings(share: Share, master: str, environment: EnvironmentSpec) -> Launch:
-    """Returns the launch settings of a job with this share on a master. Pure."""
+    """Returns the launch settings of a job with these resources on a master. Reads nothing."""
     kind = master_kind(master)
     own = environment.spark.conf
     master, conf = _local_master(share, master) if kind == "local" else (master, _RENDERERS[kind](share))
@@ -55,7 +56,9 @@ def launch_settings(share: Share, master: str, environment: EnvironmentSpec) -> 
 
 
 def stream_share(spec: PipelineSpec, environment: EnvironmentSpec) -> Share:
-    """Returns the share of a pipeline's stream: its own over its class's, with additions for live tables."""
+    """Returns the resources of a pipeline's stream: its own values replace those of its class, and live tables add to
+    them.
+    """
     share = environment.shares.of_stream(spec.stream.share, live=bool(spec.aggregation_tables))
     share = replace(share, extra_tasks=extra_task_slots(spec))
     if "driver_memory" in spec.stream.model_fields_set or not share.driver_memory:
@@ -64,10 +67,10 @@ def stream_share(spec: PipelineSpec, environment: EnvironmentSpec) -> Share:
 
 
 def extra_task_slots(*members: PipelineSpec) -> int:
-    """Returns how many additional task slots a driver of these streams needs.
+    """Returns how many task slots a driver of these streams needs for gold builds and live tables.
 
-    A batch's task runs for seconds, and a gold build has some twenty small sequential stages; without a free slot each
-    would wait for a batch's task.
+    A batch's task runs for seconds, and a gold build has some twenty small sequential stages. Without a free slot each
+    stage would wait for a batch's task.
     """
     return int(any(spec.gold.stream_refreshed_tables or spec.aggregation_tables for spec in members))
 
@@ -81,8 +84,10 @@ def master_kind(master: str) -> MasterKind:
 
 
 def _local_master(share: Share, master: str) -> tuple[str, dict[str, str]]:
-    """Returns master and settings of a local job: the share's cores if it declares them, at most those of the master,
-    plus the extra slots. Parallelism is based on the cores without the extra slots.
+    """Returns the master URL and the settings of a local job.
+
+    It has the declared cores, at most those of the given master, plus the extra slots. Parallelism does not count the
+    extra slots.
     """
     match = _LOCAL.match(master)
     if match is None or (match["cores"] == "*" and not share.is_size_declared):
@@ -104,7 +109,7 @@ def _executor_settings(share: Share) -> dict[str, str]:
 
 
 def _dynamic_allocation_settings(share: Share) -> dict[str, str]:
-    """Returns settings for dynamic allocation, with at least one executor so that the job keeps its place.
+    """Returns settings for dynamic allocation, with at least one executor so that the job always has resources.
 
     All settings are explicit because cluster defaults may differ. Shuffle tracking makes a shuffle service unnecessary.
     """
@@ -124,8 +129,8 @@ def _standalone_settings(share: Share) -> dict[str, str]:
 
 
 def _container_settings(share: Share) -> dict[str, str]:
-    """Returns the common settings of YARN and Kubernetes, which count containers and kill those above their memory
-    limit.
+    """Returns the settings that YARN and Kubernetes have in common. Both count containers and kill those above their
+    memory limit.
     """
     number = {} if share.uses_dynamic_allocation else {"spark.executor.instances": str(share.executors)}
     return (

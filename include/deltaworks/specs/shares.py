@@ -1,7 +1,7 @@
-"""Shares of a cluster: resources per job class, and the Airflow pools that limit concurrency.
+"""Resources of jobs in a cluster (shares), one set per job class, and the Airflow pools that limit concurrency.
 
-Unset values of a class default to values that fit the declared workers. `deltaworks.specs.share_conf` renders shares as
-Spark settings.
+Values of a class that are not set default to values that fit the declared workers. `deltaworks.specs.share_conf`
+renders shares as Spark settings.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ JobClass = Literal["stream", "gold", "maintenance", "mutation", "reprocess"]
 JOB_CLASSES: Final[tuple[JobClass, ...]] = get_args(JobClass)
 #: Memory in JVM notation: `512m`, `2g`.
 Memory = Annotated[str, Field(pattern=r"^[1-9]\d*[mg]$")]
-#: On a shared machine a busy stream gets nine tenths of a core that maintenance competes for.
+#: With this niceness, a busy stream gets nine tenths of a core for which maintenance competes on the same machine.
 MAINTENANCE_NICENESS = 10
 
 
 def memory_bytes(text: str) -> int:
-    """Converts `512m` or `2g` to bytes."""
+    """Converts a JVM memory size such as `512m` or `2g` to bytes."""
     return int(text[:-1]) << {"m": 20, "g": 30}[text[-1]]
 
 
 class ClusterSpec(Spec):
-    """Workers of the cluster, against which shares are checked."""
+    """The workers of the cluster. Shares are checked against them."""
 
     workers: int = Field(ge=1)
     worker_cores: int = Field(ge=1, description="cores of a worker for executors")
@@ -47,14 +47,14 @@ class ClusterSpec(Spec):
 
 
 class PoolSpec(Spec):
-    """An Airflow pool and its slots."""
+    """An Airflow pool and its number of slots."""
 
     pool: Name | None = Field(default=None, description="name; classes can share a pool; by default one per class")
     slots: int | None = Field(default=None, ge=1, description="number of concurrent jobs")
 
 
 class StreamShareSpec(Spec):
-    """Resources of one pipeline's stream, instead of those of its class."""
+    """Resources of one pipeline's stream, in place of those of its class."""
 
     executors: Annotated[int | None, NEXT_START] = Field(default=None, ge=1)
     executor_cores: Annotated[int | None, NEXT_START] = Field(default=None, ge=1)
@@ -62,7 +62,7 @@ class StreamShareSpec(Spec):
 
 
 class ShareSpec(PoolSpec):
-    """Resources of one job of a class."""
+    """Resources of one job of a job class."""
 
     executors: int | None = Field(
         default=None, ge=1, description=("number of executors; the maximum with dynamic allocation")
@@ -79,7 +79,7 @@ class ShareSpec(PoolSpec):
 
 
 class LiveShareSpec(Spec):
-    """Additional resources for live tables in the stream's driver."""
+    """Additional executors of a stream with live tables."""
 
     executors: int = Field(default=1, ge=0, description="additional executors of a stream with live tables")
 
@@ -92,7 +92,7 @@ class Share:
         is_size_declared: the size is declared; otherwise a single-machine master uses its own defaults.
         driver_memory: empty for the environment's default.
         priority: a higher priority is scheduled first.
-        niceness: CPU niceness next to other processes of the machine.
+        niceness: CPU niceness compared with other processes of the machine.
         extra_tasks: cores on a single machine for tasks that run while a batch uses all others.
     """
 
@@ -113,17 +113,18 @@ class Share:
 
     @property
     def cores(self) -> int:
-        """Cores of all executors."""
+        """Number of cores over all executors."""
         return self.executors * self.executor_cores
 
     @property
     def uses_dynamic_allocation(self) -> bool:
-        """Whether executors are allocated dynamically. One executor stays, so this needs more than one."""
+        """Whether executors are allocated dynamically. One executor always stays, so a share of one executor
+        does not."""
         return self.dynamic and self.executors > 1
 
     @property
     def memory_bytes(self) -> int:
-        """Heaps of all executors."""
+        """Heap memory over all executors, in bytes."""
         return self.executors * memory_bytes(self.executor_memory)
 
 
@@ -133,7 +134,7 @@ def _default(job_class: JobClass, *, pool: str, priority: int, **more: int | boo
     return Share(job_class=job_class, pool=pool, priority=priority, **sizes, **values)  # type: ignore[arg-type]
 
 
-#: Streams keep their executors: otherwise they would release them after each batch and wait for new ones.
+#: Streams do not allocate executors dynamically. They would release them after each batch and wait for new ones.
 DEFAULTS: Final[Mapping[JobClass, Share]] = {
     "stream": _default("stream", pool="streams", priority=100, slots=8, dynamic=False),
     "gold": _default("gold", pool="gold", priority=50),
@@ -148,14 +149,14 @@ RELAY_PRIORITY = DEFAULTS["stream"].priority
 
 @dataclass(frozen=True, slots=True)
 class Pool:
-    """A target state of an Airflow pool."""
+    """The desired state of an Airflow pool."""
 
     slots: int
     description: str
 
 
 class ClusterShares(Spec):
-    """Shares of all job classes."""
+    """The shares of all job classes, and the cluster's workers."""
 
     cluster: ClusterSpec | None = Field(
         default=None, description=("the cluster's size; without it shares are not checked")
@@ -184,7 +185,7 @@ class ClusterShares(Spec):
         """Returns the share of a stream.
 
         Args:
-            own: the pipeline's own share.
+            own: the resources that the pipeline declares for its stream.
             live: whether the stream has live tables.
         """
         share = self.of("stream")
@@ -194,7 +195,7 @@ class ClusterShares(Spec):
         return replace(share, executors=share.executors + self.live.executors) if live else share
 
     def pools(self) -> dict[str, Pool]:
-        """Returns all pools by name. A shared pool has the slots that any of its classes declares."""
+        """Returns all Airflow pools by name. A pool of several classes has the slots that one of them declares."""
         users: dict[str, list[tuple[str, int, bool]]] = {}
         for name, pool, slots, declared in self._pool_uses():
             users.setdefault(pool, []).append((name, slots, declared))
@@ -223,7 +224,7 @@ class ClusterShares(Spec):
         return None
 
     def _limit_to_cluster(self, share: Share) -> Share:
-        """Limits a default share to the declared workers."""
+        """Reduces a default share to what the declared workers provide."""
         cluster = self.cluster
         if cluster is None:
             return share
@@ -237,7 +238,7 @@ class ClusterShares(Spec):
         )
 
     def _pool_uses(self) -> Iterator[tuple[str, str, int, bool]]:
-        """Yields class, pool, slots, and whether the slots are declared."""
+        """Yields, per job class, the class, its pool, its slots, and whether the slots are declared."""
         relay = self.relay
         yield "relay", relay.pool or RELAY_POOL, relay.slots or RELAY_SLOTS, relay.slots is not None
         for job_class in JOB_CLASSES:
@@ -274,5 +275,5 @@ def airflow_pools(shares: ClusterShares) -> dict[str, dict[str, Any]]:
 
 
 def declares_size(declared: ShareSpec | StreamShareSpec) -> bool:
-    """Returns whether a spec declares the number of executors or cores."""
+    """Returns whether a spec sets the number of executors or cores."""
     return declared.executors is not None or declared.executor_cores is not None

@@ -1,4 +1,4 @@
-"""Maps pydantic's error locations to positions in a file: key path, line and allowed keys.
+"""Maps the locations of pydantic errors to positions in a YAML file: key path, line and allowed keys.
 
 For unions pydantic inserts labels between the keys: the kind of a source, or the name of a class.
 """
@@ -18,14 +18,14 @@ from deltaworks.specs.base import KeyPath
 
 @dataclass(frozen=True, slots=True)
 class Location:
-    """A key path, with the values on it that are unions and the alternative that was tried for each."""
+    """A key path. For each union value on the path, also the alternative that pydantic tried."""
 
     key_path: KeyPath
     union_branches: tuple[tuple[KeyPath, str], ...] = ()
 
 
 def location_of(loc: KeyPath, data: Any, *, missing: bool) -> Location:
-    """Returns pydantic's location without union labels.
+    """Converts a pydantic location to a key path, without the labels of unions.
 
     Args:
         missing: whether the last part is a missing key.
@@ -59,7 +59,11 @@ def _has_child(node: Any, part: str | int) -> bool:
 
 
 def line_of(document: Any, key_path: KeyPath) -> tuple[int, KeyPath]:
-    """Returns the 1-based line of the deepest existing part of a key path, and the path including the next part."""
+    """Returns the 1-based line of a key path. If the path does not exist, returns the line of its deepest existing
+    part.
+
+    Also returns the key path, up to the first part that does not exist.
+    """
     from ruamel.yaml.comments import CommentedMap, CommentedSeq
 
     node, line = document, 1
@@ -82,7 +86,7 @@ def _line(position: Any, part: str | int, default: int) -> int:
 
 
 def allowed_keys(loc: KeyPath, model: type[BaseModel]) -> set[str]:
-    """Returns the allowed keys at pydantic's location."""
+    """Returns the keys that the spec allows at a pydantic location."""
     candidates, names = [model], _yaml_keys(model)
     for part in loc:
         matching = [inner for inner in candidates if len(candidates) > 1 and part in _union_labels(inner)]
@@ -97,18 +101,18 @@ def allowed_keys(loc: KeyPath, model: type[BaseModel]) -> set[str]:
 
 
 def _yaml_keys(model: type[BaseModel]) -> set[str]:
-    """Returns the keys of a model as written in YAML: an alias where the name is a Python keyword, such as `from`."""
+    """Returns the keys of a model as written in YAML. A key that is a Python keyword, such as `from`, is an alias."""
     return {field.alias or name for name, field in model.model_fields.items()}
 
 
 def _union_labels(model: type[BaseModel]) -> tuple[str, ...]:
-    """Returns the labels that pydantic uses for a model in a union."""
+    """Returns the labels that pydantic uses for a model in the location of an error."""
     kind = model.model_fields.get("kind")
     return (model.__name__, *(typing.get_args(kind.annotation) if kind else ()))
 
 
 def _models_in_annotation(annotation: Any) -> list[type[BaseModel]]:
-    """Returns the models in a (possibly nested) annotation."""
+    """Returns all models in a type annotation, nested ones included."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return [annotation]
     if isinstance(annotation, types.UnionType) or typing.get_origin(annotation) is not None:

@@ -19,7 +19,7 @@ LOG_STORE_FILE = "io.deltaworks.storage.CreateNewLogStore"
 CHECKPOINT_FILE_MANAGER = "io.deltaworks.storage.ConditionalPutCheckpointFileManager"
 S3A_LOG_STORE_KEY = "spark.delta.logStore.s3a.impl"
 
-#: setting -> (value, reason)
+#: Settings of every session: name -> (value, reason)
 SESSION_SETTINGS: dict[str, tuple[str, str]] = {
     "spark.sql.extensions": ("io.delta.sql.DeltaSparkSessionExtension", "Delta's SQL: OPTIMIZE, VACUUM, MERGE"),
     "spark.sql.catalog.spark_catalog": (
@@ -77,7 +77,7 @@ SESSION_SETTINGS: dict[str, tuple[str, str]] = {
     "spark.scheduler.mode": ("FAIR", "a live table's query does not wait for a large ingest batch"),
 }
 
-#: Added by `spark.protected: true`; a standalone master and its workers also need the first four.
+#: Settings that `spark.protected: true` adds. A standalone master and its workers also need the first four.
 PROTECTION_SETTINGS: dict[str, tuple[str, str]] = {
     "spark.authenticate": ("true", "joining an application or a standalone cluster requires its secret"),
     "spark.network.crypto.enabled": ("true", "storage keys and rows are encrypted between processes"),
@@ -85,7 +85,7 @@ PROTECTION_SETTINGS: dict[str, tuple[str, str]] = {
     "spark.network.crypto.saslFallback": ("false", "no fallback to a weaker handshake"),
     "spark.io.encryption.enabled": ("true", "spilled and shuffled data on local disks are encrypted"),
 }
-#: Prefixes of settings that clusters need to start drivers.
+#: Prefixes of settings that YARN or Kubernetes needs to start a driver.
 _SUBMIT_PREFIXES = ("spark.kubernetes.", "spark.yarn.")
 #: Silences the JVM's warnings about a class archive that it ignores.
 _QUIET_CDS_OPTIONS = "-Xlog:cds*=off -Xlog:class+path=off"
@@ -103,12 +103,12 @@ def java_archive(root: Path) -> Path:
 
 
 def java_archive_stamp(root: Path) -> Path:
-    """Returns the path of the file that records the archive's inputs and size in bytes."""
+    """Returns the path of the file that records the inputs and the size in bytes of the class archive."""
     return java_archive(root).with_suffix(".json")
 
 
 def java_archive_options(root: Path) -> str:
-    """Returns the JVM options for the class archive; empty without a complete archive.
+    """Returns the JVM options for the class-data-sharing archive; empty if there is no complete archive.
 
     The JVM checks class path and version and ignores a mismatching archive. A truncated archive crashes it, so the size
     is checked here.
@@ -123,7 +123,8 @@ def java_archive_options(root: Path) -> str:
 
 
 def submit_conf(environment: EnvironmentSpec, root: Path, launch: Launch | None = None) -> dict[str, str]:
-    """Returns settings that the driver's JVM needs at startup. Contains no secrets, since it appears on a command line.
+    """Returns the settings for spark-submit, which the driver's JVM needs at startup. Contains no secrets, because it
+    appears on a command line.
 
     Args:
         launch: launch settings of the job; by default Spark's own.
@@ -155,8 +156,9 @@ def _gc_option(java: str) -> str:
 
 
 def _submit_only_conf(environment: EnvironmentSpec) -> dict[str, str]:
-    """Returns the environment's settings that YARN or Kubernetes needs to start a driver, such as its image. All
-    others, and secrets, are set by the driver.
+    """Returns the environment's settings that YARN or Kubernetes needs to start a driver, such as its image.
+
+    Secrets and all other settings are set by the driver.
     """
     secret = re.compile(SESSION_SETTINGS["spark.redaction.regex"][0])
     return {
@@ -167,7 +169,7 @@ def _submit_only_conf(environment: EnvironmentSpec) -> dict[str, str]:
 
 
 def session_conf(environment: EnvironmentSpec) -> dict[str, str]:
-    """Returns all session settings including storage keys. For the driver's memory only."""
+    """Returns all session settings. They contain storage keys and must stay in the driver's memory."""
     conf = {name: value for name, (value, _) in SESSION_SETTINGS.items() if value}
     conf["spark.sql.shuffle.partitions"] = str(environment.spark.shuffle_partitions)
     conf.update(protection_conf(environment))
@@ -180,14 +182,14 @@ def session_conf(environment: EnvironmentSpec) -> dict[str, str]:
 
 
 def protection_conf(environment: EnvironmentSpec) -> dict[str, str]:
-    """Returns settings for authentication and encryption between driver and executors; empty unless enabled."""
+    """Returns the settings that authenticate and encrypt traffic between driver and executors; empty unless enabled."""
     if not environment.spark.protected:
         return {}
     return {name: value for name, (value, _) in PROTECTION_SETTINGS.items()}
 
 
 def check_master(environment: EnvironmentSpec, master: str) -> None:
-    """Rejects a standalone master unless the environment declares its protection and its secret.
+    """Rejects a standalone master if the environment declares no protection and secret for it.
 
     Other masters generate a secret per application, or are one process.
 
@@ -211,7 +213,7 @@ def check_master(environment: EnvironmentSpec, master: str) -> None:
 
 
 def check_log_store(conf: dict[str, str], *, shared: bool) -> None:
-    """Rejects shared storage without a log store that provides mutual exclusion of writers.
+    """Rejects shared storage if the Delta log store does not exclude concurrent writers.
 
     Raises:
         ConfigError: LOG_STORE_UNSAFE.

@@ -1,4 +1,4 @@
-"""Effects of spec changes: markers in the annotations of spec fields.
+"""Effects of spec changes, which spec fields declare as markers in their annotations.
 
 A field is either marked with an `Edit` and compared as one value, or it holds specs whose own fields are compared. A
 test rejects any other field. Advice for a single module is defined there, next to its fields.
@@ -11,8 +11,9 @@ from enum import StrEnum
 
 
 class Effect(StrEnum):
-    """What a change requires. The last three are unsafe: a stream only starts on them after they are accepted, if at
-    all.
+    """What a changed field requires before or when the stream starts again.
+
+    The last three are unsafe: the stream does not start until the change is accepted, or not at all.
     """
 
     SAFE = "safe"
@@ -30,7 +31,7 @@ class Effect(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Edit:
-    """Marks a field that is compared as one value. `{name}`, `{table}` and `{pipeline}` in the advice are replaced."""
+    """Marks a field that is compared as one value. The advice may contain `{name}`, `{table}` and `{pipeline}`."""
 
     effect: Effect
     advice: str
@@ -38,14 +39,16 @@ class Edit:
 
 @dataclass(frozen=True, slots=True)
 class OptionalSection:
-    """Marks an optional spec: the effect of adding or removing it. Otherwise its own fields are compared."""
+    """Marks an optional nested spec: the effect of adding or removing it. If both versions have it, its fields are
+    compared.
+    """
 
     edit: Edit
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NamedItems:
-    """Marks a list of named specs that are compared by name."""
+    """Marks a list of specs that are matched by name: the effects of adding and of removing one."""
 
     added: Edit
     removed: Edit

@@ -1,6 +1,7 @@
-"""Classifies spec changes by their effect on a stream that has already run, field by field.
+"""Classifies spec changes, field by field, by their effect on a stream that has already run.
 
-Pure comparison of two specs. Tables, columns and other named items are matched by name; their order does not matter.
+Compares two specs and reads nothing else. Tables, columns and other named items are matched by name; their order does
+not matter.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from deltaworks.specs.table import TableSpec
 
 @dataclass(frozen=True, slots=True)
 class SpecChange:
-    """A changed field. `old` or `new` is None if the item is missing; `advice` says what to do."""
+    """A changed field and its effect. `old` or `new` is None if the item is missing; `advice` says what to do."""
 
     field: str
     old: Any
@@ -40,12 +41,12 @@ def classify_changes(old: PipelineSpec, new: PipelineSpec) -> list[SpecChange]:
 
 
 def unsafe_changes(changes: list[SpecChange]) -> list[SpecChange]:
-    """Returns the changes that prevent the stream from starting."""
+    """Returns the changes with which the stream does not start."""
     return [change for change in changes if change.effect.is_unsafe]
 
 
 def marker_of(model: type[Spec], name: str) -> Marker | None:
-    """Returns the marker in a field's annotation; None if there is none."""
+    """Returns the change marker in a field's annotation; None if there is none."""
     markers = (item for item in model.model_fields[name].metadata if isinstance(item, Marker))
     return next(markers, None)
 

@@ -1,4 +1,4 @@
-"""Errors in specs, with their location and advice."""
+"""Errors in spec files, with their location and advice."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from deltaworks.errors import ConfigError
 class SpecError:
     """An error at a line of a file.
 
-    `key` is the dotted path of the value; empty if the file as such is invalid.
+    The `key` is the dotted path of the value; it is empty if the error concerns the complete file.
     """
 
     file: Path
@@ -28,7 +28,7 @@ class SpecError:
 
 
 def invalid_spec_error(errors: Sequence[SpecError]) -> ConfigError:
-    """Returns the ConfigError SPEC_INVALID with all errors of a file."""
+    """Returns the ConfigError SPEC_INVALID for all errors of a file."""
     number = len(errors)
     listed = "\n  ".join(str(spec_error) for spec_error in errors)
     return ConfigError(
@@ -39,7 +39,7 @@ def invalid_spec_error(errors: Sequence[SpecError]) -> ConfigError:
 
 
 def closest_match(name: str, candidates: Iterable[str], *, cutoff: float = 0.5) -> str | None:
-    """Returns the candidate closest to a name; None if none is close."""
+    """Returns the candidate that is closest to a name; None if no candidate is close."""
     nearest = difflib.get_close_matches(name, sorted(candidates), n=1, cutoff=cutoff)
     return nearest[0] if nearest else None
 

@@ -1,7 +1,7 @@
-"""Spec of an object store, rendered for each client.
+"""Spec of an object store, and its settings for each client library.
 
 S3A (Spark), pyarrow, deltalake and boto3 name endpoint, region, keys and addressing differently; a contract test
-compares the four renderings.
+compares the four.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ _SESSION = "SESSION_TOKEN"
 class AwsSpec(Spec):
     """An AWS account, or a compatible server, for boto3.
 
-    With `aws_conn_id` the keys come from an Airflow connection: its tasks pass them to jobs as variables, to which
-    `access_key` and `secret_key` refer.
+    With `aws_conn_id` the keys come from an Airflow connection. Airflow tasks pass them to jobs as environment
+    variables, to which `access_key` and `secret_key` refer.
     """
 
     endpoint: TextOrReference | None = None
@@ -58,7 +58,7 @@ class AwsSpec(Spec):
         return self
 
     def boto3_options(self) -> dict[str, Any]:
-        """Returns keyword arguments of `boto3.client`. Without keys boto3's default chain (role, profile) applies."""
+        """Returns keyword arguments of `boto3.client`. Without keys, boto3 uses its default chain (role, profile)."""
         options: dict[str, Any] = {"region_name": self.region}
         if self.endpoint is not None:
             options["endpoint_url"] = resolve_text(self.endpoint)
@@ -70,7 +70,7 @@ class AwsSpec(Spec):
         return options
 
     def session_token(self) -> str | None:
-        """Returns the session token of temporary connection keys; None for other keys."""
+        """Returns the session token of a connection with temporary keys; None for other keys."""
         variable = _token_variable(self.access_key)
         return (os.environ.get(variable) or None) if variable else None
 
@@ -93,7 +93,7 @@ class StorageSpec(AwsSpec):
 
     @property
     def scheme(self) -> Scheme:
-        """The kind of store."""
+        """The kind of store, from the root's URI: `s3` or `file`."""
         return "s3" if self.root.startswith("s3://") else "file"
 
     @property
@@ -103,20 +103,20 @@ class StorageSpec(AwsSpec):
 
     @property
     def prefix(self) -> str:
-        """The root's key in its bucket, or the absolute folder on local disk."""
+        """The key prefix of the root in its bucket; on local disk the absolute folder."""
         path = urlparse(self.root).path
         return path.strip("/") if self.scheme == "s3" else path.rstrip("/")
 
     def with_bucket(self, bucket: str) -> Self:
-        """Returns the store with another bucket as root; on local disk the store itself."""
+        """Returns the same store with another bucket as root. Returns a local folder unchanged."""
         return self if self.scheme == "file" else self.model_copy(update={"root": f"s3://{bucket}"})
 
     def uri(self, key: str = "") -> str:
-        """Returns the URI of a key for boto3 and deltalake."""
+        """Returns the URI of a key in the form that boto3 and deltalake use."""
         return f"{self.root}/{key}" if key else self.root
 
     def spark_uri(self, key: str = "") -> str:
-        """Returns the URI of a key for Spark, which uses S3A."""
+        """Returns the URI of a key in Spark's form, with the scheme `s3a`."""
         uri = self.uri(key)
         return "s3a://" + uri.removeprefix("s3://") if self.scheme == "s3" else uri
 
@@ -160,7 +160,8 @@ class StorageSpec(AwsSpec):
         return options
 
     def spark_conf(self) -> dict[str, str]:
-        """Returns S3A settings of this bucket (`fs.s3a.bucket.<name>.*`), so that a session can use several stores.
+        """Returns the S3A settings of this bucket only (`fs.s3a.bucket.<name>.*`), so that a session can use several
+        stores.
 
         They contain keys: set them on the driver's session, never on a command line.
         """
@@ -186,13 +187,13 @@ class StorageSpec(AwsSpec):
 
 
 def set_missing_variables(variables: Mapping[str, str]) -> None:
-    """Sets variables unless the process has them. Idempotent."""
+    """Sets those environment variables that the process does not have yet. Idempotent."""
     for name, value in variables.items():
         os.environ.setdefault(name, value)
 
 
 def resolved_variables(storage: AwsSpec) -> dict[str, str]:
-    """Returns the variables that a storage refers to, with their current values."""
+    """Returns the environment variables that a storage refers to, with their values in this process."""
     references = [storage.endpoint, storage.access_key, storage.secret_key]
     variables = {
         reference.name: reference.resolve()
@@ -204,13 +205,15 @@ def resolved_variables(storage: AwsSpec) -> dict[str, str]:
 
 
 def connection_keys(conn_id: str) -> dict[str, str]:
-    """Returns references to the keys of an Airflow connection, by field."""
+    """Returns references to the variables with the keys of an Airflow connection, by spec field."""
     prefix = f"env:{CONNECTION_VARIABLE_PREFIX}{conn_id.upper()}"
     return {name: f"{prefix}_{name.upper()}" for name in ("access_key", "secret_key")}
 
 
 def connection_variables(conn_id: str, *, access_key: str, secret_key: str, token: str | None) -> dict[str, str]:
-    """Returns the variables for a connection's keys. The token's is blank if there is none."""
+    """Returns the environment variables that pass a connection's keys to jobs. Without a session token its variable is
+    empty.
+    """
     prefix = f"{CONNECTION_VARIABLE_PREFIX}{conn_id.upper()}"
     return {
         f"{prefix}_ACCESS_KEY": access_key,
@@ -220,14 +223,14 @@ def connection_variables(conn_id: str, *, access_key: str, secret_key: str, toke
 
 
 def _reference_text(reference: Any) -> str:
-    """Returns a reference as written in YAML."""
+    """Returns a reference in its YAML form."""
     if isinstance(reference, dict):
         return f"{reference.get('scheme')}:{reference.get('name')}"
     return "" if reference is None else str(reference)
 
 
 def _token_variable(access_key: Reference | None) -> str | None:
-    """Returns the session token's variable for the key of an Airflow connection; None for other keys."""
+    """Returns the variable with the session token that belongs to a connection's access key; None for other keys."""
     if access_key is None or not access_key.name.startswith(CONNECTION_VARIABLE_PREFIX):
         return None
     return access_key.name.removesuffix("ACCESS_KEY") + _SESSION

@@ -50,11 +50,11 @@ ENVELOPE_COLUMNS: tuple[tuple[str, str], ...] = (
     ("_seq", "long"),
     ("_position", "long"),
 )
-#: JSON of undeclared fields, in tables with schema evolution.
+#: Column for undeclared fields as JSON, in tables with schema evolution.
 RESCUED_COLUMN = "_rescued"
-DUPLICATE_COLUMN = "_duplicate"  # whether a row repeats an earlier event, in tables that flag duplicates
+DUPLICATE_COLUMN = "_duplicate"  # true if a row repeats an earlier event
 RESERVED_TABLES = ("quarantine",)
-#: Types that all readers serialize alike in a Delta log.
+#: Types whose partition values all readers serialize in the same way in a Delta log.
 PARTITION_TYPES = ("string", "int", "long", "boolean", "date")
 
 _FIXED_ON_DISK = Edit(
@@ -101,7 +101,7 @@ _ANNOUNCES_CHANGE = Edit(Effect.RESTART, "Applies from the stream's next start."
 
 
 class ColumnSpec(Spec):
-    """A column of a bronze table and the path of its value."""
+    """A column of a bronze table and the path of its value in events."""
 
     name: Annotated[Name, _FIXED_ON_DISK]
     path: Annotated[FieldPath, CHANGES_MEANING]
@@ -133,12 +133,12 @@ class ColumnSpec(Spec):
 
     @property
     def time_format(self) -> TimeFormat:
-        """The format of its times, if it has any."""
+        """The format of the column's times; None for other columns."""
         return TimeFormat(self.unit, self.format, self.zone)
 
 
 class DuplicatesSpec(Spec):
-    """Flags repeated events on arrival, compared with events of the last `flag_within_days` days.
+    """Flags repeated events on arrival, by comparing their ids with those of the last `flag_within_days` days.
 
     Each Python worker needs 16 bytes per id, for the newest `max_ids` ids at most.
     """
@@ -209,7 +209,7 @@ def _engine_columns(table: TableSpec) -> tuple[tuple[str, str], ...]:
 
 
 def _column_problems(table: TableSpec) -> Iterator[Problem]:
-    """Yields problems with event routing and column names."""
+    """Yields problems in `when` and `catch_all`, and in the names of columns."""
     if table.name in RESERVED_TABLES:
         yield ("name",), f"the name {table.name!r} is reserved; choose another"
     if table.announces is None and bool(table.catch_all) == bool(table.when):
@@ -274,7 +274,7 @@ def _rule_problems(table: TableSpec) -> Iterator[Problem]:
 
 
 def _writer_problems(table: TableSpec) -> Iterator[Problem]:
-    """Yields options that the table's writer does not support."""
+    """Yields options that the table's `writer` does not support."""
     if table.evolve == "add_columns" and table.writer == "spark":
         yield (
             ("evolve",),
@@ -288,7 +288,7 @@ def _writer_problems(table: TableSpec) -> Iterator[Problem]:
 
 
 def _mutable_problems(table: TableSpec) -> Iterator[Problem]:
-    """Yields problems with a mutable table's columns: changing values and original values need separate columns."""
+    """Yields problems in `mutable`: current and original values need separate columns."""
     mutable = table.mutable
     if mutable is None:
         return

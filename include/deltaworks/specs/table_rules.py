@@ -1,4 +1,4 @@
-"""Rules of a table: SQL expressions over its columns, validated against their types when the spec is read.
+"""Rules of a table: SQL conditions on each row, validated against the column types when the spec is read.
 
 A row passes a rule unless it is false; like SQL's CHECK, null passes. The dialect is DuckDB's. An expression can only
 use the row's columns: no other table, aggregate, clock or random function.
@@ -40,21 +40,21 @@ _DUCKDB_NAMES = {
 _UNKNOWN_COLUMN = re.compile(r'[Cc]olumn(?: named)? "([^"]+)"')
 #: Clock functions that SQL writes without parentheses.
 _CLOCK_FUNCTIONS = frozenset({"current_date", "current_time", "current_timestamp", "localtime", "localtimestamp"})
-#: Rules have no access to files, network or downloaded extensions.
+#: DuckDB settings without access to files, network or downloaded extensions.
 _SANDBOX_CONFIG = {
     "threads": "1",
     "enable_external_access": "false",
     "autoinstall_known_extensions": "false",
     "autoload_known_extensions": "false",
 }
-#: Cached rules; more than a project has.
+#: Maximum number of cached rules, more than a project has.
 MAX_CACHED_RULES = 2_000
-#: Code that decides, together with DuckDB, whether a rule is valid.
+#: The code that decides, together with DuckDB, whether a rule is valid.
 _CODE_FILES = (Path(__file__), Path(__file__).with_name("types.py"))
 
 
 class TableRuleSpec(Spec):
-    """A condition on each row and the action if it is false."""
+    """A condition on each row, and what happens to rows for which it is false."""
 
     name: Name
     check: Annotated[str, StringConstraints(min_length=1)]
@@ -87,12 +87,14 @@ def duckdb_type(kind: ColumnType) -> str:
 
 
 def select_item(check: str) -> str:
-    """Wraps a rule as an item of a SELECT list. Line breaks keep a trailing comment from hiding what follows."""
+    """Returns a rule as an item of a SELECT list. Line breaks end a trailing comment, which would hide the SQL after
+    it.
+    """
     return f"(\n{check}\n)"
 
 
 def table_rule_problem(check: str, columns: Mapping[str, str]) -> str | None:
-    """Returns what is wrong with a rule over typed columns; None if it is valid."""
+    """Returns the error of a rule over columns with these types; None if it is valid."""
     return _cached_problem(check, tuple(columns.items()))
 
 
@@ -116,7 +118,7 @@ def _rule_cache(file: Path) -> ResultCache[bool]:
 
 
 def _validate(check: str, columns: tuple[tuple[str, str], ...]) -> str | None:
-    """Validates a rule with DuckDB. Skipped if DuckDB is not installed, as in a Lambda function that only receives
+    """Validates a rule with DuckDB. Does nothing without DuckDB, for example in a Lambda function that only receives
     events.
     """
     try:
@@ -143,7 +145,7 @@ def _validate(check: str, columns: tuple[tuple[str, str], ...]) -> str | None:
 
 
 def _forbidden_use(connection: duckdb.DuckDBPyConnection, check: str) -> str | None:
-    """Returns a construct of the expression that is not allowed, from its syntax tree."""
+    """Returns a construct in the expression's syntax tree that rules must not use; None if there is none."""
     ((answer,),) = connection.execute(
         "SELECT json_serialize_sql($1::VARCHAR)", [f"SELECT {select_item(check)}"]
     ).fetchall()

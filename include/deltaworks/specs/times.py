@@ -27,7 +27,7 @@ CHANGES_TIMES = Edit(
     "{pipeline} --from-start` re-reads committed rows.",
 )
 
-#: The component of each directive; a pattern contains each component once.
+#: The date or time component of each directive. A pattern may contain a component only once.
 _COMPONENTS = {
     "Y": "year",
     "y": "year",
@@ -45,7 +45,7 @@ _COMPONENTS = {
     "f": "fraction of a second",
     "z": "offset",
 }
-#: Alternatives for unsupported directives.
+#: What to write in place of unsupported directives.
 _ALTERNATIVES = {
     "T": "write %H:%M:%S",
     "F": "write %Y-%m-%d",
@@ -56,9 +56,9 @@ _ALTERNATIVES = {
     "Z": "write GMT or UTC literally, and declare `zone` for others",
     "s": "declare unit: epoch_seconds",
 }
-#: Directives that require one of other directives.
+#: Directives that are only valid together with one of the listed ones.
 _REQUIRED_WITH = (("I", "p"), ("p", "I"), ("M", "HI"), ("S", "M"), ("f", "S"))
-#: Letters of Spark's and Java's patterns; a single letter applies to any repetition.
+#: strptime directives for the letters of Spark's and Java's patterns. A single letter stands for any number of them.
 _SPARK_LETTERS = {
     "yyyy": "%Y",
     "uuuu": "%Y",
@@ -86,19 +86,20 @@ _UNPORTABLE_ZONES = re.compile(r"localtime|posixrules|Factory|(posix|right)/.*")
 
 @dataclass(frozen=True, slots=True)
 class TimePattern:
-    """A parsed pattern: `parts` are directives such as `%d` and the texts between them, which contain no `%`."""
+    """A parsed strptime pattern. `parts` are directives such as `%d` and the texts between them, which contain
+    no `%`."""
 
     text: str
     parts: tuple[str, ...]
 
     @property
     def has_offset(self) -> bool:
-        """Whether it contains a UTC offset."""
+        """Whether the pattern contains a UTC offset."""
         return "%z" in self.parts
 
     @property
     def has_time_of_day(self) -> bool:
-        """Whether it contains a time of day."""
+        """Whether the pattern contains a time of day."""
         return "%H" in self.parts or "%I" in self.parts
 
 
@@ -146,7 +147,7 @@ def _check(pattern: TimePattern) -> None:
 
 
 def _spark_to_strptime(text: str) -> str | None:
-    """Converts a Spark pattern to strptime; None if it is not one."""
+    """Converts a Spark pattern to strptime. Returns None if the text is no Spark pattern."""
 
     def directive(match: re.Match[str]) -> str:
         quoted, letters = match.group(1), match.group(0)
@@ -190,7 +191,7 @@ class TimeFormat:
 
     @property
     def pattern(self) -> TimePattern | None:
-        """The parsed pattern; None for an epoch or ISO 8601."""
+        """The parsed strptime pattern; None for epoch and ISO 8601 formats."""
         return None if self.format is None else parse_pattern(self.format)
 
 
@@ -198,7 +199,7 @@ ISO_8601 = TimeFormat()
 
 
 def time_format_problems(time_format: TimeFormat) -> Iterator[tuple[str, str]]:
-    """Yields contradictions in a time format: key and message."""
+    """Yields contradictions in a time format, each as key and message."""
     pattern = time_format.pattern
     if pattern is not None and time_format.unit != "iso8601":
         yield "format", f"it conflicts with unit: {time_format.unit}; remove one of them"

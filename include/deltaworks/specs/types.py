@@ -1,7 +1,7 @@
-"""Column types: `string`, `decimal(12,2)`, `array<struct<item: string, count: int>>`.
+"""Parses column types: `string`, `decimal(12,2)`, `array<struct<item: string, count: int>>`.
 
-The grammar is that of Spark DDL and Delta. Parsing returns a small tree; other modules render it to Arrow, Spark DDL or
-DuckDB, so that specs do not depend on these libraries.
+The grammar is that of Spark DDL and Delta. Parsing returns a small tree, and other modules convert it to Arrow, Spark
+DDL or DuckDB. Specs therefore do not depend on these libraries.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Primitive:
 
 @dataclass(frozen=True, slots=True)
 class Decimal:
-    """A decimal with `precision` digits, `scale` of them after the point."""
+    """A decimal with `precision` digits in total, `scale` of them after the point."""
 
     precision: int
     scale: int
@@ -51,7 +51,7 @@ class Decimal:
 
 @dataclass(frozen=True, slots=True)
 class Array:
-    """A list of an element type."""
+    """A list type with its element type."""
 
     element: ColumnType
 
@@ -61,7 +61,7 @@ class Array:
 
 @dataclass(frozen=True, slots=True)
 class Map:
-    """A map from strings (JSON keys) to a value type."""
+    """A map type from strings (JSON keys) to a value type."""
 
     value: ColumnType
 
@@ -71,7 +71,7 @@ class Map:
 
 @dataclass(frozen=True, slots=True)
 class Struct:
-    """Named fields in order."""
+    """A struct type with its fields in order."""
 
     fields: tuple[tuple[str, ColumnType], ...]
 
@@ -82,7 +82,7 @@ class Struct:
 ColumnType = Primitive | Decimal | Array | Map | Struct
 
 
-#: The limit of the engines that read the tables; far below Python's recursion limit.
+#: Maximum nesting, by the engines that read the tables; far below Python's recursion limit.
 _MAX_NESTING = 64
 
 
@@ -193,7 +193,7 @@ def parse_type(text: str) -> ColumnType:
 
 
 def contains_type(kind: ColumnType, *names: str) -> bool:
-    """Returns whether a type is, or contains, one of the named primitive types."""
+    """Returns whether the type is, or contains, one of the primitive types with these names."""
     match kind:
         case Primitive(name):
             return name in names

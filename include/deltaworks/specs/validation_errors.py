@@ -26,7 +26,8 @@ _BRACKETS = {"(": ")", "<": ">"}
 
 @dataclass(frozen=True)
 class Declaration:
-    """A spec file as read: its data with overrides merged, and a loader of the document with line numbers."""
+    """A spec file as it was read: its data with overrides merged, and a function that reads the file with line
+    numbers."""
 
     path: Path
     read_document: Callable[[], CommentedMap]
@@ -35,11 +36,11 @@ class Declaration:
 
     @cached_property
     def document(self) -> CommentedMap:
-        """The document with line numbers. Loaded for the first error only; most files have none."""
+        """The file's document with line numbers. It is read for the first error only, because most files have none."""
         return self.read_document()
 
     def error_at(self, key_path: KeyPath, text: str) -> SpecError:
-        """Returns an error at a key path. If an override sets the value, the error is located at the override."""
+        """Returns an error at a key path. If an override sets the value, the error names the override's location."""
         key_path = _selected_source_path(key_path, self)
         line, shown_path = line_of(self.document, key_path)
         key = ".".join(str(part) for part in shown_path)
@@ -53,7 +54,7 @@ class Declaration:
         return SpecError(self.overrides.file, line, ".".join(str(part) for part in shown_path), text)
 
     def line_number(self, key_path: KeyPath) -> int:
-        """Returns the line of a key path."""
+        """Returns the 1-based line of a key path in the file."""
         return line_of(self.document, key_path)[0]
 
 
@@ -70,7 +71,7 @@ class _PydanticError:
 def to_spec_errors(
     error: ValidationError, declaration: Declaration, model: type[BaseModel]
 ) -> list[tuple[KeyPath, SpecError]]:
-    """Converts a validation error to spec errors with their key paths, in the order of the file."""
+    """Converts a pydantic validation error to spec errors, each with its key path, in the order of the file."""
     split_types = list(_split_types(declaration.data, ()))
     problems = [
         _PydanticError(
@@ -119,7 +120,7 @@ def _to_spec_error(problem: _PydanticError, declaration: Declaration, model: typ
 
 
 def _union_errors(problems: list[_PydanticError]) -> dict[KeyPath, list[_PydanticError]]:
-    """Groups errors of values that match none of several alternatives, by the key path of the value."""
+    """Groups the errors of values that match no type of a union, by the key path of the value."""
     labels_by_path: dict[KeyPath, set[str]] = {}
     for problem in problems:
         for key_path, label in problem.location.union_branches:
@@ -134,13 +135,15 @@ def _union_errors(problems: list[_PydanticError]) -> dict[KeyPath, list[_Pydanti
 
 
 def _is_inside(problem: _PydanticError, value: KeyPath, declaration: Declaration) -> bool:
-    """Returns whether an error lies inside a value, so that the value was meant as this alternative."""
+    """Returns whether an error lies inside a value. Then the value was probably meant as the alternative with this
+    error.
+    """
     return isinstance(value_at(value, declaration.data), Mapping | list) and len(problem.key_path) > len(value)
 
 
 @dataclass(frozen=True, slots=True)
 class _SplitType:
-    """A type that YAML split at its comma: `{type: decimal(12,2)}` has the keys `type` and `2)`."""
+    """A column type that YAML split at its comma: `{type: decimal(12,2)}` has the keys `type` and `2)`."""
 
     key_path: KeyPath
     fragments: frozenset[str]
@@ -177,8 +180,8 @@ def _has_balanced_brackets(text: str) -> bool:
 
 
 def _is_consequence(problem: _PydanticError, split_types: list[_SplitType], declaration: Declaration) -> bool:
-    """Returns whether an error only follows from another: a fragment of a split type, or too few items because some are
-    invalid.
+    """Returns whether an error only follows from another one: it concerns a fragment of a split type, or a list has too
+    few items because some are invalid.
     """
     key_path, kind = problem.key_path, problem.error["type"]
     for type_ in split_types:
@@ -192,7 +195,7 @@ def _is_consequence(problem: _PydanticError, split_types: list[_SplitType], decl
 
 
 def _selected_source_path(loc: KeyPath, declaration: Declaration) -> KeyPath:
-    """Returns the key path below `sources` for errors of the source that was selected by name."""
+    """Returns the key path in `sources` for an error in the source that `source` selects by name."""
     sources, name = declaration.data.get("sources"), declaration.data.get("source")
     if loc[:1] == ("source",) and isinstance(sources, Mapping) and isinstance(name, str) and name in sources:
         return ("sources", name, *loc[1:])

@@ -75,7 +75,7 @@ COMMON_SECRETS = frozenset(
         "zgvsdgf3b3jrcy1sb2nhbc1wcm9mawxllwtles0wmda=",
     ]
 )
-#: Keys whose reference is a secret; addresses are references too.
+#: Spec keys with secrets. Other keys, such as addresses, can be references too.
 _SECRET_KEYS = frozenset(
     {
         "access_key",
@@ -91,7 +91,7 @@ _SECRET_KEYS = frozenset(
 
 
 def secret_weakness(value: str) -> str | None:
-    """Returns what is wrong with a secret, as the end of a sentence; None if it is acceptable."""
+    """Returns why a secret is weak, as the end of a sentence; None if it is acceptable."""
     if not value.strip():
         return "is blank"
     if value.strip().strip("\"'").lower() in COMMON_SECRETS:
@@ -100,7 +100,7 @@ def secret_weakness(value: str) -> str | None:
 
 
 def reject_weak(value: str, *, location: str, variable: str) -> None:
-    """Rejects a blank or well-known secret.
+    """Raises if a secret is blank or well known.
 
     Args:
         location: file and key, or another description of where the secret is used.
@@ -125,7 +125,8 @@ def check_secrets(
 ) -> None:
     """Rejects a spec with blank or well-known secrets, unless the environment is `local`.
 
-    Variables that are not set are ignored here: not every process needs them, and resolving them raises its own error.
+    Variables that are not set are ignored here: not every process needs them, and a process that does reports its own
+    error.
 
     Raises:
         ConfigError: SECRET_WEAK with file, key and variable.
@@ -138,5 +139,5 @@ def check_secrets(
 
 
 def find_secrets(declared: object) -> Iterator[tuple[str, Reference]]:
-    """Yields all references to secrets in a spec, with their keys."""
+    """Yields all references to secrets in a spec, each with its key."""
     return ((key, reference) for key, reference in find_references(declared) if key.rpartition(".")[2] in _SECRET_KEYS)

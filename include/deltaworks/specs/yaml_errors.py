@@ -1,4 +1,4 @@
-"""Explains YAML syntax errors: the parser's own messages speak of tokens."""
+"""Explains YAML syntax errors, because the parser's own messages speak of tokens."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import re
 _DUPLICATE = re.compile(r'^found duplicate key "?(.*?)"? with value')
 _TAB = "YAML does not allow tabs: use spaces"
 _INVALID_START = re.compile(r"^found character '(.+)' that cannot start any token")
-#: The parser's message, and advice.
+#: Messages of the parser, and the advice for each.
 _ADVICE = (
     (re.compile(r"mapping values are not allowed"), "unexpected colon on this line: quote the value with the colon"),
     (re.compile(r"could not find expected ':'"), "the line is not `key: value`; write a multi-line text after `>-`"),
@@ -24,7 +24,7 @@ _NESTED_TYPE = re.compile(r"\btype:\s*([A-Za-z]+[<(].*)")
 
 
 class InvalidYamlError(Exception):
-    """A text is not valid YAML, or exceeds the size limits. `line` starts at 1."""
+    """Raised if a text is not valid YAML or exceeds the size limits. `line` starts at 1."""
 
     def __init__(self, line: int, problem: str) -> None:
         super().__init__(problem)
@@ -33,7 +33,7 @@ class InvalidYamlError(Exception):
 
 
 def explain_yaml_error(problem: str, *, line: int, column: int | None, text: str) -> str:
-    """Returns a message that says what is wrong and what to write.
+    """Returns an error message that says what is wrong and what to write.
 
     Args:
         problem: the parser's message, which is returned if there is no better one.
@@ -60,7 +60,9 @@ def explain_yaml_error(problem: str, *, line: int, column: int | None, text: str
 
 
 def _duplicate_key_message(key: str, lines: list[str], line: int, column: int | None) -> str:
-    """Finds the line of the first of two equal keys: the nearest line above that starts in the same column."""
+    """Returns the message for a duplicate key, with the line of the first one: the nearest line above with the same key
+    in the same column.
+    """
     start = re.compile(rf"^[\s-]{{{column or 0}}}[\"']?{re.escape(key)}[\"']?\s*:")
     first = next((number for number in range(line - 1, 0, -1) if start.match(lines[number - 1])), None)
     where = f"; the first is on line {first}" if first is not None else ""

@@ -1,1 +1,1 @@
-"""The vault: values behind tokens, encrypted with a key per subject; opened only by its job and by reveals."""
+"""The vault: the original values of tokens, encrypted with a key per subject. Only its job and reveals open it."""

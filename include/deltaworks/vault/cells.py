@@ -1,4 +1,4 @@
-"""Cells: encrypted values in the table `identities`.
+"""Encrypts the values in the table `identities`, one cell per subject, kind and token.
 
 `u8 1 | u16 key_version | 12 B nonce | AES-256-GCM`, with namespace, subject, kind and token as associated data: a cell
 moved to another row cannot be decrypted.
@@ -23,7 +23,7 @@ _NONCE_BYTES = 12
 
 @dataclass(frozen=True, slots=True)
 class CellAddress:
-    """The row of a cell."""
+    """The row that an encrypted value belongs to."""
 
     namespace: str
     subject: str
@@ -32,20 +32,20 @@ class CellAddress:
 
     @property
     def associated_data(self) -> bytes:
-        """The associated data: each part with its length, so different rows never have the same bytes."""
+        """The row as associated data. Each part has its length, so different rows never have the same bytes."""
         parts = [part.encode() for part in (self.namespace, self.subject, self.kind, self.token)]
         return b"".join(struct.pack(">I", len(part)) + part for part in parts)
 
 
 def seal_cell(value: str, key: SubjectKey, address: CellAddress) -> bytes:
-    """Encrypts a value for its row. Not deterministic."""
+    """Encrypts a value for its row. Each call returns other bytes."""
     nonce = os.urandom(_NONCE_BYTES)
     sealed = AESGCM(key.key).encrypt(nonce, value.encode("utf-8", "surrogatepass"), address.associated_data)
     return _HEAD.pack(_FORMAT, key.version) + nonce + sealed
 
 
 def open_cell(cell: bytes, key: SubjectKey, address: CellAddress) -> str:
-    """Decrypts a value.
+    """Decrypts the value of a row.
 
     Raises:
         ContractError: VAULT_CELL_UNREADABLE, it was changed, or belongs to another row, key or release.

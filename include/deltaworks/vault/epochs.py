@@ -1,7 +1,7 @@
-"""Epochs: monthly keys that wrap the subjects' keys, themselves wrapped by the key service.
+"""Epoch keys: the keys that wrap the subjects' keys, replaced every month. The key service wraps the epoch keys.
 
 There is one epoch, except for a few minutes during a rotation. The newest wraps; an older one only unwraps, until it is
-destroyed. Copies of key pages made under it are useless then.
+destroyed. Then copies of key pages that it wrapped are useless.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from deltaworks.privacy.keys.stored_keys import decode_wrapped_key, get_or_creat
 
 @dataclass(frozen=True, slots=True)
 class Epoch:
-    """An epoch with its plain key of 32 bytes, which never leaves the process."""
+    """The number, age and plain key of an epoch. The key has 32 bytes and never leaves the process."""
 
     number: int
     created_at: datetime
@@ -28,7 +28,7 @@ class Epoch:
 
 
 class EpochKeys:
-    """The epochs of one namespace. Caches unwrapped keys. Not thread-safe."""
+    """Reads, creates and destroys the epoch keys of one namespace. Caches unwrapped keys. Not thread-safe."""
 
     def __init__(self, objects: ObjectStore, namespace: str, service: KeyService) -> None:
         self._objects = objects
@@ -43,7 +43,7 @@ class EpochKeys:
         return sorted(int(name) for name in names if name.isdigit())
 
     def newest(self) -> Epoch:
-        """Returns the newest epoch, creating the first one if there is none.
+        """Returns the newest epoch. Creates the first one if there is none.
 
         Raises:
             TransientError: KEY_SERVICE_UNREACHABLE.
@@ -53,7 +53,7 @@ class EpochKeys:
         return self.open(numbers[-1]) if numbers else self.get_or_create(1)
 
     def open(self, number: int) -> Epoch:
-        """Returns one epoch with its key.
+        """Returns the epoch with this number, with its key unwrapped.
 
         Raises:
             ContractError: VAULT_EPOCH_DESTROYED; KEY_CONTEXT_DIFFERS, KEY_DESTROYED, STORED_KEY_UNREADABLE.
@@ -84,7 +84,7 @@ class EpochKeys:
         return self.open(number)
 
     def destroy(self, number: int) -> None:
-        """Deletes an epoch's key and verifies that. Idempotent and irreversible.
+        """Deletes an epoch's key and verifies that it no longer exists. Idempotent and irreversible.
 
         Raises:
             ContractError: VAULT_KEY_REMAINS, the object still exists.
@@ -97,7 +97,7 @@ class EpochKeys:
 
 
 def delete_key(objects: ObjectStore, key: str) -> None:
-    """Deletes an object with a key and verifies that. Idempotent.
+    """Deletes an object with a key and verifies that it no longer exists. Idempotent.
 
     Raises:
         ContractError: VAULT_KEY_REMAINS.
@@ -108,7 +108,7 @@ def delete_key(objects: ObjectStore, key: str) -> None:
 
 
 def key_remains_error(key: str) -> ContractError:
-    """Returns the error of a key that still exists after its deletion."""
+    """Returns the error for a key that still exists after it was deleted."""
     return ContractError(
         "VAULT_KEY_REMAINS",
         f"The key in {key} still exists after its deletion.",

@@ -1,7 +1,8 @@
-"""Ingests sealed files into the vault's tables, encrypted with the keys of their subjects.
+"""Ingests sealed files into the vault's tables, with each value encrypted under the key of its subject.
 
-A portion of files takes four steps: create the subjects' keys durably, merge cells, merge links, delete the files. Each
-step is idempotent: after a crash the next run ingests the remaining files again, to the same rows.
+Files are ingested in portions of several files, in four steps: create the subjects' keys durably, merge cells
+(encrypted values), merge links, delete the files. Each step is idempotent: after a crash the next run ingests the
+remaining files again, into the same rows.
 """
 
 from __future__ import annotations
@@ -31,10 +32,10 @@ RowKey = tuple[str, str, str]
 
 @dataclass(slots=True, kw_only=True)
 class IngestResult:
-    """Result of a run or dry run.
+    """The result of an ingest or of its dry run.
 
     Attributes:
-        subjects: counted once per portion.
+        subjects: number of subjects; one that occurs in several portions counts several times.
         suppressed: identities dropped because of erasures.
         unreadable: bodies stored by day.
         remaining: files not ingested, including unreadable ones (`damaged`).
@@ -58,7 +59,7 @@ class VaultIngest:
     """One run of the ingest. The caller holds the vault's lock.
 
     Args:
-        deadline: on the monotonic clock; no portion starts after it.
+        deadline: on the monotonic clock; no further files are started after it.
     """
 
     def __init__(
@@ -77,10 +78,10 @@ class VaultIngest:
         self.result = IngestResult(namespace=vault.namespace, dry_run=dry_run, suppression=suppressed.number)
 
     def run(self) -> IngestResult:
-        """Ingests all waiting files. Files that cannot be opened stay and are listed.
+        """Ingests all waiting files. A file that cannot be decrypted stays and is listed in the result.
 
         Raises:
-            TransientError: KEY_SERVICE_UNREACHABLE; nothing of the portion is lost.
+            TransientError: KEY_SERVICE_UNREACHABLE; files that were not ingested stay.
             ConcurrencyError: COMMIT_CONTENDED, VAULT_KEYS_CONTENDED.
         """
         started, result = time.monotonic(), self.result
@@ -130,7 +131,7 @@ class VaultIngest:
             self._files.delete(file.key)
 
     def _write_rows(self, identities: Sequence[Identity], portion: Sequence[SealedFile]) -> None:
-        """Writes everything that must be durable before files are deleted."""
+        """Writes keys and rows of some files. Afterwards the files may be deleted."""
         for file in portion:
             for day, frames in file.unreadable.items():
                 store_unreadable(self._vault.objects, self._vault.namespace, day, file.key, frames)
@@ -147,7 +148,7 @@ class VaultIngest:
         return accepted
 
     def _cells(self, identities: Sequence[Identity]) -> pa.Table:
-        """Returns rows of `identities`, one per subject, kind and token, with new cells."""
+        """Returns rows for the table `identities`, one per subject, kind and token, with newly encrypted values."""
         home = self._vault
         latest: dict[RowKey, tuple[str, int, int]] = {}
         for identity in identities:
@@ -188,10 +189,10 @@ class VaultIngest:
 
 
 def _is_link(identity: Identity) -> bool:
-    """Returns whether the identity links another token to its subject."""
+    """Returns whether the identity links a token to a subject with another token."""
     return identity.token != identity.subject
 
 
 def _instant(at_ms: int) -> datetime:
-    """Returns the instant, limited to the calendar's range: producers' clocks may have any value."""
+    """Converts milliseconds to a time within the calendar's range, because producers' clocks may have any value."""
     return _EPOCH + timedelta(milliseconds=min(max(at_ms, 0), 253_402_300_799_000))

@@ -80,7 +80,7 @@ def _check_bucket(vault: StorageSpec) -> None:
 
 
 def _query_bucket(vault: StorageSpec, setting: str, query: Any, unsupported: frozenset[str]) -> dict[str, Any] | None:
-    """Returns a bucket setting; None if the store does not support it."""
+    """Returns a setting of the bucket; None if the store does not support the request."""
     from botocore.exceptions import BotoCoreError, ClientError
 
     try:

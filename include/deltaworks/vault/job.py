@@ -37,7 +37,7 @@ def run_ingest(
 
     Args:
         other_pipelines: pipelines of other namespaces.
-        minutes: no portion starts after this time; the next run continues.
+        minutes: no further files are started after this time; the next run continues.
 
     Raises:
         ConfigError: KEY_SERVICE_UNDECLARED, VAULT_NOT_ISOLATED, VAULT_BUCKET_VERSIONED, KEYRING_UNUSABLE.
@@ -55,7 +55,8 @@ def run_ingest(
                 vault, files, SuppressionList.read(vault.lake_objects, namespace, vault.service), dry_run=True
             ).run()
         with vault.lock():
-            # Read under the lock: an erasure that destroys keys under it has suppressed their tokens before.
+            # The list is read under the lock. An erasure adds tokens to it before it destroys their keys under this
+            # lock.
             suppressed = SuppressionList.read(vault.lake_objects, namespace, vault.service)
             result = VaultIngest(vault, files, suppressed, deadline=deadline).run()
         _write_heartbeat(vault, result, started_at)
@@ -72,7 +73,7 @@ def maintain(
     today: date | None = None,
     dry_run: bool = True,
 ) -> tuple[RotationResult, DestroyedDays, list[MaintenanceResult]]:
-    """Rotates the epoch if due, destroys expired day keys, and compacts the tables. Idempotent.
+    """Rotates the epoch key if due, destroys expired day keys, and compacts the tables. Idempotent.
 
     Raises:
         ConfigError, ConcurrencyError, TransientError: see `run_ingest`.
@@ -119,7 +120,7 @@ def _write_heartbeat(vault: NamespaceVault, result: IngestResult, started_at: st
 
 @contextlib.contextmanager
 def _recorded_failures(environment: EnvironmentSpec, namespace: str, *, dry_run: bool) -> Iterator[None]:
-    """Records the condition of a failed run; conflicts with another run are not recorded."""
+    """Records the condition of a failed run in the vault's state. Conflicts with another run are not recorded."""
     try:
         yield
     except ConcurrencyError:

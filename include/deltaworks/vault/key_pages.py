@@ -1,4 +1,4 @@
-"""Keys of subjects: one per subject, wrapped by the newest epoch, in 4,096 pages per namespace.
+"""Stores the subjects' keys: one per subject, wrapped by the newest epoch key, in 4,096 pages per namespace.
 
 A page is a small JSON object replaced by conditional puts, so concurrent changes are never lost. Keys are stored only
 here: removing one destroys everything encrypted with it, in all versions and copies of the tables.
@@ -39,7 +39,7 @@ _KIND = RecordKind(
 
 
 class WrappedKey(RecordPart):
-    """A subject's key: nonce and AES-256-GCM in base64, under the key of `epoch`. Cells store `version`."""
+    """A subject's key, wrapped by the key of `epoch`: nonce and AES-256-GCM in base64. Cells store its `version`."""
 
     epoch: int
     version: int
@@ -47,7 +47,7 @@ class WrappedKey(RecordPart):
 
 
 class KeyPage(Record):
-    """The keys of the subjects of one page."""
+    """One page: the wrapped keys of some subjects."""
 
     kind: ClassVar[RecordKind] = _KIND
 
@@ -58,7 +58,7 @@ class KeyPage(Record):
 
 @dataclass(frozen=True, slots=True)
 class SubjectKey:
-    """A subject's plain key. `version` distinguishes successive keys of a subject."""
+    """A subject's plain key. `version` distinguishes the successive keys of a subject."""
 
     version: int
     key: bytes = field(repr=False)
@@ -66,7 +66,7 @@ class SubjectKey:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShredResult:
-    """Result of destroying keys: subjects whose key was removed, and subjects without a key."""
+    """The result of destroying keys: subjects whose key was removed, and subjects that had no key."""
 
     removed: tuple[str, ...]
     absent: tuple[str, ...]
@@ -74,7 +74,7 @@ class ShredResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RewrapResult:
-    """Result of a rewrap: pages read and replaced, and keys moved to the newest epoch."""
+    """The result of a rewrap: number of pages read, pages replaced, and keys moved to the newest epoch."""
 
     epoch: int
     pages: int
@@ -86,8 +86,8 @@ PageChange = Callable[[KeyPage], KeyPage | None]
 
 
 class SubjectKeys:
-    """The keys of one namespace's subjects. Each change is one conditional put per page, so it is safe for concurrent
-    use.
+    """Reads and changes the keys of one namespace's subjects. A change is one conditional put per page, so concurrent
+    use is safe.
     """
 
     def __init__(self, objects: ObjectStore, namespace: str, epochs: EpochKeys) -> None:
@@ -97,7 +97,7 @@ class SubjectKeys:
         self._records = RecordStore(objects, KeyPage)
 
     def get(self, subjects: Iterable[str]) -> dict[str, SubjectKey]:
-        """Returns the existing keys of these subjects.
+        """Returns the keys of these subjects. Subjects without a key are omitted.
 
         Raises:
             ContractError: VAULT_EPOCH_DESTROYED, VAULT_KEYS_UNREADABLE.
@@ -110,7 +110,7 @@ class SubjectKeys:
         return keys
 
     def get_or_create(self, subjects: Iterable[str]) -> dict[str, SubjectKey]:
-        """Returns the keys of these subjects, creating missing ones durably. Idempotent.
+        """Returns the keys of these subjects. Missing ones are created and stored first. Idempotent.
 
         Raises:
             ConcurrencyError: VAULT_KEYS_CONTENDED.
@@ -124,8 +124,8 @@ class SubjectKeys:
         return keys
 
     def shred(self, subjects: Iterable[str]) -> ShredResult:
-        """Removes subjects' keys and verifies each page. Idempotent and irreversible: their cells cannot be decrypted
-        again.
+        """Removes the keys of subjects and verifies each page, so that their cells can never be decrypted again.
+        Idempotent and irreversible.
 
         Raises:
             ConcurrencyError: VAULT_KEYS_CONTENDED.
@@ -157,14 +157,14 @@ class SubjectKeys:
         return [page for key in listed if (page := vault_paths.page_of_object(self._namespace, key)) is not None]
 
     def rewrap(self) -> RewrapResult:
-        """Wraps all keys of older epochs with the newest one. Idempotent; continues an interrupted run.
+        """Wraps all keys of older epochs with the newest epoch key. Idempotent; continues an interrupted run.
 
         Raises:
             ConcurrencyError: VAULT_KEYS_CONTENDED.
             ContractError: VAULT_EPOCH_DESTROYED, VAULT_KEYS_UNREADABLE.
             TransientError: KEY_SERVICE_UNREACHABLE.
         """
-        # Opened in advance: the threads share them and need no key service.
+        # Epochs are opened in advance, so that the threads use them without the key service.
         newest = self._epochs.newest().number
         for number in self._epochs.numbers():
             self._epochs.open(number)
@@ -174,7 +174,7 @@ class SubjectKeys:
         return RewrapResult(epoch=newest, pages=len(pages), replaced=sum(n > 0 for n in counts), keys=sum(counts))
 
     def pages_older_than(self, epoch: int) -> list[str]:
-        """Returns the pages with a key wrapped by an older epoch."""
+        """Returns the pages that have a key wrapped by an older epoch than this."""
         with ThreadPoolExecutor(_THREADS) as threads:
             pages = self.pages()
             stored = threads.map(lambda page: self._records.read(vault_paths.key_page(self._namespace, page)), pages)
@@ -211,7 +211,9 @@ class SubjectKeys:
         return page.replace(keys={**page.keys, **new_keys})
 
     def _update_page(self, page: str, change: PageChange) -> KeyPage:
-        """Replaces a page by the result of `change`, unless that is None; returns the stored page."""
+        """Replaces a page by the result of `change` and returns the stored page. Nothing is written if the result is
+        None.
+        """
         key = vault_paths.key_page(self._namespace, page)
         for _ in attempts(_MAX_ATTEMPTS, first_wait_seconds=0.05, max_wait_seconds=2.0):
             stored = self._objects.get(key)
@@ -275,7 +277,7 @@ class SubjectKeys:
 
 
 def _group_by_page(subjects: Iterable[str]) -> Iterator[tuple[str, list[str]]]:
-    """Yields pages with their distinct subjects."""
+    """Yields each page with the distinct subjects that it contains."""
     pages: Mapping[str, str] = {subject: vault_paths.page_of(subject) for subject in subjects}
     ordered = sorted(pages, key=lambda subject: (pages[subject], subject))
     for page, members in groupby(ordered, key=lambda subject: pages[subject]):

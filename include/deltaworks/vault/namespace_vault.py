@@ -1,4 +1,4 @@
-"""Access to a namespace's part of the vault: its objects, tables and keys."""
+"""Opens a namespace's part of the vault: its objects, tables and keys."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from deltaworks.vault.isolation import check_isolation
 from deltaworks.vault.key_pages import SubjectKeys
 from deltaworks.vault.tables import VaultTables
 
-#: Longest wait for another run, which ends or releases the lock between two portions.
+#: Maximum wait for another run's lock.
 LOCK_WAIT_SECONDS = 60.0
 
 
 def privacy_settings_of(environment: EnvironmentSpec) -> PrivacySettings:
-    """Returns an environment's key service and vault.
+    """Returns the key service and vault settings of an environment.
 
     Raises:
         ConfigError: KEY_SERVICE_UNDECLARED.
@@ -71,10 +71,10 @@ class NamespaceVault:
     def lock(
         self, *, wait_seconds: float = LOCK_WAIT_SECONDS, ttl_seconds: float = TTL_SECONDS
     ) -> Iterator[ExclusiveLock]:
-        """Locks keys and rows of the namespace for the block.
+        """Holds the lock on keys and rows of the namespace during the block.
 
-        Ingest, rotation and erasure take this lock: an ingest with an older suppression list must not recreate a key
-        that an erasure destroyed.
+        Ingest, rotation and erasure take this lock. Otherwise an ingest with an older suppression list could recreate a
+        key that an erasure destroyed.
 
         Raises:
             ConcurrencyError: VAULT_BUSY; also raised by `check` once the lock is lost.

@@ -1,6 +1,6 @@
-"""Reveals: decrypts the values of subjects' tokens, after recording who does so and why.
+"""Reveals: decrypts the original values of a subject, after recording who reveals them and why.
 
-One row per subject is committed to `reveals` first. A run that dies afterwards is recorded although it revealed
+One row per subject is committed to `reveals` first. A run that is killed afterwards is recorded although it revealed
 nothing; a run that cannot commit reveals nothing.
 """
 
@@ -37,13 +37,13 @@ REVEALS: Final = pa.schema(
         pa.field("approval", pa.string()),
     ]
 )
-#: Reveals of more subjects need an approval.
+#: Maximum number of subjects in a reveal without an approval.
 MAX_WITHOUT_APPROVAL: Final = 10
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RevealedValue:
-    """One value of a subject. If it could not be decrypted, `problem` is the condition."""
+    """One decrypted value of a subject. If it could not be decrypted, `problem` is the condition."""
 
     subject: str
     kind: str
@@ -56,7 +56,7 @@ class RevealedValue:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RevealCount:
-    """Number and kinds of a subject's values."""
+    """Number and kinds of a subject's stored values."""
 
     subject: str
     values: int
@@ -64,7 +64,7 @@ class RevealCount:
 
 
 def count_values(vault: NamespaceVault, subjects: Sequence[str], kinds: Sequence[str]) -> list[RevealCount]:
-    """Returns how many values a reveal would decrypt. Needs no key."""
+    """Returns how many values a reveal would decrypt, per subject. Needs no key."""
     rows = _select_rows(vault, subjects, kinds, columns=("subject", "kind"))
     kinds_by_subject: dict[str, list[str]] = {subject: [] for subject in subjects}
     for row in rows:
@@ -78,7 +78,8 @@ def count_values(vault: NamespaceVault, subjects: Sequence[str], kinds: Sequence
 def reveal(
     vault: NamespaceVault, subjects: Sequence[str], kinds: Sequence[str], *, reason: str, by: str, approval: str = ""
 ) -> list[RevealedValue]:
-    """Records the reveal and its reason, then decrypts. One cell that cannot be decrypted does not stop the others.
+    """Records the reveal and its reason, then decrypts the values. Values that cannot be decrypted do not stop the
+    others.
 
     Args:
         kinds: kinds to reveal; all if empty.

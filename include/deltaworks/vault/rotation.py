@@ -1,8 +1,8 @@
-"""Rotation: wraps the subjects' keys with a new epoch every month, and destroys the old one.
+"""Rotation: creates a new epoch key every month, wraps the subjects' keys with it, and destroys the old epoch key.
 
-Copies of key pages, for example in disk backups, cannot be unwrapped then, so destroyed keys are gone from copies too,
-after a month at the latest. The next run completes an interrupted rotation; the vault's state shows the remaining
-steps.
+Without the old epoch key, copies of key pages, for example in disk backups, cannot be unwrapped. So a subject's
+destroyed key is unusable in such copies too, after a month at the latest. The next run completes an interrupted
+rotation; the vault's state shows the remaining steps.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ ROTATION_DAYS = 30
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RotationResult:
-    """Result of a rotation or dry run: keys moved to `epoch`, and destroyed epochs."""
+    """The result of a rotation or its dry run: number of keys moved to `epoch`, and the destroyed epochs."""
 
     namespace: str
     dry_run: bool
@@ -42,14 +42,14 @@ def rotate(
     force: bool = False,
     now: datetime | None = None,
 ) -> RotationResult:
-    """Wraps every key with a new epoch and destroys older epochs, if the newest one is old enough.
+    """Wraps every key with a new epoch key and destroys older ones, if the newest epoch is at least `every_days` old.
 
     Idempotent under kill -9: several epochs mean an interrupted rotation, which is completed. The caller holds the
     vault's lock.
 
     Args:
-        every_days: age of the newest epoch from which a rotation is due.
-        force: rotates at any age.
+        every_days: minimum age of the newest epoch in days.
+        force: rotate at any age.
 
     Raises:
         ContractError: VAULT_KEYS_UNREADABLE, VAULT_KEY_REMAINS.
@@ -78,7 +78,7 @@ def rotate(
 
 
 def _complete_rotation(epoch: int, namespace: str, epochs: EpochKeys, keys: SubjectKeys) -> RotationResult:
-    """Moves every key to this epoch, then destroys the older ones."""
+    """Wraps every key with this epoch key, then destroys the older ones."""
     rewrapped = keys.rewrap()
     if outdated := keys.pages_older_than(epoch):
         raise ContractError(

@@ -1,7 +1,7 @@
-"""Sealed files waiting in the vault: selects those of a namespace and opens them.
+"""Selects the sealed files of a namespace that wait in the vault, and decrypts them.
 
-A collector with sources of several namespaces seals all into one file. Such a file is first split into one per
-namespace, deterministically, so each job can delete the files it ingested.
+A collector with sources of several namespaces writes one file for all. Such a file is first split into one per
+namespace, deterministically, so that each namespace's job can delete the files it ingested.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _SUFFIX = ".dws"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SealedFile:
-    """One file of one namespace: its identities, and its frames of unreadable bodies by day."""
+    """The decrypted content of a sealed file for one namespace: identities, and frames of unreadable bodies by day."""
 
     key: str
     frames: int
@@ -38,7 +38,7 @@ class SealedFile:
 
 
 class SealedFiles:
-    """The sealed files of one namespace. Not thread-safe.
+    """The waiting sealed files of one namespace. Not thread-safe.
 
     Args:
         other_pipelines: pipelines of other namespaces, whose files are skipped.
@@ -53,12 +53,14 @@ class SealedFiles:
         self._other_pipelines = frozenset(other_pipelines)
 
     def keys(self) -> list[str]:
-        """Returns waiting files that may belong to the namespace, ordered per writer. Needs one listing."""
+        """Returns the keys of waiting files that may belong to the namespace, in order for each writer. Needs one
+        listing.
+        """
         listed = self._objects.list(paths.sealed_files_path())
         return [key for key in listed if key.endswith(_SUFFIX) and self._may_belong_to_namespace(key)]
 
     def open(self, key: str, *, split: bool = True) -> SealedFile | None:
-        """Opens a file; None if it is missing or belongs to another namespace.
+        """Decrypts a file. Returns None if it is missing or belongs to another namespace.
 
         Args:
             split: split a file of several namespaces and open the part; False writes nothing.
@@ -94,7 +96,7 @@ class SealedFiles:
         return SealedFile(key=key, frames=len(frames), identities=tuple(identities), unreadable=unreadable)
 
     def delete(self, key: str) -> None:
-        """Deletes an ingested file. Idempotent."""
+        """Deletes a file that was ingested. Idempotent."""
         self._objects.delete(key)
 
     def _may_belong_to_namespace(self, key: str) -> bool:

@@ -10,7 +10,7 @@ from deltaworks.privacy.suppression import Suppression, read_suppression
 
 
 class SuppressionList:
-    """The list with the token key, which is needed to match tokens."""
+    """The suppression list of a namespace, and the token key that is needed to match tokens."""
 
     def __init__(self, suppression: Suppression, key: bytes) -> None:
         self._suppression = suppression
@@ -18,7 +18,7 @@ class SuppressionList:
 
     @classmethod
     def read(cls, lake: ObjectStore, namespace: str, service: KeyService) -> SuppressionList:
-        """Reads the current list. The token key is needed only if the list has entries.
+        """Reads the current list. The token key is read only if the list has entries.
 
         Raises:
             ContractError: SUPPRESSION_UNREADABLE, KEY_CONTEXT_DIFFERS, KEY_DESTROYED, STORED_KEY_UNREADABLE.
@@ -31,7 +31,7 @@ class SuppressionList:
 
     @property
     def number(self) -> int:
-        """Number of the last record; 0 for an empty list."""
+        """The number of the list's last record; 0 for an empty list."""
         return self._suppression.number
 
     def matches(self, identity: Identity) -> bool:

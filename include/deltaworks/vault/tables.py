@@ -1,4 +1,4 @@
-"""The vault's Delta tables: `identities` has encrypted values of tokens, `links` tokens seen in the same event.
+"""The vault's Delta tables: `identities` has the encrypted value of each token, `links` has tokens of the same event.
 
 Rows are merged by subject, kind and token, so repeated ingests have no effect. Tables are partitioned by namespace:
 concurrent jobs of two namespaces never write the same files.
@@ -60,7 +60,7 @@ _NEW_CELL = {"value": "s.value", "key_version": "s.key_version", "last_seen": "s
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MaintenanceResult:
-    """Result of maintaining one table: files compacted into fewer, and deleted files."""
+    """The result of maintaining one table: number of small files merged, files they became, and deleted files."""
 
     table: str
     merged: int
@@ -69,7 +69,7 @@ class MaintenanceResult:
 
 
 class VaultTables:
-    """The tables as seen by one namespace's job. Not thread-safe."""
+    """Reads and writes the rows of one namespace. Not thread-safe."""
 
     def __init__(self, storage: StorageSpec, namespace: str) -> None:
         self._lake = Lake(storage)
@@ -77,7 +77,7 @@ class VaultTables:
         self._open_tables: dict[str, DeltaTable] = {}
 
     def merge_identities(self, rows: pa.Table) -> None:
-        """Merges rows of `IDENTITIES`, one per subject, kind and token. Idempotent.
+        """Merges rows with the schema `IDENTITIES`, one per subject, kind and token. Idempotent.
 
         Raises:
             ConcurrencyError: COMMIT_CONTENDED.
@@ -96,7 +96,7 @@ class VaultTables:
         )
 
     def merge_links(self, rows: pa.Table) -> None:
-        """Merges rows of `LINKS`, one per subject, kind and token. Idempotent.
+        """Merges rows with the schema `LINKS`, one per subject, kind and token. Idempotent.
 
         Raises:
             ConcurrencyError: COMMIT_CONTENDED.
@@ -122,7 +122,7 @@ class VaultTables:
         return self._select_rows(vault_paths.links(), LINKS, tokens, subjects, columns)
 
     def maintain(self) -> list[MaintenanceResult]:
-        """Compacts the namespace's small files and vacuums with `RETENTION_HOURS`. Idempotent."""
+        """Compacts the namespace's small files and runs VACUUM with a retention of `RETENTION_HOURS`. Idempotent."""
         keys = (vault_paths.identities(), vault_paths.links())
         return [self._maintain_table(key, table) for key in keys if (table := self._lake.open(key)) is not None]
 
@@ -133,7 +133,7 @@ class VaultTables:
                 partition_filters=[("namespace", "=", self._namespace)], commit_properties=properties
             )
         except CommitFailedError:
-            # A concurrent merge won; the next run compacts these files.
+            # A concurrent merge committed first. The next run compacts these files.
             merged = {"numFilesRemoved": 0, "numFilesAdded": 0}
         refresh(table)
         deleted = table.vacuum(RETENTION_HOURS, dry_run=False, commit_properties=properties)

@@ -1,7 +1,7 @@
-"""Unreadable bodies: stored sealed under the key of their day, and destroyed with it.
+"""Stores unreadable bodies of requests, encrypted under the key of their day, and destroys that key after some days.
 
-Their subjects are unknown, so they cannot be erased individually: the day key is destroyed after some days. Until then
-they are stored here, separate from the sealed files, which the ingest deletes.
+Their subjects are unknown, so single subjects cannot be erased from them: destroying the day key erases all. They are
+stored separately from the sealed files, which the ingest deletes.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from deltaworks.vault.epochs import delete_key
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DestroyedDays:
-    """Days whose key is (or would be) destroyed, and the number of deleted objects."""
+    """Days whose key was destroyed (or would be, in a dry run), and the number of deleted objects."""
 
     namespace: str
     dry_run: bool
@@ -31,7 +31,7 @@ class DestroyedDays:
 def store_unreadable(
     objects: ObjectStore, namespace: str, day: str, source: str, frames: Sequence[SealedFrame]
 ) -> None:
-    """Stores the frames of one sealed file under their day. Idempotent."""
+    """Stores the unreadable bodies of one sealed file under their day. Idempotent."""
     name = source.removeprefix(paths.sealed_files_path()).replace("/", "-")
     objects.put_if_absent(vault_paths.unreadable_files(namespace, day, name), encode_sealed_file(frames))
 
@@ -39,7 +39,7 @@ def store_unreadable(
 def destroy_day_keys(
     objects: ObjectStore, namespace: str, *, retention_days: int, today: date, dry_run: bool = True
 ) -> DestroyedDays:
-    """Destroys the keys of days older than `retention_days`, then deletes their bodies. Idempotent and irreversible.
+    """Destroys the keys of days more than `retention_days` ago, then deletes the bodies. Idempotent and irreversible.
 
     Raises:
         ContractError: VAULT_KEY_REMAINS.

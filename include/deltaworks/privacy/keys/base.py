@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Final, Protocol
 
-#: Purposes of keys; the policy of a service grants them separately.
+#: Purposes of keys. The key service's policy grants each purpose separately.
 TOKEN_PURPOSE: Final = "token"  # noqa: S105  a purpose, not a secret
 SEAL_PURPOSE: Final = "seal"
 UNREADABLE_PURPOSE: Final = "unreadable"
@@ -22,7 +22,7 @@ Context = Mapping[str, str]
 
 @dataclass(frozen=True, slots=True)
 class DataKey:
-    """A data key in plain and wrapped form, and the id of the master key that wraps it."""
+    """A data key, both plain and wrapped, and the id of the master key that wraps it."""
 
     plain: bytes = field(repr=False)
     wrapped: bytes
@@ -31,17 +31,17 @@ class DataKey:
 
 @dataclass(frozen=True, slots=True)
 class DestroyedKey:
-    """A master key that is or will be destroyed: from `destroyed_at` on nothing can be unwrapped with it."""
+    """A master key that is destroyed, or scheduled for it. From `destroyed_at` on it unwraps nothing."""
 
     key_id: str
     destroyed_at: datetime
 
 
 class KeyService(Protocol):
-    """Creates and unwraps keys by context. Thread-safe."""
+    """Creates and unwraps data keys. Thread-safe."""
 
     def new_key(self, context: Context) -> DataKey:
-        """Creates a data key.
+        """Creates a data key that can be unwrapped only with this context.
 
         Raises:
             TransientError: KEY_SERVICE_UNREACHABLE.
@@ -49,7 +49,7 @@ class KeyService(Protocol):
         """
 
     def unwrap(self, wrapped: bytes, context: Context) -> bytes:
-        """Returns the data key that was wrapped for this context.
+        """Unwraps a data key and returns it.
 
         Raises:
             ContractError: KEY_CONTEXT_DIFFERS, it was wrapped for another context or is corrupt; KEY_DESTROYED.
@@ -58,7 +58,7 @@ class KeyService(Protocol):
         """
 
     def destroy(self, key_id: str) -> DestroyedKey:
-        """Destroys a master key, and with it all keys that it wraps. Idempotent.
+        """Destroys a master key. Data keys that it wraps can no longer be unwrapped. Idempotent.
 
         Raises:
             TransientError: KEY_SERVICE_UNREACHABLE.
@@ -67,7 +67,7 @@ class KeyService(Protocol):
 
 
 def key_context(namespace: str, purpose: str, **more: str) -> dict[str, str]:
-    """Returns the context of a namespace and purpose, with further attributes."""
+    """Returns the context that a data key is bound to: namespace, purpose and further attributes."""
     return {"namespace": namespace, "purpose": purpose, **more}
 
 

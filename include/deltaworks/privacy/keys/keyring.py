@@ -26,7 +26,7 @@ _KEY_ID = re.compile(r"^[a-z0-9_]+\.[a-z0-9_]+$")
 
 
 class LocalKeyring:
-    """Keys in files of a folder. Safe for threads and concurrent processes."""
+    """A key service with its master keys in files of a folder. Safe for threads and concurrent processes."""
 
     def __init__(self, folder: Path) -> None:
         """Opens the folder, creating it if needed.
@@ -46,7 +46,9 @@ class LocalKeyring:
             raise _unusable_error(folder, f"other users can read it (mode {mode:03o})")
 
     def new_key(self, context: Context) -> DataKey:
-        """Creates a data key, wrapped by the master key of namespace and purpose, which is created if needed."""
+        """Creates a data key, wrapped by the master key of the context's namespace and purpose. Creates that master key
+        if needed.
+        """
         from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
         key_id = _key_id(context)
@@ -55,7 +57,7 @@ class LocalKeyring:
         return DataKey(plain, nonce + sealed, key_id)
 
     def unwrap(self, wrapped: bytes, context: Context) -> bytes:
-        """Returns the data key that was wrapped for this context."""
+        """Unwraps a data key; see `KeyService.unwrap`."""
         from cryptography.exceptions import InvalidTag
         from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
@@ -66,7 +68,7 @@ class LocalKeyring:
             raise context_differs_error(context) from error
 
     def destroy(self, key_id: str) -> DestroyedKey:
-        """Destroys a key immediately; a marker file prevents a new key of this name."""
+        """Deletes a master key immediately. A marker file prevents creating another one with this id."""
         if not _KEY_ID.match(key_id):
             raise _unusable_error(self._folder, f"{key_id!r} is not a valid key name")
         path = self._folder / (key_id + _KEY_SUFFIX)
@@ -103,7 +105,9 @@ class LocalKeyring:
         return key
 
     def _create_key(self, key_id: str, *, create: bool) -> bytes:
-        """Creates a key, or returns that of another process that was faster. Durable before it is used."""
+        """Creates a master key, or returns the one that another process created first. The key is on disk before it is
+        used.
+        """
         if not create:
             raise _unusable_error(
                 self._folder, (f"it has no key {key_id}, so it is not the keyring that wrapped the data key")
@@ -130,7 +134,7 @@ def _key_id(context: Context) -> str:
 
 
 def context_differs_error(context: Mapping[str, str]) -> ContractError:
-    """Returns the error of a key that was wrapped for another context."""
+    """Returns the error for a key that was wrapped for another context."""
     return ContractError(
         "KEY_CONTEXT_DIFFERS",
         f"A wrapped key cannot be unwrapped for {dict(context)}: it was wrapped for another context, or is corrupt.",
@@ -139,7 +143,7 @@ def context_differs_error(context: Mapping[str, str]) -> ContractError:
 
 
 def key_destroyed_error(key_id: str) -> ContractError:
-    """Returns the error of a destroyed key."""
+    """Returns the error for a destroyed key."""
     return ContractError(
         "KEY_DESTROYED",
         f"The key {key_id} was destroyed: data keys wrapped by it cannot be unwrapped.",

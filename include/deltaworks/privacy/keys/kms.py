@@ -1,4 +1,5 @@
-"""AWS KMS: one KMS key wraps the data keys of all namespaces and purposes, separated by encryption context.
+"""AWS KMS as key service: one KMS key wraps the data keys of all namespaces and purposes, separated by encryption
+context.
 
 There is no KMS key per person: a subject's key is a data key in a key page. Grants are by context: a collector needs
 GenerateDataKey for `seal` and Decrypt for `token`, the vault's job Decrypt for `seal` and `epoch`.
@@ -23,7 +24,7 @@ _ACCESS_ERRORS = ("AccessDeniedException", "NotFoundException", "UnrecognizedCli
 
 
 class KmsKeyService:
-    """Data keys of one KMS key. Thread-safe."""
+    """A key service that wraps data keys with one KMS key. Thread-safe."""
 
     def __init__(self, spec: KmsSpec) -> None:
         import boto3
@@ -35,7 +36,7 @@ class KmsKeyService:
         self._client: Any = boto3.session.Session().client("kms", config=config, **spec.boto3_options())
 
     def new_key(self, context: Context) -> DataKey:
-        """Creates a 256-bit data key with KMS."""
+        """Creates a 256-bit data key with GenerateDataKey."""
         with self._translate_errors(context):
             answer = self._client.generate_data_key(
                 KeyId=self._key_id, KeySpec="AES_256", EncryptionContext=dict(context)
@@ -43,13 +44,13 @@ class KmsKeyService:
         return DataKey(answer["Plaintext"], answer["CiphertextBlob"], answer["KeyId"])
 
     def unwrap(self, wrapped: bytes, context: Context) -> bytes:
-        """Returns the data key that was wrapped for this context."""
+        """Unwraps a data key; see `KeyService.unwrap`."""
         with self._translate_errors(context):
             answer = self._client.decrypt(KeyId=self._key_id, CiphertextBlob=wrapped, EncryptionContext=dict(context))
         return bytes(answer["Plaintext"])
 
     def destroy(self, key_id: str) -> DestroyedKey:
-        """Schedules the deletion of the KMS key after `pending_days`; it cannot be used from now on."""
+        """Schedules the deletion of the KMS key after `pending_days`. It cannot be used from now on."""
         with self._translate_errors({}):
             description = self._client.describe_key(KeyId=key_id)["KeyMetadata"]
             if description["KeyState"] != "PendingDeletion":

@@ -1,4 +1,4 @@
-"""Opens the declared key service, and wrapped keys that are stored as objects."""
+"""Opens the declared key service, and reads or creates the wrapped data keys that are stored as objects."""
 
 from __future__ import annotations
 
@@ -21,26 +21,26 @@ _FORMAT = 1
 
 
 class StoredObject(Protocol):
-    """A stored object."""
+    """A stored object with its bytes."""
 
     @property
     def data(self) -> bytes: ...
 
 
 class KeyStore(Protocol):
-    """The part of an object store that stored keys need; implemented by `control.objects.ObjectStore`."""
+    """The methods of an object store that stored keys need; implemented by `control.objects.ObjectStore`."""
 
     def get(self, key: str) -> StoredObject | None:
-        """Returns the object, or None."""
+        """Returns the object; None if it does not exist."""
 
     def put_if_absent(self, key: str, data: bytes) -> bool:
         """Creates the object; returns False if it exists with other bytes."""
 
 
 def privacy_settings(spec: PipelineSpec, lake: StorageSpec) -> PrivacySettings:
-    """Returns the key service and vault of the environment that the pipeline was loaded with.
+    """Returns the key service and vault settings of the environment with which the pipeline was loaded.
 
-    A lake in a local folder needs no declaration: keyring and vault are then folders next to it.
+    If the lake is a local folder, nothing needs to be declared: keyring and vault are folders next to it.
 
     Raises:
         ConfigError: KEY_SERVICE_UNDECLARED.
@@ -60,7 +60,7 @@ def privacy_settings(spec: PipelineSpec, lake: StorageSpec) -> PrivacySettings:
 
 
 def open_key_service(spec: KeyServiceSpec) -> KeyService:
-    """Opens the declared service.
+    """Creates the key service that the settings declare.
 
     Raises:
         ConfigError: KEYRING_UNUSABLE, REFERENCE_UNRESOLVED.
@@ -75,10 +75,11 @@ def open_key_service(spec: KeyServiceSpec) -> KeyService:
 def get_or_create_key(
     service: KeyService, objects: KeyStore, *, key: str, context: Context, create: bool = True
 ) -> bytes:
-    """Returns the data key stored wrapped at `key`, creating it if absent. Of concurrent creators the first one wins.
+    """Returns the data key that is stored in wrapped form at `key`. Creates it if absent; the first of concurrent
+    creators wins.
 
     Args:
-        create: False to open sealed data: a missing key was destroyed.
+        create: False to decrypt data: a missing key was destroyed.
 
     Raises:
         ContractError: STORED_KEY_UNREADABLE; KEY_CONTEXT_DIFFERS, KEY_DESTROYED.
@@ -105,7 +106,7 @@ def get_or_create_key(
 
 
 def namespace_token_key(service: KeyService, lake: KeyStore, namespace: str) -> bytes:
-    """Returns the namespace's token key, shared by everyone who redacts. It is stored wrapped in the lake.
+    """Returns the key with which all writers of a namespace compute tokens. It is stored in wrapped form in the lake.
 
     Raises:
         DeltaworksError: see `get_or_create_key`.
@@ -115,8 +116,8 @@ def namespace_token_key(service: KeyService, lake: KeyStore, namespace: str) -> 
 
 
 def unreadable_day_key(service: KeyService, vault: KeyStore, namespace: str, day: str, *, create: bool = True) -> bytes:
-    """Returns the key for a day's unreadable bodies. It is stored wrapped in the vault; deleting the object destroys
-    it.
+    """Returns the key for a day's unreadable bodies. It is stored in wrapped form in the vault; deleting the object
+    destroys the key.
 
     Raises:
         DeltaworksError: see `get_or_create_key`.
@@ -126,7 +127,7 @@ def unreadable_day_key(service: KeyService, vault: KeyStore, namespace: str, day
 
 
 def decode_wrapped_key(key: str, data: bytes) -> bytes:
-    """Returns the wrapped key in the object at `key`.
+    """Returns the wrapped key from the bytes of the object at `key`.
 
     Raises:
         ContractError: STORED_KEY_UNREADABLE.
@@ -141,7 +142,7 @@ def decode_wrapped_key(key: str, data: bytes) -> bytes:
 
 
 def unreadable_key_error(key: str, reason: str) -> ContractError:
-    """Returns the error of an object without a valid wrapped key."""
+    """Returns the error for an object without a valid wrapped key."""
     return ContractError(
         "STORED_KEY_UNREADABLE",
         f"Stored key {key} is unreadable: {reason}.",

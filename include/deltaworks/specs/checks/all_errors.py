@@ -1,7 +1,6 @@
-"""Finds all errors of a pipeline in one run: invalid parts are replaced by placeholders, and the rest is validated
-again.
+"""Finds all errors of a pipeline in one run: replaces invalid parts by placeholders and validates the rest again.
 
-Consequential errors are suppressed: a reader of an invalid table needs no error of its own.
+Errors that only follow from a replaced part are suppressed: a reader of an invalid table needs no error of its own.
 """
 
 from __future__ import annotations
@@ -37,9 +36,11 @@ CrossCheck = Callable[[PipelineSpec, Declaration], Iterable[tuple[KeyPath, SpecE
 
 @dataclass(slots=True)
 class ValidationResult:
-    """Errors of a declaration, and the spec of its valid parts.
+    """The errors of a declaration, and the spec of its valid parts.
 
-    `replaced` are the key paths with placeholders; `spec` contains them, and is None if nothing could be validated.
+    `replaced` has the key paths that were replaced by placeholders. `spec` contains the placeholders; it is None if
+        nothing
+    could be validated.
     """
 
     declaration: Declaration
@@ -49,11 +50,11 @@ class ValidationResult:
     replaced_names: set[str] = field(default_factory=set)
 
     def is_replaced(self, key_path: KeyPath) -> bool:
-        """Returns whether a key path lies in a replaced part."""
+        """Returns whether a key path lies in a part that was replaced by a placeholder."""
         return any(key_path[: len(prefix)] == prefix for prefix in self.replaced)
 
     def is_consequence(self, key_path: KeyPath, text: str) -> bool:
-        """Returns whether an error can be a consequence of a replaced part."""
+        """Returns whether an error may only follow from a replaced part."""
         message = re.split("; (?:did you mean|known names)", text)[0]
         is_named = any(f"'{name}'" in message or f"`{name}`" in message for name in self.replaced_names)
         sections = [str(prefix[0]) for prefix in self.replaced if len(prefix) == 1]
@@ -76,7 +77,7 @@ def validate_pipeline(declaration: Declaration, cross_check: CrossCheck) -> Vali
             problems = list(cross_check(result.spec, result.declaration))
         except ValidationError as error:
             problems = to_spec_errors(error, result.declaration, PipelineSpec)
-        # Compare with the parts replaced before this pass.
+        # The parts that were replaced before this pass.
         new_errors = [
             (key_path, spec_error)
             for key_path, spec_error in problems
@@ -89,7 +90,7 @@ def validate_pipeline(declaration: Declaration, cross_check: CrossCheck) -> Vali
             break
         before = set(result.replaced)
         for key_path, _ in problems:
-            # Still invalid after a replacement: replace a larger part.
+            # A part that is still invalid after its replacement requires replacing a larger part.
             if not result.is_replaced(key_path) or any(key_path[: len(prefix)] == prefix for prefix in before):
                 _replace_invalid(result, key_path, data)
         if result.replaced == before:
@@ -98,7 +99,7 @@ def validate_pipeline(declaration: Declaration, cross_check: CrossCheck) -> Vali
 
 
 def _replace_invalid(result: ValidationResult, key_path: KeyPath, data: dict[str, Any]) -> None:
-    """Replaces the smallest possible part around a key path by a valid placeholder."""
+    """Replaces the smallest part around a key path that has a placeholder and was not replaced yet."""
     for prefix, replacement in _replacement_candidates(key_path, data):
         if prefix in result.replaced:
             continue
@@ -106,7 +107,7 @@ def _replace_invalid(result: ValidationResult, key_path: KeyPath, data: dict[str
         result.replaced_names |= _declared_names(prefix, data)
         _replace(data, prefix, replacement)
         if "columns" in prefix:
-            # They cannot be checked against columns of unknown type.
+            # These keys cannot be checked against columns of unknown type.
             for key in ("rules", "mutable"):
                 result.replaced.add((*prefix[:2], key))
                 _replace(data, (*prefix[:2], key), _REMOVE)
@@ -114,7 +115,7 @@ def _replace_invalid(result: ValidationResult, key_path: KeyPath, data: dict[str
 
 
 _REMOVE = object()
-#: Optional keys of tables by kind.
+#: Optional keys of tables by kind. An invalid one is removed.
 _OPTIONAL = {
     "tables": ("partition_by", "zorder_by", "cluster_by", "writer", "evolve", "rules", "duplicates", "description"),
     "live": ("window_minutes", "watermark_minutes", "group_by", "sum", "distinct", "keep", "trigger_seconds"),
@@ -123,7 +124,7 @@ _OPTIONAL = {
 
 
 def _replacement_candidates(key_path: KeyPath, data: dict[str, Any]) -> Iterator[tuple[KeyPath, Any]]:
-    """Yields key paths that can be replaced with their placeholders, smallest first."""
+    """Yields the parts around a key path that can be replaced, each with its placeholder, smallest first."""
     head = str(key_path[0]) if key_path else ""
     item = _table_key_path(key_path)
     if item is not None and value_at(item, data) is not None:
@@ -149,7 +150,7 @@ def _replacement_candidates(key_path: KeyPath, data: dict[str, Any]) -> Iterator
 
 
 def _table_key_path(key_path: KeyPath) -> KeyPath | None:
-    """Returns the key path of the surrounding table."""
+    """Returns the key path of the table that contains a key path; None outside tables."""
     length = 3 if key_path[:2] == ("gold", "tables") else 2
     is_item = key_path[:1] in (("tables",), ("live",)) or length == 3
     return key_path[:length] if is_item and len(key_path) >= length else None
@@ -183,7 +184,7 @@ def _is_name(name: Any) -> bool:
 
 
 def _declared_names(key_path: KeyPath, data: dict[str, Any]) -> set[str]:
-    """Returns names that other parts can refer to: of one table or of a list of tables."""
+    """Returns the names that a table, or a list of tables, declares and other parts can refer to."""
     node = value_at(_table_key_path(key_path) or key_path, data)
     items = node if isinstance(node, list) else [node]
     return {item["name"] for item in items if isinstance(item, dict) and isinstance(item.get("name"), str)}
@@ -196,5 +197,5 @@ def _replace(data: dict[str, Any], key_path: KeyPath, replacement: Any) -> None:
     elif isinstance(node, dict):
         node.pop(key_path[-1], None)
     elif isinstance(node, list) and isinstance(key_path[-1], int) and key_path[-1] < len(node):
-        # Items are never removed, which would shift the key paths of the following ones.
+        # List items are never removed, because the key paths of later items would shift.
         node[key_path[-1]] = replacement

@@ -32,7 +32,7 @@ MAX_PROJECTS = 20
 MAX_BYTES = 64 * 1024 * 1024
 #: Variables that shells set themselves.
 _SHELL_VARIABLES = frozenset({"_", "SHLVL", "PWD", "OLDPWD", "COLUMNS", "LINES"})
-#: Code on which the result depends.
+#: The code that the result depends on.
 CODE_PATTERNS = ("specs/**/*.py", "errors.py", "__init__.py")
 _PACKAGE = Path(__file__).resolve().parents[2]
 _SECONDS_A_DAY = 86_400
@@ -40,7 +40,7 @@ _SECONDS_A_DAY = 86_400
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PipelineSummary:
-    """Summary line of a valid pipeline."""
+    """A line of the check's summary, for one valid pipeline."""
 
     name: str
     owner: str
@@ -53,7 +53,9 @@ class PipelineSummary:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProjectReport:
-    """Errors and warnings of a project, and summaries of its valid specs. File paths are relative to the project."""
+    """Errors and warnings of a project, and summaries of its valid specs. File paths are relative to the project
+    folder.
+    """
 
     errors: list[SpecError]
     warnings: list[SpecError]
@@ -62,10 +64,10 @@ class ProjectReport:
 
 
 def cached_project_check(root: Path | None = None) -> ProjectReport:
-    """Returns the check's result, from the cache if nothing changed since a check without errors.
+    """Returns the check's result, from the cache if nothing changed since the last check without errors.
 
     Raises:
-        ConfigError: as `check_project`.
+        ConfigError: see `check_project`.
     """
     root = root or project_root()
     files = _declaration_files(root)
@@ -113,7 +115,7 @@ def _declaration_files(root: Path) -> list[Path] | None:
 
 
 def _digest(root: Path, files: Iterable[Path] | None) -> str | None:
-    """Returns a digest of all inputs of the result; None if any of them cannot be read."""
+    """Returns a digest of everything the result depends on; None if a part cannot be read."""
     if files is None:
         return None
     code = sorted(file for judges in CODE_PATTERNS for file in _PACKAGE.glob(judges))
@@ -128,7 +130,7 @@ def _digest(root: Path, files: Iterable[Path] | None) -> str | None:
 
 
 def _libraries() -> Iterator[tuple[str, str]]:
-    """Yields all installed libraries with versions, from the names of their dist-info folders."""
+    """Yields all installed libraries with their versions, read from the names of their dist-info folders."""
     for key_path in sys.path:
         try:
             names = os.listdir(key_path)
@@ -138,7 +140,7 @@ def _libraries() -> Iterator[tuple[str, str]]:
 
 
 def _reads_only_declared_files(files: Iterable[Path], root: Path, check: ProjectCheck) -> bool:
-    """Returns whether the specs refer only to these files: SQL can lie anywhere."""
+    """Returns whether all SQL files that the specs name are among these files; SQL can be anywhere in the project."""
     declared = {file.resolve() for file in files}
     for name, spec in check.pipelines.items():
         folder = root / "include" / "pipelines" / name

@@ -1,4 +1,4 @@
-"""Checks that the cluster has room for all streams and one job of each class."""
+"""Checks that the cluster has room for all streams and, at the same time, one job of each class."""
 
 from __future__ import annotations
 
@@ -16,10 +16,11 @@ _CLUSTER_KEY: KeyPath = ("shares", "cluster")
 
 
 def cluster_warnings(environment: EnvironmentSpec, pipelines: Sequence[PipelineSpec]) -> Iterator[tuple[KeyPath, str]]:
-    """Yields warnings about waiting jobs, with key paths in the environment; none if no cluster is declared.
+    """Yields warnings about jobs that would wait for executors, with key paths in the environment.
 
-    Streams never release their executors. A job that gets no executor next to all streams waits forever; one that gets
-    none next to all streams and one job of each other class waits for such a job.
+    Streams never release their executors. A job without room for an executor while all streams run waits forever. A job
+    with room only if no other class runs waits for those jobs. Without a declared cluster only the stream pool's slots
+    are checked.
     """
     cluster, stream = environment.shares.cluster, environment.shares.of("stream")
     slots = environment.shares.pools()[stream.pool].slots
@@ -52,7 +53,7 @@ def _streams(environment: EnvironmentSpec, pipelines: Sequence[PipelineSpec]) ->
 
 
 def _job_classes(pipelines: Sequence[PipelineSpec]) -> Iterator[JobClass]:
-    """Yields the job classes of these pipelines other than streams."""
+    """Yields the classes of jobs that these pipelines run, except streams."""
     if any(spec.gold.tables for spec in pipelines):
         yield "gold"
     if any(spec.mutations is not None for spec in pipelines):
@@ -61,12 +62,12 @@ def _job_classes(pipelines: Sequence[PipelineSpec]) -> Iterator[JobClass]:
 
 
 def _minimum_share(share: Share) -> Share:
-    """Returns the share with which a job can start: one executor."""
+    """Returns the smallest share with which the job can start: one executor."""
     return replace(share, executors=1)
 
 
 def _capacity_excess(cluster: ClusterSpec, streams: dict[str, Share], jobs: dict[str, Share]) -> str | None:
-    """Returns the exceeded sum as text; None if all fit at the same time."""
+    """Returns the sum that exceeds the cluster, as text; None if all jobs fit at the same time."""
     shares = streams | jobs
     cores = {name: share.cores for name, share in shares.items()}
     if sum(cores.values()) > cluster.cores:

@@ -22,8 +22,8 @@ from deltaworks.specs.validation_errors import Declaration
 def gold_sql_errors(
     spec: PipelineSpec, declaration: Declaration, *, unknown: Collection[str] = (), skip: Collection[str] = ()
 ) -> Iterator[SpecError]:
-    """Yields all errors in the SQL of gold tables, views, panels and rules, and in what their specs say about its
-    results.
+    """Yields all errors in the SQL of gold tables, views, panels and rules, and in the spec keys that name result
+    columns.
 
     Args:
         unknown: tables with unknown columns.
@@ -65,7 +65,7 @@ def gold_sql_errors(
 
 
 def _scored_columns(columns: Mapping[str, Columns], features: str) -> Columns:
-    """Returns the columns of a model in gold SQL: its feature columns with scores."""
+    """Returns the columns of a model as gold SQL reads it: the features and the scores."""
     own = columns.get(features)
     return None if own is None else [*own, *SCORE_COLUMNS]
 
@@ -73,7 +73,7 @@ def _scored_columns(columns: Mapping[str, Columns], features: str) -> Columns:
 def _view_errors(
     spec: PipelineSpec, declaration: Declaration, columns: dict[str, Columns], cache: QueryCache
 ) -> Iterator[SpecError]:
-    """Yields errors in the SQL of views. Columns of engine tables are unknown."""
+    """Yields errors in the SQL of views. They may also read the engine's tables, whose columns are not checked."""
     if find_cycle(spec.views):
         return
     for view in view_order(spec.views):
@@ -86,7 +86,7 @@ def _view_errors(
 
 
 def _result_problems(table: GoldTableSpec, output_columns: Sequence[str]) -> Iterator[tuple[KeyPath, str]]:
-    """Yields declared columns that a result does not have."""
+    """Yields spec keys of a gold table that name a column its result does not have."""
     key_paths: list[tuple[KeyPath, str]] = [(("partition_by",), table.partition_by)]
     if table.grain is not None:
         key_paths.append((("grain", "column"), table.grain.column))
@@ -109,7 +109,7 @@ def _result_problems(table: GoldTableSpec, output_columns: Sequence[str]) -> Ite
 
 
 def _dedupe_errors(spec: PipelineSpec, declaration: Declaration, unknown: Collection[str]) -> Iterator[SpecError]:
-    """Yields an error for each table that gold reads and that does not have the dedupe key."""
+    """Yields an error for each event table that gold reads and that lacks the dedupe key."""
     if spec.gold.dedupe is None:
         return
     read = {name for table in spec.gold.tables for name in table.reads}

@@ -11,7 +11,7 @@ from deltaworks.specs.validation_errors import Declaration
 
 
 def json_path_errors(spec: PipelineSpec, declaration: Declaration) -> Iterator[tuple[KeyPath, SpecError]]:
-    """Yields an error for each JSON path with separators other than dots.
+    """Yields an error for each JSON path that uses separators other than dots, such as slashes.
 
     Column names in files (CSV, Parquet) can contain slashes, and so can a name in a dotted path, such as
     `units.USD/shares`.

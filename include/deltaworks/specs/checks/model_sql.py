@@ -19,10 +19,10 @@ _LABEL_COLUMN = "holds"
 def model_errors(
     spec: PipelineSpec, declaration: Declaration, columns: Mapping[str, Columns], cache: QueryCache
 ) -> Iterator[SpecError]:
-    """Yields all errors in the SQL of labels and in the columns that models name.
+    """Yields all errors in the label SQL of models and in the columns that models name.
 
     Args:
-        columns: columns of tables; tables without an entry can have any.
+        columns: columns by table; a table without an entry has unknown columns.
     """
     gold = {table.name for table in spec.gold.tables}
     for index, model in enumerate(spec.models):

@@ -34,7 +34,7 @@ _DUCKDB_SPELLINGS: Mapping[str, str] = {
 
 
 def nondeterminism_errors(path: Path, sql: str) -> list[SpecError]:
-    """Returns errors for clocks and random functions in a valid query."""
+    """Returns an error for each clock or random function in a valid query."""
     query = parse_query(sql, dialect="duckdb")
     if query is None:
         return []

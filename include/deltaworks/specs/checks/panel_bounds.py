@@ -19,7 +19,7 @@ _EXAMPLE = "write a condition such as event_time >= $from AND event_time < $to, 
 
 
 def time_bound_errors(path: Path, sql: str) -> list[SpecError]:
-    """Returns errors in the parameters of a valid query."""
+    """Returns the errors of a valid query in which `$from` filters no rows, or which has other parameters."""
     query = parse_query(sql, dialect="duckdb")
     if query is None:
         return []
@@ -48,7 +48,7 @@ def _unknown_parameters(path: Path, sql: str, query: exp.Query) -> Iterator[Spec
 
 
 def _filters_rows(parameter: exp.Expression) -> bool:
-    """Returns whether a parameter filters rows, by WHERE or JOIN. FILTER only restricts one aggregate."""
+    """Returns whether a parameter is used in WHERE or JOIN and so filters rows. FILTER only restricts one aggregate."""
     if parameter.name != "from":
         return False
     where = parameter.find_ancestor(exp.Where)

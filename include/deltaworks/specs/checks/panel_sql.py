@@ -17,10 +17,10 @@ from deltaworks.specs.validation_errors import Declaration
 def panel_errors(
     spec: PipelineSpec, declaration: Declaration, columns: Mapping[str, Columns], cache: QueryCache
 ) -> Iterator[SpecError]:
-    """Yields all errors in the SQL of panels and in the result columns that they name.
+    """Yields all errors in the SQL of panels and in the result columns that panels name.
 
     Args:
-        columns: columns of tables and views; tables without an entry can have any.
+        columns: columns by table or view; a table without an entry has unknown columns.
     """
     tables = {name: columns.get(name) for name in readable_by_views(spec)}
     for index, dashboard in enumerate(spec.dashboards):
@@ -36,7 +36,7 @@ def panel_errors(
 
 
 def _column_problems(panel: PanelSpec, output_columns: Sequence[str]) -> Iterator[tuple[KeyPath, str]]:
-    """Yields columns that a panel names and its result does not have."""
+    """Yields keys of a panel that name a column its result does not have."""
     for key_path, name in panel.result_columns():
         if name not in output_columns:
             nearest = closest_match(name, output_columns)

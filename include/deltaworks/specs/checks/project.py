@@ -1,6 +1,6 @@
 """Checks all specs of a project and reports all errors and warnings.
 
-Covers what prevents a stream from starting, and what would fail later, in a build or schedule.
+Finds errors that prevent a stream from starting, and errors that would only fail later, in a build or schedule.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ SpecType = TypeVar("SpecType", bound=Spec)
 class ProjectCheck:
     """Errors and warnings of a project, and its valid pipelines and relays.
 
-    Warnings block nothing. File paths are relative to the project.
+    Warnings do not fail the check. File paths are relative to the project folder.
     """
 
     errors: list[SpecError] = field(default_factory=list)
@@ -56,7 +56,7 @@ class ProjectCheck:
 
 
 def check_project(environment: str | None = None, *, root: Path | None = None) -> ProjectCheck:
-    """Checks all specs. Only reads files; errors do not stop it.
+    """Checks all specs of a project. Only reads files; an error does not end the check.
 
     Raises:
         ConfigError: SPEC_MISSING if there is no such environment; PIPELINE_UNKNOWN for an unknown name in
@@ -73,7 +73,7 @@ def check_project(environment: str | None = None, *, root: Path | None = None) -
 
 
 class _ProjectChecker:
-    """Checks a project, kind by kind."""
+    """Collects errors and warnings of a project, one kind of spec after another."""
 
     def __init__(self, root: Path, environment: str) -> None:
         self.result = ProjectCheck()
@@ -85,7 +85,7 @@ class _ProjectChecker:
         self._pipeline_files = pipeline_files(root)
 
     def check_environment(self) -> None:
-        """Checks the environment. Overrides are skipped if it is invalid."""
+        """Checks the environment. If it is invalid, overrides are not checked."""
         if not self._file.is_file():
             read_declaration(self._file)  # raises
         declaration = self._read(self._file, Overrides())
@@ -106,7 +106,7 @@ class _ProjectChecker:
             self.result.relays[name] = spec
 
     def check_pipelines(self) -> None:
-        """Checks all pipelines and collects all their errors."""
+        """Checks all pipelines and collects all errors of each."""
         for path in selected_pipelines(self._pipeline_files):
             name = path.parent.name
             declaration = self._read(path, self._overrides(path, "pipelines", name))
@@ -136,7 +136,7 @@ class _ProjectChecker:
                 self._add(*(declaration.error_at(*problem[:2]) for problem in problems))
 
     def check_overrides(self) -> None:
-        """Checks for unused overrides: an error for a typo, a warning otherwise."""
+        """Reports unused overrides: as an error if the name looks like a typo, as a warning otherwise."""
         if self._environment is None:
             return
         declaration = {"relays": set(self._relay_files), "pipelines": set(self._pipeline_files)}
@@ -150,14 +150,14 @@ class _ProjectChecker:
             )
 
     def check_cluster(self) -> None:
-        """Checks the cluster's capacity: a warning if jobs would wait."""
+        """Warns if the cluster has too little capacity, so that jobs would wait."""
         if self._environment is None:
             return
         for key_path, text in cluster_warnings(self._environment, list(self.result.pipelines.values())):
             self.result.warnings.append(self._with_relative_path(read_declaration(self._file).error_at(key_path, text)))
 
     def _cross_check(self, spec: PipelineSpec, declaration: Declaration) -> Iterator[tuple[KeyPath, SpecError]]:
-        """Checks a pipeline against its environment. Errors of the relay itself are reported separately."""
+        """Checks a pipeline against its environment. Errors in the relay's own spec are reported with the relay."""
         declared_here = self._environment
         yield from cross_check_errors(
             spec,
@@ -240,7 +240,9 @@ class _ProjectChecker:
 
 
 def _gold_errors(result: ValidationResult, spec: PipelineSpec) -> Iterable[SpecError]:
-    """Returns errors in the SQL of gold tables, views, panels and rules, except for replaced ones."""
+    """Returns errors in the SQL of gold tables, views, panels and rules, except those that were replaced by
+    placeholders.
+    """
     if not (spec.gold.tables or spec.views or spec.dashboards or spec.rules):
         return []
     unknown = {table.name for index, table in enumerate(spec.tables) if result.is_replaced(("tables", index))}
@@ -260,7 +262,7 @@ def _pipeline_warnings(spec: PipelineSpec, declaration: Declaration) -> Iterator
     gold = {table.name for table in spec.gold.tables}
     scheduled = [table for table in spec.gold.tables if table.refresh_seconds is None]
     local_inputs = {name for table in scheduled for name in table.reads if cross_pipeline_table(name) is None} - gold
-    # Tables that only read gold of others are built after it, and refreshed tables by the stream.
+    # A table that only reads gold of other pipelines is built after that gold, and a refreshed table by the stream.
     if local_inputs and spec.gold.schedule is None:
         after = "after gold of other pipelines that it reads, " if spec.gold.cross_pipeline_inputs else ""
         at_night = "at the end of maintenance, or " if spec.maintenance.schedule is not None else ""

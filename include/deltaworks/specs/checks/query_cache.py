@@ -1,7 +1,7 @@
-"""Cache of valid queries, so that only new ones need the SQL parser.
+"""Caches valid queries, so that only new ones need the SQL parser.
 
-Importing the parser takes as long as reading all specs. A result depends on the query, its input columns and the code
-of the check; the key is a digest of these, and the value are the result columns. Invalid queries are not cached.
+Importing the parser takes as long as reading all specs. The key of an entry is a digest of the query, its input columns
+and the code of the check; the value are the result columns. Invalid queries are not cached.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from deltaworks.specs.result_cache import ResultCache, cache_folder, code_digest
 
 #: Result columns; None if unknown.
 Columns = Sequence[str] | None
-#: More than a project has.
+#: Maximum number of cached queries, more than a project has.
 MAX_QUERIES = 1_000
-#: Code that decides, together with this module, whether a query is valid.
+#: The other code that decides whether a query is valid.
 _CODE_FILES = tuple(
     Path(__file__).parent / name
     for name in (
@@ -33,20 +33,20 @@ _CODE_FILES = tuple(
 
 
 class QueryCache(ResultCache[Columns]):
-    """Valid queries, in `valid_queries.json` of the user's cache folder."""
+    """Cache of valid queries, in `valid_queries.json` of the user's cache folder."""
 
     def __init__(self, file: Path | None = None) -> None:
         super().__init__(file or cache_folder() / "valid_queries.json", max_entries=MAX_QUERIES, is_valid=_is_columns)
 
 
 def query_digest(sql: str, views: Mapping[str, Columns]) -> str | None:
-    """Returns a digest of a query over these tables; None if the code of the check cannot be read."""
+    """Returns the cache key of a query over these tables; None if the code of the check cannot be read."""
     judges = _code_digest()
     return hashlib.sha256(json.dumps([judges, sql, list(views.items())]).encode()).hexdigest() if judges else None
 
 
 def _code_digest() -> str:
-    """Returns a digest of the parser's version and the code of the checks; empty if it cannot be read."""
+    """Returns a digest of the parser's version and the code of the checks; empty if either cannot be read."""
     return code_digest(("sqlglot",), _CODE_FILES)
 
 

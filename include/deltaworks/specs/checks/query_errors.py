@@ -1,6 +1,6 @@
 """Checks the query of a gold table, view or panel: syntax for Spark or DuckDB, and existing names.
 
-It uses sqlglot, whose import costs half a second of CPU: `deltaworks pipelines check` only imports this module for new
+Uses sqlglot, whose import costs half a second of CPU. `deltaworks pipelines check` imports this module only for new
 queries.
 """
 
@@ -38,9 +38,9 @@ _PARSER_MESSAGES = {
 def check_query(
     path: Path, sql: str, views: Views, spec: PipelineSpec, *, dialect: str = "spark"
 ) -> tuple[Sequence[str] | None, list[SpecError]]:
-    """Returns the result columns (None if unknown) and the errors of a query.
+    """Returns the result columns of a query (None if unknown) and its errors.
 
-    Errors depend only on the query and its views; other arguments only affect messages.
+    Whether there are errors depends only on the query and `views`; the other arguments only affect messages.
     """
     note = _DIALECT_NOTES[dialect]
     try:
@@ -75,13 +75,15 @@ def check_query(
 
 
 def _write_keyword(query: exp.Query) -> str | None:
-    """Returns the keyword of a part that writes: `WITH x AS (DELETE …) SELECT …`; None if there is none."""
+    """Returns the keyword of a writing statement inside the query, as in `WITH x AS (DELETE …) SELECT …`; None if there
+    is none.
+    """
     words = {exp.Insert: "INSERT", exp.Update: "UPDATE", exp.Delete: "DELETE", exp.Merge: "MERGE", exp.Into: "INTO"}
     return next((word for kind, word in words.items() if query.find(kind) is not None), None)
 
 
 def parse_query(sql: str, *, dialect: str = "spark") -> exp.Query | None:
-    """Parses the only query of a file; None for anything else.
+    """Parses the SQL of a file. Returns None if it is not exactly one query.
 
     Raises:
         ParseError: syntax error.
@@ -123,7 +125,7 @@ def _syntax_errors(path: Path, error: ParseError, note: str) -> list[SpecError]:
         near = f" at {details['highlight']!r}" if details.get("highlight") else ""
         line = int(details.get("line") or 1)
         errors.append(SpecError(path, line, "", f"invalid SQL{near}: {message} ({note})"))
-    # Later errors are mostly consequences.
+    # Only the first error is reported, because later ones mostly follow from it.
     return errors[:1]
 
 

@@ -19,7 +19,7 @@ def rule_errors(
     """Yields all errors in the SQL of rules and in the result columns that rules need.
 
     Args:
-        columns: columns of tables and views; tables without an entry can have any.
+        columns: columns by table or view; a table without an entry has unknown columns.
     """
     for index, rule in enumerate(spec.rules):
         path = declaration.path.parent / rule.sql

@@ -11,7 +11,7 @@ from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.specs.spec_errors import SpecError
 
 Purpose = Literal["gold", "view", "panel", "rule"]
-#: Prefixes for the digest, so that a query that is valid for gold is not taken as valid for a view.
+#: Prefixes of the cache key, because a query that is valid for gold may be invalid for a view.
 _DIGEST_PREFIXES: Final[Mapping[Purpose, str]] = {
     "gold": "",
     "view": "duckdb\0",
@@ -23,7 +23,7 @@ _DIGEST_PREFIXES: Final[Mapping[Purpose, str]] = {
 def read_sql_file(
     path: Path, tables: Mapping[str, Columns], spec: PipelineSpec, cache: QueryCache, *, purpose: Purpose
 ) -> tuple[Columns, list[SpecError]]:
-    """Returns the result columns (None if unknown) and the errors of a file.
+    """Checks the query in a SQL file. Returns its result columns (None if unknown) and its errors.
 
     Args:
         tables: tables that it can read, with columns.

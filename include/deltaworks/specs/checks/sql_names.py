@@ -1,4 +1,4 @@
-"""Names in a query: unknown tables and columns, and the result columns.
+"""Resolves the names in a query: finds unknown tables and columns, and returns the result columns.
 
 Names that may exist are accepted: columns of tables with unknown columns, struct fields, aliases. Like in Spark, names
 are case-insensitive.
@@ -51,7 +51,7 @@ class UnknownName:
 
 
 class QueryNames:
-    """Names of one query over views."""
+    """The names in one query that reads the given tables and views."""
 
     def __init__(self, query: exp.Query, views: Views) -> None:
         self._query = query
@@ -62,7 +62,7 @@ class QueryNames:
         self._outputs: dict[int, Sequence[str] | None] = {}
 
     def output_columns(self) -> Sequence[str] | None:
-        """Returns the result columns without unnamed ones; None if unknown."""
+        """Returns the named result columns; None if they are unknown."""
         names = self._output(self._scopes[-1]) if self._scopes else None
         return None if names is None else [name for name in names if name]
 
@@ -74,7 +74,7 @@ class QueryNames:
                 yield table
 
     def unknown_columns(self) -> Iterator[UnknownName]:
-        """Yields columns that no table in scope has."""
+        """Yields columns that no table in their scope has."""
         visited: set[int] = set()  # columns of a LATERAL VIEW are in two scopes
         for scope in self._scopes:
             for column in scope.find_all(exp.Column):
@@ -109,7 +109,7 @@ class QueryNames:
         return False
 
     def _union_columns(self, scope: Scope) -> Collection[str]:
-        """Returns the names by which a union can be ordered."""
+        """Returns the columns that the ORDER BY of a union can name."""
         if not isinstance(scope.expression, exp.SetOperation):
             return ()
         return [name.lower() for name in self._output(scope) or ()]
@@ -132,7 +132,7 @@ class QueryNames:
         return f"there is no column {parts[0]!r} in {tables}; {_suggest(parts[0], candidates)}"
 
     def _sources(self, scope: Scope) -> dict[str, Collection[str] | None]:
-        """Returns the tables of a scope with their columns in lower case."""
+        """Returns the tables and subqueries of a scope by name, with their columns in lower case."""
         names = [name for name, _ in scope.references] if not scope.is_udtf else list(scope.sources)
         sources: dict[str, Collection[str] | None] = {}
         for name in names:
@@ -177,7 +177,7 @@ class QueryNames:
         return names
 
     def _select_item_columns(self, selected: exp.Expression, scope: Scope) -> Sequence[str] | None:
-        """Returns the columns of one SELECT item."""
+        """Returns the result columns of one SELECT item; a star has several."""
         if isinstance(selected, exp.Star) or (isinstance(selected, exp.Column) and isinstance(selected.this, exp.Star)):
             star = selected if isinstance(selected, exp.Star) else selected.this
             table = selected.table.lower() if isinstance(selected, exp.Column) else None
@@ -210,7 +210,7 @@ def line_at(node: exp.Expression) -> int:
 
 
 def _aliases(scope: Scope) -> Collection[str]:
-    """Returns the aliases of a SELECT, which Spark allows in its other clauses."""
+    """Returns the aliases of the SELECT items, which Spark allows in other clauses of the same query."""
     if not isinstance(scope.expression, exp.Select):
         return ()
     return {selected.alias.lower() for selected in scope.expression.expressions if selected.alias}

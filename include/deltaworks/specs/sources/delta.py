@@ -1,4 +1,4 @@
-"""Spec of a Delta table or its change data feed as source."""
+"""Spec of a source that reads a Delta table or its change data feed."""
 
 from __future__ import annotations
 
@@ -18,11 +18,10 @@ from deltaworks.specs.spec_change_effects import (
 
 
 class DeltaSourceSpec(Spec):
-    """A Delta table: of a pipeline of this project, or by URI.
+    """A Delta table as source: a table of a pipeline of this project, or any table by URI.
 
-    Rows become events with their columns as fields; with the change data feed also `_change_type`, `_commit_version`
-    and
-    `_commit_timestamp`.
+    Rows become events with their columns as fields. With the change data feed, events also have the fields
+    `_change_type`, `_commit_version` and `_commit_timestamp`.
     """
 
     kind: Annotated[Literal["delta"], CHANGES_SOURCE]
@@ -51,5 +50,5 @@ class DeltaSourceSpec(Spec):
         return self
 
     def display_name(self) -> str:
-        """Returns the table for display."""
+        """Returns the table's name or URI for messages."""
         return self.uri or f"{self.pipeline}/{self.table}"

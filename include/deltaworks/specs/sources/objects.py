@@ -1,4 +1,4 @@
-"""Spec of objects as source, announced or listed by a relay."""
+"""Spec of a source that reads objects which a relay found by notifications or listings."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _CHANGES_OBJECTS = Edit(
 class FileSourceSpec(PayloadSpec):
     """Objects in a relay's file event log: announced by its queue (`s3_sqs`) or listed (`cloud_files`).
 
-    `partition_columns` are read from key segments such as `day=2026-01-31` and become fields of `_partition`.
+    The `partition_columns` are read from key segments such as `day=2026-01-31` and become fields of `_partition`.
     """
 
     kind: Annotated[Literal["s3_sqs", "cloud_files"], CHANGES_SOURCE]
@@ -36,5 +36,5 @@ class FileSourceSpec(PayloadSpec):
     max_object_bytes: Annotated[Bytes, NEXT_START] = 512 << 20
 
     def display_name(self) -> str:
-        """Returns bucket and key pattern for display."""
+        """Returns bucket and key pattern for messages."""
         return f"{self.bucket}/{self.glob or self.prefix}"

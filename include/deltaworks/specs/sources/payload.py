@@ -11,7 +11,7 @@ from deltaworks.specs.base import Bytes, Spec
 from deltaworks.specs.spec_change_effects import CHANGES_FORMAT, CHANGES_PARSING, NEXT_START
 
 Compression = Literal["auto", "gzip", "bzip2", "zstd", "none"]
-#: Formats whose fields are all strings; the columns' types convert them.
+#: Formats whose fields are all strings. They are converted to the types of columns.
 TEXT_FORMATS = ("csv", "tsv", "text")
 
 
@@ -44,7 +44,7 @@ class TsvSpec(Spec):
 
 
 class BudgetSpec(Spec):
-    """Resource limits of a payload; events beyond them are quarantined.
+    """Limits of the resources that parsing a payload may use. Events beyond a limit are quarantined.
 
     Limits are counts and sizes, not times, so that the same payload always gives the same rows. Memory is estimated.
     """
@@ -69,7 +69,7 @@ class BudgetSpec(Spec):
 
 
 class PayloadSpec(Spec):
-    """Format of the events in an object or record."""
+    """The format of the events in an object or record."""
 
     format: Annotated[Literal["json", "csv", "tsv", "text", "parquet", "avro"], CHANGES_FORMAT] = "json"
     csv: Annotated[CsvSpec, CHANGES_PARSING] = CsvSpec.defaults()
@@ -94,7 +94,7 @@ class PayloadSpec(Spec):
 
 
 class RecordSourceSpec(PayloadSpec):
-    """Records of a stream, each of which is a payload.
+    """A stream of records, each of which is a payload.
 
     Paths starting with `_record.` read record metadata (`key`, `headers`, `timestamp`, ...).
     """

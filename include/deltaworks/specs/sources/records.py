@@ -15,9 +15,8 @@ from deltaworks.specs.spec_change_effects import CHANGES_ADDRESS, CHANGES_SOURCE
 class KafkaSecuritySpec(Spec):
     """Authentication and encryption of Kafka clients. Secrets are references; stores are files on driver and workers.
 
-    `truststore` has the CAs of the brokers, by default the JVM's. `keystore` has the client's certificate and key. PEM
-        files
-    contain the key first.
+    The `truststore` has the CAs of the brokers; by default the JVM's are used. The `keystore` has the client's
+    certificate and key; in PEM files the key comes first.
     """
 
     protocol: Literal["SSL", "SASL_SSL", "SASL_PLAINTEXT"]
@@ -73,7 +72,7 @@ class KafkaSourceSpec(RecordSourceSpec):
         return self
 
     def display_name(self) -> str:
-        """Returns the topics for display."""
+        """Returns the topics for messages."""
         return ", ".join(self.topics)
 
 
@@ -98,9 +97,9 @@ class KinesisSourceSpec(RecordSourceSpec):
     )
 
     def display_name(self) -> str:
-        """Returns the stream for display."""
+        """Returns the stream for messages."""
         return self.stream
 
     def consumer_name_for(self, pipeline: str) -> str:
-        """Returns the name of the pipeline's registered consumer."""
+        """Returns the name of the consumer that the pipeline registers for enhanced fan-out."""
         return self.consumer_name or f"deltaworks-{pipeline}"

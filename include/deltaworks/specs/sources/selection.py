@@ -1,4 +1,4 @@
-"""The source of a pipeline: one of several kinds, or one selected by name."""
+"""The source of a pipeline: declared directly, or selected by name from several declared ones."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _SOURCE: TypeAdapter[Any] = TypeAdapter(SourceSpec, config=ConfigDict(defer_buil
 
 
 def selected_source(declared: dict[str, Any]) -> dict[str, Any]:
-    """Returns the data of a pipeline with its selected source, if `sources` declares several.
+    """Replaces the name in `source` by the source of that name, if the pipeline declares several in `sources`.
 
     All sources are validated, so that errors are found before a switch.
 
@@ -44,7 +44,7 @@ def selected_source(declared: dict[str, Any]) -> dict[str, Any]:
 
 
 def _check_unselected(sources: dict[str, Any]) -> None:
-    """Validates all other sources; the selected one is validated with the pipeline."""
+    """Validates the sources that are not selected. The selected one is validated with the pipeline."""
     problems: list[InitErrorDetails] = []
     for name, source in sources.items():
         try:
@@ -68,20 +68,20 @@ def _check_unselected(sources: dict[str, Any]) -> None:
 
 
 def _to_custom_error(details: ErrorDetails) -> PydanticCustomError:
-    """Converts a validator's error, to raise it again."""
+    """Converts an error of a nested validation, so that the outer validator can raise it."""
     return PydanticCustomError("declared", "{problem}", {"problem": details["msg"].removeprefix("Value error, ")})
 
 
 def partition_columns_of(source: SourceSpec) -> tuple[str, ...]:
-    """Returns the fields that are read from object keys; empty for other sources."""
+    """Returns the fields that the source reads from object keys; empty for sources without objects."""
     return source.partition_columns if isinstance(source, FileSourceSpec) else ()
 
 
 def require_object_source(source: SourceSpec, *, pipeline: str, unsupported: str) -> FileSourceSpec:
-    """Returns the source if it reads objects.
+    """Returns the source; raises if it does not read objects.
 
     Args:
-        unsupported: what is not possible otherwise, for the message.
+        unsupported: the operation that needs objects, for the message.
 
     Raises:
         ContractError: SOURCE_HAS_NO_OBJECTS.
