@@ -230,7 +230,7 @@ def _plan_columns(
     """Returns the distinct columns of all tables by key, and adds their struct fields to `tree`.
 
     Args:
-        shared_paths: fields that redaction or the envelope also reads. Their struct fields must accept any value.
+        shared_paths: fields of the event's time and id. They are read twice, so their struct fields accept any value.
 
     Raises:
         NotColumnarError: a column accepts integers beyond 64 bits.

@@ -83,8 +83,8 @@ def _id_text(value: Any) -> str | None:
 
 
 def unambiguous_ids(parts: Sequence[Sequence[Any]], count: int) -> list[str | None]:
-    """Returns the ids of `count` events from the values of their id fields; None if `EventIdReader` must read one of
-    them.
+    """Returns the ids of `count` events from the values of their id fields. Ids that only `EventIdReader` can read are
+    None.
     """
     if not parts:
         return [None] * count

@@ -82,7 +82,8 @@ END_OF_CHUNK = Payload(-1, "", None)
 class BatchStamp:
     """Column values that all rows of a batch share.
 
-    Events that are read again have an earlier reference time for their age: `arrived_at_us` replaces `ingested_at_us`.
+    The age of events is relative to `arrived_at_us` if it is set (for events that are read again), else to
+    `ingested_at_us`.
     """
 
     batch_id: int

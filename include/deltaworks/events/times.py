@@ -43,7 +43,7 @@ class TimeReader:
         pattern = form.pattern
         #: Texts with a date only cannot be out of range.
         self._is_date_only = pattern is not None and not pattern.has_time_of_day and not pattern.has_offset
-        #: Directives of patterns that match plain digits; numbers are then accepted as texts.
+        #: True if the pattern matches plain digits, which events may have as numbers.
         self._is_all_digits = pattern is not None and set(pattern.parts) <= _DIGIT_DIRECTIVES
 
     def instants(self, values: Sequence[Any]) -> pa.Array:

@@ -85,7 +85,7 @@ def undeclared_fields(event: dict[str, Any], fields: ReadFields) -> dict[str, An
 
 
 def leaf_fields(extra: dict[str, Any], fields: ReadFields, prefix: Path = ()) -> list[tuple[Path, Any]]:
-    """Yields each undeclared field with its path. An object from which the table reads nothing is one field."""
+    """Returns each undeclared field with its path. An object from which the table reads nothing is one field."""
     paths: list[tuple[Path, Any]] = []
     for name, value in extra.items():
         inner = fields.get(name)

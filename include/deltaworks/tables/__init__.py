@@ -1,1 +1,1 @@
-"""Delta tables without a JVM: their Arrow schemas, creation, guarded commits, changes and health."""
+"""Delta tables without a JVM: Arrow schemas, creation, guarded commits, changes and health."""

@@ -1,6 +1,7 @@
 """Age of a table's data, read from its Delta log alone.
 
-Two times are needed. The newest row time ignores late data; the last commit that changed rows ignores OPTIMIZE.
+There are two times. The time of the newest row, which late data does not change, and the time of the last commit that
+changed rows, which OPTIMIZE does not change.
 """
 
 from __future__ import annotations
@@ -16,14 +17,15 @@ from deltalake import DeltaTable
 from deltaworks.tables.lake import Lake
 from deltaworks.tables.log import commit_history
 
-#: Number of newest commits searched for one that changed rows. Older commits are not read.
+#: Maximum number of commits that are searched, from the newest, for one that changed rows.
 _MAX_COMMITS = 32
 _TIME_COLUMN = "event_time"
 
 
 @dataclass(frozen=True, slots=True)
 class TableAge:
-    """Time of a table's newest row and of the last commit that changed rows; None where the log does not record it."""
+    """Time of a table's newest row, and of the last commit that changed rows. None if the log does not record
+    the time."""
 
     table: str
     newest_row_at: dt.datetime | None
@@ -42,7 +44,7 @@ def table_age(lake: Lake, key: str, name: str) -> TableAge | None:
 
 
 def age_of(lake: Lake, key: str, name: str, table: DeltaTable) -> TableAge:
-    """Returns the age of a table that is already open."""
+    """Returns the age of an open table."""
     commits = commit_history(lake, key, newest=table.version(), limit=_MAX_COMMITS)
     written_at = next((commit.at for commit in commits if commit.changes_rows), None)
     times = [at for at in (_max_time(table), written_at) if at is not None]
@@ -50,7 +52,7 @@ def age_of(lake: Lake, key: str, name: str, table: DeltaTable) -> TableAge:
 
 
 def newest_row_time(ages: Iterable[TableAge]) -> dt.datetime | None:
-    """Returns the newest row time over all given tables, or None if no table has one."""
+    """Returns the newest row time of all given tables, or None if no table has one."""
     return max((age.newest_row_at for age in ages if age.newest_row_at is not None), default=None)
 
 
@@ -73,6 +75,6 @@ def _to_utc(value: dt.date) -> dt.datetime:
     """Converts a timestamp to UTC; a date becomes the end of its day."""
     if isinstance(value, dt.datetime):
         return value.astimezone(dt.UTC) if value.tzinfo is not None else value.replace(tzinfo=dt.UTC)
-    # The last representable date has no following day: use its beginning.
+    # The last representable date has no following day, so its beginning is used.
     start = dt.datetime.combine(value, dt.time(), tzinfo=dt.UTC)
     return start if value == dt.date.max else start + dt.timedelta(days=1)

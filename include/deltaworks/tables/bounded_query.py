@@ -1,4 +1,4 @@
-"""Restricts DuckDB to one SELECT over the given tables, with memory, thread and time limits."""
+"""Restricts a DuckDB connection to one SELECT over given tables, with limits of memory, threads and time."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ import duckdb
 
 
 def restrict_connection(connection: duckdb.DuckDBPyConnection, schema: str, *, memory_mib: int, threads: int) -> None:
-    """Limits a connection to the tables of one schema, addressed without prefix, and to the given memory and
-    threads."""
+    """Restricts a connection to the tables of one schema, whose names then need no prefix, and limits memory and
+    threads.
+    """
     connection.execute(f'USE "{schema}"')
     # Queries that exceed the memory limit fail instead of spilling into the current working directory.
     connection.execute("SET temp_directory = ''")
@@ -22,13 +23,14 @@ def restrict_connection(connection: duckdb.DuckDBPyConnection, schema: str, *, m
 
 
 def parse_single_select(connection: duckdb.DuckDBPyConnection, text: str) -> tuple[str, frozenset[str]]:
-    """Returns the text of the only SELECT in `text`, without its semicolon and anything after it, and its parameter
-    names.
+    """Checks that `text` is exactly one SELECT. Returns it without a trailing semicolon, and the names of its
+    parameters.
 
     Raises:
         duckdb.Error: `text` is not exactly one SELECT, or not valid SQL.
     """
-    # Parsed on its own first: inside the caller's brackets an extra closing bracket could start a second statement.
+    # The caller puts the text in brackets. A closing bracket in it could end them and start a second statement, so the
+    # text is parsed on its own first.
     statements = connection.extract_statements(text)
     if [statement.type for statement in statements] != [duckdb.StatementType.SELECT]:
         raise duckdb.ParserException("write one SELECT and nothing else")

@@ -1,8 +1,8 @@
 """Finds the hours in which commits changed rows, from file statistics in the Delta log.
 
-Each add action has the time range of its file's rows. A removed file, or one without a range or with null times, may
-affect the complete partition. A file with one late row covers all hours from that row on, so the result is never too
-small.
+Each add action has the time range of its file's rows, and all hours in the range count as changed. For a removed file,
+or one without a time range or with null times, all hours of its partition count. So the result may contain too many
+hours, but never too few.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from deltaworks.tables.log import Action, stats_of
 from deltaworks.tables.seq_statistics import record_min_seq
 
 HOUR = dt.timedelta(hours=1)
-#: A file that spans more hours than a date has; its hours are not listed.
+#: Files that span more hours than this count for their complete partition.
 MAX_HOURS = 48
-#: Hours by their start in UTC; None for any hour.
+#: Starts of hours in UTC; None if any hour may have changed.
 Hours = frozenset[dt.datetime] | None
 
 
 def changed_hours(lake: Lake, key: str, *, time_column: str, after_version: int | None, up_to_version: int) -> Changes:
-    """Extends `changed_partitions` by the hours that contain a partition's changed rows, and by their minimum `_seq`.
+    """Returns `changed_partitions` with the hours that contain each partition's changed rows, and their minimum `_seq`.
 
     Args:
-        time_column: the column with the rows' times; empty if hours are not needed.
+        time_column: column with the time of a row; empty if hours are not needed.
     """
     hours: dict[Partition, Hours] = {}
     min_seq: dict[Partition, int | None] = {}
@@ -49,10 +49,10 @@ def changed_hours(lake: Lake, key: str, *, time_column: str, after_version: int 
 
 
 def record_hours(hours: dict[Partition, Hours], actions: Iterable[Action], column: str) -> None:
-    """Adds a commit's changed hours per partition to `hours`.
+    """Adds the hours changed by a commit to `hours`, by partition.
 
     Args:
-        column: the column with the rows' times. Actions that only rearrange rows are ignored.
+        column: column with the time of a row. Actions that only rearrange rows are ignored.
     """
     for action in actions:
         added, file_action = action.get("add"), action.get("add") or action.get("remove")
@@ -65,7 +65,7 @@ def record_hours(hours: dict[Partition, Hours], actions: Iterable[Action], colum
 
 
 def hours_of(added: Action, column: str) -> Hours:
-    """Returns the hours that contain an added file's rows; None if its statistics do not tell."""
+    """Returns the hours that may contain rows of an added file; None if its statistics do not limit them."""
     stats = stats_of(added)
     bounds = [_to_utc((stats.get(name) or {}).get(column)) for name in ("minValues", "maxValues")]
     nulls = (stats.get("nullCount") or {}).get(column)

@@ -1,6 +1,6 @@
-"""Finds the partitions that commits changed, from the Delta log alone, and the positions of readers in those changes.
+"""Finds the partitions that commits changed, from the Delta log alone, and stores how far readers have read them.
 
-OPTIMIZE and similar commits rearrange rows without changing them (`dataChange: false`); they do not count as changes.
+Commits that rearrange rows without changing them, such as OPTIMIZE (`dataChange: false`), are not changes.
 """
 
 from __future__ import annotations
@@ -19,22 +19,22 @@ from deltaworks.tables.log import Action, commit_history, data_change_actions, r
 
 #: A partition as written in the Delta log: (column, value) pairs with text values, None for null.
 Partition = tuple[tuple[str, str | None], ...]
-#: Key of `userMetadata` shared by all commits of one command.
+#: Key of `userMetadata` whose value all commits of one command share.
 COMMIT_GROUP_KEY = "group"
-#: Source of changes: the notification table, or the data table's Delta change data feed.
+#: Where changes are read: in the notification table, or in the table's Delta change data feed.
 ChangeSource = Literal["notifications", "change_feed"]
-#: Key of `userMetadata` with the position up to which a reader's table contains all changes.
+#: Key of `userMetadata` that stores up to which position a reader's table contains all changes.
 POSITION_KEY = "changes_position"
 _POSITION_FORMAT = "1"
 
 
 @dataclass(frozen=True, slots=True)
 class Changes:
-    """Partitions with changed rows. `is_unbounded` if any partition may have changed; then `reason` explains why.
+    """Partitions with changed rows. With `is_unbounded` any partition may have changed, and `reason` says why.
 
-    `hours` maps a partition to the hours that contain all its changed rows, where known. `first_seq` maps a partition
-        to
-    the minimum `_seq` of its added rows, if rows were only added.
+    Attributes:
+        hours: hours that contain all changed rows, by partition, if known.
+        first_seq: minimum `_seq` of added rows, by partition; only if no rows were removed.
     """
 
     partitions: frozenset[Partition] = field(default_factory=frozenset)
@@ -47,9 +47,9 @@ class Changes:
         return self.is_unbounded or bool(self.partitions)
 
     def partition_values(self, column: str) -> frozenset[str | None] | None:
-        """Returns the changed values of one partition column, or None if any value may have changed.
+        """Returns the values of one partition column in changed partitions.
 
-        Also None if the table is not partitioned by `column`.
+        Returns None if any value may have changed, or if the table is not partitioned by `column`.
         """
         if self.is_unbounded:
             return None
@@ -67,12 +67,12 @@ def changed_partitions(
     up_to_version: int,
     on_commit: Callable[[Sequence[Action]], None] = lambda actions: None,
 ) -> Changes:
-    """Returns the partitions with rows added or removed after `after_version`, up to and including `up_to_version`.
+    """Returns the partitions whose rows changed after `after_version`, up to and including `up_to_version`.
 
     Reads one small object per commit.
 
     Args:
-        after_version: version of the table at `key`; -1 starts at its creation, None means that no version is known.
+        after_version: version of the table at `key`; -1 includes its creation, None means that it is unknown.
         on_commit: called with the actions of each commit.
     """
     if after_version is None:
@@ -93,7 +93,7 @@ def changed_partitions(
 
 
 def sql_literal(value: str | None, column_type: str) -> str:
-    """Converts a partition value, as written in the Delta log, to a SQL literal of the column's type."""
+    """Converts a partition value from the Delta log to a SQL literal of the column's type."""
     if value is None:
         return "NULL"
     if column_type in ("int", "long", "boolean"):
@@ -128,7 +128,7 @@ def _column_predicate(column: str, values: Sequence[str | None], column_type: st
 
 @dataclass(slots=True)
 class RewrittenPartition:
-    """Files and bytes removed from and added to a partition. `version` is the last commit."""
+    """Totals of files and bytes removed from and added to a partition; `version` is the last commit with such files."""
 
     partition: Partition
     version: int = -1
@@ -140,7 +140,8 @@ class RewrittenPartition:
 
 
 def rewritten_partitions(lake: Lake, key: str, *, after_version: int, group: str) -> list[RewrittenPartition]:
-    """Returns per partition the files rewritten by the commits of `group` after a version, sorted by partition."""
+    """Returns the totals of rewritten files per partition, for commits of `group` after a version, sorted by
+    partition."""
     opened = lake.open(key)
     if opened is None:
         return []
@@ -179,9 +180,9 @@ def _count_rewritten_files(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChangePosition:
-    """A reader's position in a table's changes: all changes up to `version` of the table `table_id` have been read.
+    """A reader's position in the changes of table `table_id`: it has read all changes up to `version`.
 
-    Store `str(position)` and restore it with `ChangePosition.parse`. The format of the text is private.
+    Store `str(position)` and restore it with `ChangePosition.parse`. The format of the text may change.
     """
 
     source: ChangeSource
@@ -215,7 +216,7 @@ class ChangePosition:
 
 
 def last_committed_position(lake: Lake, key: str) -> ChangePosition | None:
-    """Returns the position in the newest commit at `key` that has one; None if there is no table or no position.
+    """Returns the position stored in the newest commit at `key` that has one; None without a table or such a commit.
 
     Raises:
         ConfigError: CHANGES_POSITION_UNKNOWN.
@@ -230,8 +231,7 @@ def last_committed_position(lake: Lake, key: str) -> ChangePosition | None:
 
 
 def partitions_of(adds: pa.Table) -> list[Partition]:
-    """Returns the partition of each file in a snapshot's add actions; the empty tuple if the table is not
-    partitioned."""
+    """Returns the partition of each add action of a snapshot; the empty tuple if the table is not partitioned."""
     if "partition" not in adds.column_names:
         return [()] * adds.num_rows
     values = adds.column("partition").to_pylist()

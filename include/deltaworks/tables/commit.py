@@ -1,8 +1,8 @@
 """Commits to a Delta table through delta-rs, exactly once per step.
 
-delta-rs does not enforce application transactions. Each attempt therefore loads a snapshot, reads the step's
-transaction from it, and commits from that same object with delta-rs' own retries turned off. After a conflict or a lost
-reply, a new snapshot shows whether the step was committed.
+delta-rs does not enforce application transactions. So each attempt loads a snapshot, checks the step's transaction in
+it, and commits on top of that snapshot; delta-rs' own retries are off. After a conflict or a lost reply, a new snapshot
+shows whether the step was committed.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ from deltaworks.control.retry import attempts
 from deltaworks.errors import ConcurrencyError, ContractError, FencedError
 
 #: Properties of every table created here. Since Delta 4.1 the retention is a table property (VACUUM ignores RETAIN). It
-#: is set at creation, because changing it later conflicts with every writer.
+#: is set at creation, because changing it later conflicts with concurrent writers.
 TABLE_PROPERTIES: dict[str, str | None] = {
     "delta.checkpointInterval": "50",
     "delta.logRetentionDuration": "interval 30 days",
     "delta.deletedFileRetentionDuration": "interval 7 days",
     "delta.enableExpiredLogCleanup": "true",
 }
-#: delta-rs' default for tables without the property.
+#: delta-rs' default for tables without this property.
 _DEFAULT_CHECKPOINT_INTERVAL = 100
 MAX_ATTEMPTS = 30
 _INCONSISTENT_LISTING = re.compile(r"contiguous commit files|Invalid table version")
-#: `_last_checkpoint` names a checkpoint that is still being written. If the checkpoint was lost, waiting does not help,
-#: so this has fewer attempts.
+#: Matches the error if `_last_checkpoint` names a checkpoint that does not exist: it is still being written, or lost.
+#: Waiting does not help in the latter case, so there are few attempts.
 _MISSING_CHECKPOINT = re.compile(r"didn't find any checkpoints")
 _CHECKPOINT_ATTEMPTS = 8
 T = TypeVar("T")
@@ -42,7 +42,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """An application transaction. `app_id` at `version` is committed once; versions only increase."""
+    """An application transaction: `app_id` is committed at `version` once, and versions only increase."""
 
     app_id: str
     version: int
@@ -66,7 +66,9 @@ def ensure_table(
     user_metadata: str,
     properties: Mapping[str, str] | None = None,
 ) -> DeltaTable:
-    """Opens the table, or creates it if it does not exist. Concurrent creators all end up with the same table."""
+    """Opens the table, or creates it if it does not exist. Safe with concurrent creators: all of them open the same
+    table.
+    """
     options = dict(storage_options)
     problem: DeltaError | None = None
     for _ in attempts(MAX_ATTEMPTS, first_wait_seconds=0.3, max_wait_seconds=0.3):
@@ -82,7 +84,7 @@ def ensure_table(
                 partition_by=list(partition_by),
                 configuration={**TABLE_PROPERTIES, **(properties or {})},
                 storage_options=options,
-                # With delta-rs' own retries a second creator would write its metadata over the first one's table.
+                # With delta-rs' own retries, a second creator would overwrite the metadata of the first one's table.
                 commit_properties=CommitProperties(
                     custom_metadata={"userMetadata": user_metadata}, max_commit_retries=0
                 ),
@@ -97,7 +99,7 @@ def ensure_table(
 
 
 def open_table(uri: str, *, storage_options: Mapping[str, str]) -> DeltaTable:
-    """Opens a table, retrying while concurrent commits make the listing of its log inconsistent.
+    """Opens a table. Retries if the listing of its log is inconsistent because of concurrent commits.
 
     Raises:
         TableNotFoundError: the table does not exist.
@@ -106,14 +108,14 @@ def open_table(uri: str, *, storage_options: Mapping[str, str]) -> DeltaTable:
 
 
 def refresh(table: DeltaTable) -> None:
-    """Updates an open table to its newest version, retrying while the listing of its log is inconsistent."""
+    """Updates an open table to its newest version. Retries if the listing of its log is inconsistent."""
     _retry_inconsistent_listing(table.update_incremental)
 
 
 def _retry_inconsistent_listing(load: Callable[[], T]) -> T:
-    """Retries `load` while delta-rs rejects a listing of the log as inconsistent.
+    """Calls `load`; retries while delta-rs rejects the listing of the log as inconsistent.
 
-    On some servers a listing is not a snapshot: it may contain commit N+1 without commit N, or `_last_checkpoint`
+    Some servers do not list a snapshot: a listing may contain commit N+1 without commit N, or `_last_checkpoint`
     without its checkpoint.
     """
     for attempt in attempts(MAX_ATTEMPTS, first_wait_seconds=0.06, max_wait_seconds=0.8):
@@ -127,12 +129,12 @@ def _retry_inconsistent_listing(load: Callable[[], T]) -> T:
 
 
 def commit_attempts() -> Iterator[int]:
-    """Yields the attempt numbers for one commit, with a wait before each retry after a conflict."""
+    """Yields the attempt numbers for one commit, and waits before each retry."""
     return attempts(MAX_ATTEMPTS, first_wait_seconds=0.04, max_wait_seconds=2.0)
 
 
 def contention_error(table: str, action: str, *, advice: str = "run this again") -> ConcurrencyError:
-    """Returns the error for a commit that conflicted in all of `commit_attempts`."""
+    """Returns the error for a commit whose attempts (`commit_attempts`) all conflicted."""
     return ConcurrencyError(
         "COMMIT_CONTENDED",
         f"{table}: {MAX_ATTEMPTS} attempts to {action} all conflicted with another writer.",
@@ -142,22 +144,22 @@ def contention_error(table: str, action: str, *, advice: str = "run this again")
 
 @dataclass(slots=True)
 class _CachedTransactions:
-    """Transaction versions by application id at one version of a table."""
+    """Transaction versions by application id, as of one version of a table."""
 
     version: int
     by_application: dict[str, int | None] = field(default_factory=dict)
 
 
-#: Keyed by `id` of an open table, which is not hashable. An entry is removed with its table.
+#: Keyed by the `id` of an open table, because it is not hashable. The entry is removed when the table is freed.
 _TRANSACTION_CACHE: dict[int, _CachedTransactions] = {}
 
 
 def transaction_version(table: DeltaTable, app_id: str) -> int | None:
-    """Returns an application's transaction version in an open table, or None.
+    """Returns the version of an application's transaction in an open table; None if the application has none.
 
-    delta-rs reads every commit since the newest checkpoint for each call: a batch of thirty tables read about a
-    thousand objects to find its own transactions. Results are therefore cached per table version, and this process's
-    own commits update the cache. Call it only from the thread that uses the table.
+    For each call, delta-rs reads every commit since the newest checkpoint: a batch of thirty tables read about a
+    thousand objects. Results are therefore cached per table version, and this process's own commits update the cache.
+    Call it only from the thread that uses the table.
     """
     cached = _TRANSACTION_CACHE.get(id(table))
     if cached is None:
@@ -170,7 +172,7 @@ def transaction_version(table: DeltaTable, app_id: str) -> int | None:
 
 
 def _cache_commit(table: DeltaTable, *, read_version: int, transactions: Sequence[Transaction]) -> None:
-    """Adds this process's commit on top of `read_version` to the cache."""
+    """Updates the cache after this process committed on top of `read_version`."""
     cached = _TRANSACTION_CACHE.get(id(table))
     if cached is not None and cached.version == read_version:
         committed: dict[str, int | None] = {transaction.app_id: transaction.version for transaction in transactions}
@@ -207,7 +209,8 @@ def commit_step(
         refresh(table)
         read_version = table.version()
         if owner is not None:
-            # Checked even if the step is committed: a successor may have committed it, and then this owner must stop.
+            # Checked even if the step is committed, because a successor may have committed it; this owner must stop
+            # then.
             check_owner_epoch(table, owner)
         current = transaction_version(table, step.app_id)
         if current is not None and current >= step.version:
@@ -230,19 +233,19 @@ def commit_step(
                 raise _refused_commit_error(table, error) from error
             continue
         _cache_commit(table, read_version=read_version, transactions=transactions)
-        # Without delta-rs' own retries, a commit on top of `read_version` is the next version.
+        # Without delta-rs' own retries, the commit has exactly the version after `read_version`.
         return CommitOutcome(version=read_version + 1, newly_committed=True, attempts=attempt)
     raise contention_error(table.table_uri, f"commit {step.app_id} at {step.version}")
 
 
 def post_commit_properties(table: DeltaTable) -> PostCommitHookProperties:
-    """Returns delta-rs' post-commit hooks for a commit on top of the open version: a checkpoint if one is due.
+    """Returns delta-rs' settings for after a commit on the open version: writes a checkpoint if one is due.
 
-    Expired commits are removed only together with a checkpoint, as Delta's own writers do. By default delta-rs lists
+    Expired commits are removed only together with a checkpoint, as Delta's own writers do. By default, delta-rs lists
     the complete log after every commit: half a million objects for a table with a commit every five seconds and a month
     of log.
     """
-    # delta-rs counts commits; version 0 is the first.
+    # delta-rs counts commits from 1, while versions count from 0.
     is_checkpoint_due = (table.version() + 2) % checkpoint_interval(table) == 0
     return PostCommitHookProperties(create_checkpoint=True, cleanup_expired_logs=None if is_checkpoint_due else False)
 
@@ -253,12 +256,12 @@ def checkpoint_interval(table: DeltaTable) -> int:
 
 
 def raise_owner_epoch(table: DeltaTable, owner: Step, *, user_metadata: str) -> CommitOutcome:
-    """Fences former owners: commits with a lower epoch fail from then on. Idempotent."""
+    """Stores the owner epoch in the table, so that commits with a lower epoch fail from then on. Idempotent."""
     return commit_step(table, [], step=owner, user_metadata=user_metadata)
 
 
 def check_owner_epoch(table: DeltaTable, owner: Step) -> None:
-    """Raises if the table's snapshot has a higher owner epoch.
+    """Raises if the table's snapshot has a higher owner epoch than this owner.
 
     Raises:
         FencedError: OWNER_FENCED.

@@ -1,9 +1,9 @@
 """Compacts small partitions in this process, without a JVM.
 
-The rows of a partition's small files are cast to the table's current columns and written as one file with the table's
-statistics. Many partitions share a commit (`tables.optimize_commit`). Partitions that are not supported are reported
-with a reason and left to Spark: more memory than MAX_MEMORY_BYTES, a column type that does not fit, an unreadable file,
-or a row count that differs from the log.
+The rows of a partition's small files are cast to the table's current columns and written as one file with statistics.
+One commit contains many partitions (`tables.optimize_commit`). Unsupported partitions are reported with a reason and
+left to Spark: those that need more than MAX_MEMORY_BYTES, have a column type that cannot be cast, an unreadable file,
+or another row count than the log.
 """
 
 from __future__ import annotations
@@ -33,15 +33,16 @@ from deltaworks.tables.statistics import IndexedColumns
 MAX_BYTES_PER_PARTITION = 32 << 20
 #: Maximum memory for the rows of one partition.
 MAX_MEMORY_BYTES = 256 << 20
-#: Small objects: reading many of them is bound by latency.
+#: Reading many small objects is bound by latency.
 _READ_THREADS = 8
 _BATCH_ROWS = 32_768
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompactionOutcome:
-    """Compacted partitions, partitions skipped after a conflicting commit, and unsupported partitions with the
-    reason."""
+    """Result of a compaction: compacted partitions, partitions skipped after a conflict, and unsupported ones with the
+    reason.
+    """
 
     version: int | None = None
     compacted: tuple[Partition, ...] = ()
@@ -50,7 +51,7 @@ class CompactionOutcome:
 
 
 class _UnsupportedPartition(Exception):
-    """A partition that cannot be compacted in this process; the message is the reason."""
+    """Raised if a partition cannot be compacted in this process; the message is the reason."""
 
 
 def compact_partitions(
@@ -65,15 +66,16 @@ def compact_partitions(
     max_bytes: int | None = None,
     before_commit: Callable[[], None] = lambda: None,
 ) -> CompactionOutcome:
-    """Merges each partition's files smaller than `below_bytes` into one file, in a single commit. Changes no rows.
+    """Merges the files smaller than `below_bytes` of each partition into one file, in a single commit. Changes no rows.
 
     Idempotent: partitions with fewer than `min_files` such files are skipped. Safe with concurrent writers: appends do
-    not conflict, and a partition whose files were replaced meanwhile is skipped. Other partitions' files are not read.
+    not conflict, and a partition whose files were replaced meanwhile is skipped.
 
     Args:
         partitions: None for all.
-        max_bytes: limits each partition to its oldest small files up to this total size, at least two. None for all.
-        before_commit: called before each commit attempt; its exception ends the compaction without a commit.
+        max_bytes: per partition, compacts only the oldest small files up to this total size, at least two. None for
+            all.
+        before_commit: called before each commit attempt; raising ends the compaction without a commit.
     """
     table = lake.open(key)
     if table is None:
@@ -127,7 +129,7 @@ class _SmallFile:
 def _small_files(
     table: DeltaTable, partitions: Sequence[Partition] | None, below_bytes: int
 ) -> dict[Partition, list[_SmallFile]]:
-    """Returns the small files of each partition with at least two of them, oldest first."""
+    """Returns the small files by partition, oldest first; only partitions with at least two of them."""
     add_actions = pa.table(table.get_add_actions(flatten=False))
     rows = (
         add_actions.column("num_records").to_pylist()
@@ -148,13 +150,13 @@ def _small_files(
 
 
 def _oldest_up_to(files: list[_SmallFile], max_bytes: int) -> list[_SmallFile]:
-    """Returns the first files up to `max_bytes` in total, at least two."""
+    """Returns the first files that have at most `max_bytes` in total, but at least two files."""
     cumulative_bytes = accumulate(member.size for member in files)
     return files[: max(2, sum(end <= max_bytes for end in cumulative_bytes))]
 
 
 class _Rewriter:
-    """Reads and writes files of one table at a fixed version."""
+    """Rewrites files of one table, as of one version."""
 
     def __init__(self, lake: Lake, key: str, table: DeltaTable) -> None:
         self._lake = lake
@@ -166,7 +168,7 @@ class _Rewriter:
         self._indexed = IndexedColumns.of(table.metadata().configuration)
 
     def rewrite(self, partition: Partition, small_files: Sequence[_SmallFile]) -> RewrittenFiles:
-        """Writes the rows of these files as one file."""
+        """Writes the rows of these files as one new file."""
         if sum(member.size for member in small_files) > MAX_BYTES_PER_PARTITION:
             raise _UnsupportedPartition(f"its small files exceed {MAX_BYTES_PER_PARTITION:,} bytes")
         body = pa.Table.from_batches(list(self._read_batches(small_files)), schema=self._columns)
@@ -177,7 +179,7 @@ class _Rewriter:
         )
 
     def remove(self, files: Iterator[WrittenFile]) -> None:
-        """Deletes files that no commit references. Files that cannot be deleted become orphans, which maintenance
+        """Deletes new files that were not committed. Files that cannot be deleted become orphans, which maintenance
         removes.
         """
         for file in files:
@@ -209,14 +211,14 @@ class _Rewriter:
 
 
 class _MemoryBudget:
-    """A memory limit shared by the reading threads."""
+    """Limit of memory that the reading threads share."""
 
     def __init__(self, max_bytes: int) -> None:
         self._free_bytes = max_bytes
         self._lock = threading.Lock()
 
     def reserve(self, size: int) -> None:
-        """Reserves `size` bytes, or raises."""
+        """Reserves `size` bytes. Raises if the limit would be exceeded."""
         with self._lock:
             self._free_bytes -= size
             if self._free_bytes < 0:
@@ -224,10 +226,10 @@ class _MemoryBudget:
 
 
 def _conform_batch(batch: pa.RecordBatch, columns: pa.Schema, *, partition_columns: frozenset[str]) -> pa.RecordBatch:
-    """Casts a batch to the table's current columns; columns missing in an older file are null.
+    """Casts a batch to the table's current columns; columns that an older file lacks become null.
 
     Args:
-        partition_columns: may also be present in files written by Spark; ignored, because the log has their values.
+        partition_columns: ignored if Spark wrote them into the file, because the log has their values.
     """
     unknown = set(batch.schema.names) - set(columns.names) - partition_columns
     if unknown:
@@ -247,7 +249,7 @@ def _conform_batch(batch: pa.RecordBatch, columns: pa.Schema, *, partition_colum
 
 
 def cast_values(values: pa.Array, target_type: pa.DataType) -> pa.Array:
-    """Casts values to an equivalent type; struct fields missing in the source are null.
+    """Casts values to a type without losing data; struct fields that the values lack become null.
 
     Raises:
         ArrowInvalid, ArrowNotImplementedError, ArrowTypeError: a value or field would be lost.

@@ -1,8 +1,8 @@
 """Creates a table together with its first rows in one commit, without a JVM.
 
-Creating a table empty and appending the rows later would show readers an empty table. Spark's writer also needs one
-commit, but takes a dozen jobs and up to ten seconds of compilation in a fresh driver. Version 0 is written with
-put-if-absent, so only one of several concurrent creators succeeds.
+Two commits would show readers an empty table in between. Spark's writer also makes one commit, but needs a dozen jobs
+and up to ten seconds of compilation in a fresh driver. Version 0 is written with put-if-absent, so only one of several
+concurrent creators succeeds.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from deltaworks.tables.files_commit import txn_action, write_commit
 from deltaworks.tables.lake import Lake, arrow_path
 from deltaworks.tables.log import Action
 
-#: Types that require no reader or writer features.
+#: Types that need no table feature.
 _BASIC_TYPES = frozenset(
     {"string", "long", "integer", "short", "byte", "float", "double", "boolean", "binary", "date", "timestamp"}
 )
@@ -53,7 +53,7 @@ class NewTable:
 def basic_schema(schema: Mapping[str, Any], partition_by: Sequence[str]) -> dict[str, Any] | None:
     """Converts a Spark schema in JSON to the schema of a new table: all columns nullable, without column metadata.
 
-    Returns None if a column requires a table feature or Delta would reject the schema.
+    Returns None if a column needs a table feature or Delta would reject the schema.
     """
     names = [str(field["name"]) for field in schema["fields"]]
     if len({name.lower() for name in names}) < len(names) or not {*partition_by} < {*names}:
@@ -69,7 +69,7 @@ def basic_schema(schema: Mapping[str, Any], partition_by: Sequence[str]) -> dict
 def create_table(lake: Lake, key: str, table: NewTable) -> int | None:
     """Creates the table at `key` with its rows. Returns the number of rows, or None if the table already exists.
 
-    The loser of two concurrent creators leaves unreferenced files, which VACUUM removes.
+    If two creators run at the same time, the files of the slower one stay unreferenced until VACUUM.
     """
     root, now = arrow_path(lake.storage, key), int(time.time() * 1000)
     parts = split_by_partition(table.rows, table.partition_by) if table.rows.num_rows else []
@@ -129,7 +129,7 @@ def _nullable_field(field: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _nullable_type(type_json: Any) -> Any:
-    """Returns the type with nullable values at every level, as Delta's own writer does."""
+    """Returns the type with nullable values on every nesting level, as Delta's own writer does."""
     if isinstance(type_json, str):
         return type_json
     match type_json["type"]:

@@ -26,7 +26,8 @@ Positions = npt.NDArray[np.int64]
 
 
 def deleted_positions(lake: Lake, key: str, added: Action) -> Positions:
-    """Returns the row positions, ascending from 0, that an add action's vector deletes; empty without a vector.
+    """Returns the positions of the rows that an add action's deletion vector deletes, ascending from 0; empty without
+    one.
 
     Raises:
         ContractError: DELETION_VECTOR_UNREADABLE.
@@ -46,7 +47,7 @@ def deleted_positions(lake: Lake, key: str, added: Action) -> Positions:
 
 
 def decode_vector(data: bytes) -> Positions:
-    """Decodes the positions of an encoded vector.
+    """Decodes a serialized deletion vector to row positions.
 
     Raises:
         ValueError, struct.error: the vector is damaged.
@@ -63,7 +64,7 @@ def decode_vector(data: bytes) -> Positions:
 
 
 def _decode_bitmap(data: bytes, at: int) -> tuple[Positions, int]:
-    """Returns the values of one 32-bit bitmap, and the offset of its end."""
+    """Returns the values of the 32-bit bitmap at an offset, and the bitmap's end offset."""
     (cookie,) = struct.unpack_from("<I", data, at)
     runs: npt.NDArray[np.uint8] | None = None
     if cookie & 0xFFFF == _COOKIE_RUNS:
@@ -100,7 +101,7 @@ def _decode_container(data: bytes, at: int, cardinality: int, *, is_run: bool) -
 
 
 def _read_vector(lake: Lake, key: str, vector: Action) -> bytes:
-    """Reads the encoded vector from its file, where a length precedes it, or from the log."""
+    """Reads the serialized vector from its file, or from the log if it is stored inline."""
     if vector["storageType"] == "i":
         return decode_z85(vector["pathOrInlineDv"])[: int(vector["sizeInBytes"])]
     if vector["storageType"] != "u":

@@ -1,7 +1,7 @@
 """Counts the rows deleted by deletion vectors, from the Delta log alone.
 
-deltalake does not return deletion vectors with a table's files. So the last checkpoint and later commits are read here,
-only for tables with this feature.
+deltalake lists a table's files without their deletion vectors. So tables with this feature are read here: the last
+checkpoint and the commits after it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ def deleted_row_counts(
 ) -> dict[str, int] | None:
     """Returns the number of deleted rows by file path, at the open version. Files without deleted rows are omitted.
 
-    Paths are escaped as in the log, as deltalake returns them. None if a commit after the last checkpoint is missing.
+    Paths are URL-encoded as in the log and in deltalake's results. Returns None if a commit after the last checkpoint
+    is missing.
 
     Args:
         checkpoint: content of `_last_checkpoint`.
@@ -43,7 +44,7 @@ def deleted_row_counts(
 
 
 def read_last_checkpoint(lake: Lake, key: str) -> dict[str, Any] | None:
-    """Reads `_last_checkpoint`. None if it is missing or incomplete; readers then list the log instead."""
+    """Reads `_last_checkpoint`. Returns None if it is missing or incomplete; the caller then lists the log."""
     path = f"{arrow_path(lake.storage, key)}/_delta_log/_last_checkpoint"
     try:
         with lake.filesystem.open_input_stream(path) as stream:
@@ -54,7 +55,7 @@ def read_last_checkpoint(lake: Lake, key: str) -> dict[str, Any] | None:
 
 
 def _apply_actions(counts: dict[str, int], actions: list[Action]) -> None:
-    # A DELETE removes a file and adds it with a larger vector, in one commit and in either order.
+    # A DELETE removes a file and adds it with a larger vector in one commit; the order of the two actions is undefined.
     for action in actions:
         if "remove" in action:
             counts.pop(action["remove"]["path"], None)
@@ -78,7 +79,7 @@ def _checkpoint_counts(lake: Lake, key: str, checkpoint: Mapping[str, Any]) -> I
 
 
 def _checkpoint_files(checkpoint: Mapping[str, Any]) -> Iterator[str]:
-    """Yields the checkpoint's files that contain add actions, relative to the log folder."""
+    """Yields the paths, relative to the log folder, of the checkpoint's files with add actions."""
     version, parts = int(checkpoint["version"]), checkpoint.get("parts")
     v2_checkpoint = checkpoint.get("v2Checkpoint")
     if v2_checkpoint is not None:

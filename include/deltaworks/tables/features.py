@@ -1,8 +1,8 @@
 """Decides which tables delta-rs may commit to, by table features, constraints and column properties.
 
-delta-rs does not check CHECK constraints or NOT NULL for files it did not write, and files written from the declared
-schema ignore column mapping, generated and identity columns. So only features known to be safe for such commits are
-allowed. For all others, including unknown ones, commits go through Spark, which enforces or rejects them.
+delta-rs checks neither CHECK constraints nor NOT NULL for files it did not write, and our files do not support column
+mapping, generated columns or identity columns. So only tables whose features are known to be safe are committed through
+delta-rs. All others, also those with unknown features, are committed through Spark, which enforces or rejects features.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from typing import Any
 from deltalake import DeltaTable
 
 _DELETION_VECTORS = "deletionVectors"
-#: Writer features that are safe for a commit that adds or removes complete files: either they concern other operations,
-#: or their use in a table is checked separately.
+#: Writer features that are safe for commits that add or remove complete files: they concern other operations only, or
+#: their use is checked separately.
 SUPPORTED_FEATURES = frozenset(
     {
         "appendOnly",  # appends are allowed
@@ -31,10 +31,10 @@ SUPPORTED_FEATURES = frozenset(
         "identityColumns",  # columns are checked
     }
 )
-#: From this writer version on a table lists its features.
+#: From this writer version on, a table's protocol lists its features.
 _FEATURES_WRITER_VERSION = 7
 _NO_REWRITE_PROPERTIES = ("delta.enableChangeDataFeed", "delta.appendOnly")
-#: Partition column types whose values in a snapshot equal the text in the log.
+#: Partition column types whose values have the same text in a snapshot and in the log.
 SIMPLE_PARTITION_TYPES = frozenset({"string", "date", "boolean", "byte", "short", "integer", "long"})
 _COLUMN_KEYS = {
     "delta.invariants": "a column invariant",
@@ -45,8 +45,8 @@ _COLUMN_KEYS = {
 
 
 def reasons_to_use_spark(table: DeltaTable) -> list[str]:
-    """Returns why commits to this table must go through Spark; empty if delta-rs may commit. Reads the open snapshot
-    only.
+    """Returns why commits to this table must go through Spark; empty if delta-rs may commit. Reads only the open
+    snapshot.
     """
     protocol = table.protocol()
     reasons = []

@@ -1,4 +1,4 @@
-"""Writes Parquet files of a Delta table, and their add actions with statistics."""
+"""Writes Parquet files of a Delta table, and builds their add actions with statistics."""
 
 from __future__ import annotations
 
@@ -22,13 +22,14 @@ from pyarrow import fs
 
 from deltaworks.tables.statistics import DEFAULT_COLUMNS, IndexedColumns, statistics
 
-#: Rows sampled to decide on dictionary encoding, and minimum average repetitions of each value in the sample.
+#: Number of rows sampled to decide on dictionary encoding, and the minimum average repetitions of a value in the
+#: sample.
 _SAMPLED_ROWS, _MIN_REPETITIONS = 256, 4
 
 
 @dataclass(frozen=True, slots=True)
 class WrittenFile:
-    """One data file, as recorded in a prepared batch. `partition` values are text, None for null."""
+    """A data file as recorded in a prepared batch. Values in `partition` are text, None for null."""
 
     path: str
     size: int
@@ -65,14 +66,14 @@ class WrittenFile:
 
 
 def data_file_path(partition: Mapping[str, str | None], *, prefix: str = "part") -> str:
-    """Returns a new unique path below the table's root, with Hive-style partition folders."""
+    """Returns a new unique path for a data file, relative to the table, with Hive-style partition folders."""
     folders = [f"{name}={_partition_folder(value)}" for name, value in partition.items()]
     return "/".join([*folders, f"{prefix}-{uuid.uuid4()}.zstd.parquet"])
 
 
 def _partition_folder(value: str | None) -> str:
-    """Returns the folder name for a partition value. Values with special characters are hashed, so path escaping never
-    matters: readers take the values from the log.
+    """Returns the folder name for a partition value. A value with special characters is hashed, so that paths need no
+    escaping; readers take the value from the log.
     """
     if value is None:
         return "__HIVE_DEFAULT_PARTITION__"
@@ -89,11 +90,11 @@ def write_file(
     partition: Mapping[str, str | None],
     indexed: IndexedColumns = DEFAULT_COLUMNS,
 ) -> WrittenFile:
-    """Writes `data`, without its partition columns, as one file below `root`.
+    """Writes `data` without its partition columns as one file below `root`.
 
     Args:
-        root: the table's folder in terms of `filesystem` (bucket/key, or an absolute path).
-        indexed: columns with statistics.
+        root: the table's folder as a path of `filesystem` (bucket/key, or an absolute path).
+        indexed: columns that get statistics.
     """
     body = data.drop_columns(list(partition)) if partition else data
     return write_file_body(filesystem, root, body, partition=partition, indexed=indexed)
@@ -107,7 +108,7 @@ def write_file_body(
     partition: Mapping[str, str | None],
     indexed: IndexedColumns = DEFAULT_COLUMNS,
 ) -> WrittenFile:
-    """Writes rows that do not contain the partition columns as one file. See `write_file`."""
+    """Writes rows that have no partition columns as one file. See `write_file`."""
     path = data_file_path(partition)
     destination = f"{root}/{path}"
     if isinstance(filesystem, fs.LocalFileSystem):
@@ -119,7 +120,7 @@ def write_file_body(
 
 
 def encode_parquet(body: pa.Table, indexed: IndexedColumns = DEFAULT_COLUMNS) -> tuple[pa.Buffer, str]:
-    """Encodes rows as a Parquet file. Returns its bytes and its statistics."""
+    """Encodes rows as a Parquet file. Returns the file's bytes and its statistics."""
     sink = pa.BufferOutputStream()
     options: dict[str, Any] = {"compression": "zstd", "compression_level": 1, "version": "2.6"}
     pq.write_table(body, sink, write_statistics=True, use_dictionary=_dictionary_columns(body), **options)
@@ -127,10 +128,10 @@ def encode_parquet(body: pa.Table, indexed: IndexedColumns = DEFAULT_COLUMNS) ->
 
 
 def _dictionary_columns(body: pa.Table) -> list[str]:
-    """Returns the string columns with repeated values, judged by a sample.
+    """Returns the string columns to encode with a dictionary: those whose values repeat in a sample.
 
-    Dictionary encoding makes them smaller and faster to read. Numbers and timestamps gain nothing, and distinct strings
-    become larger.
+    Such columns become smaller and faster to read. Numbers and timestamps gain nothing, and distinct strings become
+    larger.
     """
     names = []
     for field in body.schema:
@@ -162,7 +163,7 @@ def partition_value_text(value: Any) -> str | None:
 
 
 def split_by_partition(data: pa.Table, partition_by: Sequence[str]) -> list[tuple[dict[str, str | None], pa.Table]]:
-    """Splits rows into one table per partition value. Empty strings go with the nulls, as in Spark."""
+    """Splits rows into one table per combination of partition values. Empty strings count as null, as in Spark."""
     if not partition_by:
         return [({}, data)]
     for name in partition_by:
@@ -186,9 +187,9 @@ def split_by_partition(data: pa.Table, partition_by: Sequence[str]) -> list[tupl
 def group_rows(
     rows: pa.Table, columns: Sequence[str], *, max_rows: int | None = None
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """Sorts rows so that equal ones are adjacent. Returns the row order and the start of each group in it.
+    """Sorts rows by these columns. Returns the row order, and the start of each group of equal rows in it.
 
-    Rows keep their order within a group. Null is a value of its own. No rows yield no groups.
+    Rows keep their order within a group. Null counts as a value of its own. Without rows there are no groups.
 
     Args:
         max_rows: maximum rows per group; larger groups are split.

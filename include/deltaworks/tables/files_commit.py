@@ -1,9 +1,9 @@
-"""Commits an arbitrary set of a table's known files as its new state, in one commit, without a JVM.
+"""Replaces a table's files by another set of its known files in one commit, without a JVM.
 
-Used to restore a table. Delta's RESTORE only returns to a version; later rows to keep would have to be appended again,
-and a reader in between would miss them. One commit with all removes and adds avoids that, and streams that skip change
-commits neither lose nor duplicate rows. It is written with put-if-absent as exactly the next version, so it never
-overwrites another writer's commit.
+Used to restore a table. Delta's RESTORE can only return to a version. Later rows that should survive would have to be
+appended again, and readers in between would miss them. One commit with all removes and adds avoids this, and streams
+that skip change commits neither lose nor duplicate rows. The commit has exactly the version after the one that was read
+(put-if-absent), so it never overwrites another writer's commit.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from deltaworks.tables.log import Action, FileId, TableState, parse_schema_strin
 
 @dataclass(frozen=True, slots=True)
 class TargetState:
-    """The files a table is to have, and its table metadata if that changes too."""
+    """Files that the table is to have, and its new table metadata if that changes too."""
 
     files: dict[FileId, Action]
     metadata: Action | None = None
@@ -58,8 +58,7 @@ class StateDifference:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FilesCommitOutcome:
-    """Result of a files commit. `newly_committed` is False if the step was committed before; `version` is the
-    table's."""
+    """Result of a files commit: the table's version. With `newly_committed` False, the step was committed before."""
 
     version: int
     newly_committed: bool
@@ -71,7 +70,8 @@ class FilesCommitOutcome:
 class FilesCommit:
     """Metadata and guards of a files commit.
 
-    The versions of `fenced_app_ids` are incremented: writers that read the table before cannot commit afterwards.
+    The transaction versions of `fenced_app_ids` are incremented, so that writers that have read the table before cannot
+    commit to it afterwards.
     """
 
     step: Step
@@ -83,7 +83,7 @@ class FilesCommit:
 
 
 def reasons_against_files_commit(state: TableState) -> list[str]:
-    """Returns why the files of a table cannot be committed here; empty if they can."""
+    """Returns why this table's files cannot be replaced here; empty if they can."""
     protocol, configuration = state.protocol, state.metadata.get("configuration") or {}
     reasons = [f"the feature {name}" for name in sorted(set(protocol.get("writerFeatures") or ()) - SUPPORTED_FEATURES)]
     if int(protocol.get("minWriterVersion") or 0) > 7:
@@ -94,7 +94,7 @@ def reasons_against_files_commit(state: TableState) -> list[str]:
 
 
 def check_supported(state: TableState) -> None:
-    """Rejects tables with features that need more than adding and removing files.
+    """Raises if the table has features that need more than adding and removing files.
 
     Raises:
         ContractError: RESTORE_UNSUPPORTED.
@@ -117,11 +117,11 @@ def commit_files(
     commit: FilesCommit,
     before_commit: Callable[[], None] = lambda: None,
 ) -> FilesCommitOutcome:
-    """Commits the target state of the table at `key` as one step. Idempotent by its step; safe with concurrent writers.
+    """Commits the target state of the table at `key` as one step. Idempotent per step; safe with concurrent writers.
 
     Args:
         target: returns the target state for the table's current state.
-        before_commit: called before each attempt; its exception ends the work.
+        before_commit: called before each attempt; raising ends it without a commit.
 
     Raises:
         FencedError: OWNER_FENCED.
@@ -148,7 +148,7 @@ def commit_files(
 
 
 def write_commit(objects: ObjectStore, key: str, version: int, actions: Sequence[Action]) -> bool:
-    """Writes one commit of a log. Returns False if the version already exists. Atomic on every supported storage."""
+    """Writes one commit to a log. Returns False if the version already exists. Atomic on every supported storage."""
     lines = [json.dumps(action, separators=(",", ":")) for action in actions]
     return objects.put_if_absent(f"{key}/_delta_log/{version:020d}.json", "\n".join([*lines, ""]).encode())
 
@@ -206,10 +206,10 @@ def _only_adds(actions: Sequence[Action]) -> bool:
 
 
 def _remove_of_empty_file(lake: Lake, key: str, current: TableState, actions: Sequence[Action]) -> Action:
-    """Returns the remove action of a new empty file, needed by a commit that only adds files back.
+    """Writes an empty file and returns its remove action, for a commit that only adds files back.
 
-    Spark recognizes a change commit by its removes. Without one, a stream that skips change commits would read the rows
-    again as new. The file is really written, because the change data feed reads it.
+    Spark recognizes a change commit by its removes. Without one, a stream that skips change commits would read the
+    added rows again as new. The file must exist, because the change data feed reads it.
     """
     partition = next(action["add"] for action in actions if "add" in action).get("partitionValues") or {}
     empty = parse_schema_string(current.metadata["schemaString"]).empty_table()

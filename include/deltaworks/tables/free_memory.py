@@ -1,4 +1,4 @@
-"""Memory available to this process, on its machine and within its container's limit."""
+"""Measures the memory available to this process, on its machine and within its container's limit."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from pathlib import Path
 
 import psutil
 
-#: A container's own limits (control groups, version 2).
+#: Folder with a container's own limits (control groups, version 2).
 CGROUP = Path("/sys/fs/cgroup")
 
 
@@ -21,7 +21,7 @@ def free_memory_bytes(cgroup: Path = CGROUP) -> int:
 
 
 def _free_container_bytes(cgroup: Path) -> int | None:
-    """Returns the free bytes within a control group's limit; None if it has no readable limit."""
+    """Returns the free bytes within a control group's limit; None if there is no readable limit."""
     try:
         limit = (cgroup / "memory.max").read_text().strip()
         used = int((cgroup / "memory.current").read_text())

@@ -1,4 +1,4 @@
-"""Opens, appends to and reads Delta tables of the lake without a JVM, and removes folders."""
+"""Opens, reads and appends to Delta tables of the lake without a JVM, and removes folders."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def arrow_path(storage: StorageSpec, key: str) -> str:
 
 
 class Lake:
-    """Tables of one storage by key. Not thread-safe: open one per thread."""
+    """The Delta tables of one storage, by object key. Not thread-safe: create one instance per thread."""
 
     def __init__(self, storage: StorageSpec) -> None:
         self.storage = storage
@@ -75,7 +75,7 @@ class Lake:
         partition_by: Sequence[str] = (),
         properties: Mapping[str, str] | None = None,
     ) -> DeltaTable:
-        """Opens the table at `key`, or creates it."""
+        """Opens the table at `key`; creates it if it does not exist."""
         return ensure_table(
             self.storage.uri(key),
             schema,
@@ -111,9 +111,9 @@ class Lake:
 def dataset_of(lake: Lake, table: DeltaTable) -> ds.Dataset:
     """Returns the open table as a pyarrow dataset, at its open version.
 
-    Files are read by Arrow's own file system. By default deltalake passes a Python object per file; Arrow's threads may
-    drop the last one after the interpreter has shut down, which aborts the process. File sizes come from the log, which
-    saves requests to S3.
+    Files are read by Arrow's own file system. deltalake's default passes a Python object per file; if Arrow's threads
+    drop the last one after the interpreter has shut down, the process aborts. File sizes come from the log, which saves
+    requests to S3.
 
     Raises:
         DeltaProtocolError: the table has deletion vectors.
@@ -162,7 +162,7 @@ def duckdb_source(lake: Lake, table: DeltaTable) -> Any:
 
 
 class _DeletionVectorStream:
-    """A table with deletion vectors as an Arrow stream; each scan reads it again."""
+    """A table with deletion vectors as an Arrow stream. Each scan reads the table again."""
 
     def __init__(self, table: DeltaTable) -> None:
         self._table = table
@@ -179,10 +179,9 @@ def _scan_batches(table: DeltaTable) -> pa.RecordBatchReader:
 def select_rows(
     lake: Lake, key: str, table: DeltaTable, *, columns: Sequence[str], values: Mapping[str, Sequence[Any]]
 ) -> list[dict[str, Any]]:
-    """Reads the rows whose columns have one of the given values each, from an unpartitioned table at its newest
-    version.
+    """Reads the rows whose columns have one of the given values, from an unpartitioned table at its newest version.
 
-    Files whose statistics exclude all values are not opened.
+    A row must match in every column of `values`. Files whose statistics exclude all values are not opened.
     """
     refresh(table)
     schema = pa.schema(table.schema().to_arrow())
@@ -221,7 +220,7 @@ def _candidate_paths(table: DeltaTable, values: Mapping[str, Sequence[Any]]) -> 
 
 
 def remove_folder(storage: StorageSpec, prefix: str) -> None:
-    """Deletes all objects below `prefix`, in no particular order. Does nothing if there are none."""
+    """Deletes all objects below `prefix`, in any order. Does nothing if there are none."""
     if storage.scheme == "file":
         filesystem, folder = arrow_filesystem(storage), arrow_path(storage, prefix)
         if filesystem.get_file_info(folder).type is fs.FileType.Directory:

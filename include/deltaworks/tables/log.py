@@ -1,8 +1,8 @@
 """Reads commits of a Delta log, and the resulting state of the table, without a JVM.
 
-deltalake's `history()` derives version numbers from its snapshot, which are wrong once newer commits exist. It also
-does not return complete add actions, transactions of earlier versions, or logs with a missing commit. Decisions by
-version therefore use this module.
+deltalake's `history()` derives version numbers from its snapshot, which are wrong if newer commits exist. deltalake
+also returns neither complete add actions, nor transactions of earlier versions, nor logs with a missing commit. Code
+that depends on versions therefore uses this module.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from deltaworks.control.provenance import parse_user_metadata
 from deltaworks.errors import ContractError
 from deltaworks.tables.lake import Lake, arrow_path
 
-#: Commits are small objects: reading many of them is bound by latency.
+#: Reading many commits is bound by latency, because they are small objects.
 _READ_THREADS = 8
 Action = dict[str, Any]
 _COMMIT_KEY = re.compile(r"/_delta_log/(\d{20})\.json$")
 _CHECKPOINT_KEY = re.compile(r"/_delta_log/(\d{20})\.checkpoint(?:\.(\d{10})\.(\d{10}))?\.parquet$")
 _ACTION_KINDS = ("protocol", "metaData", "txn", "add")
-#: Identifies a file of a table: its decoded path, and its deletion vector ("" without one).
+#: Identity of a file in a table: its decoded path, and its deletion vector ("" without one).
 FileId = tuple[str, str]
 _COMMIT_NAME = re.compile(r"^\d{20}\.json$")
 _CHECKPOINT_NAME = re.compile(r"^(\d{20})\.checkpoint\.")
@@ -41,8 +41,10 @@ _CHECKPOINT_NAME = re.compile(r"^(\d{20})\.checkpoint\.")
 
 @dataclass(frozen=True, slots=True)
 class CommitInfo:
-    """Information about one commit. `metadata` is Deltaworks' userMetadata, empty if absent; `engine` is name and
-    version of the writing program.
+    """Information about one commit.
+
+    Deltaworks' own `userMetadata` is in `metadata`, empty if absent. `engine` has name and version of the writing
+    program.
     """
 
     version: int
@@ -55,7 +57,7 @@ class CommitInfo:
 
 
 def read_commits(lake: Lake, key: str, versions: Iterable[int]) -> Iterator[tuple[int, list[Action] | None]]:
-    """Yields each version with its actions, or None if its commit is not in the log. Reads in parallel."""
+    """Yields each version with the commit's actions, or None if the log does not contain it. Reads in parallel."""
     folder = f"{arrow_path(lake.storage, key)}/_delta_log"
     filesystem = lake.filesystem
 
@@ -72,7 +74,7 @@ def read_commits(lake: Lake, key: str, versions: Iterable[int]) -> Iterator[tupl
 
 
 def commit_history(lake: Lake, key: str, *, newest: int, limit: int | None = None) -> Iterator[CommitInfo]:
-    """Yields commits from version `newest` downwards, up to `limit` or to the oldest one in the log.
+    """Yields commits from version `newest` downwards, at most `limit`, or down to the oldest commit in the log.
 
     Reads ahead in growing chunks, because most callers need only one of the newest commits.
     """
@@ -109,7 +111,7 @@ def data_change_actions(actions: list[Action]) -> Iterator[Action]:
 
 @dataclass(frozen=True, slots=True)
 class LogFiles:
-    """Versions with a commit, and versions with a complete checkpoint, with the checkpoint's files."""
+    """Versions that have a commit in the log, and versions with a complete checkpoint, with the checkpoint's files."""
 
     commits: frozenset[int]
     checkpoints: dict[int, tuple[str, ...]] = field(default_factory=dict)
@@ -120,11 +122,11 @@ class LogFiles:
         return max((*self.commits, *self.checkpoints), default=None)
 
     def checkpoint_up_to(self, version: int) -> int | None:
-        """Returns the newest complete checkpoint at or before `version`."""
+        """Returns the newest complete checkpoint whose version is at most `version`; None if there is none."""
         return max((number for number in self.checkpoints if number <= version), default=None)
 
     def missing_commits(self, version: int) -> tuple[int, ...]:
-        """Returns the missing commits that are needed to read `version`."""
+        """Returns the versions of commits that are needed to read `version` but missing."""
         base = self.checkpoint_up_to(version)
         return tuple(
             number for number in range(0 if base is None else base + 1, version + 1) if number not in self.commits
@@ -138,7 +140,7 @@ def parse_schema_string(schema_string: str) -> pa.Schema:
 
 @dataclass(slots=True)
 class TableState:
-    """State of a table at one version. `files` maps each file to its add action."""
+    """State of a table at one version; `files` has the add action of each file."""
 
     key: str
     version: int
@@ -158,8 +160,10 @@ class TableState:
         return sum(int(added.get("size") or 0) for added in self.files.values())
 
     def apply(self, actions: Iterable[Action]) -> None:
-        """Applies one commit. Removes come first: a commit may replace a file by itself with another deletion
-        vector."""
+        """Applies the actions of one commit.
+
+        Removes are applied first, because a commit may remove a file and add it again with another deletion vector.
+        """
         commit = list(actions)
         for action in commit:
             if (removed := action.get("remove")) is not None:
@@ -181,7 +185,7 @@ def is_absolute_path(path: str) -> bool:
 
 
 def file_id(action: Action) -> FileId:
-    """Returns a file's identity within its table, from an add or remove action."""
+    """Returns a file's identity in its table, from an add or remove action."""
     vector = action.get("deletionVector")
     vector_id = "" if not vector else f"{vector['storageType']}{vector['pathOrInlineDv']}@{vector.get('offset') or 0}"
     return unquote(action["path"]), vector_id
@@ -194,7 +198,7 @@ def row_count(added: Action) -> int:
 
 
 def stats_of(added: Action) -> dict[str, Any]:
-    """Parses the statistics of an add action; empty if missing or invalid."""
+    """Parses the statistics of an add action; returns an empty dict if they are missing or invalid."""
     try:
         stats = json.loads(added.get("stats") or "{}")
     except ValueError:
@@ -203,7 +207,7 @@ def stats_of(added: Action) -> dict[str, Any]:
 
 
 def list_log(objects: ObjectStore, key: str) -> LogFiles:
-    """Lists the log of the table at `key`, with one request."""
+    """Lists the log of the table at `key`. Takes one request."""
     return classify_log_files(objects.list(f"{key}/_delta_log/"))
 
 
@@ -243,7 +247,7 @@ def state_at(lake: Lake, objects: ObjectStore, key: str, version: int | None = N
 
 
 def replay_base(log: LogFiles, key: str, version: int | None = None) -> tuple[int, int | None]:
-    """Returns the version to read and the version of the checkpoint to start from; None starts at the first commit.
+    """Returns the version to read, and the version of the checkpoint to start from. None starts at the first commit.
 
     Raises:
         ContractError: see `state_at`.
@@ -274,7 +278,7 @@ def replay_base(log: LogFiles, key: str, version: int | None = None) -> tuple[in
 
 
 def _is_complete_from_start(log: LogFiles, version: int) -> bool:
-    """Returns whether the log was never cleaned up, so that a missing first commit is a gap and not an expired part."""
+    """Returns whether the log was never cleaned up. Then a missing first commit is a gap, and not an expired commit."""
     return log.checkpoint_up_to(version) is None and 0 not in log.commits and 1 in log.commits
 
 
@@ -296,16 +300,16 @@ def _commit_form(kind: str, value: dict[str, Any]) -> Action:
     if kind == "metaData":
         action["format"] = {**action["format"], "options": dict(action["format"].get("options") or ())}
     if kind == "add":
-        # Actions in a checkpoint have `dataChange: false`; adding the file back does change data.
+        # Checkpoints store `dataChange: false`, but adding the file back changes data.
         action["dataChange"] = True
     return action
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogSize:
-    """Number and size of the commits and checkpoint files in a log.
+    """Number and total size of the commits and checkpoint files in a log.
 
-    `checkpoint_at` is the newest checkpoint's modification time by the storage's clock, None without a checkpoint.
+    The newest checkpoint's modification time, by the storage's clock, is `checkpoint_at`; None without a checkpoint.
     """
 
     commits: int
@@ -321,7 +325,7 @@ class LogSize:
 
 
 def log_size(lake: Lake, key: str) -> LogSize:
-    """Measures the log of the table at `key`; all zero if there is none. Takes one listing."""
+    """Measures the log of the table at `key`; all zero if there is no log. Takes one listing."""
     selector = fs.FileSelector(f"{arrow_path(lake.storage, key)}/_delta_log", allow_not_found=True)
     commits = commit_bytes = checkpoint_files = checkpoint_bytes = 0
     newest: tuple[str, dt.datetime] | None = None

@@ -2,7 +2,7 @@
 
 Concurrent appends do not conflict: the commit is retried on top of them. A partition whose input files were removed by
 a concurrent commit (a merge or restore) is skipped; the others are still committed. The operation is `OPTIMIZE` with
-`dataChange: false`, so streams and change feeds read no change.
+`dataChange: false`, so streams and change feeds see no changed rows.
 """
 
 from __future__ import annotations
@@ -28,8 +28,9 @@ OPERATION = "OPTIMIZE"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RewrittenFiles:
-    """Removed files of one partition with their sizes, by path as in the log, and the files added with the same
-    rows."""
+    """Rewrite of one partition: sizes of the removed files by path as in the log, and the added files with the same
+    rows.
+    """
 
     partition: Partition
     removed_files: Mapping[str, int]
@@ -38,7 +39,7 @@ class RewrittenFiles:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OptimizeOutcome:
-    """Committed and conflicting partitions. `version` is None if nothing was committed."""
+    """Committed partitions and conflicting ones, which were skipped. If nothing was committed, `version` is None."""
 
     version: int | None
     committed: tuple[RewrittenFiles, ...]
@@ -56,11 +57,11 @@ def commit_optimize(
     parameters: Mapping[str, str],
     before_commit: Callable[[], None] = lambda: None,
 ) -> OptimizeOutcome:
-    """Replaces files of the table at `key`, as of `read_version`, by the rewritten files, in one commit.
+    """Replaces files of the table at `key`, read at `read_version`, by the rewritten files, in one commit.
 
     Args:
         parameters: the commit's `operationParameters`.
-        before_commit: called before each attempt; its exception ends the work without a commit.
+        before_commit: called before each attempt; raising ends it without a commit.
 
     Raises:
         TransientError: the storage does not answer. Search the log for `user_metadata` to see whether it was committed.
@@ -107,7 +108,7 @@ def _changes_metadata(actions: Sequence[Action]) -> bool:
 
 
 def _removes_inputs(actions: Sequence[Action], rewrite: RewrittenFiles) -> bool:
-    # A DELETE with deletion vectors removes a file and adds it again, under the same path.
+    # A DELETE with deletion vectors removes a file and adds it again with the same path.
     return any("remove" in action and action["remove"]["path"] in rewrite.removed_files for action in actions)
 
 
@@ -144,7 +145,7 @@ def _remove_action(rewrite: RewrittenFiles, path: str, size: int, at_ms: int) ->
 
 
 def _metrics(rewrites: Sequence[RewrittenFiles]) -> dict[str, str]:
-    """Operation metrics with Delta's names, as text."""
+    """Returns the operation metrics with Delta's names, as text."""
     written = [file for rewrite in rewrites for file in rewrite.added_files]
     return {
         "numRemovedFiles": str(sum(len(rewrite.removed_files) for rewrite in rewrites)),
@@ -155,7 +156,7 @@ def _metrics(rewrites: Sequence[RewrittenFiles]) -> dict[str, str]:
 
 
 def write_due_checkpoint(lake: Lake, key: str, version: int) -> None:
-    """Writes the checkpoint that is due at this version. Failures are ignored, because readers work without it."""
+    """Writes a checkpoint at this version if one is due. Failures are ignored, because readers work without it."""
     table = lake.open(key)
     if table is None:
         return

@@ -1,6 +1,7 @@
-"""Files that must not be deleted from a table's folder: files of its log, and files of uncommitted batches.
+"""Finds files that must not be deleted from a table's folder: files needed by its log, and files of uncommitted
+batches.
 
-Held tables and incomplete batches have files that no commit references yet, possibly for weeks and longer than any
+Files of held tables and incomplete batches are referenced by no commit yet. This can last for weeks, longer than any
 retention. Code that deletes files by age must call `uncommitted_files` before it reads the table: a file committed in
 between is then still protected.
 """
@@ -64,7 +65,7 @@ def find_missing_files(lake: Lake, key: str, files: Mapping[FileId, Action] | It
 
 
 def required_objects(action: Action) -> list[str]:
-    """Returns the objects below the table that are required to read an add action's file."""
+    """Returns the paths of the objects needed to read an add action's file: the file and its deletion vector."""
     path = unquote(action["path"])
     required = [] if is_absolute_path(path) else [path]
     vector = action.get("deletionVector")
@@ -103,7 +104,7 @@ def table_retention_hours(table: DeltaTable) -> int:
 
 
 def existing_files(lake: Lake, files: Sequence[str]) -> Iterator[fs.FileInfo]:
-    """Yields file infos of those paths that are existing files."""
+    """Yields the file infos of the paths that exist."""
     for start in range(0, len(files), _STAT_BATCH_SIZE):
         for info in lake.filesystem.get_file_info(list(files[start : start + _STAT_BATCH_SIZE])):
             if info.type is fs.FileType.File:
@@ -112,9 +113,9 @@ def existing_files(lake: Lake, files: Sequence[str]) -> Iterator[fs.FileInfo]:
 
 @dataclass(slots=True)
 class UncommittedFiles:
-    """Prepared files of one table that are not committed yet, as paths below it, and the time of the oldest.
+    """Prepared files of one table that are not committed yet, as paths below the table, and the time of the oldest.
 
-    `is_held` if batches completed without this table; otherwise its batch is still in progress.
+    With `is_held`, the batches completed without this table; otherwise the batch is still in progress.
     """
 
     paths: set[str] = field(default_factory=set)
@@ -125,7 +126,7 @@ class UncommittedFiles:
 def uncommitted_files(lake: Lake, home: PipelineHome) -> dict[str, UncommittedFiles]:
     """Returns the prepared but uncommitted files of batches and replays, by table.
 
-    Reads the ledger, the record of replays, and the relevant prepared objects.
+    Reads the ledger, the record of replays, and the prepared objects of these batches.
 
     Raises:
         ContractError: PREPARED_BATCH_UNREADABLE, PREPARED_REPLAY_UNREADABLE: the files to protect are unknown.
@@ -134,7 +135,7 @@ def uncommitted_files(lake: Lake, home: PipelineHome) -> dict[str, UncommittedFi
     files_by_table: dict[str, UncommittedFiles] = {}
     last = read_last_completed(lake, home.pipeline, generation)
     next_batch = 0 if last is None else last + 1
-    # Meanwhile a batch may complete and the next one be prepared.
+    # A batch may complete and the next one be prepared while this runs.
     for batch_id in (next_batch, next_batch + 1):
         batch = home.prepared.read(generation, batch_id)
         if batch is not None:
@@ -163,9 +164,9 @@ def _held_batches(lake: Lake, pipeline: str, generation: int) -> dict[str, list[
 
 
 def _add_incomplete_replays(files_by_table: dict[str, UncommittedFiles], lake: Lake, home: PipelineHome) -> None:
-    """Adds the files of incomplete replays, which may wait for weeks until the next replay."""
+    """Adds the files of incomplete replays, which the next replay completes, possibly weeks later."""
     last = read_last_replay(lake, home.pipeline)
-    # Meanwhile a replay may complete and the next one be prepared.
+    # A replay may complete and the next one be prepared while this runs.
     for ordinal in (last + 1, last + 2):
         replay = home.replays.read(ordinal)
         for prepared_table in replay.tables if replay else ():
@@ -189,8 +190,8 @@ def _add_files(
 
 
 def files_in_recovery_records(home: PipelineHome) -> set[str]:
-    """Returns the file names in records of replays, reprocesses and rollbacks of any state; none of them is an
-    orphan."""
+    """Returns all file names in records of replays, reprocesses and rollbacks. Files with these names are not
+    orphans."""
     names: set[str] = set()
     for folder in ("replays", "reprocess", "rollbacks"):
         for key in home.objects.list(f"{home.control(folder)}/"):

@@ -1,7 +1,7 @@
 """SQL over the lake without a JVM: a DuckDB connection with all tables as views.
 
-DuckDB's Delta extension must be downloaded, which fails without internet access. Views over deltalake's Arrow datasets
-read the same snapshot and push down filters and columns.
+DuckDB's Delta extension is not used, because it must be downloaded. Views over deltalake's Arrow datasets read the same
+snapshot, and push down filters and columns.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.specs.table import TableSpec
 from deltaworks.tables.lake import Lake, duckdb_source
 
-#: Quarantine rows that represent a complete object: deleted, unreadable, empty or in an undeclared format. They are
-#: written once, with the object's batch, so a view over them suffices.
+#: Selects the quarantine rows that represent an entire object: deleted, unreadable, empty or in another format than
+#: declared.
 _FILE_QUARANTINE = """
     CREATE VIEW "{schema}"."file_quarantine" AS
     SELECT quarantine_date, object_key, reasons[1].code AS reason, reasons[1].detail AS detail, _ingested_at, _batch_id,
@@ -31,11 +31,11 @@ _FILE_QUARANTINE = """
 """
 QUARANTINE = "quarantine"
 LEDGER_TABLES = ("checkpoint_store", "batch_metadata_store", "progress")
-#: Matches statements that may use time travel; only these load `deltaworks.tables.time_travel`.
+#: Matches statements that may use time travel. Only for these, `deltaworks.tables.time_travel` is loaded.
 AS_OF_CLAUSE = re.compile(
     r"\b(?:VERSION|TIMESTAMP|SYSTEM_TIME)\s+AS\s+OF\b|\bAT\s*\(\s*(?:VERSION|TIMESTAMP)\s*=>", re.IGNORECASE
 )
-#: Matches statements that list tables, so all tables must be bound.
+#: Matches statements that list tables. For these, all tables must be opened.
 _CATALOG_STATEMENT = re.compile(
     r"\b(?:show|desc|describe|pragma|information_schema)\b|\b(?:duckdb|pg|sqlite)_", re.IGNORECASE
 )
@@ -48,11 +48,12 @@ def connect(
 
     Contains gold, live, keyed, bronze, reference and quarantine tables, `file_quarantine`, tables maintained by
     mutations, the ledger and progress tables, and declared views. Rows deleted by mutations are excluded.
-    `<table>_named` is a mutable table with the names of its ids. The connection is a snapshot: open a new one to see
-    later commits.
+    `<table>_named` is a mutable table whose ids are shown with their names. The connection is a snapshot: open a new
+    one to see later commits.
 
     Args:
-        statement: the query to be run; tables that neither it nor its views mention are not opened. Empty opens all.
+        statement: the query to run. Tables that neither the query nor its views mention are not opened. Empty opens
+            all.
         open_table: opens the table at a key, None if it does not exist; by default at its newest version.
     """
     lake = Lake(catalog.environment.lake)
@@ -81,7 +82,7 @@ def connect(
 
 
 def table_keys(spec: PipelineSpec) -> dict[str, str]:
-    """Returns the object keys of a pipeline's queryable tables by name, whether or not they exist."""
+    """Returns the object keys of a pipeline's queryable tables by name, including tables that do not exist yet."""
     declared = [table.name for table in spec.tables] + [table.name for table in spec.live]
     declared += [keyed.name for keyed in spec.keyed_tables]
     declared += [table.name for table in spec.gold.tables] + [*spec.engine_tables]
@@ -92,7 +93,7 @@ def table_keys(spec: PipelineSpec) -> dict[str, str]:
 
 
 def named_views(spec: PipelineSpec) -> Mapping[str, TableSpec]:
-    """Returns the mutable tables of a pipeline by the name of their view with resolved names."""
+    """Returns a pipeline's mutable tables by the name of the view that resolves their ids to names."""
     return {f"{table.name}_named": table for table in spec.tables if table.mutable is not None}
 
 
@@ -119,7 +120,7 @@ def bind_named_view(
     rows: str,
     names: str | None,
 ) -> None:
-    """Creates the view that shows a mutable table with names; ids without a name are shown as they are.
+    """Creates the view of a mutable table in which ids are shown with names; ids without a name are shown unchanged.
 
     Args:
         schema: schema of the view.
@@ -143,12 +144,12 @@ def bind_named_view(
 
 
 def _may_be_referenced(spec: PipelineSpec, name: str, text: str) -> bool:
-    """Returns whether a lower-case statement may reference a table, directly or through a view with names."""
+    """Returns whether a lower-case statement may refer to a table, directly or through its view with names."""
     return name.lower() in text or (spec.mutations is not None and name == spec.mutations.names and "_named" in text)
 
 
 def _expand_views(spec: PipelineSpec, text: str) -> str:
-    """Returns the statement, extended by the tables that its declared views read."""
+    """Returns the statement with the names of the tables appended that its declared views read."""
     for view in reversed(view_order(spec.views)):
         if text and view.name.lower() in text:
             text = " ".join((text, *view.reads)).lower()
@@ -158,24 +159,24 @@ def _expand_views(spec: PipelineSpec, text: str) -> str:
 def _create_declared_views(
     connection: duckdb.DuckDBPyConnection, spec: PipelineSpec, existing: Collection[str], *, folder: Path
 ) -> list[str]:
-    """Creates the pipeline's declared views; those over missing tables are skipped.
+    """Creates the pipeline's declared views, except those over missing tables.
 
-    A view with invalid SQL is created too, and raises its error when queried. Other views are not affected.
+    A view with invalid SQL is created too, and raises its error when it is queried. Other views are not affected.
     """
     created: list[str] = []
     for view in view_order(spec.views):
         if any(f"{spec.pipeline}.{name}" not in {*existing, *created} for name in view.reads):
             continue
         file = folder / view.sql
-        # Tables are bound in a WITH clause, so that the view reads its own pipeline's tables for any search path.
+        # The WITH clause binds the tables, so that the view reads its own pipeline's tables with any search path.
         tables = ", ".join(
             f'"{name}" AS NOT MATERIALIZED (SELECT * FROM "{spec.pipeline}"."{name}")' for name in view.reads
         )
         create_view = f'CREATE VIEW "{spec.pipeline}"."{view.name}" AS'
         try:
             sql = file.read_text(encoding="utf-8").rstrip().rstrip(";")
-            # Parsed on its own first: inside the brackets below an extra closing bracket could start a second
-            # statement.
+            # A closing bracket in the text could end the brackets below and start a second statement, so the text is
+            # parsed on its own first.
             statement_types = [statement.type for statement in connection.extract_statements(sql)]
             if statement_types != [duckdb.StatementType.SELECT]:
                 raise duckdb.ParserException("write one SELECT and nothing else")
@@ -190,7 +191,7 @@ def _create_declared_views(
 def _create_named_views(
     connection: duckdb.DuckDBPyConnection, spec: PipelineSpec, existing: Collection[str]
 ) -> list[str]:
-    """Creates the views of mutable tables with names."""
+    """Creates the views of mutable tables in which ids are shown with names."""
     created = []
     pipeline = spec.pipeline
     for view, table in named_views(spec).items():
@@ -203,6 +204,6 @@ def _create_named_views(
 
 
 def _name_column(table: TableSpec, id_column: str) -> str:
-    """Returns `contact_name` for `contact_id`, or a name that no column has."""
+    """Returns the name of the column with names, such as `contact_name` for `contact_id`; unique in the table."""
     preferred = f"{id_column.removesuffix('_id')}_name"
     return preferred if preferred not in table.column_types() else f"{id_column}_shown"

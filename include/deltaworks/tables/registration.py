@@ -1,7 +1,7 @@
 """Registers tables in a Spark catalog: a session's own, a Hive metastore or Unity Catalog.
 
-A catalog stores only names and locations. Schema, partitions and versions are in the tables' logs, so a registration
-needs no maintenance.
+A catalog stores only names and locations. Schema, partitions and versions are in the tables' logs, so registered tables
+need no updates.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from deltaworks.tables.query import LEDGER_TABLES, table_keys
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-#: Suffix of the view that excludes rows deleted by mutations; the table itself contains them, marked.
+#: Suffix of the view without rows deleted by mutations. The table itself contains these rows, flagged as deleted.
 CURRENT_SUFFIX = "_current"
 
 
@@ -30,8 +30,8 @@ def registration_statements(
 ) -> tuple[list[str], list[str]]:
     """Returns the Spark SQL statements that register all existing tables, and the names of missing tables.
 
-    The statements can be run repeatedly: existing entries stay, new tables are added, nothing is dropped. Opens each
-    table.
+    The statements can be run repeatedly: new tables are added, and existing entries are neither changed nor dropped.
+    Opens each table.
 
     Args:
         pipelines: by default all.
@@ -70,7 +70,7 @@ def registration_statements(
 def register_tables(spark: SparkSession, catalog: Catalog, pipelines: Collection[str] = (), *, into: str = "") -> int:
     """Registers all existing tables in a session's catalog. Returns the number of tables and views.
 
-    Call it at the start of a session, and again for tables created since. Needs the settings of
+    Call it at the start of a session, and again after new tables were created. Needs the settings of
     `deltaworks.specs.spark_conf`, which `build_session` applies.
     """
     statements, _ = registration_statements(catalog, pipelines, into=into)
@@ -80,7 +80,7 @@ def register_tables(spark: SparkSession, catalog: Catalog, pipelines: Collection
 
 
 def external_session_settings(catalog: Catalog) -> Iterator[tuple[str, str]]:
-    """Yields the settings another Spark installation needs to read the lake, without credentials."""
+    """Yields the settings that a Spark session outside of Deltaworks needs to read the lake, without credentials."""
     from deltaworks.specs.spark_conf import SESSION_SETTINGS
 
     for name in ("spark.sql.extensions", "spark.sql.catalog.spark_catalog", "spark.sql.session.timeZone"):

@@ -1,8 +1,8 @@
 """Replaces rows that match a predicate in one commit, like Delta's `replaceWhere`, without a JVM.
 
-For a few thousand rows a Spark job takes seconds, mostly to read the log and find files. Here the log is read once,
-files whose rows all match are removed unread, and files with some matching rows are rewritten without them. The commit
-has exactly the version after the one that was read, so it never overwrites another writer's commit.
+For a few thousand rows, a Spark job takes seconds, mostly to read the log and find files. Here the log is read once.
+Files whose rows all match are removed without being read; files with some matching rows are rewritten. The commit has
+exactly the version after the one that was read, so it never overwrites another writer's commit.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from deltaworks.tables.statistics import IndexedColumns
 
 
 class FileEffect(Enum):
-    """Effect of a replacement on a file: all rows stay, all are removed, or the file is rewritten without some rows."""
+    """Effect of a replacement on a file: it stays unchanged, is removed, or is rewritten without the matching rows."""
 
     UNCHANGED = "stays"
     REMOVED = "goes"
@@ -36,14 +36,14 @@ class FileEffect(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Replacement:
-    """A replacement of rows.
+    """Input of a replacement of rows.
 
     Args:
-        rows: new rows with the table's columns; each table becomes a file of its own per partition.
+        rows: new rows with the table's columns; each table becomes one file per partition.
         classify_file: returns the effect on a file, given its add action.
         retained_rows: returns the rows to keep of one partition's rewritten files, as one table per new file.
-        predicate: the same condition in SQL, for the commit's `operationParameters`.
-        step: committed once; skipped if the table has this version or a later one.
+        predicate: the condition as SQL text, for the commit's `operationParameters`.
+        step: step of the commit; nothing is committed if the table has this version or a later one.
     """
 
     rows: Sequence[pa.Table]
@@ -56,7 +56,8 @@ class Replacement:
 
 @dataclass(frozen=True, slots=True)
 class ReplaceOutcome:
-    """Result of a replacement. `version` is None if nothing was committed because the table changed or has the step."""
+    """Result of a replacement. If nothing was committed, because the table changed or has the step, `version`
+    is None."""
 
     version: int | None
     rows: int = 0
@@ -66,10 +67,10 @@ class ReplaceOutcome:
 def replace_rows(
     lake: Lake, objects: ObjectStore, key: str, replacement: Replacement, *, expected: TableState
 ) -> ReplaceOutcome:
-    """Commits a replacement to the table at `key`. Idempotent by its step; safe with concurrent writers.
+    """Commits a replacement to the table at `key`. Idempotent per step; safe with concurrent writers.
 
-    Concurrent commits are taken into account. Nothing is committed if the table's columns, properties or features
-    differ from `expected`, or if it has the step.
+    After a conflict, the replacement is computed again on the newest version. Nothing is committed if the table's
+    columns, properties or features differ from `expected`, or if it has the step.
 
     Raises:
         ConcurrencyError: COMMIT_CONTENDED after `commit_attempts`.
@@ -104,7 +105,7 @@ def _has_changed_metadata(state: TableState, expected: TableState) -> bool:
 def reasons_against_replacing(state: TableState) -> list[str]:
     """Returns why this process may not replace rows of a table, by its files and features; empty if it may.
 
-    Columns are not checked here, see `features.reasons_against_rewriting`.
+    Column properties are not checked here; see `features.reasons_against_rewriting`.
     """
     vectors = ["deletion vectors"] if any(added.get("deletionVector") for added in state.files.values()) else []
     return reasons_against_files_commit(state) + vectors
@@ -129,7 +130,7 @@ def _rewrite_files(
     rewritten: Sequence[Action],
     retained_rows: Callable[[pa.Table], Sequence[pa.Table]],
 ) -> list[WrittenFile]:
-    """Writes new files with the retained rows of the rewritten files."""
+    """Writes new files with the retained rows of the files to rewrite."""
     schema = parse_schema_string(state.metadata["schemaString"])
     partition_columns = state.metadata["partitionColumns"]
     body = pa.schema([field for field in schema if field.name not in partition_columns])
@@ -149,7 +150,7 @@ def _rewrite_files(
 
 
 def _conform_columns(rows: pa.Table, schema: pa.Schema) -> pa.Table:
-    """Returns the rows with the table's columns; columns missing in an older file are null."""
+    """Returns the rows cast to the table's columns; columns that an older file lacks are null."""
     columns = [
         rows.column(field.name).cast(field.type)
         if field.name in rows.column_names
@@ -185,12 +186,12 @@ def _actions(
 def _metrics(
     removed: Sequence[Action], written: Sequence[WrittenFile], copied_files: Sequence[WrittenFile]
 ) -> dict[str, str]:
-    """Operation metrics with Delta's names, as text."""
+    """Returns the operation metrics with Delta's names, as text."""
     files, copied_rows = [*written, *copied_files], sum(file.rows for file in copied_files)
     return {
         "numFiles": str(len(files)),
         "numOutputBytes": str(sum(file.size for file in files)),
-        # As Delta counts: copied rows are included in the output rows.
+        # Delta includes copied rows in the output rows.
         "numOutputRows": str(sum(file.rows for file in files)),
         "numCopiedRows": str(copied_rows),
         "numRemovedFiles": str(len(removed)),

@@ -1,6 +1,6 @@
 """Selects rows of one table by a SQL condition with delta-rs' query engine, without a JVM.
 
-pyarrow datasets are not used: their filters fail on the string statistics that delta-rs provides.
+pyarrow's dataset filters cannot be used, because they fail on the string statistics that delta-rs provides.
 """
 
 from __future__ import annotations
@@ -12,8 +12,9 @@ from deltalake import DeltaTable, QueryBuilder
 
 
 def rows_where(table: DeltaTable, condition: str, *, columns: Sequence[str]) -> pa.Table:
-    """Reads the given columns of the rows that match a condition, at the table's open version. Skips files by
-    statistics.
+    """Reads the given columns of the rows that match a condition, at the table's open version.
+
+    Files are skipped by their statistics.
 
     Args:
         condition: in DataFusion's SQL; use `sql_one_of` for values from users.
@@ -23,6 +24,6 @@ def rows_where(table: DeltaTable, condition: str, *, columns: Sequence[str]) -> 
 
 
 def sql_one_of(column: str, values: Collection[str]) -> str:
-    """Returns the condition that a column has one of these values, with all values quoted."""
+    """Returns the SQL condition that a column has one of these values. Values are quoted, so they cannot inject SQL."""
     quoted = ", ".join("'" + value.replace("'", "''") + "'" for value in sorted(values))
     return f"{column} IN ({quoted})" if values else "false"

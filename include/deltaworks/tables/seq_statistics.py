@@ -1,7 +1,7 @@
-"""Ranges of the arrival number `_seq` per partition, from file statistics in the Delta log.
+"""Ranges of the sequence number `_seq` per partition, from file statistics in the Delta log.
 
-Rows are numbered by `_seq` as they arrive. Each add action has the minimum and maximum `_seq` of its file. A file
-without these statistics may contain any number.
+Rows are numbered by `_seq` in the order of arrival, and an add action has the minimum and maximum of its file's rows. A
+file without these statistics may contain any number.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ SEQ = "_seq"
 
 
 def record_min_seq(min_seq_by_partition: dict[Partition, int | None], actions: Iterable[Action]) -> None:
-    """Updates the minimum `_seq` of added rows per partition from one commit.
+    """Updates `min_seq_by_partition` with the minimum `_seq` of the rows that one commit added.
 
-    A partition's value becomes None if a file was removed or has no statistics. Commits that only rearrange rows
+    A partition's value becomes None if a file was removed or has no statistics. Actions that only rearrange rows
     (`dataChange: false`) are ignored.
     """
     for action in actions:
@@ -40,8 +40,8 @@ def record_min_seq(min_seq_by_partition: dict[Partition, int | None], actions: I
 def max_seq_by_date(table: DeltaTable, date_column: str) -> Mapping[dt.date, int | None] | None:
     """Returns the maximum `_seq` per date of an open table.
 
-    A date maps to None if one of its files has no statistics. Dates without files are omitted. Returns None if the
-    table is not partitioned by `date_column`.
+    A date has None if one of its files has no statistics. Dates without files are omitted. Returns None if the table is
+    not partitioned by `date_column`.
     """
     added = pa.table(table.get_add_actions(flatten=True))
     date_values, max_column = f"partition.{date_column}", f"max.{SEQ}"

@@ -1,9 +1,9 @@
-"""Computes data file statistics as defined by the Delta protocol, for data skipping.
+"""Computes the statistics of data files as defined by the Delta protocol, for data skipping.
 
-Row count, and per leaf column the null count, minimum and maximum. Bounds exist for types with a well-defined order:
-numbers, decimals, dates, timestamps and strings; arrays and maps have a null count only. A bound may be looser than the
-values, never tighter: strings are cut to STRING_PREFIX characters, timestamps to milliseconds, and a maximum is rounded
-up. Without a bound, readers do not skip the file.
+Statistics are the row count and, per leaf column, null count, minimum and maximum. Only types with a well-defined order
+have bounds: numbers, decimals, dates, timestamps and strings. Arrays and maps have a null count only. A bound may be
+looser than the values, but never tighter: strings are cut to STRING_PREFIX characters, timestamps to milliseconds, and
+a maximum is rounded up. Readers do not skip a file without a bound.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ _HAS_EXACT_BOUNDS = (
 
 @dataclass(frozen=True, slots=True)
 class IndexedColumns:
-    """Leaf columns with statistics: the first `max_columns`, or the named columns and everything below them.
+    """Leaf columns that get statistics: the first `max_columns`, or the named columns with all their nested fields.
 
-    Values of excluded columns must not appear in the log, as they may be excluded for privacy.
+    Values of other columns must not appear in the log, because they may be excluded for privacy.
     """
 
     max_columns: int = DEFAULT_INDEXED_COUNT
@@ -42,7 +42,7 @@ class IndexedColumns:
 
     @classmethod
     def of(cls, configuration: Mapping[str, str | None]) -> IndexedColumns:
-        """Reads the table properties; -1 means all columns."""
+        """Reads the setting from table properties; -1 means all columns."""
         column_list = configuration.get("delta.dataSkippingStatsColumns")
         if column_list is not None:
             names = (name.strip().replace("`", "") for name in column_list.split(","))
@@ -51,7 +51,7 @@ class IndexedColumns:
         return cls() if first is None else cls(max_columns=int(first) if int(first) >= 0 else 1 << 30)
 
     def includes(self, path: str, ordinal: int) -> bool:
-        """Returns whether the leaf at `path`, at this ordinal in its table, has statistics."""
+        """Returns whether the leaf column at `path`, which has this ordinal in the table, gets statistics."""
         if self.column_names is None:
             return ordinal < self.max_columns
         return any(path == name or path.startswith(f"{name}.") for name in self.column_names)
@@ -61,7 +61,7 @@ DEFAULT_COLUMNS = IndexedColumns()
 
 
 def statistics(data: pa.Table, indexed: IndexedColumns = DEFAULT_COLUMNS) -> str:
-    """Returns the add action's `stats` for `data` without partition columns."""
+    """Returns the `stats` of an add action for `data`, which has no partition columns."""
     minimum: dict[str, Any] = {}
     maximum: dict[str, Any] = {}
     nulls: dict[str, Any] = {}
@@ -79,7 +79,7 @@ def statistics(data: pa.Table, indexed: IndexedColumns = DEFAULT_COLUMNS) -> str
 
 
 def _leaves(data: pa.Table) -> Iterator[tuple[tuple[str, ...], pa.ChunkedArray]]:
-    """Yields every column that is not a struct with its path, in Delta's order."""
+    """Yields every column that is not a struct, also inside structs, with its path, in Delta's order."""
     for name in data.column_names:
         yield from _leaves_below((name,), data.column(name))
 
@@ -99,7 +99,7 @@ def _set_nested(record: dict[str, Any], path: tuple[str, ...], value: Any) -> No
 
 
 def _bounds(column: pa.ChunkedArray) -> tuple[Any, Any]:
-    """Returns minimum and maximum as written in the log; None where there is no bound."""
+    """Returns minimum and maximum in the form of the log; None for a bound that cannot be given."""
     data_type = column.type
     if pa.types.is_floating(data_type):
         return _float_bounds(column)
@@ -113,7 +113,9 @@ def _bounds(column: pa.ChunkedArray) -> tuple[Any, Any]:
 
 
 def _float_bounds(column: pa.ChunkedArray) -> tuple[float | None, float | None]:
-    """JSON cannot represent infinities. With NaN there is no bound, because readers order NaN differently."""
+    """Returns the bounds of floats. None for infinity, which JSON cannot represent, and with NaN, whose order readers
+    differ in.
+    """
     if pc.any(pc.is_nan(column)).as_py():
         return None, None
     extremes = pc.min_max(column)
@@ -122,7 +124,7 @@ def _float_bounds(column: pa.ChunkedArray) -> tuple[float | None, float | None]:
 
 
 def _string_upper_bound(value: str) -> str | None:
-    """Returns a string of bounded length that is not less than `value`; None if there is none."""
+    """Returns a string of bounded length that is at least `value`; None if there is none."""
     if len(value) <= STRING_PREFIX:
         return value
     prefix = value[:STRING_PREFIX]
@@ -135,13 +137,13 @@ def _json_bound(value: Any, *, upper: bool) -> Any:
     if isinstance(value, dt.date):
         return value.isoformat()
     if isinstance(value, decimal.Decimal):
-        # All digits: a double close to the decimal may be on the wrong side of it.
+        # Written with all digits, because the closest double may be smaller than a maximum or larger than a minimum.
         return orjson.Fragment(f"{value:f}")
     return value
 
 
 def _timestamp_bound(value: dt.datetime, *, upper: bool) -> str | None:
-    """Rounds to milliseconds, a maximum upwards, so that the bound covers the microseconds."""
+    """Rounds a timestamp to milliseconds: a minimum down, a maximum up."""
     value = value.astimezone(dt.UTC).replace(tzinfo=None)
     if upper and value.microsecond % 1000:
         if value > dt.datetime.max - dt.timedelta(milliseconds=1):

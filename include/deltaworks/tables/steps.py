@@ -1,6 +1,6 @@
-"""Application transactions of batches, replays and other jobs, and the state that they record.
+"""Names of the application transactions of batches, replays and other jobs, and queries of the state they record.
 
-A batch is complete once the checkpoint store has its transaction. A step is held while the batch metadata store has a
+A batch is complete once the checkpoint store has its transaction. A commit is held if the batch metadata store has a
 row `held` for it and no row `caught_up`.
 """
 
@@ -18,38 +18,40 @@ from deltaworks.tables.lake import Lake
 CHECKPOINT_STORE = "checkpoint_store"
 BATCH_METADATA_STORE = "batch_metadata_store"
 REPLAYS = "quarantine_replays"
-#: Outcomes of a step that was left out of its batch, and of one that was committed later.
+#: Outcomes of a table's commit that was skipped in its batch, and of one that was made later.
 HELD, CAUGHT_UP = "held", "caught_up"
-#: Outcomes of a step whose rows a rollback removed, and of one whose rows the rollback's commit added again.
+#: Outcomes of a commit whose rows a rollback removed, and of one whose rows the rollback's commit added again.
 ROLLED_BACK, RECOMMITTED = "rolled_back", "recommitted"
 
 
 def batch_step(pipeline: str, generation: int, table: str, batch_id: int) -> Step:
-    """Returns the transaction of one table, or one ledger table, in one batch."""
+    """Returns the transaction of one batch in one table or ledger table."""
     return Step(f"{pipeline}/g{generation}/{table}", batch_id)
 
 
 def replay_step(pipeline: str, table: str, ordinal: int) -> Step:
-    """Returns the transaction of one table in one replay."""
+    """Returns the transaction of one replay in one table."""
     return Step(f"{pipeline}/replay/{table}", ordinal)
 
 
 def mutation_step(pipeline: str, table: str, number: int) -> Step:
-    """Returns the transaction of one table in one mutation batch."""
+    """Returns the transaction of one mutation batch in one table."""
     return Step(f"{pipeline}/mutation/{table}", number)
 
 
 def keyed_application(pipeline: str, table: str, digest: str) -> str:
-    """Returns the application id whose transaction version is the history version that a keyed table is merged up to.
+    """Returns the application id of a keyed table's merges; its transaction version is the history version merged last.
 
     Args:
-        digest: digest of everything but rows that determines the keyed table's content.
+        digest: digest of everything except rows that determines the keyed table's content.
     """
     return f"{pipeline}/keyed/{table}/{digest}"
 
 
 def rollback_step(pipeline: str, table: str, ordinal: int) -> Step:
-    """Returns the transaction of one rollback of a table. It differs from batch steps, which the table already has."""
+    """Returns the transaction of one rollback of a table. It differs from the transactions of the batches it rolls
+    back.
+    """
     return Step(f"{pipeline}/rollback/{table}", ordinal)
 
 
@@ -71,7 +73,7 @@ def gold_refresh_step(pipeline: str, table: str, ordinal: int) -> Step:
 
 
 def last_completed(store: DeltaTable | None, pipeline: str, generation: int) -> int | None:
-    """Returns the newest complete batch in a snapshot of the checkpoint store; None before the first."""
+    """Returns the number of the newest complete batch in a snapshot of the checkpoint store; None before the first."""
     if store is None:
         return None
     batch_id: int | None = store.transaction_version(batch_step(pipeline, generation, CHECKPOINT_STORE, 0).app_id)
@@ -79,22 +81,22 @@ def last_completed(store: DeltaTable | None, pipeline: str, generation: int) -> 
 
 
 def read_last_completed(lake: Lake, pipeline: str, generation: int) -> int | None:
-    """Reads the newest complete batch, without creating a missing ledger."""
+    """Reads the number of the newest complete batch. Does not create a missing ledger."""
     return last_completed(lake.open(paths.checkpoint_store(pipeline)), pipeline, generation)
 
 
 def last_replay(record: DeltaTable | None, pipeline: str) -> int:
-    """Returns the last complete replay's ordinal in a snapshot of the replay record; 0 before the first."""
+    """Returns the ordinal of the last complete replay in a snapshot of the replay record; 0 before the first."""
     return 0 if record is None else record.transaction_version(replay_step(pipeline, REPLAYS, 0).app_id) or 0
 
 
 def read_last_replay(lake: Lake, pipeline: str) -> int:
-    """Reads the last complete replay's ordinal; 0 before the first."""
+    """Reads the ordinal of the last complete replay; 0 before the first."""
     return last_replay(lake.open(paths.quarantine_replays(pipeline)), pipeline)
 
 
 def held_steps(steps: Iterable[Mapping[str, Any]]) -> list[tuple[str, int]]:
-    """Returns table and batch of every held step that is not caught up, sorted.
+    """Returns (table, batch) of every held commit that has not caught up, sorted.
 
     Args:
         steps: rows of the batch metadata store; rows with other outcomes are ignored.
@@ -107,7 +109,7 @@ def held_steps(steps: Iterable[Mapping[str, Any]]) -> list[tuple[str, int]]:
 
 
 def batches_by_table(steps: Iterable[tuple[str, int]]) -> dict[str, list[int]]:
-    """Groups pairs of table and batch by table."""
+    """Groups (table, batch) pairs by table."""
     batches: dict[str, list[int]] = {}
     for table, batch_id in steps:
         batches.setdefault(table, []).append(batch_id)

@@ -1,8 +1,8 @@
-"""Replaces all rows of a table in one commit: by no rows and declared columns, or by another table's content.
+"""Replaces all rows of a table in one commit, by no rows and declared columns, or by another table's content.
 
 Object storage cannot rename folders, and a table is defined by its log. So a swap is one commit (`tables.files_commit`)
-that readers see completely or not at all. The storage copies the files without a download; the source table keeps them
-until the copies are verified. Earlier versions stay readable. Needs no JVM.
+that readers see completely or not at all. The storage copies the files without a download. The source table keeps its
+files until the copies are verified. Earlier versions stay readable. Needs no JVM.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-#: Writer features with which delta-rs may recreate a table.
+#: Writer features that a table may have if delta-rs recreates it.
 _RECREATABLE_FEATURES = frozenset({"invariants", "checkConstraints", "timestampNtz", "vacuumProtocolCheck"})
 _FEATURES_WRITER_VERSION = 7
 
 
 @dataclass(frozen=True, slots=True)
 class TableContent:
-    """Version, row count, file count and size of a table, from its log."""
+    """Version, rows, files and bytes of a table, from its log."""
 
     version: int
     rows: int
@@ -52,7 +52,7 @@ class TableContent:
 
 
 def table_content(table: DeltaTable) -> TableContent:
-    """Returns the content of the open table. Files without statistics count as zero rows."""
+    """Returns the content of the open table. Files without row count in their statistics count as zero rows."""
     files = pa.table(table.get_add_actions(flatten=True))
     if not files.num_rows:
         return TableContent(table.version(), 0, 0, 0)
@@ -94,7 +94,7 @@ def recreate_table(
         uri: the table's address for Spark.
 
     Returns:
-        Whether this call committed it; False if the step was committed before.
+        Whether this call made the commit; False if the step was committed before.
 
     Raises:
         TransientError: SPARK_UNAVAILABLE.
@@ -116,13 +116,13 @@ def recreate_table(
         )
     declared = ", ".join(f"`{name}` {kind}" for name, kind in columns.items())
     writer = spark().createDataFrame([], declared).write.format("delta").mode("overwrite").partitionBy(*partition_by)
-    # Delta skips a transaction that the table has, and fails the second of two concurrent ones.
+    # Delta skips a transaction that the table already has; of two concurrent ones, the second fails.
     writer = writer.option("overwriteSchema", "true").option("userMetadata", user_metadata)
     writer.option("txnAppId", step.app_id).option("txnVersion", step.version).save(uri)
     return True
 
 
-#: Concurrent copies; each is a server-side request.
+#: Number of concurrent copies; each is a server-side request.
 _COPY_THREADS = 8
 
 
@@ -145,12 +145,12 @@ def swap_content(
 ) -> FilesCommitOutcome:
     """Replaces the content of the table at `key`, including columns and partitioning, by that of `source`. Idempotent.
 
-    Safe with concurrent writers. Commits that land before the swap are undone by it; `before_commit` may reject that.
+    Safe with concurrent writers. The swap undoes commits made before it; `before_commit` may raise to prevent this.
     Writers that started before the swap fail if `commit.fenced_app_ids` contains their application id. The table keeps
     its id and properties.
 
     Args:
-        before_commit: called before each attempt; its exception ends the swap.
+        before_commit: called before each attempt; raising ends the swap without a commit.
 
     Raises:
         TransientError: SWAP_COPY_DAMAGED; nothing was committed.
@@ -166,7 +166,7 @@ def swap_content(
 
 
 def copy_files(lake: Lake, source: TableState, key: str, files: Iterable[Action]) -> None:
-    """Copies files of one table into another table's folder, with the same paths. Idempotent.
+    """Copies files of one table into another table's folder; relative paths stay the same. Idempotent.
 
     Raises:
         TransientError: SWAP_COPY_DAMAGED, a copy does not have the size recorded in the log.
@@ -201,8 +201,8 @@ def damaged_files(lake: Lake, key: str, files: Iterable[Action]) -> list[str]:
 
 
 def verify_swap(lake: Lake, objects: ObjectStore, key: str, source: TableState, *, version: int | None = None) -> None:
-    """Verifies that the table at `key` has all swapped files, so that the source can be removed. Repairs damaged
-    copies.
+    """Verifies that the table at `key` has all swapped files, so that the source can be removed. Copies damaged files
+    again.
 
     Args:
         version: version of the swap's commit; if given, its content is compared with the source through deltalake.

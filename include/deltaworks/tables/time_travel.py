@@ -1,8 +1,8 @@
 """Time travel in SQL: `games.purchase VERSION AS OF 12` and `TIMESTAMP AS OF '2026-05-01'`, with Spark's syntax.
 
-DuckDB parses `AT (VERSION => 12)`, which is accepted too, but its views do not support it. So sqlglot finds the tables
-with an AS OF clause. Each becomes a view of that version in a schema of its own, and the clause is cut from the
-statement; the rest of the text is unchanged.
+DuckDB accepts only `AT (VERSION => 12)`, and its views do not support time travel. So sqlglot finds the tables with an
+AS OF clause. Each becomes a view of that version in a separate schema, and the clause is removed from the statement;
+the rest of the text is unchanged.
 """
 
 from __future__ import annotations
@@ -38,7 +38,9 @@ _SYNTAX_HINT = "Write PIPELINE.TABLE VERSION AS OF 12, or TIMESTAMP AS OF '2026-
 
 @dataclass(frozen=True, slots=True)
 class _TableReference:
-    """A table reference with an AS OF clause, and its range in the statement, `end` excluded."""
+    """A table with an AS OF clause in a statement: position `start` to `end` (exclusive), and the requested version or
+    time.
+    """
 
     parts: tuple[str, ...]
     kind: str
@@ -48,7 +50,7 @@ class _TableReference:
 
 
 class TimeTravel:
-    """Binds the past versions that one statement reads as views of a connection."""
+    """Creates views of the past versions that a statement reads, in one connection."""
 
     def __init__(self, connection: duckdb.DuckDBPyConnection, catalog: Catalog) -> None:
         self._connection, self._catalog = connection, catalog
@@ -58,7 +60,7 @@ class TimeTravel:
         self._read_versions: list[tuple[Versions, int]] = []
 
     def rewrite(self, statement: str) -> str:
-        """Returns the statement with each past version replaced by the view created for it.
+        """Returns the statement with each AS OF clause replaced by a reference to the view of that version.
 
         Raises:
             ConfigError: AS_OF_INVALID, not a version or time of a table.
@@ -70,13 +72,13 @@ class TimeTravel:
         return statement
 
     def missing_files_error(self) -> ContractError | None:
-        """Returns the error if files of a requested version no longer exist."""
+        """Returns the error if files of a requested version no longer exist; None if all exist."""
         return next(
             filter(None, (versions.missing_files_error(version) for versions, version in self._read_versions)), None
         )
 
     def _view_for(self, reference: _TableReference) -> tuple[str, str]:
-        """Returns schema and name of the view that replaces the reference."""
+        """Returns schema and name of the view that replaces a table reference."""
         qualified_name = ".".join(reference.parts)
         pipelines = {*self._catalog.pipelines, *self._catalog.invalid_pipelines()}
         pipeline, table = reference.parts[0].lower(), reference.parts[-1].lower()
@@ -92,12 +94,12 @@ class TimeTravel:
         if spec is not None and table in named_views(spec) and table not in keys:
             return self._create_named_view(spec, table, value), table
         if spec is None or table not in keys or self._versions(spec, table).newest < 0:
-            # The table does not exist now either: DuckDB's error lists the existing ones.
+            # The table does not exist; DuckDB's error lists the existing ones.
             return pipeline, table
         return self._create_view(spec, table, value), table
 
     def _create_view(self, spec: PipelineSpec, table: str, value: int | dt.datetime) -> str:
-        """Creates the view of a table at a version or time, once; returns its schema."""
+        """Creates the view of a table at a version or time, once per connection. Returns its schema."""
         versions = self._versions(spec, table)
         version = value if isinstance(value, int) else versions.version_at(value)
         schema = f"{spec.pipeline}@v{version}"
@@ -110,7 +112,7 @@ class TimeTravel:
         return schema
 
     def _create_named_view(self, spec: PipelineSpec, view: str, value: int | dt.datetime) -> str:
-        """Creates the view of a mutable table with the names at a time, once; returns its schema."""
+        """Creates the view of a mutable table with names as of a time, once per connection. Returns its schema."""
         if isinstance(value, int):
             raise _as_of_error(
                 f"{spec.pipeline}.{view} consists of two tables with different versions.", clause="TIMESTAMP"
@@ -137,7 +139,7 @@ class TimeTravel:
         return self._tables[key]
 
     def _as_of_value(self, reference: _TableReference) -> int | dt.datetime:
-        """Evaluates the requested version or time; any expression without a table is allowed."""
+        """Evaluates the version or time of an AS OF clause; any expression without a table is allowed."""
         text = reference.value.sql(_DIALECT)
         kind = "BIGINT" if reference.kind == "VERSION" else "TIMESTAMPTZ"
         try:
@@ -190,9 +192,8 @@ def _table_reference(statement: str, tokens: list[Any], table: exp.Table, clause
 
 
 def _last_token_of(statement: str, tokens: list[Any], first: int, value: exp.Expression) -> int:
-    """Returns the index of the last token of an expression that starts at `first`; sqlglot's nodes have no end
-    position.
-    """
+    """Returns the index of the last token of the expression that starts at token `first`; sqlglot does not
+    record it."""
     for last in range(first, len(tokens)):
         try:
             if sqlglot.parse_one(statement[tokens[first].start : tokens[last].end + 1], read=_DIALECT) == value:

@@ -1,4 +1,4 @@
-"""Measures unreferenced files in a table's folder, for table health. Deletes nothing."""
+"""Counts unreferenced files in a table's folder, for table health. Deletes nothing."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ MAX_LISTED_FILES = 100_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UnreferencedFiles:
-    """Number and size of unreferenced files."""
+    """Number and total size of unreferenced files."""
 
     files: int
     bytes: int
@@ -24,8 +24,8 @@ class UnreferencedFiles:
 def count_unreferenced(lake: Lake, key: str, *, limit: int = MAX_LISTED_FILES) -> UnreferencedFiles | None:
     """Counts the files below `key` that no version within the table's retention needs.
 
-    None if the table does not exist, has more than `limit` files, or can only be examined by Spark. Files written
-    within the retention count as needed, because a writer may be about to commit them.
+    Returns None if the table does not exist, has more than `limit` files, or can only be examined by Spark. Files
+    written within the retention are not counted, because a writer may be about to commit them.
 
     Raises:
         ContractError: the log is missing a commit.

@@ -1,8 +1,9 @@
-"""Finds the files in a table's folder that no retained version needs, following Delta's VACUUM rules, without a JVM.
+"""Finds the files in a table's folder that no retained version needs, by the rules of Delta's VACUUM, without a JVM.
 
-Files of the newest version and files removed within the retention are kept, with their deletion vectors. From the log
-alone, candidates are files removed by older commits and their change data files; from a listing, all other old files.
-Hidden files, including `_delta_log`, and folders are kept, because a writer may be about to use a folder.
+Files of the newest version, and files removed within the retention, are kept with their deletion vectors. From the log
+alone, candidates are files that older commits removed, and change data files of these commits. From a listing,
+candidates are all other old files. Hidden files, including `_delta_log`, are kept. Folders are kept too, because a
+writer may be about to use one.
 
 delta-rs' VACUUM is not used: it deletes live deletion vectors, keeps change data files, and deletes nothing in
 partition folders with escaped names.
@@ -38,7 +39,8 @@ from deltaworks.tables.log import (
 )
 from deltaworks.tables.protected_files import deletion_vector_path
 
-#: Features that affect neither which files a version needs nor how its log is read, in addition to SUPPORTED_FEATURES.
+#: Supported features: in addition to SUPPORTED_FEATURES, those that change neither which files a version needs nor how
+#: its log is read.
 _SUPPORTED_FEATURES = SUPPORTED_FEATURES | {
     "clustering",
     "domainMetadata",
@@ -49,7 +51,7 @@ _SUPPORTED_FEATURES = SUPPORTED_FEATURES | {
     "variantType-preview",
 }
 _MAX_WRITER_VERSION = 7
-#: A path with a scheme or from the root: it belongs to another table, or names this one differently.
+#: Matches a path with a scheme or an absolute path. It belongs to another table, or to this one under another address.
 _ABSOLUTE_PATH = re.compile(r"^(?:[A-Za-z][A-Za-z0-9+.-]*:/|/)")
 _VISIBLE_UNDERSCORE_FOLDERS = ("_delta_index", "_change_data")
 _VECTOR_COLUMNS = tuple(f"deletionVector.{name}" for name in ("storageType", "pathOrInlineDv", "offset"))
@@ -57,7 +59,7 @@ _CHECKPOINT_COLUMNS = (
     "remove.deletionTimestamp",
     *(f"{kind}.{leaf}" for kind in ("add", "remove") for leaf in ("path", *_VECTOR_COLUMNS)),
 )
-#: Listings and requests are bound by latency.
+#: Listings and requests run in parallel, because they are bound by latency.
 _READ_THREADS = 16
 #: On some servers a listing is not a snapshot: it may contain a commit but not yet the one before it.
 _LISTING_ATTEMPTS = 5
@@ -66,20 +68,20 @@ _LAST_VACUUM_VERSION = "latestCommitVersionOutsideOfRetentionWindow"
 
 
 class SparkRequired(Exception):
-    """A table whose unneeded files cannot be determined here; the message is the reason."""
+    """Raised if a table's unneeded files cannot be determined here; the message is the reason."""
 
 
 class LogTooShort(Exception):
-    """The log does not reach back to the last vacuumed version, so the folder must be listed."""
+    """Raised if the log does not reach back to the last vacuumed version. Then the folder must be listed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VacuumCandidates:
-    """Deletable paths below the table, with their sizes.
+    """Files that may be deleted, as paths below the table with their sizes.
 
-    `removed_paths` are all paths that the log records as removed, needed or not. `up_to_version` is the newest commit
-        older
-    than the retention, None if there is none.
+    Attributes:
+        removed_paths: all paths that the log records as removed, including files that are still needed.
+        up_to_version: newest commit that is older than the retention; None if there is none.
     """
 
     files: Mapping[str, int]
@@ -103,10 +105,10 @@ def reasons_against_vacuum(table: DeltaTable) -> list[str]:
 
 
 def candidates_by_listing(lake: Lake, key: str, table: DeltaTable, *, before_ms: int) -> VacuumCandidates:
-    """Lists the open table's folder and returns files older than `before_ms` that nothing needs.
+    """Lists the open table's folder. Returns files older than `before_ms` that no retained version needs.
 
-    The log is read before the listing: a file committed in between is either young or uncommitted, and the caller has
-    already excluded uncommitted files.
+    The log is read before the listing. A file committed in between is either young, or was uncommitted before, and the
+    caller excludes uncommitted files.
 
     Args:
         before_ms: milliseconds since 1970; files removed or written later are kept.
@@ -129,7 +131,7 @@ def candidates_by_listing(lake: Lake, key: str, table: DeltaTable, *, before_ms:
 
 
 def candidates_by_log(lake: Lake, key: str, table: DeltaTable, *, before_ms: int) -> VacuumCandidates:
-    """Returns existing files that commits since the last VACUUM removed before `before_ms`, without a listing.
+    """Returns existing files that commits since the last VACUUM removed before `before_ms`. Needs no listing.
 
     Raises:
         LogTooShort: the log no longer contains all these commits.
@@ -145,10 +147,10 @@ def candidates_by_log(lake: Lake, key: str, table: DeltaTable, *, before_ms: int
 
 
 def record_vacuumed_version(lake: Lake, objects: ObjectStore, key: str, up_to_version: int | None) -> None:
-    """Records in the log the version up to which all removed files are deleted; the next VACUUM by log starts after it.
+    """Records in the log up to which version all removed files are deleted. The next VACUUM by log starts after it.
 
-    Spark's VACUUM reads the same record. Spark clears it after a VACUUM by listing; then a log that was cleaned up is
-    not sufficient.
+    Spark's VACUUM uses the same record and clears it after a VACUUM by listing. If the log was also cleaned up, the
+    next VACUUM must list the folder.
     """
     if up_to_version is not None:
         record = {_LAST_VACUUM_VERSION: max(up_to_version, _last_vacuumed_version(lake, key) or 0)}
@@ -157,16 +159,18 @@ def record_vacuumed_version(lake: Lake, objects: ObjectStore, key: str, up_to_ve
 
 @dataclass(slots=True)
 class _Replay:
-    """Live files of a version, and removed files with their removal time in milliseconds."""
+    """Result of replaying a log: live files, and removed files with their removal time in milliseconds."""
 
     live: set[FileId] = field(default_factory=set)
     removed_at_ms: dict[FileId, int] = field(default_factory=dict)
-    #: Path of each deletion vector; the file's identity contains only its encoded name.
+    #: Path of the deletion vector by file. A file's identity contains only the encoded name of its vector.
     vectors: dict[FileId, str] = field(default_factory=dict)
 
     def apply(self, actions: Iterable[Action]) -> None:
-        """Applies one commit. Removes come first: a commit may replace a file by itself with another deletion
-        vector."""
+        """Applies the actions of one commit.
+
+        Removes are applied first, because a commit may remove a file and add it again with another deletion vector.
+        """
         commit = list(actions)
         for action in commit:
             if (removed := action.get("remove")) is not None:
@@ -191,11 +195,11 @@ class _Replay:
         return name
 
     def required_paths(self, before_ms: int) -> set[str]:
-        """Returns the paths to keep."""
+        """Returns the paths of live files, of files removed at or after `before_ms`, and of their deletion vectors."""
         return self._paths([*self.live, *(name for name, at in self.removed_at_ms.items() if at >= before_ms)])
 
     def removed_paths(self) -> frozenset[str]:
-        """Returns all removed paths that the log still records."""
+        """Returns the paths of all files that the log records as removed."""
         return frozenset(self._paths(self.removed_at_ms))
 
     def _paths(self, names: Iterable[FileId]) -> set[str]:
@@ -209,7 +213,7 @@ class _Replay:
 
 @dataclass(frozen=True, slots=True)
 class _Log:
-    """A table's log at one listing, with each commit's modification time by the storage's clock."""
+    """A table's log as listed once, with each commit's modification time by the storage's clock."""
 
     lake: Lake
     key: str
@@ -240,12 +244,13 @@ class _Log:
         return cls(lake, key, classify_log_files(names), dict(sorted(written_at_ms.items())))
 
     def replay(self) -> _Replay:
-        """Replays the newest version."""
+        """Replays the log up to the newest version."""
         newest, base = replay_base(self.files, self.key)
         replay = _Replay()
         for name in () if base is None else self.files.checkpoints[base]:
             for action in _checkpoint_actions(self.lake, name):
-                # A checkpoint has one action per file, so their order is irrelevant and they need not all be in memory.
+                # A checkpoint has one action per file, so their order does not matter, and they are not all held in
+                # memory.
                 replay.apply((action,))
         for version, actions in read_commits(self.lake, self.key, range(0 if base is None else base + 1, newest + 1)):
             if actions is None:
@@ -254,8 +259,9 @@ class _Log:
         return replay
 
     def newest_before(self, before_ms: int) -> int | None:
-        """Returns the newest commit older than `before_ms`. A commit always counts as younger than its predecessor,
-        even if the clocks differ.
+        """Returns the newest commit older than `before_ms`; None if there is none.
+
+        A commit counts as younger than its predecessor, even if its modification time is not.
         """
         newest, previous_ms = None, -1
         for version, at_ms in self.written_at_ms.items():
@@ -284,7 +290,7 @@ def _last_vacuumed_version(lake: Lake, key: str) -> int | None:
 
 
 def _paths_removed_by(lake: Lake, key: str, versions: range, before_ms: int) -> Iterator[str]:
-    """Yields the paths that these commits removed before `before_ms`, including their change data files."""
+    """Yields the paths of files that these commits removed before `before_ms`, and of their change data files."""
     for _, actions in read_commits(lake, key, versions):
         if actions is None:
             raise LogTooShort
@@ -303,7 +309,7 @@ def _reject_absolute_path(path: str) -> None:
 
 
 def _checkpoint_actions(lake: Lake, name: str) -> Iterator[Action]:
-    """Yields the add and remove actions of a checkpoint, with only the columns needed here."""
+    """Yields the add and remove actions of a checkpoint; reads only the needed columns."""
     with lake.filesystem.open_input_file(arrow_path(lake.storage, name)) as source:
         file = pq.ParquetFile(source)
         leaves = {file.schema.column(index).path for index in range(len(file.schema))}
@@ -320,8 +326,7 @@ def _without_empty_vector(row: dict[str, Any]) -> Action:
 
 
 def _list_files(lake: Lake, key: str, partition_columns: Iterable[str]) -> Iterator[tuple[str, fs.FileInfo]]:
-    """Yields the files below a table that are not hidden, with their relative paths. One listing per top-level
-    folder."""
+    """Yields the files below a table that are not hidden, by relative path. Takes one listing per top-level folder."""
     root = arrow_path(lake.storage, key)
     partition_prefixes = tuple(f"{name}=" for name in partition_columns)
 
@@ -343,7 +348,7 @@ def _list_files(lake: Lake, key: str, partition_columns: Iterable[str]) -> Itera
 
 
 def _existing_sizes(lake: Lake, key: str, paths: list[str]) -> Iterator[tuple[str, int]]:
-    """Yields the existing files among these paths, with their sizes."""
+    """Yields (path, size) of the paths that exist."""
     root = arrow_path(lake.storage, key)
     with ThreadPoolExecutor(_READ_THREADS) as pool:
         for path, info in zip(

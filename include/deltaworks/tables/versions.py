@@ -1,7 +1,7 @@
-"""Readable versions of a table: finds the version at a time, and explains which files VACUUM removed.
+"""Readable versions of a table: finds the version at a time, and explains why a version cannot be read.
 
-A version is in the log while its commits, or a checkpoint before it, exist. It is readable while its files exist.
-Errors name the nearest readable version with its time.
+A version is in the log as long as its commits, or a checkpoint before it, exist. It is readable as long as VACUUM has
+not removed its files. Errors name the nearest readable version with its time.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Versions:
     """The versions of one table in its current log. Not thread-safe."""
 
     def __init__(self, lake: Lake, key: str, *, name: str) -> None:
-        """`name` is the table's name in messages."""
+        """Creates the reader for the table at `key`. `name` is the table's name in error messages."""
         self._lake, self._key, self._name = lake, key, name
         self._objects: ObjectStore = open_objects(lake.storage)
         self._log = list_log(self._objects, key)
@@ -40,7 +40,8 @@ class Versions:
         """Opens the table at a version. Files are not checked; call `missing_files_error` after a failed read.
 
         Raises:
-            ContractError: TABLE_VERSION_UNAVAILABLE, not in the log; TABLE_LOG_GAP, commits before it are missing.
+            ContractError: TABLE_VERSION_UNAVAILABLE, the version is not in the log; TABLE_LOG_GAP, commits before it
+                are missing.
         """
         if not self.oldest <= version <= self.newest:
             raise ContractError(
@@ -60,8 +61,8 @@ class Versions:
     def version_at(self, time: dt.datetime) -> int:
         """Returns the newest version committed at or before `time`, by the commits' timestamps.
 
-        Reads about ten commits, independent of the length of the log. If writers' clocks differ, so that timestamps are
-        not in order, it returns one of the possible versions.
+        Reads about ten commits, independent of the log's length. If timestamps are not in order, because writers'
+        clocks differ, it returns one of the possible versions.
 
         Raises:
             ContractError: TABLE_VERSION_UNAVAILABLE, the log does not reach back to `time`, or it is in the future.
@@ -85,7 +86,7 @@ class Versions:
         return versions[position - 1]
 
     def was_created_after(self, time: dt.datetime) -> bool:
-        """Returns whether the table was created after `time`, as far as its log shows."""
+        """Returns whether the log shows that the table was created after `time`."""
         return self.newest < 0 or (0 in self._log.commits and self._commit(0).at > time)
 
     def missing_files_error(self, version: int) -> ContractError | None:
@@ -113,7 +114,7 @@ class Versions:
         )
 
     def _next_readable_version(self, state: TableState, existing: set[str]) -> int | None:
-        """Returns the first version after the state's with all files. Advances the state."""
+        """Returns the first later version whose files all exist; applies commits to `state` until it is found."""
         for start in range(state.version + 1, self.newest + 1, _COMMIT_CHUNK):
             numbers = range(start, min(start + _COMMIT_CHUNK, self.newest + 1))
             for version, actions in read_commits(self._lake, self._key, numbers):
@@ -125,7 +126,7 @@ class Versions:
     def _commit(self, version: int) -> CommitInfo:
         for commit in commit_history(self._lake, self._key, newest=version, limit=1):
             return commit
-        # Cleaned up after the log was listed, so it was old.
+        # The commit was removed after the log was listed, because it had expired.
         return CommitInfo(version, "UNKNOWN", dt.datetime.min.replace(tzinfo=dt.UTC), {}, {}, False)
 
     def _describe_range(self) -> str:

@@ -101,7 +101,7 @@ class _LineFeed:
         self._record_lines.append(line)
         self._length += len(line)
         if self._length > self._budget.max_event_bytes:
-            # Longer than an event may be, so the reader gets an empty line instead.
+            # A record longer than an event may be is not parsed.
             raise csv.Error(f"a record has more than {self._budget.max_event_bytes} characters")
         return line
 

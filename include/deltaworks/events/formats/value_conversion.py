@@ -95,7 +95,7 @@ def record_to_event(record: Mapping[str, Any]) -> FramedEvent:
 
 
 def _encode_decimal(value: decimal.Decimal) -> float | str:
-    # Maximum digits for which a double determines the decimal.
+    # With more digits than this, a double does not determine the decimal.
     number = float(value)
     few = len(value.normalize().as_tuple().digits) <= _MAX_DOUBLE_DIGITS and abs(number) < 2.0**63
     return number if few and decimal.Decimal(repr(number)) == value else str(value)

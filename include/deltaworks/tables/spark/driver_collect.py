@@ -1,4 +1,4 @@
-"""Collects small Spark results in the driver, so that this process can write them instead of Spark."""
+"""Collects small Spark results in the driver, so that Python can write them faster than Spark."""
 
 from __future__ import annotations
 
@@ -14,13 +14,14 @@ from deltaworks.tables.replace_where import reasons_against_replacing
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-#: Maximum rows collected in the driver. Larger results are written by Spark's tasks.
+#: Maximum number of rows collected in the driver. Spark's tasks write larger results.
 MAX_COLLECTED_ROWS: Final = 200_000
 
 
 def collect_rows(rows: DataFrame, schema_string: str, *, max_rows: int) -> pa.Table | None:
-    """Collects rows as Arrow, cast to the schema of a Delta log. None if there are more than `max_rows` or a cast
-    fails.
+    """Collects rows as an Arrow table with the types of a Delta schema.
+
+    Returns None if there are more than `max_rows`, or a value does not fit its type.
     """
     # LIMIT is applied by Spark, so excess rows never leave its tasks.
     table = rows.limit(max_rows + 1).toArrow()
@@ -33,7 +34,7 @@ def collect_rows(rows: DataFrame, schema_string: str, *, max_rows: int) -> pa.Ta
 
 
 def accepts_file_commits(lake: Lake, state: TableState, partition_by: str) -> bool:
-    """Returns whether writing to the table requires only data files and a commit."""
+    """Returns whether rows can be added to the table by writing data files and a commit, without Spark."""
     if state.metadata["partitionColumns"] != [partition_by] or reasons_against_replacing(state):
         return False
     opened = lake.open(state.key)

@@ -1,7 +1,7 @@
-"""Digests of the jars: `include/jars/jars.lock`, in `sha256sum` format, checked whenever jars are resolved.
+"""Lock file with the digests of the jars, `include/jars/jars.lock`, in `sha256sum` format.
 
-If a repository serves different bytes under the same name, this is detected before a JVM loads them. The project's own
-jar is compiled locally, so it has no line.
+It is checked whenever jars are resolved: a jar that a repository replaced is detected before a JVM loads it. The
+project's own jar is compiled locally, so it has no line.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from pathlib import Path
 
 from deltaworks.errors import ConfigError, ContractError
 
-#: Artifacts compiled from this repository.
+#: Artifacts that are compiled from this repository.
 OWN_ARTIFACTS = frozenset({"deltaworks-jars"})
 LOCK_COMMAND = "make jarlock"
 _HEADER = "# SHA-256 of every jar that Maven resolves for include/jars; `make jarlock` rewrites it."
@@ -21,18 +21,18 @@ _HEADER = "# SHA-256 of every jar that Maven resolves for include/jars; `make ja
 
 @dataclass(frozen=True, slots=True)
 class JarLock:
-    """Recorded digests by file name. `version` is a digest of the complete lock file."""
+    """Recorded digests by file name. `version` is the digest of the complete lock file."""
 
     path: Path
     digests: dict[str, str]
     version: str
 
     def verify(self, jars: Iterable[Path]) -> int:
-        """Compares files with the lock; returns their number. Reads every file completely.
+        """Compares jars with their recorded digests, reading every file completely. Returns the number of jars.
 
         Raises:
-            ContractError: JAR_DIGEST_DIFFERS, a file differs from the recorded one.
-            ConfigError: JAR_NOT_LOCKED, the lock has no line for a file.
+            ContractError: JAR_DIGEST_DIFFERS, a jar differs from the recorded digest.
+            ConfigError: JAR_NOT_LOCKED, the lock has no line for a jar.
         """
         paths = sorted(jars)
         for path in paths:
@@ -56,7 +56,7 @@ class JarLock:
 
 
 def read_jar_lock(path: Path) -> JarLock:
-    """Reads the lock in `path`.
+    """Reads the lock file at `path`.
 
     Raises:
         ConfigError: JAR_NOT_LOCKED, the file is missing or has an invalid line.
@@ -85,7 +85,7 @@ def read_jar_lock(path: Path) -> JarLock:
 
 
 def write_jar_lock(path: Path, jars: Iterable[Path]) -> int:
-    """Replaces the lock by the digests of `jars`, atomically. Returns their number."""
+    """Replaces the lock file atomically by one with the digests of `jars`. Returns the number of jars."""
     lines = [f"{digest_of(jar)}  {jar.name}" for jar in sorted(jars, key=lambda jar: jar.name)]
     temporary = path.with_name(f".{path.name}.new")
     temporary.write_text("\n".join([_HEADER, *lines]) + "\n", encoding="utf-8")

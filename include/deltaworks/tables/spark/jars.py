@@ -1,8 +1,8 @@
-"""Resolves and compiles the jars that Spark needs beyond its own, once, with Maven.
+"""Resolves and compiles the jars that Spark needs in addition to its own, once, with Maven.
 
-`target/jars` is the class path of every driver and executor. It contains no jar that pyspark ships, so no class exists
-in two versions. Every jar is compared with `jars.lock` before it is put there. pyspark's own jars come in its wheel,
-whose hash is in requirements.lock.
+Every driver and executor has `target/jars` on its class path. The folder contains no jar that pyspark ships, so no
+class exists in two versions. Every jar is compared with `jars.lock` before it is copied there. pyspark's own jars come
+in its wheel, whose hash is in requirements.lock.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ MAVEN_TIMEOUT_SECONDS = 1800
 _OUTPUT_LINES = 15
 _STAMP = "stamp.json"
 LOCK_NAME = "jars.lock"
-#: Folder of third-party scripts for the console's pages.
+#: Folder with the third-party scripts that the console's pages use.
 CONSOLE_FILES = Path("include", "deltaworks", "console", "static")
 
 
 @dataclass(frozen=True, slots=True)
 class JarSet:
-    """The resolved jars. `jar_count` and `bytes` cover the class path, without the S3 server's jar."""
+    """The resolved jars. The numbers `jar_count` and `bytes` cover the class path, without the jar of the S3 server."""
 
     class_path_dir: Path
     s3proxy_jar: Path
@@ -55,8 +55,8 @@ def ignore_progress(_: str) -> None:
 def ensure_jars(*, progress: Callable[[str], None] = ignore_progress) -> JarSet:
     """Resolves and compiles missing or outdated jars. Takes milliseconds if they are up to date.
 
-    Concurrent callers wait for the first one. The folder is replaced at the end, and running JVMs keep their open
-    files. Digests are compared after jars were resolved or the lock changed.
+    Concurrent callers wait for the first one. The folder is replaced at the end; running JVMs keep their open files.
+    Digests are compared if jars were resolved or the lock file changed.
 
     Raises:
         ConfigError: JAVA_MISSING, JAVA_TOO_OLD, MAVEN_MISSING, PACKAGE_MISSING or JAR_NOT_LOCKED.
@@ -87,7 +87,7 @@ def ensure_jars(*, progress: Callable[[str], None] = ignore_progress) -> JarSet:
 
 
 def ensure_broker_jars(*, progress: Callable[[str], None] = ignore_progress) -> Path:
-    """Returns the folder with the Kafka broker's jars, which are resolved on first use.
+    """Returns the folder with the jars of the Kafka broker; resolves them on first use.
 
     Raises:
         ConfigError: JAVA_MISSING, JAVA_TOO_OLD, MAVEN_MISSING, JAR_NOT_LOCKED.
@@ -110,9 +110,9 @@ def ensure_broker_jars(*, progress: Callable[[str], None] = ignore_progress) -> 
 
 
 def record_digests(*, progress: Callable[[str], None] = ignore_progress) -> Path:
-    """Resolves all jars and writes their digests to the lock, ignoring its previous content. Returns its path.
+    """Resolves all jars and writes a new lock file with their digests. Returns the lock file's path.
 
-    Review the difference afterwards: these bytes are trusted from then on.
+    Review the difference to the previous lock file, because these jars are trusted from then on.
 
     Raises:
         ConfigError: JAVA_MISSING, JAVA_TOO_OLD, MAVEN_MISSING or PACKAGE_MISSING.
@@ -133,13 +133,13 @@ def record_digests(*, progress: Callable[[str], None] = ignore_progress) -> Path
 
 
 def class_path_names(resolved: list[str], shipped: list[str]) -> list[str]:
-    """Returns the jars of `resolved` that are not in `shipped` in any version."""
+    """Returns the jars of `resolved` of which `shipped` has no version."""
     shipped_artifacts = {artifact_name(name) for name in shipped}
     return sorted(name for name in resolved if artifact_name(name) not in shipped_artifacts)
 
 
 def artifact_name(jar: str) -> str:
-    """Returns a jar's artifact without version and classifier: `netty-common` for `netty-common-4.2.13.Final.jar`."""
+    """Returns a jar's name without version and classifier: `netty-common` for `netty-common-4.2.13.Final.jar`."""
     return re.split(r"-\d+\.\d", jar.removesuffix(".jar"), maxsplit=1)[0]
 
 
@@ -162,7 +162,9 @@ def _pyspark_version() -> str:
 
 
 def _current_jar_set(target: Path, fingerprint: str, lock: JarLock | None) -> JarSet | None:
-    """Returns the present jars if they match these sources and, if given, were compared with this lock."""
+    """Returns the existing jars if they were built from these sources and, if given, compared with this lock; else
+    None.
+    """
     folder = target / "jars"
     try:
         stamp = json.loads((folder / _STAMP).read_text())
@@ -178,7 +180,7 @@ def _current_jar_set(target: Path, fingerprint: str, lock: JarLock | None) -> Ja
 
 
 def _verify_current_jars(target: Path, fingerprint: str, lock: JarLock) -> JarSet | None:
-    """Returns the present jars of the same sources after comparing them with a changed lock; needs no Maven."""
+    """Compares the existing jars with a changed lock and returns them; None if the sources changed. Needs no Maven."""
     current = _current_jar_set(target, fingerprint, None)
     if current is not None:
         web_jars = (target / "web").glob("*.jar")
@@ -216,7 +218,7 @@ def _build(project: Path, target: Path, fingerprint: str, lock: JarLock, progres
 
 
 def _resolve(project: Path, target: Path) -> list[str]:
-    """Runs Maven and returns the names of the class path's jars in `target/resolved`."""
+    """Runs Maven. Returns the names of the class path's jars in `target/resolved`."""
     for stale in ("resolved", "s3proxy", "web", "jars.new"):
         shutil.rmtree(target / stale, ignore_errors=True)
     _run_maven(project)
@@ -271,7 +273,7 @@ def _not_resolved_error(reason: str) -> TransientError:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Builds the jars; `--broker` also resolves the Kafka broker's, `--record` rewrites the lock first."""
+    """Builds the jars. `--broker` also resolves the Kafka broker's jars; `--record` writes a new lock file first."""
     parser = argparse.ArgumentParser(description=main.__doc__)
     parser.add_argument("--record", action="store_true", help="rewrite include/jars/jars.lock first")
     parser.add_argument("--broker", action="store_true", help="resolve the Kafka broker as well")

@@ -1,7 +1,7 @@
 """Writes the Java class archive (application class-data sharing, JEP 310 and 350) that speeds up driver starts.
 
 A training session uses typical features once, and its JVM archives the loaded classes. An archive is valid for one Java
-and one class path; other classes load as usual.
+version and one class path; classes that it does not contain are loaded as usual.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ TIMEOUT_SECONDS = 600
 def ensure_java_archive(*, progress: Callable[[str], None], root: Path | None = None) -> Path | None:
     """Writes the archive unless a valid one exists. Returns None on failure.
 
-    The archive is optional, so a failure is reported and not raised. A driver never sees an incomplete archive, because
-    it is renamed into place after its JVM has ended. Concurrent callers each write the same archive.
+    The archive is optional, so a failure is reported and not raised. The archive is renamed to its final name after its
+    JVM has ended, so that no driver reads an incomplete one. Concurrent callers each write the same archive.
     """
     root = root or project_root()
     archive, stamp = java_archive(root), java_archive_stamp(root)
@@ -52,8 +52,9 @@ def ensure_java_archive(*, progress: Callable[[str], None], root: Path | None = 
 
 
 def _fingerprint(root: Path) -> str:
-    """Returns a digest of everything the archive depends on: Java, the class path with its jars, and the training
-    session. Empty without Java or jars.
+    """Returns a digest of everything that the archive depends on; empty without Java or jars.
+
+    It covers Java, the class path with its jars, and the training session.
     """
     jars, _ = project_paths(root)
     digest = hashlib.sha256()
@@ -68,7 +69,7 @@ def _fingerprint(root: Path) -> str:
 
 
 def _write_archive(archive: Path) -> str:
-    """Runs the training session. Returns the error text, or an empty string."""
+    """Runs the training session, whose JVM writes the archive. Returns the error text; empty on success."""
     command = [sys.executable, "-m", "deltaworks.tables.spark.java_archive_training", str(archive)]
     try:
         result = subprocess.run(

@@ -31,7 +31,7 @@ _PRELOADED_CLASSES = (
 
 
 def main(archive: str) -> int:
-    """Runs the session; its JVM writes the archive when it exits."""
+    """Runs the training session; its JVM writes the archive when it exits."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         spark = _archiving_session(folder, archive)
@@ -60,7 +60,7 @@ def _archiving_session(folder: Path, archive: str) -> SparkSession:
 
 
 def small_session(folder: Path, *, java_options: str, conf: Mapping[str, str] | None = None) -> SparkSession:
-    """Opens a local session with 1 GB of driver memory, a folder as its lake, and the given JVM options."""
+    """Opens a local session with 1 GB of driver memory, `folder` as its lake, and the given JVM options."""
     storage = StorageSpec(root=f"file://{folder}/lake")
     environment = EnvironmentSpec(
         environment="small",
@@ -73,7 +73,7 @@ def small_session(folder: Path, *, java_options: str, conf: Mapping[str, str] | 
 
 
 def exercise(spark: SparkSession, folder: Path) -> None:
-    """Runs the typical operations of a driver."""
+    """Runs typical driver operations once, so that their classes are loaded."""
     table = exercise_tables(spark, folder)
     spark.read.format("delta").load(table).mapInArrow(
         _identity, "id BIGINT, kind BIGINT, time TIMESTAMP, day STRING"
@@ -83,8 +83,9 @@ def exercise(spark: SparkSession, folder: Path) -> None:
 
 
 def exercise_tables(spark: SparkSession, folder: Path) -> str:
-    """Writes, merges into, deletes from and optimizes a Delta table, and aggregates it into another. Returns
-    its path."""
+    """Writes, merges into, deletes from and optimizes a Delta table, and aggregates it into another. Returns the
+    table's path.
+    """
     table = f"{folder}/table"
     rows = spark.range(200).select(
         F.col("id"),

@@ -1,6 +1,6 @@
-"""Opens the Spark session of every job: Deltaworks' settings, the environment's storages, and UTC.
+"""Opens the Spark session of every job with Deltaworks' settings, the environment's storages, and time zone UTC.
 
-Also provides temporary session settings for one commit, such as `userMetadata`, and retries after conflicts.
+Also sets temporary session settings for one commit, such as `userMetadata`, and retries after conflicts.
 """
 
 from __future__ import annotations
@@ -41,14 +41,14 @@ def build_session(
     ui: bool = False,
     share: Share | None = None,
 ) -> SparkSession:
-    """Returns the process's session, creating it on first use.
+    """Returns the process's Spark session; creates it on first use.
 
     Under spark-submit, master and class path come from there; otherwise they are set here.
 
     Args:
         master: used if spark-submit gave none; by default DELTAWORKS_SPARK_MASTER or `local[2]`.
         ui: serve Spark's UI on a free port.
-        share: the job's share of the cluster, used without spark-submit; by default everything the master offers.
+        share: the job's part of the cluster's cores and memory, used without spark-submit; by default all of it.
 
     Raises:
         ConfigError: JARS_MISSING; LOG_STORE_UNSAFE, the lake is on shared storage without Deltaworks' log store;
@@ -111,7 +111,7 @@ def _ship_library(spark: SparkSession) -> None:
 
 @contextmanager
 def override_settings(spark: SparkSession, settings: Mapping[str, str]) -> Iterator[None]:
-    """Sets session settings for the duration of the block and restores them afterwards."""
+    """Overrides session settings while the block runs, and restores them afterwards."""
     previous = {name: spark.conf.get(name, None) for name in settings}
     for name, value in settings.items():
         spark.conf.set(name, value)
@@ -126,7 +126,7 @@ def override_settings(spark: SparkSession, settings: Mapping[str, str]) -> Itera
 
 
 def retry_conflicts(table: str) -> Retrying:
-    """Returns a retry policy for conflicts with other writers: a few attempts with increasing waits."""
+    """Returns a retry policy for commits that conflict with other writers: a few attempts with increasing waits."""
 
     def log_conflict(state: RetryCallState) -> None:
         problem = state.outcome.exception() if state.outcome else None

@@ -14,8 +14,8 @@ WEB_FILES: Final = {"htmx.min.js": ("htmx.org-*.jar", "dist/htmx.min.js")}
 
 
 def unpack_web_files(web: Path, folder: Path) -> list[Path]:
-    """Writes the scripts of the jars in `web` into `folder`; unchanged files are kept. Idempotent and safe for
-    concurrent callers.
+    """Writes the scripts of the jars in `web` to `folder`. Unchanged files are not written again. Safe for concurrent
+    callers.
 
     Raises:
         ConfigError: JARS_INCOMPLETE, a jar is missing or does not contain the file.
