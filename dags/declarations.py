@@ -1,7 +1,7 @@
-"""Shows invalid declarations of the project in Airflow as an import error of this file. It defines no DAG.
+"""Shows invalid declarations of the project in Airflow, as an import error of this file. The file defines no DAG.
 
-The other DAG files skip invalid pipelines and relays, so that all others keep working. Airflow parses only files that
-contain the words "airflow" and "dag".
+The other DAG files skip invalid pipelines and relays, so that the valid ones keep working. Airflow parses only files
+that contain the words "airflow" and "dag".
 """
 
 from __future__ import annotations

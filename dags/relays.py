@@ -1,6 +1,6 @@
-"""Airflow DAGs relay__<relay>, one continuous relay per file of include/relays, and clean__<relay> where declared.
+"""Airflow DAGs relay__<relay>, one continuous relay per file of include/relays, and clean__<relay> if declared.
 
-Where the environment declares `kubernetes`, relays are pods of their own and have no DAG.
+If the environment declares `kubernetes`, relays are pods and have no DAG.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Airflow DAG of one continuous process that evaluates the rules of all pipelines."""
+"""Airflow DAG rules: one continuous process that evaluates the rules of all pipelines."""
 
 from __future__ import annotations
 

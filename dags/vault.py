@@ -1,6 +1,6 @@
-"""Airflow DAGs vault__, maintain_vault__, reveal__ and erase__<namespace>: personal data and its vault.
+"""Airflow DAGs vault__, maintain_vault__, reveal__ and erase__<namespace>: operations on personal data and its vault.
 
-Where the environment declares `kubernetes`, operations that open the vault are CronJobs with an account of their own.
+If the environment declares `kubernetes`, operations that open the vault are CronJobs with a separate service account.
 """
 
 from __future__ import annotations

@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 
 
 class ConsoleApplication:
-    """The console, built at its first request: every Airflow component loads this file, but only one serves pages."""
+    """The console's ASGI application. It is built at the first request, since only one Airflow component serves
+    pages."""
 
     def __init__(self) -> None:
         self._application: Any = None
@@ -48,7 +49,7 @@ class DeltaworksPlugin(AirflowPlugin):
             "nav_top_level": True,
             "url_route": "deltaworks",
         },
-        # Without a route it opens in a new tab.
+        # A link without a route opens in a new tab.
         {
             "name": "Deltaworks (new tab)",
             "href": server_path("/deltaworks/"),

@@ -1,7 +1,7 @@
 """A sample reader of table changes: `spark-submit spark_jobs/count_engagement_days.py --table engagement.activities`.
 
-Maintains a table of activities and contacts by organisation and day, and how often rows of that day changed. A run
-recounts the days whose rows changed since the last run; counts and position are one commit.
+Maintains a table with the number of activities and contacts of each organisation and day, and how often rows of the day
+changed. A run recounts the days whose rows changed since the last run. Counts and read position are committed together.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ COLUMNS = "org_id STRING, engagement_date DATE, activities LONG, contacts LONG, 
 
 
 def count_days(spark: SparkSession, catalog: Catalog, table: str) -> bool:
-    """Updates the counts; returns whether any row had changed."""
+    """Recounts the changed days; returns whether any row had changed."""
     lake = Lake(catalog.environment.lake)
     changes = read_changes(spark, table, last_committed_position(lake, KEY), tombstones=True, catalog=catalog)
     if changes.is_empty:

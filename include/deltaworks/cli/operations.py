@@ -30,19 +30,19 @@ def operation_command(operation: Operation) -> Callable[..., None]:
         subject = values.pop(operation.scope)
         form = chosen_format(as_json=values.pop("as_json"), as_csv=values.pop("as_csv"))
         in_airflow, wait_minutes = values.pop("in_airflow", False), values.pop("wait_minutes", None)
-        # Progress messages go to standard error, separate from the listing.
-        say = functools.partial(print_line, error=form != "table")
+        # For JSON and CSV, progress messages go to standard error.
+        echo = functools.partial(print_line, error=form != "table")
         if not in_airflow:
             if wait_minutes is not None:
                 raise typer.BadParameter("--wait-minutes needs --in-airflow")
-            show_report(run_operation(operation, catalog(), subject, values, echo=say), form=form)
+            show_report(run_operation(operation, catalog(), subject, values, echo=echo), form=form)
             return
         # Imported only if needed.
         from deltaworks.operations.in_airflow import run_in_airflow
 
         minutes = _WAIT_MINUTES if wait_minutes is None else wait_minutes
         report = run_in_airflow(
-            operation, catalog(required_service=None), subject, values, wait_minutes=minutes, echo=say
+            operation, catalog(required_service=None), subject, values, wait_minutes=minutes, echo=echo
         )
         show_report(report, form=form)
 

@@ -1,1 +1,2 @@
-"""Operations that people and schedules run on a pipeline, each declared once."""
+"""Operations that people and schedules run on a pipeline, relay or namespace. Each is declared once, in the
+registry."""

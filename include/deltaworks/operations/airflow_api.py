@@ -24,7 +24,7 @@ _PAGE_SIZE = 100
 
 
 def airflow_client(environment: EnvironmentSpec) -> AirflowApi:
-    """Returns a client of the Airflow that runs an environment.
+    """Returns a client of the Airflow that runs an environment's DAGs.
 
     Raises:
         ConfigError: AIRFLOW_CONNECTION_MISSING, AIRFLOW_CONNECTION_INVALID, REFERENCE_UNRESOLVED.
@@ -33,10 +33,10 @@ def airflow_client(environment: EnvironmentSpec) -> AirflowApi:
 
 
 class AirflowApi(AirflowRequests):
-    """Requests to Airflow. They raise the errors of `AirflowRequests`."""
+    """A client of Airflow's REST API. Its requests raise the errors of `AirflowRequests`."""
 
     def dags(self) -> tuple[Dag, ...]:
-        """Returns all DAGs that are not stale, sorted by id."""
+        """Returns all DAGs that Airflow does not consider stale, sorted by id."""
         dags: list[dict[str, Any]] = []
         while True:
             page = self._get("/dags", limit=_PAGE_SIZE, offset=len(dags), order_by="dag_id")
@@ -55,7 +55,7 @@ class AirflowApi(AirflowRequests):
         return tuple(DagImportError(i["filename"], i["stack_trace"]) for i in answer["import_errors"])
 
     def pause(self, dag_id: str) -> None:
-        """Pauses a DAG: no new run starts, running ones continue."""
+        """Pauses a DAG: no new run starts, but running ones continue."""
         self._request("PATCH", _dag_path(dag_id), json={"is_paused": True})
 
     def unpause(self, dag_id: str) -> None:
@@ -74,7 +74,7 @@ class AirflowApi(AirflowRequests):
         return self.dag_run(dag_id, run_id) if answer is None else DagRun.from_api(answer)
 
     def dag_run(self, dag_id: str, run_id: str) -> DagRun:
-        """Returns the current state of a run."""
+        """Returns a run with its current state."""
         return DagRun.from_api(self._get(_run_path(dag_id, run_id)))
 
     def dag_runs(self, dag_id: str, *, limit: int = 10) -> tuple[DagRun, ...]:
@@ -109,13 +109,13 @@ class AirflowApi(AirflowRequests):
         return value
 
     def task_log(self, dag_id: str, run_id: str, task_id: str, try_number: int) -> tuple[str, ...]:
-        """Returns the lines of a task's log; empty without a readable log."""
+        """Returns the lines of a task's log; empty if there is no readable log."""
         path = f"{_run_path(dag_id, run_id)}/taskInstances/{quote(task_id)}/logs/{try_number}"
         answer = self._request("GET", path, params={"full_content": True}, missing_ok=True) or {"content": []}
         return tuple(str(line["event"] if isinstance(line, dict) else line) for line in answer["content"])
 
     def wait_for_run(self, dag_id: str, run_id: str, *, timeout_seconds: float, poll_seconds: float = 2.0) -> DagRun:
-        """Waits until a run has finished and returns it, whether it succeeded or failed.
+        """Waits until a run has ended and returns it. A failed run raises no error.
 
         Raises:
             TransientError: DAG_RUN_TIMEOUT.
@@ -148,7 +148,7 @@ class AirflowApi(AirflowRequests):
             dags = self.dags()
             if dag_id not in {dag.dag_id for dag in dags}:
                 problems: tuple[DagImportError, ...] = ()
-                # Reading import errors requires a permission of its own.
+                # Reading import errors requires a separate permission, which the user may lack.
                 with suppress(DeltaworksError):
                     problems = self.import_errors()
                 return dag_unknown_error(self.login, dag_id, dags, problems)

@@ -14,7 +14,8 @@ from deltaworks.specs.base import suggest_name
 FORBIDDEN = 403
 NOT_FOUND = 404
 _DAG = re.compile(r"^/dags/(?P<dag>[^/?]+)(?P<rest>/.*)?$")
-#: Permissions required by a request, by method and last path segment, in the terms of FAB, which has the finest ones.
+#: Permissions required by a request, by method and last path segment. They have the names of FAB's permissions, which
+#: are the most specific ones.
 _PERMISSIONS = {
     ("PATCH", ""): "edit the DAG (FAB: `can edit on DAGs`)",
     ("POST", "dagRuns"): "trigger the DAG (FAB: `can create on DAG Runs` and `can edit on DAGs`)",
@@ -49,7 +50,7 @@ def required_permission(method: str, path: str) -> str:
 
 
 def dag_id_in_path(path: str) -> str:
-    """Returns the DAG id in a request path; empty without one."""
+    """Returns the DAG id in a request path; empty if the path has none."""
     match = _DAG.match(path)
     return unquote(match["dag"]) if match else ""
 
@@ -57,10 +58,10 @@ def dag_id_in_path(path: str) -> str:
 def dag_unknown_error(
     login: AirflowLogin, dag_id: str, dags: Sequence[Dag], problems: Sequence[DagImportError]
 ) -> ConfigError:
-    """Returns the error for a DAG that Airflow does not have, with import errors that may be the cause.
+    """Returns the error for a DAG that Airflow does not have. It includes import errors that may be the cause.
 
     Args:
-        problems: all import errors; shown are those of the file with DAGs of the same kind, or else the first.
+        problems: all import errors. The message shows those of the file with DAGs of the same kind, or else the first.
     """
     kind = dag_id.partition("__")[0]
     files = {dag.file for dag in dags if dag.file and dag.dag_id.partition("__")[0] == kind}

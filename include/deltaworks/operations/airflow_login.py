@@ -14,9 +14,9 @@ from deltaworks.errors import ConfigError
 from deltaworks.specs.base import resolve_text
 from deltaworks.specs.environment import AirflowSpec, EnvironmentSpec, airflow_address
 
-#: Airflow's variable for the connection; tasks and commands read the same one.
+#: Airflow's environment variable for the connection. Tasks and commands read the same one.
 CONNECTION_VARIABLE = "AIRFLOW_CONN_DELTAWORKS_AIRFLOW"
-#: The connection fields, by Airflow's names, that locate Airflow and log in.
+#: Names of the fields of an Airflow connection that hold its address and login.
 CONNECTION_FIELDS = ("conn_type", "host", "port", "schema", "login", "password")
 _EXAMPLE = '{"conn_type": "http", "host": "http://airflow:8080", "login": "...", "password": "..."}'
 
@@ -26,7 +26,7 @@ class AirflowLogin:
     """An address with a user name and password, or a token.
 
     Args:
-        source: where it is configured, for error messages.
+        source: where the login is configured, for error messages.
         ca: a PEM file of certificate authorities; empty for the system's.
         public_url: the address in links for people; `url` if empty.
     """
@@ -46,7 +46,7 @@ class AirflowLogin:
         return self.public_url or self.url
 
     def tls_verification(self) -> ssl.SSLContext | bool:
-        """Returns the `verify` argument of httpx.
+        """Returns the value for httpx's argument `verify`.
 
         Raises:
             ConfigError: AIRFLOW_CONNECTION_INVALID, the certificate file cannot be read.

@@ -19,7 +19,7 @@ _RETRY_SECONDS = 30.0
 _BUSY_RETRY_SECONDS = 120.0
 _HEALTH_SECONDS = 10.0
 _UNAUTHORIZED = 401
-#: Airflow's detail for a token signed with another secret; the status is the one of a missing permission.
+#: Airflow's error detail for a token signed with another secret. The status is the same as for a missing permission.
 _INVALID_SIGNATURE = "Invalid JWT token"
 _NOT_FOUND = 404
 _CONFLICT = 409
@@ -27,7 +27,7 @@ _SERVER_ERROR = 500
 
 
 class _Unavailable(Exception):
-    """No response, or a server error."""
+    """The server did not respond, or responded with a server error."""
 
 
 class _Busy(_Unavailable):
@@ -42,7 +42,7 @@ def _is_retry_time_over(tries: RetryCallState) -> bool:
 
 
 class AirflowRequests:
-    """A client that logs in itself. Not thread-safe.
+    """A client that requests and renews its own tokens. Not thread-safe.
 
     Requests are retried for 30 s, and for two minutes while the server is reachable but too busy to respond; without
     `should_retry` they are sent once. Addresses with https:// use the proxy of the environment variables, if any; those
@@ -134,7 +134,7 @@ class AirflowRequests:
                 self._log_in()
             response = self._client.request(method, _API + path, **options)
             if _is_token_rejected(response):
-                # A user name and password get a new token.
+                # With a user name and password the client can get a new token.
                 self._log_in()
                 response = self._client.request(method, _API + path, **options)
         except httpx.ReadTimeout as error:

@@ -1,4 +1,4 @@
-"""Responses of Airflow's REST API as values: health, DAGs, runs, tasks and import errors."""
+"""Responses of Airflow's REST API as typed values: health, DAGs, runs, tasks and import errors."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ FINISHED_STATES = frozenset({"success", "failed"})
 
 @dataclass(frozen=True, slots=True)
 class Component:
-    """A component of Airflow with its status; one that never ran has no heartbeat."""
+    """A component of Airflow with its status. The heartbeat is None if it never ran."""
 
     status: str
     heartbeat: datetime | None
 
     @property
     def is_healthy(self) -> bool:
-        """Whether Airflow reports it as healthy, which it still does for 30 s after the process died."""
+        """Whether Airflow reports the component as healthy. For 30 s after its process has died, Airflow still does."""
         return self.status == "healthy"
 
     @classmethod
     def from_api(cls, answer: Mapping[str, Any], name: str) -> Self:
-        """Returns the component of that name in a health response."""
+        """Returns the component with this name from a health response."""
         part = answer.get(name) or {}
         return cls(part.get("status") or "unknown", _parse_time(part.get(f"latest_{name}_heartbeat")))
 
@@ -109,7 +109,7 @@ class DagRun:
 
 @dataclass(frozen=True, slots=True)
 class TaskInstance:
-    """A task of a run, as of its latest try. `state` is None before it is scheduled."""
+    """The latest try of a task in a run. Its state is None before it is scheduled."""
 
     task_id: str
     state: str | None

@@ -1,7 +1,7 @@
-"""Checks that an operation run by Airflow stays within what a person approved: who, what, and how much.
+"""Checks that an operation run by Airflow stays within its approval: the approver, the options and the counts.
 
-The job itself reads the record that the approval task wrote. Commands need no approval: a user who runs one has the
-keys of the lake. Nightly maintenance needs none either; it has limits of its own
+The job itself reads the record that the approval task wrote. Commands need no approval, since a user who runs one has
+the keys of the lake. Nightly maintenance needs none either; it has its own limits
 (`deltaworks.maintenance.deletion_limits`).
 """
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 def is_unattended(operation: Operation, subject: str, options: Options) -> bool:
     """Returns whether nightly maintenance runs the operation with its declared options, which needs no approval.
 
-    Options that would delete more, such as another retention, need an approval in that DAG too.
+    Options that would delete more, such as a shorter retention, need an approval in the maintenance DAG too.
     """
     if not (operation.unattended and is_maintenance_run(subject)):
         return False
@@ -40,7 +40,10 @@ def requested_options(operation: Operation, options: Options) -> dict[str, Any]:
 
 
 def counted_bounds(operation: Operation, options: Options, records: list[Mapping[str, Any]]) -> dict[str, int]:
-    """Returns the approved bounds by option: the sum over the records of a count, or the form's value if lower."""
+    """Returns the approved upper bounds by option.
+
+    A bound is the sum of the counted records, or the form's value if that is lower.
+    """
     bounds = {}
     for option, field in operation.bounds.items():
         total, bound = sum(int(record.get(field) or 0) for record in records), getattr(options, option)
@@ -51,7 +54,7 @@ def counted_bounds(operation: Operation, options: Options, records: list[Mapping
 def approved_options(
     operation: Operation, catalog: Catalog, subject: str, options: Options, *, run: str
 ) -> tuple[Options, Approval]:
-    """Returns the options with approved bounds, and the approval.
+    """Returns the options with the approved bounds set, and the approval.
 
     Args:
         run: the id of the Airflow run.
@@ -69,7 +72,7 @@ def approved_options(
 
 
 def find_approval(operation: Operation, catalog: Catalog, subject: str, options: Options, *, run: str) -> Approval:
-    """Returns the approval, given in a run of Airflow, of an operation with these options.
+    """Returns the approval of an operation with these options, which was given in an Airflow run.
 
     Raises:
         ContractError: APPROVAL_MISSING, APPROVAL_OVER, APPROVAL_REFUSED, APPROVAL_UNREADABLE.
@@ -83,7 +86,7 @@ def find_approval(operation: Operation, catalog: Catalog, subject: str, options:
 
 
 def open_approvals(operation: Operation, catalog: Catalog, subject: str) -> Approvals:
-    """Returns the store of approvals of a pipeline or a namespace of personal data."""
+    """Opens the approvals of a pipeline, or of a namespace of personal data."""
     if operation.scope == "namespace":
         return NamespaceApprovals(open_objects(catalog.environment.lake), subject)
     return PipelineHome.open(catalog.environment.lake, subject).approvals

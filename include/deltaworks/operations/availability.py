@@ -1,7 +1,7 @@
 """Decides from a pipeline's declaration which operations it supports, and why not.
 
-An operation that can only fail has no DAG, since no form values would work. An operation that is partly supported has a
-DAG whose page names the restrictions.
+An unsupported operation has no DAG, since no form values would work. A partly supported operation has a DAG whose page
+names the restrictions.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def unavailable_reason(operation: Operation, spec: PipelineSpec) -> str | None:
 
 
 def restrictions(operation: Operation, spec: PipelineSpec) -> str:
-    """Returns what the pipeline does not support of an operation, for the DAG's page; empty if it supports all."""
+    """Returns sentences about what the pipeline does not support of an operation, for the DAG's page; empty if none."""
     announced = {table.announces.table for table in spec.tables if table.announces is not None}
     immutable_in_place = [
         table.name for table in spec.event_tables if table.mutable is not None or table.name in announced

@@ -24,20 +24,20 @@ if TYPE_CHECKING:
     from deltaworks.specs.shares import JobClass
 
 Scope = Literal["pipeline", "relay", "namespace"]
-#: The jobs of a pipeline that an operation may run at the same time as.
+#: The jobs of a pipeline, for declaring which of them an operation may run at the same time as.
 PipelineJob = Literal["stream", "maintenance", "mutations", "gold"]
 #: Job classes by family; `maintenance` for all others.
 _JOB_CLASSES: Mapping[str, JobClass] = {"gold": "gold", "mutations": "mutation", "recovery": "reprocess"}
 ALL_JOBS: tuple[PipelineJob, ...] = ("stream", "maintenance", "mutations", "gold")
-#: The tasks before an operation that needs approval: the count, the gate that stops dry runs, and the approval.
+#: The tasks before an operation that needs approval: count the affected rows, stop after a dry run, ask for approval.
 COUNT_TASK, DRY_RUN_GATE_TASK, APPROVE_TASK = "count", "dry_run_gate", "approve"
-#: The XCom with a job's results, one record each, for approvals, reports and the next task.
+#: Key of the XCom with a job's results, a list of records. Approvals, reports and the next task read it.
 RESULTS_KEY = "results"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Operation:
-    """An operation.
+    """The declaration of an operation.
 
     Args:
         name: its name everywhere: `spark_jobs/<name>.py`, the Spark application, the task and the DAG id.
@@ -50,7 +50,7 @@ class Operation:
             tables.
         destructive: it deletes or rewrites data that cannot be restored without work. `dry_run` is on by default.
         approval: in Airflow it counts first, and runs after a person has approved the count.
-        bounds: for approvals, the options that bound it and the result fields they limit.
+        bounds: options that limit an approved run, each with the result field whose sum is the approved limit.
         unattended: nightly maintenance runs it without approval: on the first night of an existing lake as a dry run,
             and then within `maintenance.max_removed_share`.
         runs_immediately: in Airflow it bypasses pools and has top priority, because a person waits for it.
@@ -62,7 +62,7 @@ class Operation:
         needs_gold: only for pipelines that declare gold tables.
         needs_feeds: only for pipelines that declare feeds.
         needs_models: only for pipelines that declare models.
-        dag_prefix: the prefix of its DAG id if a scheduled DAG runs it too and has a form of its own.
+        dag_prefix: the prefix of its DAG id if a scheduled DAG runs it and has its form.
     """
 
     name: str
@@ -105,7 +105,7 @@ class Operation:
         return self.approval and self.scope == "pipeline"
 
     def task_ids(self, *, gold: bool) -> list[str]:
-        """Returns the tasks of its DAG in order; the one with its name runs it.
+        """Returns the tasks of its DAG in order. The task that runs the operation has the operation's name.
 
         Args:
             gold: whether its pipeline declares gold tables.
@@ -117,11 +117,11 @@ class Operation:
 
     @property
     def job_class(self) -> JobClass:
-        """The job class that determines its pool and its share of the cluster."""
+        """The job class of the operation, which determines its pool and its share of the cluster."""
         return _JOB_CLASSES.get(self.family, "maintenance")
 
     def concurrency_note(self) -> str:
-        """Returns a sentence about the jobs it may run at the same time as."""
+        """Returns a sentence about the jobs that the operation may run at the same time as."""
         if self.concurrent_with == ALL_JOBS:
             return "It may run at the same time as the stream and all other jobs."
         if not self.concurrent_with:
@@ -141,7 +141,7 @@ class Report:
     """The outcome of an operation, as text for people and as records.
 
     Args:
-        parts: sentences and listings in display order; without any, the results are listed.
+        parts: sentences and listings in display order; if empty, the results are listed.
         results: the outcome as records, which a task pushes as its result.
         exit_code: of the command and the job; not 0 if the work was done with a bad outcome.
     """
@@ -151,7 +151,7 @@ class Report:
     exit_code: int = 0
 
     def displayed_parts(self) -> list[str | Listing]:
-        """Returns the parts that are displayed."""
+        """Returns the parts; if there are none, a listing of the results."""
         if self.parts or not self.results:
             return list(self.parts)
         return [listing_of(self.results)]

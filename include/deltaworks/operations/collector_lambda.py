@@ -44,7 +44,7 @@ def redacting_gateway(
         gateway_options: further arguments of `Gateway`.
 
     Raises:
-        DeltaworksError: see `open_ways` and `open_redaction`.
+        DeltaworksError: see `open_destinations` and `open_redaction`.
     """
     redaction = open_redaction(spec, catalog, lake)
     reload = _PeriodicReload(SuppressionReload(redaction, lake), monotonic)
@@ -60,7 +60,10 @@ def redacting_gateway(
 
 
 class _PeriodicReload:
-    """Reloads the lists of erased subjects once a minute, during a request, since nothing runs between requests."""
+    """Reloads the lists of erased subjects at most once a minute.
+
+    It runs at the start of a request, since a Lambda runs nothing between requests.
+    """
 
     def __init__(self, reload: SuppressionReload, monotonic: Callable[[], float]) -> None:
         self._reload = reload
@@ -73,7 +76,7 @@ class _PeriodicReload:
         self._reloaded_at = self._monotonic()
         try:
             self._reload.reload()
-        except Exception:  # the list it has stands; the parser behind it drops what it does not know of
+        except Exception:  # keep the loaded list; the stream's parser drops events of newly erased people
             log.exception("the list of erased subjects could not be read")
 
 

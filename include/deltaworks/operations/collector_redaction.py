@@ -29,7 +29,7 @@ RELOAD_SECONDS: Final = 60.0
 
 @dataclass(slots=True)
 class CollectorRedaction:
-    """The redaction of each source of a collector, and the vault for its sealed values."""
+    """The redaction of each source of a collector, and the vault that its encrypted values are delivered to."""
 
     by_source: dict[str, SourceRedactor] = field(default_factory=dict)
     namespaces: dict[str, str] = field(default_factory=dict)
@@ -92,5 +92,5 @@ class SuppressionReload(BackgroundThread):
         while not self._stopping.wait(self._seconds):
             try:
                 self.reload()
-            except Exception:  # the list it has stands; the parser behind it drops what it does not know of
+            except Exception:  # keep the loaded list; the stream's parser drops events of newly erased people
                 log.exception("the list of erased subjects could not be read")

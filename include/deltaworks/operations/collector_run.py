@@ -1,6 +1,6 @@
 """Runs a collector process: request handling and spool, the drain of the spool, and its records in the lake.
 
-A spool folder without a process that holds it belongs to a process or pod that has ended. Any other process drains it.
+If no process holds a spool folder, the process or pod that created it has ended. Any other process drains the folder.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _SCAN_SECONDS = 30.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CollectorRun:
-    """The settings of a collector process."""
+    """Settings of a collector process, and the process itself (`run`)."""
 
     spec: CollectorSpec
     destinations: dict[str, Destination]
@@ -44,12 +44,14 @@ class CollectorRun:
     redaction: CollectorRedaction = field(default_factory=CollectorRedaction)
 
     def vault_sink(self, folder: SpoolFolder) -> VaultSink | None:
-        """Returns the sink for a folder's sealed values; None if the collector seals nothing."""
+        """Returns the sink for the encrypted values in a spool folder; None if the collector encrypts nothing."""
         vault = self.redaction.vault
         return None if vault is None else VaultSink(vault, folder.collector_hex)
 
     def run(self) -> int:
-        """Accepts events until a signal and returns the exit code. Holds the first spool folder that no process holds.
+        """Accepts events until a signal and returns the exit code.
+
+        The process uses the first spool folder that no other process holds.
 
         Raises:
             DeltaworksError: SPOOL_FOLDER_DAMAGED, SPOOL_SEGMENT_UNKNOWN, SPOOL_PROGRESS_UNREADABLE.
@@ -100,7 +102,7 @@ class _FolderProcess(CollectorProcess):
 
 
 class DrainedFolder:
-    """Drains a folder and writes its heartbeat."""
+    """Delivers the events in a spool folder and writes the folder's heartbeat."""
 
     def __init__(
         self,
@@ -122,13 +124,15 @@ class DrainedFolder:
         )
 
     def start(self) -> None:
-        """Starts its threads."""
+        """Starts the threads that deliver events and write the heartbeat."""
         self._drain.start()
         self._heartbeats.start()
 
     def stop(self, *, timeout_seconds: float) -> bool:
-        """Delivers waiting events within the time, writes the last heartbeat, and returns whether the folder is
-        drained.
+        """Delivers waiting events within the time limit and writes the last heartbeat.
+
+        Returns:
+            Whether all events are delivered.
         """
         is_drained = self._drain.stop(timeout_seconds=timeout_seconds)
         self._has_ended = True
@@ -137,7 +141,7 @@ class DrainedFolder:
 
     @property
     def is_empty(self) -> bool:
-        """Whether all declared events in it are delivered."""
+        """Whether all events in the folder that belong to declared sources are delivered."""
         return self._drain.delivered_up_to() >= self._next_seq() - 1
 
     def _heartbeat(self) -> CollectorHeartbeat:
@@ -171,7 +175,10 @@ class DrainedFolder:
 
 
 class OrphanedFolders(BackgroundThread):
-    """Finds spool folders that no process holds, and drains them. If it is stopped, the next process continues."""
+    """Finds spool folders that no process holds, and delivers their events.
+
+    If this process is stopped, another process continues.
+    """
 
     def __init__(self, run: CollectorRun, *, own_folder: Path, scan_seconds: float = _SCAN_SECONDS) -> None:
         super().__init__(name="leftovers")
@@ -188,7 +195,7 @@ class OrphanedFolders(BackgroundThread):
             self._stopping.wait(self._scan_seconds)
 
     def _drain_folder(self, path: Path) -> None:
-        """Drains a folder unless a process holds it or it is empty."""
+        """Delivers the events of a folder, unless a process holds the folder or it is empty."""
         try:
             folder = SpoolFolder.acquire(path)
         except ConcurrencyError:
@@ -198,7 +205,8 @@ class OrphanedFolders(BackgroundThread):
             return
         try:
             next_seq = recover(folder).next_seq
-            # A source without events in it has fewer recorded deliveries, so only a scan shows that it is empty.
+            # The recorded deliveries of a source without events here end earlier. So only a scan shows that the folder
+            # is empty.
             if self._drained_contents.get(path) == _segment_sizes(folder):
                 return
             drain = Drain(folder, self._run_settings.destinations, vault=self._run_settings.vault_sink(folder))
@@ -217,7 +225,7 @@ class OrphanedFolders(BackgroundThread):
 
 
 def _segment_sizes(folder: SpoolFolder) -> list[tuple[str, int]]:
-    """Returns the segments of a folder by name and size."""
+    """Returns the size of each segment file of a spool folder, by name."""
     return [(path.name, file_size(path)) for path in folder.segments()]
 
 

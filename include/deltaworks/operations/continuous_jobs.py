@@ -1,8 +1,9 @@
 """Stops, starts and restarts continuous jobs: streams, relays, groups of streams, feeds, rules and remediations.
 
 A stopped job has a stop flag, an object in the lake that ends it between two batches, and a paused DAG, so that
-`@continuous` starts no next run. The flag is set first: if Airflow is unreachable or refuses, the job still ends, and
-later runs end immediately. The DAG of a group is paused only for the complete group: the driver skips a stopped member.
+`@continuous` starts no next run. The flag is set first: even if Airflow is unreachable or refuses, the job ends, and
+later runs end immediately. The DAG of a group is paused only for the complete group; if one member is stopped, the
+driver skips it.
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ class ContinuousJob:
     Args:
         display_name: its name in messages; `cli_argument` is its argument in commands.
         dag_id: empty if Kubernetes runs it, as it does relays; a stopped relay's pod waits.
-        group: the group of a member pipeline, whose DAG is not paused for one member.
+        group: for one pipeline of a group, the group. Its DAG is not paused for a single pipeline.
     """
 
     display_name: str
@@ -68,9 +69,10 @@ class ContinuousJob:
 
     @property
     def is_stalled(self) -> bool:
-        """Whether its heartbeat is stale without an end state, so that no stop flag reaches it.
+        """Whether the job's heartbeat is stale without an end state, so that a stop flag cannot end the job.
 
-        False for members of a group, whose driver runs others, and for pods, which their liveness probe ends.
+        False for members of a group, whose driver runs other members too, and for pods, which their liveness probe
+        ends.
         """
         if self.group or not self.dag_id or len(self.heartbeats) != 1:
             return False
@@ -80,15 +82,17 @@ class ContinuousJob:
         return age_seconds(heartbeat.written_at, utc_now()) > self.limits.stale_seconds(heartbeat.trigger_seconds)
 
     def has_heartbeat_of(self, run: str) -> bool:
-        """Returns whether the last heartbeat is from a try of its task, given as by
-        `deltaworks.control.provenance.current_run`.
+        """Returns whether the last heartbeat was written by the given try of the job's task.
+
+        Args:
+            run: the try, as `deltaworks.control.provenance.current_run` returns it.
         """
         heartbeat = read_heartbeat(self.objects, self.heartbeats[0])
         return heartbeat is not None and heartbeat.run == run
 
     @property
     def is_group_stopped(self) -> bool:
-        """Whether the complete group of this member is stopped."""
+        """Whether the job belongs to a group that is stopped as a whole."""
         return bool(self.group) and group_stop_flag(self.objects, self.group).read() is not None
 
     def clear_stop(self) -> None:
@@ -98,7 +102,7 @@ class ContinuousJob:
             backoff.reset()
 
     def wait_until_ended(self, *, wait_seconds: float) -> None:
-        """Waits until the heartbeats show that no process of it is alive.
+        """Waits until the heartbeats show that no process of the job is alive.
 
         Raises:
             TransientError: STREAM_STILL_RUNNING.
@@ -120,10 +124,10 @@ class ContinuousJob:
 def stop_job(
     job: ContinuousJob, *, by: str, reason: str, wait_seconds: float, connect: Connect, echo: Callable[[str], None]
 ) -> None:
-    """Sets its stop flag, pauses its DAG, and waits until it has ended. Idempotent.
+    """Sets a job's stop flag, pauses its DAG, and waits until the job has ended. Idempotent.
 
     Raises:
-        DeltaworksError: it has ended, but its DAG is not paused; the condition is the one of Airflow's error.
+        DeltaworksError: the job has ended, but its DAG is not paused; the condition is that of Airflow's error.
             TransientError: STREAM_STILL_RUNNING.
     """
     job.flag.set(by=by, reason=reason)
@@ -146,10 +150,10 @@ def stop_job(
 
 
 def start_job(job: ContinuousJob, *, connect: Connect, echo: Callable[[str], None]) -> None:
-    """Clears its stop flag and backoff, and unpauses its DAG. Idempotent.
+    """Clears a job's stop flag and backoff, and unpauses its DAG. Idempotent.
 
     Raises:
-        DeltaworksError: the flag is cleared, but the DAG is not unpaused; the condition is the one of Airflow's error.
+        DeltaworksError: the flag is cleared, but the DAG is not unpaused; the condition is that of Airflow's error.
     """
     job.clear_stop()
     if job.is_group_stopped:
@@ -170,8 +174,9 @@ def start_job(job: ContinuousJob, *, connect: Connect, echo: Callable[[str], Non
 
 
 def _unpause_and_retry(airflow: Airflow, job: ContinuousJob, echo: Callable[[str], None]) -> None:
-    """Unpauses its DAG, and clears a task that waits for its next try, which may take minutes. Skipped for a group
-    member, since the task runs all members.
+    """Unpauses a job's DAG, and clears its task if the task waits for its next try, which may take minutes.
+
+    The task of a group is not cleared for one member, since it runs all members.
     """
     airflow.unpause(job.dag_id)
     waiting = None if job.group else running_task(airflow, job.dag_id, state="up_for_retry")
@@ -184,10 +189,10 @@ def _unpause_and_retry(airflow: Airflow, job: ContinuousJob, echo: Callable[[str
 def restart_job(
     job: ContinuousJob, *, by: str, reason: str, wait_seconds: float, connect: Connect, echo: Callable[[str], None]
 ) -> None:
-    """Ends it between two batches and lets it start again with its current declaration.
+    """Stops a job between two batches and starts it again with its current declaration.
 
-    Its DAG is not paused in between: a run that starts before the flag is cleared ends, and the next one stays. So
-    Airflow is needed only to unpause a DAG, and to clear the task of a stalled job.
+    The DAG is not paused meanwhile. A run that starts while the stop flag is set ends immediately, and a later one
+    stays. So Airflow is needed only to unpause a paused DAG, and to clear the task of a stalled job.
 
     Raises:
         DeltaworksError: as `start_job`; TransientError: STREAM_STILL_RUNNING.
@@ -202,7 +207,7 @@ def restart_job(
 
 
 def _kill_stalled(job: ContinuousJob, *, connect: Connect, echo: Callable[[str], None]) -> None:
-    """Clears the task of a stalled job, unless a new try is starting and has not written a heartbeat yet."""
+    """Clears the task of a stalled job. Does nothing if a new try is starting that has not written a heartbeat yet."""
     with connect() as airflow:
         running = running_task(airflow, job.dag_id)
         if running is None:
@@ -218,7 +223,7 @@ def _kill_stalled(job: ContinuousJob, *, connect: Connect, echo: Callable[[str],
 
 
 def continuous_job(catalog: Catalog, name: str, *, is_start: bool) -> ContinuousJob:
-    """Returns the continuous job of a name: a DAG id such as `feeds__games` or `rules`, or the name of a pipeline or
+    """Returns the continuous job with a name, which is a DAG id such as `feeds__games` or `rules`, a pipeline or a
     relay.
 
     A job with an invalid declaration can be stopped but not started.
@@ -246,7 +251,7 @@ def continuous_job(catalog: Catalog, name: str, *, is_start: bool) -> Continuous
 
 
 def _parse_job_name(catalog: Catalog, name: str) -> tuple[str, str]:
-    """Returns kind and name of a job. An unknown name is taken for a pipeline."""
+    """Returns kind and name of a job. An unknown name is returned as that of a pipeline."""
     if catalog.declares("pipeline", name):
         return "stream", name
     if catalog.declares("relay", name):
@@ -297,7 +302,7 @@ def _locate_remediation(catalog: Catalog, name: str, _to_start: bool) -> _JobLoc
     return _JobLocation(outbound_paths.remediation_control(name), f"remediation__{name}")
 
 
-#: By the kind in the id of a DAG.
+#: Functions that locate a job, by the kind in its DAG id.
 _LOCATORS: Final[dict[str, Callable[[Catalog, str, bool], _JobLocation]]] = {
     "stream": _locate_stream,
     "relay": _locate_relay,
@@ -308,7 +313,7 @@ _LOCATORS: Final[dict[str, Callable[[Catalog, str, bool], _JobLocation]]] = {
 
 
 def group_job(catalog: Catalog, name: str) -> ContinuousJob:
-    """Returns the job of a complete group of streams: its driver with all pipelines.
+    """Returns a complete group of streams as one job: its driver, with all its pipelines.
 
     Raises:
         ConfigError: GROUP_UNKNOWN.
@@ -342,7 +347,7 @@ def _call_airflow(connect: Connect, request: Callable[[Airflow], None]) -> Delta
 
 
 def _partly_done_error(error: DeltaworksError, what_is_done: str, retry_hint: str) -> DeltaworksError:
-    """Returns Airflow's error with a message about the completed part and a hint to repeat."""
+    """Returns Airflow's error with a message about the completed part, and the hint to repeat the command."""
     return type(error)(
         error.condition, f"{what_is_done} {error.message}", hint=f"{error.hint} {retry_hint}", retryable=error.retryable
     )

@@ -1,7 +1,7 @@
 """Stops, starts and resumes processes from one form, and records the person who triggered it.
 
 The commands `deltaworks stop`, `start`, `restart`, `tables resume` and `tables unpin` do the same and need the keys of
-the lake. As a DAG it needs only a login of Airflow, whose audit log has the person.
+the lake. The DAG needs only a login to Airflow, whose audit log records the person.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
-"""Loads a dashboard: the answers of its panels, with notes and rule episodes as marks on the charts.
+"""Loads a dashboard: the query results of its panels, with notes and rule episodes as marks on the charts.
 
-Notes and episodes belong to `rules`, which dashboards do not depend on; this module combines them.
+Notes and rule episodes belong to the package `rules`. Package `dashboards` does not depend on it; this module combines
+both.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ _MAX_LABEL_SETS = 3
 
 
 def load_dashboard(catalog: Catalog, pipeline: str, dashboard: DashboardSpec, span: Span) -> DashboardAnswer:
-    """Runs the queries of the panels and reads the marks within the time span. Read-only."""
+    """Runs the queries of the panels, and reads the notes and rule episodes within the time span. Read-only."""
     marks = marks_between(open_objects(catalog.environment.lake), pipeline, span)
     return answer_dashboard(catalog, pipeline, dashboard, span, marks=marks)
 
@@ -32,10 +33,10 @@ def load_dashboard(catalog: Catalog, pipeline: str, dashboard: DashboardSpec, sp
 def marks_between(objects: ObjectStore, pipeline: str, span: Span) -> Marks:
     """Returns a pipeline's notes and rule episodes within a time span.
 
-    If they cannot be read, the result has a problem text: panels are shown all the same.
+    If they cannot be read, the result has a problem text, and the panels are shown without them.
     """
     try:
-        # One more than is drawn, so that the page can say that there are more.
+        # Reads one more than is drawn, so that the page can say that there are more.
         notes = annotations_between(objects, pipeline, since=span.since, until=span.until, max_count=MAX_MARKS + 1)
         marks = [
             Mark(kind="note", at=note.at, text=note.text + (f" ({note.author})" if note.author else ""))
@@ -49,7 +50,7 @@ def marks_between(objects: ObjectStore, pipeline: str, span: Span) -> Marks:
 
 
 def _episode_marks(state: RuleState) -> Iterator[Mark]:
-    """Yields a rule's episodes; overlapping ones of several label sets are merged, as in its grouped alert."""
+    """Yields a rule's episodes. Overlapping episodes of several label sets are merged, as in the grouped alert."""
     ordered = sorted(state.episodes, key=lambda episode: parse_minute(episode.began))
     overlapping: list[EpisodeRecord] = []
     end = -1.0
@@ -77,7 +78,7 @@ def _episode_mark(state: RuleState, episodes: Sequence[EpisodeRecord]) -> Mark:
 
 
 def _describe_labels(state: RuleState, episode: EpisodeRecord) -> str:
-    """Returns a label set as text, with the label names at the time of its evaluation."""
+    """Formats a label set with the names that the labels had when the rule was evaluated."""
     pairs = zip(state.labels, episode.labels, strict=False)
     return ", ".join(f"{name} {'unknown' if value is None else value}" for name, value in pairs)
 

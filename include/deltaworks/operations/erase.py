@@ -27,7 +27,7 @@ class EraseOptions(Options):
 
 
 def erase(context: OperationContext, options: EraseOptions) -> Report:
-    """Advances every open request as far as possible. Idempotent; an interrupted run is continued.
+    """Advances every open request as far as possible. Idempotent; continues an interrupted run.
 
     Raises:
         ConfigError: KEY_SERVICE_UNDECLARED, VAULT_NOT_APART.

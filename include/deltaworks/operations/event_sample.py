@@ -1,4 +1,4 @@
-"""Reads a bounded sample of events from files or a landing bucket, as the original bytes."""
+"""Reads a sample of events of bounded size from files or a landing bucket, as the original bytes."""
 
 from __future__ import annotations
 
@@ -23,16 +23,17 @@ from deltaworks.specs.sources.objects import FileSourceSpec
 
 _PIECE_BYTES = 1 << 20
 _MIN_BYTES_PER_FILE = 256 << 10
-#: Number of files whose format is detected.
+#: Maximum number of files whose format is detected.
 _MAX_DETECTED_FILES = 50
 _WRAPPER_SAMPLE_SIZE = 1_000
 
 
 @dataclass(slots=True)
 class EventSample:
-    """The payloads of a sample, and the field their events are wrapped in.
+    """The payloads of a sample, and the name of the field that contains the events in each value.
 
-    `files` is the number of files read, completely or in part; `is_complete` is True if nothing of them was left out.
+    The number of files read, completely or in part, is `files`; `is_complete` is True if every file was read
+    completely.
     """
 
     source: FileSourceSpec
@@ -58,8 +59,9 @@ class EventSample:
                 continue
 
     def events(self) -> Iterator[dict[str, Any]]:
-        """Yields every event without its wrapper; values that are not events are skipped, as they will be
-        quarantined."""
+        """Yields the events of all values. Values that are not events are skipped, since the stream will quarantine
+        them.
+        """
         for value in self.values():
             yield from _unwrap(value, self.unwrap)
 
@@ -133,7 +135,7 @@ def _unwrap(value: Any, unwrap: str) -> Iterator[dict[str, Any]]:
 
 
 def _find_wrapper(sample: EventSample) -> str:
-    """Returns the field that contains the event or events of every value; empty if the values are the events."""
+    """Returns the field that contains the event or events of every value; empty if the values themselves are events."""
     first = [value for value in islice(sample.values(), _WRAPPER_SAMPLE_SIZE) if isinstance(value, dict)]
     if not first:
         return ""
@@ -142,8 +144,8 @@ def _find_wrapper(sample: EventSample) -> str:
         if not name or "." in name or not all(_is_wrapper(value.get(name)) for value in first):
             continue
         inner = [event for value in first for event in _unwrap(value, name)]
-        # A value with a time of its own is an event, whatever it contains, except for requests as API gateways pass
-        # them on.
+        # A value that has a time field is itself an event. Requests as API gateways pass them on are an exception:
+        # their body contains the events.
         is_request = name == "body" and all(isinstance(value.get(name), str) for value in first)
         if (
             inner

@@ -23,7 +23,7 @@ class ReplayFeedOptions(Options):
 
 
 def replay(context: OperationContext, options: ReplayFeedOptions) -> Report:
-    """Requests that the feed's process sends deliveries again, with their original ids, or all rows.
+    """Requests that the feed's process sends past deliveries again with their original ids, or sends all rows.
 
     Safe while that process runs: it starts the replay after the current delivery. A second request is rejected.
 

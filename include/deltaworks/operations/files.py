@@ -1,4 +1,6 @@
-"""Operations on a relay's landed objects: reconcile with the log, redrive messages, clean up."""
+"""Operations on a relay's landed objects: compare buckets with the file event log, redrive messages, delete old
+objects.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,7 @@ _MAX_SHOWN = 20
 
 
 class ReconcileOptions(Options):
-    """Options of a comparison of buckets and log."""
+    """Options of a comparison of buckets and file event log."""
 
     prefix: str | None = Field(None, description="Only keys with this prefix.")
     dry_run: bool = Field(
@@ -23,7 +25,9 @@ class ReconcileOptions(Options):
 
 
 def reconcile(context: OperationContext, options: ReconcileOptions) -> Report:
-    """Compares buckets and log with one listing, and requests that the relay logs objects that were never announced.
+    """Compares a relay's buckets with its file event log, by one listing.
+
+    Unless it is a dry run, it requests that the relay logs objects that were never announced.
 
     Raises:
         ConfigError: RELAY_LISTS_NOTHING.
@@ -71,7 +75,7 @@ class RedriveOptions(Options):
 
 
 def redrive(context: OperationContext, options: RedriveOptions) -> Report:
-    """Moves messages back to the queue. Idempotent: the log accepts each object once.
+    """Moves messages from the dead-letter queue back to the queue. Idempotent: the log accepts each object once.
 
     Raises:
         ConfigError: RELAY_WITHOUT_QUEUE.
@@ -114,8 +118,7 @@ class CleanOptions(Options):
 
 
 def clean(context: OperationContext, options: CleanOptions) -> Report:
-    """Deletes or archives landed objects; final. Idempotent; safe while streams run, since they have read the
-    objects."""
+    """Deletes or archives landed objects that every stream has read; final. Idempotent, and safe while streams run."""
     from deltaworks.recovery.clean import clean_source
 
     result = clean_source(

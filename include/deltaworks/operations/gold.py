@@ -56,7 +56,7 @@ class RefreshOptions(Options):
 
 
 def refresh(context: OperationContext, options: RefreshOptions) -> Report:
-    """Builds complete gold tables in shadows and swaps them. Readers see the old table or the new one."""
+    """Builds complete gold tables in shadow tables and swaps them in. Readers see the old table or the new one."""
     tables = list(options.tables) or None
     if not options.dry_run:
         from deltaworks.gold.refresh import refresh_gold

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 #: The state of a task that waits for a person.
 _AWAITING_INPUT = "awaiting_input"
-#: Task states that are reported.
+#: Task states that are printed when a task reaches them.
 _REPORTED_STATES = frozenset({"running", "success", "failed", "skipped", "up_for_retry", "upstream_failed"})
 _ERROR_PREFIX = "DELTAWORKS_ERROR "
 _POLL_SECONDS = 2.0
@@ -91,7 +91,7 @@ def run_in_airflow(
 
 
 def form_values(options: Options) -> dict[str, Any]:
-    """Returns all options as params of the operation's DAG: lists as lists, null if not set."""
+    """Returns all options as params of the operation's DAG. Lists stay lists; options that are not set are null."""
     return options.model_dump(mode="json")
 
 
@@ -118,7 +118,7 @@ def _needs_approval(operation: Operation, options: Options) -> bool:
 
 @dataclass(slots=True)
 class _RunFollower:
-    """Polls a run and reports each state change of a task once."""
+    """Polls a run and prints each state change of a task once."""
 
     airflow: AirflowApi
     operation: Operation
@@ -129,7 +129,7 @@ class _RunFollower:
     _reported: dict[str, str] = field(default_factory=dict)
 
     def follow(self, deadline: float) -> Report:
-        """Polls until the run has ended or the deadline is over. Outages of Airflow are retried."""
+        """Polls until the run has ended or the deadline has passed. Outages of Airflow are retried."""
         while True:
             try:
                 self.run = self.airflow.dag_run(self.run.dag_id, self.run.run_id)

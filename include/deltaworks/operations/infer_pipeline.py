@@ -21,7 +21,8 @@ from deltaworks.specs.relay import RelaySpec
 from deltaworks.specs.sources.payload import TEXT_FORMATS
 
 SAMPLE_BYTES = 64 << 20
-#: The batch of the sample. Only event ages would depend on it, and none is declared.
+#: The batch that sample events are parsed as. Its values do not matter: only limits on the age of events would use
+#: them.
 _STAMP = BatchStamp(batch_id=0, ingested_at_us=0, fingerprint="")
 
 
@@ -45,7 +46,7 @@ def infer_pipeline(
     overrides: Overrides = NO_OVERRIDES,
     sample_bytes: int = SAMPLE_BYTES,
 ) -> InferredPipeline:
-    """Infers a pipeline that reads such files from the landing bucket. Writes nothing.
+    """Infers a pipeline that reads files like the sample from the landing bucket. Writes nothing.
 
     Args:
         relay: the relay whose bucket is read; optional if there is only one.

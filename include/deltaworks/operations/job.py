@@ -40,8 +40,8 @@ def run_operation(
 ) -> Report:
     """Runs an operation with these option values; None for the default.
 
-    In Airflow an operation that needs approval stays within it; in nightly maintenance it stays within the nightly
-    limits.
+    In Airflow an operation that needs approval stays within the approved options and counts. In nightly maintenance an
+    operation stays within the nightly limits.
 
     Raises:
         ConfigError: OPTION_INVALID; PIPELINE_UNKNOWN, RELAY_UNKNOWN or NAMESPACE_UNKNOWN for the subject.
@@ -66,7 +66,7 @@ def run_operation(
 
 
 def build_parser(operation: Operation) -> argparse.ArgumentParser:
-    """Returns a parser of the job's arguments. Values are texts, which `read_options` validates."""
+    """Returns a parser of the job's arguments. Values stay texts; `read_options` validates them."""
     parser = argparse.ArgumentParser(prog=f"spark_jobs/{operation.name}.py", description=operation.summary)
     parser.add_argument(f"--{operation.scope}", required=True)
     for field in option_fields(operation.options_model()):

@@ -1,4 +1,4 @@
-"""Finds events that a collector acknowledged and that are not in the lake."""
+"""Finds events that a collector acknowledged and that the lake does not have."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class LostEventsOptions(Options):
 
 
 def find(context: OperationContext, options: LostEventsOptions) -> Report:
-    """Compares the event numbers that a pipeline's collectors issued with those in the lake, one hour behind.
+    """Compares the sequence numbers that a pipeline's collectors assigned with those in the lake, up to an hour ago.
 
     Missing numbers are recorded for the health check, which alerts (EVENTS_LOST). Idempotent; safe at any time.
     """

@@ -1,4 +1,5 @@
-"""Nightly maintenance: OPTIMIZE, VACUUM, orphans, control tables, input rates, health snapshots."""
+"""Operations of nightly maintenance: OPTIMIZE, VACUUM, orphaned files, control tables, input rates, health
+snapshots."""
 
 from __future__ import annotations
 
@@ -25,7 +26,10 @@ class OptimizeOptions(Options):
 
 
 def optimize(context: OperationContext, options: OptimizeOptions) -> Report:
-    """Rewrites partitions, largest benefit first, within the time limit. A repeated run continues."""
+    """Rewrites partitions with OPTIMIZE within the time limit, those with the largest benefit first.
+
+    A repeated run continues where the last one stopped.
+    """
     tables = list(options.tables) or None
     if options.dry_run:
         return _plan_report(context, options, tables)
@@ -54,7 +58,7 @@ def _plan_report(context: OperationContext, options: OptimizeOptions, tables: li
     policy, upkeep = read_policy(spec), spec.maintenance
     weekly = options.round == "weekly"
     if weekly:
-        # The second round includes all partitions of the daily one.
+        # The weekly round includes all partitions of the daily round.
         policy = policy.weekly()
     minutes = options.minutes or (upkeep.weekly_minutes if weekly else upkeep.optimize_minutes)
     choices = select_partitions(
@@ -77,7 +81,7 @@ def _plan_report(context: OperationContext, options: OptimizeOptions, tables: li
 
 
 class OrphanOptions(Options):
-    """Options of the removal of orphans."""
+    """Options of the removal of orphaned files."""
 
     tables: Annotated[tuple[str, ...], TableNames(("bronze", "keyed"))] = Field((), description="Only these tables.")
     age_hours: int = Field(168, ge=0, description="Minimum age in hours of removed files; a dry run may use less.")
@@ -85,8 +89,9 @@ class OrphanOptions(Options):
 
 
 def orphans(context: OperationContext, options: OrphanOptions) -> Report:
-    """Lists or removes files that no commit references. Idempotent; safe while the stream runs, for files of the
-    minimum age.
+    """Lists or removes files that no commit references. Idempotent.
+
+    Safe while the stream runs, because only files of a minimum age are removed.
     """
     from deltaworks.maintenance.orphans import remove_orphans
 
@@ -133,17 +138,17 @@ def expire(context: OperationContext, options: ExpiryOptions) -> Report:
 
     dry_run, bound = apply_nightly_limits(context, dry_run=options.dry_run)
     results = expire_quarantine(context.catalog, context.subject, dry_run=dry_run, limit=bound)
-    # Every night, so that a lost summary is restored.
+    # Recounted every night, so that a lost summary is restored.
     recount_quarantine(context.catalog.environment.lake, context.subject)
     return Report(results=results)
 
 
 class LearnOptions(Options):
-    """Learning the input rate has no options."""
+    """Options of learning the input rate: there are none."""
 
 
 def learn_input_rate(context: OperationContext, options: LearnOptions) -> Report:
-    """Stores the usual input of each hour of the day. Idempotent."""
+    """Stores a pipeline's usual input for each hour of the day. Idempotent."""
     from deltaworks.maintenance.learn_input_rate import learn_input_rate as learn
 
     return Report(results=[learn(context.catalog, context.subject)])
@@ -156,7 +161,9 @@ class SnapshotOptions(Options):
 
 
 def snapshot_health(context: OperationContext, options: SnapshotOptions) -> Report:
-    """Appends the current health of every table. Concurrent snapshots are both stored."""
+    """Appends the current health of every table to the snapshot table. Not idempotent: a repeated run adds another
+    snapshot.
+    """
     from deltaworks.maintenance.table_health.snapshots import snapshot_tables
     from deltaworks.maintenance.table_health.summary import write_tables_summary
 
@@ -193,7 +200,8 @@ class VacuumOptions(Options):
 
 
 def vacuum(context: OperationContext, options: VacuumOptions) -> Report:
-    """Deletes files that no retained version and no reader needs. Idempotent; final for older versions."""
+    """Deletes files that neither a retained version nor a reader needs. Idempotent. Older versions become
+    unreadable."""
     from deltaworks.maintenance.vacuum import vacuum_tables
 
     dry_run, bound = apply_nightly_limits(context, dry_run=options.dry_run)

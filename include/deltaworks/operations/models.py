@@ -1,4 +1,4 @@
-"""Trains models and repeats trainings."""
+"""Trains models, and repeats trainings to check that they are reproducible."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class TrainOptions(Options):
 
 @dataclass(frozen=True, slots=True)
 class TrainingResult:
-    """The outcome of a training. `is_reproduced` is set for repetitions."""
+    """The outcome of a training. For repetitions `is_reproduced` is whether the metrics are the same."""
 
     model: str
     number: int
@@ -44,9 +44,9 @@ class TrainingResult:
 
 
 def train(context: OperationContext, options: TrainOptions) -> Report:
-    """Trains models and records the outcome of each. It reads fixed versions and may run at any time.
+    """Trains models and records the outcome of each. Safe at any time, because it reads fixed table versions.
 
-    A training that publishes nothing succeeds and states the reason; a repetition with other metrics fails.
+    A training that publishes no model succeeds and states the reason. A repetition with other metrics fails.
     """
     from deltaworks.models.training import declared_model
 
@@ -109,16 +109,16 @@ def fold_listing(folds: tuple[FoldReport, ...]) -> Listing:
     )
     for fold in folds:
         gains = {"model": fold.gain, **fold.group_gains}
-        for name, figures in fold.scores.items():
+        for name, metrics in fold.scores.items():
             gain = gains.pop(name, None) if name == "model" else None
             listing.add(
                 fold.test_from[:16],
                 name,
-                _figure(figures.pr_auc),
-                _figure(figures.brier_score),
-                str(figures.alarms),
-                _figure(figures.alarm_precision),
-                "" if figures.lead_seconds is None else f"{figures.lead_seconds / 60:.1f}",
+                _format_metric(metrics.pr_auc),
+                _format_metric(metrics.brier_score),
+                str(metrics.alarms),
+                _format_metric(metrics.alarm_precision),
+                "" if metrics.lead_seconds is None else f"{metrics.lead_seconds / 60:.1f}",
                 "" if gain is None else f"{gain.value:.3f} over {gain.baseline}",
                 "" if gain is None else f"{gain.low:.3f}",
                 "" if gain is None else f"{gain.high:.3f}",
@@ -139,5 +139,5 @@ def fold_listing(folds: tuple[FoldReport, ...]) -> Listing:
     return listing
 
 
-def _figure(value: float | None) -> str:
+def _format_metric(value: float | None) -> str:
     return "" if value is None else f"{value:.3f}"

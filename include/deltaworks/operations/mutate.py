@@ -29,7 +29,7 @@ class MutateOptions(Options):
 
 
 def mutate(context: OperationContext, options: MutateOptions) -> Report:
-    """Applies requests batch by batch. A repeated run first completes an interrupted batch."""
+    """Applies mutation requests batch by batch. An interrupted batch is completed first."""
     if options.dry_run:
         from deltaworks.mutations.forecast import forecast
 
@@ -60,7 +60,7 @@ def mutate(context: OperationContext, options: MutateOptions) -> Report:
 
 
 def batch_listing(ends: Sequence[MutationCompletion]) -> Listing:
-    """Returns mutation batches that have ended, one per row."""
+    """Lists completed mutation batches, one per row."""
     listing = Listing(("batch", "outcome", "ended", "requests", "rows", "files", "pause s", "seconds"))
     for end in ends:
         requests = ", ".join(f"{count:,} {kind}" for kind, count in sorted(end.requests.items()))
@@ -102,7 +102,7 @@ class PurgeOptions(Options):
 
 
 def purge(context: OperationContext, options: PurgeOptions) -> Report:
-    """Deletes rows that were marked as deleted longer ago than declared; final. Idempotent."""
+    """Deletes rows that were marked as deleted longer ago than declared. Cannot be undone. Idempotent."""
     from deltaworks.mutations.purge import purge_deleted
 
     dry_run, bound = apply_nightly_limits(context, dry_run=options.dry_run)

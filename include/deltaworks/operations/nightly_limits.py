@@ -1,4 +1,4 @@
-"""Applies the limits of unattended nightly maintenance: a forced dry run, or the share it may delete."""
+"""Applies the limits of unattended nightly maintenance: a forced dry run, or a maximum share to delete."""
 
 from __future__ import annotations
 
@@ -11,7 +11,10 @@ if TYPE_CHECKING:
 
 
 def apply_nightly_limits(context: OperationContext, *, dry_run: bool) -> tuple[bool, DeletionLimit | None]:
-    """Returns whether an operation is a dry run, and its deletion limit; the given options if a person runs it."""
+    """Returns whether an operation must be a dry run, and its deletion limit.
+
+    If a person runs the operation, returns the requested `dry_run` and no limit.
+    """
     if not context.nightly:
         return dry_run, None
     from deltaworks.control.home import PipelineHome

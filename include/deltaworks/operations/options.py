@@ -25,7 +25,7 @@ class Positional:
 
 @dataclass(frozen=True, slots=True)
 class TableNames:
-    """Marks an option that names the pipeline's tables or models, which a form offers as choices.
+    """Marks an option that names tables or models of the pipeline, which a form offers as choices.
 
     Args:
         kinds: the kinds of tables.
@@ -36,13 +36,13 @@ class TableNames:
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """Marks the section of a form that an option belongs to."""
+    """Marks the section of a form in which an option is shown."""
 
     title: str
 
 
 class Options(BaseModel):
-    """The options of an operation."""
+    """Base class of the options of operations."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -60,7 +60,7 @@ class Options(BaseModel):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OptionField:
-    """An option as commands, jobs and forms use it."""
+    """One option with the properties that commands, jobs and forms need."""
 
     name: str
     kind: Literal["text", "integer", "number", "switch", "names"]
@@ -76,12 +76,12 @@ class OptionField:
 
     @property
     def flag(self) -> str:
-        """The flag that sets it, or turns a switch on."""
+        """The flag that sets the option; for a switch, the flag that turns it on."""
         return f"--{self.name.replace('_', '-')}"
 
     @property
     def off_flag(self) -> str:
-        """The flag that turns a switch off."""
+        """The flag that turns the option off, if it is a switch."""
         return f"--no-{self.name.replace('_', '-')}"
 
 

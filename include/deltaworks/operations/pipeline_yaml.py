@@ -14,7 +14,7 @@ from deltaworks.operations.event_sample import EventSample
 from deltaworks.specs.sources.objects import FileSourceSpec
 from deltaworks.specs.times import ISO_8601, TimeFormat
 
-#: Text that needs no quotes in YAML, also in brackets.
+#: Pattern of text that needs no quotes in YAML, also within brackets.
 _PLAIN_SCALAR = re.compile(r"[A-Za-z_][A-Za-z0-9_./-]*")
 #: Words that YAML 1.1 or 1.2 parses as another type.
 _RESERVED_WORDS = frozenset({"true", "false", "yes", "no", "on", "off", "null", "y", "n"})
@@ -183,7 +183,7 @@ def _time_format(form: TimeFormat) -> str:
 
 
 def _format_comment(column: ProposedColumn) -> Iterator[str]:
-    """Yields a comment on a time column that is not ISO 8601, or on a text column that may be one."""
+    """Yields a comment on a time column that is not ISO 8601, or on a text column that may contain times."""
     form, several = column.inferred.form, column.inferred.formats
     if form.format is not None:
         yield from _comment(_format_note(form.format), indent=6)

@@ -28,7 +28,7 @@ class IngestVaultOptions(Options):
 
 
 def ingest(context: OperationContext, options: IngestVaultOptions) -> Report:
-    """Ingests sealed files into the vault. Idempotent; files that cannot be decrypted remain and are listed."""
+    """Ingests encrypted files into the vault. Idempotent. Files that cannot be decrypted stay and are listed."""
     from deltaworks.vault.job import run_ingest
 
     namespace_pipelines = {spec.pipeline for spec in context.catalog.namespace(context.subject)}
@@ -60,14 +60,14 @@ class MaintainVaultOptions(Options):
 
 
 def maintain(context: OperationContext, options: MaintainVaultOptions) -> Report:
-    """Rotates keys, destroys expired ones and compacts tables. Idempotent; the destruction of keys is final."""
+    """Rotates keys, destroys expired ones and compacts tables. Idempotent. Destroyed keys cannot be restored."""
     from deltaworks.vault import job
 
     privacies = [spec.privacy for spec in context.catalog.namespace(context.subject) if spec.privacy is not None]
     rotation, days, upkeep = job.maintain(
         context.catalog.environment,
         context.subject,
-        # The shortest period of all pipelines applies, because a day has one key.
+        # All pipelines share the key of a day, so the shortest period of all pipelines applies.
         unreadable_retention_days=min(privacy.erase.unreadable_days for privacy in privacies),
         rotate_now=options.rotate,
         dry_run=options.dry_run,
@@ -87,7 +87,7 @@ def maintain(context: OperationContext, options: MaintainVaultOptions) -> Report
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RevealRequest:
-    """The request that an approval shows: number of subjects, kinds of values, and reason."""
+    """The request that a person approves: number of subjects, kinds of values, and reason."""
 
     subjects: int
     kinds: str
@@ -122,7 +122,7 @@ def reveal(context: OperationContext, options: RevealOptions) -> Report:
     subjects = sorted(set(split_names(options.subjects)))
     _check_reveal(context, subjects, options)
     if context.run_id:
-        # The DAG's tasks have no permission on the vault: people approve subjects, kinds and reason.
+        # The DAG's tasks have no permission on the vault. There, people only approve subjects, kinds and reason.
         kinds = ", ".join(options.kind) or "all"
         return Report(results=[RevealRequest(subjects=len(subjects), kinds=kinds, reason=options.reason)])
     home = NamespaceVault.open(context.catalog.environment, context.subject)

@@ -1,4 +1,4 @@
-"""Recovers tables that lost commits, data files or themselves, damaged checkpoints, and suspended tables."""
+"""Recovers tables with lost commits or data files, dropped tables, damaged checkpoints, and suspended tables."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _ALLOW_MISSING = "Accept that rows whose objects no longer exist are lost."
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecoverySummary:
-    """The damage and its repair; `rows_removed` limits the number of rows that a repair may remove."""
+    """The damage and its repair. A bound on `rows_removed` limits the number of rows that a repair may remove."""
 
     pipeline: str
     table: str
@@ -112,7 +112,7 @@ class TableOptions(Options):
 
 
 def recover_table(context: OperationContext, options: TableOptions) -> Report:
-    """Recreates a dropped table with all landed batches. An interrupted recovery is continued."""
+    """Recreates a dropped table with all landed batches. Continues an interrupted recovery."""
     from deltaworks.recovery.repair.lost_files import repair_table
 
     pipeline, name = context.subject, options.table
@@ -160,7 +160,10 @@ class RepairOptions(Options):
 
 
 def repair(context: OperationContext, options: RepairOptions) -> Report:
-    """Retires a damaged checkpoint and completes the ledger. The stream has to be stopped. Idempotent."""
+    """Retires a damaged checkpoint, so that the stream continues from the ledger, and completes the ledger.
+
+    The stream has to be stopped. Idempotent.
+    """
     from deltaworks.recovery.repair.checkpoint import repair_checkpoint
 
     pipeline, dry_run = context.subject, options.dry_run
@@ -191,11 +194,11 @@ class ResumeOptions(Options):
 
 
 def resume(context: OperationContext, options: ResumeOptions) -> Report:
-    """Requests that the stream catches up a suspended table, in batch order. Idempotent.
+    """Requests that the stream commits the held batches of a suspended table, in batch order. Idempotent.
 
     Raises:
         ConfigError: TABLE_NOT_SUSPENDED.
-        ContractError: the error that occurred again.
+        ContractError: the error of the table occurred again.
     """
     from deltaworks.control import paths
     from deltaworks.control.home import PipelineHome

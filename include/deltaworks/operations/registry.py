@@ -1,4 +1,4 @@
-"""The registry of operations. An operation is a module with its function, and an entry here."""
+"""The registry of operations. To add an operation, add a module with its function and an entry here."""
 
 from __future__ import annotations
 

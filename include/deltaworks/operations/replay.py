@@ -89,8 +89,9 @@ def _raw_text(row: Mapping[str, Any], *, full: bool) -> str:
 
 
 def replay(context: OperationContext, options: ReplayOptions) -> Report:
-    """Lands rows that fit the current declaration, each exactly once. First completes an interrupted replay.
-    Idempotent.
+    """Lands quarantined rows that fit the current declaration, each exactly once. Idempotent.
+
+    An interrupted replay is completed first.
     """
     from deltaworks.recovery.quarantine.replay import replay_quarantine
 
@@ -122,7 +123,7 @@ def replay(context: OperationContext, options: ReplayOptions) -> Report:
 
 
 def build_filter(options: FilterOptions) -> QuarantineFilter:
-    """Returns the filter of the options.
+    """Returns the filter of quarantined rows that the options describe.
 
     Raises:
         ConfigError: QUARANTINE_REASON_UNKNOWN, DATE_INVALID.

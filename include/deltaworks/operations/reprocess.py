@@ -1,4 +1,4 @@
-"""Reads landed objects, or records of streams, again, in place or into shadow tables."""
+"""Re-reads landed objects, or records of streams, and replaces their rows in place or in shadow tables."""
 
 from __future__ import annotations
 
@@ -70,7 +70,10 @@ class ReprocessOptions(Options):
 
 
 def reprocess(context: OperationContext, options: ReprocessOptions) -> Report:
-    """Replaces the rows of landed objects, one commit per table. Idempotent per id; the same id resumes it."""
+    """Re-reads landed objects and replaces their rows, with one commit per table.
+
+    Idempotent per id: a repeated run with the same id continues it.
+    """
     request = build_request(options)
     if options.dry_run:
         if request is None:
@@ -83,7 +86,7 @@ def reprocess(context: OperationContext, options: ReprocessOptions) -> Report:
     from deltaworks.recovery.quarantine.summary import recount_quarantine
     from deltaworks.recovery.reprocess.run import Reprocess
 
-    # Every try of an Airflow task continues the previous one.
+    # The id is the same for every try of an Airflow task, so each try continues the previous one.
     name = options.id or (reprocess_id_for_run(context.run_id) if context.run_id else new_reprocess_id())
     context.echo(
         f"Reprocess {name}; if it is interrupted: deltaworks reprocess {context.subject} --id {name} --no-dry-run"
@@ -107,7 +110,7 @@ def reprocess(context: OperationContext, options: ReprocessOptions) -> Report:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReprocessRemainder:
-    """A reprocess with remaining work for Spark, which continues it by its id."""
+    """The result of a reprocess that needs Spark for the rest. The Spark job continues it by its id."""
 
     id: str
     spark_required: int = 1
@@ -118,7 +121,8 @@ def _refuse_spark() -> SparkSession:
 
 
 def build_request(options: ReprocessOptions) -> ReprocessRequest | None:
-    """Returns the request of the options; None without a selection, which continues the planned reprocess.
+    """Returns the request that the options describe; None if they select nothing, which continues the planned
+    reprocess.
 
     Raises:
         ConfigError: REPROCESS_SELECTION.

@@ -53,7 +53,7 @@ class RestoreOptions(Options):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RestoreSummary:
-    """The removed rows; `rows_removed` limits the number of rows that a restore may remove."""
+    """The rows that a restore removes. A bound on `rows_removed` limits their number."""
 
     pipeline: str
     table: str
@@ -63,13 +63,14 @@ class RestoreSummary:
 
 
 def restore(context: OperationContext, options: RestoreOptions) -> Report:
-    """Restores one table or a pipeline. An interrupted restore is continued as planned."""
+    """Restores one table or a pipeline. Continues an interrupted restore as planned."""
     point = restore_point(options)
     return _restore_table(context, options, point) if options.table else _restore_pipeline(context, options, point)
 
 
 def restore_point(options: RestoreOptions) -> RestorePoint | None:
-    """Returns the point to restore; None if the options have none, which continues an interrupted restore.
+    """Returns the version, batch or time to restore; None if the options name none, which continues an interrupted
+    restore.
 
     Raises:
         ConfigError: RESTORE_POINT.
@@ -139,7 +140,9 @@ def _table_summary(result: TableRestoreResult) -> RestoreSummary:
 
 
 def _restore_pipeline(context: OperationContext, options: RestoreOptions, point: RestorePoint | None) -> Report:
-    """Restores all tables to one batch. The stream has to be stopped and then reads its source from there."""
+    """Restores all tables to one batch. The stream has to be stopped; afterwards it reads its source from that batch
+    on.
+    """
     from deltaworks.recovery.restore.dependents import downstream_pipelines
     from deltaworks.recovery.start_over import start_over
 
@@ -189,7 +192,7 @@ def _restore_pipeline(context: OperationContext, options: RestoreOptions, point:
 
 
 def describe_restore(result: TableRestoreResult) -> list[str | Listing]:
-    """Returns the restore of one table as text, for a dry run or a completed restore."""
+    """Describes the restore of one table, for a dry run or a completed restore."""
     parts: list[str | Listing] = []
     if result.resumed:
         parts.append("An interrupted restore was continued as planned.")
@@ -222,7 +225,7 @@ def _difference(result: TableRestoreResult) -> str | Listing:
 
 
 def describe_lost(lost: tuple[LostCommit, ...]) -> str:
-    """Returns batches and replays with their rows as a short text."""
+    """Describes batches and replays with their rows in a short text."""
     parts = []
     for kind in ("batch", "replay"):
         numbers = [share.number for share in lost if share.kind == kind]
@@ -245,7 +248,7 @@ class StartOverOptions(Options):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StartOverSummary:
-    """The dropped rows; `rows_removed` limits the number of rows that a start over may drop."""
+    """The rows that a start over drops. A bound on `rows_removed` limits their number."""
 
     pipeline: str
     dry_run: bool
@@ -254,7 +257,7 @@ class StartOverSummary:
 
 
 def start_over(context: OperationContext, options: StartOverOptions) -> Report:
-    """Starts a new generation. The stream has to be stopped. An interrupted start over is continued."""
+    """Starts a new generation of a pipeline. The stream has to be stopped. Continues an interrupted start over."""
     from deltaworks.recovery.start_over import start_over as perform
 
     pipeline = context.subject

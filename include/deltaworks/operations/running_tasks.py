@@ -1,4 +1,4 @@
-"""Finds the running task of a continuous DAG, which is cleared to end a hung process.
+"""Finds the running task of a continuous DAG, so that a hung process can be ended by clearing it.
 
 Clearing a task kills its process, which is safe at any time: the next try resumes.
 """
@@ -23,7 +23,7 @@ class RunsApi(Protocol):
 
 
 def running_task(api: RunsApi, dag_id: str, *, state: str = "running") -> tuple[DagRun, TaskInstance] | None:
-    """Returns the newest run with a task in the state, and that task; None without one.
+    """Returns the newest run that has a task in the given state, and that task; None if there is none.
 
     Raises:
         DeltaworksError: Airflow refuses or does not answer.

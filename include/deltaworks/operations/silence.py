@@ -22,8 +22,9 @@ class SilenceOptions(Options):
 
 
 def silence(context: OperationContext, options: SilenceOptions) -> Report:
-    """Starts a silence, or ends those of the same cause and subject. Each call starts another one; ending is
-    idempotent.
+    """Starts a silence, or ends the silences of the same cause and subject.
+
+    Each call starts another silence. Ending is idempotent.
 
     Raises:
         ConfigError: SILENCE_INVALID.

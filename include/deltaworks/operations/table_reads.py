@@ -1,7 +1,7 @@
-"""Reads tables for a console page in a process of its own: `python -m deltaworks.operations.table_reads JSON`.
+"""Reads tables for a console page in a separate process: `python -m deltaworks.operations.table_reads JSON`.
 
 A page sends one query and waits a few seconds: the last commits of a table, the newest quarantined rows, the history of
-an entity, or the check of a certificate chain. The answer is one line of JSON of bounded size; errors are answers too.
+an entity, or the check of a certificate chain. The result is one line of JSON of bounded size, also for errors.
 Read-only.
 """
 
@@ -16,7 +16,7 @@ from typing import Any, Final
 from deltaworks.control.error_redaction import redact_values
 from deltaworks.errors import ConfigError, DeltaworksError
 
-#: Limits of commits, quarantined rows and intervals of an entity on a page.
+#: Maximum numbers of commits, quarantined rows and intervals of an entity on a page.
 MAX_COMMITS, MAX_SAMPLES, MAX_INTERVALS = 50, 5, 200
 _MAX_TEXT_CHARACTERS = 300
 Rows = Sequence[Mapping[str, Any]]
@@ -85,7 +85,7 @@ def cascade(*, pipeline: str, organisation: str, entity: str) -> Rows:
     """Returns the intervals of an entity's id and of all ids with the same final id, ordered by final id and time.
 
     Different entities may use an id one after the other. Their intervals then have different final ids, and only ids
-    with one of these final ids are included. Following further ids would merge unrelated entities.
+    with one of these final ids are included. Including ids of those ids in turn would merge unrelated entities.
 
     Raises:
         ConfigError: MUTATIONS_UNDECLARED.
@@ -147,14 +147,14 @@ def run_query(query: Mapping[str, Any]) -> dict[str, Any]:
         return {"rows": [_truncate(row) for row in rows]}
     except DeltaworksError as error:
         return {"error": redact_values(str(error))[:_MAX_TEXT_CHARACTERS]}
-    except Exception as error:  # any error of a damaged table is the answer
+    except Exception as error:  # the page shows any error of a damaged table
         return {
             "error": redact_values(f"{type(error).__name__}: {' '.join(str(error).split())}")[:_MAX_TEXT_CHARACTERS]
         }
 
 
 def _truncate(value: Any) -> Any:
-    """Returns a value that JSON can encode, with long texts truncated."""
+    """Converts a value for JSON and truncates long texts."""
     if isinstance(value, Mapping):
         return {str(name): _truncate(item) for name, item in value.items()}
     if isinstance(value, (list, tuple)):
@@ -167,7 +167,7 @@ def _truncate(value: Any) -> Any:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs one query."""
+    """Runs the query on the command line and prints its result."""
     (query,) = sys.argv[1:] if argv is None else argv
     sys.stdout.write(json.dumps(run_query(json.loads(query))) + "\n")
     return 0

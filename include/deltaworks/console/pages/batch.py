@@ -23,7 +23,7 @@ _INTERNAL_FACTS = ("arrived_us", "dropped_sequence_numbers")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TableShare:
+class TableCommit:
     """A batch's commit to one table. The outcome is `held` while commits to the table are held."""
 
     table: str
@@ -53,7 +53,7 @@ class BatchView:
     prepare_seconds: float | None
     commit_seconds: float | None
     complete_seconds: float | None
-    shares: tuple[TableShare, ...]
+    shares: tuple[TableCommit, ...]
     facts: tuple[tuple[str, str], ...]
     offsets: tuple[tuple[str, str], ...]
     owner_epoch: int | None
@@ -130,10 +130,10 @@ def _provenance(prepared: PreparedBatch | None) -> dict[str, Any]:
     }
 
 
-def _share(table: PreparedTable, batch_id: int, held: dict[str, Any], *, is_complete: bool) -> TableShare:
+def _share(table: PreparedTable, batch_id: int, held: dict[str, Any], *, is_complete: bool) -> TableCommit:
     since = held.get(table.table)
     is_held = isinstance(since, int) and batch_id >= since
-    return TableShare(
+    return TableCommit(
         table=table.table,
         writer=table.writer,
         outcome="held" if is_held else "committed" if is_complete else "prepared",
