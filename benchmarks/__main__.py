@@ -30,12 +30,12 @@ def main(arguments: list[str] | None = None) -> int:
         requests=options.requests,
         progress=lambda line: console.print(f"==> {line}", highlight=False, markup=False),
     )
-    figures = []
+    results = []
     for name in options.only or list(BENCHMARKS):
         measured = BENCHMARKS[name].run(settings)
         print_lines(measured, sys.stdout)
-        figures += measured
-    print_table(figures, console)
+        results += measured
+    print_table(results, console)
     return 0
 
 

@@ -65,10 +65,10 @@ def run(options: Options) -> list[Result]:
             Comparison(metric="intervals_vs_native", ours=intervals, other=native, sizes=sizes),
             Comparison(metric="intervals_built_vs_range_max", ours=built, other=maximum, sizes=sizes),
         ]
-        figures = measure(BENCHMARK.name, comparisons, repeats=options.repeats, progress=options.progress)
+        results = measure(BENCHMARK.name, comparisons, repeats=options.repeats, progress=options.progress)
     if len(answers) != 1:
         raise AssertionError(f"the sides do not agree: {answers}")
-    return figures
+    return results
 
 
 def make_rows(connection: duckdb.DuckDBPyConnection, *, prices: int, facts: int) -> None:

@@ -64,8 +64,8 @@ def run(options: Options) -> list[Result]:
             _comparison("batch50_vs_single", batches, single, requests),
             _comparison("spool_vs_put_record", single, put_record, requests),
         ]
-        figures = measure(BENCHMARK.name, comparisons, repeats=options.repeats, progress=options.progress)
-        return [*figures, _sync_delay(spool, Path(folder), requests)]
+        results = measure(BENCHMARK.name, comparisons, repeats=options.repeats, progress=options.progress)
+        return [*results, _sync_delay(spool, Path(folder), requests)]
 
 
 def _comparison(metric: str, ours: Side, other: Side, requests: int) -> Comparison:

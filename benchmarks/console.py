@@ -185,7 +185,7 @@ def _measure_pages(client: httpx.Client, options: Options) -> list[Result]:
             taken = [_request_seconds(client, "/version") for _ in range(_REQUESTS)]
         clock.record(api_seconds=statistics.median(taken))
 
-    def beside_ten(clock: Clock) -> None:
+    def with_ten_readers(clock: Clock) -> None:
         spawn = multiprocessing.get_context("spawn")
         ended, slow = spawn.Event(), spawn.SimpleQueue()
         # A separate process, so that the clients' own CPU time is not measured as response time of the server.
@@ -200,7 +200,7 @@ def _measure_pages(client: httpx.Client, options: Options) -> list[Result]:
         clock.record(p95_ten_at_once_seconds=p95([*began, *every]), api_seconds=statistics.median(taken))
 
     sizes = {"pipelines": PIPELINES, "tables": TABLES}
-    sides = Side("overview", overview), Side("version_idle", idle), Side("version_beside_ten", beside_ten)
+    sides = Side("overview", overview), Side("version_idle", idle), Side("version_with_ten_readers", with_ten_readers)
     comparisons = [
         Comparison(metric="overview_vs_version", ours=sides[0], other=sides[1], sizes=sizes),
         Comparison(metric="api_version_vs_idle", ours=sides[2], other=sides[1], sizes=sizes),

@@ -37,8 +37,8 @@ def run(options: Options) -> list[Result]:
             other=Side("one_person", one),
             sizes=sizes,
         )
-        (figure,) = measure(BENCHMARK.name, [comparison], repeats=options.repeats, progress=options.progress)
-        written = (figure.ours_parts["bytes_written"], figure.other_parts["bytes_written"])
+        (result,) = measure(BENCHMARK.name, [comparison], repeats=options.repeats, progress=options.progress)
+        written = (result.ours_parts["bytes_written"], result.other_parts["bytes_written"])
         by_bytes = single_result(
             BENCHMARK.name,
             "hundred_vs_one_bytes",
@@ -48,7 +48,7 @@ def run(options: Options) -> list[Result]:
             unit="bytes",
             digits=0,
         )
-    return [figure, by_bytes, _shredding_seconds(options)]
+    return [result, by_bytes, _shredding_seconds(options)]
 
 
 def _shredding_seconds(options: Options) -> Result:

@@ -32,14 +32,14 @@ def run(options: Options) -> list[Result]:
     from benchmarks.games_files import games_files
 
     files = games_files(options.events, progress=options.progress)
-    figures = []
+    results = []
     with storages.object_store() as bucket:
         spark = sides.session(bucket.storage("session"))
         for place in (storages.local_disk(), bucket):
             comparisons = list(_comparisons(spark, files, place))
-            figures += measure(BENCHMARK.name, comparisons, repeats=options.repeats, progress=options.progress)
+            results += measure(BENCHMARK.name, comparisons, repeats=options.repeats, progress=options.progress)
         spark.stop()
-    return figures
+    return results
 
 
 def _comparisons(spark: SparkSession, files: GamesFiles, place: BenchmarkStorage) -> Iterator[Comparison]:

@@ -69,16 +69,16 @@ def run(options: Options) -> list[Result]:
                 )
             )
         whole = measure(BENCHMARK.name, comparisons, repeats=options.repeats, progress=options.progress)
-        return [part for figure in whole for part in (figure, _batch_result(figure))]
+        return [part for result in whole for part in (result, _batch_result(result))]
     finally:
         spark.stop()
 
 
-def _batch_result(figure: Result) -> Result:
+def _batch_result(result: Result) -> Result:
     """Returns the comparison without the cost of starting and ending a query."""
-    ours = figure.ours_parts["relay_seconds"] + figure.ours_parts["batch_seconds"]
-    other = figure.other_parts["batch_seconds"]
-    return derive_result(figure, metric=figure.metric.replace("ingest_", "batches_"), sides=(ours, other))
+    ours = result.ours_parts["relay_seconds"] + result.ours_parts["batch_seconds"]
+    other = result.other_parts["batch_seconds"]
+    return derive_result(result, metric=result.metric.replace("ingest_", "batches_"), sides=(ours, other))
 
 
 @dataclass(slots=True)

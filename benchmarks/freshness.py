@@ -66,12 +66,10 @@ def _freshness(report: DemoReport, sizes: dict[str, int | float], beside: Collec
         for freshness in measured:
             stages = ("bronze", "gold") if freshness.pipeline in beside else ("bronze",)
             for stage, percentile in itertools.product(stages, ("p50", "p95", "p99")):
-                promised = _BRONZE_SECONDS if stage == "bronze" else _GOLD_SECONDS[percentile]
+                target = _BRONZE_SECONDS if stage == "bronze" else _GOLD_SECONDS[percentile]
                 seconds = getattr(freshness, f"{stage}_{percentile}_seconds")
                 metric = f"{freshness.pipeline}_{kind}_to_{stage}_{percentile}"
-                yield _figure(
-                    metric, (seconds, promised), "seconds", "promised", sizes | {"objects": freshness.objects}
-                )
+                yield _result(metric, (seconds, target), "seconds", "target", sizes | {"objects": freshness.objects})
 
 
 def _memory(report: DemoReport, sizes: dict[str, int | float], started: float) -> Iterator[Result]:
@@ -90,13 +88,13 @@ def _memory(report: DemoReport, sizes: dict[str, int | float], started: float) -
     first, middle, last = (
         statistics.median(part) for part in (landing[:third], landing[third:-third], landing[-third:])
     )
-    yield _figure("memory_last_third_vs_first", (last, first), "bytes", "first_third", sizes)
+    yield _result("memory_last_third_vs_first", (last, first), "bytes", "first_third", sizes)
     # A bounded cache grows less and less; a leak grows steadily. So the last third is also compared with the middle
     # one.
-    yield _figure("memory_last_third_vs_middle", (last, middle), "bytes", "middle_third", sizes)
+    yield _result("memory_last_third_vs_middle", (last, middle), "bytes", "middle_third", sizes)
 
 
-def _figure(
+def _result(
     metric: str, sides: tuple[float, float], unit: str, other_name: str, sizes: dict[str, int | float]
 ) -> Result:
     return single_result(BENCHMARK.name, metric, sides, unit=unit, other_name=other_name, sizes=sizes, digits=2)

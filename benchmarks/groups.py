@@ -50,25 +50,25 @@ def run(options: Options) -> list[Result]:
     sizes = {"pipelines": _PIPELINES, "drivers_measured": drivers, "minutes": options.minutes, "events": _EVENTS}
     scaled = alone["memory"] * _PIPELINES / drivers
     return [
-        _figure("memory", (grouped["memory"], scaled), "bytes", sizes, grouped),
-        _figure("freshness", (grouped["freshness"], alone["freshness"]), "seconds", sizes, grouped),
+        _result("memory", (grouped["memory"], scaled), "bytes", sizes, grouped),
+        _result("freshness", (grouped["freshness"], alone["freshness"]), "seconds", sizes, grouped),
     ]
 
 
 def _measure_group(pipelines: int, *, is_group: bool, options: Options) -> dict[str, float]:
     side = "one driver" if is_group else f"{pipelines} drivers"
     with tempfile.TemporaryDirectory(prefix="deltaworks-groups-") as folder:
-        stage = _GroupProject(Path(folder), pipelines, is_group=is_group)
-        with stage.running() as processes:
-            stage.await_first_batches(processes)
+        project = _GroupProject(Path(folder), pipelines, is_group=is_group)
+        with project.running() as processes:
+            project.await_first_batches(processes)
             options.progress(f"groups: {side}: all {pipelines} pipelines land")
             samples, end = [], time.monotonic() + 60 * options.minutes
             while time.monotonic() < end:
-                stage.land()
+                project.land()
                 time.sleep(_LAND_SECONDS)
                 samples.append(sum(_memory(processes).values()))
             parts = _memory(processes)
-        memory, freshness = statistics.median(samples), stage.freshness()
+        memory, freshness = statistics.median(samples), project.freshness()
     options.progress(f"groups: {side}: {memory / (1 << 20):.0f} MiB, {freshness:.1f} s to the commit")
     return {"memory": memory, "freshness": freshness, **{f"{kind}_bytes": size for kind, size in parts.items()}}
 
@@ -210,7 +210,7 @@ def _memory(processes: Sequence[subprocess.Popen[bytes]]) -> dict[str, int]:
     return sizes
 
 
-def _figure(
+def _result(
     metric: str, sides: tuple[float, float], unit: str, sizes: dict[str, int | float], parts: dict[str, float]
 ) -> Result:
     ours, other = sides

@@ -33,14 +33,14 @@ def run(options: Options) -> list[Result]:
     from benchmarks import sides
 
     spark = sides.session()
-    figures = []
+    results = []
     for share in _EVENT_SHARES:
         comparisons = list(_comparisons(spark, max(1, options.events // share), options.progress))
-        figures += measure(
+        results += measure(
             BENCHMARK.name, comparisons, repeats=options.repeats, warm=share == 1, progress=options.progress
         )
     spark.stop()
-    return figures
+    return results
 
 
 def _comparisons(spark: SparkSession, events: int, progress: Progress) -> Iterator[Comparison]:

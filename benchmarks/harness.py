@@ -183,11 +183,11 @@ def single_result(
     )
 
 
-def derive_result(figure: Result, *, metric: str, sides: tuple[float, float], unit: str = "seconds") -> Result:
+def derive_result(result: Result, *, metric: str, sides: tuple[float, float], unit: str = "seconds") -> Result:
     """Returns a result for another metric of the same comparison, computed from the recorded parts of both sides."""
     ours, other = (round(side, 4) for side in sides)
     return replace(
-        figure,
+        result,
         metric=metric,
         unit=unit,
         ours=ours,
@@ -210,8 +210,8 @@ def target_result(
     """Returns the result of several runs compared with a target. `parts` has the recorded parts of each run."""
     middle = {name: round(statistics.median(taken[name] for taken in parts), 3) for name in parts[0]}
     sides = (statistics.median(seconds), target)
-    figure = single_result(benchmark, metric, sides, other_name="promised", sizes=sizes, digits=2, parts=middle)
-    return replace(figure, ours_all=tuple(round(one, 2) for one in seconds))
+    result = single_result(benchmark, metric, sides, other_name="target", sizes=sizes, digits=2, parts=middle)
+    return replace(result, ours_all=tuple(round(one, 2) for one in seconds))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -234,6 +234,6 @@ class Benchmark:
     run: Callable[[Options], list[Result]]
 
 
-def as_record(figure: Result) -> dict[str, Any]:
+def as_record(result: Result) -> dict[str, Any]:
     """Returns the result as JSON values."""
-    return {name: getattr(figure, name) for name in Result.__slots__}
+    return {name: getattr(result, name) for name in Result.__slots__}

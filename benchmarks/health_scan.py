@@ -45,9 +45,9 @@ def run(options: Options) -> list[Result]:
         other = Side("spark_describe_detail", lambda clock: _describe(spark, storage, tables, clock))
         sizes = {"tables": len(tables), "commits": _COMMITS + 1, "files": _COMMITS * len(_PARTITIONS)}
         comparison = Comparison(metric="tables_1000_vs_spark", ours=ours, other=other, sizes=sizes)
-        figures = measure(BENCHMARK.name, [comparison], repeats=options.repeats, progress=options.progress)
+        results = measure(BENCHMARK.name, [comparison], repeats=options.repeats, progress=options.progress)
         spark.stop()
-    return figures
+    return results
 
 
 def make_tables(storage: StorageSpec, count: int) -> list[DeclaredTable]:

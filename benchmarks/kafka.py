@@ -62,9 +62,9 @@ def run(options: Options) -> list[Result]:
             )
             for name, declared in (("one_table", _with_tables(spec, envelope)), ("all_tables", spec))
         ]
-        figures = measure(BENCHMARK.name, comparisons, repeats=options.repeats, progress=options.progress)
+        results = measure(BENCHMARK.name, comparisons, repeats=options.repeats, progress=options.progress)
     spark.stop()
-    return figures
+    return results
 
 
 @contextmanager

@@ -52,7 +52,7 @@ def run(options: Options) -> list[Result]:
             return Side(name, _Repetition(spark, market, rows, engine, left.setdefault(same, set())))
 
         ours = side("delta_rs", spread, batch, "delta_rs", "spread")
-        figures = measure(
+        results = measure(
             BENCHMARK.name,
             [
                 Comparison(
@@ -79,7 +79,7 @@ def run(options: Options) -> list[Result]:
         )
         if any(len(rows) != 1 for rows in left.values()):
             raise RuntimeError(f"the implementations produced different rows: {left}")
-        return figures
+        return results
     finally:
         spark.stop()
         shutil.rmtree(folder, ignore_errors=True)

@@ -35,7 +35,7 @@ Reader = Callable[[str, int], "Iterator[pa.RecordBatch]"]
 def run(options: Options) -> list[Result]:
     """Measures records of two sizes, a tenth as many as `--events`."""
     records = max(options.events // 10, 1000)
-    figures = []
+    results = []
     for size in _SIZES:
         with _server(records, size) as endpoint:
             ours = Side(f"read_share_{size}_bytes", _measure_reader(_ours, endpoint, records))
@@ -52,8 +52,8 @@ def run(options: Options) -> list[Result]:
                 )
                 for name, other in others.items()
             ]
-            figures += measure(BENCHMARK.name, comparisons, repeats=options.repeats, progress=options.progress)
-    return figures
+            results += measure(BENCHMARK.name, comparisons, repeats=options.repeats, progress=options.progress)
+    return results
 
 
 @contextmanager

@@ -64,10 +64,10 @@ def run(options: Options) -> list[Result]:
                 )
                 for suffix, traffic in (("", plain), ("_with_copies", copies))
             ]
-            figures = measure(BENCHMARK.name, comparisons, repeats=options.repeats, progress=options.progress)
+            results = measure(BENCHMARK.name, comparisons, repeats=options.repeats, progress=options.progress)
             for traffic in (plain, copies):
                 traffic.compare()
-            return [*figures, _excess_rebuilds(_Traffic(folder / "late"), options)]
+            return [*results, _excess_rebuilds(_Traffic(folder / "late"), options)]
     finally:
         spark.stop()
 

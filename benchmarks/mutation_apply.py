@@ -74,7 +74,7 @@ def run(options: Options) -> list[Result]:
             "files_ours": _files(by_org),
             "files_plain": _files(by_date),
         }
-        figures = measure(
+        results = measure(
             BENCHMARK.name,
             [
                 Comparison(metric="batch_vs_plain_merge", ours=ours, other=plain, sizes=sizes),
@@ -87,7 +87,7 @@ def run(options: Options) -> list[Result]:
         if len(set(changed.values())) != 1:
             raise RuntimeError(f"the implementations changed different numbers of rows: {changed}")
         options.progress(f"{BENCHMARK.name}: each implementation changed {next(iter(changed.values())):,} rows")
-        return figures
+        return results
     finally:
         spark.stop()
         shutil.rmtree(folder, ignore_errors=True)

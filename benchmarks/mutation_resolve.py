@@ -58,9 +58,9 @@ def run(options: Options) -> list[Result]:
         comparisons = _against_peers(sizes, resolved)
         growth = _growth(sizes, resolved)
         named = [*comparisons, *(comparison for comparison, _ in growth)]
-        figures = measure(BENCHMARK.name, named, repeats=min(options.repeats, 3), progress=options.progress)
+        results = measure(BENCHMARK.name, named, repeats=min(options.repeats, 3), progress=options.progress)
         doublings = {comparison.metric: count for comparison, count in growth}
-        return [_with_growth(figure, doublings) for figure in figures]
+        return [_with_growth(result, doublings) for result in results]
     finally:
         spark.stop()
 
@@ -128,11 +128,11 @@ def _growth(sizes: list[int], resolved: _Sides) -> list[tuple[Comparison, float]
     ]
 
 
-def _with_growth(figure: Result, doublings: dict[str, float]) -> Result:
-    if figure.metric not in doublings:
-        return figure
-    per_doubling = round(figure.ratio ** (1 / doublings[figure.metric]), 3)
-    return replace(figure, ours_parts={**figure.ours_parts, "per_doubling": per_doubling})
+def _with_growth(result: Result, doublings: dict[str, float]) -> Result:
+    if result.metric not in doublings:
+        return result
+    per_doubling = round(result.ratio ** (1 / doublings[result.metric]), 3)
+    return replace(result, ours_parts={**result.ours_parts, "per_doubling": per_doubling})
 
 
 def _ours(spark: SparkSession, name: str, path: Path) -> Side:

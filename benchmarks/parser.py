@@ -59,7 +59,7 @@ def run(options: Options) -> list[Result]:
     none = FaultRates(
         **dict.fromkeys(("malformed", "without_time", "unknown_name", "type_mismatch", "missing_required"), 0.0)
     )
-    figures = []
+    results = []
     for metric, faults in (("columnar_vs_rows", none), ("columnar_vs_rows_faulty", None)):
         events = min(options.events, _MAX_EVENTS)
         files = games_files.games_files(events, progress=options.progress, faults=faults)
@@ -70,8 +70,8 @@ def run(options: Options) -> list[Result]:
             other=Side(f"{metric}_rows", _side(spec, payloads, files.events + files.quarantined, by_columns=False)),
             sizes=files.sizes(),
         )
-        figures += measure(BENCHMARK.name, [comparison], repeats=options.repeats, progress=options.progress)
-    return figures
+        results += measure(BENCHMARK.name, [comparison], repeats=options.repeats, progress=options.progress)
+    return results
 
 
 def _payloads(files: GamesFiles) -> list[Payload]:

@@ -60,7 +60,7 @@ def run(options: Options) -> list[Result]:
     others["spark_loop"] = sides.write_tables(lambda: sides.read_unwrapped(spark, spec, files), spec.tables, place)
     ours = Side("deltaworks", sides.FanOut(spark, spec, files, place))
     sizes = files.sizes() | {"tables": len(spec.tables), "rows": sum(table.rows for table in expected.values())}
-    figures = measure(
+    results = measure(
         BENCHMARK.name,
         [
             Comparison(metric=f"tables_30_vs_{name}", ours=ours, other=Side(name, other), sizes=sizes)
@@ -70,7 +70,7 @@ def run(options: Options) -> list[Result]:
         progress=options.progress,
     )
     spark.stop()
-    return figures
+    return results
 
 
 def expected_content(files: GamesFiles, spec: PipelineSpec) -> dict[str, Content]:

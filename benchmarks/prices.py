@@ -59,9 +59,9 @@ def run(options: Options) -> list[Result]:
         Comparison(metric=f"price_of_{name}", ours=ours, other=other, sizes=sizes)
         for name, (ours, other) in pairs.items()
     ]
-    figures = measure(BENCHMARK.name, comparisons, repeats=options.repeats, progress=options.progress)
+    results = measure(BENCHMARK.name, comparisons, repeats=options.repeats, progress=options.progress)
     spark.stop()
-    return figures
+    return results
 
 
 def with_events(spec: PipelineSpec, **changes: object) -> PipelineSpec:

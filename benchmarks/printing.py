@@ -12,30 +12,30 @@ from rich.table import Table
 from benchmarks.harness import Result, as_record
 
 
-def print_lines(figures: Sequence[Result], stream: TextIO) -> None:
+def print_lines(results: Sequence[Result], stream: TextIO) -> None:
     """Writes one JSON object per line."""
-    for figure in figures:
-        stream.write(json.dumps(as_record(figure)) + "\n")
+    for result in results:
+        stream.write(json.dumps(as_record(result)) + "\n")
     stream.flush()
 
 
-def print_table(figures: Sequence[Result], console: Console) -> None:
+def print_table(results: Sequence[Result], console: Console) -> None:
     """Prints the results as a table; a ratio below 1 means that ours takes less time."""
     table = Table("benchmark", "metric", "ours", "other", "ours / other", "events", "tables")
-    for figure in figures:
+    for result in results:
         table.add_row(
-            figure.benchmark,
-            figure.metric,
-            f"{figure.ours_name} {_format(figure.ours, figure.unit)}",
-            f"{figure.other_name} {_format(figure.other, figure.unit)}",
-            f"{figure.ratio:.2f}",
-            f"{figure.sizes.get('events', 0):,}",
-            f"{figure.sizes.get('tables', 0):,}",
+            result.benchmark,
+            result.metric,
+            f"{result.ours_name} {_format(result.ours, result.unit)}",
+            f"{result.other_name} {_format(result.other, result.unit)}",
+            f"{result.ratio:.2f}",
+            f"{result.sizes.get('events', 0):,}",
+            f"{result.sizes.get('tables', 0):,}",
         )
     console.print(table)
-    if figures:
+    if results:
         console.print(
-            f"Medians of {len(figures[0].ours_all)} repetitions on {figures[0].cores} cores.", highlight=False
+            f"Medians of {len(results[0].ours_all)} repetitions on {results[0].cores} cores.", highlight=False
         )
 
 

@@ -51,12 +51,12 @@ def run(options: Options) -> list[Result]:
                 progress=options.progress,
             )
 
-        figures = compare(
+        results = compare(
             ("poll_vs_feed", notified, feed), ("poll_vs_full_read", notified, Side("full_read", table.full_read))
         )
-        figures += compare(("merge_vs_merge_with_feed", *merges))
+        results += compare(("merge_vs_merge_with_feed", *merges))
     spark.stop()
-    return figures
+    return results
 
 
 BENCHMARK = Benchmark(

@@ -45,7 +45,7 @@ def run(options: Options) -> list[Result]:
             if judged != RULES:
                 raise RuntimeError(f"only {judged} of {RULES} rules were evaluated")
             options.progress(f"rules: minute {minute - _HISTORY}: {taken[-1]:.2f} s")
-    sizes = {"rules": RULES, "label_sets": LABEL_SETS, "figures": RULES * LABEL_SETS}
+    sizes = {"rules": RULES, "label_sets": LABEL_SETS, "values": RULES * LABEL_SETS}
     sides = (statistics.median(taken[1:]), 60.0)
     parts = {"cpu_seconds": round(statistics.median(cpu[1:]), 3)}
     return [

@@ -41,14 +41,14 @@ def run(options: Options) -> list[Result]:
         ),
     }
     sizes = files.sizes() | {"tables": len(spec.tables) + 1}
-    figures = measure(
+    results = measure(
         BENCHMARK.name,
         [Comparison(metric=name, ours=ours, other=other, sizes=sizes) for name, other in others.items()],
         repeats=options.repeats,
         progress=options.progress,
     )
     spark.stop()
-    return figures
+    return results
 
 
 BENCHMARK = Benchmark(

@@ -82,8 +82,8 @@ _JOBS = (
 
 def run(options: Options) -> list[Result]:
     """Lands the events once and runs each job on copies."""
-    figures = []
-    with land_events(options, events=_EVENTS, odd_every=_UNDECLARED_EVERY) as template:
+    results = []
+    with land_events(options, events=_EVENTS, undeclared_every=_UNDECLARED_EVERY) as template:
         for job in _JOBS:
             seconds, parts = [], []
             for repetition in range(options.repeats + 1):
@@ -96,10 +96,10 @@ def run(options: Options) -> list[Result]:
                     seconds.append(took)
                     parts.append({"cpu_seconds": cpu})
             sizes = {"events": _EVENTS}
-            figures.append(
+            results.append(
                 target_result(BENCHMARK.name, job.name, seconds, target=_TARGET_SECONDS, sizes=sizes, parts=parts)
             )
-    return figures
+    return results
 
 
 def _run(job: _Job, root: Path) -> tuple[float, float]:

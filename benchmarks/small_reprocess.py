@@ -49,7 +49,7 @@ def run(options: Options) -> list[Result]:
 
 @contextmanager
 def land_events(options: Options, *, events: int = _EVENTS, undeclared_every: int = 100) -> Iterator[Path]:
-    """Creates a lake with `events` events. One event in `odd_every` has a name without a declared table and is
+    """Creates a lake with `events` events. One event in `undeclared_every` has a name without a declared table and is
     quarantined.
     """
     from benchmarks import sides
@@ -81,7 +81,7 @@ def _event(number: int, undeclared_every: int) -> str:
 
 
 def small_project(root: Path, *, declare_all: bool = False) -> Catalog:
-    """Declares the project of a lake at `root`. With `with_odd` it has a table for the events that were quarantined."""
+    """Declares the project of a lake at `root`. With `declare_all` it also has a table for the quarantined events."""
     price: list[dict[str, Any]] = [{"name": "price", "path": "price", "type": "double"}]
     tables = [{"name": kind, "when": {"name": kind}, "columns": price} for kind in _KINDS]
     if declare_all:
@@ -146,12 +146,12 @@ def main(root: str, strategy: str) -> None:
         raise RuntimeError(f"rows were lost or doubled: {result.tables}")
     process = psutil.Process()
     everything = [process, *process.children(recursive=True)]
-    figures = {
+    results = {
         "cpu_seconds": round(sum(sum(one.cpu_times()[:2]) for one in everything), 2),
         "reprocess_seconds": round(result.seconds, 2),
         "sessions": len(sessions),
     }
-    sys.stdout.write(json.dumps(figures) + "\n")
+    sys.stdout.write(json.dumps(results) + "\n")
     for session in sessions:
         session.stop()
 

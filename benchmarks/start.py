@@ -69,10 +69,10 @@ def run(options: Options) -> list[Result]:
         _comparison("planner_imports", ("planner", _python("-c", _SOURCE)), _python("-c", _RUNNER)),
         _comparison("airflow_task", ("stream", _parsing(_STREAMS[0], "--task", _STREAMS[1])), _parsing("--bare", "1")),
     ]
-    figures = measure(BENCHMARK.name, imports, repeats=options.repeats, progress=options.progress)
+    results = measure(BENCHMARK.name, imports, repeats=options.repeats, progress=options.progress)
     sessions = driver_start.comparisons("session")
-    figures += measure(BENCHMARK.name, sessions, repeats=options.repeats, progress=options.progress)
-    return [*figures, _first_batches(options)]
+    results += measure(BENCHMARK.name, sessions, repeats=options.repeats, progress=options.progress)
+    return [*results, _first_batches(options)]
 
 
 def _comparison(metric: str, ours: tuple[str, list[str]], other: list[str]) -> Comparison:

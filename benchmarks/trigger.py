@@ -31,11 +31,11 @@ def run(options: Options) -> list[Result]:
 
     files = games_files(_EVENTS, progress=options.progress)
     spark = sides.session()
-    figures = measure(
+    results = measure(
         BENCHMARK.name, list(_comparisons(spark, files)), repeats=options.repeats, progress=options.progress
     )
     spark.stop()
-    return figures
+    return results
 
 
 def _comparisons(spark: SparkSession, files: GamesFiles) -> Iterator[Comparison]:
