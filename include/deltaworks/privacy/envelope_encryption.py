@@ -89,7 +89,7 @@ class SealedPayload:
 
     @classmethod
     def decode(cls, data: bytes) -> SealedPayload:
-        """Decodes a payload.
+        """Parses the bytes of a payload.
 
         Raises:
             ContractError: SEALED_UNREADABLE.
@@ -229,7 +229,7 @@ class Sealer:
             return self._days[day]
 
     def data_key(self) -> DataKey:
-        """Returns the current data key; during an outage of the key service the last one, for up to a day."""
+        """Returns the current data key. During an outage of the key service, returns the last one for up to a day."""
         with self._lock:
             now = self._clock()
             if self._key is not None and now - self._created_at < DATA_KEY_SECONDS:

@@ -86,8 +86,8 @@ class Redactor:
     def redact(
         self, event: dict[str, Any], *, at_ms: int, result: RedactionResult, scan_texts: bool = True
     ) -> RedactionOutcome:
-        """Redacts an event in place and returns whether to keep it. Discard other events: they are only partly
-        redacted.
+        """Redacts an event in place and returns whether to keep it. The caller must discard an event that is not kept:
+        it is only partly redacted.
 
         Args:
             at_ms: recorded arrival time in milliseconds since 1970, the same whenever the event is read.
@@ -163,7 +163,7 @@ class Redactor:
         return bool(self._suppression.until_us)
 
     def suppressed_tokens(self, tokens: Iterable[str]) -> set[str]:
-        """Returns those tokens that are on the suppression list, whatever the end of their suppression."""
+        """Returns the tokens that have an entry on the suppression list, including entries that have ended."""
         return {token_text for token_text in tokens if self._digest(token_text) in self._suppression}
 
     def _subject_token(self, event: dict[str, Any]) -> str | None:
@@ -202,8 +202,8 @@ class Redactor:
 
 
 class EventCondition:
-    """A condition on events: at every path, the event has one of the listed values. `paths` has split names, and the
-    values with their types.
+    """A condition on events: the value at every path must be one of the listed values. `paths` has pairs of a split
+    path and its values with their types.
     """
 
     def __init__(self, when: Mapping[str, tuple[Any, ...]]) -> None:

@@ -16,8 +16,8 @@ _MIN_PHONE_DIGITS, _MAX_PHONE_DIGITS = 8, 15
 
 
 class _Patterns:
-    """Patterns for JSON with an email or a phone number in one of its texts. A cheap pre-check: it may match without
-    one.
+    """Patterns that match JSON if one of its texts contains an email or a phone number. A match may also be a false
+    positive.
 
     Characters may be written as escapes, and a slash in a number may be preceded by backslashes.
     """

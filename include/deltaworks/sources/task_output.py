@@ -53,7 +53,7 @@ class TaskOutput:
 
     @classmethod
     def decode(cls, data: bytes) -> TaskOutput:
-        """Reverses `encode`."""
+        """Deserializes the bytes from `encode`."""
         at = _LENGTH_BYTES + int.from_bytes(data[:_LENGTH_BYTES])
         header = json.loads(data[_LENGTH_BYTES:at])
         first_ids = {}

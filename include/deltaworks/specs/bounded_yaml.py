@@ -36,7 +36,7 @@ class _ScalarKeyComposer(Composer):
 
 
 def load_yaml(data: bytes, *, kind: Literal["rt", "safe"] = "safe") -> Any:
-    """Parses one document.
+    """Parses a text with a single YAML document.
 
     Args:
         kind: `rt` keeps line numbers.

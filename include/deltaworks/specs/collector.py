@@ -40,7 +40,7 @@ def _check_origin(value: str) -> str:
 
 
 class ListenSpec(Spec):
-    """Address on which the collector listens, and the number of trusted proxies in front of it."""
+    """The collector's address and ports, and the number of trusted proxies that requests pass."""
 
     host: str = "0.0.0.0"
     port: int = Field(default=8090, ge=0, le=65_535, description="0 selects a free port")
@@ -149,7 +149,7 @@ class CollectorSourceSpec(Spec):
 
 
 class CollectorSpec(Spec):
-    """`include/collectors/<name>.yaml`."""
+    """A collector, which receives events by HTTP. Declared in `include/collectors/<name>.yaml`."""
 
     collector: Name
     description: str = ""

@@ -251,7 +251,7 @@ def _resolve_references(value: Any) -> Any:
 
 
 class EnvironmentSpec(Spec):
-    """`include/environments/<name>.yaml`."""
+    """An environment in which the project runs. Declared in `include/environments/<name>.yaml`."""
 
     environment: Name
     lake: StorageSpec

@@ -139,7 +139,7 @@ class StreamSpec(Spec):
 
     @property
     def task_memory_bytes(self) -> int:
-        """`task_memory` in bytes."""
+        """The memory limit of a task in bytes, from `task_memory`."""
         return int(self.task_memory[:-1]) << {"m": 20, "g": 30}[self.task_memory[-1]]
 
 
@@ -181,7 +181,7 @@ class HealthLimitsSpec(Spec):
 
 
 class PipelineSpec(Spec):
-    """`include/pipelines/<name>/pipeline.yaml`."""
+    """A pipeline, from its source to its tables. Declared in `include/pipelines/<name>/pipeline.yaml`."""
 
     pipeline: Annotated[Name, _PIPELINE_RENAMED]
     description: Annotated[str, IMMEDIATE]

@@ -44,7 +44,9 @@ def table_problems(pipeline: PipelineSpec) -> Iterator[Problem]:
 def declared_tables(
     pipeline: PipelineSpec,
 ) -> Iterator[tuple[KeyPath, TableSpec | LiveTableSpec | GoldTableSpec | ReferenceSpec | ViewSpec | ModelSpec]]:
-    """Yields the name of every bronze, live, gold, reference and model table and view, with its key path."""
+    """Yields name and key path of every table that a pipeline declares: bronze, live, gold, reference and model tables,
+    and views.
+    """
     for index, table in enumerate(pipeline.tables):
         yield ("tables", index), table
     for index, live in enumerate(pipeline.live):

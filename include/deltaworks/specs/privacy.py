@@ -183,7 +183,7 @@ class PrivacySpec(Spec):
         return self
 
     def __eq__(self, other: object) -> bool:
-        """Compares the declarations. The bound key service and vault do not count."""
+        """Compares the declarations. The bound key service and vault are ignored."""
         return isinstance(other, PrivacySpec) and dict(self) == dict(other)
 
     def __hash__(self) -> int:
@@ -216,7 +216,7 @@ class PrivacySpec(Spec):
 
     @property
     def uses_vault(self) -> bool:
-        """Whether events of the pipeline can write to the vault."""
+        """Whether events of this pipeline can be stored in the vault."""
         return any(field.action == "vault" for field in self.fields) or bool(self.subject)
 
 

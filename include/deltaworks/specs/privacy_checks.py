@@ -55,7 +55,7 @@ def _table_key_problems(pipeline: PipelineSpec) -> Iterator[Problem]:
 
 
 def _column_problems(table: TableSpec, privacy: PrivacySpec) -> Iterator[Problem]:
-    """Yields columns with a type that the field's redacted value does not fit."""
+    """Yields columns of personal data whose type cannot hold the redacted value."""
     for position, column in enumerate(table.columns):
         yield from _nested_field_problems(position, column, privacy)
         field = privacy.field_for(column.path)
@@ -81,7 +81,7 @@ def _column_problems(table: TableSpec, privacy: PrivacySpec) -> Iterator[Problem
 
 
 def _nested_field_problems(position: int, column: ColumnSpec, privacy: PrivacySpec) -> Iterator[Problem]:
-    """Yields struct columns in which a field has a type that its redacted value does not fit."""
+    """Yields struct columns with a field of personal data whose type cannot hold the redacted value."""
     for field in privacy.fields:
         inner = field.path.replace("[]", "").removeprefix(f"{column.path}.")
         if field.action == "drop" or not field.path.replace("[]", "").startswith(f"{column.path}."):
@@ -180,7 +180,7 @@ def _deadline_problems(pipeline: PipelineSpec, privacy: PrivacySpec) -> Iterator
 
 
 def _routing_problems(pipeline: PipelineSpec, privacy: PrivacySpec) -> Iterator[Problem]:
-    """Yields personal fields from which the event's name, time or table is read, since redaction comes first."""
+    """Yields personal fields that decide an event's name, time or table: they are redacted before that decision."""
     event = pipeline.event
     key_paths: list[tuple[KeyPath, str]] = []
     if event.name.path is not None:

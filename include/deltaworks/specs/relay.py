@@ -49,7 +49,7 @@ class CleanSpec(Spec):
 
 
 class RelaySpec(Spec):
-    """`include/relays/<name>.yaml`."""
+    """A relay, which records landed objects in a file event log. Declared in `include/relays/<name>.yaml`."""
 
     relay: Name
     description: str = ""

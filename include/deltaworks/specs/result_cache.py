@@ -28,7 +28,7 @@ class ResultCache(Generic[T]):
     """
 
     def __init__(self, file: Path, *, max_entries: int, is_valid: Callable[[Any], bool]) -> None:
-        """Reads the file.
+        """Reads the cached results from the file.
 
         Args:
             max_entries: the oldest entries beyond this number are evicted.

@@ -42,7 +42,7 @@ class Launch:
 
 
 def launch_settings(share: Share, master: str, environment: EnvironmentSpec) -> Launch:
-    """Returns the launch settings of a job with these resources on a master. Reads nothing."""
+    """Returns the launch settings of a job with these resources on a master. Depends only on its arguments."""
     kind = master_kind(master)
     own = environment.spark.conf
     master, conf = _local_master(share, master) if kind == "local" else (master, _RENDERERS[kind](share))
@@ -67,7 +67,8 @@ def stream_share(spec: PipelineSpec, environment: EnvironmentSpec) -> Share:
 
 
 def extra_task_slots(*members: PipelineSpec) -> int:
-    """Returns how many task slots a driver of these streams needs for gold builds and live tables.
+    """Returns how many task slots a driver of these streams needs for gold builds and live tables, in addition to
+    batches.
 
     A batch's task runs for seconds, and a gold build has some twenty small sequential stages. Without a free slot each
     stage would wait for a batch's task.

@@ -121,7 +121,7 @@ class StorageSpec(AwsSpec):
         return "s3a://" + uri.removeprefix("s3://") if self.scheme == "s3" else uri
 
     def deltalake_options(self) -> dict[str, str]:
-        """Returns `storage_options` of deltalake. Its commits are conditional puts, which exclude each other."""
+        """Returns `storage_options` of deltalake. It commits by conditional puts, so a version is written only once."""
         if self.scheme == "file":
             return {}
         options = {"AWS_REGION": self.region, "aws_conditional_put": "etag"}

@@ -105,7 +105,7 @@ class TimePattern:
 
 @lru_cache(maxsize=1024)
 def parse_pattern(text: str) -> TimePattern:
-    """Parses a pattern.
+    """Parses a strptime pattern.
 
     Raises:
         ValueError: it is invalid or contains no complete date; the message says what to write.

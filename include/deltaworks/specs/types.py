@@ -30,7 +30,7 @@ _TOKEN = re.compile(r"\s*([A-Za-z_][A-Za-z0-9_]*|\d+|[<>(),:])")
 
 @dataclass(frozen=True, slots=True)
 class Primitive:
-    """A primitive type."""
+    """A type without parameters or nested types, such as `string`."""
 
     name: str
 
@@ -184,7 +184,7 @@ class _Parser:
 
 
 def parse_type(text: str) -> ColumnType:
-    """Parses a type.
+    """Parses a column type, such as `array<string>`.
 
     Raises:
         ValueError: the text is not a valid type; the message says what was expected.

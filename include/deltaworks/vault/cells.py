@@ -32,13 +32,15 @@ class CellAddress:
 
     @property
     def associated_data(self) -> bytes:
-        """The row as associated data. Each part has its length, so different rows never have the same bytes."""
+        """The row as associated data of the encryption. Each part has its length, so different rows never have the same
+        bytes.
+        """
         parts = [part.encode() for part in (self.namespace, self.subject, self.kind, self.token)]
         return b"".join(struct.pack(">I", len(part)) + part for part in parts)
 
 
 def seal_cell(value: str, key: SubjectKey, address: CellAddress) -> bytes:
-    """Encrypts a value for its row. Each call returns other bytes."""
+    """Encrypts a value for its row. Each call returns different bytes."""
     nonce = os.urandom(_NONCE_BYTES)
     sealed = AESGCM(key.key).encrypt(nonce, value.encode("utf-8", "surrogatepass"), address.associated_data)
     return _HEAD.pack(_FORMAT, key.version) + nonce + sealed

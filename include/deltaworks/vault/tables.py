@@ -60,7 +60,9 @@ _NEW_CELL = {"value": "s.value", "key_version": "s.key_version", "last_seen": "s
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MaintenanceResult:
-    """The result of maintaining one table: number of small files merged, files they became, and deleted files."""
+    """The result of maintaining one table: `merged` small files became `files` larger ones, and `deleted` files were
+    vacuumed.
+    """
 
     table: str
     merged: int

@@ -39,7 +39,8 @@ def store_unreadable(
 def destroy_day_keys(
     objects: ObjectStore, namespace: str, *, retention_days: int, today: date, dry_run: bool = True
 ) -> DestroyedDays:
-    """Destroys the keys of days more than `retention_days` ago, then deletes the bodies. Idempotent and irreversible.
+    """Destroys the keys of days that are more than `retention_days` old, then deletes their bodies. Idempotent and
+    irreversible.
 
     Raises:
         ContractError: VAULT_KEY_REMAINS.

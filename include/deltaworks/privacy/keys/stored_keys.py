@@ -79,7 +79,7 @@ def get_or_create_key(
     creators wins.
 
     Args:
-        create: False to decrypt data: a missing key was destroyed.
+        create: pass False when decrypting; a missing key then counts as destroyed.
 
     Raises:
         ContractError: STORED_KEY_UNREADABLE; KEY_CONTEXT_DIFFERS, KEY_DESTROYED.

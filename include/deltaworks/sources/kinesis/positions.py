@@ -49,7 +49,7 @@ class Position:
 
     @classmethod
     def from_json(cls, plain: Mapping[str, Any]) -> Position:
-        """Reverses `to_json`."""
+        """Creates a position from the output of `to_json`."""
         return cls(
             after=plain.get("after"),
             at=parse_iso(plain.get("at")),
@@ -89,7 +89,7 @@ class Offset:
 
     @classmethod
     def from_json(cls, plain: Mapping[str, Any]) -> Offset:
-        """Reverses `to_json`."""
+        """Creates an offset from the output of `to_json`."""
         return cls(
             run=str(plain["run"]),
             batch=int(plain["batch"]),
@@ -113,7 +113,8 @@ def latest_time(one: datetime | None, other: datetime | None) -> datetime | None
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShardRangeLimits:
-    """Limits of a shard range. A range has at least one record, whatever its size; records are never split."""
+    """Limits of a shard range. A range has at least one record, even if that exceeds a limit; records are never
+    split."""
 
     rows: int
     size: int
@@ -170,7 +171,7 @@ class Gap:
 
     @classmethod
     def from_json(cls, plain: Mapping[str, Any]) -> Gap:
-        """Reverses `to_json`."""
+        """Creates a gap from the output of `to_json`."""
         times = {name: parse_iso(plain[name]) for name in ("since", "first_arrival")}
         detected_at = parse_iso(plain["detected_at"])
         if detected_at is None:
@@ -224,7 +225,7 @@ class ShardRangeEnd:
 
     @classmethod
     def from_bytes(cls, data: bytes) -> ShardRangeEnd:
-        """Reverses `to_bytes`."""
+        """Creates a shard range's end from the output of `to_bytes`."""
         plain = json.loads(data)
         plain["start"], plain["end"] = Position.from_json(plain["start"]), Position.from_json(plain["end"])
         plain["read_at"] = parse_iso(plain["read_at"])

@@ -46,7 +46,7 @@ _NO_LIMIT = 1 << 62
 
 
 class KinesisRecordSource:
-    """The stream of one pipeline. See `RecordSource`."""
+    """Re-reads records of the stream of one pipeline."""
 
     def __init__(self, catalog: Catalog, spec: PipelineSpec) -> None:
         if not isinstance(spec.source, KinesisSourceSpec):

@@ -146,7 +146,8 @@ class Rows:
     def append(self, page: Page, *, max_rows: int, max_bytes: int) -> int:
         """Appends records of a page up to the limits; returns the number of appended records.
 
-        The first record is appended whatever its size. An aggregated record is appended completely or not at all.
+        The first record is appended even if it exceeds a limit. An aggregated record is appended completely or not at
+        all.
         """
         if self._should_deaggregate and any(data.startswith(MAGIC) for data in page.data):
             count = self._append_deaggregated(page, max_rows, max_bytes)

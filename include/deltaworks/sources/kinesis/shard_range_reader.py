@@ -40,7 +40,7 @@ class FetchOptions:
 
 @dataclass(frozen=True, slots=True)
 class FetchedShardRange:
-    """The rows of a shard range, and its end."""
+    """The rows of a shard range (one batch's part of a shard), and its end."""
 
     rows: Rows
     end: ShardRangeEnd
@@ -227,7 +227,9 @@ def read_shard_range(
 def get_or_fetch(
     stream: StreamApi, state: QueryState, shard_range: ShardRange, options: FetchOptions
 ) -> FetchedShardRange:
-    """Returns the rows of a shard range and its stored end. Stores the end if this is the first read."""
+    """Reads the rows of a shard range, up to its end in the state. If no end is stored yet, this read decides and
+    stores it.
+    """
     recorded = state.shard_range_end(shard_range.run, shard_range.batch, shard_range.shard_id)
     if recorded is None:
         if state.plan(shard_range.run, shard_range.batch) is None:

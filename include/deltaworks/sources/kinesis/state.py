@@ -61,7 +61,7 @@ class Query:
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Query:
-        """Reverses `to_bytes`."""
+        """Creates the record from the output of `to_bytes`."""
         plain = json.loads(data)
         created = parse_iso(plain["stream_created"])
         if created is None:
@@ -126,8 +126,8 @@ class QueryState:
         return [Gap.from_json(json.loads(data)) for data in records if data is not None]
 
     def caught_up_times(self, run: str, batch: int) -> dict[str, datetime]:
-        """Returns, per shard, the time up to which all records are known to be read, as saved for this batch; empty for
-        another batch.
+        """Returns the saved times, per shard, up to which all records are known to be read; empty if saved for another
+        batch.
         """
         data = self._get(f"{run}/caught_up.json")
         plain = {} if data is None else json.loads(data)

@@ -100,7 +100,7 @@ class PageSubscription(Protocol):
         """Returns the page of the next event."""
 
     def close(self) -> None:
-        """Ends the subscription."""
+        """Ends the subscription. Idempotent."""
 
 
 class StreamApi(ConsumerApi, Protocol):

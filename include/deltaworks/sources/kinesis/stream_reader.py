@@ -27,7 +27,7 @@ _LOGGER = logging.getLogger(__name__)
 
 @dataclass
 class ShardRangePartition(InputPartition):
-    """A Spark input partition with one shard range."""
+    """A Spark input partition: one batch's part of one shard."""
 
     shard_range: ShardRange
 

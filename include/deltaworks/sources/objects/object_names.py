@@ -23,7 +23,9 @@ def is_valid_bucket(name: str) -> bool:
 
 
 def is_valid_etag(etag: str) -> bool:
-    """Returns whether an ETag without quotes can be sent as a condition. The empty string means no ETag."""
+    """Returns whether an ETag without quotes can be sent in a condition such as If-Match. The empty string means no
+    ETag.
+    """
     return _TAG.fullmatch(etag) is not None
 
 

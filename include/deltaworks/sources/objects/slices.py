@@ -29,7 +29,7 @@ _SCAN_COLUMNS = ("seq", "bucket", "key", "size")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SliceLimits:
-    """Limits of one batch; None is no limit. A batch has at least one file, whatever its size."""
+    """Limits of one batch; None is no limit. A batch has at least one file, even if that file exceeds a limit."""
 
     max_files: int | None
     max_bytes: int | None
@@ -176,7 +176,7 @@ class FileEventPlanner:
         return retry_storage(lambda: self._slices.rows(after, end["seq"]))
 
     def _check(self, position: dict[str, Any]) -> None:
-        """Checks the first position of a run against the log, since each run opens the log again."""
+        """Rejects the first position of a run if it does not belong to the log; each run opens the log again."""
         if not self._checked:
             retry_storage(lambda: self._log.check_position(position))
             self._checked = True

@@ -23,7 +23,7 @@ _FIRST_RETRY_SECONDS, _RETRY_SECONDS = 1.0, 60.0
 
 
 class LandingStore(Protocol):
-    """The store in which objects land. Not thread-safe."""
+    """A bucket or folder in which objects are landed. Not thread-safe."""
 
     def put_if_absent(self, key: str, data: bytes) -> bool:
         """Creates the object; returns False if the key exists.

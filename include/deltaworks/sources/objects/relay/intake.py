@@ -69,7 +69,7 @@ class Intake:
         return time.monotonic() - self._last_received
 
     def start(self) -> None:
-        """Starts the threads."""
+        """Starts the receiver threads and the thread that extends visibility timeouts."""
         for thread in (*self._receivers, self._extender):
             thread.start()
 
@@ -182,7 +182,7 @@ class Intake:
             self.extend_visibility()
 
     def extend_visibility(self) -> int:
-        """Extends the visibility timeout of messages that were held for half of it; returns their number."""
+        """Extends messages that were held for at least half the visibility timeout; returns their number."""
         now = time.monotonic()
         with self._lock:
             long_held = [m for m, since in self._held.values() if now - since >= self.visibility_seconds / 2]

@@ -141,7 +141,7 @@ class S3SqsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._planning.relay.stop()
 
     def _check(self, position: dict[str, Any]) -> None:
-        """Checks the first position of a run against the log, since each run opens the log again."""
+        """Rejects the first position of a run if it does not belong to the log; each run opens the log again."""
         if not self._is_checked:
             log = self._open_planning().log
             retry_storage(lambda: log.check_position(position))
