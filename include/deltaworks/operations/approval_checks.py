@@ -60,7 +60,7 @@ def approved_options(
         run: the id of the Airflow run.
 
     Raises:
-        ContractError: APPROVAL_MISSING, APPROVAL_OVER, APPROVAL_UNREADABLE; APPROVAL_REFUSED, its approver may not
+        ContractError: APPROVAL_MISSING, APPROVAL_EXPIRED, APPROVAL_UNREADABLE; APPROVAL_REFUSED, its approver may not
             approve, or it is for another request.
     """
     record = find_approval(operation, catalog, subject, options, run=run)
@@ -75,7 +75,7 @@ def find_approval(operation: Operation, catalog: Catalog, subject: str, options:
     """Returns the approval of an operation with these options, which was given in an Airflow run.
 
     Raises:
-        ContractError: APPROVAL_MISSING, APPROVAL_OVER, APPROVAL_REFUSED, APPROVAL_UNREADABLE.
+        ContractError: APPROVAL_MISSING, APPROVAL_EXPIRED, APPROVAL_REFUSED, APPROVAL_UNREADABLE.
     """
     record = open_approvals(operation, catalog, subject).valid_approval(operation.name, run)
     approvers = approvers_of(catalog, subject, scope=operation.scope)

@@ -30,7 +30,7 @@ def erase(context: OperationContext, options: EraseOptions) -> Report:
     """Advances every open request as far as possible. Idempotent; continues an interrupted run.
 
     Raises:
-        ConfigError: KEY_SERVICE_UNDECLARED, VAULT_NOT_APART.
+        ConfigError: KEY_SERVICE_UNDECLARED, VAULT_NOT_ISOLATED.
         ConcurrencyError: ERASURE_RUNNING, TURN_NOT_GRANTED, COMMIT_CONTENDED.
     """
     from deltaworks.control.clock import utc_now

@@ -30,7 +30,7 @@ def reconcile(context: OperationContext, options: ReconcileOptions) -> Report:
     Unless it is a dry run, it requests that the relay logs objects that were never announced.
 
     Raises:
-        ConfigError: RELAY_LISTS_NOTHING.
+        ConfigError: RELAY_LISTING_UNDECLARED.
     """
     from deltaworks.control.objects import open_objects
     from deltaworks.engine.object_status import ObjectStatusReader

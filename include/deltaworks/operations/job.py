@@ -45,7 +45,7 @@ def run_operation(
 
     Raises:
         ConfigError: OPTION_INVALID; PIPELINE_UNKNOWN, RELAY_UNKNOWN or NAMESPACE_UNKNOWN for the subject.
-        ContractError: APPROVAL_MISSING, APPROVAL_OVER, APPROVAL_REFUSED, APPROVAL_UNREADABLE.
+        ContractError: APPROVAL_MISSING, APPROVAL_EXPIRED, APPROVAL_REFUSED, APPROVAL_UNREADABLE.
     """
     options = read_options(
         operation.options_model(), {key: value for key, value in values.items() if value is not None}

@@ -113,7 +113,7 @@ def reveal(context: OperationContext, options: RevealOptions) -> Report:
 
     Raises:
         ConfigError: REVEAL_REFUSED, no token, no reason, or called in Airflow, whose logs must not contain values.
-        ContractError: APPROVAL_MISSING, APPROVAL_OVER, APPROVAL_REFUSED, APPROVAL_UNREADABLE.
+        ContractError: APPROVAL_MISSING, APPROVAL_EXPIRED, APPROVAL_REFUSED, APPROVAL_UNREADABLE.
     """
     from deltaworks.operations.approval_checks import find_approval, open_approvals
     from deltaworks.vault import reveal as revealing

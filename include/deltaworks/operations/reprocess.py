@@ -125,7 +125,7 @@ def build_request(options: ReprocessOptions) -> ReprocessRequest | None:
     reprocess.
 
     Raises:
-        ConfigError: REPROCESS_SELECTION.
+        ConfigError: REPROCESS_SELECTION_INVALID.
     """
     selected = (options.batches, options.files, options.file_list, options.offsets, options.events, options.arrived)
     if not any(selected) and not options.from_start:

@@ -73,7 +73,7 @@ def restore_point(options: RestoreOptions) -> RestorePoint | None:
     restore.
 
     Raises:
-        ConfigError: RESTORE_POINT.
+        ConfigError: RESTORE_POINT_INVALID.
     """
     if options.to_version is None and options.to_batch is None and options.to_time is None:
         return None
