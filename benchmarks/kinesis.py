@@ -38,7 +38,7 @@ def run(options: Options) -> list[Result]:
     results = []
     for size in _SIZES:
         with _server(records, size) as endpoint:
-            ours = Side(f"read_share_{size}_bytes", _measure_reader(_ours, endpoint, records))
+            ours = Side(f"read_shard_range_{size}_bytes", _measure_reader(_ours, endpoint, records))
             others = {
                 "boto3_tuples": Side(f"boto3_tuples_{size}_bytes", _measure_reader(_boto3_tuples, endpoint, records)),
                 "boto3_arrow": Side(f"boto3_arrow_{size}_bytes", _measure_reader(_boto3_arrow, endpoint, records)),

@@ -111,8 +111,7 @@ class GoldTableSpec(Spec):
 
     It can also read gold of other pipelines, as `pipeline.table` in `reads` and `pipeline__table` in SQL. With
     `affects: same` its inputs have the same partition column, and a changed value rebuilds only its own partition. The
-        key
-    `affects` may also name the affected dates per input and, with a grain, the affected hours.
+    key `affects` may also name the affected dates per input and, with a grain, the affected hours.
     """
 
     name: Name

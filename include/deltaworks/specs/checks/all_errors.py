@@ -38,8 +38,7 @@ CrossCheck = Callable[[PipelineSpec, Declaration], Iterable[tuple[KeyPath, SpecE
 class ValidationResult:
     """The errors of a declaration, and the spec of its valid parts.
 
-    `replaced` has the key paths that were replaced by placeholders. `spec` contains the placeholders; it is None if
-        nothing
+    Key paths in `replaced` were replaced by placeholders. The `spec` contains the placeholders; it is None if nothing
     could be validated.
     """
 
