@@ -42,26 +42,26 @@ def main(arguments: list[str] | None = None) -> int:
 def _parse(arguments: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     parser.add_argument(
-        "--only", action="append", choices=list(BENCHMARKS), help=("run only this benchmark; may be repeated")
+        "--only", action="append", choices=list(BENCHMARKS), help="run only this benchmark; may be repeated"
     )
-    parser.add_argument("--repeats", type=int, default=5, help=("measured repetitions per implementation (default: 5)"))
+    parser.add_argument("--repeats", type=int, default=5, help="measured repetitions per implementation (default: 5)")
     parser.add_argument(
         "--events",
         type=int,
         default=1_000_000,
-        help=("number of generated events, or of rows or objects where a benchmark uses these (default: 1,000,000)"),
+        help="number of generated events, or of rows or objects where a benchmark uses these (default: 1,000,000)",
     )
     parser.add_argument(
         "--minutes",
         type=float,
         default=10.0,
-        help=("minutes for which `freshness`, `groups` and `live_latest` land events (default: 10)"),
+        help="minutes for which `freshness`, `groups` and `live_latest` land events (default: 10)",
     )
     parser.add_argument(
         "--requests",
         type=int,
         default=1_000_000,
-        help=("maximum number of requests for `mutation_resolve` (default: 1,000,000)"),
+        help="maximum number of requests for `mutation_resolve` (default: 1,000,000)",
     )
     parser.add_argument("--list", action="store_true", help="list the benchmarks and exit")
     return parser.parse_args(arguments)

@@ -2,8 +2,9 @@
 
 Deltaworks: a streaming query on a file event log with one entry per object. Baseline: a streaming query of Spark's own
 file source on a folder with the same number of files. Both queries have read all existing objects. Then ten new objects
-land together. Measured is the time Spark reports for planning the batch (`latestOffset` and `getBatch`). Spark reports
-milliseconds and planning from the log takes only a few, so one repetition is the mean of several batches.
+land together. The benchmark measures the time that Spark reports for planning the batch (`latestOffset` and
+`getBatch`). Spark reports milliseconds and planning from the log takes only a few, so one repetition is the mean of
+several batches.
 
 Everything is on local disk, where listing a folder is fastest; on S3 the file source sends one request per thousand
 keys. The file source gets at most 100,000 files, since a batch takes some 20 s with a million and creating the folder
@@ -199,6 +200,6 @@ def _await(query: StreamingQuery, condition: Callable[[], bool], what: str) -> N
 
 BENCHMARK = Benchmark(
     name="bucket_growth",
-    summary=("planning a batch from a log of all objects, against a hundredth of them and against Spark's file source"),
+    summary="planning a batch from a log of all objects, against a hundredth of them and against Spark's file source",
     run=run,
 )

@@ -2,8 +2,8 @@
 
 The cluster has a standalone master and two workers with one core each, as processes. `gold_wait`: rows are appended to
 a bronze table, then `spark_jobs/rebuild_gold.py` is started with the cluster share of gold jobs, as its Airflow task
-starts it. The time ends when the gold table contains the rows. Measured while a maintenance job Z-orders without a
-pause, with the cluster share and niceness of its task, against the same on an idle cluster.
+starts it. The time ends when the gold table contains the rows. The benchmark compares this time on a cluster where a
+maintenance job Z-orders without a pause, with the share and niceness of its task, with an idle cluster.
 
 Jobs are submitted directly, without Airflow and its pools; only the case that pools allow, gold with OPTIMIZE, is
 measured. All processes share the machine's cores, so the ratio includes the cost of a second busy process.

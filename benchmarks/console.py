@@ -1,9 +1,10 @@
 """`console`: response times of the operator console with 30 pipelines and 1,000 tables, and its effect on the server
 that hosts it.
 
-Requests go over HTTP to one server process that hosts the console as Airflow's API server does. Measured are the
-console's overview against the server's version endpoint, and the version endpoint while ten clients request the
-overview, against an idle server. Storage is a folder of control objects as 30 streams write them; Spark is not used.
+Requests go over HTTP to one server process that hosts the console as Airflow's API server does. The benchmark compares
+the console's overview with the server's version endpoint, and the version endpoint while ten clients request the
+overview with the same endpoint on an idle server. Storage is a folder of control objects as 30 streams write them;
+Spark is not used.
 """
 
 from __future__ import annotations
@@ -210,6 +211,6 @@ def _measure_pages(client: httpx.Client, options: Options) -> list[Result]:
 
 BENCHMARK = Benchmark(
     name="console",
-    summary=("response times of the console's overview, and of its host while ten clients read the overview"),
+    summary="response times of the console's overview, and of its host while ten clients read the overview",
     run=run,
 )

@@ -256,6 +256,6 @@ def run(options: Options) -> list[Result]:
 
 BENCHMARK = Benchmark(
     name="console_airflow",
-    summary=("response times of Airflow's API server while ten people read the console's pages"),
+    summary="response times of Airflow's API server while ten people read the console's pages",
     run=run,
 )

@@ -1,9 +1,9 @@
 """`erase`: deleting the rows of a hundred people from one table, compared with those of one person.
 
 A purge rewrites the files that contain rows of these people. Players of a game play on most days, so the rows of one
-person are already in most files; ninety-nine more people add search time but hardly any bytes. Recorded are bytes
-written, files and rows deleted. Also measured is the time from a request to the destroyed key, against a target of one
-minute.
+person are already in most files; ninety-nine more people add search time but hardly any bytes. Results include bytes
+written, files and rows deleted. A second comparison measures the time from a request to the destroyed key, against a
+target of one minute.
 """
 
 from __future__ import annotations

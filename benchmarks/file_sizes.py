@@ -1,7 +1,7 @@
 """`file_sizes`: the ingest throughput for objects of 10 kB, 1 MB and 100 MB.
 
 Deltaworks: a relay lists the objects into its file event log, and a pipeline's stream lands them in three tables,
-exactly once, with its ledger. Measured from an empty lake to the last commit.
+exactly once, with its ledger, from an empty lake to the last commit.
 
 Baseline: Spark's own file source on the same folder, into one plain Delta table with the same columns. It parses with a
 schema and drops values that do not match.

@@ -7,7 +7,7 @@ a pause. The process is started as the nightly task starts it, with a niceness t
 - `ingest_beside_yielding_vs_equal`: against the same commits with a rewriting process of normal priority.
 
 All processes share the machine's cores, so the ratio measures CPU contention as well as conflicts. A conflict or a
-missing row is an error. Recorded are completed OPTIMIZE commands and rows per second.
+missing row is an error. Results include completed OPTIMIZE commands and rows per second.
 """
 
 from __future__ import annotations

@@ -10,10 +10,10 @@ Records that do not match the schema become rows of nulls there.
 
 - `kafka_vs_plain_one_table`: both write the envelope of every event into one table without partitions.
 - `kafka_vs_plain_all_tables`: Deltaworks writes all tables of the pipeline, partitioned by date; the baseline writes
-  one
-  table with all columns.
+  one table with all columns.
 
-Measured is the trigger time that Spark reports, summed over the batches: the recurring cost of a long-running stream.
+The benchmark measures the trigger time that Spark reports, summed over the batches: the recurring cost of a
+long-running stream.
 `run_seconds` is the complete run including its start and end.
 """
 

@@ -7,8 +7,8 @@ and time. Baseline: OPTIMIZE without Z-order, which combines files by size, with
 - `point_query_vs_compaction`: all events of one player.
 - `range_query_vs_compaction`: the events of 2 % of the players within six hours.
 
-Each repetition runs ten Spark queries, the same on both tables. Recorded are the mean files and bytes read per query,
-from the metrics of Spark's scan.
+Each repetition runs ten Spark queries, the same on both tables. Results include the mean files and bytes read per
+query, from the metrics of Spark's scan.
 """
 
 from __future__ import annotations

@@ -226,6 +226,6 @@ def _refreshes(options: Options) -> Iterator[list[float]]:
 
 BENCHMARK = Benchmark(
     name="minute_gold",
-    summary=("refreshing per-minute gold by changed hours, against rebuilding complete dates"),
+    summary="refreshing per-minute gold by changed hours, against rebuilding complete dates",
     run=run,
 )

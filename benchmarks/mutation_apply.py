@@ -131,19 +131,19 @@ class _MutationBatch:
         from deltaworks.specs.storage import StorageSpec
         from deltaworks.tables.lake import Lake
 
-        stretches, declared = self._stretches(), _table_spec()
+        intervals, declared = self._intervals(), _table_spec()
         lake = Lake(StorageSpec(root=f"file://{table.parent}"))
         bound = 0 if self.by_spark else MutationsSpec(requests="requests").small_merge_bytes
         with clock:
-            reach = affected_range(stretches)
-            plan = plan_merge(lake, table.name, declared, reach, small_merge_bytes=bound)
+            affected = affected_range(intervals)
+            plan = plan_merge(lake, table.name, declared, affected, small_merge_bytes=bound)
             if plan.engine == "delta_rs":
-                self._by_delta_rs(lake, table.name, declared, stretches, reach)
+                self._by_delta_rs(lake, table.name, declared, intervals, affected)
             else:
-                self._by_spark(table, declared, stretches, reach, plan.target_bytes)
+                self._by_spark(table, declared, intervals, affected, plan.target_bytes)
         clock.record(target_mb=plan.target_bytes / 1e6, by_delta_rs=plan.engine == "delta_rs")
 
-    def _stretches(self) -> DataFrame:
+    def _intervals(self) -> DataFrame:
         from pyspark.sql import functions as F
 
         nothing = F.create_map().cast("map<string,string>")
@@ -158,17 +158,17 @@ class _MutationBatch:
         )
 
     def _by_delta_rs(
-        self, lake: Lake, key: str, declared: TableSpec, stretches: DataFrame, reach: AffectedRange
+        self, lake: Lake, key: str, declared: TableSpec, intervals: DataFrame, affected: AffectedRange
     ) -> None:
         from deltaworks.mutations.small_merge import SmallMerge
         from deltaworks.tables.commit import Step
 
         opened = lake.open(key)
         assert opened is not None
-        SmallMerge(declared, stretches, reach, batch=1).execute(opened, Step("bench/mutation", 1), "{}")
+        SmallMerge(declared, intervals, affected, batch=1).execute(opened, Step("bench/mutation", 1), "{}")
 
     def _by_spark(
-        self, table: Path, declared: TableSpec, stretches: DataFrame, reach: AffectedRange, size: int
+        self, table: Path, declared: TableSpec, intervals: DataFrame, affected: AffectedRange, size: int
     ) -> None:
         from deltaworks.mutations.merge import TableMerge, merge_settings
         from deltaworks.tables.spark.session import override_settings
@@ -176,7 +176,7 @@ class _MutationBatch:
         session = self.spark.newSession()
         settings = merge_settings(target_bytes=size, cores=session.sparkContext.defaultParallelism)
         with override_settings(session, settings):
-            TableMerge(declared, stretches, reach).execute(session, str(table), batch=1)
+            TableMerge(declared, intervals, affected).execute(session, str(table), batch=1)
 
 
 @dataclass(frozen=True, slots=True)

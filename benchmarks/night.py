@@ -3,7 +3,7 @@
 The lake has fifteen tables of four days each. In three of them the last closed day landed in twenty small files.
 Earlier nights have Z-ordered the other days. Deltaworks: a complete nightly run, which reads all logs, selects and
 rewrites partitions, and updates its ledger. Baseline: `OPTIMIZE … ZORDER BY` on each table in a loop. Both start from a
-copy of the same lake each time. Recorded are bytes and files rewritten.
+copy of the same lake each time. Results include bytes and files rewritten.
 """
 
 from __future__ import annotations

@@ -112,7 +112,7 @@ def make_slice(files: GamesFiles, objects: Sequence[Path] | None = None, *, firs
 class FanOut:
     """Deltaworks' side: lands the files as one batch through `BatchProcessor`, as a stream does.
 
-    Measured are prepare (read, decompress, frame, parse, write the files of all tables), commit (one guarded commit per
+    Measures prepare (read, decompress, frame, parse, write the files of all tables), commit (one guarded commit per
     table) and complete (two ledger rows). Creating and fencing the tables, which a stream does once per run, is not
     measured but recorded as `open_seconds`. Raises if `check` returns false for the batch.
     """

@@ -139,6 +139,6 @@ def _rows(lake: Lake, key: str) -> int:
 
 BENCHMARK = Benchmark(
     name="small_jobs",
-    summary=("reprocess, replay, restore and gold build of a few thousand rows, each against its target of 25 seconds"),
+    summary="reprocess, replay, restore and gold build of a few thousand rows, each against its target of 25 seconds",
     run=run,
 )

@@ -3,7 +3,7 @@
 The lake has 31 tables with ten closed days each; a day has 20 to 300 KB in five files, as before a first nightly run.
 Deltaworks: a complete nightly run, which compacts these tables without Spark. Baseline: the same run with a policy that
 Z-orders every partition, in a running session, so that the start of a JVM is not counted. Both start from a copy of the
-same lake each time. Recorded are the number of Z-ordered partitions, and files before and after.
+same lake each time. Results include the number of Z-ordered partitions, and files before and after.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 The lake has 31 tables with five files each, which a compaction replaced ten days ago. Each implementation is a process,
 as the nightly run starts it, so the start of a JVM counts. Both delete the same files from copies of the same lake.
-Recorded are the CPU seconds of the process and its children, and the number of deleted files.
+Results include the CPU seconds of the process and its children, and the number of deleted files.
 """
 
 from __future__ import annotations

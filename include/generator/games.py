@@ -46,14 +46,14 @@ def generate_games(
     pause_seconds: float = 0.0,
     progress: Callable[[Published], None] | None = None,
 ) -> GamesTruth:
-    """Sends every object to `sink` in order of delivery and returns the truth."""
+    """Sends every object to `sink` in order of delivery and returns the expected results."""
     counter = TruthCounter(settings)
     publish(deliveries(settings, counter), sink, pause_seconds=pause_seconds, progress=progress)
     return counter.truth()
 
 
 def write_files(settings: GamesSettings, directory: Path) -> GamesTruth:
-    """Writes every object under `directory` by key, and `truth.json`."""
+    """Writes every object under `directory` by key, and the expected results as `truth.json`."""
     directory.mkdir(parents=True, exist_ok=True)
     truth = generate_games(settings, directory_sink(directory))
     truth.write(directory / "truth.json")

@@ -94,7 +94,7 @@ class MarketTruth:
         self._closes[ticker].append((close, shares))
 
     def to_json(self) -> bytes:
-        """Returns the truth as JSON: totals, averages, and values of each share by day."""
+        """Returns the expected results as JSON: totals, averages, and values of each share by day."""
         plain = {
             "objects": self.sent_objects,
             "quarantined": self.quarantined_rows,
@@ -154,7 +154,7 @@ def market_deliveries(settings: MarketSettings, truth: MarketTruth) -> Iterator[
     """Yields the objects of both pipelines in order of delivery, byte-identical for the same settings.
 
     Args:
-        truth: counted during the simulation; complete after the last object.
+        truth: collects the expected results during the simulation; complete after the last object.
     """
     rng = Random(f"market/{settings.seed}")
     companies = [_Company(ticker, first) for ticker, (_, _, first) in COMPANIES.items()]

@@ -197,7 +197,7 @@ class ViewersTruth:
             self.latency[minute, "region", f"{network.country}-{network.region}"].append(latency_ms)
 
     def to_json(self) -> bytes:
-        """Returns the truth as JSON: totals, and expected rows by minute."""
+        """Returns the expected results as JSON: totals, and expected rows by minute."""
         plain = {
             "objects": self.sent_objects,
             "quarantined": self.quarantined_rows,

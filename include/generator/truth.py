@@ -133,7 +133,7 @@ class GamesTruth:
         return sum((hour.amount for hour in self.bookings_per_hour.values()), Decimal("0.00"))
 
     def to_json(self) -> bytes:
-        """Returns the truth as JSON, readable by `from_json`."""
+        """Returns the expected results as JSON, readable by `from_json`."""
         plain = {
             "settings": self.settings,
             "files": self.files,
