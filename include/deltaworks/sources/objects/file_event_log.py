@@ -128,7 +128,7 @@ class FileEventLog:
             position: `seq`, and `log`, the id of its log, if known.
 
         Raises:
-            ContractError: LOG_REPLACED, LOG_SET_BACK.
+            ContractError: LOG_REPLACED, LOG_ROLLED_BACK.
         """
         seq, of_log = int(position["seq"]), str(position.get("log") or "")
         last_seq = self.last_seq()

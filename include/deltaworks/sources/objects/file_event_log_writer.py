@@ -126,7 +126,7 @@ class FileEventLogWriter:
         """Prepares the next append: drops events that the log has already, and numbers the others in order.
 
         Raises:
-            ContractError: APPEND_IN_DOUBT, an earlier append is not committed; commit that one again.
+            ContractError: APPEND_OUTCOME_UNKNOWN, an earlier append is not committed; commit that one again.
         """
         if self._in_doubt is not None:
             raise ContractError(

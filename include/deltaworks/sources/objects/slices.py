@@ -63,7 +63,7 @@ class SlicePlanner:
         This saves a restarted stream from scanning these events again.
 
         Raises:
-            ContractError: LOG_SET_BACK, the log ends before `start`.
+            ContractError: LOG_ROLLED_BACK, the log ends before `start`.
         """
         range_start, scanned_to = self._empty_range
         position = scanned_to if range_start <= start < scanned_to else start
@@ -149,7 +149,7 @@ class FileEventPlanner:
         """Returns the end offset of the batch after `start`; None if no matching event is new.
 
         Raises:
-            ContractError: LOG_REPLACED or LOG_SET_BACK, the log is not the one that was read up to `start`.
+            ContractError: LOG_REPLACED or LOG_ROLLED_BACK, the log is not the one that was read up to `start`.
         """
         self._check(start)
         end = retry_storage(lambda: self._slices.next_end_offset(start["seq"], self._limits, up_to=self._max_seq))
@@ -167,7 +167,7 @@ class FileEventPlanner:
         """Returns the file events between two offsets, in order. Deterministic.
 
         Raises:
-            ContractError: LOG_REPLACED or LOG_SET_BACK.
+            ContractError: LOG_REPLACED or LOG_ROLLED_BACK.
         """
         after = (start or self.initial_offset())["seq"]
         if after >= end["seq"]:

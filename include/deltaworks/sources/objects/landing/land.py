@@ -114,7 +114,7 @@ def land(
         progress: called after each object with the result of its file so far.
 
     Raises:
-        ConfigError: INPUT_MISSING, LANDING_KEY_UNFIT, LANDING_REFUSED.
+        ConfigError: INPUT_MISSING, LANDING_KEY_INVALID, LANDING_REFUSED.
         ContractError: INPUT_DAMAGED, INPUT_WRONG_FORMAT, INPUT_TOO_LARGE; objects landed before stay.
         TransientError: STORAGE_UNREACHABLE.
     """

@@ -50,7 +50,7 @@ class ObjectKeys:
         """Verifies that the source would read the file's objects.
 
         Raises:
-            ConfigError: LANDING_KEY_UNFIT.
+            ConfigError: LANDING_KEY_INVALID.
         """
         source, key = self._source, self.key(name, 1, b"")
         values = partition_fields(key, source.partition_columns)
