@@ -111,14 +111,14 @@ class BatchHistory:
         one.
         """
         newest = self._newest_batch()
-        return self._filter_seq(max(0, newest - last + 1), newest, in_all=True)
+        return self._summarize_range(max(0, newest - last + 1), newest, in_all=True)
 
     def completed(self, first: int = 0, last: int | None = None) -> list[BatchSummary]:
         """Returns the complete batches whose rows are in the tables, from `first` to `last` inclusive, oldest first."""
         newest = self.last_completed()
         if newest is None:
             return []
-        return self._filter_seq(first, newest if last is None else min(last, newest))
+        return self._summarize_range(first, newest if last is None else min(last, newest))
 
     def source_metadata(self, first: int = 0, last: int | None = None) -> dict[int, Mapping[str, Any]]:
         """Returns the source metadata of complete batches, by batch: records, bytes, arrival times."""
@@ -156,7 +156,7 @@ class BatchHistory:
             newest += 1
         return newest
 
-    def _filter_seq(self, first: int, last: int, *, in_all: bool = False) -> list[BatchSummary]:
+    def _summarize_range(self, first: int, last: int, *, in_all: bool = False) -> list[BatchSummary]:
         rows = {row["batch_id"]: row for row in self._rows(CHECKPOINT_STORE, first, last, all_generations=in_all)}
         held = held_tables_by_batch(self._rows(BATCH_METADATA_STORE, first, last, all_generations=in_all))
         summaries = []

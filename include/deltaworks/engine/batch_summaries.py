@@ -14,7 +14,7 @@ from deltaworks.specs.storage import StorageSpec
 
 
 def progress_log(
-    storage: StorageSpec, home: PipelineHome, spec: PipelineSpec, *, epoch: int, measures: DriverMetrics
+    storage: StorageSpec, home: PipelineHome, spec: PipelineSpec, *, epoch: int, metrics: DriverMetrics
 ) -> ProgressLog:
     """Returns the progress log of one run of a pipeline's stream; the caller starts it.
 
@@ -25,7 +25,7 @@ def progress_log(
         storage,
         spec.pipeline,
         owner_epoch=epoch,
-        metrics=measures,
+        metrics=metrics,
         throughput=ThroughputWriter(home.objects, paths.throughput(home.control())),
         summary=StreamSummaryWriter(home.objects, spec.pipeline),
         quarantine=QuarantineCounter(

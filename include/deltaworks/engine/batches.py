@@ -207,8 +207,8 @@ class BatchProcessor:
 
     def complete_prepared(self) -> BatchReport | None:
         """Completes a batch that was prepared but not completed, if there is one. Call it before the query starts."""
-        following = 0 if self._last_completed is None else self._last_completed + 1
-        prepared = self._home.prepared.read(self._generations.generation, following)
+        next_batch = 0 if self._last_completed is None else self._last_completed + 1
+        prepared = self._home.prepared.read(self._generations.generation, next_batch)
         if prepared is None:
             return None
         return self._commit_and_complete(prepared, resumed=True, prepare_seconds=0.0)

@@ -99,9 +99,9 @@ def write_payloads(
         OSError: the storage failed.
     """
     writers = TableWriters(target, flush_bytes=flush_bytes, file_bytes=file_bytes)
-    proof = partial(_check_rows_writable, spec, target) if isolated else None
+    validate_rows = partial(_check_rows_writable, spec, target) if isolated else None
     try:
-        parser = inputs.create_parser(spec, evolved=evolved, validate_rows=proof)
+        parser = inputs.create_parser(spec, evolved=evolved, validate_rows=validate_rows)
     except (ConfigError, TransientError) as error:  # a look-up database cannot be opened
         return TaskOutput(findings=TaskFindings(failure=error))
     flags = DuplicateFlagger(duplicates, target.filesystem()) if duplicates else None

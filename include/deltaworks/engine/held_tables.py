@@ -23,15 +23,15 @@ from deltaworks.engine.commit import BatchStores, TableCommitter, caught_up_outc
 from deltaworks.engine.keyed.catchup_threads import KeyedTables
 from deltaworks.engine.ledger import StepOutcome
 from deltaworks.errors import ContractError, DeltaworksError, FencedError
+from deltaworks.events.prepared_table_schema import conform_prepared_table
 from deltaworks.events.reasons import QUARANTINE_TABLE
-from deltaworks.events.share_schema import fit_share
 from deltaworks.tables.commit import Step
 
 log = logging.getLogger(__name__)
 #: Time limit for catching up between two batches, so that the other tables do not wait.
 CATCH_UP_SECONDS = 30.0
 #: Number of late commits that are recorded in the ledger together.
-CATCH_UP_SHARES = 20
+STEPS_PER_LEDGER_COMMIT = 20
 _MESSAGE_LENGTH = 1_000
 T = TypeVar("T")
 
@@ -180,17 +180,19 @@ class TableHolds:
         for table in requests.ended:
             self._turns.remove_ended_turn(table)
 
-    def _suspend_failed_keyed(self, following: int) -> None:
+    def _suspend_failed_keyed(self, next_batch: int) -> None:
         for table, error in self._keyed.pop_failures().items():
-            self.suspend(table, following, error)
+            self.suspend(table, next_batch, error)
 
-    def _grant_turn(self, table: str, turn: TurnRecord, following: int) -> None:
+    def _grant_turn(self, table: str, turn: TurnRecord, next_batch: int) -> None:
         """Holds the table, then grants the requested write turn."""
         if table not in self._tables.writer_by_table and table not in self._keyed.names:
             self._turns.refuse(turn, f"pipeline {self._pipeline!r} has no bronze table {table!r}")
             return
         if table not in self._held:
-            self._held.hold(HeldTable(table=table, reason=turn.reason, since_batch=following, at=iso_now(), by=turn.by))
+            self._held.hold(
+                HeldTable(table=table, reason=turn.reason, since_batch=next_batch, at=iso_now(), by=turn.by)
+            )
             self._hold_notification_tables()
         if table in self._keyed.names and not self._keyed.is_idle(table):
             # The table is held, so no new merge starts. The turn is granted after the running merge has ended.
@@ -225,21 +227,21 @@ class TableHolds:
         deadline = time.monotonic() + CATCH_UP_SECONDS
         self._classify_failure(lambda: self._tables.reopen(table, self._owner))
         batches = self._ledger.uncommitted_batches(table, since_batch=record.since_batch).get(table, [])
-        for start in range(0, len(batches), CATCH_UP_SHARES):
-            chunk = batches[start : start + CATCH_UP_SHARES]
-            self._commit_held_batches(table, chunk, refit=record.reason == "suspended")
+        for start in range(0, len(batches), STEPS_PER_LEDGER_COMMIT):
+            chunk = batches[start : start + STEPS_PER_LEDGER_COMMIT]
+            self._commit_held_batches(table, chunk, conform_schema=record.reason == "suspended")
             self._held.advance(table, since_batch=chunk[-1] + 1)
-            if time.monotonic() >= deadline and start + CATCH_UP_SHARES < len(batches):
+            if time.monotonic() >= deadline and start + STEPS_PER_LEDGER_COMMIT < len(batches):
                 return False
         return True
 
-    def _commit_held_batches(self, table: str, batches: list[int], *, refit: bool) -> None:
+    def _commit_held_batches(self, table: str, batches: list[int], *, conform_schema: bool) -> None:
         outcomes: list[tuple[PreparedBatch, StepOutcome]] = []
         committed = []
         try:
             for batch_id in batches:
                 batch, prepared_table, outcome = self._classify_failure(
-                    partial(self._commit_one, table, batch_id, refit=refit)
+                    partial(self._commit_one, table, batch_id, conform_schema=conform_schema)
                 )
                 outcomes.append((batch, outcome))
                 committed.append((batch, prepared_table))
@@ -252,13 +254,13 @@ class TableHolds:
             self._on_caught_up(batch, prepared_table)
 
     def _commit_one(
-        self, table: str, batch_id: int, *, refit: bool
+        self, table: str, batch_id: int, *, conform_schema: bool
     ) -> tuple[PreparedBatch, PreparedTable, StepOutcome]:
         batch, prepared_table = self._prepared_table(table, batch_id)
-        fitted = prepared_table
-        if refit and prepared_table.writer == "fan_out":
-            fitted = fit_share(self._lake, self._tables.handles[table], batch, prepared_table)
-        return batch, prepared_table, caught_up_outcome(self._committer.commit(batch, fitted))
+        conformed = prepared_table
+        if conform_schema and prepared_table.writer == "fan_out":
+            conformed = conform_prepared_table(self._lake, self._tables.handles[table], batch, prepared_table)
+        return batch, prepared_table, caught_up_outcome(self._committer.commit(batch, conformed))
 
     def _classify_failure(self, work: Callable[[], T]) -> T:
         """Runs `work`. Raises _TableFailure for errors of this table; re-raises fencing and storage outages."""

@@ -102,7 +102,7 @@ class IngestRun:
         self._closing = False
         self._first_batch_done: float | None = None
         self._failure: DeltaworksError | None = None
-        self._predecessor_died = False
+        self._predecessor_crashed = False
 
     def run(self) -> RunResult:
         """Streams until the run ends.
@@ -122,7 +122,7 @@ class IngestRun:
         try:
             watch_lease(lease, self._lease_lost)
             # Checked before the heartbeat is overwritten.
-            self._predecessor_died = was_killed(self._objects, paths.heartbeat(self._home.control()))
+            self._predecessor_crashed = was_killed(self._objects, paths.heartbeat(self._home.control()))
             self._heartbeat.start()
             self._heartbeat.update(owner=lease.owner, epoch=epoch, ui=self._ui())
             ended_by = self._stream(lease, epoch)
@@ -152,7 +152,7 @@ class IngestRun:
             time.sleep(self._host.stop_flag_delay_seconds)
             return "stop flag"
         measures = DriverMetrics(self._spark, self._objects)
-        progress = progress_log(self._storage, self._home, self._spec, epoch=epoch, measures=measures)
+        progress = progress_log(self._storage, self._home, self._spec, epoch=epoch, metrics=measures)
         progress.start()
         queries: list[StreamingQuery] = []
         specs = self._home.specs
@@ -165,7 +165,7 @@ class IngestRun:
                 self._objects,
                 lease=lease,
                 epoch=epoch,
-                predecessor_crashed=self._predecessor_died,
+                predecessor_crashed=self._predecessor_crashed,
             )
             # Completed before the checkpoint is chosen, because a new checkpoint must start after this batch.
             if (completed_batch := processor.complete_prepared()) is not None:

@@ -47,8 +47,8 @@ class Chunk:
 
     def is_full(self, events: int) -> bool:
         """Returns whether the chunk is large enough to be converted."""
-        spared = (1 - _DECODED_EVENT_WEIGHT) * self.decoded_count
-        return len(self.events) - spared + len(self.rejected) >= events or self.raw_bytes >= MAX_CHUNK_BYTES
+        discount = (1 - _DECODED_EVENT_WEIGHT) * self.decoded_count
+        return len(self.events) - discount + len(self.rejected) >= events or self.raw_bytes >= MAX_CHUNK_BYTES
 
     def append(self, event: Mapping[str, Any], name: str, payload: Payload, position: int, raw: bytes) -> int:
         """Adds an event and returns its index. The caller assigns the tables."""

@@ -58,13 +58,13 @@ class CollectorSequenceNumbers:
         """Adds the sequence number of one event; ignores invalid values."""
         if type(seq) is not int or not 0 <= seq < _MAX_SEQUENCE_NUMBER or type(process) is not str:
             return
-        waiting = self._pending.get(process)
-        if waiting is None:
+        pending = self._pending.get(process)
+        if pending is None:
             if not self._accepts(process):
                 return
-            waiting = self._pending.setdefault(process, [])
-        waiting.append(seq)
-        if len(waiting) >= _MAX_PENDING:
+            pending = self._pending.setdefault(process, [])
+        pending.append(seq)
+        if len(pending) >= _MAX_PENDING:
             self._merge(process)
 
     def add_event(self, event: Mapping[str, Any]) -> None:

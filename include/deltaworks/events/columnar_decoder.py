@@ -49,7 +49,7 @@ class EventDecoder:
     ) -> None:
         """Creates a decoder. `redaction` is required for pipelines that declare personal data."""
         self._spec = spec
-        self._stripping = redaction
+        self._redaction = redaction
         self._scanner = None if redaction is None else redaction.redactor.scanner
         self.scan_candidates: set[int] = set()
         self._router = router
@@ -62,7 +62,7 @@ class EventDecoder:
         self._examined: dict[str, int] = {}
         self._unwrap = path_getter(tuple(spec.unwrap.path.split("."))) if spec.unwrap else None
         # Compiled when the first event is decoded, because a task may have none.
-        self._decode: Any = _refuse if self.row_parser_reason is not None else self._compile_and_decode
+        self._decode: Any = _reject_all if self.row_parser_reason is not None else self._compile_and_decode
         self._decoded_count = self._refused_count = 0
 
     def loads(self, raw: bytes) -> Any:
@@ -134,7 +134,7 @@ class EventDecoder:
             tables = tables or self._router.tables({self._spec.event.name.path or "": name}, name)
             unread = tuple(self._unread_fields.get(name, ()))
             self._by_name[name] = EventPlan.compile(
-                self._spec, name, tables, self._by_table, unread, redaction=self._stripping
+                self._spec, name, tables, self._by_table, unread, redaction=self._redaction
             )
         except (NotColumnarError, ConversionError) as refusal:
             self._give_up(name, str(refusal))
@@ -149,10 +149,10 @@ class EventDecoder:
         # Classes of replaced plans stay in the mapping, because events of the current chunk may have them.
         self.plans.update((plan.layout.struct_type, plan) for plan in self._by_name.values())
         kinds = [plan.layout.struct_type for plan in self._by_name.values()]
-        self._decode = create_decoder(kinds, tag_field=self._spec.event.name.path).decode if kinds else _refuse
+        self._decode = create_decoder(kinds, tag_field=self._spec.event.name.path).decode if kinds else _reject_all
 
 
-def _refuse(_: Any) -> Any:
+def _reject_all(_: Any) -> Any:
     raise TypeError("no event type has a plan")
 
 

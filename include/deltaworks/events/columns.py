@@ -56,9 +56,9 @@ def _convert_in_blocks(
     arrays: list[pa.Array] = []
     errors: ConversionErrors = {}
     for start in range(0, len(values), size):
-        array, block_misfits = convert_column(values[start : start + size], kind, times=times)
+        array, block_errors = convert_column(values[start : start + size], kind, times=times)
         arrays.append(array)
-        errors.update((start + index, error) for index, error in block_misfits.items())
+        errors.update((start + index, error) for index, error in block_errors.items())
     return pa.concat_arrays(arrays), errors
 
 
@@ -80,8 +80,8 @@ def _convert_one_by_one(
         try:
             result = None if value is None else converter(value)
             pa.scalar(result, target)
-        except ConversionError as misfit:
-            errors[index] = misfit
+        except ConversionError as error:
+            errors[index] = error
             result = None
         except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
             errors[index] = ConversionError(

@@ -81,16 +81,16 @@ class ChunkConverter:
         self._order = router.order
         self.times = EventTimes(spec)
         self._envelope = EnvelopeBuilder(spec, self.times, lossless_event)
-        self._masked_event = redacted_event
+        self._redacted_event = redacted_event
         self._partitions = PartitionLimiter.from_spec(spec, record_over_budget)
-        values_are_text, answers = spec.source.format in TEXT_FORMATS, lookup_fields(spec)
+        values_are_text, lookup_result_fields = spec.source.format in TEXT_FORMATS, lookup_fields(spec)
         self.columns: Mapping[str, TableColumns] = {
             table.name: TableColumns(
                 table,
                 spec.event,
                 (evolved or {}).get(table.name, ()),
                 values_are_text=values_are_text,
-                lookup_fields=answers,
+                lookup_fields=lookup_result_fields,
             )
             for table in spec.event_tables
         }
@@ -154,7 +154,7 @@ class ChunkConverter:
         return parts, reasons
 
     def _exact_event(self, raws: Sequence[bytes], index: int) -> Any:
-        return self._masked_event(raws[index])
+        return self._redacted_event(raws[index])
 
     def _apply_rules(self, chunk: Chunk, converted: ConvertedChunk, findings: TaskFindings) -> None:
         """Adds reasons for events that fail a table rule. Events that were rejected before are not checked."""

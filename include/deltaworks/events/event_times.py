@@ -131,5 +131,5 @@ def _join_parts(parts: tuple[Any, ...]) -> Any:
     """
     if None in parts:
         return None
-    no_texts = [part for part in parts if not isinstance(part, str)]
-    return no_texts[0] if no_texts else " ".join(parts)
+    non_texts = [part for part in parts if not isinstance(part, str)]
+    return non_texts[0] if non_texts else " ".join(parts)

@@ -118,7 +118,7 @@ class EventReader:
 
     def __init__(self, spec: PipelineSpec, *, record_over_budget: Callable[[str], None] | None = None) -> None:
         self._budget = spec.source.budget
-        self._note_over_budget = record_over_budget
+        self._record_over_budget = record_over_budget
         self._unwrap = tuple(spec.unwrap.path.split(".")) if spec.unwrap else ()
         self._unwrap_text = ".".join(self._unwrap)
         self._get_inner = path_getter(self._unwrap)
@@ -131,7 +131,7 @@ class EventReader:
         """Yields values with their bytes. If a wrapper contains an array, yields one value per element."""
         if not self._unwrap:
             return values
-        budget = Budget(self._budget, size=None, on_exceeded=self._note_over_budget)
+        budget = Budget(self._budget, size=None, on_exceeded=self._record_over_budget)
         return budget.limit(self._unwrap_arrays(values, budget), b"")
 
     def _unwrap_arrays(self, values: Iterable[tuple[Any, bytes]], budget: Budget) -> Iterator[tuple[Any, bytes]]:

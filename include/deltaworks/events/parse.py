@@ -49,7 +49,7 @@ COLUMNAR_FROM_BYTES = 512 << 10
 _FORMATS_WITHOUT_QUOTES = frozenset({"json", "tsv", "text"})
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, columnar_redaction=True)
 class Payload:
     """One object or stream record to parse.
 
@@ -78,7 +78,7 @@ class Payload:
 END_OF_CHUNK = Payload(-1, "", None)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, columnar_redaction=True)
 class BatchStamp:
     """Column values that all rows of a batch share.
 
@@ -147,8 +147,8 @@ class Parser:
         self._validate_rows = validate_rows
         # After worker crashes, rows are validated event by event, which only the row parser supports.
         decodes = columnar_from_bytes is not None and validate_rows is None
-        columns, slots = self._converter.columns, self.redaction.columnar
-        self._decoder = EventDecoder(spec, self._router, columns, slots) if decodes else None
+        columns, columnar_redaction = self._converter.columns, self.redaction.columnar
+        self._decoder = EventDecoder(spec, self._router, columns, columnar_redaction) if decodes else None
         self._plans: Mapping[type, EventPlan] = {} if self._decoder is None else self._decoder.plans
         self.row_parser_reasons: Mapping[str, str] = {} if self._decoder is None else self._decoder.row_parser_reasons
         self.columnar_count = 0
@@ -278,8 +278,8 @@ class Parser:
         """Returns the quarantine reason of an error. If the message may quote private values, only the kind of error is
         given.
         """
-        says = self._quotes_values or error.code in (ReasonCode.TOO_LARGE, ReasonCode.OVER_BUDGET)
-        return Reason(error.code, error.path, error.detail if says else "(withheld: fields are private)")
+        shows_detail = self._quotes_values or error.code in (ReasonCode.TOO_LARGE, ReasonCode.OVER_BUDGET)
+        return Reason(error.code, error.path, error.detail if shows_detail else "(withheld: fields are private)")
 
     def _finish_chunk(self, chunk: Chunk, stamp: BatchStamp) -> Iterator[TableRows]:
         parts, errors = self._convert_chunk(chunk, stamp)

@@ -212,10 +212,10 @@ class EventRedaction:
 
     def _record_identity(self, subject: str, kind: str, token: str, value: str | None, at_ms: int) -> None:
         """Records an identity of decoded events once, with its earliest arrival time."""
-        timeless = (subject, kind, token, value)
-        if at_ms < self._earliest_ms.get(timeless, at_ms + 1):
-            self._earliest_ms[timeless] = at_ms
-            self._result.identities.append(Identity(*timeless, at_ms))
+        identity_key = (subject, kind, token, value)
+        if at_ms < self._earliest_ms.get(identity_key, at_ms + 1):
+            self._earliest_ms[identity_key] = at_ms
+            self._result.identities.append(Identity(*identity_key, at_ms))
 
     def redact_reread(self, event: Any) -> Any:
         """Redacts an event that was accepted before and is read again from its bytes."""
@@ -253,10 +253,10 @@ class EventRedaction:
 
     def _is_new(self, identity: Identity) -> bool:
         """Returns whether the identity was not sealed before in this parse, with any arrival time."""
-        timeless = identity._replace(at_ms=0)
-        if timeless in self._sealed_identities:
+        identity_key = identity._replace(at_ms=0)
+        if identity_key in self._sealed_identities:
             return False
-        self._sealed_identities.add(timeless)
+        self._sealed_identities.add(identity_key)
         return True
 
     def _redact_row(self, row: RejectedEvent) -> RejectedEvent | None:

@@ -62,31 +62,31 @@ class RuleChecker:
         if not self.rules or not rows.num_rows:
             return []
         try:
-            verdicts = self._engine.evaluate(
+            results = self._engine.evaluate(
                 rows, [f"CAST({select_item(rule.check)} AS BOOLEAN)" for rule in self.rules]
             )
         except duckdb.Error:
-            verdicts = [self._evaluate_leniently(rows, rule) for rule in self.rules]
+            results = [self._evaluate_leniently(rows, rule) for rule in self.rules]
         failures = []
-        for rule, verdict in zip(self.rules, verdicts, strict=True):
+        for rule, result in zip(self.rules, results, strict=True):
             # A null result passes, as in a SQL CHECK constraint.
-            indexes = pc.indices_nonzero(pc.invert(verdict).fill_null(False)).to_pylist()
+            indexes = pc.indices_nonzero(pc.invert(result).fill_null(False)).to_pylist()
             if indexes:
                 failures.append((rule, indexes))
         return failures
 
     def _evaluate_leniently(self, rows: pa.Table, rule: TableRuleSpec) -> pa.ChunkedArray:
         """Evaluates one rule row by row if necessary; rows for which it cannot be evaluated fail."""
-        answered = f"TRY(coalesce(CAST({select_item(rule.check)} AS BOOLEAN), true))"
+        lenient_check = f"TRY(coalesce(CAST({select_item(rule.check)} AS BOOLEAN), true))"
         try:
-            (verdict,) = self._engine.evaluate(rows, [f"coalesce({answered}, false)"])
+            (result,) = self._engine.evaluate(rows, [f"coalesce({lenient_check}, false)"])
         except duckdb.Error as error:
             raise ContractError(
                 "RULE_UNUSABLE",
                 f"Rule {rule.name!r} of table {self._table!r} cannot be evaluated: {redact_values(str(error))}",
                 hint="Correct its check in pipeline.yaml, then restart the stream.",
             ) from None
-        return verdict
+        return result
 
 
 def rule_failed_error(table: str, rule: TableRuleSpec, *, seq: int, position: int) -> ContractError:

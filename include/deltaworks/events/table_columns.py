@@ -126,7 +126,7 @@ class TableColumns:
         #: True if undeclared fields are stored or rejected.
         self.keeps_undeclared_fields = table.evolve != "ignore"
         self.columns = [
-            _event_column(spec, values_are_text=values_are_text, answers=lookup_fields) for spec in table.columns
+            _event_column(spec, values_are_text=values_are_text, lookup_fields=lookup_fields) for spec in table.columns
         ]
         self._evolved = [(column, parse_type(column.type)) for column in evolved]
         #: True if schema evolution may have added columns.
@@ -217,7 +217,7 @@ class TableColumns:
                 )
 
 
-def _event_column(spec: ColumnSpec, *, values_are_text: bool, answers: Collection[str]) -> EventColumn:
+def _event_column(spec: ColumnSpec, *, values_are_text: bool, lookup_fields: Collection[str]) -> EventColumn:
     path = tuple(spec.path.split("."))
-    texts = (values_are_text and path[0] not in answers) or path[0] == PARTITION_FIELD
+    texts = (values_are_text and path[0] not in lookup_fields) or path[0] == PARTITION_FIELD
     return EventColumn(spec.name, path, parse_type(spec.type), spec.time_format, spec.required, texts)

@@ -224,14 +224,14 @@ class _Layout:
         self._spans = {part[1]: match.span(part[1]) for part in parts if part[0] == "%"}
         text = match.string
         directive_offsets = {offset for begin, end in self._spans.values() for offset in range(begin, end)}
-        self._filter_seq = [
+        self._literal_characters = [
             (offset, ord(text[offset])) for offset in range(len(text)) if offset not in directive_offsets
         ]
 
     def read(self, texts: Bytes) -> tuple[Integers, RowMask]:
         """Returns the times of texts of this length, and a mask of the texts that have this layout."""
         digits = _DigitReader(texts)
-        for offset, character in self._filter_seq:
+        for offset, character in self._literal_characters:
             digits.require(texts[:, offset] == character)
         days = self._days(digits)
         seconds = self._seconds(digits) - self._offset_minutes(digits) * 60

@@ -181,9 +181,9 @@ def _restore_nulls(values: pa.Array, micros: Integers) -> pa.Array:
     if not values.null_count:
         return pa.array(micros, pa.int64()).cast(INSTANT)
     valid = values.is_valid().to_numpy(zero_copy_only=False)
-    spread = np.zeros(len(values), np.int64)
-    spread[valid] = micros
-    return pa.array(spread, pa.int64(), mask=~valid).cast(INSTANT)
+    with_nulls = np.zeros(len(values), np.int64)
+    with_nulls[valid] = micros
+    return pa.array(with_nulls, pa.int64(), mask=~valid).cast(INSTANT)
 
 
 def _check_bounds_us(micros: Integers) -> Integers:

@@ -12,7 +12,7 @@ from deltalake import DeltaTable
 from deltaworks.specs.alert_rule import RuleSpec
 from deltaworks.specs.catalog import Catalog
 from deltaworks.specs.pipeline import PipelineSpec
-from deltaworks.tables.ages import TableAge, age_of
+from deltaworks.tables.ages import TableAge, open_table_age
 from deltaworks.tables.bounded_query import restrict_connection
 from deltaworks.tables.commit import refresh
 from deltaworks.tables.lake import Lake
@@ -62,7 +62,7 @@ class RuleTables:
             return None
         version, age = self._ages.get(key, (-1, None))
         if age is None or version != table.version():
-            version, age = table.version(), age_of(self._lake, key, name, table)
+            version, age = table.version(), open_table_age(self._lake, key, name, table)
             self._ages[key] = version, age
         return age
 

@@ -40,10 +40,10 @@ def table_age(lake: Lake, key: str, name: str) -> TableAge | None:
     was fast.
     """
     table = lake.open(key)
-    return None if table is None else age_of(lake, key, name, table)
+    return None if table is None else open_table_age(lake, key, name, table)
 
 
-def age_of(lake: Lake, key: str, name: str, table: DeltaTable) -> TableAge:
+def open_table_age(lake: Lake, key: str, name: str, table: DeltaTable) -> TableAge:
     """Returns the age of an open table."""
     commits = commit_history(lake, key, newest=table.version(), limit=_MAX_COMMITS)
     written_at = next((commit.at for commit in commits if commit.changes_rows), None)

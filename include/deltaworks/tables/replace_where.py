@@ -82,8 +82,8 @@ def replace_rows(
         if is_step_committed(state, replacement.step) or _has_changed_metadata(state, expected):
             return ReplaceOutcome(None)
         effects = [(added, replacement.classify_file(added)) for added in state.files.values()]
-        rewritten = [added for added, fate in effects if fate is FileEffect.REWRITTEN]
-        removed = [added for added, fate in effects if fate is not FileEffect.UNCHANGED]
+        rewritten = [added for added, effect in effects if effect is FileEffect.REWRITTEN]
+        removed = [added for added, effect in effects if effect is not FileEffect.UNCHANGED]
         copied = _rewrite_files(lake, key, expected, rewritten, replacement.retained_rows)
         actions = _actions(state, replacement, removed, written, copied)
         if write_commit(objects, key, state.version + 1, actions):

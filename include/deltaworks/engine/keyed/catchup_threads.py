@@ -138,7 +138,7 @@ class KeyedCatchUp:
             FencedError: a successor has taken over.
         """
         results = (self._catch_up(name) for name in self._tables.names)
-        return [followed for followed in results if followed is not None]
+        return [result for result in results if result is not None]
 
     def _catch_up(self, name: str) -> CatchUpResult | None:
         for wait_seconds in (*RETRY_SECONDS, None):

@@ -222,8 +222,8 @@ class KeyedTableCatchUp:
             changes = ChangedFiles(reason="most rows of its history were replaced or removed")
         try:
             mode, outcomes = self._merge_by_mode(history, keyed, changes, step)
-        except FileNotFoundError as gone:
-            changes = ChangedFiles(reason=f"a file of its history was deleted: {gone}")
+        except FileNotFoundError as error:
+            changes = ChangedFiles(reason=f"a file of its history was deleted: {error}")
             mode, outcomes = self._merge_by_mode(history, keyed, changes, step)
         result = CatchUpResult(
             table=self._table.name,

@@ -20,9 +20,9 @@ from deltaworks.specs.pipeline import PipelineSpec
 if TYPE_CHECKING:
     from deltaworks.events.enrichment.databases import AddressLookup, PinnedDatabases
 
-LookupAnswer = dict[str, Any] | None
+LookupResult = dict[str, Any] | None
 #: Maximum number of cached results, and maximum length of a cached text.
-_MAX_CACHED_ANSWERS, _MAX_CACHED_CHARACTERS = 20_000, 512
+_MAX_CACHED_RESULTS, _MAX_CACHED_CHARACTERS = 20_000, 512
 
 
 class LookupsAndMasks:
@@ -84,9 +84,9 @@ class _IndependentField:
         self._lookups = [(declared.output_field, _create_lookup(declared, databases)) for declared in lookups]
         #: Results for values that are not texts. They are null, and overwrite fields of the same name sent by a
         #: producer.
-        self._null_answers: dict[str, LookupAnswer] = {declared.output_field: None for declared in lookups}
+        self._null_results: dict[str, LookupResult] = {declared.output_field: None for declared in lookups}
         self._mask_mode = next((declared.keep for declared in spec.private if declared.path == name), None)
-        self._cache: dict[str, tuple[dict[str, LookupAnswer], str | None]] = {}
+        self._cache: dict[str, tuple[dict[str, LookupResult], str | None]] = {}
 
     def apply(self, event: dict[str, Any]) -> bool:
         """Adds the results, then masks the value, in place. Returns whether the value should be an address but is
@@ -98,7 +98,7 @@ class _IndependentField:
         name, mask_mode = self.name, self._mask_mode
         value = event.pop(name, None) if mask_mode == "nothing" else event.get(name)
         if type(value) is not str:
-            event.update(self._null_answers)
+            event.update(self._null_results)
             if value is None or mask_mode != "network":
                 return False
             event[name] = None
@@ -106,17 +106,17 @@ class _IndependentField:
         outcome = self._cache.get(value)
         if outcome is None:
             outcome = self._compute(value)
-            _cache_answer(self._cache, value, outcome)
-        answers, network = outcome
-        event.update(answers)
+            _cache_result(self._cache, value, outcome)
+        results, network = outcome
+        event.update(results)
         if mask_mode != "network":
             return False
         event[name] = network
         return network is None
 
-    def _compute(self, value: str) -> tuple[dict[str, LookupAnswer], str | None]:
+    def _compute(self, value: str) -> tuple[dict[str, LookupResult], str | None]:
         network = truncate_ip_text(value) if self._mask_mode == "network" else None
-        return {name: answer(value) for name, answer in self._lookups}, network
+        return {name: result(value) for name, result in self._lookups}, network
 
 
 class _NestedLookup:
@@ -126,7 +126,7 @@ class _NestedLookup:
         self._field = declared.output_field
         self._get_value = path_getter(tuple(declared.path.split(".")))
         self._lookup = _create_lookup(declared, databases)
-        self._cache: dict[str, LookupAnswer] = {}
+        self._cache: dict[str, LookupResult] = {}
 
     def apply(self, event: dict[str, Any]) -> None:
         """Adds the result in place.
@@ -142,10 +142,10 @@ class _NestedLookup:
             event[self._field] = self._cache[value]
         else:
             event[self._field] = self._lookup(value)
-            _cache_answer(self._cache, value, event[self._field])
+            _cache_result(self._cache, value, event[self._field])
 
 
-def _create_lookup(declared: EnrichSpec, databases: PinnedDatabases | None) -> Callable[[str], LookupAnswer]:
+def _create_lookup(declared: EnrichSpec, databases: PinnedDatabases | None) -> Callable[[str], LookupResult]:
     if declared.kind == "user_agent":
         # Imported on demand, because it loads a thousand regular expressions.
         from deltaworks.events.enrichment.user_agents import parse_user_agent
@@ -157,7 +157,7 @@ def _create_lookup(declared: EnrichSpec, databases: PinnedDatabases | None) -> C
     return partial(_lookup_address, databases.open_lookup(declared.database), fields)
 
 
-def _lookup_address(reader: AddressLookup, fields: dict[str, tuple[str, ...]], value: str) -> LookupAnswer:
+def _lookup_address(reader: AddressLookup, fields: dict[str, tuple[str, ...]], value: str) -> LookupResult:
     address = parse_ip(value)
     record = None if address is None else reader.lookup(format_ip(address))
     return None if record is None else {name: _value_in(record, path) for name, path in fields.items()}
@@ -201,17 +201,17 @@ class _NestedMask:
             network = self._cache[value]
         else:
             network = truncate_ip_text(value)
-            _cache_answer(self._cache, value, network)
+            _cache_result(self._cache, value, network)
         holder[self._name] = network
         return network is None
 
 
-def _cache_answer(cache: dict[str, Any], value: str, answer: Any) -> None:
+def _cache_result(cache: dict[str, Any], value: str, result: Any) -> None:
     """Caches a result, unless the cache is full or the value too long."""
-    if len(cache) >= _MAX_CACHED_ANSWERS:
+    if len(cache) >= _MAX_CACHED_RESULTS:
         cache.clear()
     if len(value) <= _MAX_CACHED_CHARACTERS:
-        cache[value] = answer
+        cache[value] = result
 
 
 def _parent_object(event: dict[str, Any], parent_names: Sequence[str]) -> dict[str, Any] | None:

@@ -33,7 +33,7 @@ _MAX_SCHEMA_BYTES = 4 << 20
 _STREAM_REPR = re.compile(r"(?: from)? ?<[\w.]+ object at 0x[0-9a-fA-F]+>")
 
 
-class _TornContainerError(ValueError):
+class _CorruptContainerError(ValueError):
     """Raised if the container is truncated or corrupt at this point."""
 
 
@@ -84,7 +84,7 @@ def read_events(payload: bytes, budget: Budget) -> Iterator[FramedEvent]:
         sum(block.records for block in _read_blocks(payload, container) if isinstance(block, _Block))
     )
     for number, block in enumerate(_read_blocks(payload, container)):
-        if isinstance(block, _TornContainerError):
+        if isinstance(block, _CorruptContainerError):
             yield Malformed(b"", f"block {number} and the rest are unreadable: {block}"), b""
             return
         name = f"block {number} of {block.records} records"
@@ -133,7 +133,7 @@ class _BlockReader:
         max_bytes = self._budget.max_decoded_bytes // (BYTES_PER_VALUE * cost.values_per_byte + 2)
         inflated = CODECS[self._container.codec](content, max_bytes)
         if count * cost.min_bytes > len(inflated):
-            raise _TornContainerError(f"it has {len(inflated)} bytes, but a record needs at least {cost.min_bytes}")
+            raise _CorruptContainerError(f"it has {len(inflated)} bytes, but a record needs at least {cost.min_bytes}")
         value_count = count * cost.values + len(inflated) * cost.values_per_byte
         self._budget.check_memory(len(inflated), value_count)
         self._budget.reserve_values(value_count)
@@ -148,11 +148,11 @@ class _BlockReader:
         records = list(block)
         remaining = len(content) - block.bytes_.tell()
         if remaining:
-            raise _TornContainerError(f"{remaining} bytes follow its records")
+            raise _CorruptContainerError(f"{remaining} bytes follow its records")
         return records
 
 
-def _or_raw_value(read: Callable[..., Any]) -> Callable[..., Any]:
+def _with_raw_fallback(read: Callable[..., Any]) -> Callable[..., Any]:
     """Wraps fastavro's reader of a logical type to return the raw value if it cannot be converted.
 
     Examples are an instant after year 9999, or a decimal type without precision. Then only the column that reads the
@@ -168,7 +168,7 @@ def _or_raw_value(read: Callable[..., Any]) -> Callable[..., Any]:
     return read_or_raw
 
 
-LOGICAL_READERS.update({name: _or_raw_value(read) for name, read in LOGICAL_READERS.items()})
+LOGICAL_READERS.update({name: _with_raw_fallback(read) for name, read in LOGICAL_READERS.items()})
 
 
 def _read_header(payload: bytes) -> _Container:
@@ -190,32 +190,32 @@ def _read_header(payload: bytes) -> _Container:
             metadata[key], offset = _read_bytes(payload, offset)
     sync = payload[offset : offset + _SYNC_BYTES]
     if len(sync) < _SYNC_BYTES:
-        raise _TornContainerError("it ends inside its header")
+        raise _CorruptContainerError("it ends inside its header")
     written = metadata[b"avro.schema"]
     if len(written) > _MAX_SCHEMA_BYTES:
-        raise _TornContainerError(f"its schema has {len(written)} bytes")
+        raise _CorruptContainerError(f"its schema has {len(written)} bytes")
     schema = orjson.loads(written)
     if not isinstance(schema, dict) or schema.get("type") != "record":
         raise ConversionError(ReasonCode.OBJECT_WRONG_FORMAT, "its Avro schema is not a record")
     codec = metadata.get(b"avro.codec", b"null").decode()
     if codec not in CODECS:
-        raise _TornContainerError(f"its codec {codec[:40]!r} is not supported ({', '.join(CODECS)})")
+        raise _CorruptContainerError(f"its codec {codec[:40]!r} is not supported ({', '.join(CODECS)})")
     return _Container(schema, codec, schema_cost(schema), sync, offset + _SYNC_BYTES)
 
 
-def _read_blocks(payload: bytes, container: _Container) -> Iterator[_Block | _TornContainerError]:
+def _read_blocks(payload: bytes, container: _Container) -> Iterator[_Block | _CorruptContainerError]:
     """Yields the blocks of a container; the last item is an error if a block header is corrupt."""
     offset = container.start
     while offset < len(payload):
         try:
             records, begin = _read_long(payload, offset)
             size, begin = _read_long(payload, begin)
-        except _TornContainerError as error:
+        except _CorruptContainerError as error:
             yield error
             return
         end = begin + size
         if records < 0 or size < 0 or payload[end : end + _SYNC_BYTES] != container.sync:
-            yield _TornContainerError("the sync marker is missing at its end")
+            yield _CorruptContainerError("the sync marker is missing at its end")
             return
         yield _Block(records, begin, end)
         offset = end + _SYNC_BYTES
@@ -228,13 +228,13 @@ def _read_long(payload: bytes, offset: int) -> tuple[int, int]:
         number |= (byte & 0x7F) << 7 * index
         if byte < 0x80:
             return (number >> 1) ^ -(number & 1), offset + index + 1
-    raise _TornContainerError("it ends inside a number, or a number is too long")
+    raise _CorruptContainerError("it ends inside a number, or a number is too long")
 
 
 def _read_bytes(payload: bytes, offset: int) -> tuple[bytes, int]:
     size, offset = _read_long(payload, offset)
     if not 0 <= size <= len(payload) - offset:
-        raise _TornContainerError("it ends inside its header")
+        raise _CorruptContainerError("it ends inside its header")
     return payload[offset : offset + size], offset + size
 
 

@@ -76,7 +76,7 @@ class JsonRecovery:
         self._payload = payload
         self._start = start
         self._budget = budget
-        self._filter_seq = object_boundary
+        self._object_boundary = object_boundary
         self._window_end = start
         # Latin-1 has one character per byte, so offsets in the text equal offsets in the bytes from `start`.
         self._text = _UncountedText()
@@ -114,7 +114,7 @@ class JsonRecovery:
     def _extend_window(self) -> None:
         """Doubles the window, and extends it to the next boundary so that no number or name is split."""
         min_end = max(self._window_end, 2 * self._window_end - self._start - 1)
-        boundary = self._filter_seq.search(self._payload, min_end)
+        boundary = self._object_boundary.search(self._payload, min_end)
         end = boundary.start() + 1 if boundary else len(self._payload)
         self._budget.count_scanned(end - self._window_end)
         text = self._payload[self._start : end].decode("latin-1")
@@ -131,9 +131,11 @@ class JsonRecovery:
                 self._budget.count_scanned(PARSE_ATTEMPT_BYTES)
                 return None, _ParseError("nested too deeply", None)
             except json.JSONDecodeError as error:
-                goes_on = error.pos >= len(self._text) or error.msg.startswith("Unterminated string")
-                self._budget.count_scanned(PARSE_ATTEMPT_BYTES + (len(self._text) if goes_on else error.pos) - position)
-                if not goes_on or self._window_end == len(self._payload):
+                may_continue = error.pos >= len(self._text) or error.msg.startswith("Unterminated string")
+                self._budget.count_scanned(
+                    PARSE_ATTEMPT_BYTES + (len(self._text) if may_continue else error.pos) - position
+                )
+                if not may_continue or self._window_end == len(self._payload):
                     return None, _ParseError(f"{error.msg} at byte {error.pos - position}", error.pos)
                 # Doubling keeps the work proportional to the bytes read.
                 self._extend_window()
@@ -184,7 +186,7 @@ class JsonRecovery:
 
     def _is_at_piece_end(self) -> bool:
         """Returns whether the last value ends at an object boundary, so that the fast pass can continue."""
-        return self.end == self._window_end or self._filter_seq.match(self._payload, self.end - 1) is not None
+        return self.end == self._window_end or self._object_boundary.match(self._payload, self.end - 1) is not None
 
     def _skip_white_space(self, position: int) -> int:
         text = _NOT_WHITE_SPACE.search(self._text, position)

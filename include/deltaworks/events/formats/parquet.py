@@ -93,9 +93,9 @@ def _read_row_group(
         # Pages are inflated one at a time, and none is larger than its row group.
         budget.check_memory(group.bytes // 2, 0)
         # All items of a list column may be in one row.
-        values_a_row = -(-group.values // max(1, group.rows * file.metadata.num_columns))
+        values_per_row = -(-group.values // max(1, group.rows * file.metadata.num_columns))
         rows = 0
-        for batch in file.iter_batches(max(1, _MAX_BATCH_ROWS // max(1, values_a_row)), row_groups=[number]):
+        for batch in file.iter_batches(max(1, _MAX_BATCH_ROWS // max(1, values_per_row)), row_groups=[number]):
             rows += batch.num_rows
             for part in _split_by_text_bytes(batch):
                 yield from _to_events(part.cast(target, safe=False))

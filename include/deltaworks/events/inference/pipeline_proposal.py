@@ -105,8 +105,8 @@ def propose_pipeline(
     events = FieldProfile()
     for event in read():
         events.add_value(event)
-    time, kind, ident = _choose_fields(events, overrides)
-    envelope = {choice.path for choice in (time, kind, ident) if choice is not None}
+    time, kind, id_field = _choose_fields(events, overrides)
+    envelope = {choice.path for choice in (time, kind, id_field) if choice is not None}
     types = Counter(_profile_at(events, kind.path).value_counts or {}) if kind is not None else Counter()
     chosen = _table_names(types) if len(types) > 1 else {}
     second_pass = _SecondPass(time, kind, chosen)
@@ -141,7 +141,7 @@ def propose_pipeline(
         events=events.values,
         time=time,
         type=kind,
-        id=ident,
+        id=id_field,
         tables=tuple(tables),
         rest=rest,
         partition_by_date=len(second_pass.dates) <= _MAX_DATES,
@@ -156,12 +156,12 @@ def _choose_fields(
         time = _overridden_time(events, overrides)
     if time is None:
         raise _time_error(events)
-    kind, ident = choose_type_field(events), choose_id_field(events)
+    kind, id_field = choose_type_field(events), choose_id_field(events)
     if overrides.type:
         kind = FieldChoice(tuple(overrides.type.split(".")), "set by option")
     if overrides.id:
-        ident = FieldChoice(tuple(overrides.id.split(".")), "set by option")
-    return time, kind, ident
+        id_field = FieldChoice(tuple(overrides.id.split(".")), "set by option")
+    return time, kind, id_field
 
 
 def _overridden_time(events: FieldProfile, overrides: Overrides) -> TimeChoice:

@@ -20,7 +20,9 @@ from deltaworks.tables.files import WrittenFile, write_file
 from deltaworks.tables.lake import Lake, arrow_path
 
 
-def fit_share(lake: Lake, table: DeltaTable, batch: PreparedBatch, share: PreparedTable) -> PreparedTable:
+def conform_prepared_table(
+    lake: Lake, table: DeltaTable, batch: PreparedBatch, prepared_table: PreparedTable
+) -> PreparedTable:
     """Returns the table's part of a prepared batch with files that match the table's schema, rewritten if necessary.
 
     Idempotent: files of an interrupted rewrite become orphans, and the step decides which files are committed.
@@ -28,14 +30,14 @@ def fit_share(lake: Lake, table: DeltaTable, batch: PreparedBatch, share: Prepar
     Raises:
         ContractError: PREPARED_FILES_INCOMPATIBLE, a value does not convert exactly or the table lacks a column.
     """
-    key = paths.table(batch.pipeline, share.table)
-    files = [WrittenFile(**record) for record in share.files]
+    key = paths.table(batch.pipeline, prepared_table.table)
+    files = [WrittenFile(**record) for record in prepared_table.files]
     # The commit of the batch adds these columns to the table.
-    new_columns = frozenset(str(record["name"]) for record in share.new_columns)
+    new_columns = frozenset(str(record["name"]) for record in prepared_table.new_columns)
     fitted = [_fit_file(lake, table, key, file, batch_id=batch.batch_id, new_columns=new_columns) for file in files]
     if fitted == files:
-        return share
-    return share.replace(files=tuple(asdict(file) for file in fitted))
+        return prepared_table
+    return prepared_table.replace(files=tuple(asdict(file) for file in fitted))
 
 
 def _fit_file(
@@ -48,7 +50,7 @@ def _fit_file(
     types = {field.name: field.type for field in Schema.from_arrow(schema).fields}
     unknown = sorted(set(types) - set(on_disk) - new_columns)
     if unknown:
-        raise _does_not_fit_error(table, batch_id, f"the table has no column {', '.join(unknown)}")
+        raise _incompatible_files_error(table, batch_id, f"the table has no column {', '.join(unknown)}")
     different = [name for name, kind in types.items() if name in on_disk and on_disk[name] != kind]
     if not different:
         return file
@@ -60,7 +62,7 @@ def _fit_file(
             column = rows.column(name).cast(schema_on_disk.field(name).type, safe=True)
         except pa.ArrowException:
             # Arrow's message contains the value, so it is not chained.
-            raise _does_not_fit_error(
+            raise _incompatible_files_error(
                 table, batch_id, f"{name} has a value that does not fit {on_disk[name]}"
             ) from None
         rows = rows.set_column(rows.schema.get_field_index(name), name, column)
@@ -69,7 +71,7 @@ def _fit_file(
     return write_file(lake.filesystem, root, rows, partition=file.partition)
 
 
-def _does_not_fit_error(table: DeltaTable, batch_id: int, why: str) -> ContractError:
+def _incompatible_files_error(table: DeltaTable, batch_id: int, why: str) -> ContractError:
     return ContractError(
         "PREPARED_FILES_INCOMPATIBLE",
         f"{table.table_uri}: files of batch {batch_id} do not match the table's schema: {why}.",

@@ -15,7 +15,7 @@ from deltaworks.control.records.prepared import PreparedBatch, PreparedTable
 from deltaworks.engine.table_set import TableSet
 from deltaworks.errors import ContractError
 from deltaworks.events.evolution import EvolvedColumn, to_records
-from deltaworks.events.share_schema import fit_share
+from deltaworks.events.prepared_table_schema import conform_prepared_table
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.specs.storage import StorageSpec
 from deltaworks.tables.files import write_file
@@ -41,10 +41,10 @@ def test_columns_added_by_the_share_are_not_missing_in_the_table(
     share = PreparedTable(table="orders", writer="fan_out", rows=1, files=(asdict(file),), new_columns=new)
 
     if declared:
-        assert fit_share(lake, tables.handles["orders"], prepared(share), share) == share
+        assert conform_prepared_table(lake, tables.handles["orders"], prepared(share), share) == share
     else:
         with pytest.raises(ContractError, match="PREPARED_FILES_INCOMPATIBLE"):
-            fit_share(lake, tables.handles["orders"], prepared(share), share)
+            conform_prepared_table(lake, tables.handles["orders"], prepared(share), share)
 
 
 def test_a_value_that_does_not_fit_the_table_is_not_in_the_error(
@@ -61,7 +61,7 @@ def test_a_value_that_does_not_fit_the_table_is_not_in_the_error(
     share = PreparedTable(table="orders", writer="fan_out", rows=1, files=(asdict(file),))
 
     with pytest.raises(ContractError) as refused:
-        fit_share(lake, tables.handles["orders"], prepared(share), share)
+        conform_prepared_table(lake, tables.handles["orders"], prepared(share), share)
 
     assert "n has a value that does not fit" in refused.value.message
     assert "jane" not in "".join(traceback.format_exception(refused.value))
