@@ -16,7 +16,7 @@ def side(name: str, seconds: float, **parts: float) -> Side:
     return Side(name, run)
 
 
-def test_the_figure_of_batches_leaves_out_what_starting_costs() -> None:
+def test_the_batch_result_excludes_the_start() -> None:
     comparison = Comparison(
         metric="ingest_1MB_vs_file_source",
         ours=side("ours", 9.0, relay_seconds=1.0, batch_seconds=3.0),

@@ -67,7 +67,7 @@ def test_sides_that_are_warm_run_as_often_as_they_count(ticking: Ticking) -> Non
     assert (figure.ours_all, figure.other_all) == ((2, 4, 3), (6, 5, 60))
 
 
-def test_a_figure_is_the_median_without_warm_up_and_preparation(ticking: Ticking) -> None:
+def test_a_result_is_the_median_without_warm_up_and_preparation(ticking: Ticking) -> None:
     first, second = compared(ticking)
 
     assert (first.ours, first.other, first.ratio) == (3, 6, 0.5)
@@ -95,7 +95,7 @@ def test_at_least_one_repetition_is_needed(ticking: Ticking) -> None:
         measure("bench", [], repeats=0)
 
 
-def test_figures_are_printed_one_json_object_a_line(ticking: Ticking) -> None:
+def test_results_are_printed_as_one_json_object_per_line(ticking: Ticking) -> None:
     figures, stream = compared(ticking), io.StringIO()
 
     print_lines(figures, stream)
