@@ -119,14 +119,13 @@ def convert_by_columns(
     conversion: ChunkConverter,
     chunk: Chunk,
     stamp: BatchStamp,
-    by_rows: Callable[[Chunk, RowIndexes], tuple[Chunk, RowIndexes]],
+    to_row_chunk: Callable[[Chunk, RowIndexes], tuple[Chunk, RowIndexes]],
 ) -> ConvertedChunk:
     """Converts a chunk in which some events are decoded: these by columns, the others by the row parser.
 
     Args:
-        by_rows: returns a new chunk with the given events as Python objects, and their indexes. Unreadable events are
-            in
-            its `rejected`.
+        to_row_chunk: returns a new chunk with the given events as Python objects, and their indexes. Unreadable events
+            are in its `rejected`.
     """
     tables = _TableParts(conversion, chunk, stamp)
     fallback = [row for rows in chunk.rows_by_table_set.values() for row in rows]
@@ -151,7 +150,7 @@ def convert_by_columns(
         return ConvertedChunk(
             parts, columnar_count=columnar_count, redaction_counts=redaction_counts, opted_out_rows=opted_out
         )
-    row_chunk, rows = by_rows(chunk, np.sort(np.array(fallback, np.int64)))
+    row_chunk, rows = to_row_chunk(chunk, np.sort(np.array(fallback, np.int64)))
     for row, event in zip(rows.tolist(), row_chunk.events, strict=True):
         chunk.events[row] = event
     chunk.dropped_count += len(fallback) - len(row_chunk.events) - len(row_chunk.rejected)

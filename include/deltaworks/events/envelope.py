@@ -42,9 +42,8 @@ class EnvelopeBuilder:
         """Builds the envelope of all events of a chunk.
 
         Returns:
-            The columns; reasons for events without a time or id; and the indexes of events whose unusable time was
-                replaced
-            by their arrival time.
+            The columns; reasons for events without a time or id; and the indexes of events whose
+            unusable time was replaced by their arrival time.
         """
         events = chunk.events
         times, reasons, unusable = self._times.read(chunk, stamp)

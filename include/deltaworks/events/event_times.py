@@ -50,9 +50,8 @@ class EventTimes:
         """Reads the times of all events of a chunk.
 
         Returns:
-            The times; reasons for events without a usable time; and the indexes of events whose unusable time was
-                replaced by
-            their arrival time.
+            The times; reasons for events without a usable time; and the indexes of events whose
+            unusable time was replaced by their arrival time.
         """
         reasons: Reasons = {}
         if not self._paths:

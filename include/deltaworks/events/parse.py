@@ -121,8 +121,7 @@ class Parser:
             redaction_keys: keys for redaction, if the pipeline declares personal data.
             chunk_events: events per chunk.
             columnar_from_bytes: payload bytes from which on events are decoded into structs; None always uses the row
-                parser.
-                The rows are the same.
+                parser. The rows are the same.
             validate_rows: called with a chunk's rows before they are yielded; if it raises, the failing events are
                 rejected.
         """

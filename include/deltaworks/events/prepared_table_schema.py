@@ -34,13 +34,15 @@ def conform_prepared_table(
     files = [WrittenFile(**record) for record in prepared_table.files]
     # The commit of the batch adds these columns to the table.
     new_columns = frozenset(str(record["name"]) for record in prepared_table.new_columns)
-    fitted = [_fit_file(lake, table, key, file, batch_id=batch.batch_id, new_columns=new_columns) for file in files]
-    if fitted == files:
+    conformed = [
+        _conform_file(lake, table, key, file, batch_id=batch.batch_id, new_columns=new_columns) for file in files
+    ]
+    if conformed == files:
         return prepared_table
-    return prepared_table.replace(files=tuple(asdict(file) for file in fitted))
+    return prepared_table.replace(files=tuple(asdict(file) for file in conformed))
 
 
-def _fit_file(
+def _conform_file(
     lake: Lake, table: DeltaTable, key: str, file: WrittenFile, *, batch_id: int, new_columns: frozenset[str]
 ) -> WrittenFile:
     root = arrow_path(lake.storage, key)

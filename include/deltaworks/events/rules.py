@@ -76,7 +76,7 @@ class RuleChecker:
         return failures
 
     def _evaluate_leniently(self, rows: pa.Table, rule: TableRuleSpec) -> pa.ChunkedArray:
-        """Evaluates one rule row by row if necessary; rows for which it cannot be evaluated fail."""
+        """Evaluates one rule, so that rows for which it cannot be evaluated fail instead of raising."""
         lenient_check = f"TRY(coalesce(CAST({select_item(rule.check)} AS BOOLEAN), true))"
         try:
             (result,) = self._engine.evaluate(rows, [f"coalesce({lenient_check}, false)"])

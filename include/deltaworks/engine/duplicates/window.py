@@ -56,7 +56,7 @@ def duplicate_windows(
 def _files_since(handle: DeltaTable, since: dt.date) -> list[WindowFile]:
     """Returns the files with rows that arrived on or after the day `since`, oldest first.
 
-    Whole days are used so that all files of a day leave the window together.
+    The window counts complete days, so that all files of a day leave it together.
     """
     actions = pa.table(handle.get_add_actions(flatten=True))
     if not actions.num_rows:

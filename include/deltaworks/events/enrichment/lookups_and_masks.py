@@ -116,7 +116,7 @@ class _IndependentField:
 
     def _compute(self, value: str) -> tuple[dict[str, LookupResult], str | None]:
         network = truncate_ip_text(value) if self._mask_mode == "network" else None
-        return {name: result(value) for name, result in self._lookups}, network
+        return {name: lookup(value) for name, lookup in self._lookups}, network
 
 
 class _NestedLookup:
