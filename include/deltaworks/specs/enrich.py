@@ -150,11 +150,11 @@ def private_problems(pipeline: PipelineSpec) -> Iterator[Problem]:
     """Yields conflicts between masked fields and other sections of the pipeline."""
     if not pipeline.private:
         return
-    answers = {lookup.output_field for lookup in pipeline.enrich}
+    field_names = {lookup.output_field for lookup in pipeline.enrich}
     for index, private in enumerate(pipeline.private):
         key_path: KeyPath = ("private", index, "path")
         top = private.path.split(".")[0]
-        if top in answers or top in {f"_{name}" for name in _ENGINE_FIELDS}:
+        if top in field_names or top in {f"_{name}" for name in _ENGINE_FIELDS}:
             yield key_path, f"{private.path!r} is not an original field of events: mask its input instead"
         for other in range(index):
             if _overlap(private.path, pipeline.private[other].path):
@@ -176,9 +176,9 @@ def private_problems(pipeline: PipelineSpec) -> Iterator[Problem]:
 def _output_problems(key_path: KeyPath, path: str, by_field: Mapping[str, EnrichSpec]) -> Iterator[Problem]:
     top, *rest = path.split(".")
     if top in by_field:
-        answers = by_field[top].output_names
-        if rest and rest[0] not in answers:
-            yield key_path, f"{top} has no field {rest[0]!r}; {suggest_name(rest[0], answers)}"
+        field_names = by_field[top].output_names
+        if rest and rest[0] not in field_names:
+            yield key_path, f"{top} has no field {rest[0]!r}; {suggest_name(rest[0], field_names)}"
     elif top.startswith("_") and rest and top.removeprefix("_") not in _ENGINE_FIELDS:
         yield key_path, f"there is no enrichment {top.removeprefix('_')!r}; {suggest_name(top, by_field)}"
 

@@ -97,8 +97,8 @@ def _version(library: str) -> str:
 
 def _read(file: Path, is_valid: Callable[[Any], bool]) -> dict[str, T]:
     try:
-        answers = json.loads(file.read_bytes())
-        cache = all(map(is_valid, answers.values()))
+        results = json.loads(file.read_bytes())
+        cache = all(map(is_valid, results.values()))
     except (OSError, ValueError, AttributeError, TypeError, RecursionError):
         return {}
-    return answers if cache else {}
+    return results if cache else {}

@@ -146,10 +146,10 @@ def _validate(check: str, columns: tuple[tuple[str, str], ...]) -> str | None:
 
 def _forbidden_use(connection: duckdb.DuckDBPyConnection, check: str) -> str | None:
     """Returns a construct in the expression's syntax tree that rules must not use; None if there is none."""
-    ((answer,),) = connection.execute(
+    ((serialized,),) = connection.execute(
         "SELECT json_serialize_sql($1::VARCHAR)", [f"SELECT {select_item(check)}"]
     ).fetchall()
-    parsed = json.loads(answer)
+    parsed = json.loads(serialized)
     if parsed.get("error"):
         return f"invalid SQL expression: {str(parsed.get('error_message', '')).splitlines()[0]}"
     statements = parsed["statements"]

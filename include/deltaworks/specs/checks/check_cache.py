@@ -81,7 +81,7 @@ def cached_project_check(root: Path | None = None) -> ProjectReport:
     from deltaworks.specs.checks.project import check_project
 
     check = check_project(root=root)
-    answer = ProjectReport(
+    project_report = ProjectReport(
         errors=check.errors,
         warnings=check.warnings,
         pipelines=[
@@ -99,9 +99,9 @@ def cached_project_check(root: Path | None = None) -> ProjectReport:
         relays=len(check.relays),
     )
     if digest is not None and not check.errors and _reads_only_declared_files(files or (), root, check):
-        cache.put(digest, _to_json(answer))
+        cache.put(digest, _to_json(project_report))
         cache.save()
-    return answer
+    return project_report
 
 
 def _declaration_files(root: Path) -> list[Path] | None:
