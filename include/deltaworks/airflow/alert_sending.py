@@ -62,7 +62,7 @@ def notifier_sns(spec: SnsChannelSpec, messaging: AwsSpec) -> Send:
                 message_group_id=message.group,
                 message_deduplication_id=message.deduplication_id,
             )
-        except Exception as error:  # the provider raises whatever its client raises
+        except Exception as error:  # the provider passes on any exception of its client
             raise rejection_error(spec.name, error) from error
 
     return send

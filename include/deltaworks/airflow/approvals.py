@@ -37,7 +37,7 @@ ANSWER_TIMEOUT = timedelta(hours=10)
 
 
 class ApprovalRetryPolicy(JobRetryPolicy):
-    """Retries the task after an outage, but not after a rejection or if nobody answered in time."""
+    """Retries the task after an outage, but not after a rejection or if the question was not answered in time."""
 
     def evaluate(
         self, exception: BaseException, try_number: int, max_tries: int, context: Context | None = None

@@ -106,7 +106,7 @@ def parse_results(text: str) -> list[Any]:
 
 
 def parse_error(text: str) -> DeltaworksError | None:
-    """Returns the last error line of a text as an error; None without one.
+    """Returns the last error line of a text as an error; None if the text has none.
 
     Masking of secrets may have damaged the line's JSON; condition and `retryable` are then read by pattern.
     """

@@ -112,7 +112,8 @@ def maintenance_dag_id(pipeline: str) -> str:
 
 
 def split_dag_id(dag_id: str) -> tuple[str, str]:
-    """Returns kind and name of a DAG id, such as `("stream", "games")`; the name is empty without a separator."""
+    """Splits a DAG id into kind and name, such as `("stream", "games")`; the name is empty if the id has no
+    separator."""
     kind, _, name = dag_id.partition("__")
     return kind, name
 

@@ -155,7 +155,7 @@ def pipelines_with_operation_dags(catalog: Catalog) -> list[PipelineSpec]:
 
 
 def pipeline_operations(*, mutable: bool, gold: bool, feeds: bool) -> list[Operation]:
-    """Returns the operations that have their own DAG for pipelines with these features, whatever their source supports.
+    """Returns the operations that have their own DAG for pipelines with these features, for any kind of source.
 
     Args:
         mutable: the pipelines declare mutations. gold: they declare gold tables. feeds: they declare feeds.

@@ -9,7 +9,7 @@ from airflow.api_fastapi.auth.managers.models.resource_details import DagAccessE
 from airflow.configuration import conf
 from airflow.models.dag import DagModel
 
-#: Runs no script and loads nothing, whatever the page contains.
+#: Forbids scripts and all loading, so the content of a page does not matter.
 HEADERS = {
     "Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'; frame-ancestors 'self'",
     "Cache-Control": "no-store",

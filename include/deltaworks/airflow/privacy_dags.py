@@ -47,7 +47,7 @@ def namespace_dags(namespace: str, pipelines: Iterable[PipelineSpec], environmen
 def scheduled_dag(
     operation: Operation, namespace: str, pipelines: Iterable[PipelineSpec], environment: EnvironmentSpec
 ) -> DAG:
-    """Returns the scheduled DAG of a vault operation. Manual runs of it have the operation's form."""
+    """Returns the scheduled DAG of a vault operation. Its manual runs have the operation's form."""
     pipelines = tuple(pipelines)
     schedule = VAULT_SCHEDULES[operation.name]
     with DAG(

@@ -18,7 +18,7 @@ _DAY = timedelta(days=1)
 
 
 class GoldTimetable(CronTriggerTimetable):
-    """Timetable with a cron expression for scheduled runs. Backfills have one run per date, whatever the expression is.
+    """Timetable with a cron expression for scheduled runs. Backfills have one run per date, with any expression.
 
     The command `airflow backfill create --from-date A --to-date B` creates one run for each complete date from A to B.
     If the DAG itself has no catch-up, Airflow calls a timetable with `catchup` only for backfills.

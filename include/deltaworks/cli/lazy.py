@@ -26,7 +26,7 @@ class LazyCommand(TyperCommand):
     """A command whose module is imported when the command is used."""
 
     def __init__(self, name: str, entry: Entry) -> None:
-        # The short help is complete, whatever the width of the terminal.
+        # The short help is complete, even on a narrow terminal.
         super().__init__(name, help=entry.help, short_help=entry.help)
         self._entry = entry
 

@@ -21,7 +21,7 @@ from deltaworks.control.clock import utc_now
 from deltaworks.control.objects import ClientTimeouts, ObjectStore, StoredObject
 from deltaworks.errors import DeltaworksError, TransientError
 
-#: Timeouts of the console's client: a page takes about a second, whatever the storage does.
+#: Timeouts of the console's client. A page takes about a second, even if the storage does not answer.
 CLIENT_TIMEOUTS: Final = ClientTimeouts(connect_seconds=1.0, read_seconds=2.0, max_attempts=2, max_connections=16)
 #: Names of objects that change every few seconds; all others may be a minute old.
 FAST_CHANGING_NAMES: Final = frozenset(

@@ -73,7 +73,7 @@ class RunStatus:
 
     @property
     def has_ended(self) -> bool:
-        """Whether it has succeeded or failed."""
+        """Whether the run has succeeded or failed."""
         return self.state in ("success", "failed")
 
 

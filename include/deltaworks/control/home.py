@@ -100,7 +100,7 @@ class PipelineHome:
         return SpecRecords(self.objects, self.pipeline)
 
     def reprocess(self, reprocess_id: str) -> ReprocessRecords:
-        """The records of one reprocess.
+        """Returns the records of one reprocess.
 
         Raises:
             ConfigError: REPROCESS_ID_INVALID.
@@ -108,9 +108,9 @@ class PipelineHome:
         return ReprocessRecords(self.objects, self.pipeline, reprocess_id)
 
     def table(self, name: str) -> str:
-        """The key of a bronze, live, gold or quarantine table."""
+        """Returns the key of a bronze, live, gold or quarantine table."""
         return paths.table(self.pipeline, name)
 
     def control(self, name: str = "") -> str:
-        """The key of the control folder, or of one table or object in it."""
+        """Returns the key of the control folder, or of one table or object in it."""
         return paths.pipeline_control(self.pipeline, name)

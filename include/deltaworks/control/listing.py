@@ -40,17 +40,17 @@ class Cell:
 
 
 def count_cell(number: int) -> Cell:
-    """A count, with thousands separators for people."""
+    """Returns a cell for a count, with thousands separators in the text for people."""
     return Cell(number, f"{number:,}")
 
 
 def byte_count_cell(number: int) -> Cell:
-    """A number of bytes, with a unit for people."""
+    """Returns a cell for a number of bytes, with a unit in the text for people."""
     return Cell(number, format_bytes(number))
 
 
 def timestamp_cell(at: dt.datetime | None, *, default: str = "") -> Cell:
-    """A time, to the second for people."""
+    """Returns a cell for a time, rounded to the second in the text for people."""
     return Cell(None if at is None else at.isoformat(), default if at is None else f"{at:%Y-%m-%d %H:%M:%S}")
 
 
@@ -90,11 +90,11 @@ class Listing:
 
     @property
     def rows(self) -> list[tuple[str, ...]]:
-        """The rows as text."""
+        """The rows of the table as text for people."""
         return [tuple(_text(cell) for cell in row) for row in self.cells]
 
     def as_records(self) -> list[Mapping[str, Any]]:
-        """The rows as records for programs."""
+        """Returns the rows as records for programs."""
         if self.records is not None:
             return list(self.records)
         return [dict(zip(self.field_names, (_value(cell) for cell in row), strict=True)) for row in self.cells]

@@ -20,17 +20,17 @@ OPERATIONS_WITHOUT_NEW_ROWS = (MUTATE, PURGE_DELETED, OPTIMIZE)
 
 
 def current_run() -> str:
-    """The Airflow run this process works for (`dag/run/task/try`), or `manual`."""
+    """Returns the Airflow run this process works for (`dag/run/task/try`), or `manual` outside Airflow."""
     return os.environ.get(RUN_VARIABLE, "manual")
 
 
 def current_person() -> str:
-    """The user who triggered this process's Airflow run, or the user of the command."""
+    """Returns the user who triggered this process's Airflow run, or the user of the command."""
     return os.environ.get(PERSON_VARIABLE) or getpass.getuser()
 
 
 def airflow_run_id() -> str:
-    """The id of this process's Airflow run, the same for every try of its task; empty outside Airflow."""
+    """Returns the id of this process's Airflow run, the same for every try of its task; empty outside Airflow."""
     return airflow_run_of(current_run())[1]
 
 
@@ -47,7 +47,7 @@ def is_maintenance_run(pipeline: str) -> bool:
 
 
 def maintenance_dag_id(pipeline: str) -> str:
-    """The id of a pipeline's maintenance DAG."""
+    """Returns the id of a pipeline's maintenance DAG."""
     return f"maintenance__{pipeline}"
 
 

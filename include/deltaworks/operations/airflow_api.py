@@ -45,7 +45,7 @@ class AirflowApi(AirflowRequests):
                 return tuple(Dag.from_api(item) for item in dags)
 
     def dag(self, dag_id: str) -> Dag | None:
-        """Returns the DAG, or None if Airflow does not have it."""
+        """Returns the DAG with this id, or None if Airflow does not have it."""
         answer = self._request("GET", _dag_path(dag_id), missing_ok=True)
         return None if answer is None else Dag.from_api(answer)
 
@@ -98,7 +98,7 @@ class AirflowApi(AirflowRequests):
         self._request("POST", f"{_dag_path(dag_id)}/clearTaskInstances", json={**body, "reset_dag_runs": True})
 
     def xcom(self, dag_id: str, run_id: str, task_id: str, key: str) -> Any:
-        """Returns the value that a task pushed under a key, or None."""
+        """Returns the XCom value that a task pushed under a key, or None."""
         path = f"{_run_path(dag_id, run_id)}/taskInstances/{quote(task_id)}/xcomEntries/{quote(key)}"
         answer = self._request("GET", path, missing_ok=True)
         value = None if answer is None else answer["value"]

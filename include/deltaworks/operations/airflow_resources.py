@@ -96,7 +96,7 @@ class DagRun:
 
     @property
     def is_finished(self) -> bool:
-        """Whether it has succeeded or failed."""
+        """Whether the run has succeeded or failed."""
         return self.state in FINISHED_STATES
 
     @classmethod

@@ -86,22 +86,24 @@ class Operation:
     dag_prefix: str = ""
 
     def load(self) -> Callable[[OperationContext, Any], Report]:
-        """Imports and returns the function that runs it."""
+        """Imports and returns the function that runs the operation."""
         module, _, function = self.run.partition(":")
         loaded: Callable[[OperationContext, Any], Report] = getattr(importlib.import_module(module), function)
         return loaded
 
     def options_model(self) -> type[Options]:
-        """Returns the model of its options. Its module imports engines inside functions only, so this is cheap."""
+        """Returns the model of the operation's options. Its module imports engines inside functions only, so this is
+        cheap.
+        """
         return _options_model(self.load())
 
     def dag_id(self, subject: str) -> str:
-        """Returns the id of the DAG that runs it for a pipeline, relay or namespace."""
+        """Returns the id of the operation's DAG for a pipeline, relay or namespace."""
         return f"{self.dag_prefix or self.name}__{subject}"
 
     @property
     def waits_for_approval(self) -> bool:
-        """Whether its DAG counts first and then waits for an approval."""
+        """Whether the operation's DAG counts first and then waits for an approval."""
         return self.approval and self.scope == "pipeline"
 
     def task_ids(self, *, gold: bool) -> list[str]:

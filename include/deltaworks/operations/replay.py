@@ -34,13 +34,13 @@ class FilterOptions(Options):
 
 
 class ListOptions(FilterOptions):
-    """Options of the list of quarantined rows."""
+    """Options of the listing of quarantined rows."""
 
     all: bool = Field(False, description="Include rows that a replay has landed.")
 
 
 class ShowOptions(ListOptions):
-    """Options of the view of quarantined rows."""
+    """Options for showing single quarantined rows."""
 
     limit: int = Field(10, ge=1, le=1000, description="Maximum number of rows, newest first.")
     full: bool = Field(False, description="Show complete raw values instead of their first 500 characters.")

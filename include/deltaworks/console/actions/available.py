@@ -23,12 +23,12 @@ class Action:
 
     @property
     def dag_id(self) -> str:
-        """The DAG whose run executes it."""
+        """The DAG whose run executes the action."""
         return self.operation.dag_id(self.subject)
 
     @property
     def route(self) -> str:
-        """The path of its form below the console."""
+        """The path of the action's form below the console."""
         return f"/actions/{self.operation.name}/{self.subject}"
 
     def command(self, conf: Mapping[str, Any] | None = None) -> str:

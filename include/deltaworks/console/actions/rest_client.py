@@ -1,7 +1,7 @@
 """Starts and reads DAG runs by Airflow's REST API with the user's token, from Airflow's process or another one.
 
-It has no permissions of its own. Whatever Airflow denies the user, the console denies too, and Airflow's audit log
-records the user.
+It has no permissions of its own. If Airflow denies the user something, the console denies it too, and Airflow's audit
+log records the user.
 """
 
 from __future__ import annotations

@@ -32,8 +32,9 @@ _STATE_ORDER = ("unhealthy", "lagging", "stopping", "starting", "stopped", "paus
 class ProcessRow:
     """A relay, stream or other process.
 
-    The health check first recorded the verdict at `since`, None before. The oldest waiting input arrived at
-    `waiting_since`, and the source deletes it at `source_expires_at`. Rows are of the last hour; `rows_by_hour` covers
+    The health check first recorded the verdict at `since`; None if it has not yet. The oldest waiting input arrived at
+    `waiting_since`, and the source deletes it at `source_expires_at`. Rows are those of the last hour; `rows_by_hour`
+        covers
     the last 24 hours. The delay from landing to bronze within the last hour is `bronze_p50_seconds` and
     `bronze_p95_seconds`. The person may restart the process if `may_restart` is set.
     """

@@ -47,7 +47,7 @@ class HealthLimits:
     quarantined_events_min: int = 100
 
     def stale_seconds(self, trigger_seconds: float) -> float:
-        """The age from which a heartbeat shows that its writer hangs or has ended."""
+        """Returns the age from which a heartbeat shows that its writer hangs or has ended."""
         return max(self.stale_triggers * trigger_seconds, self.stale_seconds_min)
 
 
@@ -77,7 +77,8 @@ def format_duration(seconds: float) -> str:
 
 
 def time_left_seconds(heartbeat: Heartbeat, limits: HealthLimits, now: datetime, *, is_dead: bool) -> float | None:
-    """Returns the seconds until the source deletes its oldest unread input; None without backlog or known retention.
+    """Returns the seconds until the source deletes its oldest unread input; None if there is no backlog or no known
+    retention.
 
     Args:
         is_dead: the stream is not running, so input since its last heartbeat is unread too.

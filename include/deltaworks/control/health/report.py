@@ -65,7 +65,7 @@ class Subject:
 
     @property
     def dag_id(self) -> str:
-        """The DAG that runs it."""
+        """The DAG that runs the subject."""
         return group_dag_id(self.group) if self.group else self.key
 
 
@@ -116,7 +116,7 @@ def subjects(catalog: Catalog) -> list[Subject]:
 
 
 def limits_of(spec: PipelineSpec) -> HealthLimits:
-    """The health limits that a pipeline declares."""
+    """Returns the health limits that a pipeline declares."""
     watch = spec.health
     return HealthLimits(
         stale_seconds_min=watch.stale_seconds,

@@ -126,7 +126,7 @@ def is_live(heartbeat: Heartbeat, limits: HealthLimits, now: datetime) -> bool:
 
 
 def quarantine_next_step(name: str) -> str:
-    """Next step for too many quarantined rows."""
+    """Returns the next step for too many quarantined rows."""
     return (
         f"See `deltaworks quarantine list {name}` and `show`. Fix the producer or pipeline.yaml, then run "
         f"`deltaworks quarantine replay {name}`. See reference/alerts.md#too-much-goes-to-quarantine."

@@ -5,8 +5,8 @@ live run holds the lock, because that run does the same work. `table_files_lock`
 
 The lock of `table_files_lock` prevents that files of a table are deleted and restored at the same time. VACUUM chooses
 files by one version and may delete them for an hour after that; a restore commits files of an old version that still
-exist. Together they could leave a table with missing files, whatever the retention. Streams, merges and OPTIMIZE do not
-need the lock: their files are new, or part of the version VACUUM uses.
+exist. Together they could leave a table with missing files, even with a long retention. Streams, merges and OPTIMIZE do
+not need the lock: their files are new, or part of the version VACUUM uses.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ R = TypeVar("R")
 
 
 class ExclusiveLock:
-    """A lock that is held. The context managers of this module acquire and release it."""
+    """A lock that this process has acquired. The context managers of this module acquire and release it."""
 
     def __init__(self, lease: Lease, lost_error: Callable[[], ConcurrencyError]) -> None:
         self._lease = lease

@@ -56,7 +56,7 @@ class _UncontestedTurn:
 
 @contextlib.contextmanager
 def uncontested_turn(table: str) -> Iterator[Turn]:
-    """Returns a turn without a lock, for tables that nobody else writes, or to which others only append."""
+    """Returns a turn without a lock, for tables with no other writers, or with writers that only append."""
     yield _UncontestedTurn()
 
 

@@ -86,7 +86,7 @@ class ErasureRequest:
 
     @property
     def namespace(self) -> str:
-        """The namespace of its tokens."""
+        """The namespace of the person's tokens."""
         return self.steps[0].namespace
 
     @property
@@ -133,7 +133,7 @@ class ErasureRequest:
         return _instant("" if step is None else step.at)
 
     def has_reached(self, state: ErasureState) -> bool:
-        """Whether the request has reached this state or a later one."""
+        """Whether the request has reached the given state or a later one."""
         return self.state in GRANTED_STATES and GRANTED_STATES.index(self.state) >= GRANTED_STATES.index(state)
 
     def _latest(self, name: str) -> str:

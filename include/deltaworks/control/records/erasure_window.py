@@ -26,7 +26,9 @@ _KIND = RecordKind(
 
 
 class ErasureWindow(Record):
-    """A window: the requests it purges, each with the number of objects that contained its tokens before."""
+    """A window: the requests it purges, each with the number of objects that contained the person's tokens before the
+    purge.
+    """
 
     kind: ClassVar[RecordKind] = _KIND
 
@@ -113,7 +115,7 @@ class ErasureWindows:
         return self._windows.get_or_create(erasure_paths.erasure_window(self._namespace, number), window)
 
     def table(self, number: int, pipeline: str, table: str) -> PurgedTable | None:
-        """Returns the result for a table; None before it is purged."""
+        """Returns the result for a table; None if the table is not purged yet."""
         return self._tables.read(erasure_paths.purged_table(self._namespace, number, pipeline, table))
 
     def record_table(self, number: int, purged: PurgedTable) -> PurgedTable:

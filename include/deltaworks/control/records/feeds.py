@@ -39,7 +39,7 @@ class Position(RecordPart):
 
     @property
     def is_empty(self) -> bool:
-        """Whether it is the position before any input existed."""
+        """Whether the input did not exist yet."""
         return self.version < 0 if self.kind == "table" else not self.digest
 
     def __str__(self) -> str:
@@ -83,7 +83,7 @@ class FeedRecord(Record):
 
     @classmethod
     def initial(cls, position: Position) -> FeedRecord:
-        """The record of a feed that has delivered nothing."""
+        """Returns the record of a feed that has delivered nothing."""
         return cls(incarnation=uuid.uuid4().hex[:12], number=0, position=position)
 
 
@@ -127,7 +127,7 @@ class FeedRecords:
         return outbound_paths.feed(self._pipeline, self._feed, name)
 
     def read(self) -> FeedRecord | None:
-        """Reads the feed's state; None before it starts.
+        """Reads the feed's state; None if the feed has not started yet.
 
         Raises:
             ContractError: FEED_RECORD_UNREADABLE.
@@ -204,9 +204,9 @@ class FeedRecords:
         return len(keys)
 
     def view_result_key(self, digest: str) -> str:
-        """The key of a stored view result."""
+        """Returns the key of a stored view result."""
         return self._key(f"results/{digest}.parquet")
 
     def view_result_keys(self) -> list[str]:
-        """The keys of all stored view results."""
+        """Returns the keys of all stored view results."""
         return self._objects.list(self._key("results") + "/")

@@ -217,7 +217,9 @@ class GenerationStore:
         return CheckpointRecord(ordinal=previous.ordinal + 1, first_batch=last_completed + 1, start=end_offset)
 
     def _is_lost(self, recorded: Generations, last_completed: int | None) -> bool:
-        """Whether a checkpoint's folder has no metadata although the ledger has batches of it."""
+        """Whether a checkpoint's folder has no metadata although the ledger has batches that were read with the
+        checkpoint.
+        """
         if last_completed is None or last_completed < recorded.current.first_batch:
             return False
         folder = paths.checkpoint(self._pipeline, recorded.generation, recorded.current.ordinal)

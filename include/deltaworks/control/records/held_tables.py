@@ -46,7 +46,7 @@ class HeldTable(Record):
     retryable: bool = False
 
     def summary(self) -> dict[str, Any]:
-        """The fields for the heartbeat."""
+        """Returns the fields that the heartbeat shows."""
         brief = ("table", "reason", "since_batch", "at", "condition", "message", "by")
         return {name: getattr(self, name) for name in brief}
 

@@ -88,7 +88,7 @@ class StagedFiles(Record):
 
 
 class ReprocessCompletion(Record):
-    """The completion of a reprocess: the result of each table, as `TableReprocess` mappings."""
+    """The completion of a reprocess: the result of each table, as `TableReprocessResult` mappings."""
 
     model_config = ConfigDict(extra="ignore")
     kind: ClassVar[RecordKind] = _KIND

@@ -151,7 +151,7 @@ class Rollbacks:
         return self._staged.get_or_create(paths.rollback_files(self._pipeline, ordinal), staged)
 
     def completion(self, ordinal: int) -> RollbackCompletion | None:
-        """Reads the completion of a rollback; None before."""
+        """Reads the completion of a rollback; None if it is not complete."""
         return self._ends.read(paths.rollback_completion(self._pipeline, ordinal))
 
     def record_completion(self, rollback: Rollback, *, version: int) -> None:

@@ -42,7 +42,7 @@ class VaultHeartbeat(Record):
 
 
 def vault_heartbeat_key(namespace: str) -> str:
-    """The key of a namespace's heartbeat."""
+    """Returns the key of a namespace's heartbeat."""
     return control_path(namespace, "vault.json")
 
 

@@ -39,17 +39,17 @@ class ErasureRow(SummaryPart):
 
     @property
     def is_open(self) -> bool:
-        """Whether work remains."""
+        """Whether the request is neither complete nor refused."""
         return self.state not in _END_STATES
 
     @property
     def step_number(self) -> int | None:
-        """The number of its state, from 1; None for a refused request."""
+        """The number of the request's state, from 1; None for a refused request."""
         return GRANTED_STATES.index(self.state) + 1 if self.state in GRANTED_STATES else None
 
     @property
     def is_purged(self) -> bool:
-        """Whether its rows are deleted from the newest table versions."""
+        """Whether the person's rows are deleted from the newest table versions."""
         return self.state in GRANTED_STATES[GRANTED_STATES.index("purged") :]
 
 

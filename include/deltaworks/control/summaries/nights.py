@@ -30,7 +30,7 @@ class NightResult(SummaryPart):
 
     @property
     def is_idle(self) -> bool:
-        """Whether nothing was done."""
+        """Whether the task changed nothing for this subject."""
         return not (self.files or self.rows or self.bytes or self.error)
 
 

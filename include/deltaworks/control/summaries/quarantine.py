@@ -114,9 +114,11 @@ class QuarantineCounter:
         spec: str,
         interval_seconds: float = WRITE_SECONDS,
     ) -> None:
-        """Args:
-        spec: the fingerprint of the batches' spec.
-        interval_seconds: minimum time between writes.
+        """Creates the counter of one stream.
+
+        Args:
+            spec: the fingerprint of the batches' spec.
+            interval_seconds: minimum time between writes.
         """
         self._objects = objects
         self._pipeline = pipeline

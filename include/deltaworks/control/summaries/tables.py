@@ -101,7 +101,7 @@ class TablesSummary(Summary):
     omitted: int = 0
 
     def nights(self) -> dict[str, tuple[HealthPoint, ...]]:
-        """The history of each table, by name."""
+        """Returns the history of each table, by name."""
         return {table.name: table.nights for table in self.tables}
 
 
