@@ -1,6 +1,6 @@
 """Redacts events in place according to the compiled `privacy` section. Idempotent.
 
-Only existing values change; nothing is added. An event costs one dictionary access per object with a declared field,
+Only existing values change; nothing is added. An event takes one dictionary access per object with a declared field,
 and an HMAC per value that is not cached. Redacting a redacted event changes nothing, so the collector and the parser
 can both redact it.
 

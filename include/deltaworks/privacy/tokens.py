@@ -1,8 +1,8 @@
 """Tokens: pseudonyms that replace identifiers in all stored data.
 
 A token is an HMAC-SHA-256 (RFC 2104) of the kind and the normalized value with the namespace's key. Everyone with the
-key derives the same token without a look-up: collectors, parsers, and a reprocess a year later. Without the key, tokens
-cannot be compared with those of guessed values; plain hashes can.
+key derives the same token without a look-up: collectors, parsers, and a reprocess a year later. Without the key,
+guessed values cannot be tested against a token, as would be possible with a plain hash.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def token(key: bytes, *, kind: str, value: str) -> str:
 
 
 def random_token() -> str:
-    """Returns a random token for rows that stay without a subject. It is recorded nowhere."""
+    """Returns a random token, for rows that are retained without a subject. It is recorded nowhere."""
     return RANDOM_TOKEN_PREFIX + _base32(os.urandom(_TOKEN_BYTES))
 
 

@@ -175,14 +175,14 @@ class ClusterShares(Spec):
         return self
 
     def of(self, job_class: JobClass) -> Share:
-        """Returns the share of a job of this class."""
+        """Returns the resources of one job of this class."""
         declared: ShareSpec = getattr(self, job_class)
         default = self._limit_to_cluster(DEFAULTS[job_class])
         values = {name: value for name, value in declared if value not in (None, "")}
         return replace(default, **values, is_size_declared=declares_size(declared))
 
     def of_stream(self, own: StreamShareSpec | None = None, *, live: bool = False) -> Share:
-        """Returns the share of a stream.
+        """Returns the resources of a stream.
 
         Args:
             own: the resources that the pipeline declares for its stream.

@@ -131,7 +131,7 @@ class VaultIngest:
             self._files.delete(file.key)
 
     def _write_rows(self, identities: Sequence[Identity], portion: Sequence[SealedFile]) -> None:
-        """Writes keys and rows of some files. Afterwards the files may be deleted."""
+        """Writes keys and rows of some files durably. Only then may the caller delete the files."""
         for file in portion:
             for day, frames in file.unreadable.items():
                 store_unreadable(self._vault.objects, self._vault.namespace, day, file.key, frames)

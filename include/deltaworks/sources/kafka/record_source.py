@@ -88,8 +88,8 @@ class KafkaRecordSource:
         return recorded
 
     def select(self, ranges: Sequence[RecordRange], text: str) -> list[RecordRange] | None:
-        """Returns the parts of ranges that `topic/partition/first-last` selects; either end may be omitted. None for a
-        text of another form.
+        """Returns the parts of ranges that `topic/partition/first-last` selects; either end may be omitted. Returns
+        None if the text has another form.
         """
         parts = text.split("/")
         if len(parts) != 3 or not parts[1].isdecimal():

@@ -119,7 +119,7 @@ class KinesisRecordSource:
         """Returns the shard ranges that `stream/shard/first-last` selects, by sequence numbers; either end may be
         omitted.
 
-        A range with at least one selected record is returned completely. None for a text of another form.
+        A range with at least one selected record is returned completely. Returns None if the text has another form.
         """
         parts = text.split("/")
         if len(parts) != 3 or not parts[2]:

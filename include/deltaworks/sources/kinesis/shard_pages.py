@@ -196,7 +196,7 @@ _MAX_PAGES = 10
 
 
 class NewRecordProbe:
-    """Checks whether shards have a record after given positions. Iterators are cached, so an idle shard costs one
+    """Checks whether shards have a record after given positions. Iterators are cached, so an idle shard needs one
     request.
     """
 

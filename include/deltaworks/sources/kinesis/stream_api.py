@@ -1,6 +1,6 @@
 """Protocols of the Kinesis API that a reader needs, and the registration of enhanced fan-out consumers.
 
-A registered consumer has its own 2 MB/s per shard and costs money while it exists. Only the driver of the query that
+A registered consumer has its own 2 MB/s per shard and is charged while it exists. Only the driver of the query that
 reads through it registers it. It stays registered when the query ends, because registration takes a while. `deltaworks
 consumers` lists and removes consumers.
 """

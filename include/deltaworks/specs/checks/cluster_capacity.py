@@ -43,7 +43,7 @@ def cluster_warnings(environment: EnvironmentSpec, pipelines: Sequence[PipelineS
 
 
 def _streams(environment: EnvironmentSpec, pipelines: Sequence[PipelineSpec]) -> dict[str, Share]:
-    """Returns the shares of all stream drivers by DAG id; a group has the share of one stream."""
+    """Returns the resources of all stream drivers by DAG id. A stream group has the resources of one stream."""
     return {
         stream_dag_id(spec.pipeline, spec.stream_group): (
             stream_share(spec, environment) if spec.stream_group is None else environment.shares.of_stream()
@@ -62,7 +62,7 @@ def _job_classes(pipelines: Sequence[PipelineSpec]) -> Iterator[JobClass]:
 
 
 def _minimum_share(share: Share) -> Share:
-    """Returns the smallest share with which the job can start: one executor."""
+    """Returns the least resources with which the job can start: one executor."""
     return replace(share, executors=1)
 
 

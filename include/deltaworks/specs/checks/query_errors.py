@@ -1,6 +1,6 @@
 """Checks the query of a gold table, view or panel: syntax for Spark or DuckDB, and existing names.
 
-Uses sqlglot, whose import costs half a second of CPU. `deltaworks pipelines check` imports this module only for new
+Uses sqlglot, whose import takes half a second of CPU. `deltaworks pipelines check` imports this module only for new
 queries.
 """
 

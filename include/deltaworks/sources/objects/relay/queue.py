@@ -64,7 +64,7 @@ class BatchOutcome:
 
     @property
     def expired(self) -> int:
-        """The number of expired receipts."""
+        """The number of messages whose receipt had expired."""
         return len(self.expired_receipts)
 
 

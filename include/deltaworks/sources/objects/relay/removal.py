@@ -17,7 +17,7 @@ from deltaworks.sources.objects.relay.bucket import CHANGED_CODES, FORBIDDEN_COD
 from deltaworks.sources.outages import error_code
 from deltaworks.specs.storage import StorageSpec
 
-#: `changed`: the key has another object with its own file event. It stays.
+#: `changed`: the key now has another object, which is not removed because it has its own file event.
 RemovalOutcome = Literal["removed", "missing", "changed"]
 #: A concurrent write of the key.
 _CONFLICT_CODE = "ConditionalRequestConflict"

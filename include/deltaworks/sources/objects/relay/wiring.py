@@ -34,7 +34,9 @@ _LAKE_ACTIONS = ("s3:GetObject", "s3:PutObject", "s3:DeleteObject", "s3:AbortMul
 
 @dataclass(frozen=True, slots=True)
 class WiringStep:
-    """A resource that the connection needs. `state` says whether it exists, must be created, or must be changed."""
+    """A resource that is needed to connect buckets to the queue. `state` says whether it exists, must be created, or
+    must be changed.
+    """
 
     kind: str
     name: str
