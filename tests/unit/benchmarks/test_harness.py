@@ -62,9 +62,9 @@ def test_sides_take_turns_and_the_order_turns_round(ticking: Ticking) -> None:
 def test_sides_that_are_warm_run_as_often_as_they_count(ticking: Ticking) -> None:
     ours, other = ticking.side("ours", [2, 4, 3]), ticking.side("other", [6, 5, 60])
 
-    (figure,) = measure("bench", [Comparison(metric="a", ours=ours, other=other)], repeats=3, warm=True)
+    (result,) = measure("bench", [Comparison(metric="a", ours=ours, other=other)], repeats=3, warm=True)
 
-    assert (figure.ours_all, figure.other_all) == ((2, 4, 3), (6, 5, 60))
+    assert (result.ours_all, result.other_all) == ((2, 4, 3), (6, 5, 60))
 
 
 def test_a_result_is_the_median_without_warm_up_and_preparation(ticking: Ticking) -> None:
@@ -96,9 +96,9 @@ def test_at_least_one_repetition_is_needed(ticking: Ticking) -> None:
 
 
 def test_results_are_printed_as_one_json_object_per_line(ticking: Ticking) -> None:
-    figures, stream = compared(ticking), io.StringIO()
+    results, stream = compared(ticking), io.StringIO()
 
-    print_lines(figures, stream)
+    print_lines(results, stream)
 
     records = [json.loads(line) for line in stream.getvalue().splitlines()]
     assert [record["metric"] for record in records] == ["a", "b"]
