@@ -1,6 +1,6 @@
 """Archives the payloads that a task reads, in the same pass that writes their rows.
 
-Archive files are part of the batch like those of any table: prepared, committed and completed with it, exactly once.
+Archive files belong to the batch like data files: they are prepared and committed with it, exactly once.
 """
 
 from __future__ import annotations

@@ -58,8 +58,8 @@ class LiveMerge:
                 return
             if self._before_merge is not None:
                 self._before_merge()
-            # The query id is stored in the checkpoint. With a new checkpoint, batches start at 0 under a new id, so
-            # they are not mistaken for old ones.
+            # The query id is stored in the checkpoint. A new checkpoint has another id, so its batches, which count
+            # from 0 again, are not mistaken for earlier ones.
             query_id = counts.sparkSession.sparkContext.getLocalProperty("sql.streaming.queryId")
             step = Step(f"{self._pipeline}/live/{self._live.name}/{query_id}", batch_id)
             metadata = user_metadata(pipeline=self._pipeline, batch=batch_id, operation=OPERATION, query=query_id)

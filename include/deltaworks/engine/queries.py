@@ -59,26 +59,26 @@ class IngestListener:
         return jvm.org.apache.spark.sql.streaming.PythonStreamingQueryListenerWrapper(self)
 
     def onQueryStarted(self, event: Any) -> None:
-        """Called by Spark with a Java event."""
+        """Remembers the run id of the selected query, because later events have no query name."""
         with self._count_failures():
             if event.name() == self._query_name:
                 self._run_id = event.runId().toString()
 
     def onQueryProgress(self, event: Any) -> None:
-        """Called by Spark with a Java event."""
+        """Passes the progress of the selected query to `on_progress`."""
         with self._count_failures():
             progress = event.progress()
             if progress.name() == self._query_name:
                 self._on_progress(json.loads(progress.json()))
 
     def onQueryIdle(self, event: Any) -> None:
-        """Called by Spark with a Java event."""
+        """Calls `on_idle` if the selected query is idle."""
         with self._count_failures():
             if event.runId().toString() == self._run_id:
                 self._on_idle()
 
     def onQueryTerminated(self, event: Any) -> None:
-        """Called by Spark with a Java event."""
+        """Passes the error of the selected query, or None, to `on_terminated`."""
         with self._count_failures():
             if event.runId().toString() == self._run_id:
                 exception = event.exception()

@@ -52,7 +52,7 @@ class FileTarget:
         return cls(options, roots, dict(partition_by), dict(indexed or {}))
 
     def filesystem(self) -> fs.FileSystem:
-        """Returns pyarrow's filesystem; the local one without options."""
+        """Returns the storage's pyarrow filesystem; the local one if there are no `arrow_options`."""
         return fs.LocalFileSystem() if self.arrow_options is None else fs.S3FileSystem(**self.arrow_options)
 
 

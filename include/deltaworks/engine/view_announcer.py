@@ -250,6 +250,7 @@ def to_json_value(value: Any) -> Any:
 
 
 def _rows_digest(rows: Sequence[Mapping[str, Any]]) -> str:
-    """Computes a digest independent of row order, because SQL without ORDER BY has none."""
+    """Computes a digest of a result that does not depend on the row order, which is undefined in SQL without
+    ORDER BY."""
     texts = sorted(json.dumps(row, sort_keys=True) for row in rows)
     return hashlib.sha256("\n".join(texts).encode()).hexdigest()

@@ -141,7 +141,9 @@ def _merge_ranges(ranges: Ranges) -> Ranges:
 
 
 def _encode_ranges(ranges: Sequence[Any] | Ranges) -> str:
-    """Delta-encodes and compresses ranges: they are short and close together."""
+    """Encodes ranges as compressed text of differences, which are small because the ranges are short and close
+    together.
+    """
     steps = np.diff(np.asarray(ranges, np.int64).reshape(-1), prepend=0).tolist()
     return base64.b64encode(zlib.compress(",".join(map(str, steps)).encode(), 6)).decode()
 

@@ -36,8 +36,9 @@ class StructFieldPath:
 
 
 def resolve_path(tree: FieldTree, path: Path, name_path: Path | None) -> StructFieldPath | None:
-    """Returns the location of a path in the structs, adding a struct field if needed; None for an object with struct
-    fields.
+    """Returns the struct field that contains a path; adds a field if needed.
+
+    Returns None if the path leads to an object whose fields are struct fields of their own.
 
     Args:
         name_path: the field of the event's name. It has no struct field, but its value is available.

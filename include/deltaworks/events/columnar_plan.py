@@ -1,7 +1,8 @@
 """Plans how events of each type are parsed: decoded into structs and converted by columns, or by the row parser.
 
-A plan yields the same rows as the row parser, and leaves events that it cannot convert with certainty to it. If a
-pipeline has no plans, `row_parser_reason` returns why; for a single event type, `EventPlan.compile` raises the reason.
+A plan yields the same rows as the row parser. Events that it cannot convert with certainty are left to the row parser.
+If a pipeline has no plans, `row_parser_reason` returns why; for a single event type, `EventPlan.compile` raises the
+reason.
 """
 
 from __future__ import annotations

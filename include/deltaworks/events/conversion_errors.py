@@ -56,7 +56,7 @@ _REPR = _create_repr()
 
 
 def describe_value(value: Any) -> str:
-    """Returns a value with its JSON type: `the text '1'`."""
+    """Describes a value and its JSON type in messages, such as `the text '1'`."""
     noun = _JSON_NOUNS.get(type(value))
     return f"{noun} {format_value(value)}" if noun else format_value(value)
 

@@ -5,8 +5,8 @@ tables of a chunk are converted before any row is yielded (`conversion`), and an
 from all.
 
 No payload can stop a stream. Any error from reading an event becomes its reason in quarantine. If the conversion of a
-chunk fails, the chunk is split until only the failing events are rejected. Only a `DeltaworksError` propagates, which a
-declaration asks for.
+chunk fails, the chunk is split until only the failing events are rejected. The only errors raised are those that a
+declaration asks for, such as `on_fail: fail`; they are `DeltaworksError`s.
 """
 
 from __future__ import annotations

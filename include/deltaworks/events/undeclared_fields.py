@@ -102,7 +102,7 @@ def json_type(value: Any) -> str:
 
 
 def restore_field(extra: dict[str, Any], path: Path, value: Any) -> None:
-    """Adds a field at its path back to the undeclared ones."""
+    """Adds a field to the undeclared fields `extra`, at its path."""
     for name in path[:-1]:
         extra = extra.setdefault(name, {})
     extra[path[-1]] = value

@@ -137,7 +137,9 @@ def _has_exact_types(values: Sequence[Any], kind: ColumnType) -> bool:
 
 
 def has_nested_map(kind: ColumnType, *, top: bool = True) -> bool:
-    """Returns whether the type contains a nested map: Arrow expects pairs, but events have objects."""
+    """Returns whether the type contains a map below the top level. Arrow builds maps from pairs, but events have
+    objects.
+    """
     match kind:
         case Map(value):
             return not top or has_nested_map(value, top=False)

@@ -32,7 +32,7 @@ class TargetState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StateDifference:
-    """Files, rows and bytes removed and added between two states."""
+    """Numbers of files, rows and bytes that are removed and added between two states."""
 
     files_removed: int
     rows_removed: int
@@ -172,7 +172,7 @@ def txn_action(step: Step, at_ms: int) -> Action:
 
 
 def remove_action(added: Action, at_ms: int) -> Action:
-    """Returns the remove action for a file's add action."""
+    """Returns the remove action for the file of an add action."""
     optional_fields = {
         name: added[name] for name in ("partitionValues", "size", "tags", "deletionVector") if added.get(name)
     }

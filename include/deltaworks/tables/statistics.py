@@ -113,8 +113,8 @@ def _bounds(column: pa.ChunkedArray) -> tuple[Any, Any]:
 
 
 def _float_bounds(column: pa.ChunkedArray) -> tuple[float | None, float | None]:
-    """Returns the bounds of floats. None for infinity, which JSON cannot represent, and with NaN, whose order readers
-    differ in.
+    """Returns the bounds of floats. An infinite bound is None, because JSON cannot represent it. With NaN both bounds
+    are None, because readers order NaN differently.
     """
     if pc.any(pc.is_nan(column)).as_py():
         return None, None

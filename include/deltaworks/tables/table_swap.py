@@ -1,4 +1,4 @@
-"""Replaces all rows of a table in one commit, by no rows and declared columns, or by another table's content.
+"""Replaces the content of a table in one commit: empties it and sets its declared columns, or copies another table.
 
 Object storage cannot rename folders, and a table is defined by its log. So a swap is one commit (`tables.files_commit`)
 that readers see completely or not at all. The storage copies the files without a download. The source table keeps its

@@ -41,12 +41,12 @@ class IdHashes:
 
     @classmethod
     def from_bytes(cls, data: bytes) -> IdHashes:
-        """Decodes the result of `to_bytes`."""
+        """Decodes hashes that `to_bytes` encoded."""
         high, low = np.frombuffer(data, dtype=np.uint64).reshape(2, -1)
         return cls(high, low)
 
     def to_bytes(self) -> bytes:
-        """Encodes BYTES_PER_ID per id: all first halves, then all second halves."""
+        """Encodes the hashes with BYTES_PER_ID bytes each: first all first halves, then all second halves."""
         return bytes(np.stack([self.high, self.low]).tobytes())
 
     def __len__(self) -> int:

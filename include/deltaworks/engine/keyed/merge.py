@@ -251,7 +251,7 @@ def _merge_condition(table: KeyedTable, rows: pa.Table, *, quote: str) -> str:
 
 
 def _literal(value: str | int | dt.date, quote: str) -> str:
-    """Returns a value in the SQL of the engine with this identifier quote."""
+    """Returns a value as a SQL literal of Spark or delta-rs, distinguished by their identifier quote."""
     if isinstance(value, dt.date):
         return f"DATE '{value.isoformat()}'"
     if isinstance(value, int):

@@ -129,7 +129,7 @@ class _NestedLookup:
         self._cache: dict[str, LookupResult] = {}
 
     def apply(self, event: dict[str, Any]) -> None:
-        """Adds the result in place.
+        """Adds the look-up's result to an event, in place.
 
         Raises:
             ConfigError: ENRICHMENT_UNREADABLE.

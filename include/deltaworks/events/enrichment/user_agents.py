@@ -29,7 +29,9 @@ def url_decode(text: str) -> str:
 
 
 def parse_user_agent(text: str) -> dict[str, Any] | None:
-    """Returns the `USER_AGENT_FIELDS` of a text, null where unknown; None for an empty text."""
+    """Parses a user agent to a dict of the `USER_AGENT_FIELDS`, with None for unknown ones. Returns None for an empty
+    text.
+    """
     plain = url_decode(text)[:MAX_CHARACTERS].strip()
     if not plain:
         return None

@@ -175,7 +175,7 @@ def _read_header(payload: bytes) -> _Container:
     """Parses the header of a container.
 
     Raises:
-        ConversionError: the schema is not a record, or unbounded.
+        ConversionError: the schema is not a record, or does not bound the memory of its records.
         Exception: the header is corrupt.
     """
     offset, metadata = len(MAGIC), {}

@@ -46,7 +46,7 @@ class TypeCost:
 
 
 def schema_cost(schema: Any) -> TypeCost:
-    """Returns the cost of a record of the schema.
+    """Returns the cost of reading a record of the schema.
 
     Raises:
         ConversionError: the schema is unbounded or invalid.

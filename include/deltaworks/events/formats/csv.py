@@ -110,7 +110,7 @@ class _LineFeed:
         self._record_lines, self._length = [], 0
 
     def record_text(self) -> str:
-        """Returns the lines of the record."""
+        """Returns the text of the current record, with its line breaks."""
         return "".join(self._record_lines)
 
     def push_back_rest(self) -> str:

@@ -302,7 +302,7 @@ def changed_paths(before: Columns, after: Columns, *, prefix: str = "") -> list[
 
 
 def _struct_fields(kind: ColumnType | None) -> Columns | None:
-    """Returns the fields of a struct, or of the structs in an array or map."""
+    """Returns the fields of a struct type, or of the struct inside an array or map type."""
     if isinstance(kind, Array | Map):
         return _struct_fields(kind.element if isinstance(kind, Array) else kind.value)
     return dict(kind.fields) if isinstance(kind, Struct) else None
