@@ -116,14 +116,16 @@ class ObjectSlice:
 
     def read(self, spark: SparkSession, task: Task, *, tasks: int) -> list[TaskOutput]:
         opener = self.opener
-        shares = split_balanced(self.references, self.sizes, useful_task_count(self.sizes, tasks))
+        task_references = split_balanced(self.references, self.sizes, useful_task_count(self.sizes, tasks))
 
         def process_partition(number: int, share: Iterable[list[Any]]) -> Iterator[bytes]:
             for references in share:
                 yield replace(task(map(opener, references)), task=number).encode()
 
         encoded = (
-            spark.sparkContext.parallelize(shares, len(shares)).mapPartitionsWithIndex(process_partition).collect()
+            spark.sparkContext.parallelize(task_references, len(task_references))
+            .mapPartitionsWithIndex(process_partition)
+            .collect()
         )
         return sort_by_task(map(TaskOutput.decode, encoded))
 
@@ -135,8 +137,8 @@ class ObjectSlice:
         def run(references: Sequence[Any]) -> TaskOutput:
             skip_reasons = isolation.skip_reasons()
 
-            def process_partition(shares: Iterable[Sequence[Any]]) -> Iterator[bytes]:
-                for share in shares:
+            def process_partition(task_references: Iterable[Sequence[Any]]) -> Iterator[bytes]:
+                for share in task_references:
                     yield task(open_isolated(share, opener, marker=marker, skip_reasons=skip_reasons)).encode()
 
             (encoded,) = spark.sparkContext.parallelize([references], 1).mapPartitions(process_partition).collect()
@@ -310,13 +312,13 @@ def split_balanced(references: Sequence[Any], sizes: Sequence[int], tasks: int) 
     """Splits references into at most `tasks` consecutive parts with about the same number of bytes. Keeps their
     order."""
     total = sum(sizes) or 1
-    shares: list[list[Any]] = [[] for _ in range(max(1, min(tasks, len(references))))]
+    task_references: list[list[Any]] = [[] for _ in range(max(1, min(tasks, len(references))))]
     processed = 0
     for reference, size in zip(references, sizes, strict=True):
         midpoint = processed + size / 2
-        shares[min(int(midpoint * len(shares) / total), len(shares) - 1)].append(reference)
+        task_references[min(int(midpoint * len(task_references) / total), len(task_references) - 1)].append(reference)
         processed += size
-    return [share for share in shares if share]
+    return [share for share in task_references if share]
 
 
 log = logging.getLogger(__name__)

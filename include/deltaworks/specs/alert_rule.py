@@ -223,9 +223,9 @@ class RuleSpec(Spec):
                 yield ("labels", index), f"{label!r} is a reserved result column; use another label"
             elif label in self.labels[:index]:
                 yield ("labels", index), f"{label!r} is named twice"
-        of_peers = self.baseline is not None and self.baseline.kind == "peers"
+        uses_peers = self.baseline is not None and self.baseline.kind == "peers"
         within = self.baseline.within if self.baseline is not None else ()
-        if of_peers and not set(self.labels) - {*within}:
+        if uses_peers and not set(self.labels) - {*within}:
             yield (
                 ("baseline", "kind"),
                 "peers need a label that is not in `within`; add it to `labels`",

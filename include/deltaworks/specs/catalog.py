@@ -106,8 +106,8 @@ class Catalog:
         heading = re.compile(rf"^{section}\s*:", re.MULTILINE)
         return {
             name: error
-            for (of_kind, name), error in self.broken.items()
-            if of_kind == kind and (not section or heading.search(self.declaration_text(kind, name)))
+            for (error_kind, name), error in self.broken.items()
+            if error_kind == kind and (not section or heading.search(self.declaration_text(kind, name)))
         }
 
     def check(self) -> None:

@@ -102,7 +102,7 @@ def java_archive(root: Path) -> Path:
     return (root / "include" / "jars" / "target" / "classes.jsa").resolve()
 
 
-def java_archive_stamp(root: Path) -> Path:
+def java_archive_manifest(root: Path) -> Path:
     """Returns the path of the file that records the inputs and the size in bytes of the class archive."""
     return java_archive(root).with_suffix(".json")
 
@@ -115,7 +115,7 @@ def java_archive_options(root: Path) -> str:
     """
     archive = java_archive(root)
     try:
-        if archive.stat().st_size != json.loads(java_archive_stamp(root).read_text())["bytes"]:
+        if archive.stat().st_size != json.loads(java_archive_manifest(root).read_text())["bytes"]:
             return ""
     except (OSError, ValueError, KeyError, TypeError):
         return ""

@@ -100,13 +100,13 @@ def table_rule_problem(check: str, columns: Mapping[str, str]) -> str | None:
 
 @functools.lru_cache(maxsize=1024)
 def _cached_problem(check: str, columns: tuple[tuple[str, str], ...]) -> str | None:
-    judges = code_digest(("duckdb",), _CODE_FILES)
+    code = code_digest(("duckdb",), _CODE_FILES)
     cache = _rule_cache(cache_folder() / "valid_rules.json")
-    digest = hashlib.sha256(json.dumps([judges, check, columns]).encode()).hexdigest()
-    if judges and digest in cache:
+    digest = hashlib.sha256(json.dumps([code, check, columns]).encode()).hexdigest()
+    if code and digest in cache:
         return None
     problem = _validate(check, columns)
-    if judges and problem is None:
+    if code and problem is None:
         cache.put(digest, True)
         cache.save()
     return problem
@@ -127,9 +127,9 @@ def _validate(check: str, columns: tuple[tuple[str, str], ...]) -> str | None:
         return None
 
     with open_duckdb() as connection:
-        misuse = _forbidden_use(connection, check)
-        if misuse is not None:
-            return misuse
+        forbidden_use = _forbidden_use(connection, check)
+        if forbidden_use is not None:
+            return forbidden_use
         declared = ", ".join(f'"{name}" {duckdb_type(parse_type(kind))}' for name, kind in columns)
         connection.execute(f"CREATE TABLE rows_ ({declared})").fetchall()
         connection.execute("INSERT INTO rows_ DEFAULT VALUES").fetchall()

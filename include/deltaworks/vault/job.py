@@ -45,7 +45,7 @@ def run_ingest(
         TransientError: KEY_SERVICE_UNREACHABLE, or a storage does not answer.
     """
     started_at = iso_now()
-    with _recorded_failures(environment, namespace, dry_run=dry_run):
+    with _record_failures(environment, namespace, dry_run=dry_run):
         vault = NamespaceVault.open(environment, namespace)
         unsealer = Unsealer(vault.service, day_key=_no_day_key)
         files = SealedFiles(vault.objects, namespace, unsealer, other_pipelines=other_pipelines)
@@ -79,7 +79,7 @@ def maintain(
         ConfigError, ConcurrencyError, TransientError: see `run_ingest`.
         ContractError: VAULT_KEY_REMAINS, VAULT_KEYS_UNREADABLE.
     """
-    with _recorded_failures(environment, namespace, dry_run=dry_run):
+    with _record_failures(environment, namespace, dry_run=dry_run):
         vault = NamespaceVault.open(environment, namespace)
         with contextlib.nullcontext() if dry_run else vault.lock():
             rotation = rotate(
@@ -119,7 +119,7 @@ def _write_heartbeat(vault: NamespaceVault, result: IngestResult, started_at: st
 
 
 @contextlib.contextmanager
-def _recorded_failures(environment: EnvironmentSpec, namespace: str, *, dry_run: bool) -> Iterator[None]:
+def _record_failures(environment: EnvironmentSpec, namespace: str, *, dry_run: bool) -> Iterator[None]:
     """Records the condition of a failed run in the vault's state. Conflicts with another run are not recorded."""
     try:
         yield

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from deltaworks.specs.catalog import project_root
-from deltaworks.specs.spark_conf import java_archive, java_archive_options, java_archive_stamp
+from deltaworks.specs.spark_conf import java_archive, java_archive_manifest, java_archive_options
 
 pytestmark = pytest.mark.integration
 
@@ -54,7 +54,7 @@ def test_a_driver_silently_ignores_an_archive_of_another_class_path(tmp_path: Pa
     target = tmp_path / "include" / "jars" / "target"
     shutil.copytree(project_root() / "include" / "spark", tmp_path / "include" / "spark")
     shutil.copytree(project_root() / "include" / "jars" / "target" / "jars", target / "jars")
-    for path in (java_archive(project_root()), java_archive_stamp(project_root())):
+    for path in (java_archive(project_root()), java_archive_manifest(project_root())):
         os.link(path, target / path.name)
     assert java_archive_options(tmp_path)
 

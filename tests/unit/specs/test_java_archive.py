@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from deltaworks.specs.spark_conf import java_archive, java_archive_options, java_archive_stamp
+from deltaworks.specs.spark_conf import java_archive, java_archive_manifest, java_archive_options
 
 
 def _archive(root: Path, *, size: int, recorded: object) -> Path:
     archive = java_archive(root)
     archive.parent.mkdir(parents=True)
     archive.write_bytes(b"x" * size)
-    java_archive_stamp(root).write_text(json.dumps(recorded))
+    java_archive_manifest(root).write_text(json.dumps(recorded))
     return archive
 
 

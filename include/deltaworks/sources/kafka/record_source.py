@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 _COLUMNS = ("topic", "partition", "offset", "timestamp", "value", "key", "headers")
 #: Conditions under which a topic retains none of the records that were read.
-_TOPIC_GONE_CONDITIONS = ("KAFKA_TOPIC_REPLACED", "KAFKA_TOPIC_MISSING")
+_TOPIC_MISSING_CONDITIONS = ("KAFKA_TOPIC_REPLACED", "KAFKA_TOPIC_MISSING")
 
 
 class KafkaRecordSource:
@@ -114,7 +114,7 @@ class KafkaRecordSource:
         try:
             TopicIds(self._home).check(brokers.topic_ids(spark, [topic]))
         except DeltaworksError as error:
-            if error.condition in _TOPIC_GONE_CONDITIONS:
+            if error.condition in _TOPIC_MISSING_CONDITIONS:
                 return {}
             raise
         compacted = brokers.has_compaction(spark, [topic])

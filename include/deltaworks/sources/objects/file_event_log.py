@@ -130,12 +130,12 @@ class FileEventLog:
         Raises:
             ContractError: LOG_REPLACED, LOG_ROLLED_BACK.
         """
-        seq, of_log = int(position["seq"]), str(position.get("log") or "")
+        seq, log_id = int(position["seq"]), str(position.get("log") or "")
         last_seq = self.last_seq()
-        if of_log and of_log != self.table_id:
+        if log_id and log_id != self.table_id:
             raise ContractError(
                 "LOG_REPLACED",
-                f"The file event log {self._key} was recreated: position {seq} belongs to the former log {of_log}.",
+                f"The file event log {self._key} was recreated: position {seq} belongs to the former log {log_id}.",
                 hint="Restore the former log, or start over with `deltaworks pipelines start-over`.",
             )
         if seq > last_seq:

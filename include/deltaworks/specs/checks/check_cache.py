@@ -118,7 +118,7 @@ def _digest(root: Path, files: Iterable[Path] | None) -> str | None:
     """Returns a digest of everything the result depends on; None if a part cannot be read."""
     if files is None:
         return None
-    code = sorted(file for judges in CODE_PATTERNS for file in _PACKAGE.glob(judges))
+    code = sorted(file for pattern in CODE_PATTERNS for file in _PACKAGE.glob(pattern))
     try:
         contents = [(str(file), hashlib.sha256(file.read_bytes()).hexdigest()) for file in (*files, *code)]
     except OSError:

@@ -41,8 +41,8 @@ class QueryCache(ResultCache[Columns]):
 
 def query_digest(sql: str, views: Mapping[str, Columns]) -> str | None:
     """Returns the cache key of a query over these tables; None if the code of the check cannot be read."""
-    judges = _code_digest()
-    return hashlib.sha256(json.dumps([judges, sql, list(views.items())]).encode()).hexdigest() if judges else None
+    code = _code_digest()
+    return hashlib.sha256(json.dumps([code, sql, list(views.items())]).encode()).hexdigest() if code else None
 
 
 def _code_digest() -> str:

@@ -89,8 +89,8 @@ class QueryNames:
         name = column.name.lower()
         if column.table:
             return False
-        in_function = isinstance(column.parent, exp.Func | exp.Var)
-        return name in _BUILTIN_NAMES or (in_function and name in _UNITS)
+        is_function_argument = isinstance(column.parent, exp.Func | exp.Var)
+        return name in _BUILTIN_NAMES or (is_function_argument and name in _UNITS)
 
     def _resolves(self, parts: Sequence[str], scope: Scope | None) -> bool:
         first, rest = parts[0].lower(), [part.lower() for part in parts[1:]]

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from deltaworks.errors import ConfigError
 from deltaworks.specs.catalog import project_root
-from deltaworks.specs.spark_conf import java_archive, java_archive_options, java_archive_stamp, project_paths
+from deltaworks.specs.spark_conf import java_archive, java_archive_manifest, java_archive_options, project_paths
 from deltaworks.tables.spark.toolchain import find_java
 
 TIMEOUT_SECONDS = 600
@@ -29,7 +29,7 @@ def ensure_java_archive(*, progress: Callable[[str], None], root: Path | None = 
     JVM has ended, so that no driver reads an incomplete one. Concurrent callers each write the same archive.
     """
     root = root or project_root()
-    archive, stamp = java_archive(root), java_archive_stamp(root)
+    archive, stamp = java_archive(root), java_archive_manifest(root)
     fingerprint = _fingerprint(root)
     if not fingerprint:
         return None

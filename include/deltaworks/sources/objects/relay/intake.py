@@ -185,17 +185,17 @@ class Intake:
         """Extends messages that were held for at least half the visibility timeout; returns their number."""
         now = time.monotonic()
         with self._lock:
-            long_held = [m for m, since in self._held.values() if now - since >= self.visibility_seconds / 2]
-        if not long_held:
+            half_expired = [m for m, since in self._held.values() if now - since >= self.visibility_seconds / 2]
+        if not half_expired:
             return 0
         try:
-            outcome = self._source.extend(long_held, seconds=self.visibility_seconds)
+            outcome = self._source.extend(half_expired, seconds=self.visibility_seconds)
         except (ClientError, BotoCoreError, DeltaworksError) as error:
-            _LOGGER.warning("Could not extend the visibility of %d messages: %s", len(long_held), error)
+            _LOGGER.warning("Could not extend the visibility of %d messages: %s", len(half_expired), error)
             return 0
         expired = frozenset(outcome.expired_receipts)
         with self._capacity:
-            for message in long_held:
+            for message in half_expired:
                 if message.receipt in expired:
                     self._held.pop(message.receipt, None)
                 elif message.receipt in self._held and not outcome.failed:

@@ -130,7 +130,7 @@ def _collect(records: list[Any], parse: Any, buckets: Collection[str]) -> Parsed
         try:
             event: FileEvent | None = parse(record)
             if event is not None:
-                _refuse_unsafe_names(event)
+                _reject_unsafe_names(event)
         except _MessageError as unusable:
             problems.append(unusable.problem)
             continue
@@ -145,7 +145,7 @@ def _collect(records: list[Any], parse: Any, buckets: Collection[str]) -> Parsed
     return ParsedMessage(events=tuple(events), ignored=tuple(ignored), problems=tuple(problems))
 
 
-def _refuse_unsafe_names(event: FileEvent) -> None:
+def _reject_unsafe_names(event: FileEvent) -> None:
     """Rejects names that cannot be requested from S3, or would request another object."""
     if not is_valid_bucket(event.bucket):
         raise _MessageError(Problem.FOREIGN_BUCKET)

@@ -229,8 +229,8 @@ class Relay:
         if self._intake.held_messages() or self._intake.empty_receives < 2 * self._spec.receive_threads:
             return False
         waiting, in_flight = self._queue.approximate_counts()
-        patience = min(self._intake.visibility_seconds + 10.0, _MAX_IN_FLIGHT_WAIT_SECONDS)
-        return not waiting and (not in_flight or self._intake.idle_seconds > patience)
+        max_wait_seconds = min(self._intake.visibility_seconds + 10.0, _MAX_IN_FLIGHT_WAIT_SECONDS)
+        return not waiting and (not in_flight or self._intake.idle_seconds > max_wait_seconds)
 
     def _report_progress(self, appender: Appender) -> None:
         counts, intake = self.counts, self._intake

@@ -108,7 +108,7 @@ def first_version(options: S3SqsOptions, inference: SchemaOptions) -> SchemaVers
     Raises:
         TransientError: SCHEMA_NOTHING_TO_SAMPLE.
     """
-    sample, key_shape = _take_sample(options, inference, _list_sample_objects(options, inference))
+    sample, key_shape = _read_sample(options, inference, _list_sample_objects(options, inference))
     conflicts: list[Conflict] = []
     inferred = infer_columns(sample.shape, typed=inference.infer_types, conflicts=conflicts)
     partition_types = dict.fromkeys(options.source.partition_columns, STRING) | infer_columns(key_shape)
@@ -127,7 +127,7 @@ def first_version(options: S3SqsOptions, inference: SchemaOptions) -> SchemaVers
     )
 
 
-def _take_sample(options: S3SqsOptions, inference: SchemaOptions, files: list[LocatedFile]) -> tuple[Sample, Shape]:
+def _read_sample(options: S3SqsOptions, inference: SchemaOptions, files: list[LocatedFile]) -> tuple[Sample, Shape]:
     """Reads a sample of the files and of the partition fields in their keys."""
     opener, key_shape = ObjectOpener(options), Shape()
     sampler = Sampler(options.source, typed=inference.infer_types)
