@@ -1,1 +1,1 @@
-"""Erasure of a person with proof: suppressed, shredded, purged, vacuumed, looked for everywhere, certified."""
+"""Erasure of a person with proof: suppress, destroy keys, purge rows, VACUUM, scan for leaks, certify."""

@@ -85,7 +85,7 @@ def _create_certificate(
 
 
 def _certified_landing(purged: dict[str, Any], verified: dict[str, Any]) -> CertifiedLanding | None:
-    """Returns the totals of both landing sweeps; None for requests purged by an earlier release."""
+    """Returns the totals of both landing sweeps of a request; None for requests purged by an earlier release."""
     if "landing" not in verified:
         return None
     last, first = verified["landing"], purged.get("landing", {})
@@ -121,7 +121,7 @@ def _certified_table(record: PurgedTable, request_id: str) -> CertifiedTable:
 
 
 def landing_clean_after(namespace: Namespace, suppressed_at: datetime) -> datetime:
-    """Returns when no object that landed before the suppression exists any more."""
+    """Returns the time after which no object that landed before the suppression exists."""
     return suppressed_at + timedelta(days=max(require_privacy(spec).erase.landing_days for spec in namespace.pipelines))
 
 

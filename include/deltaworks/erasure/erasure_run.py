@@ -1,7 +1,7 @@
 """Advances the erasure requests of a namespace; the purge window and the scan run once for all of them.
 
-A state is recorded after its step, so an interrupted run repeats the step: every step is idempotent. The result names
-the reason why a request waits; if someone must act, the alert `ERASURE_BLOCKED` is raised.
+A state is recorded after its step. So an interrupted run repeats the step, and every step is idempotent. If a request
+cannot advance, the result contains the reason; if an operator must act, the alert `ERASURE_BLOCKED` is raised.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ from deltaworks.erasure.vacuum_purged import NamespaceVacuum, VacuumOutcome
 from deltaworks.errors import ConcurrencyError
 
 BLOCKED = "ERASURE_BLOCKED"
-#: Handler by current state; returns the next state and its details.
+#: Handlers by current state. A handler returns the next state and its details.
 StateHandlers = dict[ErasureState, Callable[[ErasureRequest], tuple[ErasureState, dict[str, Any]]]]
 _WAIT_SECONDS = 60.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ErasureResult:
-    """State of a request after a run, and the reason why it waits; empty if the next run continues."""
+    """The state of a request after a run, and why it waits; the reason is empty if the next run continues."""
 
     request: str
     state: ErasureState
@@ -47,7 +47,7 @@ class ErasureResult:
 
 
 class _MustWait(Exception):
-    """A request cannot advance now; `needs_action` if someone must act."""
+    """Raised if a request cannot advance now. `needs_action` is set if an operator must act."""
 
     def __init__(self, reason: str, *, needs_action: bool = False) -> None:
         super().__init__(reason)
@@ -59,7 +59,7 @@ class ErasureRun:
 
     Args:
         may_purge: whether rows may be purged now; otherwise requests advance to `shredded` at most.
-        fault: called before and after each state is recorded, for fault injection.
+        fault: test hook, called before and after each state is recorded.
     """
 
     def __init__(
@@ -131,7 +131,7 @@ class ErasureRun:
         return self._run_handlers(request, steps, waits)
 
     def _run_from_vacuumed(self, request: ErasureRequest, waits: dict[str, _MustWait]) -> ErasureRequest:
-        """Advances a request from `vacuumed` to the end."""
+        """Advances a request from `vacuumed` to its last state."""
         steps: StateHandlers = {
             "vacuumed": self._verify,
             "verified": self._certify,
@@ -143,7 +143,7 @@ class ErasureRun:
         if requests:
             search = combine_searches(map(self._search, requests))
             for spec in self._namespace.pipelines:
-                # A refresh that ran during the window may have died since.
+                # A refresh that ran during the window may have died and left a shadow table.
                 remove_gold_shadows(self._namespace, spec.pipeline, search)
             self._report = scan_namespace(self._namespace, search)
             # Objects that landed after the window are rewritten here.
@@ -184,7 +184,7 @@ class ErasureRun:
 
     def _shred(self, request: ErasureRequest) -> tuple[ErasureState, dict[str, Any]]:
         person = read_person(self._namespace, request)
-        # An ingest with an older suppression list would recreate the key.
+        # A vault ingest with an older suppression list would create the key again.
         with self._namespace.vault.lock():
             self._namespace.vault.keys.shred(person.subjects)
         pages = sorted({vault_paths.page_of(subject) for subject in person.subjects})

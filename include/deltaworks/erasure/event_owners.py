@@ -1,7 +1,8 @@
-"""Finds the owners of events in landed objects: redacts each event like the parser and searches it for tokens.
+"""Finds the people to whom events in landed objects belong: redacts each event like the parser and searches it for
+tokens.
 
-Events redacted before landing already contain tokens, which redaction leaves unchanged; in others identifiers become
-the same tokens. So a person is found in both, also in undeclared texts.
+Events that were redacted before landing contain tokens, which redaction leaves unchanged. In other events redaction
+replaces identifiers by the same tokens. So a person is found in both, also in undeclared texts.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from deltaworks.events.formats.json_recovery import Malformed
 from deltaworks.privacy.redactor import Redactor
 from deltaworks.specs.pipeline import PipelineSpec
 
-#: Request id by index of the events to erase within one piece of a payload.
+#: Request id by index of the event to erase within one piece of a payload.
 Owners = dict[int, str]
 
 
@@ -38,11 +39,11 @@ class EventOwners:
         self._readers = [(EventReader(spec), Redactor(spec.privacy, key)) for spec in specs if spec.privacy is not None]
         self._searches = searches
         self._combined_search = combine_searches(searches.values())
-        #: Ids created by mutations, which do not have the form of a token.
+        #: Tokens without the form of a token, such as ids created by mutations.
         self._untyped_ids = {token for token in self._combined_search.tokens if not has_token_form(token)}
 
     def owners_in_piece(self, value: Any, raw: bytes, *, at_ms: int) -> tuple[int, Owners]:
-        """Returns the number of events in a piece, and those to erase.
+        """Returns the number of events in a piece, and the events to erase.
 
         Args:
             at_ms: time when the object landed; tokens of children depend on the day.
@@ -60,7 +61,7 @@ class EventOwners:
                     request = self._owner_of_event(reader, redactor, inner, inner_raw, at_ms)
                     owners.update({} if request is None else {index: request})
         if events > 1 and not owners:
-            # A wrapper may contain a token that none of its events has.
+            # The wrapper of events may contain a token that none of its events contains.
             request = self._first_request(self._combined_search.tokens_in_bytes(raw))
             owners = {} if request is None else dict.fromkeys(range(events), request)
         return events, owners

@@ -1,4 +1,4 @@
-"""Rewrites Parquet objects without the rows of erased people: an erased row is null except for a tombstone column."""
+"""Rewrites Parquet objects without the rows of erased people. An erased row is null except for a tombstone column."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from deltaworks.events.erasure_tombstones import ERASED_FIELD
 
 
 def erase_parquet_rows(content: bytes, request_by_row: Mapping[int, str]) -> bytes:
-    """Returns the object with these rows replaced by tombstones; row groups, compression and other rows stay the same.
+    """Returns the object with these rows replaced by tombstones. Row groups, compression and other rows stay the same.
 
     Args:
         request_by_row: request id by row number.

@@ -1,8 +1,8 @@
 """Rewrites landed objects without the events of erased people; all other events keep their bytes and positions.
 
-Pieces are split by the readers' own framers. An erased event becomes a tombstone, which readers skip, so later events
-keep their positions. The new content is parsed again: if another event changed, or an event to erase remains, nothing
-is written.
+Objects are split into pieces by the readers' own framers. An erased event becomes a tombstone, which readers skip, so
+later events keep their positions. The new content is parsed again: if another event changed, or an event to erase
+remains, nothing is written.
 """
 
 from __future__ import annotations
@@ -37,8 +37,9 @@ _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 
 class CannotRewriteError(Exception):
-    """The owners of an object's events are unknown, or it cannot be written without some events; the message gives the
-    reason.
+    """The owners of an object's events are unknown, or the object cannot be written without some events.
+
+    The message contains the reason.
     """
 
 
@@ -48,8 +49,8 @@ class ErasedContent:
 
     Args:
         stored: new content, compressed as before; None if no event is erased.
-        events: erased events by request.
-        unreadable: unreadable events, which stay because their owners are unknown.
+        events: number of erased events by request.
+        unreadable: number of unreadable events, which stay because their owners are unknown.
         sequence_numbers: collector sequence numbers of erased events.
     """
 
@@ -61,7 +62,7 @@ class ErasedContent:
 
 @dataclass(slots=True)
 class _PayloadPieces:
-    """Pieces of a payload: bytes and event counts of each, and the events to erase by piece."""
+    """Pieces of a payload: the bytes and number of events of each, and the events to erase by piece."""
 
     raw_pieces: list[bytes] = field(default_factory=list)
     event_counts: list[int] = field(default_factory=list)
@@ -70,8 +71,9 @@ class _PayloadPieces:
 
 
 class ContentEraser:
-    """Erases events from objects that the same pipelines read. Needs several times the object's size in memory. Not
-    thread-safe.
+    """Erases events from objects that the same pipelines read. Not thread-safe.
+
+    Needs several times the object's size in memory.
     """
 
     def __init__(self, specs: Sequence[PipelineSpec], key: bytes, searches: Mapping[str, TokenSearch]) -> None:
@@ -143,7 +145,7 @@ class ContentEraser:
         return pieces
 
     def _candidate_contents(self, content: bytes, pieces: _PayloadPieces) -> Sequence[bytes]:
-        """Returns possible new contents; those that preserve more bytes come first."""
+        """Yields possible new contents. Contents that preserve more bytes come first."""
         source_format = self._source.format
         if source_format == "parquet":
             rows = {number: owners[0] for number, owners in pieces.erased.items()}
@@ -174,14 +176,14 @@ class ContentEraser:
         written = dump_lossless(value)
         if not self._combined_search.tokens_in_bytes(written):
             return written
-        # The wrapper itself contains a token: replace it, keeping the number of events.
+        # The wrapper itself contains a token. Replace the wrapper and keep the number of events.
         wrapped: Any = [tombstone(first)] * pieces.event_counts[number]
         for name in reversed(self._unwrap):
             wrapped = {name: wrapped}
         return orjson.dumps(wrapped)
 
     def _header_end(self, content: bytes) -> int:
-        """Returns the offset of the first record of CSV with a header."""
+        """Returns the offset of the first record of a CSV object with a header."""
         if self._source.format != "csv" or not self._source.csv.header:
             return 0
         begins = len(content) - len(content.removeprefix(_BYTE_ORDER_MARK).lstrip(b"\r\n"))
@@ -189,7 +191,7 @@ class ContentEraser:
         return len(content) if end < 0 else end
 
     def _is_equivalent(self, pieces: _PayloadPieces, candidate: bytes, at_ms: int) -> bool:
-        """Returns whether the new content parses like the old one, except for erased events."""
+        """Returns whether the new content is parsed like the old one, except for erased events."""
         if self._combined_search.tokens_in_bytes(candidate):
             return False
         try:
@@ -205,7 +207,7 @@ class ContentEraser:
 
 
 def _wraps_list(raw: bytes, path: tuple[str, ...]) -> bool:
-    """Returns whether a wrapper has its events in a list, so they can be erased individually."""
+    """Returns whether a wrapper has its events in a list, so that they can be erased individually."""
     try:
         inner = value_at(orjson.loads(raw), path)
         inner = orjson.loads(inner) if isinstance(inner, str) and inner.lstrip().startswith("[") else inner
@@ -217,9 +219,10 @@ def _wraps_list(raw: bytes, path: tuple[str, ...]) -> bool:
 def _splice(
     content: bytes, raws: Sequence[bytes], new: Mapping[int, bytes], *, start: int = 0, by_line: bool = False
 ) -> list[bytes]:
-    """Replaces some pieces of the content, each searched after the previous one; returns nothing if one is not found.
+    """Replaces pieces of the content. Each piece is searched after the previous one.
 
-    Array elements are serialized again and may differ from the original bytes.
+    Returns the new content as a list of one, or an empty list if a piece is not found. Array elements are serialized
+    again and may differ from the original bytes.
     """
     parts: list[bytes] = []
     cursor, copied_until = start, 0
@@ -246,7 +249,7 @@ def _find_line(content: bytes, raw: bytes, cursor: int) -> int:
 
 
 def _join_pieces(content: bytes, pieces: Sequence[bytes]) -> bytes:
-    """Joins pieces as one array if the content is one, otherwise one per line."""
+    """Joins pieces as an array if the content is an array, otherwise one per line."""
     try:
         is_array = type(orjson.loads(content.removeprefix(_BYTE_ORDER_MARK))) is list
     except orjson.JSONDecodeError:
@@ -265,7 +268,7 @@ def _sequence_numbers(pieces: _PayloadPieces) -> CollectorSequenceNumbers:
 
 
 def _parse_settings(spec: PipelineSpec) -> str:
-    """Returns the settings that determine the events and positions that a pipeline finds."""
+    """Returns the settings of a pipeline that determine the events and positions it reads from an object."""
     keys = {"format", "csv", "tsv", "pattern", "compression"}
     unwrap = "" if spec.unwrap is None else spec.unwrap.model_dump_json()
     return spec.source.model_dump_json(include=keys) + unwrap
@@ -280,7 +283,7 @@ def _compress_zstd(content: bytes) -> bytes:
 
 _COMPRESS: Mapping[str, Callable[[bytes], bytes]] = {
     "none": bytes,
-    # Without a timestamp, so equal content gives equal objects.
+    # Without a timestamp, so that equal content gives equal bytes.
     "gzip": lambda content: gzip.compress(content, 6, mtime=0),
     "bzip2": bz2.compress,
     "zstd": _compress_zstd,

@@ -1,4 +1,4 @@
-"""Access to landed objects: lists objects with their old versions, reads, replaces and deletes them."""
+"""Access to landed objects: lists objects and their old versions, reads, replaces and deletes them."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ from deltaworks.specs.globs import key_matcher
 from deltaworks.specs.storage import StorageSpec
 
 _MAX_OUTAGE_SECONDS: Final = 120.0
-#: Object metadata with the number of the replacement record.
+#: Name of the object metadata with the number of the replacement record.
 REPLACEMENT_METADATA: Final = "deltaworks-replacement"
 _CONFLICT = ("ConditionalRequestConflict", "409")
 _UNSUPPORTED = ("NotImplemented", "MethodNotAllowed", "501", "405")
-#: Properties preserved when an object is replaced; GetObject and PutObject use the same names.
+#: Properties that are preserved when an object is replaced. GetObject and PutObject use the same names.
 _PRESERVED_PROPERTIES: Final = (
     "CacheControl",
     "ContentDisposition",
@@ -66,7 +66,7 @@ class LandedObject:
 
     @property
     def anonymous_name(self) -> str:
-        """A name without the key, which may contain personal data."""
+        """A name of the object without its key, which may contain personal data."""
         version = self.version_id or self.etag if not self.is_current else ""
         digest = hashlib.sha256(f"{self.bucket}/{self.key}".encode()).hexdigest()[:16]
         return f"{self.bucket} sha256:{digest}" + (f" version {version}" if version else "")
@@ -74,7 +74,9 @@ class LandedObject:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ObjectState:
-    """The current object of a key. `replacement` is the record that wrote it; None for producers' objects."""
+    """The current object of a key. `replacement` is the number of the record that wrote it; None for producers'
+    objects.
+    """
 
     etag: str
     version_id: str | None
@@ -175,7 +177,7 @@ class LandingStore:
         except ClientError as error:
             if error_code(error) not in _UNSUPPORTED:
                 raise
-            # Stores without conditional puts: the ETag was checked immediately before.
+            # Without conditional puts the ETag was at least checked immediately before.
             return dict(self._client.put_object(**request))
 
     def object_state(self, bucket: str, key: str) -> ObjectState | None:
@@ -255,7 +257,7 @@ class LandingStore:
         state = self.object_state(landed.bucket, landed.key)
         if path is None or state is None or state.etag != landed.etag:
             return None
-        # Next to the folder, so no listing shows it; durable before it replaces the object.
+        # Written next to the folder, so that no listing shows it, and synced to disk before it replaces the object.
         folder = Path(self._storage.prefix)
         temporary = folder.with_name(f"{folder.name}-replacing") / _md5(landed.key.encode())
         temporary.parent.mkdir(exist_ok=True)

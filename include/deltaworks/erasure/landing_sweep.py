@@ -1,8 +1,8 @@
 """Rewrites landed objects of a namespace that contain events of erased people.
 
-A replacement is recorded before the object is written, so relays, listings, streams and replays recognize it. In
-versioned buckets the replaced version is deleted then. After a crash the next sweep completes recorded replacements and
-finds the remaining objects; rewritten objects contain no tokens.
+A replacement is recorded before the object is written, so that relays, listings, streams and replays recognize it. In
+versioned buckets the replaced version is then deleted. After a crash the next sweep completes recorded replacements and
+rewrites the remaining objects. Rewritten objects contain no tokens, so they are not rewritten again.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from deltaworks.specs.globs import key_matcher
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.specs.sources.objects import FileSourceSpec
 
-#: Limits per replacement record, and of the memory of pending objects.
+#: Limits of pending objects, which share one replacement record and are held in memory.
 _MAX_PENDING_OBJECTS: Final = 100
 _MAX_PENDING_BYTES: Final = 64 << 20
-#: Limit of listed objects that cannot be rewritten.
+#: Maximum number of objects in the list of objects that cannot be rewritten.
 _MAX_NAMED: Final = 20
 
 
@@ -38,9 +38,11 @@ class LandingReport:
     """Result of a sweep.
 
     Args:
-        objects, bytes: number and stored size of scanned objects.
-        hits: objects with events to erase; `rewritten` ones, and `removed_versions` of old versions.
-        events: erased events by request. `unreadable` events stay because their owners are unknown.
+        objects: number of scanned objects, and `bytes` their stored size.
+        hits: number of objects with events to erase, and `hit_bytes` their stored size.
+        rewritten: number of rewritten objects, and `removed_versions` of deleted old versions.
+        events: number of erased events by request.
+        unreadable: number of unreadable events, which stay because their owners are unknown.
         blocked: objects that cannot be rewritten, anonymized, with the reason.
     """
 
@@ -96,7 +98,7 @@ class LandingSweep:
     Args:
         searches: token search by request id.
         dry_run: only counts.
-        fault: called with `recorded`, `put`, `settled` and `deleted`, for fault injection.
+        fault: test hook, called with `recorded`, `put`, `settled` and `deleted`.
     """
 
     def __init__(
@@ -144,7 +146,7 @@ class LandingSweep:
         return self._report
 
     def _list_objects(self) -> Iterator[LandedObject]:
-        """Yields every object once, however many pipelines read it."""
+        """Yields every object once, even if several pipelines read it."""
         locations = list(self._readers)
         for number, location in enumerate(locations):
             earlier = [
@@ -160,7 +162,7 @@ class LandingSweep:
         except ConfigError as refused:
             self._report.record_blocked(landed, refused.message)
             return
-        if content is None:  # removed or rewritten by a producer meanwhile: the newer object is listed separately
+        if content is None:  # if a producer rewrote it meanwhile, the newer object is listed separately
             return
         data, properties = content
         report = self._report
@@ -186,7 +188,7 @@ class LandingSweep:
             self._remove_version(landed)
 
     def _remove_version(self, landed: LandedObject) -> None:
-        """Deletes an old version that no reader needs: its replacement is recorded, or its key was deleted."""
+        """Deletes an old version that no reader needs: a replacement of it is recorded, or its key was deleted."""
         replaced = self._replacements.successors(landed.bucket, landed.key, landed.etag)
         if not (landed.is_deleted or replaced) or landed.version_id is None:
             self._report.record_blocked(landed, "an old version with different content")
@@ -195,7 +197,7 @@ class LandingSweep:
             self._report.removed_versions += 1
 
     def _landed_at(self, landed: LandedObject) -> datetime:
-        """Returns when the object landed; a replacement inherits the time of the original."""
+        """Returns when the object landed. A replacement has the landing time of the original."""
         original = self._replacements.original(landed.bucket, landed.key, landed.etag)
         made_at = None if original is None else parse_iso(original.landed_at)
         return made_at or landed.landed_at
@@ -213,7 +215,7 @@ class LandingSweep:
         return self._erasers[names]
 
     def _replace_pending(self) -> None:
-        """Replaces pending objects: records the plan, writes the objects, deletes the old versions."""
+        """Replaces pending objects: records the plan, writes the objects, and deletes the old versions."""
         pending, self._pending = self._pending, []
         if not pending or self._dry_run:
             return
@@ -267,7 +269,7 @@ class LandingSweep:
 
 
 def sweep_detail(report: LandingReport, request_id: str) -> dict[str, int]:
-    """Returns the details of a sweep for a request's state."""
+    """Returns the details of a sweep that the request's state records."""
     return {
         "objects": report.objects,
         "bytes": report.bytes,

@@ -28,7 +28,7 @@ class ErasureDeadlines:
 
     @classmethod
     def shortest(cls, specs: Iterable[EraseSpec]) -> ErasureDeadlines:
-        """Returns the shortest deadlines of these declarations."""
+        """Returns the shortest deadlines in these `privacy` sections."""
         declared = list(specs)
         return cls(
             purge_within=timedelta(days=min(spec.purge_within_days for spec in declared)),
@@ -38,7 +38,7 @@ class ErasureDeadlines:
 
 @dataclass(frozen=True)
 class Namespace:
-    """One namespace of tokens. Cheap to create; not thread-safe."""
+    """A namespace of tokens: its pipelines, stores and token key. Cheap to create; not thread-safe."""
 
     name: str
     catalog: Catalog
@@ -49,22 +49,22 @@ class Namespace:
 
     @cached_property
     def lake(self) -> Lake:
-        """The lake."""
+        """The lake with the tables of the pipelines."""
         return Lake(self.catalog.environment.lake)
 
     @cached_property
     def vault_lake(self) -> Lake:
-        """The vault's tables."""
+        """The lake with the tables of the vault."""
         return Lake(self.vault.storage)
 
     @property
     def erasures(self) -> Erasures:
-        """The namespace's requests."""
+        """The erasure requests of the namespace."""
         return Erasures(self.objects, self.name)
 
     @property
     def deadlines(self) -> ErasureDeadlines:
-        """The deadlines of erasures."""
+        """The deadlines of erasures in the namespace."""
         return ErasureDeadlines.shortest(require_privacy(spec).erase for spec in self.pipelines)
 
     @property
@@ -73,7 +73,7 @@ class Namespace:
         return timedelta(hours=max(spec.maintenance.file_retention_hours for spec in self.pipelines))
 
     def home(self, pipeline: str) -> PipelineHome:
-        """The home of one of its pipelines."""
+        """Returns the control records of one of its pipelines."""
         return PipelineHome(self.objects, pipeline)
 
 
@@ -81,7 +81,7 @@ def require_privacy(spec: PipelineSpec) -> PrivacySpec:
     """Returns the `privacy` section of a pipeline.
 
     Raises:
-        ConfigError: NAMESPACE_UNKNOWN, it has none.
+        ConfigError: NAMESPACE_UNKNOWN, the pipeline declares no `privacy`.
     """
     if spec.privacy is None:
         raise ConfigError(

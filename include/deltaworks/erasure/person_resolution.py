@@ -1,8 +1,9 @@
 """Resolves the person of a request: all tokens that belong to the requested one.
 
-These are the subjects that the vault has for it, their other tokens, and tokens linked directly, such as a device seen
-with the subject in one event. Links are followed one step only: a shared tablet would merge a family into one person. A
-token linked to other subjects too is shared: it is neither suppressed nor searched, and rows with only this token stay.
+These are the subjects that the vault stores for the token, their other tokens, and tokens linked directly, such as a
+device that occurs with the subject in one event. Links are followed one step only, because a shared tablet would merge
+a family into one person. A token that is also linked to other subjects is shared. It is neither suppressed nor
+searched, and rows that contain only this token stay.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ class Person:
     Args:
         subjects: tokens with a key in the vault.
         tokens: all tokens to erase, including the subjects.
-        shared: number of tokens also linked to others, which stay.
+        shared: number of tokens that are also linked to others and therefore stay.
     """
 
     subjects: tuple[str, ...]
@@ -68,7 +69,7 @@ class IdentityLookup(Protocol):
         """Returns the stored tokens of these subjects."""
 
     def links(self, *, subjects: Collection[str] = (), tokens: Collection[str] = ()) -> set[tuple[str, str]]:
-        """Returns subject and token of all links of these subjects or tokens."""
+        """Returns pairs of subject and token for all links of these subjects or tokens."""
 
 
 class OriginalIdLookup(Protocol):
@@ -81,7 +82,7 @@ class OriginalIdLookup(Protocol):
 def resolve_person(token: str, identities: IdentityLookup, origins: Iterable[OriginalIdLookup] = ()) -> Person:
     """Resolves a token to a person. Read-only.
 
-    Original ids are looked up once: intervals contain the final id of every intermediate one.
+    Original ids are looked up once, since intervals contain the final id of every intermediate id.
     """
     subjects = identities.subjects_of([token])
     if identities.links(subjects=[token]):
@@ -97,12 +98,12 @@ def resolve_person(token: str, identities: IdentityLookup, origins: Iterable[Ori
 
 
 def linked_tokens(subjects: Collection[str], identities: IdentityLookup) -> set[str]:
-    """Returns the tokens seen with these subjects in one event."""
+    """Returns the tokens that occur with these subjects in one event."""
     return {token for _, token in identities.links(subjects=subjects)}
 
 
 def shared_tokens(tokens: Collection[str], subjects: Collection[str], identities: IdentityLookup) -> set[str]:
-    """Returns the tokens that were also seen with other subjects."""
+    """Returns the tokens that also occur with other subjects."""
     if not tokens:
         return set()
     return {token for subject, token in identities.links(tokens=tokens) if subject not in subjects and subject != token}
@@ -115,15 +116,15 @@ class VaultIdentities:
         self._tables = vault.tables
 
     def subjects_of(self, tokens: Collection[str]) -> set[str]:
-        """See `IdentityLookup`."""
+        """See `IdentityLookup.subjects_of`."""
         return _values(self._tables.identities(tokens=tokens, subjects=tokens, columns=["subject"]))
 
     def tokens_of(self, subjects: Collection[str]) -> set[str]:
-        """See `IdentityLookup`."""
+        """See `IdentityLookup.tokens_of`."""
         return _values(self._tables.identities(subjects=subjects, columns=["token"]))
 
     def links(self, *, subjects: Collection[str] = (), tokens: Collection[str] = ()) -> set[tuple[str, str]]:
-        """See `IdentityLookup`."""
+        """See `IdentityLookup.links`."""
         rows = self._tables.links(subjects=subjects, tokens=tokens, columns=["subject", "token"])
         return {(row["subject"], row["token"]) for row in rows.to_pylist()}
 
@@ -136,7 +137,7 @@ class MutationIntervals:
         self._key = "" if spec.mutations is None else paths.table(spec.pipeline, spec.mutations.intervals)
 
     def original_ids(self, ids: Collection[str]) -> set[str]:
-        """See `OriginalIdLookup`."""
+        """See `OriginalIdLookup.original_ids`."""
         delta_table = self._lake.open(self._key) if self._key else None
         return (
             set()

@@ -1,7 +1,7 @@
-"""Lists the tables of a pipeline that may have rows of people: purged ones, and exempt ones.
+"""Lists the tables of a pipeline that may have rows of people: tables to purge, and exempt tables.
 
-Gold tables are not included: they are rebuilt from these. Shadow tables of a reprocess are included, because they exist
-until someone deletes them.
+Gold tables are not included, because they are rebuilt from these tables. Shadow tables of a reprocess are included,
+because they exist until an operator deletes them.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ class PersonalTable:
     """A table that may have rows of a person.
 
     Args:
-        needs_write_turn: whether a stream writes it, so a purge needs its write turn.
-        kept_because: why its rows are kept; empty if they are purged.
+        needs_write_turn: whether a stream writes the table, so that a purge needs its write turn.
+        kept_because: why its rows are exempt; empty if they are purged.
     """
 
     name: str
@@ -31,7 +31,8 @@ class PersonalTable:
 def personal_tables(spec: PipelineSpec, home: PipelineHome) -> list[PersonalTable]:
     """Returns the tables of a pipeline that may have rows of people, including tables that do not exist yet.
 
-    A keyed table is derived from its history: if the history is exempt, the keyed table is too, or rows would reappear.
+    A keyed table is derived from its history. If the history is exempt, the keyed table is exempt too, because its
+    purged rows would reappear.
 
     Raises:
         ContractError: REPROCESS_RECORD_UNREADABLE.

@@ -15,9 +15,9 @@ class FileCount:
     """Counts of one file, from its content, not its statistics.
 
     Args:
-        rows: rows not deleted by a deletion vector.
+        rows: rows that no deletion vector marks as deleted.
         hits: of these, rows with a searched token.
-        deleted_hits: rows with a searched token that a deletion vector marks as deleted, but which are still in the
+        deleted_hits: rows with a searched token that a deletion vector marks as deleted, but that are still in the
             file.
         by_request: `hits` by request.
         sequence_numbers: collector sequence numbers of the rows.
@@ -35,10 +35,10 @@ class TableSurvey:
     """Rows with searched tokens in one version of a table.
 
     Args:
-        rows: rows of the complete table.
-        by_file: rows with a searched token, by file; 0 if all of them are marked as deleted.
-        by_request: the same by request.
-        dates: the same by value of the first partition column, such as a date.
+        rows: all rows of the table.
+        by_file: rows with a searched token by file; 0 if all such rows are marked as deleted.
+        by_request: rows with a searched token by request.
+        dates: rows with a searched token by value of the first partition column, such as a date.
         deleted_hits: rows with a searched token that are marked as deleted, in all files.
         sequence_numbers: collector sequence numbers of `hits`.
     """
@@ -53,5 +53,5 @@ class TableSurvey:
 
     @property
     def hits(self) -> int:
-        """Rows with a searched token."""
+        """Number of rows with a searched token."""
         return sum(self.by_file.values())

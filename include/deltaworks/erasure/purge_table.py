@@ -1,9 +1,9 @@
 """Purges the rows of people from one table in one commit, without a JVM.
 
-Every row with one of their tokens in any column is deleted, or its tokens are replaced if the pipeline keeps anonymous
-rows; so are rows that a deletion vector marks, which are still in the file. Files without such rows stay, so the cost
-depends on the files, not on the number of requests. New files are read back before the commit: a remaining token, or an
-unexpected row count, aborts the purge without changes.
+Deletes every row that contains one of their tokens in any column. If the pipeline keeps anonymous rows, the tokens are
+replaced instead. Rows that a deletion vector marks are still in the file and are treated in the same way. Files without
+such rows stay, so the cost depends on the files, not on the number of requests. New files are read back before the
+commit: a remaining token, or an unexpected row count, aborts the purge without changes.
 """
 
 from __future__ import annotations
@@ -30,17 +30,17 @@ from deltaworks.tables.log import Action, FileId, TableState, commit_history, fi
 from deltaworks.tables.optimize_commit import write_due_checkpoint
 
 Mode = Literal["rows", "identity"]
-#: Records the collector sequence numbers of rows.
+#: Adds the collector sequence numbers of rows to a set of numbers.
 SequenceNumberRecorder = Callable[[pa.RecordBatch, CollectorSequenceNumbers], None]
 
 
 class TablePurger:
-    """Surveys and purges one table. Not thread-safe.
+    """Counts and purges rows of one table. Not thread-safe.
 
     Args:
         key: key of the table in the given lake.
         requests: token search by request id.
-        search: overrides the rows to purge, if there are more than those of the requests.
+        search: search for the rows to purge, if these are more than the rows of the requests.
         record_sequence_numbers: records collector sequence numbers of purged rows.
     """
 
@@ -68,7 +68,7 @@ class TablePurger:
         self._file_counts: dict[FileId, FileCount] = {}
 
     def survey(self, state: TableState | None = None) -> TableSurvey:
-        """Surveys the newest version, or the given one. Counts of unchanged files are cached.
+        """Counts matching rows in the newest version, or the given one. Counts of unchanged files are cached.
 
         Raises:
             ContractError: ERASURE_FILE_DAMAGED, ERASURE_FILE_SHARED, and errors of reading the log.
@@ -109,11 +109,11 @@ class TablePurger:
     ) -> PurgedTable:
         """Purges rows in one commit. Idempotent per step. Commits nothing if no row matches.
 
-        Call it under the table's write turn: concurrent appends do not conflict, and their rows are purged too, but a
-        merge would require a new attempt.
+        Call it under the table's write turn. Rows of concurrent appends are purged too, but a concurrent merge would
+        require a new attempt.
 
         Args:
-            mode: `identity` keeps the rows, with random tokens that are recorded nowhere.
+            mode: `identity` keeps the rows and replaces their tokens by random ones, which are recorded nowhere.
             before_commit: called before each attempt; an error aborts the purge without a commit.
 
         Raises:
@@ -153,7 +153,7 @@ class TablePurger:
     def _rewrite_and_commit(
         self, state: TableState, survey: TableSurvey, step: Step, mode: Mode, before_commit: Callable[[], None]
     ) -> PurgedTable | None:
-        """Rewrites the files and commits; returns None if a concurrent commit replaced one of them."""
+        """Rewrites the files and commits. Returns None if a concurrent commit removed one of the files."""
         files = TableFiles(self._lake, state)
         written: dict[FileId, Action] = {}
         try:
@@ -244,7 +244,7 @@ class TablePurger:
         return FilesCommit(step=step, user_metadata=metadata, operation="DELETE", parameters=parameters)
 
     def _recount(self, purge: PurgedTable, version: int) -> PurgedTable:
-        """Counts the committed version again."""
+        """Counts matching rows in the committed version again."""
         state = state_at(self._lake, self._objects, self._key, version)
         survey = self.survey(state)
         return purge.replace(
@@ -263,7 +263,7 @@ class TablePurger:
         return PurgedTable.unchanged(self._pipeline, self._table, rows=survey.rows)
 
     def _committed_purge(self, state: TableState, step: Step) -> PurgedTable:
-        """Returns an earlier purge of this step from its commit."""
+        """Returns the result of an earlier purge under this step from its commit, or None."""
         for commit in commit_history(self._lake, self._key, newest=state.version):
             metadata = commit.metadata
             if (metadata.get("step"), metadata.get("step_version")) == (step.app_id, step.version):
@@ -293,7 +293,7 @@ class TablePurger:
 
 
 def erasure_step(pipeline: str, table: str, window: int) -> Step:
-    """Returns the transaction of one table in one window."""
+    """Returns the transaction id of purging one table in one window."""
     return Step(f"{pipeline}/erasure/{table}", window)
 
 

@@ -1,8 +1,8 @@
 """A purge window: deletes the rows of all waiting people from every table of their namespace.
 
-A stream's table is purged under its write turn, which prevents concurrent merges; prepared batches were handled before.
-Gold tables are not written: their changed dates are rebuilt, and the window waits for that. An interrupted window
-continues where it stopped.
+A table that a stream writes is purged under its write turn, which prevents concurrent merges. Batches that were
+prepared earlier have completed by then. Gold tables are not written: their changed dates are rebuilt, and the window
+waits for the builds. An interrupted window continues where it stopped.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ class PurgeTarget:
     """A table to purge.
 
     Args:
-        needs_write_turn: whether a stream writes it.
-        kept_because: why its rows are kept; empty if they are purged.
+        needs_write_turn: whether a stream writes the table.
+        kept_because: why its rows are exempt; empty if they are purged.
         record_sequence_numbers: records the collector sequence numbers of purged rows.
     """
 
@@ -69,7 +69,7 @@ def purge_targets(namespace: Namespace) -> Iterator[PurgeTarget]:
             key = paths.reader(info.base_name)
             yield PurgeTarget(lake=lake, objects=namespace.objects, key=key, pipeline=READERS, table=info.base_name)
     vault_modes: dict[str, Mode] = {vault_paths.identities(): "rows", vault_paths.links(): "rows"}
-    # Records of reveals stay, without the identity of the subject.
+    # The records of reveals (look-ups of identities) stay, without the identity of the subject.
     vault_modes[vault_paths.reveals()] = "identity"
     vault, objects = namespace.vault_lake, namespace.vault.objects
     for key, mode in vault_modes.items():
@@ -93,7 +93,9 @@ def _pipeline_targets(namespace: Namespace, spec: PipelineSpec) -> Iterator[Purg
 
 
 def unfinished_work(namespace: Namespace) -> list[str]:
-    """Describes restores, start-overs, reprocesses and replays in progress, which could restore rows after a window."""
+    """Describes operations in progress that could restore rows after a window: restores, start overs, reprocesses,
+    replays.
+    """
     return [reason for spec in namespace.pipelines for reason in _unfinished_in_pipeline(namespace, spec.pipeline)]
 
 
@@ -108,7 +110,8 @@ def _unfinished_in_pipeline(namespace: Namespace, pipeline: str) -> Iterator[str
     for name in reprocess_ids(home.objects, pipeline):
         records = home.reprocess(name)
         plan = records.plan()
-        # A reprocess that has not read yet uses the current list; one of another generation never completes.
+        # A reprocess that has not read yet will use the current suppression list. A reprocess of another generation
+        # never completes.
         has_read = plan is not None and plan.generation == generation and records.files() is not None
         if has_read and records.completion() is None:
             command = f"deltaworks reprocess {pipeline} --id {name} --no-dry-run"
@@ -117,9 +120,9 @@ def _unfinished_in_pipeline(namespace: Namespace, pipeline: str) -> Iterator[str
 
 
 def _unfinished_replays(namespace: Namespace, home: PipelineHome) -> Iterator[str]:
-    """Yields replays that read before a suppression: running ones, and interrupted ones with prepared rows."""
+    """Yields replays that read rows before a suppression: running ones, and interrupted ones with prepared rows."""
     try:
-        # Replays that start later use the current list.
+        # Replays that start later use the current suppression list.
         with reread_lease(home).held(wait_seconds=WAIT_SECONDS):
             ordinal = 1 + read_last_replay(namespace.lake, home.pipeline)
             if home.replays.read(ordinal) is not None:
@@ -134,7 +137,7 @@ class PurgeWindow:
 
     Args:
         requests: token search by request id.
-        fault: called with `purged <pipeline>.<table>` and `noted <pipeline>.<table>`, for fault injection.
+        fault: test hook, called with `purged <pipeline>.<table>` and `noted <pipeline>.<table>`.
     """
 
     def __init__(
@@ -152,7 +155,7 @@ class PurgeWindow:
         self._fault = fault
 
     def run(self) -> list[PurgedTable]:
-        """Purges all remaining tables; returns the purges of all tables. Idempotent.
+        """Purges all remaining tables. Returns the purges of all tables. Idempotent.
 
         Raises:
             ConcurrencyError: TURN_NOT_GRANTED, TURN_LOST, COMMIT_CONTENDED: run it again.
@@ -171,7 +174,7 @@ class PurgeWindow:
         return purged
 
     def stale_gold_tables(self) -> list[str]:
-        """Returns gold tables that still have rows of these people because they are not rebuilt yet."""
+        """Returns gold tables that are not rebuilt yet and still have rows of these people."""
         stale = []
         for spec in self._namespace.pipelines:
             for name in [table.name for table in spec.gold.tables]:
@@ -224,11 +227,11 @@ class PurgeWindow:
 def next_window(
     namespace: Namespace, waiting: Mapping[str, TokenSearch], *, scan: Callable[[], ScanReport]
 ) -> ErasureWindow | None:
-    """Returns the interrupted window, or a new one for the waiting requests; None if there are none.
+    """Returns the interrupted window, or a new one for the waiting requests; None if there are no waiting requests.
 
     Args:
         waiting: token search by id of requests that are shredded and not purged.
-        scan: scans the lake for all of them before the purge; the final scan is compared with it.
+        scan: scans the lake for all of them before the purge. The final scan is compared with this one.
     """
     records = ErasureWindows(namespace.objects, namespace.name)
     newest = records.newest()

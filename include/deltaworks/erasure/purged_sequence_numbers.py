@@ -1,4 +1,4 @@
-"""Which rows that are purged had a number of a collector, so that a look for lost events does not miss them."""
+"""Records the collector sequence numbers of purged rows, so that the search for lost events does not report them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from deltaworks.tables.query import QUARANTINE
 
 
 def sequence_number_recorder(spec: PipelineSpec, table: str) -> SequenceNumberRecorder | None:
-    """Returns the recorder for rows of a table; None if its sequence numbers are not checked."""
+    """Returns the recorder for rows of a table; None if the table's sequence numbers are not checked for losses."""
     collected = find_collected_table(spec)
     if collected is None or table not in (collected.table, QUARANTINE):
         return None
@@ -30,7 +30,7 @@ def sequence_number_recorder(spec: PipelineSpec, table: str) -> SequenceNumberRe
 
 
 def _column_values(rows: pa.RecordBatch, name: str) -> list[object]:
-    """The values of a column; none for a file that was written before the table had it."""
+    """Returns the values of a column; nulls if the file was written before the table had the column."""
     if name not in rows.schema.names:
         return [None] * rows.num_rows
     values: list[object] = rows.column(name).to_pylist()

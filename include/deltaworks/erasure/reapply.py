@@ -1,8 +1,8 @@
 """Purges rows of erased people from a table again, after an operation restored files of old versions.
 
-Operations that restore, recover or swap files call this under the same write turn, before they record their end: until
-then the operation is unfinished and is repeated. Tokens are matched by the suppression list only, so it works without
-the vault and long after requests have ended.
+Operations that restore, recover or swap files call this under the same write turn, before they record their end. Until
+then the operation counts as unfinished and is repeated. Tokens are matched by the suppression list only, so this works
+without the vault and long after requests have ended.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ ROWS_REAPPEARED = "ERASED_ROWS_REAPPEARED"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReappearedRows:
-    """Rows of erased people in a table, including rows marked as deleted."""
+    """Number and dates of rows of erased people in a table, including rows marked as deleted."""
 
     table: str
     rows: int
@@ -44,8 +44,8 @@ class ReappearedRows:
 class ErasureReapplier:
     """Purges rows of erased people for one operation on a pipeline. Not thread-safe.
 
-    The suppression list and the token key are read once, on demand: people added later are purged after the operation,
-    because no window starts while one is unfinished.
+    The suppression list and the token key are read once, on first use. People who are added later are purged after the
+    operation, because no purge window starts while an operation is unfinished.
     """
 
     def __init__(self, catalog: Catalog, pipeline: str) -> None:
@@ -55,10 +55,11 @@ class ErasureReapplier:
         self._objects = open_objects(catalog.environment.lake)
 
     def reapply(self, table: str, *, step: Step, check: Callable[[], None]) -> PurgedTable | None:
-        """Purges rows of erased people from a restored table. Idempotent per step; returns None without erased people.
+        """Purges rows of erased people from a restored table. Idempotent per step. Returns None if there are no erased
+        people.
 
         Args:
-            step: a step of the restoring operation, with a name of its own.
+            step: a transaction of the restoring operation, under a separate application id.
             check: called before each commit attempt, like the check of the write turn.
 
         Raises:
@@ -71,7 +72,7 @@ class ErasureReapplier:
         return purger.purge(step, mode=self._spec.privacy.erase.mode, before_commit=check)
 
     def find_reappeared_rows(self, tables: Sequence[str]) -> list[ReappearedRows]:
-        """Returns rows of erased people that reappeared in these tables; raises or resolves the alert.
+        """Finds rows of erased people in these tables. Raises the alert if there are any, otherwise resolves it.
 
         Raises:
             ContractError: see `reapply`.
@@ -114,7 +115,7 @@ class ErasureReapplier:
         return purges
 
     def _purger(self, table: str) -> TablePurger | None:
-        """Returns a purger; None without erased people, or if the table is exempt."""
+        """Returns a purger; None if there are no erased people, or if the table is exempt."""
         if table in self._exempt_tables or self._erased_tokens is None:
             return None
         return TablePurger(
@@ -142,7 +143,7 @@ class ErasureReapplier:
 
     @cached_property
     def _erased_tokens(self) -> TokenSearch | None:
-        """The search for all suppressed tokens of the namespace; None for an empty list."""
+        """The search for all suppressed tokens of the namespace; None if the list is empty."""
         if self._spec.privacy is None:
             return None
         suppression = read_suppression(self._objects, self._spec.privacy.namespace)
@@ -150,10 +151,10 @@ class ErasureReapplier:
             return None
         service = open_key_service(privacy_settings_of(self._catalog.environment).keys)
         key = namespace_token_key(service, self._objects, self._spec.privacy.namespace)
-        # Rows that landed before the end of an entry are not covered by a later consent.
+        # Entries that have ended count too: a later consent does not cover rows that landed before it.
         return TokenSearch((), predicate=lambda token: suppression_digest(key, token) in suppression)
 
 
 def reapply_step(step: Step) -> Step:
-    """Returns the transaction that purges rows after the operation of this step."""
+    """Returns the transaction that purges rows after the operation with this step."""
     return Step(f"{step.app_id}/erased", step.version)

@@ -1,4 +1,4 @@
-"""Removes objects that still refer to purged rows: prepared batches, replays, staged rows and gold shadows.
+"""Removes control objects that still refer to purged rows: prepared batches, replays, staged rows and gold shadows.
 
 A prepared batch contains the paths of its files, and column bounds with tokens; a recovery from it would restore a
 file. Complete batches are deleted with the window instead of after their normal retention. Incomplete ones stay:
@@ -29,7 +29,7 @@ _SHADOW = re.compile(r".*/gold_shadows/[^/]+/\d+(?=/)")
 def remove_references(
     namespace: Namespace, pipeline: str, search: TokenSearch, *, purged: Mapping[str, frozenset[str]]
 ) -> None:
-    """Removes such objects from a pipeline's control folder. Idempotent; safe while the stream runs.
+    """Removes control objects of a pipeline that refer to purged rows. Idempotent; safe while the stream runs.
 
     Args:
         purged: files removed by windows, by `<pipeline>.<table>`.
@@ -48,11 +48,11 @@ def remove_references(
 
 
 def remove_gold_shadows(namespace: Namespace, pipeline: str, search: TokenSearch) -> None:
-    """Deletes gold shadow tables with rows of these people: the next refresh starts again. Idempotent.
+    """Deletes gold shadow tables with rows of these people; the next refresh builds a new one. Idempotent.
 
-    A shadow in use by a refresh is skipped: it is updated from the purged tables before it is swapped in, and deleted
-    afterwards. A shadow is deleted completely, its log first, as after a swap: with some files missing it would be
-    reused but unreadable.
+    A shadow in use by a refresh is skipped, because it is updated from the purged tables before it is swapped in, and
+    deleted afterwards. A shadow is deleted completely, its log first: with only some files missing the next refresh
+    would continue with it, but could not read it.
     """
     home = namespace.home(pipeline)
     shadows: dict[str, list[str]] = {}
@@ -73,7 +73,7 @@ def remove_gold_shadows(namespace: Namespace, pipeline: str, search: TokenSearch
 
 
 def _complete_batches(namespace: Namespace, home: PipelineHome) -> Iterator[str]:
-    """Yields complete batches of the current generation, and all of earlier ones."""
+    """Yields complete batches of the current generation, and all batches of earlier generations."""
     generation = home.generations.current()
     last = read_last_completed(namespace.lake, home.pipeline, generation)
     for key in home.objects.list(f"{home.control('prepared')}/"):

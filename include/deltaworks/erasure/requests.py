@@ -1,5 +1,4 @@
-"""Receives erasure requests: the identifier becomes a token immediately and is not stored; deadlines start at
-receipt."""
+"""Receives erasure requests. The identifier is tokenized immediately and not stored; deadlines start at receipt."""
 
 from __future__ import annotations
 
@@ -12,7 +11,7 @@ from deltaworks.erasure.person_resolution import Person, tokens_digest
 from deltaworks.errors import ConfigError
 from deltaworks.privacy.tokens import is_token, token
 
-#: A token can be given directly; it is not personal data by itself.
+#: Kind of an identifier that is a token already. A token by itself is not personal data.
 TOKEN_KIND = "token"  # noqa: S105  a kind, not a secret
 
 
@@ -40,9 +39,10 @@ def token_of(namespace: Namespace, *, kind: str, value: str) -> str:
 
 
 def receive_request(namespace: Namespace, subject: str, *, received_at: datetime, by: str) -> ErasureRequest:
-    """Records the request of the person of a token. Idempotent: the same token and day are the same request.
+    """Records an erasure request for the person of a token. Idempotent: requests of one token on one day are the same
+    request.
 
-    The token is stored in the vault first; the lake's record has its digest.
+    The token is stored in the vault first; the lake's record contains only its digest.
     """
     digest = tokens_digest([subject])
     request_id = f"e{received_at:%Y%m%d}-{digest[:10]}"
@@ -62,7 +62,7 @@ def receive_request(namespace: Namespace, subject: str, *, received_at: datetime
 
 
 def read_person(namespace: Namespace, request: ErasureRequest) -> Person:
-    """Returns the person of a request, as far as resolved.
+    """Returns the person of a request, with the tokens resolved so far.
 
     Raises:
         ConfigError: ERASURE_SUBJECT_DELETED.
@@ -84,7 +84,7 @@ def write_person(namespace: Namespace, request: ErasureRequest, person: Person) 
 
 
 def delete_ended_persons(namespace: Namespace) -> int:
-    """Deletes the persons of ended requests, also after interrupted runs; returns how many. Idempotent."""
+    """Deletes the person records of ended requests, also of interrupted runs. Returns their number. Idempotent."""
     folder = erasure_paths.request_subjects(namespace.name, "").removesuffix(".json")
     deleted = 0
     for key in namespace.vault.objects.list(folder):

@@ -27,13 +27,13 @@ class PersonRowCount:
 
     @property
     def cells(self) -> tuple[str, str, str, str, str]:
-        """A table row: table, rows, first date, last date, and why the rows are kept."""
+        """The count as cells: table, rows, first date, last date, and why the rows are exempt."""
         exemption = f"kept: {self.kept_because}" if self.kept_because else ""
         return f"{self.pipeline}.{self.table}", f"{self.rows:,}", self.first_date, self.last_date, exemption
 
 
 def person_of_token(namespace: Namespace, token: str) -> Person:
-    """Resolves a token to a person, from the current vault and mutations."""
+    """Resolves a token to a person, from the current content of the vault and the mutations."""
     origins = [MutationIntervals(namespace.lake, spec) for spec in namespace.pipelines]
     return resolve_person(token, VaultIdentities(namespace.vault), origins)
 
@@ -59,6 +59,6 @@ def count_rows(namespace: Namespace, person: Person) -> Iterator[PersonRowCount]
 
 
 def current_person(namespace: Namespace, request: ErasureRequest) -> Person:
-    """Returns the person of an open request: as resolved, or as it would be resolved now."""
+    """Returns the person of an open request, as recorded, or resolved now if it is not recorded yet."""
     person = read_person(namespace, request)
     return person if request.has_reached("resolved") else person_of_token(namespace, person.subjects[0])

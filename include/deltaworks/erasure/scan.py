@@ -1,8 +1,8 @@
 """Scans a complete lake for tokens: all tables, control folders, readers and the vault's tables.
 
-Hits are classified by location. Rows, unused pages and bounds in prepared batches are leaks. Bounds in Delta logs
-expire with the log, so they are counted separately, with the date on which the log is clean. Exempt tables are counted
-separately too.
+Hits are classified by location. Tokens in rows, unused pages and bounds of prepared batches are leaks. Bounds in Delta
+logs expire with the log, so they are counted separately, with the date after which the log contains none. Hits in
+exempt tables are also counted separately.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _REQUESTS = _VAULT + erasure_paths.REQUESTS_IN_VAULT
 _INTERVAL = re.compile(r"(\d+)\s+(hour|day|week)s?")
 _HOURS = {"hour": 1, "day": 24, "week": 168}
 _LOG_DAYS = 30
-#: A log is cleaned with the next checkpoint after its retention, at a day boundary.
+#: Margin, since a log is cleaned at a day boundary with the next checkpoint after its retention.
 _LOG_MARGIN = timedelta(days=1)
 MAX_NAMED = 20
 HitCategory = Literal["leak", "log", "kept"]
@@ -43,7 +43,7 @@ class ScanReport:
     """Result of a scan.
 
     Args:
-        hits: keys of objects with a token, by category and token: leaks, Delta logs, and exempt tables.
+        hits: keys of objects with a token, by category (leaks, Delta logs, exempt tables) and token.
     """
 
     objects: int = 0
@@ -86,7 +86,7 @@ def build_report(scanned: Iterable[ScannedObject], *, kept: Iterable[str]) -> Sc
         is_exempt = bool(exempt_prefixes) and item.key.startswith(exempt_prefixes)
         category: HitCategory = "kept" if is_exempt else "log" if _LOG_FOLDER in item.key else "leak"
         if item.key.startswith(_REQUESTS):
-            continue  # persons of open requests, deleted with the certificate
+            continue  # records of persons of open requests, which certification deletes
         for token in item.tokens:
             hits[category].setdefault(token, []).append(item.key)
     return ScanReport(
@@ -115,7 +115,7 @@ def _list_files(lake: Lake, root: str) -> list[str]:
 
 
 def log_clean_after(retentions: Iterable[str], purged_at: datetime) -> datetime:
-    """Returns when no log contains bounds of the purged rows.
+    """Returns the time after which no log contains bounds of the purged rows.
 
     Args:
         retentions: `delta.logRetentionDuration` of the tables; empty for Delta's default.

@@ -1,8 +1,8 @@
 """Scans one object for tokens by decoding its format: pages, dictionaries, footers, compressed text.
 
-A plain byte search would miss tokens in compressed pages. Everything a reader could decode is scanned: all values of
-all columns, dictionaries with unused entries, footer bounds and decompressed text. Memory is bounded by a part of a row
-group or a few megabytes of text.
+A plain byte search would miss tokens in compressed pages. Everything that a reader could decode is scanned: all values
+of all columns, dictionaries with unused entries, footer bounds and decompressed text. Memory is bounded by a part of a
+row group or a few megabytes of text.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _FOOTER_END: Final = 8
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScannedObject:
-    """Result of scanning one object; `damaged` is the reason if a part could be scanned as raw bytes only."""
+    """Result of scanning one object. If a part could be scanned as raw bytes only, `damaged` is the reason."""
 
     key: str
     bytes: int
@@ -107,8 +107,9 @@ def _inflate(source: Any) -> Iterator[bytes]:
 
 
 def _scan_chunks(chunks: Iterator[bytes], search: TokenSearch) -> Iterator[set[str]]:
-    """Yields the tokens in chunks; the end of each chunk is scanned again with the next, for tokens across two
-    chunks."""
+    """Yields the tokens in chunks. The end of each chunk is scanned again with the next one, for tokens across the
+    boundary.
+    """
     rest = b""
     for chunk in chunks:
         data = rest + chunk

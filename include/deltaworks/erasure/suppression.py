@@ -1,7 +1,8 @@
 """Suppresses a person's tokens, and lists streams that may still commit rows with them.
 
-A batch prepared before is committed in any case. So a request advances only once each stream has completed a batch that
-knew the record, or has none in progress, and no share of an older batch is held back.
+A batch that was prepared before the suppression is committed nevertheless. So a request advances only if each stream
+has since completed a batch with the new suppression list or has no batch in progress, and if no held table still waits
+for rows of an older batch.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ def suppress_person(namespace: Namespace, request: ErasureRequest, person: Perso
     """Adds the person's tokens to the suppression list; returns the record. Idempotent.
 
     Raises:
-        ConcurrencyError: ERASURE_CONTENDED, concurrent requests won all attempts.
+        ConcurrencyError: ERASURE_CONTENDED, every attempt lost to a concurrent request.
         ContractError: SUPPRESSION_UNREADABLE.
     """
     digests = tuple(sorted(suppression_digest(namespace.token_key, token) for token in person.tokens))
@@ -83,7 +84,8 @@ def blocking_streams(namespace: Namespace, suppression: SuppressionRecord, *, no
 
 
 def pending_sealed_files(namespace: Namespace, number: int) -> str:
-    """Describes sealed files older than a suppression record that are not ingested yet; empty if there are none.
+    """Returns descriptions of sealed files older than a suppression record that the vault has not ingested; empty if
+    none.
 
     Raises:
         ContractError: VAULT_RECORD_UNREADABLE.
@@ -117,7 +119,7 @@ def _blocking_reasons(
 
 
 def _may_be_preparing(home: PipelineHome, suppression: SuppressionRecord, now: datetime) -> bool:
-    """Returns whether a stream may be preparing a batch with an older list."""
+    """Returns whether a stream may be preparing a batch with an older suppression list."""
     heartbeat = read_heartbeat(home.objects, lake_paths.heartbeat(home.control()))
     if heartbeat is None or not is_live(heartbeat, HealthLimits(), now):
         return False
@@ -125,7 +127,7 @@ def _may_be_preparing(home: PipelineHome, suppression: SuppressionRecord, now: d
 
 
 def _was_idle_after(heartbeat: Heartbeat, suppression: SuppressionRecord) -> bool:
-    """Returns whether the stream has been idle since: its next batch reads the current list."""
+    """Returns whether the stream was idle after the suppression, so that its next batch reads the current list."""
     written, created = parse_iso(heartbeat.written_at), parse_iso(suppression.created_at)
     return (
         heartbeat.state == "idle"

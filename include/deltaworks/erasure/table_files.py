@@ -1,4 +1,4 @@
-"""Reads and rewrites data files of one table, in parts that fit into memory."""
+"""Reads and rewrites data files of one table, in batches that fit into memory."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from deltaworks.tables.log import Action, TableState, is_absolute_path, parse_sc
 from deltaworks.tables.statistics import IndexedColumns
 
 _MAX_BATCH_ROWS: Final = 65_536
-#: Maximum size of a written file in memory; OPTIMIZE compacts them later.
+#: Maximum size of a written file in memory. OPTIMIZE merges the files later.
 _MAX_FILE_BYTES: Final = 128 << 20
 
 
@@ -52,8 +52,11 @@ class TableFiles:
     def read_with_deleted(
         self, added: Action, *, dictionary_encoded: bool = False
     ) -> Iterator[tuple[pa.RecordBatch, npt.NDArray[np.bool_] | None]]:
-        """Like `read`, including rows deleted by a deletion vector, with a mask of the live rows; None if all
-        are live."""
+        """Yields the rows of an added file, including rows deleted by a deletion vector.
+
+        Each batch has a mask of the rows that are not deleted; None if none is deleted. Arguments and errors as in
+        `read`.
+        """
         if is_absolute_path(added["path"]):
             raise ContractError(
                 "ERASURE_FILE_SHARED",
@@ -109,9 +112,9 @@ class TableFiles:
 def parquet_batches(
     source: Any, *, dictionary_encoded: bool = False, columns: Sequence[str] | None = None
 ) -> Iterator[pa.RecordBatch]:
-    """Yields the rows of an open Parquet file in batches; top-level texts dictionary-encoded if requested.
+    """Yields the rows of an open Parquet file in batches; top-level texts are dictionary-encoded if requested.
 
-    A dictionary is complete, including entries without rows.
+    A dictionary is complete, including entries that no row uses.
     """
     file = pq.ParquetFile(source, coerce_int96_timestamp_unit="us")
     if dictionary_encoded:
@@ -122,7 +125,7 @@ def parquet_batches(
 
 
 def _without_views(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Casts the string views that delta-rs writes, which pyarrow can neither filter nor take."""
+    """Casts the string views that delta-rs writes, which pyarrow supports neither in filter nor in take."""
     fields = [field.with_type(_without_view_type(field.type)) for field in batch.schema]
     return batch if fields == list(batch.schema) else batch.cast(pa.schema(fields))
 

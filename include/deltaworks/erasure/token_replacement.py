@@ -1,4 +1,4 @@
-"""Replaces tokens of erased people by random ones that are recorded nowhere, in rows that are kept."""
+"""Replaces tokens of erased people by random ones in rows that are kept. The random tokens are recorded nowhere."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from deltaworks.privacy.tokens import random_token
 
 
 class TokenReplacer:
-    """Replaces tokens consistently: the same token gets the same random one during this object's life."""
+    """Replaces tokens consistently: one object replaces the same token always by the same random one."""
 
     def __init__(self, search: TokenSearch) -> None:
         self._search = search
         self._random_by_token: dict[str, str] = {}
 
     def replace(self, rows: pa.RecordBatch) -> pa.RecordBatch:
-        """Returns the rows with replaced tokens. For small batches: every value is converted to Python."""
+        """Returns the rows with replaced tokens. Use small batches, since every value is converted to Python."""
         columns = [
             pa.array([self._replace_value(value) for value in column.to_pylist()], column.type)
             for column in rows.columns

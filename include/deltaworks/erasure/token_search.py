@@ -1,7 +1,7 @@
 """Searches tokens in bytes and in columns of any type: complete values, substrings, and nested fields.
 
-Tokens are recognized by their form, so a text is scanned once for any number of tokens. Ids without this form, created
-by mutations, are found as complete values only.
+Tokens are recognized by their form, so a text is scanned once for any number of tokens. Ids without this form, which
+mutations create, are found as complete values only.
 """
 
 from __future__ import annotations
@@ -18,16 +18,17 @@ import pyarrow.compute as pc
 from deltaworks.privacy.tokens import TOKEN_LENGTH, TOKEN_PREFIX, is_token
 
 _PREFIX_BYTES: Final = TOKEN_PREFIX.encode()
-#: Matches the start of a token with a look-ahead, so overlapping candidates are found. Random tokens of erased people
-#: are not searched.
+#: Matches tokens with a look-ahead, so that overlapping candidates are found. Random tokens of erased people do not
+#: match.
 _TOKEN_PATTERN: Final = re.compile(_PREFIX_BYTES + rb"(?=([a-z2-7]{%d}))" % (TOKEN_LENGTH - len(TOKEN_PREFIX)))
 _MAX_CACHED_ANSWERS: Final = 1_000_000
 RowMask = npt.NDArray[np.bool_]
 
 
 def has_token_form(token: str) -> bool:
-    """Returns whether an id has the form of a token, so it can be found inside texts. Ids created by mutations
-    do not."""
+    """Returns whether an id has the form of a token, so that it can be found inside texts. Ids of mutations do not have
+    it.
+    """
     return token.startswith(TOKEN_PREFIX) and is_token(token)
 
 
@@ -36,7 +37,7 @@ class TokenSearch:
 
     Args:
         tokens: tokens to find.
-        predicate: tells whether another text with the form of a token is searched too, for tokens known by digest only.
+        predicate: returns whether another text with the form of a token is a match, for tokens known by digest only.
     """
 
     def __init__(self, tokens: Iterable[str], *, predicate: Callable[[str], bool] | None = None) -> None:
@@ -113,7 +114,7 @@ class TokenSearch:
 
     def _text_mask(self, values: pa.Array) -> RowMask:
         mask = np.asarray(self._equals_token(values).to_numpy(zero_copy_only=False), dtype=np.bool_)
-        # A text as long as a token can only be equal to one; longer texts may contain one.
+        # A text as long as a token can only be equal to a token; longer texts may contain one.
         lengths = pc.fill_null(pc.binary_length(values), 0).to_numpy()
         min_length = TOKEN_LENGTH if self._predicate is not None else TOKEN_LENGTH + 1
         rows = np.flatnonzero(lengths >= min_length)
@@ -129,7 +130,7 @@ class TokenSearch:
         if not starts:
             return []
         rows = np.searchsorted(offsets, starts, side="right") - 1
-        # Excludes matches across two texts.
+        # Exclude matches that span two texts.
         return [int(row) for row, start in zip(rows, starts, strict=True) if start + TOKEN_LENGTH <= offsets[row + 1]]
 
 

@@ -1,7 +1,7 @@
 """VACUUM of purged files: its due time, the holds that block it, and whether the files are deleted.
 
-A VACUUM can end without an error although it only counted, skipped a table, or kept files for a reader. So each purged
-file is checked individually, and a request advances only once all of its files are deleted.
+A VACUUM can succeed although it only counted files, skipped a table, or kept files for a reader. So each purged file is
+checked individually, and a request advances only once all of its files are deleted.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ class VacuumOutcome:
 
     Args:
         due_at: time from which purged files may be deleted.
-        holds: descriptions of holds that block it.
-        remaining: files that still exist although due, as `<pipeline>.<table>: <why>`.
+        holds: descriptions of holds that block the VACUUM.
+        remaining: files that still exist although they are due, as `<pipeline>.<table>: <why>`.
     """
 
     due_at: datetime
@@ -49,7 +49,7 @@ def vacuum_due_at(namespace: Namespace, purged: Sequence[PurgedTable]) -> dateti
 
 
 class NamespaceVacuum:
-    """VACUUM of one erasure run: once for all due windows. Not thread-safe."""
+    """VACUUM within one erasure run, once for all windows that are due. Not thread-safe."""
 
     def __init__(self, namespace: Namespace, *, now: datetime) -> None:
         self._namespace = namespace
@@ -81,7 +81,7 @@ class NamespaceVacuum:
             for result in vacuum_tables(None, self._namespace.catalog, spec.pipeline, dry_run=False, mode="full"):
                 reasons[f"{spec.pipeline}.{result.table}"] = result.reason
         for target in purge_targets(self._namespace):
-            # Readers, the vault, and shadow tables of a reprocess.
+            # Tables of readers, of the vault, and shadow tables of a reprocess.
             if f"{target.pipeline}.{target.table}" not in reasons:
                 _vacuum_undeclared(target, self._now)
         return reasons
@@ -101,7 +101,7 @@ def blocking_holds(namespace: Namespace, purged: Sequence[PurgedTable]) -> Itera
 
 
 def remaining_files(namespace: Namespace, purged: Sequence[PurgedTable], reasons: dict[str, str]) -> Iterator[str]:
-    """Yields tables of which purged files still exist, with the reason VACUUM reported."""
+    """Yields the tables of which purged files still exist, with the reason that VACUUM reported."""
     by_name = {(target.pipeline, target.table): target for target in purge_targets(namespace)}
     for record in purged:
         target = by_name.get((record.pipeline, record.table))

@@ -1,1 +1,1 @@
-"""Table maintenance: OPTIMIZE with Z-order, VACUUM, orphan removal, table health."""
+"""Table maintenance: OPTIMIZE with Z-order, VACUUM, removal of orphaned files, and table health."""

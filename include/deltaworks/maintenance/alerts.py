@@ -1,6 +1,6 @@
 """Alerts of maintenance: overlapping runs, and tables that VACUUM skips.
 
-A failure to raise or resolve an alert does not affect maintenance.
+If an alert cannot be raised or resolved, maintenance continues.
 """
 
 from __future__ import annotations
@@ -20,8 +20,9 @@ NOT_VACUUMED = "TABLE_NOT_VACUUMED"
 
 @contextlib.contextmanager
 def exclusive_maintenance(home: PipelineHome, *, work: str) -> Iterator[ExclusiveLock]:
-    """Holds the maintenance lock of a pipeline. If the lock is taken, raises an alert that the next successful run
-    resolves.
+    """Holds the maintenance lock of a pipeline within a block.
+
+    If the lock is taken, raises an alert, which the next successful run resolves.
 
     Raises:
         ConcurrencyError: MAINTENANCE_RUNNING.
@@ -42,7 +43,7 @@ def exclusive_maintenance(home: PipelineHome, *, work: str) -> Iterator[Exclusiv
 
 
 def alert_not_vacuumed(home: PipelineHome, table: str, *, reason: str) -> None:
-    """Raises the alert for a table that VACUUM skips; its files accumulate meanwhile."""
+    """Raises the alert for a table that VACUUM skips. The table's obsolete files accumulate until it is vacuumed."""
     subject = f"{home.pipeline}.{table}"
     with _log_alert_failures(subject):
         raise_alert(home.objects, cause=NOT_VACUUMED, subject=subject, summary=f"VACUUM skips {subject}: {reason}")

@@ -1,7 +1,7 @@
 """Compacts the control tables of a pipeline and deletes their old files.
 
-The ledger and the progress table get a file per batch, 40,000 per month, which slows readers down. Compaction changes
-no row, and streams retry their commits afterwards. Needs no JVM.
+The ledger and the progress table get a file per batch (up to 40,000 per month), which slows readers down. Compaction
+changes no row; streams retry commits that conflict with it. Needs no JVM.
 
 As a job: `python -m deltaworks.maintenance.control_tables --pipeline games`, by default a dry run.
 """
@@ -29,13 +29,13 @@ OPERATION = "compact_control_table"
 MIN_FILES = 200
 TARGET_BYTES = 64 << 20
 RETENTION_HOURS = 168
-#: The table shared by all pipelines.
+#: The table of health snapshots, which all pipelines share.
 SNAPSHOT_TABLE = "table_health"
 
 
 @dataclass(frozen=True, slots=True)
 class ControlTableResult:
-    """The counts of one table (expected counts in a dry run)."""
+    """The counts for one table (in a dry run: expected counts)."""
 
     table: str
     dry_run: bool

@@ -1,9 +1,10 @@
-"""Limits on what nightly maintenance may delete unattended.
+"""Limits on the amount of data that nightly maintenance may delete.
 
-The first night on an existing lake is a dry run, so an operator can review what would be deleted. Its time is recorded
-in the lake, so restarts, retries and other tasks agree. A lake whose tables are all young starts deleting immediately.
+The first night on an existing lake is a dry run, so that an operator can review the planned deletions. The time of the
+first night is stored in the lake, so restarts, retries and other tasks use the same one. If all tables of a lake are
+young, its first night deletes.
 
-Later nights delete at most a share of a table (`maintenance.max_removed_share`); a larger deletion is skipped and
+Later nights delete at most a share of a table (`maintenance.max_removed_share`). A larger deletion is skipped and
 raises an alert. Small amounts are always allowed.
 """
 
@@ -24,33 +25,33 @@ from deltaworks.tables.lake import Lake
 
 log = logging.getLogger(__name__)
 FIRST_NIGHT_DRY_RUN, LIMIT_EXCEEDED = "MAINTENANCE_DRY_RUN", "MAINTENANCE_LIMIT_EXCEEDED"
-#: Longer than a night, shorter than the time to the next one.
+#: Duration of the first night: longer than a maintenance run, shorter than the time until the next one.
 FIRST_NIGHT_HOURS = 18
-#: A lake with only younger tables has nothing old to delete.
+#: Maximum age of all tables of a new lake, which has nothing old to delete.
 NEW_LAKE_AGE = dt.timedelta(days=7)
-#: Always allowed, regardless of the share.
+#: Amounts that a night may always delete, regardless of the share.
 UNLIMITED_BYTES = 256 << 20
 UNLIMITED_ROWS = 10_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeletionLimit:
-    """The largest share (0 to 1) of a table that a night may remove; 1 is no limit."""
+    """The largest share (0 to 1) of a table that one night may remove; 1 means no limit."""
 
     share: float
 
     def max_rows(self, total: int) -> int:
-        """Returns the most rows that may be removed of a total."""
+        """Returns the maximum number of rows that may be removed from a table with this many rows."""
         return max(UNLIMITED_ROWS, int(total * self.share)) if self.share < 1 else total
 
     def max_bytes(self, total: int) -> int:
-        """Returns the most bytes that may be removed of a total."""
+        """Returns the maximum number of bytes that may be removed from a table of this size."""
         return max(UNLIMITED_BYTES, int(total * self.share)) if self.share < 1 else total
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _FirstRun:
-    """The time of the first maintenance run, and whether the lake was new then."""
+    """The time of the first maintenance run, and whether all tables were young then."""
 
     at: dt.datetime
     is_new_lake: bool
@@ -78,7 +79,7 @@ def first_night_reason(
 
     Args:
         tables: all tables of the pipeline.
-        alert: raise an alert, which the first deleting night resolves.
+        alert: raise an alert, which the first night that deletes resolves.
     """
     now = now or utc_now()
     key = paths.first_maintenance(home.pipeline)
@@ -116,7 +117,7 @@ def first_night_reason(
 
 
 def alert_limit_exceeded(home: PipelineHome, target: str, *, summary: str, command: str) -> None:
-    """Raises the alert for a deletion beyond the limit. Does not stop maintenance."""
+    """Raises the alert for a deletion that exceeds the limit. Maintenance continues."""
     subject = f"{home.pipeline}.{target}"
     _log_failures(
         lambda: raise_alert(
@@ -129,7 +130,7 @@ def alert_limit_exceeded(home: PipelineHome, target: str, *, summary: str, comma
 
 
 def resolve_limit_exceeded(home: PipelineHome, target: str) -> None:
-    """Resolves the alert."""
+    """Resolves the alert for a deletion that exceeded the limit."""
     subject = f"{home.pipeline}.{target}"
     _log_failures(
         lambda: resolve_alert(
@@ -148,7 +149,7 @@ def _is_new_lake(lake: Lake, home: PipelineHome, tables: Sequence[str], *, now: 
 
 
 def _log_failures(change: Callable[[], object]) -> None:
-    """Logs alert failures, which never affect maintenance."""
+    """Logs errors of alerts within a block, so that maintenance continues."""
     try:
         change()
     except DeltaworksError as error:

@@ -1,7 +1,7 @@
-"""Collects the sequence numbers of events that were dropped on purpose.
+"""Collects the collector sequence numbers of events that were dropped on purpose.
 
-Parsers record events dropped by opt-out or erasure in their batch. Erasures record rows removed from tables and events
-removed from landed objects before a stream read them.
+Parsers record in their batch which events they dropped because of opt-out or erasure. Erasures record the rows they
+removed from tables, and the events they removed from landed objects before a stream read them.
 """
 
 from __future__ import annotations

@@ -25,8 +25,8 @@ from deltaworks.tables.lake import Lake
 class Layout:
     """The layout of a table: partition columns, order of rows, and column types.
 
-    With `has_mutable_rows` rows change after landing, so files lose their order. With `only_closed` no open partition
-    is rewritten, at the earliest `final_after` the end of its day.
+    Rows that change after landing (`has_mutable_rows`) make files lose their order. With `only_closed` no open
+    partition is rewritten, and others at the earliest `final_after` the end of their day.
     """
 
     name: str
@@ -65,9 +65,9 @@ class Layout:
 class OptimizedTable:
     """A table that OPTIMIZE maintains. `declared` is the spec of a bronze table.
 
-    With `needs_write_turn` (merged by mutations or its stream) it is rewritten under its write turn.
-
-    With `only_closed` a partition is skipped until its day has been over for `final_after`, when its writer is done.
+    A table that mutations or its stream merge has `needs_write_turn` and is rewritten under its write turn. With
+    `only_closed` a partition is skipped until `final_after` has passed since the end of its day, when it is no longer
+    written.
     """
 
     name: str
@@ -78,7 +78,7 @@ class OptimizedTable:
 
 
 def optimized_tables(spec: PipelineSpec) -> dict[str, OptimizedTable]:
-    """Returns all such tables of a pipeline by name, bronze tables first."""
+    """Returns all tables of a pipeline that OPTIMIZE maintains, by name, bronze tables first."""
     tables = [
         OptimizedTable(name=table.name, declared=table, needs_write_turn=table.mutable is not None)
         for table in spec.tables
@@ -98,12 +98,12 @@ def optimized_tables(spec: PipelineSpec) -> dict[str, OptimizedTable]:
 
 
 def _window_final_after(live: LiveTableSpec) -> dt.timedelta:
-    """Returns how long after its end a window may still change: until later events move the watermark past it."""
+    """Returns how long after its end a window may still change, which is until the watermark has passed it."""
     return dt.timedelta(minutes=live.window_minutes + live.watermark_minutes)
 
 
 def select_tables(spec: PipelineSpec, names: Sequence[str] | None) -> dict[str, OptimizedTable]:
-    """Returns the named tables, or all.
+    """Returns the tables with these names, or all that OPTIMIZE maintains.
 
     Raises:
         ConfigError: TABLE_UNKNOWN.
@@ -120,7 +120,7 @@ def select_tables(spec: PipelineSpec, names: Sequence[str] | None) -> dict[str, 
 
 
 def read_layout(lake: Lake, pipeline: str, table: OptimizedTable) -> Layout:
-    """Returns the layout of a table, declared or from disk; empty if the table does not exist."""
+    """Returns the layout of a table, as declared or from its Delta log; empty if the table does not exist."""
     if table.declared is not None:
         return Layout.from_spec(table.declared)
     opened = lake.open(paths.table(pipeline, table.name))

@@ -1,6 +1,6 @@
 """Learns the usual input of each hour of the day from a pipeline's progress table, for the health check.
 
-Runs once a day; reads two columns of the last four weeks and writes one object. Needs no JVM.
+Runs once a day, reads two columns of the last four weeks, and writes one object. Needs no JVM.
 """
 
 from __future__ import annotations

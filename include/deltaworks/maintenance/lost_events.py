@@ -1,8 +1,8 @@
 """Finds events that a collector acknowledged but that never arrived, by gaps in their sequence numbers.
 
-A collector process numbers its events without gaps. The numbers in the catch-all tables and the quarantine of its
-pipelines are therefore complete, except for events dropped on purpose (opt-out, erasure), which are recorded. A number
-missing an hour after it was assigned is lost or late.
+A collector process numbers its events without gaps. So the catch-all tables and the quarantine of its pipelines contain
+all numbers, except those of events dropped on purpose (opt-out, erasure), which are recorded. A number that is missing
+an hour after it was assigned belongs to an event that is lost or late.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _MAX_RANGES = 200
 
 @dataclass(frozen=True, slots=True)
 class CollectedTable:
-    """A pipeline's catch-all table with collector sequence numbers, and its columns."""
+    """A pipeline's catch-all table with collector sequence numbers, and the columns that contain them."""
 
     pipeline: str
     table: str
@@ -46,7 +46,7 @@ class CollectedTable:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LossReport:
-    """The result for one collector. `unverifiable_pipelines` keep no sequence numbers."""
+    """The lost events of one collector. `unverifiable_pipelines` store no sequence numbers."""
 
     collector: str
     events: int
@@ -68,7 +68,7 @@ def find_lost_events(
 ) -> LossReport:
     """Finds missing sequence numbers of a collector and records them.
 
-    Idempotent and safe at any time. Of two concurrent runs one record remains; both are correct.
+    Idempotent; safe at any time. If two runs are concurrent, only one record is kept; both are correct.
 
     Args:
         accept_losses: write off the missing numbers, so they are not checked again.
@@ -92,7 +92,7 @@ def find_lost_events(
     if ranges:
         connection = _connect_tables(catalog, [table for table in tables if table is not None])
         missing = _gaps(connection, ranges)
-        if missing:  # drops are rare, and reading their records is expensive
+        if missing:  # drops are rare and reading their records is expensive
             since = _earliest_hour(counts, missing)
             _load_dropped(connection, dropped_sequence_numbers(catalog, objects, pipelines, since))
             missing = _gaps(connection, ranges)
@@ -109,8 +109,9 @@ def find_lost_events(
 def assigned_ranges(
     counts: Iterable[HourCounts], counted_up_to: dict[str, int], *, now: datetime
 ) -> dict[str, tuple[int, int]]:
-    """Returns the range to check for each process: after the numbers checked before, up to those assigned an
-    hour ago."""
+    """Returns the range of numbers to check by process: from the last checked number to the last one assigned an hour
+    ago.
+    """
     bounds: dict[str, tuple[int, int]] = {}
     for record in counts:
         hour = parse_iso(f"{record.hour}:00:00+00:00")
@@ -125,7 +126,7 @@ def assigned_ranges(
 
 
 def _connect_tables(catalog: Catalog, tables: Sequence[CollectedTable]) -> duckdb.DuckDBPyConnection:
-    """Opens a connection with the view `given(collector, seq)` of all numbers that arrived."""
+    """Opens a DuckDB connection with the view `given(collector, seq)` of all sequence numbers that arrived."""
     words = " ".join(f"{table.pipeline}.{table.table} {table.pipeline}.{QUARANTINE}" for table in tables)
     connection, tables_read = connect(catalog, statement=words)
     parts = ["SELECT NULL::VARCHAR AS collector, NULL::BIGINT AS seq WHERE false"]
@@ -190,7 +191,7 @@ def _gaps(connection: duckdb.DuckDBPyConnection, ranges: Sequence[MissingRange])
 
 
 def _truncated_at(missing: Sequence[MissingRange], counted: Mapping[str, int]) -> dict[str, int]:
-    """Returns, for processes with too many ranges, the last number covered."""
+    """Returns the last checked number of each process whose missing ranges were truncated at the limit."""
     by_process: dict[str, list[MissingRange]] = {}
     for missing_range in missing:
         by_process.setdefault(missing_range.id, []).append(missing_range)
@@ -202,7 +203,7 @@ def _truncated_at(missing: Sequence[MissingRange], counted: Mapping[str, int]) -
 
 
 def _earliest_hour(counts: Sequence[HourCounts], missing: Sequence[MissingRange]) -> datetime:
-    """Returns the earliest hour in which missing numbers may have been assigned."""
+    """Returns the earliest hour in which the missing numbers may have been assigned."""
     hours = [
         parse_iso(f"{record.hour}:00:00+00:00")
         for record in counts

@@ -1,8 +1,8 @@
 """Plans a maintenance night: which partitions to rewrite within the time budget, and in which order. Pure.
 
-Partitions are ranked by benefit per cost; a partition that does not fit is deferred, and cheaper ones are still
-selected. The benefit is at least half of the optimum: if a single partition has more benefit than the selection, it is
-selected instead. Partitions that exceed a full night are reported, since they would be deferred forever.
+Partitions are ranked by benefit per cost. A partition that does not fit is deferred, and cheaper ones are still
+selected. If a single partition has more benefit than the selection, it is selected instead, so the benefit is at least
+half of the optimum. Partitions that exceed a full night are reported, since they would be deferred forever.
 """
 
 from __future__ import annotations
@@ -28,7 +28,10 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NightPlan:
-    """The plan: `selected` partitions, best first, and `deferred` ones, of which `too_large` exceed a full night."""
+    """The plan of a night: `selected` partitions, best first, and `deferred` ones.
+
+    Deferred partitions that exceed a full night are also in `too_large`.
+    """
 
     budget_seconds: float
     selected: tuple[Candidate, ...]
@@ -56,10 +59,10 @@ class NightPlan:
 def plan_night(
     choices: Sequence[TableChoice], *, budget_seconds: float, night_seconds: float | None = None
 ) -> NightPlan:
-    """Plans within a budget.
+    """Selects partitions within a time budget.
 
     Args:
-        night_seconds: the length of a full night, if the budget is its remainder.
+        night_seconds: the length of a full night, if the budget is only its remainder.
     """
     candidates = [Candidate(choice.table, partition) for choice in choices for partition in choice.partitions]
     ranked = sorted(

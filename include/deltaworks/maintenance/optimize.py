@@ -1,6 +1,6 @@
 """Rewrites chosen partitions of one table in groups, and records each group in the Z-order ledger.
 
-A second run has nothing to do, and a run after a crash continues. Small partitions are compacted in this process
+A repeated run has nothing to do, and a run after a crash continues. Small partitions are compacted in this process
 (`tables.compaction`), others by Spark's OPTIMIZE; the Spark session is opened on first use. Appends may continue. A
 table that mutations merge is optimized under its write turn, in small groups, so its stream is not blocked for long.
 """
@@ -38,15 +38,15 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-#: Approximate bytes per command, so that a failed job loses little.
+#: Approximate bytes per group. Bounded, so that a failed job loses little.
 BYTES_PER_GROUP = 16 << 30
-#: Under a write turn: the stream waits for a group to end.
+#: Bytes per group under a write turn, since the stream waits for the end of a group.
 BYTES_PER_WRITE_TURN = 1 << 30
-#: For compaction in this process; each of its commits rewrites this much.
+#: Bytes per commit of compaction in this process.
 BYTES_PER_SMALL_GROUP = 256 << 20
-#: Most partitions per command.
+#: Maximum partitions per group.
 PARTITIONS_PER_GROUP = 1_000
-#: A command commits after this many bytes; its commits survive a failure.
+#: An OPTIMIZE command commits after this many bytes. Its commits survive a failure.
 BYTES_PER_COMMIT = 4 << 30
 #: Returns the Spark session, opening it on first use.
 SessionFactory = Callable[[], "SparkSession"]
@@ -54,12 +54,12 @@ SessionFactory = Callable[[], "SparkSession"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OptimizeResult:
-    """The result of one table in one round. Counts cover rewritten partitions.
+    """The result for one table in one round. Counts cover rewritten partitions.
 
-    `compacted` counts merged partitions, `without_spark` those compacted in this process. `deferred` partitions did not
-        fit
-    into the night or met a conflicting commit; `for_spark` need Spark, which this run does not have. `error` is the
-    failure that ended the table.
+    - `compacted`: partitions whose files were merged; `without_spark`: those of them compacted in this process.
+    - `deferred`: partitions that did not fit into the night or had a commit conflict.
+    - `for_spark`: partitions that need Spark, which this run does not have.
+    - `error`: the failure that ended the table.
     """
 
     table: str
@@ -91,7 +91,7 @@ class TableOptimizer:
         spark: None leaves partitions that need Spark to another run.
         acquire_turn: acquires the write turn for each group.
         check: called before each group; raises to stop.
-        deadline: `time.monotonic` time after which no group starts.
+        deadline: `time.monotonic` value after which no group starts.
     """
 
     def __init__(
@@ -120,8 +120,10 @@ class TableOptimizer:
         self._objects = open_objects(lake.storage)
 
     def run(self, chosen: Sequence[PartitionChoice], result: OptimizeResult) -> OptimizeResult:
-        """Rewrites the partitions. Returns `result` with updated counts; groups after the deadline count as
-        deferred."""
+        """Rewrites the partitions. Returns `result` with updated counts.
+
+        Partitions in groups that cannot start before the deadline count as deferred.
+        """
         for group in _group_partitions(
             chosen, BYTES_PER_WRITE_TURN if self._layout.has_mutable_rows else BYTES_PER_GROUP
         ):
@@ -172,7 +174,9 @@ class TableOptimizer:
         return total
 
     def _compact(self, group: RewriteGroup, partitions: Sequence[Partition], turn: Turn) -> tuple[list[Partition], int]:
-        """Compacts in this process. Returns the partitions left to Spark, and the number with conflicts."""
+        """Compacts in this process. Returns the partitions left to Spark, and the number of partitions with commit
+        conflicts.
+        """
         outcome = compact_partitions(
             self._lake,
             self._objects,
@@ -192,7 +196,7 @@ class TableOptimizer:
     def _optimize_with_retries(
         self, spark: SessionFactory, group: RewriteGroup, partitions: Sequence[Partition], turn: Turn
     ) -> None:
-        """Rewrites the partitions; after a conflict only those not committed yet."""
+        """Rewrites the partitions. After a conflict, rewrites only the partitions that are not committed yet."""
         from deltaworks.tables.spark.session import retry_conflicts
 
         session = spark()
@@ -242,12 +246,12 @@ class TableOptimizer:
         return user_metadata(pipeline=self._pipeline, batch=group.after_version, operation=OPTIMIZE, group=group.name)
 
     def _small_file_bytes(self) -> int:
-        """Returns the size below which files are merged; larger files are in order and must not be rewritten."""
+        """Returns the size below which files are merged. Larger files are ordered already and are not rewritten."""
         return min(SMALL_FILE_BYTES, self._policy.target_file_bytes // 2)
 
 
 def _group_partitions(chosen: Sequence[PartitionChoice], max_bytes: int) -> Iterator[list[PartitionChoice]]:
-    """Groups partitions by action, with at most `max_bytes` per group or one larger partition."""
+    """Groups partitions by action. A group has at most `max_bytes`, or a single larger partition."""
     for action in dict.fromkeys(choice.action for choice in chosen):
         bound = max_bytes if action in SPARK_ACTIONS else min(max_bytes, BYTES_PER_SMALL_GROUP)
         group: list[PartitionChoice] = []

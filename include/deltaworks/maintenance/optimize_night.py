@@ -1,4 +1,4 @@
-"""The nightly OPTIMIZE of a pipeline: the most beneficial partitions within the time budget.
+"""The nightly OPTIMIZE of a pipeline: rewrites the most beneficial partitions within the time budget.
 
 One run per pipeline at a time. A failing table does not stop the others.
 """
@@ -31,7 +31,7 @@ log = logging.getLogger(__name__)
 
 
 class OptimizeRun:
-    """One run of a pipeline's rounds under the maintenance lock."""
+    """One run of OPTIMIZE for a pipeline, under the maintenance lock."""
 
     def __init__(self, spark: SessionFactory | None, catalog: Catalog, pipeline: str) -> None:
         self._spark = spark
@@ -50,7 +50,7 @@ class OptimizeRun:
         now: dt.datetime | None,
         policy: OptimizePolicy | None = None,
     ) -> tuple[list[OptimizeResult], Exception | None]:
-        """Runs the daily round and, in a weekly night, the weekly round.
+        """Runs the daily round and, if requested, the weekly round.
 
         Returns the results, and the first error of any table.
         """
@@ -58,7 +58,7 @@ class OptimizeRun:
         rounds = [(daily, settings.optimize_minutes if minutes is None else minutes)]
         if weekly:
             rounds.append((daily.weekly(), settings.weekly_minutes if minutes is None else minutes))
-        select_tables(self._spec, tables)  # raises before any work
+        select_tables(self._spec, tables)  # raises for unknown tables before any work
         results: list[OptimizeResult] = []
         with exclusive_maintenance(self._home, work="OPTIMIZE") as lock:
             self._ledger.record_interrupted()
@@ -102,7 +102,7 @@ class OptimizeRun:
             )
             try:
                 results[name] = optimizer.run(night.selected_partitions(name), results[name])
-            except Exception as error:  # the other tables are still optimized; the run ends with the first error
+            except Exception as error:  # the remaining tables are still optimized; the run ends with the first error
                 lock.check()
                 log.warning("table=%s failed: %s", name, error)
                 self._errors.append(error)
@@ -139,7 +139,7 @@ def optimize_tables(
     policy: OptimizePolicy | None = None,
     report: Callable[[list[OptimizeResult]], None] = lambda results: None,
 ) -> list[OptimizeResult]:
-    """Runs the nightly OPTIMIZE of a pipeline; returns a result with a reason for every table and round.
+    """Runs the nightly OPTIMIZE of a pipeline. Returns a result with a reason for every table and round.
 
     Idempotent, and safe while the stream runs. Conflicts with deletes, updates and merges of the same partitions are
     retried a few times.
@@ -147,15 +147,15 @@ def optimize_tables(
     Args:
         spark: opens the session on first use. None leaves partitions that need Spark to another run (`for_spark`).
         weekly: run the weekly round after the daily one.
-        minutes: per round; by default as declared.
+        minutes: time budget per round; by default as declared.
         tables: names of tables; by default all that OPTIMIZE maintains.
-        policy: of the daily round; by default as declared.
+        policy: policy of the daily round; by default as declared.
         report: called with the results, also after failures.
 
     Raises:
         ConfigError: TABLE_UNKNOWN.
-        ConcurrencyError: MAINTENANCE_RUNNING or MAINTENANCE_LOCK_LOST; TURN_NOT_GRANTED, TURN_LOST or a conflict of a
-            table, after the other tables are done.
+        ConcurrencyError: MAINTENANCE_RUNNING or MAINTENANCE_LOCK_LOST. TURN_NOT_GRANTED, TURN_LOST or a commit conflict
+            of one table is raised after the other tables are done.
     """
     run = OptimizeRun(spark, catalog, pipeline)
     results, error = run.run(weekly=weekly, minutes=minutes, tables=tables, now=now, policy=policy)

@@ -1,10 +1,10 @@
-"""Removes orphans: files written by a batch that no commit references, because its driver died.
+"""Removes orphans: data files that no commit references, because the driver that wrote them died.
 
-Never removes a file that a prepared batch, replay or reprocess references, that is or was in the table's log (VACUUM
-removes those), or that is young. Orphaned files staged for the Spark writer are removed too.
+Does not remove files that are young, files that a prepared batch, replay or reprocess references, or files that are or
+were in the table's log (VACUUM removes these). Orphaned files staged for the Spark writer are removed too.
 
-Old prepared batches that are complete are removed as well, since there is one object per batch. The ledger records what
-a batch did; its prepared object is only needed to rebuild a ledger or inspect the batch. Needs no JVM.
+Old prepared batches that are complete are removed as well, since there is one object per batch. The ledger records the
+result of a batch. Its prepared object is only needed to rebuild a ledger or to inspect the batch. Needs no JVM.
 """
 
 from __future__ import annotations
@@ -36,21 +36,21 @@ from deltaworks.tables.steps import read_last_completed
 from deltaworks.tables.table_swap import table_content
 from deltaworks.tables.vacuum_candidates import SparkRequired, candidates_by_listing
 
-#: Longer than any live driver takes to prepare a batch, and than tables keep removed files.
+#: Longer than any driver takes to prepare a batch, and longer than the retention of removed files.
 MINIMUM_AGE_HOURS = 168
-#: Most files removed per table and run, to limit the damage of an error.
+#: Maximum files removed per table and run, to limit the damage of an error.
 MAX_FILES = 100_000
-#: Prepared batches to keep: younger ones, and a number of complete ones.
+#: Prepared batches to keep: all younger ones, and the newest complete ones.
 PREPARED_RETENTION_DAYS = 30
 MIN_KEPT_BATCHES = 1_000
-#: Most prepared batches removed per run.
+#: Maximum prepared batches removed per run.
 MAX_PREPARED = 50_000
 _MANUAL_COMMAND = "deltaworks tables orphans {} --tables {} --no-dry-run"
 
 
 @dataclass(frozen=True, slots=True)
 class OrphanResult:
-    """Orphans of one table, its staged files, or prepared batches that were removed (dry run: would be)."""
+    """The orphans removed (in a dry run: found) for one table, for its staged files, or for prepared batches."""
 
     target: str
     dry_run: bool
@@ -63,7 +63,7 @@ class OrphanResult:
 
 @dataclass(frozen=True, slots=True)
 class PreparedCleanup:
-    """The number of prepared batches removed (dry run: would be)."""
+    """The number of prepared batches removed (in a dry run: to be removed)."""
 
     removed: int
     reason: str = ""
@@ -89,7 +89,7 @@ def remove_orphans(
     runs.
 
     Args:
-        age_hours: skip younger files. A dry run may list younger ones.
+        age_hours: minimum age of removed files. Only a dry run allows less than `MINIMUM_AGE_HOURS`.
         tables: names of tables; by default all.
         limit: skip a table whose orphans exceed this share of its bytes, and raise an alert.
 
@@ -185,7 +185,7 @@ def _remove_of_table(
         removable = candidates_by_listing(lake, key, table, before_ms=int(before.timestamp() * 1000))
     except SparkRequired as problem:
         return OrphanResult(name, dry_run, 0, 0, "", 0.0, f"left to VACUUM: {problem}")
-    # Files that no retained version needs, minus those the log has named: these were never committed.
+    # Of the files that no retained version needs, only those that the log never named were not committed.
     unreferenced = removable.files.keys() - removable.removed_paths - protected
     candidates = sorted(path for path in unreferenced if not path.startswith("_"))
     root = arrow_path(lake.storage, key)
@@ -256,7 +256,7 @@ def remove_old_prepared(
 ) -> PreparedCleanup:
     """Removes prepared batches older than `retention_days`, oldest first and without gaps.
 
-    The last `min_batches` complete ones are kept. Idempotent.
+    The last `min_batches` complete batches are kept. Idempotent.
 
     Args:
         keep_all: remove none, because a held table may need any of them.

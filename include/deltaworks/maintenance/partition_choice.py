@@ -2,19 +2,17 @@
 
 Pure: decides from partition health and the Z-order ledger.
 
-- A partition with one file, or in the state Z-order left, is skipped.
+- A partition with one file, or without changes since the last Z-order, is skipped.
 - An open partition is skipped, since it would be rewritten again; with `open_small_files` its small files are merged. A
   partition is closed `closed_after` after the end of the day in its date column, or after its newest file if it has no
   such column. If its writer would conflict with OPTIMIZE (`only_closed`), it is skipped until then.
-- A partition that becomes one file with one row group (`row_group_bytes`) is never ordered: readers read the complete
-  row
-  group. Its small files are merged without Spark.
+- A partition that fits into one file with one row group (`row_group_bytes`) is never Z-ordered, since readers read
+  complete row groups. Its small files are merged without Spark.
 - A larger closed partition that is not in order is Z-ordered, which rewrites it completely. If only a small share is
   unordered (`unordered_share`, late arrivals), small files are merged until the share is large enough.
 - A clustered table counts as one partition that never closes; it is clustered by the same shares.
 - Without Z-order columns, small files are merged from `min_small_files` on; without Spark if they have few bytes and
-  the
-  table has no features that need it.
+  the table has no features that need Spark.
 - A partition with more deleted rows than `deleted_share` is rewritten without them.
 
 Needs no JVM.
@@ -35,7 +33,7 @@ from deltaworks.tables.changes import Partition
 from deltaworks.tables.compaction import MAX_BYTES_PER_PARTITION
 
 OptimizeRound = Literal["daily", "weekly", "inline"]
-#: The cost of opening a file, in bytes read in the same time; Spark's default.
+#: The cost of opening a file, expressed as bytes that could be read in the same time. This is Spark's default.
 OPEN_COST_BYTES = 4 << 20
 #: Approximate size of a row group on disk: Spark closes one at 128 MiB before compression.
 ROW_GROUP_BYTES = 32 << 20
@@ -44,9 +42,9 @@ _MAX_LISTED_REASONS = 3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OptimizePolicy:
-    """The thresholds for rewriting a partition, described in the module.
+    """The thresholds for rewriting a partition, as described in this module.
 
-    With `closed_after` None every partition counts as closed, for a job that holds the table exclusively.
+    If `closed_after` is None every partition counts as closed, for a job that holds the table exclusively.
     """
 
     round: OptimizeRound = "daily"
@@ -59,17 +57,19 @@ class OptimizePolicy:
     open_small_files: int = 100
 
     def weekly(self) -> OptimizePolicy:
-        """Returns the policy of the weekly round, which orders late arrivals and merges pairs of files."""
+        """Returns the policy of the weekly round, which also orders late arrivals and merges pairs of files."""
         return replace(self, round="weekly", min_small_files=2, unordered_share=0.01, open_small_files=20)
 
     def inline(self) -> OptimizePolicy:
-        """Returns the policy for a job that merges a table under its write turn, without concurrent writers."""
+        """Returns the policy for a job that optimizes the table it merges, under its write turn, without concurrent
+        writers.
+        """
         return replace(self, round="inline", min_small_files=2, unordered_share=0.0, closed_after=None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionChoice:
-    """The action for one partition. `benefit` is the bytes saved by a full read of the partition."""
+    """The action for one partition. `benefit` is the number of bytes saved by a full read of the partition."""
 
     partition: Partition
     action: Action
@@ -84,7 +84,7 @@ class PartitionChoice:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableChoice:
-    """The actions for a table, and the reason, also if there is nothing to do."""
+    """The actions for a table, and the reason for them or for doing nothing."""
 
     table: str
     partitions: tuple[PartitionChoice, ...]
@@ -104,7 +104,7 @@ class TableChoice:
 
     @property
     def files_saved(self) -> int:
-        """The number of files that readers no longer open."""
+        """The number of files that readers no longer have to open."""
         return sum(choice.files_saved for choice in self.partitions)
 
     @property
@@ -126,10 +126,10 @@ class TableChoice:
 def choose_partitions(
     health: TableHealth | None, layout: Layout, *, ledger: ZOrderState, now: dt.datetime, policy: OptimizePolicy
 ) -> TableChoice:
-    """Chooses what OPTIMIZE does with a table. Pure.
+    """Chooses the partitions that OPTIMIZE rewrites. Pure.
 
     Args:
-        health: with `partition_health`; None if the table does not exist.
+        health: including `partition_health`; None if the table does not exist.
         now: timezone-aware.
     """
     if health is None:
@@ -175,7 +175,7 @@ class _PartitionChooser:
         ordered = _benefits_from_order(health, layout, policy)
         share = _unordered_share(health, layout, self._ledger) if ordered else 0.0
         if any(value is None for _, value in health.partition):
-            # Rows without a partition value are mostly errors; ordering them is useless.
+            # Rows without a partition value are mostly errors, and ordering them is useless.
             return "without a value"
         if health.files == 1 and not purge:
             return "of one file"
@@ -203,7 +203,7 @@ class _PartitionChooser:
         return "with few late rows" if ordered else "with few small files"
 
     def _compaction(self, health: PartitionHealth, *, why: str) -> PartitionChoice:
-        # With a bound of 0 every partition is ordered, by Spark.
+        # With a threshold of 0 Spark orders every partition.
         small = health.small_bytes <= min(MAX_BYTES_PER_PARTITION, self._policy.row_group_bytes)
         action: Action = "compact_small" if small and not self._needs_spark else "compact"
         after = health.files - health.small_files + max(1, -(-health.small_bytes // self._policy.target_file_bytes))
@@ -213,7 +213,7 @@ class _PartitionChooser:
 
 
 def _benefits_from_order(health: PartitionHealth, layout: Layout, policy: OptimizePolicy) -> bool:
-    """Whether an order lets readers skip data. A clustered table always does."""
+    """Whether an order lets readers skip data. True for a clustered table."""
     return bool(layout.cluster_by) or (bool(layout.zorder_by) and health.bytes > policy.row_group_bytes)
 
 
@@ -228,7 +228,7 @@ def _unordered_share(health: PartitionHealth, layout: Layout, ledger: ZOrderStat
     if entry is None or entry.columns != layout.ordered_by:
         return 1.0
     share = entry.unordered_share(health)
-    # A merge replaces files, and bytes alone do not show how many.
+    # A merge replaces files, so the bytes of new files do not show the unordered share.
     return 1.0 if layout.has_mutable_rows and share > 0 else share
 
 
@@ -258,7 +258,7 @@ def _zorder(
 ) -> PartitionChoice:
     after = max(1, -(-health.bytes // policy.target_file_bytes))
     groups = max(1, -(-health.bytes // max(1, policy.row_group_bytes)))
-    # Unordered, a filtered read reads every row group; ordered, about one.
+    # A filtered read reads every row group of an unordered partition, but about one of an ordered partition.
     skipped = health.bytes * share * (1 - 1 / groups)
     return _partition_choice(health, "zorder", ledger, why=why, after=after, rewritten=health.bytes, skipped=skipped)
 
@@ -295,7 +295,7 @@ def _partition_choice(
 
 
 def describe_partition(partition: Partition) -> str:
-    """Returns the name of a partition in messages."""
+    """Returns the name of a partition for messages."""
     return "/".join("null" if value is None else value for _, value in partition) or "the table"
 
 

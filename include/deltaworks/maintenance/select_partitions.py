@@ -1,4 +1,7 @@
-"""Selects what OPTIMIZE should do with each table of a pipeline, from logs and the Z-order ledger. Needs no JVM."""
+"""Selects the partitions that OPTIMIZE rewrites in each table of a pipeline. Needs no JVM.
+
+Reads the Delta logs and the Z-order ledger.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +33,7 @@ def select_partitions(
     tables: Sequence[str] | None = None,
     ledger_state: LedgerState | None = None,
 ) -> list[TableChoice]:
-    """Returns the choice for each table that OPTIMIZE maintains, with a reason.
+    """Returns the partitions to rewrite in each table that OPTIMIZE maintains, with a reason.
 
     Args:
         tables: names of tables; by default all.

@@ -1,10 +1,10 @@
 """VACUUM of a pipeline's tables: deletes files that no version within the retention needs.
 
 By default a dry run. The retention of a table is the longest of the configured one, the declared time travel, and the
-needs of known readers and writers (`vacuum_holds`). Less than seven days needs a reason, which is recorded in the
-commits.
+needs of known readers and writers (`vacuum_holds`). A retention below seven days requires a reason, which is recorded
+in the commits.
 
-VACUUM LITE uses the log only; it misses files that no commit references, so a FULL one lists the folder weekly. Both
+VACUUM LITE uses only the log and misses files that no commit references. So a FULL one lists the folder weekly. Both
 run in this process (`vacuum_files`); only tables with unsupported features need Spark.
 """
 
@@ -48,17 +48,17 @@ OPERATION = "vacuum"
 VacuumMode = Literal["lite", "full"]
 #: Interval of FULL runs.
 FULL_INTERVAL = timedelta(days=7)
-#: VACUUM may run for hours after the uncommitted files were read.
+#: Margin in hours, since VACUUM may run for hours after the uncommitted files were listed.
 _COMMIT_MARGIN_HOURS = 24
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VacuumResult:
-    """The files and bytes deleted of one table (dry run: would be).
+    """The files and bytes deleted from one table (in a dry run: to be deleted).
 
-    `retention_hours` is the effective retention, 0 if the table was not vacuumed. `reason` explains a different
-        retention, a
-    FULL run, or why nothing was done. `skipped` is set if the table must not be vacuumed.
+    - `retention_hours`: the effective retention; 0 if the table was not vacuumed.
+    - `reason`: why the retention differs from the configured one, why the run is FULL, or why nothing was done.
+    - `skipped`: whether the table must not be vacuumed.
     """
 
     table: str
@@ -88,17 +88,18 @@ def vacuum_tables(
     """Deletes unneeded files of a pipeline's tables, including mutation tables and quarantine.
 
     Idempotent; safe with writers whose commits take less than the retention, and with all known readers. A table is
-    skipped while uncommitted files are almost as old as the retention, or a reader needs more than the log retains;
-    outside a dry run that raises an alert. A table that is being restored is skipped.
+    skipped while it has uncommitted files almost as old as the retention, or while a reader needs more than the log
+    retains; unless in a dry run, this raises an alert. A table that is being restored is skipped.
 
     Args:
         spark: opens the session on first use. None skips tables that need it.
         retention_hours: by default `maintenance.vacuum_retention_hours`.
-        below_minimum: the reason for a retention below seven days, required for it. Holds and time travel still apply.
+        below_minimum: the reason for a retention below seven days, which requires one. Holds and time travel still
+            apply.
         mode: by default `lite`, and `full` once a week or if the log does not suffice.
         tables: names of tables; by default all.
         max_files: count first, and delete nothing if more files would be deleted in total.
-        limit: count first, and skip an append-only table that would lose more.
+        limit: count first, and skip an append-only table that would lose a larger share.
 
     Raises:
         ConfigError: VACUUM_RETENTION_TOO_SHORT, VACUUM_TOO_LARGE, TABLE_UNKNOWN, READER_UNREADABLE.
@@ -144,7 +145,7 @@ def _reject_too_large(counted: Sequence[VacuumResult], max_files: int) -> None:
 
 
 def limit_exceeded(counted: VacuumResult, limit: DeletionLimit, *, live_bytes: int) -> VacuumResult | None:
-    """Returns the result of a table that would lose more than the limit; None otherwise. Pure.
+    """Returns a result that skips the table if the counted deletion exceeds the limit; otherwise None. Pure.
 
     Args:
         live_bytes: bytes of the table's current files.
@@ -186,7 +187,7 @@ class _VacuumRun:
         self._uncommitted = uncommitted_files(self._lake, self._home)
 
     def vacuum_table(self, name: str) -> VacuumResult:
-        """Vacuums one table, or returns why not."""
+        """Vacuums one table, or returns a result with the reason for skipping it."""
         return run_unless_files_held(
             self._home.objects,
             self._spec.pipeline,
@@ -214,7 +215,7 @@ class _VacuumRun:
             self._hours,
             promised_hours=self._spec.maintenance.time_travel_hours,
             log_hours=table_retention_hours(opened),
-            # Read per table, right before VACUUM: earlier tables may take an hour.
+            # Read right before the VACUUM of each table, because earlier tables may take an hour.
             holds=holds_on(self._catalog, self._lake, self._home, name),
             now=utc_now(),
         )
@@ -267,7 +268,7 @@ class _VacuumRun:
         return "lite", ""
 
     def _delete_files(self, key: str, *, mode: VacuumMode, hours: int, version: int) -> tuple[int, int, str]:
-        """Deletes files; returns files, bytes, and why Spark was needed (empty if not)."""
+        """Deletes files. Returns the number of files, their bytes, and why Spark was needed (empty if it was not)."""
         justification = {"below_minimum": self._below_minimum} if hours < MINIMUM_RETENTION_HOURS else {}
         metadata = user_metadata(
             pipeline=self._spec.pipeline,
@@ -307,7 +308,7 @@ class _VacuumRun:
 
 
 def _pending_commit_reason(uncommitted: UncommittedFiles | None, hours: int) -> str | None:
-    """Returns why a table must not be vacuumed: uncommitted files would be deleted as orphans."""
+    """Returns why uncommitted files forbid a VACUUM, which would delete them as orphans; empty if they do not."""
     if (
         uncommitted is None
         or uncommitted.oldest_prepared_at is None
@@ -322,7 +323,7 @@ def _max_pending_age(hours: int) -> timedelta:
 
 
 def _last_full_times(home: PipelineHome) -> dict[str, datetime]:
-    """Returns when each table had its last FULL run; empty if the record is unreadable."""
+    """Returns the time of the last FULL run by table; empty if the record is unreadable."""
     stored = home.objects.get(paths.vacuum_record(home.pipeline))
     try:
         record = json.loads(stored.data)["full"] if stored is not None else {}

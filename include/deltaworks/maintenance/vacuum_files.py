@@ -45,9 +45,10 @@ def vacuum_files(
     now: datetime,
     user_metadata: str,
 ) -> tuple[int, int]:
-    """Deletes files that the table has not needed for `hours`; returns files and bytes.
+    """Deletes files that the table has not needed for `hours`. Returns the number of files and their bytes.
 
-    Idempotent; safe with writers whose commits take less than `hours`. Check holds and uncommitted files before.
+    Idempotent; safe with writers whose commits take less than `hours`. The caller checks holds and uncommitted files
+    first.
 
     Args:
         full: list the folder instead of using only the log.
@@ -88,14 +89,14 @@ def vacuum_files(
 
 
 def delete_files(objects: ObjectStore, key: str, paths: Iterable[str]) -> None:
-    """Deletes files of a table, one request each: S3-compatible servers do not all support bulk deletes."""
+    """Deletes files of a table with one request each, since not all S3-compatible servers support bulk deletes."""
     with ThreadPoolExecutor(_DELETE_THREADS) as pool:
         for _ in pool.map(lambda path: objects.delete(f"{key}/{path}"), paths):
             pass
 
 
 class _VacuumCommits:
-    """Writes commits that only record VACUUM operations."""
+    """Writes commits that only record the start and end of VACUUM."""
 
     def __init__(self, lake: Lake, objects: ObjectStore, key: str, user_metadata: str) -> None:
         self._lake = lake
@@ -108,7 +109,7 @@ class _VacuumCommits:
             table = self._lake.open(self._key)
             if table is None:
                 return
-            # The table may require more features since it was checked.
+            # The table may require additional features since it was checked.
             if reasons := reasons_against_vacuum(table):
                 raise SparkRequired(", ".join(reasons))
             version = table.version() + 1

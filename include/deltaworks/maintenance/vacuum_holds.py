@@ -1,7 +1,7 @@
 """Holds on a table: readers and writers that need files which newer versions no longer contain.
 
-A reader at a version needs its files and those of all later versions. A hold is therefore a time: no file removed later
-may be deleted. Positions are read from:
+A reader of a version needs the files of this version and of all later ones. A hold is therefore a time: files removed
+after it must not be deleted. Positions are read from:
 
 - a stream of this project that reads a Delta table: the ledger's offset, or the checkpoint of its first batch;
 - the query of a live table: its checkpoint;
@@ -38,13 +38,15 @@ from deltaworks.tables.lake import Lake, arrow_path, select_rows
 from deltaworks.tables.log import read_commits
 from deltaworks.tables.steps import read_last_completed
 
-#: After a write turn expires, its job commits or aborts within this time.
+#: A job commits or aborts within this time after its write turn expires.
 _WRITE_TURN_MARGIN = timedelta(hours=1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hold:
-    """A reader or writer that needs the table as of `since`; None if the log no longer has that time."""
+    """A reader or writer that needs the table as of the time `since`; None if the log no longer reaches back to that
+    time.
+    """
 
     holder: str
     since: datetime | None
@@ -130,7 +132,10 @@ def _live_positions(catalog: Catalog, home: PipelineHome, table: str) -> Iterato
 
 
 def _checkpoint_offset(objects: ObjectStore, folder: str) -> dict[str, Any] | None:
-    """Returns where the next batch of a checkpoint starts: after the last batch, or the snapshot of the first batch."""
+    """Returns the offset at which the next batch of a checkpoint starts, or None.
+
+    It is the end of the last committed batch. Before the first commit it is the snapshot that the first batch reads.
+    """
     committed = batch_numbers(objects, f"{folder}/commits/")
     started = batch_numbers(objects, f"{folder}/offsets/")
     number = committed[-1] if committed else started[0] if started else None
@@ -144,7 +149,8 @@ def _parse_offset(text: str | None) -> dict[str, Any] | None:
 
 
 def _change_feed_positions(lake: Lake, table_id: str) -> Iterator[tuple[str, int]]:
-    """Yields change feed readers, with the next version of each. Other readers only need the newest version."""
+    """Yields change feed readers, with the next version of each. Readers of notifications need only the newest
+    version."""
     root = arrow_path(lake.storage, paths.readers())
     for info in lake.filesystem.get_file_info(fs.FileSelector(root, allow_not_found=True)):
         if info.type is not fs.FileType.Directory:
@@ -162,7 +168,7 @@ def _registered_positions(home: PipelineHome, table: str) -> Iterator[tuple[str,
 
 
 def _rollback_positions(home: PipelineHome, table: str) -> Iterator[tuple[str, int]]:
-    """Yields unfinished rollbacks, with their target version."""
+    """Yields unfinished rollbacks, with the version that each restores."""
     rollback = home.rollbacks.unfinished()
     if rollback is not None and rollback.table == table:
         yield f"rollback {rollback.ordinal} of the table", rollback.to_version
@@ -174,7 +180,7 @@ def _rollback_positions(home: PipelineHome, table: str) -> Iterator[tuple[str, i
 
 
 def _write_turn_hold(home: PipelineHome, table: str) -> Iterator[Hold]:
-    """Yields the job with the table's write turn: it reads a version and has written uncommitted files."""
+    """Yields the job that has the table's write turn, since it reads a version and has written uncommitted files."""
     stored = home.objects.get(paths.turn_request(home.pipeline, table))
     turn = TurnRecord.decode(stored.data) if stored is not None else None
     granted = parse_iso(turn.granted_at) if turn is not None and not turn.is_over else None
@@ -185,9 +191,9 @@ def _write_turn_hold(home: PipelineHome, table: str) -> Iterator[Hold]:
 
 
 MINIMUM_RETENTION_HOURS = 168
-#: Longer than any job takes from its first read or write to its commit.
+#: Minimum retention: longer than any job takes from its first read or write to its commit.
 SHORTEST_RETENTION_HOURS = 24
-#: Allows for clock skew, and for the time between computing the retention and VACUUM.
+#: Margin for clock skew, and for the time between computing the retention and VACUUM.
 MARGIN_HOURS = 2
 
 

@@ -17,30 +17,30 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _SETTINGS = {
-    # Since Delta 4.1 RETAIN is ignored unless this is off.
+    # Must be off: otherwise Delta 4.1 and later ignore RETAIN.
     "spark.databricks.delta.vacuum.retentionWindowIgnore.enabled": "false",
-    # Without it VACUUM is not recorded in the history of a table on S3.
+    # Must be on for VACUUM to be recorded in the history of a table on S3.
     "spark.databricks.delta.vacuum.logging.enabled": "true",
     "spark.databricks.delta.vacuum.parallelDelete.enabled": "true",
 }
 _RETENTION_CHECK = "spark.databricks.delta.retentionDurationCheck.enabled"
 #: VACUUM lists folders in this many tasks; the default of 10,000 takes 40 s for an empty table on two cores.
 _LISTING_TASKS = "spark.sql.sources.parallelPartitionDiscovery.parallelism"
-#: Delta's error if the log no longer reaches back to the last VACUUM.
+#: Error class of Delta if the log no longer reaches back to the last VACUUM.
 _LITE_UNAVAILABLE = re.compile(r"DELTA_CANNOT_VACUUM_LITE")
 
 
 def vacuum_with_spark(
     spark: SparkSession, lake: Lake, key: str, *, hours: int, full: bool, dry_run: bool, version: int, metadata: str
 ) -> tuple[int, int]:
-    """Runs VACUUM; returns files and bytes deleted (dry run: would be).
+    """Runs VACUUM. Returns the number of files deleted and their bytes (in a dry run: to be deleted).
 
     Args:
-        version: of the table before VACUUM.
-        metadata: the `userMetadata` of its commits.
+        version: version of the table before VACUUM.
+        metadata: the `userMetadata` of the commits.
 
     Raises:
-        LogTooShort: like `vacuum_files`.
+        LogTooShort: as `vacuum_files`.
     """
     from deltaworks.tables.spark.session import USER_METADATA, override_settings
 
@@ -70,7 +70,7 @@ def _count_files(lake: Lake, uris: Sequence[str]) -> tuple[int, int]:
 
 
 def _count_deleted(lake: Lake, key: str, *, after_version: int, metadata: str) -> tuple[int, int]:
-    """Returns files and bytes from the commits of this VACUUM (END has files, START has bytes)."""
+    """Returns the files and bytes that this VACUUM deleted, from its commits (END has files, START has bytes)."""
     opened = lake.open(key)
     newest = opened.version() if opened else after_version
     own_metadata = parse_user_metadata(metadata)

@@ -1,10 +1,11 @@
-"""The Z-order ledger: a Delta table per pipeline that records what OPTIMIZE did with each partition.
+"""The Z-order ledger: a Delta table per pipeline that records which partitions OPTIMIZE has rewritten, and how fast.
 
-Delta's Z-order rewrites complete partitions on every run. The ledger records the resulting state, so ordered partitions
-are recognized, and the duration, so nights can be planned. One row per partition and commit.
+Delta's Z-order rewrites complete partitions on every run. The ledger stores the state of each partition after Z-order,
+so ordered partitions are recognized, and the duration, so nights can be planned. It has one row per partition and
+commit.
 
-To survive a crash between a commit and its row, `begin` records the next commit, and the next run's
-`record_interrupted` finds it in the log and writes the row.
+A process can die between a commit and its ledger row. So `begin` records the group before its first commit, and the
+next run's `record_interrupted` finds the commits in the log and writes the rows.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ ZORDER_LEDGER_SCHEMA = arrow_schema(
         "at": "timestamp",
     }
 )
-#: Rates use this many newest runs: machines and tables change.
+#: Number of newest runs that determine the rates. Older runs are ignored, because machines and tables change.
 _PACE_RUNS = 30
 #: Smaller runs measure the fixed cost of a command, larger ones the byte rate.
 _LARGE_RUN_BYTES = 64 << 20
@@ -62,10 +63,10 @@ SPARK_ACTIONS: frozenset[Action] = frozenset({"zorder", "compact"})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OrderedPartition:
-    """The state in which Z-order left a partition, and its version.
+    """The state of a partition right after Z-order, with its version.
 
-    Recognized by the count, bytes and newest time of its files: while these are equal, no file was added, removed or
-    restored. Needs no commit to be read.
+    A partition is unchanged while count, bytes and newest time of its files are equal: no file was added, removed or
+    restored. Comparing them reads no commit.
     """
 
     columns: tuple[str, ...]
@@ -76,14 +77,14 @@ class OrderedPartition:
     at: datetime
 
     def is_unchanged(self, health: PartitionHealth) -> bool:
-        """Whether the partition has exactly the files that Z-order left."""
+        """Whether the partition has exactly the files that Z-order wrote."""
         recorded = (self.files, self.bytes, self.newest_file_at)
         return recorded == (health.files, health.bytes, health.newest_file_at)
 
     def unordered_share(self, health: PartitionHealth) -> float:
         """Returns the approximate share (0 to 1) of unordered bytes.
 
-        The share of new files if files were only added; 1 if files may have been removed or rewritten.
+        If files were only added, this is the share of new files. If files may have been removed or rewritten, it is 1.
         """
         if self.is_unchanged(health):
             return 0.0
@@ -96,7 +97,7 @@ class OrderedPartition:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RewriteRate:
-    """The speed of rewriting: a fixed time per partition and a byte rate."""
+    """The speed of rewriting: fixed seconds per partition, and bytes per second."""
 
     seconds_per_partition: float
     bytes_per_second: float
@@ -106,7 +107,7 @@ class RewriteRate:
         return self.seconds_per_partition + size / self.bytes_per_second
 
 
-#: Used until a run was measured: two cores and local disk.
+#: Rates before the first measured run: two cores and a local disk.
 DEFAULT_RATES: Mapping[Action, RewriteRate] = {
     "zorder": RewriteRate(seconds_per_partition=1.0, bytes_per_second=12e6),
     "compact": RewriteRate(seconds_per_partition=0.5, bytes_per_second=25e6),
@@ -124,7 +125,7 @@ class ZOrderState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RewriteGroup:
-    """Partitions that one command rewrites. Its commits carry `name`."""
+    """Partitions that one command rewrites. The metadata of its commits contains `name`."""
 
     name: str
     table: str
@@ -137,7 +138,7 @@ class RewriteGroup:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LedgerState:
-    """The content of a pipeline's ledger: ordered partitions of its tables, and the rates of its runs."""
+    """The content of a pipeline's ledger: ordered partitions by table, and the measured rates."""
 
     ordered: Mapping[str, Mapping[Partition, OrderedPartition]]
     rates: Mapping[Action, RewriteRate]
@@ -154,7 +155,7 @@ def read_ledger(lake: Lake, pipeline: str) -> LedgerState:
 
 
 def ledger_state_from_rows(rows: Iterable[Mapping[str, Any]]) -> LedgerState:
-    """Builds the state from ledger rows; the newest ordering version of a partition counts."""
+    """Builds the state from ledger rows. The newest version that ordered a partition counts."""
     by_version = sorted(rows, key=lambda row: (row["version"], row["at"]))
     ordered: dict[str, dict[Partition, OrderedPartition]] = {}
     for row in by_version:
@@ -176,7 +177,7 @@ def ledger_state_from_rows(rows: Iterable[Mapping[str, Any]]) -> LedgerState:
 
 
 def _rewrite_rate(rows: Sequence[Mapping[str, Any]], action: Action, guess: RewriteRate) -> RewriteRate:
-    """Computes a rate from the newest runs: fixed cost from small ones, bytes per second from large ones."""
+    """Computes a rate from the newest runs: fixed seconds from small runs, bytes per second from large ones."""
     newest = [row for row in sorted(rows, key=lambda row: row["at"]) if row["action"] == action and row["seconds"] > 0]
     newest = newest[-_PACE_RUNS:]
     small = [row["seconds"] for row in newest if row["bytes_before"] < _LARGE_RUN_BYTES]
@@ -193,7 +194,7 @@ def _rewrite_rate(rows: Sequence[Mapping[str, Any]], action: Action, guess: Rewr
 
 
 class ZOrderLedger:
-    """The ledger of one pipeline, with one process per `writer`. Not thread-safe.
+    """The ledger of one pipeline. Not thread-safe; at most one process per `writer`.
 
     Args:
         writer: separates concurrent writers: the nightly run, and mutations under their write turn.
@@ -208,7 +209,7 @@ class ZOrderLedger:
         self._app_id = f"{home.pipeline}/{TABLE}/{writer}"
 
     def seconds_of_run(self, run: str, round_name: str) -> float:
-        """Returns the seconds of a round so far over all attempts of a task; 0 for a manual run."""
+        """Returns the seconds that a round has taken so far, over all attempts of a task; 0 for a manual run."""
         task = task_of_try(run)
         rows = self._lake.rows(self._key, columns=["run", "round", "seconds"]) if task else None
         if rows is None:
@@ -218,11 +219,13 @@ class ZOrderLedger:
         return float(pc.sum(rows.filter(is_own_run).column("seconds")).as_py() or 0.0)
 
     def begin(self, group: RewriteGroup) -> None:
-        """Records the group whose commits follow."""
+        """Records the group before its first commit."""
         self._objects.put(self._pending_group_key, json.dumps(asdict(group)).encode())
 
     def record_interrupted(self) -> int:
-        """Records a group whose run died after its commits, from the log. Returns the number of partitions."""
+        """Writes the missing ledger rows of a group whose process died after its commits. Returns the number of
+        partitions.
+        """
         stored = self._objects.get(self._pending_group_key)
         if stored is None:
             return 0
@@ -238,7 +241,7 @@ class ZOrderLedger:
         return rewritten_partitions(self._lake, key, after_version=group.after_version, group=group.name)
 
     def record(self, group: RewriteGroup, rewritten: Sequence[RewrittenPartition], *, seconds: float) -> None:
-        """Records the result of a group; its seconds are divided by bytes."""
+        """Records the result of a group. Its seconds are divided among the partitions by bytes."""
         if rewritten:
             self._append(self._rows(group, rewritten, seconds))
         self._objects.delete(self._pending_group_key)
@@ -247,7 +250,7 @@ class ZOrderLedger:
         self, group: RewriteGroup, rewritten: Sequence[RewrittenPartition], seconds: float
     ) -> list[dict[str, Any]]:
         at: datetime = utc_now()
-        # Plus one, so that empty partitions get a share.
+        # Plus one, so that empty partitions get a share of the seconds.
         total = sum(partition.bytes_before + 1 for partition in rewritten)
         return [
             {
@@ -279,7 +282,7 @@ class ZOrderLedger:
 
 
 def task_of_try(run: str) -> str:
-    """Returns `dag/run/task` of `dag/run/task/try`; empty for a manual run."""
+    """Returns `dag/run/task` for `dag/run/task/try`; empty for a manual run."""
     return run.rpartition("/")[0]
 
 

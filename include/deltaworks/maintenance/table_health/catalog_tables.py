@@ -1,4 +1,4 @@
-"""All tables of the catalog with their health, read by many threads.
+"""Lists all tables of the catalog with their health, using many threads.
 
 A table whose log cannot be read is reported with its error.
 """
@@ -23,12 +23,12 @@ from deltaworks.specs.storage import StorageSpec
 from deltaworks.specs.table import TableSpec
 from deltaworks.tables.lake import Lake
 
-#: Control tables, below a relay's or pipeline's control folder.
+#: Control tables in the control folder of a relay or a pipeline.
 RELAY_TABLES = ("file_events", "message_quarantine")
 CONTROL_TABLES = ("checkpoint_store", "batch_metadata_store", "progress", "zorder_ledger")
-#: Opening a table mostly waits for storage.
+#: Number of threads. Opening a table mostly waits for the storage.
 READER_THREADS = 16
-#: Commits read per table for its last operations, when reading many tables.
+#: Commits read per table to find its last operations, if many tables are read.
 COMMITS_PER_TABLE = 8
 _ERROR_LENGTH = 300
 T = TypeVar("T")
@@ -37,7 +37,7 @@ R = TypeVar("R")
 
 @dataclass(frozen=True, slots=True)
 class DeclaredTable:
-    """A table of the catalog. `health` is None if it does not exist, or has an `error`."""
+    """A table of the catalog. `health` is None if the table does not exist or has an `error`."""
 
     owner: str
     name: str
@@ -66,7 +66,7 @@ def all_tables(
     partitions: bool = False,
     history_commits: int = COMMITS_PER_TABLE,
 ) -> list[DeclaredTable]:
-    """Returns `declared_tables` with health."""
+    """Returns all tables of the catalog with their health."""
     declared = declared_tables(catalog, pipeline=pipeline, control=control)
     return with_health(lake.storage, declared, partitions=partitions, history_commits=history_commits)
 
@@ -78,7 +78,7 @@ def with_health(
     partitions: bool = False,
     history_commits: int = COMMITS_PER_TABLE,
 ) -> list[DeclaredTable]:
-    """Returns the tables with health or error. Never raises for a single table."""
+    """Returns the tables with health or error. An unreadable table raises no exception."""
 
     def read(lake: Lake, table: DeclaredTable) -> DeclaredTable:
         health, error = None, ""
@@ -92,7 +92,7 @@ def with_health(
 
 
 def map_tables(storage: StorageSpec, tables: Iterable[T], do: Callable[[Lake, T], R]) -> Iterator[R]:
-    """Applies a function to tables in parallel, each thread with its own lake; yields results in order."""
+    """Applies a function to tables in parallel and yields the results in order. Each thread has its own lake."""
     thread_local = threading.local()
 
     def run(table: T) -> R:

@@ -17,7 +17,7 @@ from deltaworks.tables.features import reasons_against_compacting
 from deltaworks.tables.lake import Lake
 from deltaworks.tables.log import LogSize, commit_history, log_size
 
-#: Small file limit: opening it costs about as much as reading it.
+#: Files below this size are small: opening one costs about as much as reading it.
 SMALL_FILE_BYTES = 16 << 20
 #: Upper bounds of the file size histogram; the last bucket is unbounded.
 SIZE_BOUNDS = (1 << 20, 16 << 20, 64 << 20, 128 << 20, 256 << 20, 1 << 30)
@@ -25,7 +25,7 @@ SIZE_BOUNDS = (1 << 20, 16 << 20, 64 << 20, 128 << 20, 256 << 20, 1 << 30)
 
 @dataclass(frozen=True, slots=True)
 class LastOperation:
-    """The newest commit of one operation (WRITE, MERGE, OPTIMIZE, VACUUM END, ...)."""
+    """The newest commit of one operation, such as WRITE, MERGE, OPTIMIZE or VACUUM END."""
 
     operation: str
     version: int
@@ -35,11 +35,12 @@ class LastOperation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionHealth:
-    """The health of one partition; an unpartitioned table has one with an empty name.
+    """The health of one partition. An unpartitioned table has one partition with an empty name.
 
-    `small_files` and `small_bytes` count files that OPTIMIZE would merge: below SMALL_FILE_BYTES, at least two. `rows`
-        are
-    those in the files, `deletion_vector_rows` those of them marked as deleted; None if the log does not contain them.
+    - `small_files`, `small_bytes`: files that OPTIMIZE would merge: below SMALL_FILE_BYTES, at least two.
+    - `rows`: rows in the files; `deletion_vector_rows`: those of them that are marked as deleted. None if the log does
+      not
+      contain the numbers.
     """
 
     partition: Partition
@@ -56,11 +57,12 @@ class PartitionHealth:
 class TableHealth:
     """The health of one version of a table.
 
-    - `small_file_share`: the share of mergeable files: below SMALL_FILE_BYTES, at least two in their partition.
+    - `small_file_share`: the share of files that OPTIMIZE would merge: below SMALL_FILE_BYTES, at least two per
+      partition.
     - `size_histogram`: file counts by SIZE_BOUNDS.
     - `deletion_vector_rows`: rows marked as deleted; None if unknown.
     - `log`: None if not measured.
-    - `spark_only_reasons`: why only Spark may rewrite its files; empty if this project can.
+    - `spark_only_reasons`: why only Spark may rewrite the table's files; empty if this process can.
     """
 
     key: str
@@ -85,7 +87,7 @@ class TableHealth:
 
     @property
     def skew(self) -> float:
-        """The largest partition divided by the median one; 0 for an empty table."""
+        """The size of the largest partition divided by the median size; 0 for an empty table."""
         if not self.median_partition_bytes:
             return 0.0
         return self.largest_partition_bytes / self.median_partition_bytes
@@ -162,7 +164,11 @@ def histogram(sizes: Iterable[int]) -> tuple[int, ...]:
 
 
 def _partition_health(adds: pa.Table, deleted: Mapping[str, int] | None) -> tuple[PartitionHealth, ...]:
-    """Measures every partition. `deleted` are rows marked by deletion vectors per file; None if unknown."""
+    """Measures every partition.
+
+    Args:
+        deleted: number of rows marked by deletion vectors, by file; None if unknown.
+    """
     records = adds.column("num_records").to_pylist() if "num_records" in adds.column_names else [None] * adds.num_rows
     names = ("path", "size_bytes", "modification_time")
     members: dict[Partition, list[_File]] = {}

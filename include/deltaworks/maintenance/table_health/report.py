@@ -1,4 +1,4 @@
-"""Reports every table: health, score, and what maintenance would do.
+"""Reports the health and score of every table, and what OPTIMIZE would do.
 
 Reads logs and Z-order ledgers only, without a JVM. Errors are reported per table.
 """
@@ -35,11 +35,11 @@ COMMITS_FOR_ONE_TABLE = 200
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableReport:
-    """The report of a table. `health` and `score` are None if it does not exist or has an `error`.
+    """The report of a table. `health` and `score` are None if the table does not exist or has an `error`.
 
-    `choice` is what OPTIMIZE would do. `unordered_share` is of the bytes of a table with Z-order columns.
-        `unreferenced` is
-    None if it was not requested, or the table is too large to list.
+    - `choice`: what OPTIMIZE would do.
+    - `unordered_share`: the unordered share of bytes, for a table with Z-order columns.
+    - `unreferenced`: None if it was not requested, or the table is too large to list.
     """
 
     owner: str
@@ -67,7 +67,7 @@ def report_tables(
     Args:
         pipeline: only this pipeline's tables.
         control: include control tables.
-        list_folders: find unreferenced files, which lists every table's folder.
+        list_folders: also count unreferenced files, which requires listing every table's folder.
     """
     tables = declared_tables(catalog, pipeline=pipeline, control=control)
     return _reports(catalog, tables, list_folders=list_folders, history_commits=COMMITS_PER_TABLE, now=now)
@@ -76,7 +76,7 @@ def report_tables(
 def report_table(
     catalog: Catalog, pipeline: str, table: str, *, list_folder: bool = False, now: dt.datetime
 ) -> TableReport | None:
-    """Reports one table, with more history; None if it is not declared."""
+    """Reports one table with more history than `report_tables`; None if it is not declared."""
     tables = [declared for declared in declared_tables(catalog, pipeline=pipeline) if declared.name == table]
     reports = _reports(catalog, tables[:1], list_folders=list_folder, history_commits=COMMITS_FOR_ONE_TABLE, now=now)
     return reports[0] if reports else None
@@ -154,7 +154,7 @@ def _with_score(report: TableReport, health: TableHealth) -> TableReport:
 
 
 def unordered_share(health: TableHealth, declared: TableSpec, ledger: ZOrderState) -> float | None:
-    """Returns the approximate share of bytes not in Z-order; None if no order is declared.
+    """Returns the approximate share of bytes that are not in Z-order; None if no order is declared.
 
     Partitions with one file or a single row group count as ordered.
     """

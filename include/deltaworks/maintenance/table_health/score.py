@@ -1,7 +1,7 @@
-"""Scores a table from 0 to 100, with the cost of each named problem.
+"""Scores the health of a table from 0 to 100, with the points deducted for each named problem.
 
-Each part has a weight: it costs nothing if all is well, and the full weight at a defined worst case. Weights sum to
-100. Unknown or inapplicable parts cost nothing.
+Each part has a weight. Its cost is 0 if all is well, and the full weight at a defined worst case. Weights sum to 100.
+Unknown or inapplicable parts cost nothing.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ WEIGHTS = {
     "partitions": 10,
     "unreferenced": 10,
 }
-#: Fewer small files cost proportionally less.
+#: Number of small files that costs the full weight; fewer files cost proportionally less.
 MANY_SMALL_FILES = 50
-#: Share of deleted rows that costs the full weight.
+#: Share of rows marked as deleted that costs the full weight.
 WORST_DELETED_SHARE = 0.2
 #: Commits since the last checkpoint, which readers replay; checkpoints are written every 50 to 100 commits.
 FEW_COMMITS, WORST_COMMITS = 100, 500
-#: Average partition size below which many partitions are costly to list.
+#: Average partition size below which many partitions reduce the score.
 SMALL_PARTITION_BYTES = 1 << 20
 FEW_PARTITIONS, MANY_PARTITIONS = 100, 1_000
-#: Skew that costs a third of the weight, for tables above this size.
+#: Skew costs up to a third of the weight, for tables above this size.
 WORST_SKEW, SKEW_FROM_BYTES = 50.0, 1 << 30
 #: Share of unreferenced bytes that costs the full weight.
 WORST_UNREFERENCED_SHARE = 0.5
@@ -36,7 +36,7 @@ WORST_UNREFERENCED_SHARE = 0.5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScorePart:
-    """The cost of one part, with its reason."""
+    """The points deducted for one part, with the reason."""
 
     name: str
     weight: int
@@ -46,7 +46,7 @@ class ScorePart:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Score:
-    """100 minus the costs of `parts`, rounded."""
+    """The score: 100 minus the costs of `parts`, rounded."""
 
     value: int
     parts: tuple[ScorePart, ...]
@@ -58,10 +58,10 @@ class Score:
 
 
 def score(health: TableHealth, *, unordered_share: float | None = None, unreferenced_bytes: int | None = None) -> Score:
-    """Scores a table. Pure.
+    """Scores the health of a table. Pure.
 
     Args:
-        unordered_share: share of bytes not in Z-order; None if no order is declared or it is unknown.
+        unordered_share: share of bytes not in Z-order; None if no order is declared or the share is unknown.
         unreferenced_bytes: bytes that no retained version needs; None if not measured.
     """
     costs = {

@@ -1,7 +1,7 @@
 """Table health over time: a Delta table with one row per table and run. Needs no JVM.
 
-One commit per run. Values older than a scan reads, such as the last OPTIMIZE of a busy table, are carried over from the
-previous snapshot.
+Each run makes one commit. Values that are older than the commits a run reads, such as the last OPTIMIZE of a busy
+table, are copied from the previous snapshot.
 """
 
 from __future__ import annotations
@@ -61,15 +61,15 @@ SNAPSHOT_SCHEMA = arrow_schema(
     }
 )
 PARTITION = ("taken_on",)
-#: From operations that a scan may no longer see.
+#: Columns that are copied from the previous snapshot, if a run does not read far enough back to find the operation.
 CARRIED_OVER = ("last_write_at", "last_optimize_at", "last_vacuum_at")
-#: How far back the previous snapshot is searched.
+#: Maximum age in days of the previous snapshot.
 _CARRY_OVER_DAYS = 40
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trend:
-    """The growth of a table between two snapshots, per day. None with a single snapshot."""
+    """The growth of a table per day between two snapshots. Values are None with a single snapshot."""
 
     owner: str
     table: str
@@ -90,7 +90,7 @@ def write_snapshots(lake: Lake, rows: Sequence[Mapping[str, Any]], *, taken_at: 
     Args:
         rows: values by column of SNAPSHOT_SCHEMA, without the first two and `run`.
         taken_at: timezone-aware.
-        pipeline: whose tables they are; empty for all.
+        pipeline: the pipeline of the tables; empty for all.
     """
     key, version = paths.table_snapshots(), int(taken_at.timestamp() * 1000)
     step = Step(f"table_health/{pipeline or 'all'}", version)
@@ -117,7 +117,7 @@ def _carry_over(row: Mapping[str, Any], before: Mapping[tuple[str, str], Mapping
 def read_snapshots(
     lake: Lake, *, since: dt.date, owner: str = "", table: str = "", columns: Sequence[str] | None = None
 ) -> list[dict[str, Any]]:
-    """Returns snapshots taken on `since` or later, oldest first."""
+    """Returns the snapshots since a date, oldest first."""
     condition = ds.field("taken_on") >= pa.scalar(since, pa.date32())
     if owner:
         condition &= ds.field("owner") == owner
@@ -129,13 +129,13 @@ def read_snapshots(
 
 
 def last_snapshots(lake: Lake, *, since: dt.date) -> dict[tuple[str, str], dict[str, Any]]:
-    """Returns the newest snapshot of each table, by owner and name."""
+    """Returns the newest snapshot of each table, by owner and table name."""
     columns = ["taken_at", "owner", "table_name", "version", *CARRIED_OVER]
     return {(row["owner"], row["table_name"]): row for row in read_snapshots(lake, since=since, columns=columns)}
 
 
 def trends(snapshots: Iterable[Mapping[str, Any]]) -> list[Trend]:
-    """Returns the growth of each table over ordered snapshots, ignoring errors. Pure."""
+    """Returns the growth of each table over ordered snapshots, without snapshots of unreadable tables. Pure."""
     by_table: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
     for row in snapshots:
         if row["files"] is not None:
@@ -169,7 +169,7 @@ def _trend(rows: Sequence[Mapping[str, Any]]) -> Trend:
 
 
 def encode_costs(costs: Mapping[str, float]) -> str:
-    """Encodes the score costs for a snapshot."""
+    """Encodes the costs of a score for a snapshot row."""
     return json.dumps(dict(costs), separators=(",", ":"))
 
 
@@ -199,7 +199,7 @@ def snapshot_tables(
 
     Args:
         pipeline: only this pipeline's tables, including control tables.
-        list_folders: find unreferenced files, which lists every table's folder.
+        list_folders: also count unreferenced files, which requires listing every table's folder.
         report: called with the reports after the write.
     """
     taken_at = now or utc_now()
@@ -227,7 +227,7 @@ def _result(report: TableReport) -> SnapshotResult:
 
 
 def snapshot_row(report: TableReport) -> dict[str, Any]:
-    """Returns a report as a snapshot row."""
+    """Converts a report to a snapshot row."""
     row: dict[str, Any] = {
         "owner": report.owner,
         "table_name": report.name,

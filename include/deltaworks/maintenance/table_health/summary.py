@@ -1,7 +1,7 @@
-"""Writes the table summary shown by the console, from the reports of a health snapshot.
+"""Writes the table summary for the console, from the reports of a health snapshot.
 
-Earlier nights come from the previous summary or, if it is lost, from the snapshots. The next night is planned like the
-night itself.
+Scores of earlier nights are taken from the previous summary or, if there is none, from the snapshots. The next night is
+planned by the same code as the nightly OPTIMIZE.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from deltaworks.maintenance.vacuum_holds import holds_on
 from deltaworks.specs.catalog import Catalog
 from deltaworks.tables.lake import Lake
 
-#: Kinds of tables that readers may hold by version.
+#: Kinds of tables on which readers can have holds.
 _READ_BY_VERSION = ("bronze", "keyed", "gold", "live")
 _TIMES = ("last_write_at", "last_optimize_at", "last_vacuum_at")
 _MAX_HOLDS = 20
@@ -69,7 +69,7 @@ def write_tables_summary(
 
 
 def plan_next_night(catalog: Catalog, pipeline: str, reports: Sequence[TableReport]) -> NightPlan:
-    """Plans the next night. Pure."""
+    """Plans the next maintenance night from the reports. Pure."""
     minutes = catalog.pipeline(pipeline).maintenance.optimize_minutes
     choices = [report.choice for report in reports if report.choice is not None]
     return plan_night(choices, budget_seconds=minutes * 60)
@@ -87,8 +87,8 @@ def build_summary(
     """Builds the summary. Pure.
 
     Args:
-        holds: holds by table.
-        nights: earlier nights by table.
+        holds: VACUUM holds by table.
+        nights: scores of earlier nights by table.
     """
     tables = [
         _summarize_report(report, plan).replace(holds=holds.get(report.name, ())) for report in reports[:MAX_TABLES]
@@ -159,14 +159,14 @@ def _table_plan(choice: TableChoice, plan: NightPlan) -> MaintenancePlan:
 def _table_holds(
     catalog: Catalog, objects: ObjectStore, pipeline: str, reports: Sequence[TableReport]
 ) -> dict[str, tuple[HoldSummary, ...]]:
-    """Returns the holds of each table, or the error of reading them."""
+    """Returns the VACUUM holds of each table, or the error of reading them."""
     home = PipelineHome(objects, pipeline)
     names = [report.name for report in reports if report.health is not None and report.kind in _READ_BY_VERSION]
 
     def read(lake: Lake, name: str) -> tuple[str, tuple[HoldSummary, ...]]:
         try:
             holds = holds_on(catalog, lake, home, name)
-        except Exception as error:  # of one table
+        except Exception as error:  # the holds of other tables are still read
             return name, (HoldSummary(by=truncate(f"unknown: {error}")),)
         return name, tuple(
             HoldSummary(by=truncate(hold.holder), since=_iso_or_empty(hold.since)) for hold in holds[:_MAX_HOLDS]

@@ -31,7 +31,7 @@ CHARTS: tuple[tuple[str, str, LineValue], ...] = (
 
 
 def worst_tables(snapshots: Iterable[Snapshot], max_tables: int) -> dict[str, list[Snapshot]]:
-    """Returns the snapshots of the tables with the lowest newest scores, worst first, by `owner.table`. Pure.
+    """Returns the snapshots of the tables with the lowest current scores, worst first, by `owner.table`. Pure.
 
     Args:
         snapshots: ordered by time.
@@ -48,7 +48,9 @@ def worst_tables(snapshots: Iterable[Snapshot], max_tables: int) -> dict[str, li
 
 
 def write_trend_chart(path: Path, by_table: Mapping[str, list[Snapshot]]) -> Path:
-    """Writes a page with a line per table in each chart, and returns its path. Gaps are unreadable tables."""
+    """Writes a page with a line per table in each chart, and returns its path. Lines have gaps where a table was
+    unreadable.
+    """
     figures = [_trend_figure(title, axis, value_of, by_table) for title, axis, value_of in CHARTS]
     times = [row["taken_at"] for rows in by_table.values() for row in rows]
     summary = f"{len(by_table)} tables"
