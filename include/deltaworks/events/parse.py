@@ -49,7 +49,7 @@ COLUMNAR_FROM_BYTES = 512 << 10
 _FORMATS_WITHOUT_QUOTES = frozenset({"json", "tsv", "text"})
 
 
-@dataclass(frozen=True, columnar_redaction=True)
+@dataclass(frozen=True, slots=True)
 class Payload:
     """One object or stream record to parse.
 
@@ -78,7 +78,7 @@ class Payload:
 END_OF_CHUNK = Payload(-1, "", None)
 
 
-@dataclass(frozen=True, columnar_redaction=True)
+@dataclass(frozen=True, slots=True)
 class BatchStamp:
     """Column values that all rows of a batch share.
 
