@@ -111,7 +111,7 @@ class BatchHistory:
         one.
         """
         newest = self._newest_batch()
-        return self._summarize_range(max(0, newest - last + 1), newest, in_all=True)
+        return self._summarize_range(max(0, newest - last + 1), newest, all_generations=True)
 
     def completed(self, first: int = 0, last: int | None = None) -> list[BatchSummary]:
         """Returns the complete batches whose rows are in the tables, from `first` to `last` inclusive, oldest first."""
@@ -156,9 +156,11 @@ class BatchHistory:
             newest += 1
         return newest
 
-    def _summarize_range(self, first: int, last: int, *, in_all: bool = False) -> list[BatchSummary]:
-        rows = {row["batch_id"]: row for row in self._rows(CHECKPOINT_STORE, first, last, all_generations=in_all)}
-        held = held_tables_by_batch(self._rows(BATCH_METADATA_STORE, first, last, all_generations=in_all))
+    def _summarize_range(self, first: int, last: int, *, all_generations: bool = False) -> list[BatchSummary]:
+        rows = {
+            row["batch_id"]: row for row in self._rows(CHECKPOINT_STORE, first, last, all_generations=all_generations)
+        }
+        held = held_tables_by_batch(self._rows(BATCH_METADATA_STORE, first, last, all_generations=all_generations))
         summaries = []
         for batch_id in range(first, last + 1):
             if batch_id in rows:

@@ -47,10 +47,10 @@ class DriverHost(Protocol):
     def on_stall(self, error: TransientError) -> None:
         """Handles a stalled batch, after the heartbeat has reported it."""
 
-    def await_batch(self, is_under_way: Callable[[], bool]) -> None:
+    def await_batch(self, is_batch_running: Callable[[], bool]) -> None:
         """Waits for the running batch before the run's queries are stopped; no new batch starts."""
 
-    def on_queries_stopped(self, is_under_way: Callable[[], bool]) -> None:
+    def on_queries_stopped(self, is_batch_running: Callable[[], bool]) -> None:
         """Handles batches that still run after the run's queries were stopped."""
 
 
@@ -73,10 +73,10 @@ class OwnDriver:
     def on_stall(self, error: TransientError) -> None:
         exit_driver(error)
 
-    def await_batch(self, is_under_way: Callable[[], bool]) -> None:
+    def await_batch(self, is_batch_running: Callable[[], bool]) -> None:
         return
 
-    def on_queries_stopped(self, is_under_way: Callable[[], bool]) -> None:
+    def on_queries_stopped(self, is_batch_running: Callable[[], bool]) -> None:
         return
 
 
@@ -94,7 +94,7 @@ class SharedDriver:
         self._pipeline = pipeline
         self._exit_driver = exit_driver
         self._reason: str | None = None
-        self._lost = threading.Event()
+        self._lease_lost = threading.Event()
 
     def request_end(self, reason: str) -> None:
         """Requests the end of the run after its current batch. Idempotent; the first reason is kept."""
@@ -104,23 +104,23 @@ class SharedDriver:
         return f"{self._pipeline}.{name}"
 
     def on_lease_lost(self) -> None:
-        self._lost.set()
+        self._lease_lost.set()
 
     def stop_reason(self) -> str | None:
-        if self._lost.is_set():
+        if self._lease_lost.is_set():
             raise FencedError("LEASE_LOST", f"The lease of {self._pipeline!r} went to a successor.")
         return self._reason
 
     def on_stall(self, error: TransientError) -> None:
         raise error
 
-    def await_batch(self, is_under_way: Callable[[], bool]) -> None:
-        if not self._lost.is_set():
-            _wait_while(is_under_way, BATCH_END_SECONDS)
+    def await_batch(self, is_batch_running: Callable[[], bool]) -> None:
+        if not self._lease_lost.is_set():
+            _wait_while(is_batch_running, BATCH_END_SECONDS)
 
-    def on_queries_stopped(self, is_under_way: Callable[[], bool]) -> None:
+    def on_queries_stopped(self, is_batch_running: Callable[[], bool]) -> None:
         # Spark cancels its jobs, but blocked Python code ends only with the process.
-        if _wait_while(is_under_way, BATCH_END_SECONDS):
+        if _wait_while(is_batch_running, BATCH_END_SECONDS):
             self._exit_driver(
                 TransientError(
                     "BATCH_STALLED",

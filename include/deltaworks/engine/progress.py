@@ -115,8 +115,8 @@ class ProgressLog:
         self._terminated = threading.Event()
         self._thread = threading.Thread(target=self._loop, name="progress", daemon=True)
         self._backlog: dict[str, Any] = {}
-        self._unjoined: dict[int, tuple[float, dict[str, Any]]] = {}
-        self._ready: list[dict[str, Any]] = []
+        self._rows_awaiting_progress: dict[int, tuple[float, dict[str, Any]]] = {}
+        self._complete_rows: list[dict[str, Any]] = []
         self._idle_at: float | None = None
         self._appends = 0
         self.dropped = 0
@@ -207,15 +207,17 @@ class ProgressLog:
             self._summarize(row, event)
             self._idle_at = None
             if event["spark"] is None:
-                self._ready.append(row)
+                self._complete_rows.append(row)
             else:
-                self._unjoined[event["spark"]] = (time.monotonic(), row)
+                self._rows_awaiting_progress[event["spark"]] = (time.monotonic(), row)
         elif kind == "terminated" or self._idle_at is None or time.monotonic() - self._idle_at >= IDLE_ROW_SECONDS:
             self._idle_at = time.monotonic()
             if self._summary is not None and event.get("message"):
                 self._summary.add_problem(event["at"], str(event["message"]))
             event = dict(event)
-            self._ready.append(self._row({name: event[name] for name in ("kind", "message") if name in event}, event))
+            self._complete_rows.append(
+                self._row({name: event[name] for name in ("kind", "message") if name in event}, event)
+            )
 
     def _summarize(self, row: dict[str, Any], event: dict[str, Any]) -> None:
         """Adds a batch to the summary object, which the console reads instead of the table."""
@@ -237,16 +239,16 @@ class ProgressLog:
 
     def _join_spark_progress(self, progress: dict[str, Any]) -> None:
         """Adds Spark's progress to the row of its batch. Progress without a batch (no new data) is ignored."""
-        unjoined = self._unjoined.pop(int(progress["batchId"]), None)
-        if unjoined is None:
+        awaiting = self._rows_awaiting_progress.pop(int(progress["batchId"]), None)
+        if awaiting is None:
             return
-        row = unjoined[1]
+        row = awaiting[1]
         source = (progress.get("sources") or [{}])[0]
         row["phases_ms"] = json.dumps(progress.get("durationMs") or {})
         row["start_offset"], row["end_offset"] = (
             _offset_json(source.get(name)) for name in ("startOffset", "endOffset")
         )
-        self._ready.append(row)
+        self._complete_rows.append(row)
 
     def _row(self, row: dict[str, Any], event: dict[str, Any]) -> dict[str, Any]:
         backlog = event["backlog"]
@@ -266,10 +268,10 @@ class ProgressLog:
         }
 
     def _flush(self, *, is_final: bool) -> None:
-        for number, (since, row) in list(self._unjoined.items()):
+        for number, (since, row) in list(self._rows_awaiting_progress.items()):
             if is_final or time.monotonic() - since >= JOIN_SECONDS:
-                self._ready.append(row)
-                del self._unjoined[number]
+                self._complete_rows.append(row)
+                del self._rows_awaiting_progress[number]
         if self._throughput is not None:
             with contextlib.suppress(Exception):  # must not fail the stream; the next write includes it
                 self._throughput.write(utc_now())
@@ -279,7 +281,7 @@ class ProgressLog:
         if self._quarantine is not None:
             with contextlib.suppress(Exception):  # a failure must not affect the stream
                 self._quarantine.write(utc_now(), force=is_final)
-        rows, self._ready = self._ready, []
+        rows, self._complete_rows = self._complete_rows, []
         if not rows:
             return
         try:

@@ -100,7 +100,7 @@ class IngestRun:
         self._lost_ranges = 0
         self._batch_started: float | None = None
         self._closing = False
-        self._first_batch_done: float | None = None
+        self._first_batch_completed_at: float | None = None
         self._failure: DeltaworksError | None = None
         self._predecessor_crashed = False
 
@@ -229,7 +229,7 @@ class IngestRun:
                 self._batch_started = None
             if report is not None:
                 self._record_batch(report, progress, spark_batch_id=spark_batch_id)
-            self._first_batch_done = self._first_batch_done or time.monotonic()
+            self._first_batch_completed_at = self._first_batch_completed_at or time.monotonic()
 
         self._use_scheduler_pool("ingest")
         writer = (
@@ -309,7 +309,7 @@ class IngestRun:
             if self._stop.read() is not None:
                 return self._begin_stop("stop flag")
             run_limit = run_limit_reason(
-                self._host, self._spec, now, started=started, first_batch=self._first_batch_done
+                self._host, self._spec, now, started=started, first_batch=self._first_batch_completed_at
             )
             if (reason := self._host.stop_reason() or run_limit) is not None:
                 return self._begin_stop(reason)

@@ -170,7 +170,7 @@ class AnnouncerThread(threading.Thread):
         self._has_lease = has_lease
         self._closing = threading.Event()
         self._alerted_at: dict[str, float] = {}
-        self._healthy: set[str] = set()
+        self._views_without_alert: set[str] = set()
 
     def run(self) -> None:
         while not self._closing.wait(max(0.0, min(self._due_at.values()) - time.monotonic())):
@@ -191,15 +191,15 @@ class AnnouncerThread(threading.Thread):
             self._announcer.announce(view)
         except Exception as error:  # Any failure: the stream continues, and the next check retries.
             log.warning("view=%s could not be announced: %s", view.name, error)
-            self._healthy.discard(view.name)
+            self._views_without_alert.discard(view.name)
             if time.monotonic() - self._alerted_at.get(view.name, -math.inf) >= _ALERT_SECONDS:
                 self._announcer.raise_failure_alert(view, error)
                 self._alerted_at[view.name] = time.monotonic()
             return
-        if view.name not in self._healthy:
+        if view.name not in self._views_without_alert:
             # An earlier run may have raised the alert.
             self._announcer.resolve_failure_alert(view)
-            self._healthy.add(view.name)
+            self._views_without_alert.add(view.name)
             self._alerted_at.pop(view.name, None)
 
 

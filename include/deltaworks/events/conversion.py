@@ -180,9 +180,9 @@ class ChunkConverter:
                 for row in failing:
                     reasons.setdefault(row, []).append(reason)
         for rule_name, failing in warned:
-            landing = sum(row not in reasons for row in failing)
-            if landing:
-                findings.rule_warnings[rule_name] += landing
+            accepted_count = sum(row not in reasons for row in failing)
+            if accepted_count:
+                findings.rule_warnings[rule_name] += accepted_count
 
     def _apply_partition_limits(self, converted: ConvertedChunk) -> None:
         """Adds reasons for events whose partitions exceed the limit of a table."""

@@ -266,7 +266,7 @@ class Router:
 
     def __init__(self, spec: PipelineSpec) -> None:
         self._catch_all = tuple(table.name for table in spec.event_tables if table.catch_all is True)
-        self._rest = tuple(table.name for table in spec.event_tables if table.catch_all == "rest")
+        self._fallback_tables = tuple(table.name for table in spec.event_tables if table.catch_all == "rest")
         self._conditional = [
             (table.name, [(tuple(path.split(".")), frozenset(values)) for path, values in table.when.items()])
             for table in spec.event_tables
@@ -277,7 +277,7 @@ class Router:
             list(table.when) == [spec.event.name.path] for table in spec.event_tables if not table.catch_all
         )
         #: All tables, in the order in which routing returns them.
-        self.order = (*self._catch_all, *(name for name, _ in self._conditional), *self._rest)
+        self.order = (*self._catch_all, *(name for name, _ in self._conditional), *self._fallback_tables)
         self._tables_by_name: dict[str, tuple[str, ...] | None] = {}
 
     def tables(self, event: Mapping[str, Any], name: str) -> tuple[str, ...]:
@@ -304,9 +304,9 @@ class Router:
             for name, conditions in self._conditional
             if all(_matches(event, *condition) for condition in conditions)
         )
-        if not matched and self._conditional and not self._rest:
+        if not matched and self._conditional and not self._fallback_tables:
             return None
-        return self._catch_all + (matched or self._rest)
+        return self._catch_all + (matched or self._fallback_tables)
 
 
 def _matches(event: Mapping[str, Any], path: Path, values: frozenset[Any]) -> bool:

@@ -81,12 +81,12 @@ class PartitionLimiter:
     def _rows_over_limit(self, table: str, columns: tuple[str, ...], rows: pa.Table) -> list[tuple[int, Reason]]:
         present = self._open_partitions.setdefault(table, set())
         new = [key for key in _distinct_keys(rows, columns) if key not in present]
-        room = self._remaining_shared.get(table, self._max_shared)
-        present.update(new[:room])
-        self._remaining_shared[table] = max(0, room - len(new))
-        if len(new) <= room:
+        remaining = self._remaining_shared.get(table, self._max_shared)
+        present.update(new[:remaining])
+        self._remaining_shared[table] = max(0, remaining - len(new))
+        if len(new) <= remaining:
             return []
-        indexes = self._rejected_indexes(table, columns, rows, frozenset(new[room:]))
+        indexes = self._rejected_indexes(table, columns, rows, frozenset(new[remaining:]))
         detail = f"{table}: the task already writes {self._max_shared} other partitions ({', '.join(columns)})"
         reason = Reason(ReasonCode.OVER_BUDGET, PARTITION_BUDGET, detail)
         for seq in pc.unique(rows.column("_seq").take(pa.array(indexes, pa.int64()))).to_pylist():

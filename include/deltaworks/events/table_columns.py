@@ -132,8 +132,8 @@ class TableColumns:
         #: True if schema evolution may have added columns.
         self.has_evolved_columns = bool(evolved)
         self.read_fields = read_fields(table, event, tuple(column.path for column in evolved), lookup_fields)
-        marks = arrow_schema(dict(MUTABLE_COLUMNS) if table.mutable is not None else {})
-        self._mutation_columns = [(field.name, field.type) for field in marks]
+        mutation_schema = arrow_schema(dict(MUTABLE_COLUMNS) if table.mutable is not None else {})
+        self._mutation_columns = [(field.name, field.type) for field in mutation_schema]
         self.schema = arrow_schema(dict(ENVELOPE_COLUMNS) | {spec.name: spec.type for spec in table.columns})
 
     def convert(self, shared: SharedColumns) -> tuple[list[pa.Array], Reasons]:

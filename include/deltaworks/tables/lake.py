@@ -209,12 +209,12 @@ def _candidate_paths(table: DeltaTable, values: Mapping[str, Sequence[Any]]) -> 
         if low not in files.column_names or high not in files.column_names:
             continue
         minimum, maximum = files.column(low), files.column(high)
-        any_value = pa.chunked_array([pa.array([False] * files.num_rows)])
+        may_match_any = pa.chunked_array([pa.array([False] * files.num_rows)])
         for value in accepted:
-            within = pc.and_(pc.less_equal(minimum, value), pc.greater_equal(maximum, value))
+            may_match = pc.and_(pc.less_equal(minimum, value), pc.greater_equal(maximum, value))
             # A file without statistics may contain any value.
-            any_value = pc.or_(any_value, pc.fill_null(within, True))
-        mask = pc.and_(mask, any_value)
+            may_match_any = pc.or_(may_match_any, pc.fill_null(may_match, True))
+        mask = pc.and_(mask, may_match_any)
     paths: list[str] = files.filter(mask).column("path").to_pylist()
     return paths
 

@@ -134,9 +134,9 @@ def _keys_without_rows(table: KeyedTable, keys: pa.Table, rows: pa.Table) -> pa.
 def _join_on_key(table: KeyedTable, left: pa.Table, right: pa.Table, kind: str) -> pa.ChunkedArray:
     """Returns the indices of rows in `left` with a matching key in `right` (SEMI), or without one (ANTI)."""
     columns = [f"k{index}" for index in range(len(table.by))]
-    narrow = pa.Table.from_arrays([left.column(name) for name in table.by], names=columns)
+    left_keys = pa.Table.from_arrays([left.column(name) for name in table.by], names=columns)
     with duckdb_session() as connection:
-        connection.register("ours", narrow.append_column(_ROW_INDEX, pa.array(np.arange(left.num_rows))))
+        connection.register("ours", left_keys.append_column(_ROW_INDEX, pa.array(np.arange(left.num_rows))))
         connection.register("theirs", right.select(list(table.by)).rename_columns(columns))
         query = f"SELECT {_ROW_INDEX} FROM ours {kind} JOIN theirs USING ({', '.join(columns)}) ORDER BY {_ROW_INDEX}"
         return connection.sql(query).to_arrow_table().column(0)

@@ -203,9 +203,9 @@ def _reader(copy: Path, _process: int) -> maxminddb.Reader:
     return maxminddb.open_database(copy)
 
 
-def _unreadable(name: str, what: str) -> ConfigError:
+def _unreadable(name: str, reason: str) -> ConfigError:
     return ConfigError(
         "ENRICHMENT_UNREADABLE",
-        f"Database {name!r} cannot be used: {what}.",
+        f"Database {name!r} cannot be used: {reason}.",
         hint=f"Upload a valid file to {paths.database(name)} in the lake; the failed batch is then parsed again.",
     )

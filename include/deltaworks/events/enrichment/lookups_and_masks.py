@@ -180,19 +180,19 @@ class _NestedMask:
 
     def __init__(self, declared: PrivateSpec) -> None:
         self.path = declared.path
-        *self._above, self._name = declared.path.split(".")
+        *self._parent_names, self._name = declared.path.split(".")
         self._mode = declared.keep
         self._cache: dict[str, str | None] = {}
 
     def apply(self, event: dict[str, Any]) -> bool:
         """Masks an event in place. Returns whether the value should be an address but is invalid."""
-        holder = _parent_object(event, self._above) if self._above else event
-        if holder is None:
+        parent = _parent_object(event, self._parent_names) if self._parent_names else event
+        if parent is None:
             return False
         if self._mode == "nothing":
-            holder.pop(self._name, None)
+            parent.pop(self._name, None)
             return False
-        value = holder.get(self._name)
+        value = parent.get(self._name)
         if value is None:
             return False
         if type(value) is not str:
@@ -202,7 +202,7 @@ class _NestedMask:
         else:
             network = truncate_ip_text(value)
             _cache_result(self._cache, value, network)
-        holder[self._name] = network
+        parent[self._name] = network
         return network is None
 
 

@@ -86,11 +86,11 @@ def _read_events(
             value = loads(raw)
         except (orjson.JSONDecodeError, BudgetExceededError) as error:
             refused = error
-        bare = raw.lstrip(WHITE_SPACE)
-        if type(value) in decoded and len(bare) <= budget.max_event_bytes:
+        text = raw.lstrip(WHITE_SPACE)
+        if type(value) in decoded and len(text) <= budget.max_event_bytes:
             run.events.append(value)
-            run.raws.append(bare)
-            run.size += len(bare)
+            run.raws.append(text)
+            run.size += len(text)
             if len(run.raws) < _MAX_RUN_EVENTS and run.size < _LARGE_BYTES:
                 continue
             yield run, b""
@@ -102,9 +102,9 @@ def _read_events(
         if refused is not None:
             yield from _recover_piece(payload, raw, refused, pieces, budget)
         elif type(value) is list:
-            yield from _split_array(value, bare)
+            yield from _split_array(value, text)
         else:
-            yield value, bare
+            yield value, text
     if run.raws:
         yield run, b""
 

@@ -70,7 +70,7 @@ def create_framer(
     # Rows of a Delta table arrive as JSON.
     declared = PayloadSpec() if isinstance(source, DeltaSourceSpec) else source
     find = FORMATS[declared.format](declared) if decoder is None else partial(json.read_events, decoder=decoder)
-    marks = _VALUE_SEPARATORS[declared.format](declared) if declared.format in _VALUE_SEPARATORS else ()
+    separators = _VALUE_SEPARATORS[declared.format](declared) if declared.format in _VALUE_SEPARATORS else ()
     text_is_expected = source.format not in ("parquet", "avro")
 
     def frame(payload: bytes) -> Iterator[FramedEvent]:
@@ -82,7 +82,7 @@ def create_framer(
         budget = Budget(
             source.budget, size=len(payload), max_event_bytes=source.max_event_bytes, on_exceeded=record_over_budget
         )
-        budget.reserve_values_of_text(payload, marks)
+        budget.reserve_values_of_text(payload, separators)
         return budget.limit(find(payload, budget), payload if text_is_expected else b"")
 
     return frame

@@ -148,8 +148,8 @@ class FieldProfile:
         if self.value_counts is not None:
             self.value_counts[value] += 1
             if len(self.value_counts) > _MAX_COUNTED_VALUES:
-                alike = self.value_counts.total() > 2 * len(self.value_counts)
-                self.value_hashes = None if alike else {hash(counted) for counted in self.value_counts}
+                has_repeated_values = self.value_counts.total() > 2 * len(self.value_counts)
+                self.value_hashes = None if has_repeated_values else {hash(counted) for counted in self.value_counts}
                 self.value_counts = None
         elif self.value_hashes is not None:
             self.value_hashes.add(hash(value))

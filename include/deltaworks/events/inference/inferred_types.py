@@ -198,8 +198,8 @@ def _type_by_time_formats(formats: tuple[str, ...]) -> InferredType:
 
 def _fraction_text_type(name: str, profile: FieldProfile, forms: set[str], *, values_are_text: bool) -> ColumnType:
     scale = _max_scale(profile)
-    always_alike = len(profile.scales) == 1 and forms == {FRACTION} and scale is not None and scale >= 2
-    exact = _is_money(name) or (always_alike and "version" not in name_words(name))
+    has_fixed_scale = len(profile.scales) == 1 and forms == {FRACTION} and scale is not None and scale >= 2
+    exact = _is_money(name) or (has_fixed_scale and "version" not in name_words(name))
     if exact and scale is not None and profile.integer_digits + scale <= _DECIMAL_DIGITS - 3:
         return Decimal(_DECIMAL_DIGITS, max(2, scale))
     return DOUBLE if values_are_text else STRING

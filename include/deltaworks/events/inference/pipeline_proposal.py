@@ -177,10 +177,10 @@ def _overridden_time(events: FieldProfile, overrides: Overrides) -> TimeChoice:
     return TimeChoice(path, "set by option", form, events.values - profile.values)
 
 
-def _time_error(events: FieldProfile, unclear: Sequence[tuple[Path, tuple[str, ...]]] = ()) -> ContractError:
-    unclear = unclear or ambiguous_time_fields(events)
-    if unclear:
-        path, formats = ".".join(unclear[0][0]), unclear[0][1]
+def _time_error(events: FieldProfile, ambiguous_fields: Sequence[tuple[Path, tuple[str, ...]]] = ()) -> ContractError:
+    ambiguous_fields = ambiguous_fields or ambiguous_time_fields(events)
+    if ambiguous_fields:
+        path, formats = ".".join(ambiguous_fields[0][0]), ambiguous_fields[0][1]
         return ContractError(
             "EVENTS_WITHOUT_TIME",
             f"{path} holds times, but all its values in {events.values:,} events match several formats: "

@@ -32,8 +32,8 @@ def find_java() -> JavaRuntime:
     configured = os.environ.get("JAVA_HOME")
     command = Path(configured, "bin", "java") if configured else shutil.which("java")
     if command is None or not os.access(command, os.X_OK):
-        where = f"JAVA_HOME is {configured}, which has no bin/java" if configured else "No java on the PATH"
-        raise ConfigError("JAVA_MISSING", f"{where}.", hint=f"{install}, or set JAVA_HOME.")
+        problem = f"JAVA_HOME is {configured}, which has no bin/java" if configured else "No java on the PATH"
+        raise ConfigError("JAVA_MISSING", f"{problem}.", hint=f"{install}, or set JAVA_HOME.")
     properties = _java_properties(Path(command))
     version = properties.get("java.version", "")
     major = re.match(r"(?:1\.)?(\d+)", version)

@@ -21,8 +21,8 @@ def unpack_web_files(web: Path, folder: Path) -> list[Path]:
         ConfigError: JARS_INCOMPLETE, a jar is missing or does not contain the file.
     """
     written = []
-    for name, (pattern, inside) in WEB_FILES.items():
-        data = _read_from_jar(web, pattern, inside)
+    for name, (pattern, path_in_jar) in WEB_FILES.items():
+        data = _read_from_jar(web, pattern, path_in_jar)
         target = folder / name
         if not target.is_file() or target.read_bytes() != data:
             folder.mkdir(parents=True, exist_ok=True)
