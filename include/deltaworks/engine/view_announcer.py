@@ -120,7 +120,7 @@ class ViewAnnouncer:
         try:
             action()
         except DeltaworksError as error:
-            log.warning("pipeline=%s alert could not be kept: %s", self._pipeline, error)
+            log.warning("pipeline=%s alert could not be stored: %s", self._pipeline, error)
 
     def _name(self, view: ViewSpec) -> str:
         return f"{self._pipeline}.{view.name}"

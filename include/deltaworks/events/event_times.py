@@ -114,7 +114,7 @@ class EventTimes:
         usable = [at if at is not None and EARLIEST_US <= at <= LATEST_US else None for at in arrived]
         for row, at in zip(rows, usable, strict=True):
             if at is None:
-                missing = Reason(ReasonCode.MISSING_REQUIRED, _ARRIVAL_PATH, "when it arrived is not on record")
+                missing = Reason(ReasonCode.MISSING_REQUIRED, _ARRIVAL_PATH, "its arrival time was not recorded")
                 reasons.setdefault(row, []).append(missing)
         return pa.array(usable, pa.int64()).cast(INSTANT)
 

@@ -56,11 +56,11 @@ class SealKeys:
 
     def unwrap(self, wrapped: bytes, context: Context) -> bytes:
         """Not supported: tasks only seal."""
-        raise NotImplementedError("a pass only seals")
+        raise NotImplementedError("tasks can only seal")
 
     def destroy(self, key_id: str) -> DestroyedKey:
         """Not supported: tasks only seal."""
-        raise NotImplementedError("a pass only seals")
+        raise NotImplementedError("tasks can only seal")
 
     def sealer(self) -> Sealer:
         """Returns an encryptor with these keys."""

@@ -206,8 +206,8 @@ class _TextBytes:
 
     def rows_of_length(self, length: int, rows: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
         """Returns the rows whose texts have this length in bytes."""
-        alike: npt.NDArray[np.int64] = rows[self._lengths[rows] == length]
-        return alike
+        matching: npt.NDArray[np.int64] = rows[self._lengths[rows] == length]
+        return matching
 
     def bytes_of(self, rows: npt.NDArray[np.int64], length: int) -> Bytes:
         """Returns the bytes of rows whose texts have this length, as a matrix with one row per text."""

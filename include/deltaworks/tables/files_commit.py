@@ -223,5 +223,5 @@ def _check_owner_epoch(current: TableState, owner: Step | None) -> None:
         raise FencedError(
             "OWNER_FENCED",
             f"{current.key}: owner epoch {current.transactions[owner.app_id]} has taken over from {owner.version}.",
-            hint="Nothing: the successor continues where this one stopped.",
+            hint="Nothing to do: the successor continues where this one stopped.",
         )

@@ -191,4 +191,4 @@ class Member:
         try:
             self.backoff.reset()
         except Exception as problem:
-            log.warning("pipeline=%s: its failures could not be forgotten: %s", self.pipeline, problem)
+            log.warning("pipeline=%s: its failures could not be reset: %s", self.pipeline, problem)
