@@ -1,4 +1,4 @@
-"""Alerts: raising and resolving, rate limits of notifications, and channels. Needs neither Spark nor Airflow."""
+"""Alerts: raising and resolving them, rate limits of notifications, and channels. Needs neither Spark nor Airflow."""
 
 from __future__ import annotations
 

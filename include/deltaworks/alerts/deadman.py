@@ -2,7 +2,7 @@
 
 Runs as a service (`python -m deltaworks.alerts.deadman --every 30`) or as `deltaworks deadman` from cron, a systemd
 timer or a CronJob. It needs only the control storage and the channels, so it works while the scheduler is down. If the
-control storage does not answer, it sends directly to the channels, since nothing can be stored.
+control storage does not answer, alerts cannot be stored, and it sends directly to the channels.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _FIRST_CHECK = "deadman.json"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HealthCheckHeartbeat:
-    """The heartbeat of the health check, written at each run: subjects checked, and unhealthy ones."""
+    """The heartbeat that the health check writes at each run, with the checked and the unhealthy subjects."""
 
     written_at: str
     run: str
@@ -71,7 +71,7 @@ class Deadman:
     """Checks the heartbeat of the health check. Single-threaded; several processes may run at the same time.
 
     Args:
-        grace: count silence from the start of this process, for a service that starts together with Airflow.
+        grace: measure silence from the start of this process, for a service that starts together with Airflow.
     """
 
     def __init__(
@@ -101,7 +101,7 @@ class Deadman:
     def _silent_seconds(self, now: datetime) -> float:
         item = self._objects.get(paths.alerts(_HEALTH))
         if item is None:
-            # It never ran: silence counts from our first check.
+            # The health check never ran: measure silence from the first check of this process.
             self._objects.put_if_absent(
                 paths.alerts(_FIRST_CHECK), json.dumps({"written_at": now.isoformat()}).encode()
             )
@@ -131,8 +131,10 @@ class Deadman:
         )
 
     def _notify_directly(self, error: DeltaworksError | None, now: datetime) -> None:
-        """Sends a notification about unreachable control storage. The state of that alert exists only in this
-        process."""
+        """Sends a notification about the unreachable control storage directly to the channels.
+
+        The state of that alert exists only in this process.
+        """
         cause = get_alert_cause("CONTROL_UNREADABLE")
         severity = None if error is None else cause.severity
         self._unreadable, kind = update_state(self._unreadable, cause, severity=severity, now=now)
@@ -168,7 +170,7 @@ def _age(data: bytes, now: datetime) -> float:
 
 
 def open_deadman(*, grace: bool = False) -> Deadman:
-    """Opens the switch for the environment of this process."""
+    """Opens the dead man's switch for the environment of this process."""
     environment = load_catalog(skip_invalid=True).environment
     channels = open_channels(environment.alerts, environment.messaging)
     objects = open_objects(environment.lake)
@@ -176,7 +178,7 @@ def open_deadman(*, grace: bool = False) -> Deadman:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Checks at an interval until the process ends."""
+    """Checks the heartbeat at an interval until the process ends."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--every", type=float, required=True, help="seconds between two checks")
     parser.add_argument("--heartbeat-file", type=Path, help="touched after each check; a supervisor can watch its age")

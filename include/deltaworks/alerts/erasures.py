@@ -1,7 +1,7 @@
 """Alerts on erasure requests that are due or overdue, from their records alone.
 
-The last possible time for a purge is the deadline minus the retention of files. So a request whose rows still exist is
-due while there is time to act, not only on the last day.
+Deleted files are kept for the retention of VACUUM, so the last possible time for a purge is the deadline minus this
+retention. A request whose rows still exist is due early enough to act, not only on the last day.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from deltaworks.specs.environment import Severity
 from deltaworks.specs.pipeline import PipelineSpec
 
 DUE, OVERDUE = "ERASURE_DUE", "ERASURE_OVERDUE"
-#: Time in addition to the retention, before the last purge that can finish in time.
+#: Time left for the purge, in addition to the retention, at which alerts are raised.
 _WARN: Final = timedelta(hours=48)
 _CRITICAL: Final = timedelta(hours=72)
 
@@ -37,7 +37,7 @@ class ErasureFinding:
 
 
 def check_erasure(request: ErasureRequest, *, retention: timedelta, now: datetime) -> ErasureFinding | None:
-    """Checks the deadlines of a request; None if it is complete or has time left. Pure.
+    """Checks the deadlines of a request. Returns None if it is complete or has time left. Pure.
 
     Args:
         retention: how long files with deleted rows are kept.
@@ -52,7 +52,7 @@ def check_erasure(request: ErasureRequest, *, retention: timedelta, now: datetim
 def check_deadline(
     state: str, *, is_purged: bool, purge_by: datetime, deadline_at: datetime, retention: timedelta, now: datetime
 ) -> ErasureFinding | None:
-    """Checks the deadlines of an open request; None if it has time left. Pure."""
+    """Checks the deadlines of an open request. Returns None if it has time left. Pure."""
     remaining_time = deadline_at - now
     where = f"State {state}, due by {deadline_at:%Y-%m-%d %H:%M} UTC"
     if remaining_time <= timedelta():
@@ -69,9 +69,9 @@ def check_deadline(
 
 
 def alert_on_erasures(objects: ObjectStore, catalog: Catalog, *, now: datetime) -> list[str]:
-    """Raises and resolves the alerts of all requests, and updates the summaries for pages. Idempotent.
+    """Raises and resolves the alerts of all requests, and updates the summaries for the console. Idempotent.
 
-    Returns the subjects that are due or overdue.
+    Returns the subjects of requests that are due or overdue.
 
     Raises:
         ContractError: ERASURE_UNREADABLE.
@@ -99,7 +99,7 @@ def alert_on_erasures(objects: ObjectStore, catalog: Catalog, *, now: datetime) 
 
 
 def next_step_for_namespace(cause: str, namespace: str) -> str:
-    """Returns the next step of an erasure alert, with the namespace filled in."""
+    """Returns the advice of an erasure alert with the namespace filled in."""
     return next_step_for(cause).replace("NAMESPACE", namespace)
 
 

@@ -1,8 +1,8 @@
 """Notifications: messages to people about one alert, and the rules for sending them.
 
-The alert's state is always updated. Whether a notification follows depends on the last one, on the cooldown after a
-raising one, and on the number in the past hour. A suppressed notification is sent later if it is still true, so the
-last notification about an alert is always correct.
+The alert's state is always updated. Whether a notification follows depends on three things: the last notification, the
+cooldown after a notification that raised the alert, and the number of notifications in the past hour. A suppressed
+notification is sent later if it is still true, so the last notification about an alert is always correct.
 """
 
 from __future__ import annotations
@@ -28,8 +28,9 @@ class AlertState:
     """The state of an alert and of its notifications.
 
     Args:
-        notified_severity: severity of the last notification; None if it reported the end, or there was none.
-        last_notified_at: time of the last raising or reminding notification; last_notified_severity: its severity.
+        notified_severity: severity in the last notification; None if it reported the end, or there was none.
+        last_notified_at: time of the last notification that raised the alert or reminded of it.
+        last_notified_severity: severity in that notification.
         notification_times: times of the notifications of the past hour.
         changes: how often the alert opened or ended since the last notification.
     """
@@ -54,7 +55,7 @@ def update_state(
         is_silenced: suppress notifications.
 
     Returns:
-        The new state, and the kind of notification to send, None for none.
+        The new state, and the kind of notification to send (None: no notification).
     """
     changed = before.is_open != (severity is not None)
     after = replace(
@@ -72,7 +73,7 @@ def update_state(
 
 
 def without_cooldown(state: AlertState) -> AlertState:
-    """Resets the cooldown of an open alert, so that the next check notifies people. Used when a silence ends."""
+    """Resets the cooldown of an open alert, so that the next check sends a notification. Used when a silence ends."""
     return replace(state, last_notified_at=None) if state.is_open else state
 
 
@@ -119,7 +120,7 @@ MAX_DETAIL_LENGTH = 4_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Notification:
-    """One message. `id` is unique per notification, however often it is sent; ids sort by time.
+    """One message about an alert. Its `id` is the same however often it is sent; ids sort by time.
 
     `changes` counts how often the alert opened or ended since the previous notification: more than one if it flaps.
     """
@@ -138,14 +139,14 @@ class Notification:
 
     @property
     def title(self) -> str:
-        """One line, such as a mail subject."""
+        """One line, for example for the subject of an e-mail."""
         severity_text = {"raised": self.severity, "escalated": self.severity, "reminder": f"still {self.severity}"}
         text = f"[{severity_text.get(self.kind, 'resolved')}] {self.cause} {self.subject}"
         return " ".join(text.encode("ascii", "replace").decode().split())[:MAX_SUBJECT_LENGTH]
 
     @property
     def text(self) -> str:
-        """The message for people: summary, start and runbook."""
+        """The message text: summary, start and runbook."""
         lines = [self.summary, f"Since {self.since}."]
         if self.changes > 1:
             lines.append(f"The alert changed {self.changes} times since the last notification.")
@@ -154,7 +155,7 @@ class Notification:
         return "\n".join(lines)
 
     def record(self) -> dict[str, Any]:
-        """The notification as plain data, with title and text first, as channels send it."""
+        """The notification as plain data, with title and text first, in the format that channels send."""
         return {"title": self.title, "text": self.text, **dataclasses.asdict(self)}
 
     def encode(self) -> bytes:
@@ -173,7 +174,7 @@ def notification_id(at: datetime) -> str:
 
 
 def truncate_detail(detail: Mapping[str, Any]) -> dict[str, Any]:
-    """Converts the detail to plain data and truncates long texts, with their original length."""
+    """Converts the detail to plain data. Long texts are truncated and get a note with their original length."""
     plain: dict[str, Any] = json.loads(json.dumps(detail, default=str))
     for name, value in plain.items():
         text = value if isinstance(value, str) else json.dumps(value)
@@ -183,7 +184,7 @@ def truncate_detail(detail: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def sample_notification() -> Notification:
-    """Builds a test notification, marked as such."""
+    """Builds a test notification that is marked as a test."""
     now = utc_now()
     return Notification(
         id=notification_id(now),

@@ -1,8 +1,8 @@
 """Raises and resolves alerts. One object per cause and subject holds the state, replaced by compare-and-swap.
 
-Of two processes that raise the same alert at the same time, one sends the notification: the second writer reads the
-first one's state. A notification is part of the write that decides on it (`outbox`), so none is lost; it is then copied
-to the spool, from which `deltaworks.alerts.sending` delivers it. This module talks to no channel.
+If two processes raise the same alert at the same time, only one sends the notification, since the second writer reads
+the state of the first. A notification is part of the write that decides on it (`outbox`), so none is lost. It is then
+copied to the spool, from which `deltaworks.alerts.sending` delivers it. This module does not access channels.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ FORMAT = 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Alert:
-    """One alert as stored: state, texts, and notifications not yet in the spool (`outbox`)."""
+    """One alert as stored: state, texts, and the notifications that are not yet in the spool (`outbox`)."""
 
     cause: str
     subject: str
@@ -61,7 +61,7 @@ class Alert:
         """Parses the output of `encode`.
 
         Raises:
-            ValueError: not an alert, or of another format.
+            ValueError: the data are not an alert, or in another format.
         """
         record = json.loads(data)
         if not isinstance(record, dict) or record.get("format") != FORMAT:
@@ -93,12 +93,12 @@ def raise_alert(
     limits of the cause, see `deltaworks.control.conditions`.
 
     Args:
-        severity: overrides that of the cause.
+        severity: overrides the severity of the cause.
         detail: plain data for diagnosis; long texts are truncated.
-        runbook: overrides that of the cause.
+        runbook: overrides the runbook of the cause.
 
     Returns:
-        The notification, now in the spool; None if nothing is new.
+        The notification, which is now in the spool; None if no notification is due.
 
     Raises:
         ConfigError: ALERT_CAUSE_UNKNOWN.
@@ -140,8 +140,10 @@ def resolve_alert(
 
 
 def flush_alerts(objects: ObjectStore, *, now: datetime | None = None, keep_days: float = 30) -> list[Notification]:
-    """Sends suppressed notifications that are still true, spools those of crashed processes, and deletes alerts that
-    ended `keep_days` ago. Run it about every minute; safe for concurrent use. Returns the notifications.
+    """Sends suppressed notifications that are still true, spools those of crashed processes, and deletes old alerts.
+
+    Alerts are deleted `keep_days` after their end. Run it about every minute; safe for concurrent use. Returns the
+    notifications.
     """
     now = now or utc_now()
     notifications = []
@@ -169,7 +171,7 @@ def flush_alerts(objects: ObjectStore, *, now: datetime | None = None, keep_days
             notifications.append(notification)
         if _is_finished(alert) and state.since is not None and now - state.since > timedelta(days=keep_days):
             objects.delete(alert_key(alert.cause, alert.subject))
-    # Last: if this process dies before, the next run handles the silence.
+    # Done last: if this process dies earlier, the next run handles the silence.
     for silence in expired:
         mark_ended(objects, silence, now=now)
     return notifications
@@ -199,14 +201,14 @@ def read_alert(objects: ObjectStore, *, cause: str, subject: str) -> Alert | Non
 
 
 def open_subjects(objects: ObjectStore, cause: str) -> set[str]:
-    """Returns the subjects with an open alert of this cause: one listing, and one read per stored alert."""
+    """Returns the subjects with an open alert of this cause. Lists the alerts once and reads each of them."""
     items = (objects.get(key) for key in objects.list(paths.alerts(f"state/{cause}/")))
     stored = (_decode_or_none(item.data) for item in items if item is not None)
     return {alert.subject for alert in stored if alert is not None and alert.state.is_open}
 
 
 def alert_key(cause: str, subject: str) -> str:
-    """Returns the key of an alert. Long subjects are truncated and get a digest."""
+    """Returns the object key of an alert. Long subjects are truncated and get a digest."""
     name = quote(subject, safe="")
     if len(name) > _MAX_NAME_LENGTH:
         name = f"{name[:_MAX_NAME_LENGTH]}-{hashlib.sha256(subject.encode()).hexdigest()[:16]}"
@@ -224,10 +226,11 @@ def _update_alert(
     prepare: Callable[[Alert], Alert] = lambda alert: alert,
     silences_now: Callable[[], Iterable[Silence]] | None = None,
 ) -> Notification | None:
-    """Updates the state of an alert; returns its notification, if one is sent.
+    """Updates the state of an alert. Returns the notification if one is sent.
 
     Args:
-        update: further changes. `before`: changes made before the notification is decided.
+        update: changes the alert after the decision on a notification.
+        prepare: changes the alert before the decision.
         silences_now: returns all silences, if already read; called only if a notification may be suppressed.
     """
     key = alert_key(cause.name, subject)
@@ -264,7 +267,7 @@ def _update_alert(
 
 
 def _is_finished(alert: Alert) -> bool:
-    """Whether it has ended, its end was notified, and its outbox is empty."""
+    """Whether the alert has ended, its end was notified, and its outbox is empty."""
     return not alert.state.is_open and alert.state.notified_severity is None and not alert.outbox
 
 
@@ -287,22 +290,22 @@ def _build_notification(alert: Alert, previous: AlertState, kind: NotificationKi
 
 
 def _flush_outbox(objects: ObjectStore, key: str, alert: Alert, data: bytes) -> None:
-    """Copies notifications to the spool. Idempotent: deliveries are recorded by notification id."""
+    """Copies notifications from the outbox to the spool. Idempotent: deliveries are recorded by notification id."""
     if not alert.outbox:
         return
     for notification in alert.outbox:
         objects.put_if_absent(paths.alert_notification(notification.id), notification.encode())
     item = objects.get(key)
-    # If another process has written since, its outbox still has them for the next writer.
+    # If another process has written the alert since, its outbox still contains them for the next writer.
     if item is not None and item.data == data:
         objects.put_if_match(key, replace(alert, outbox=()).encode(), item.etag)
 
 
 @lru_cache(maxsize=2048)
 def _decode_or_none(data: bytes) -> Alert | None:
-    """Parses an alert; None if it is damaged or of another format, so it is overwritten.
+    """Parses an alert. Returns None if it is damaged or in another format, so that it is overwritten.
 
-    Cached, since pages read the same alerts many times.
+    Cached, since console pages read the same alerts many times.
     """
     try:
         return Alert.decode(data)

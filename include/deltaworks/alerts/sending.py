@@ -1,8 +1,9 @@
-"""Delivers spooled notifications: each to all its channels, in order, until all channels have it.
+"""Delivers spooled notifications: each to all of its channels, in order.
 
-One object per notification and channel records the sender and whether it was sent, so only one of several senders
-sends. A sender that dies between sending and recording leaves a claim, which another takes over after a few minutes. A
-notification can then arrive twice (but never not at all), with the same id. A FIFO topic drops the second.
+A notification stays in the spool until all channels have received it. One object per notification and channel records
+the sender and whether it was sent, so only one of several senders sends. If a sender dies between sending and
+recording, another sender takes over its claim after a few minutes. The notification can then arrive twice with the same
+id, but it is never lost. A FIFO topic drops the second one.
 """
 
 from __future__ import annotations
@@ -38,8 +39,10 @@ DeliveryState = Literal["sending", "failed", "sent", "abandoned"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Delivery:
-    """The delivery state of one notification on one channel. `by` is host and process, `claim` the attempt, `at` its
-    time.
+    """The delivery state of one notification on one channel.
+
+    - `by`: host and process of the sender.
+    - `claim`: unique id of the attempt; `at`: its time.
     """
 
     state: DeliveryState
@@ -64,7 +67,9 @@ class Delivery:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SendResult:
-    """Result of one pass over the spool: deliveries sent and abandoned, pending notifications, failing channels."""
+    """Result of one pass over the spool: numbers of sent and abandoned deliveries, pending notifications, failing
+    channels.
+    """
 
     sent: int
     waiting: int
@@ -76,7 +81,7 @@ def send_notifications(objects: ObjectStore, channels: Sequence[Channel], *, now
     """Sends due notifications from the spool. Safe for concurrent use.
 
     A failing channel is skipped for the rest of the pass, so that its notifications stay in order, and CHANNEL_FAILING
-    is raised for the other channels. After three days of failures a notification is abandoned on that channel.
+    is raised on the other channels. After three days of failures a notification is abandoned on that channel.
     """
     now = now or utc_now()
     blocked: dict[str, str] = {}
@@ -114,9 +119,9 @@ def send_notifications(objects: ObjectStore, channels: Sequence[Channel], *, now
 
 
 def retry_now(objects: ObjectStore, channel: str) -> int:
-    """Cancels the retry delays of a channel that works again; returns the number of pending notifications.
+    """Cancels the retry delays of a channel that works again. Returns the number of pending notifications.
 
-    Safe with concurrent senders: claimed notifications are left to them.
+    Safe with concurrent senders: claimed notifications are left to their sender.
     """
     due = 0
     for key in objects.list(paths.alerts("spool/")):
@@ -131,7 +136,7 @@ def retry_now(objects: ObjectStore, channel: str) -> int:
 
 
 def delete_old_deliveries(objects: ObjectStore, *, now: datetime | None = None) -> int:
-    """Deletes delivery records of notifications that are over a week old and not in the spool; returns their number."""
+    """Deletes delivery records of notifications older than a week that are not in the spool. Returns their number."""
     cutoff = (now or utc_now()) - timedelta(days=KEEP_DAYS)
     # A record's name begins with the notification id, which begins with its time.
     names = {key: key.rpartition("/")[2] for key in objects.list(paths.alerts("deliveries/"))}
@@ -164,11 +169,11 @@ def _deliver(
     if channel.name in blocked:
         return "waiting"
     if stored is not None and not _is_due(stored, now):
-        # Later ones wait too, otherwise the end of an alert could arrive before its beginning.
+        # Later notifications wait too. Otherwise the end of an alert could arrive before its beginning.
         blocked[channel.name] = stored.error
         return "waiting"
     attempts = stored.attempts + 1 if stored else 1
-    # Equal bytes count as our own write, so each attempt needs unique content.
+    # A compare-and-swap with equal bytes counts as successful, so each attempt needs unique content.
     claim = Delivery(state="sending", at=now.isoformat(), by=_sender_id(), claim=uuid.uuid4().hex, attempts=attempts)
     if item is None:
         claimed = objects.put_if_absent(key, claim.encode())

@@ -1,8 +1,8 @@
 """Silences: a person's request to suppress notifications of an alert for a time, with a reason.
 
-A silence suppresses only notifications: its alerts are still raised, shown and resolved. It applies to one cause and to
+A silence suppresses only notifications; alerts are still raised, shown and resolved. It applies to one cause and to
 subjects of one pipeline, for at most seven days. When it ends, people are notified immediately of open alerts, and of
-ended alerts whose beginning was notified. An unreadable silence has no effect.
+ended alerts if people were notified of their beginning. An unreadable silence has no effect.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from deltaworks.errors import ConfigError, DeltaworksError
 
 log = logging.getLogger(__name__)
 MAX_HOURS: Final = 7 * 24
-#: Ended silences are kept this long.
+#: Retention of ended silences.
 KEEP_DAYS: Final = 30
 _MAX_TEXT_LENGTH = 500
 #: Separators between the words of a subject: `stream games`, `games.purchase`, `gold__games.rebuild_gold`.
@@ -41,7 +41,7 @@ def subject_words(subject: str) -> list[str]:
 
 
 class Silence(Record):
-    """One silence. `subject` is a glob. `ended_at` is empty until its end was processed."""
+    """One silence. `subject` is a glob. `ended_at` stays empty until its end was processed."""
 
     model_config = ConfigDict(frozen=True, extra="ignore")
     kind: ClassVar[RecordKind] = RecordKind(
@@ -62,7 +62,7 @@ class Silence(Record):
     ended_at: str = ""
 
     def is_active_at(self, now: datetime) -> bool:
-        """Whether notifications are suppressed at this time."""
+        """Whether the silence suppresses notifications at this time."""
         until = parse_iso(self.until)
         return not self.ended_at and until is not None and now < until
 

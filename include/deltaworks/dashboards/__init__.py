@@ -1,1 +1,1 @@
-"""Declared dashboards: runs the panels' queries over the lake and renders the page."""
+"""Declared dashboards: runs the queries of their panels over the lake and renders the page."""

@@ -1,6 +1,6 @@
 """Runs the queries of a dashboard's panels with DuckDB over the lake, with limits on time, memory and rows.
 
-A failing panel shows its error; the others are still shown. Nothing is written.
+A failing panel shows its error; the others are still shown. Writes nothing.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from deltaworks.tables.query import connect, table_keys
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueryLimits:
-    """Limits for the panels of one page."""
+    """Limits on time, memory and rows for the queries of one page."""
 
     panel_seconds: float = 20
     page_seconds: float = 60
@@ -43,9 +43,9 @@ class QueryLimits:
 class PanelAnswer:
     """The result of a panel: its rows, or why there are none.
 
-    `missing_tables` are declared tables that do not exist yet. `is_truncated` is whether rows beyond the limit were
-        dropped.
-    `ages` are those of all tables it reads, also through views.
+    - `missing_tables`: declared tables that do not exist yet.
+    - `is_truncated`: whether rows beyond the limit were dropped.
+    - `ages`: ages of the data of all tables that the panel reads, also through views.
     """
 
     panel: PanelSpec
@@ -59,7 +59,7 @@ class PanelAnswer:
 
     @property
     def newest_at(self) -> dt.datetime | None:
-        """The newest row time of the panel's tables; None if unknown."""
+        """The time of the newest row in the panel's tables; None if unknown."""
         return newest_row_time(self.ages)
 
     def column(self, name: str) -> list[Any]:
@@ -70,7 +70,7 @@ class PanelAnswer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DashboardAnswer:
-    """A dashboard at one time: the panel results for a time span, and its marks."""
+    """The results of a dashboard's panels for a time span, and the marks on its charts."""
 
     pipeline: str
     dashboard: DashboardSpec
@@ -174,26 +174,28 @@ class _PanelQueries:
         return self._sql_by_file[panel.sql]
 
     def _connection(self, names: Collection[str], limits: QueryLimits) -> duckdb.DuckDBPyConnection:
-        """Returns a connection shared by all panels; one for this panel if any table cannot be opened."""
+        """Returns the connection that all panels share, or a separate one for this panel if any table cannot be
+        opened."""
         if self._shared is None and not self._is_per_panel:
             try:
                 all_names = set[str]().union(*(self._referenced_names(self._read_sql(panel)) for panel in self._panels))
                 self._shared = self._connect(all_names, limits)
-            # A table or file of another panel cannot be opened.
+            # If a table or file of another panel cannot be opened, this panel gets a separate connection.
             except Exception:
                 self._is_per_panel = True
         return self._shared if self._shared is not None else self._connect(names, limits)
 
     def _connect(self, names: Collection[str], limits: QueryLimits) -> duckdb.DuckDBPyConnection:
-        """Opens a connection restricted to these tables of the pipeline, with limits."""
+        """Opens a DuckDB connection that can read only these tables of the pipeline, with limits."""
         connection, _ = connect(self._catalog, statement=" ".join(sorted(names)) or "nothing")
         self._exit_stack.enter_context(connection)
         restrict_connection(connection, self._spec.pipeline, memory_mib=limits.memory_mib, threads=limits.threads)
         return connection
 
     def _referenced_names(self, text: str) -> set[str]:
-        """Returns the tables and views that a query reads, also through views, in lower case, including its own CTE
-        names.
+        """Returns the names of tables and views that a query reads, also through views, in lower case.
+
+        The names of the query's own CTEs are included.
         """
         if text not in self._names_by_sql:
             self._names_by_sql[text] = self._find_referenced_names(text)
@@ -213,7 +215,8 @@ class _PanelQueries:
         if name not in self._ages:
             age = table_age(self._lake, self._keys[name], name)
             if age is not None and name in self._references:
-                # Reference times state validity, such as future sessions, not how recent the data are.
+                # Times in reference tables are validity times, such as future sessions. They do not show how recent the
+                # data are.
                 age = dataclasses.replace(age, newest_row_at=None)
             self._ages[name] = age
         return self._ages[name]
@@ -230,7 +233,7 @@ def _json_objects(tree: Any) -> Iterator[dict[str, Any]]:
 def _fetch_rows(
     connection: duckdb.DuckDBPyConnection, text: str, span: Mapping[str, dt.datetime], *, max_rows: int, seconds: float
 ) -> tuple[tuple[str, ...], list[tuple[Any, ...]]]:
-    """Returns the columns and up to `max_rows` rows of a query; interrupts it after the timeout."""
+    """Returns the columns and up to `max_rows` rows of a query. Interrupts the query after the timeout."""
     query, parameters = parse_single_select(connection, text)
     parameters_in_query = {name: span[name] for name in parameters if name in span}
     with query_timeout(connection, seconds):

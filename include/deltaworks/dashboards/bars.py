@@ -17,18 +17,18 @@ from deltaworks.dashboards.series import Series, SeriesSet
 from deltaworks.dashboards.values import format_full, format_short, to_number
 from deltaworks.specs.dashboards import PanelSpec
 
-#: Rows of a text bar chart; further rows need a table panel.
+#: Maximum rows of a text bar chart. More rows need a table panel.
 MAX_ROWS = 12
 _MAX_BINS = 30
 _ROW_HEIGHT = 24
 _LABEL_WIDTH, _VALUE_WIDTH = 164, 70
 _LABEL_CHARACTERS = 21
-#: Share of its slot that a column fills.
+#: Share of the available width that a column fills.
 _COLUMN_FILL_SHARE = 0.86
 
 
 def column_chart(panel: PanelSpec, data: SeriesSet, span: tuple[float, float], marks: Marks = NO_MARKS) -> str:
-    """Renders columns, stacked if there are several series."""
+    """Renders columns. Several series are stacked."""
     step = data.step
     span = (min(span[0], data.positions[0]), max(span[1], data.positions[-1] + step))
     highest = max((sum(max(value, 0.0) for value in _values_at(data, x)) for x in data.positions), default=0.0)
@@ -98,7 +98,7 @@ def row_chart(panel: PanelSpec, data: SeriesSet) -> str:
 
 
 def histogram(answer: PanelAnswer) -> str:
-    """Renders a histogram of up to 30 equal bins; with y, x are bin starts and y their counts."""
+    """Renders a histogram of up to 30 equal bins. If the panel has y, x are bin starts and y their counts."""
     panel = answer.panel
     numbers = [to_number(value) for value in answer.column(panel.x or "")]
     if panel.y:

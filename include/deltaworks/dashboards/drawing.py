@@ -31,7 +31,7 @@ class Frame:
 
     @classmethod
     def for_ranges(cls, x: tuple[float, float], y: tuple[float, float], *, wide: bool) -> Frame:
-        """Returns a frame for these value ranges."""
+        """Returns a frame whose scales cover these value ranges."""
         width = WIDTH[wide]
         return cls(width, Scale(*x, _LEFT, width - _RIGHT), Scale(*y, HEIGHT - _BOTTOM, _TOP))
 
@@ -62,7 +62,7 @@ class Frame:
         for tick in x:
             at = self.x(tick.value)
             half = len(tick.label) * _CHARACTER_WIDTH / 2
-            # Labels are kept inside the picture.
+            # Labels are moved so that they stay inside the picture.
             middle = round(min(max(at, half), self.width - half), 1)
             parts.append(
                 f'<line class="mark" x1="{at}" x2="{at}" y1="{HEIGHT - _BOTTOM}" y2="{HEIGHT - _BOTTOM + 4}"/>'
@@ -73,7 +73,7 @@ class Frame:
         return "".join(parts)
 
     def hover(self, left: float, right: float, at: float, lines: Sequence[tuple[str, str]], *, head: str) -> str:
-        """Renders a hover strip that shows values.
+        """Renders an invisible strip that shows values while the pointer is over it.
 
         Args:
             at: the position of the marker line.
@@ -108,7 +108,7 @@ class Frame:
 
 
 def hover_strips(pixels: Sequence[float], low: float, high: float) -> list[tuple[float, float]]:
-    """Returns the hover strip of each point: half way to its neighbours, limited at the ends."""
+    """Returns the range of the hover strip of each point: half way to its neighbours, limited at the ends."""
     low, high = max(low, pixels[0] - _EDGE_MARGIN), min(high, pixels[-1] + _EDGE_MARGIN)
     middles = [round((before + after) / 2, 1) for before, after in pairwise(pixels)]
     return list(zip([low, *middles], [*middles, high], strict=True))

@@ -14,18 +14,18 @@ from deltaworks.dashboards.values import format_cell, format_full, format_time
 from deltaworks.specs.dashboards import PanelSpec
 
 Point = tuple[float, float]
-#: Most positions with a tooltip; of more, every n-th.
+#: Maximum number of positions with a tooltip. If there are more, every n-th has one.
 _MAX_HOVER_STRIPS = 120
-#: A gap of more than this many median distances breaks the line.
+#: A line is broken at gaps longer than this multiple of the median distance.
 _GAP_FACTOR = 4.0
 _SPARK_WIDTH, _SPARK_HEIGHT = 280, 46
 
 
 def line_chart(panel: PanelSpec, data: SeriesSet, span: tuple[float, float], marks: Marks = NO_MARKS) -> str:
-    """Renders lines, broken where values are missing."""
+    """Renders lines with breaks where values are missing."""
     values = [value for item in data.series for value in item.values.values() if value is not None]
     low, high = min(values, default=0.0), max(values, default=1.0)
-    # The axis starts at zero unless values vary by less than 40 %: small price movements must not look flat.
+    # The axis starts at zero unless values vary by less than 40 %, so that small price movements do not look flat.
     steps = number_steps(0.0 if 0 <= low < 0.6 * high else low, max(high, 0.0) if low >= 0 else high, max_steps=6)
     frame = Frame.for_ranges(span, (steps[0], steps[-1]), wide=panel.wide)
     drawn = (
@@ -40,7 +40,7 @@ def line_chart(panel: PanelSpec, data: SeriesSet, span: tuple[float, float], mar
 
 
 def area_chart(panel: PanelSpec, data: SeriesSet, span: tuple[float, float], marks: Marks = NO_MARKS) -> str:
-    """Renders stacked areas; a missing value counts as zero."""
+    """Renders stacked areas. A missing value counts as zero."""
     tops = _stack_edges(data)
     highest = max((top[x] for top in tops for x in top), default=0.0)
     lowest = min((top[x] for top in tops for x in top), default=0.0)
@@ -64,7 +64,7 @@ def area_chart(panel: PanelSpec, data: SeriesSet, span: tuple[float, float], mar
 
 
 def sparkline(values: Sequence[Point]) -> str:
-    """Renders a small line without axes; empty for fewer than two points."""
+    """Renders a small line without axes. Returns an empty text for fewer than two points."""
     if len(values) < 2:
         return ""
     low, high = min(y for _, y in values), max(y for _, y in values)
@@ -108,7 +108,7 @@ def position_label(data: SeriesSet, x: float) -> str:
 
 
 def _contiguous_runs(xs: Sequence[float], *, split_at_gaps: bool) -> list[list[float]]:
-    """Splits ascending positions at gaps."""
+    """Splits ascending positions at gaps into runs."""
     distances = sorted(after - before for before, after in pairwise(xs))
     median_distance = distances[len(distances) // 2] if distances else 0.0
     runs: list[list[float]] = []
@@ -120,7 +120,7 @@ def _contiguous_runs(xs: Sequence[float], *, split_at_gaps: bool) -> list[list[f
 
 
 def sampled_positions(xs: Sequence[float]) -> set[float]:
-    """Returns the positions with tooltips: all, or every n-th including the last."""
+    """Returns the positions that have tooltips: all, or every n-th including the last."""
     every = -(-len(xs) // _MAX_HOVER_STRIPS) or 1
     return {*xs[::-1][::every]}
 
@@ -135,13 +135,13 @@ def _stack_edges(data: SeriesSet) -> list[dict[float, float]]:
 
 
 def _run_points(frame: Frame, item: Series, run: Iterable[float]) -> list[Point | None]:
-    """Returns the points of a series along a run; None for null."""
+    """Returns the points of a series along a run of positions; None for null values."""
     values = [(x, item.values[x]) for x in run]
     return [None if value is None else (frame.x(x), frame.y(value)) for x, value in values]
 
 
 def _line_elements(points: Sequence[Point | None], number: int) -> Iterator[str]:
-    """Yields the SVG elements of a line; a single point becomes a dot."""
+    """Yields the SVG elements of a line. A single point becomes a dot."""
     piece: list[Point] = []
     for point in [*points, None]:
         if point is not None:

@@ -1,6 +1,6 @@
 """Marks on charts: annotations and firing rules.
 
-An annotation is a vertical line, a firing rule a band; numbers refer to the list on the page.
+An annotation is drawn as a vertical line, a firing rule as a band. Numbers refer to the list below the charts.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from deltaworks.dashboards.drawing import Frame, escape
 from deltaworks.dashboards.spans import Span
 from deltaworks.dashboards.values import format_time
 
-#: Most marks drawn, the newest ones: more numbers would overlap.
+#: Maximum number of marks drawn. Only the newest are drawn, since more numbers would overlap.
 MAX_MARKS = 30
 _LABEL_WIDTH = 16
 
@@ -31,8 +31,10 @@ class Mark:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Marks:
-    """The marks of a page, oldest first. `earlier_count` counts marks that are not drawn; `problem` is why none could
-    be read.
+    """The marks of a page, oldest first.
+
+    - `earlier_count`: number of older marks that are not drawn.
+    - `problem`: why marks could not be read.
     """
 
     items: tuple[Mark, ...] = ()
@@ -47,12 +49,12 @@ class Marks:
         return cls(items=tuple(within[-MAX_MARKS:]), earlier_count=max(0, len(within) - MAX_MARKS))
 
 
-#: For charts without a time axis.
+#: Charts without a time axis have no marks.
 NO_MARKS = Marks()
 
 
 def mark_bands(frame: Frame, marks: Marks) -> str:
-    """Renders bands of firing rules and lines of annotations, below the data."""
+    """Renders bands of firing rules and lines of annotations, behind the data."""
     parts = []
     for mark in marks.items:
         left, right = _mark_edges(frame, mark)
@@ -65,7 +67,7 @@ def mark_bands(frame: Frame, marks: Marks) -> str:
 
 
 def mark_labels(frame: Frame, marks: Marks) -> str:
-    """Renders the numbers of marks, above the data; overlapping numbers are omitted."""
+    """Renders the numbers of marks in front of the data. Overlapping numbers are omitted."""
     parts, free_from = [], float("-inf")
     for number, mark in enumerate(marks.items, start=1):
         at = min(max(_mark_edges(frame, mark)[0], _LABEL_WIDTH / 2), frame.width - _LABEL_WIDTH / 2)
@@ -81,7 +83,7 @@ def mark_labels(frame: Frame, marks: Marks) -> str:
 
 
 def marks_list(marks: Marks) -> str:
-    """Renders the list of marks; empty without marks."""
+    """Renders the list of marks. Returns an empty text without marks."""
     if marks.problem:
         return f'<p class="problem">Annotations and rules could not be read. {escape(marks.problem)}</p>'
     if not marks.items:
@@ -100,7 +102,7 @@ def describe_mark(mark: Mark) -> str:
 
 
 def _mark_edges(frame: Frame, mark: Mark) -> tuple[float, float]:
-    """Returns the start and end of a mark in pixels."""
+    """Returns the horizontal start and end of a mark in pixels."""
     low, high = frame.x.low, frame.x.high
     end = high if mark.until is None and mark.kind == "rule" else _mark_end(mark).timestamp()
     return frame.x(min(max(mark.at.timestamp(), low), high)), frame.x(min(max(end, low), high))

@@ -22,7 +22,7 @@ from deltaworks.dashboards.style import STYLE
 from deltaworks.dashboards.values import format_age, format_cell, format_full, format_time, to_number
 from deltaworks.specs.dashboards import Chart
 
-#: Rows of a table panel; query the lake for more.
+#: Maximum rows of a table panel.
 _MAX_TABLE_ROWS = 100
 
 
@@ -31,7 +31,7 @@ def dashboard_page(answer: DashboardAnswer, *, refresh_seconds: int | None = Non
 
     Args:
         refresh_seconds: reload interval; None for a file.
-        links: markup above the heading.
+        links: HTML above the heading.
     """
     dashboard = answer.dashboard
     title = dashboard.title or f"{answer.pipeline} {dashboard.name}"
@@ -78,7 +78,7 @@ def _body(answer: PanelAnswer, dashboard: DashboardAnswer) -> str:
     if not problem:
         try:
             return _CHARTS[answer.panel.chart](answer, dashboard)
-        # The result does not fit the chart type.
+        # Raised if the result does not fit the chart type.
         except (TypeError, ValueError, OverflowError) as error:
             problem = str(error)
     return f'<p class="problem"><strong>This panel failed.</strong> {escape(problem)}</p>'
@@ -174,7 +174,10 @@ def _bar_chart(answer: PanelAnswer, dashboard: DashboardAnswer) -> str:
 
 
 def _axis_span(data: SeriesSet, span: Span) -> tuple[float, float]:
-    """Returns the x range: the requested time span, so that missing data are visible, or the range of the data."""
+    """Returns the range of the x axis.
+
+    For times it is the requested time span, so that missing data are visible; otherwise the range of the data.
+    """
     if data.kind != "time":
         return data.positions[0], data.positions[-1]
     return min(span.since.timestamp(), data.positions[0]), max(span.until.timestamp(), data.positions[-1])
@@ -185,7 +188,7 @@ def _chart_marks(data: SeriesSet, dashboard: DashboardAnswer) -> Marks:
 
 
 def _with_legend(chart: str, data: SeriesSet, answer: PanelAnswer) -> str:
-    """Adds a legend if there are several or named series."""
+    """Adds a legend if there are several series or they have names."""
     if len(data.series) == 1 and answer.panel.by is None:
         return f'<div class="chart">{chart}</div>'
     names = "".join(

@@ -1,4 +1,4 @@
-"""Axis scales and ticks.
+"""Scales and ticks of chart axes.
 
 Number steps are 1, 2, 2.5 or 5 times a power of ten (P. Heckbert, "Nice numbers for graph labels", Graphics Gems,
 1990); time steps follow clock and calendar units.
@@ -16,7 +16,7 @@ from deltaworks.dashboards.values import format_short
 from deltaworks.specs.dashboards import Unit
 
 _DAY = 86_400
-#: Steps of time ticks in seconds; months are separate.
+#: Steps of time ticks in seconds. Longer steps are in months.
 _TIME_STEP_SECONDS: Final = (
     *(1, 5, 15, 30),
     *(60, 120, 300, 600, 900, 1_800),
@@ -28,7 +28,7 @@ _MONTH_STEPS: Final = (1, 3, 6, 12, 24, 60, 120, 240, 600, 1_200)
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """Maps values from `low` to `high` to pixels from `start` to `end`, which may be reversed."""
+    """Maps values from `low` to `high` to pixels from `start` to `end`. `start` may be greater than `end`."""
 
     low: float
     high: float
@@ -36,21 +36,21 @@ class Scale:
     end: float
 
     def __call__(self, value: float) -> float:
-        """Returns the pixel of a value, rounded to 0.1 and clipped to the range."""
+        """Returns the pixel position of a value, rounded to 0.1 and clipped to the range."""
         share = (min(max(value, self.low), self.high) - self.low) / ((self.high - self.low) or 1.0)
         return round(self.start + share * (self.end - self.start), 1)
 
 
 @dataclass(frozen=True, slots=True)
 class Tick:
-    """An axis tick: value and label."""
+    """A tick of an axis: value and label."""
 
     value: float
     label: str
 
 
 def number_steps(low: float, high: float, *, max_steps: int) -> list[float]:
-    """Returns about `max_steps` round values that cover `low` to `high`."""
+    """Returns about `max_steps` round numbers that cover `low` to `high`."""
     # Ranges below double precision count as empty.
     if high - low <= 1e-9 * max(abs(low), abs(high)):
         high = low + (abs(low) or 1.0)
@@ -60,7 +60,7 @@ def number_steps(low: float, high: float, *, max_steps: int) -> list[float]:
 
 
 def nice_step(step: float) -> float:
-    """Returns the smallest round step of at least `step`."""
+    """Returns the smallest round step that is at least `step`."""
     power = 10.0 ** math.floor(math.log10(step))
     return next(factor * power for factor in (1, 2, 2.5, 5, 10) if factor * power >= step * (1 - 1e-9))
 
@@ -71,7 +71,7 @@ def number_ticks(steps: Sequence[float], unit: Unit | None) -> list[Tick]:
 
 
 def time_ticks(low: float, high: float, *, max_ticks: int, dates: bool = False) -> list[Tick]:
-    """Returns ticks between two Unix times, labelled in UTC; for dates at midnight only."""
+    """Returns ticks between two Unix times, labelled in UTC. For dates, ticks are at midnight only."""
     steps = (step for step in _TIME_STEP_SECONDS if step >= _DAY or not dates)
     step = next((step for step in steps if (high - low) / step <= max_ticks), None)
     if step is None:

@@ -1,4 +1,4 @@
-"""Converts a panel's result into series over one axis."""
+"""Converts a panel's result into series over one x axis."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any, Literal
 from deltaworks.dashboards.answers import PanelAnswer
 from deltaworks.dashboards.values import format_cell, to_number, to_utc
 
-#: Most series that colours can distinguish.
+#: Maximum number of series that colours can distinguish.
 MAX_SERIES = 8
 OTHER = "other"
 #: The kind of an x axis: Unix times, numbers, or texts by index.
@@ -21,7 +21,7 @@ AxisKind = Literal["time", "number", "text"]
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """Values by x position; None where the result is null, absent where it has no row."""
+    """The values of one series by x position. A null value is None; a position without a row is absent."""
 
     name: str
     values: Mapping[float, float | None]
@@ -29,9 +29,9 @@ class Series:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SeriesSet:
-    """Series over one axis, largest first. `positions` ascend; `labels` exist for texts and dates.
+    """The series over one x axis, largest first. `positions` ascend; `labels` exist for texts and dates.
 
-    `omitted_count` counts further series: summed as OTHER if additive, else not shown.
+    `omitted_count` counts series beyond the limit. They are summed as OTHER if additive, otherwise not shown.
     """
 
     kind: AxisKind
@@ -43,7 +43,7 @@ class SeriesSet:
 
     @property
     def step(self) -> float:
-        """The smallest distance between positions; a day for a single date."""
+        """The smallest distance between positions; a day if there is a single date."""
         distances = [after - before for before, after in pairwise(self.positions)]
         return min(distances, default=86_400.0 if self.is_dates else 3_600.0 if self.kind == "time" else 1.0)
 
@@ -52,7 +52,7 @@ def build_series(answer: PanelAnswer, *, additive: bool) -> SeriesSet:
     """Builds the series of a line, area or bar chart.
 
     Args:
-        additive: sum several values of a series at one position, and the series beyond the limit.
+        additive: whether several values at one position, and the series beyond the limit, are summed.
 
     Raises:
         TypeError: y is not a number, or x has mixed types.
@@ -94,7 +94,7 @@ def _series_name(value: Any) -> str:
 
 
 def _detect_axis(values: list[Any]) -> tuple[AxisKind, list[float], dict[float, str], bool]:
-    """Returns the axis kind, the position of each value, labels by position, and whether values are dates."""
+    """Returns the kind of the x axis, the position of each value, labels by position, and whether values are dates."""
     present = [value for value in values if value is not None]
     if len(present) < len(values) and not any(isinstance(value, str) for value in present):
         raise TypeError("x is null in some rows")

@@ -1,4 +1,4 @@
-"""The time span of a dashboard."""
+"""The time span that a dashboard shows."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ def parse_span(dashboard: DashboardSpec, *, since: str = "", until: str = "") ->
     """Parses a span from dates or times in UTC.
 
     Args:
-        since: empty for the declared number of hours before the end.
-        until: empty for now.
+        since: start; empty for the declared number of hours before the end.
+        until: end; empty for now.
 
     Raises:
-        ConfigError: DASHBOARD_SPAN_INVALID, invalid time, or the end is not after the start.
+        ConfigError: DASHBOARD_SPAN_INVALID, a time is invalid, or the end is not after the start.
     """
     end = _parse_instant(until) or utc_now()
     start = _parse_instant(since)

@@ -1,6 +1,6 @@
 """The CSS of dashboard pages: a light and a dark theme, chosen by the system setting.
 
-Series colours also differ in lightness, for colour-blind readers, and contrast with both backgrounds.
+Series colours also differ in lightness, for colour-blind readers, and have enough contrast with both backgrounds.
 """
 
 from __future__ import annotations

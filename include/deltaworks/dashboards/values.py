@@ -1,4 +1,4 @@
-"""Formats values: numbers with units, times in UTC, ages."""
+"""Formats values for dashboards: numbers with units, times in UTC, ages."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def to_number(value: Any) -> float | None:
 
 
 def format_short(value: float, unit: Unit | None) -> str:
-    """Formats a number for an axis."""
+    """Formats a number for an axis, with few digits."""
     if unit in ("bytes", "seconds", "milliseconds"):
         return _format_scaled(value, unit)
     for size, letter in _THOUSANDS:
@@ -42,7 +42,7 @@ def format_short(value: float, unit: Unit | None) -> str:
 
 
 def format_full(value: float, unit: Unit | None) -> str:
-    """Formats a number for a table or tooltip."""
+    """Formats a number for a table or tooltip, with more digits."""
     if unit in ("bytes", "seconds", "milliseconds"):
         return _format_scaled(value, unit)
     if unit == "money":
@@ -93,18 +93,18 @@ def format_cell(value: Any, unit: Unit | None = None) -> str:
 
 
 def to_utc(value: dt.datetime) -> dt.datetime:
-    """Converts a timestamp to UTC; naive ones are UTC."""
+    """Converts a timestamp to UTC. Timestamps without a zone are taken as UTC."""
     return value.astimezone(dt.UTC) if value.tzinfo is not None else value.replace(tzinfo=dt.UTC)
 
 
 def format_time(value: dt.datetime) -> str:
-    """Formats a time in UTC, with seconds if not zero."""
+    """Formats a time in UTC, with seconds unless they are zero."""
     value = to_utc(value)
     return f"{value:%Y-%m-%d %H:%M:%S}" if value.second or value.microsecond else f"{value:%Y-%m-%d %H:%M}"
 
 
 def format_age(seconds: float) -> str:
-    """Formats an age: `40 s`, `12 min`, `5 h`, `3 days`."""
+    """Formats an age, for example `40 s`, `12 min`, `5 h` or `3 days`."""
     if seconds < 100:
         return f"{max(seconds, 0):.0f} s"
     if seconds < 100 * 60:

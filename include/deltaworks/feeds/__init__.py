@@ -1,1 +1,1 @@
-"""Feeds: delivers changed rows of gold tables and views to other systems, at least once, in order per key."""
+"""Feeds: deliver changed rows of gold tables and views to other systems, at least once, in order per key."""

@@ -1,7 +1,7 @@
 """Computes the changes between two states of a feed's source, ordered by key.
 
 Both states are immutable, so the same pair always yields the same changes, and a delivery can resume. Equal rows are no
-change, even if a partition was rebuilt.
+change, even if their partition was rebuilt.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import duckdb
 
-#: Rows fetched at a time.
+#: Number of rows per fetch.
 _FETCH_ROWS = 1000
 _ROW_COLUMN: Final = "_row"
 
@@ -21,8 +21,8 @@ _ROW_COLUMN: Final = "_row"
 class Change:
     """The change of one key. `row` is None if the row was deleted.
 
-    `row_count` is the number of rows with the key now; with more than one the row is ambiguous. `key` may contain null,
-    which identifies no row.
+    `row_count` is the number of rows that have the key now; with more than one the row is ambiguous. A `key` that
+    contains null identifies no row.
     """
 
     key: dict[str, Any]
@@ -92,8 +92,9 @@ def _diff_sql(before: str | None, after: str | None, *, key: Sequence[str], colu
 
 
 def _group_by_key_sql(relation: str | None, other: str | None, keys: Sequence[str], columns: Sequence[str]) -> str:
-    """Returns SQL with one row per key: row count, one of its rows, and a digest of all. Without a relation it is
-    empty, with the columns of `other`.
+    """Returns SQL with one row per key: row count, one of the rows, and a digest of all.
+
+    Without a relation the result is empty and has the columns of `other`.
     """
     fields = ", ".join(f"{_quoted(name)} := {_quoted(name)}" for name in columns) or "present := true"
     key_list, row = ", ".join(keys), _quoted(_ROW_COLUMN)

@@ -1,8 +1,8 @@
 """Delivers the changes between two positions in chunks: at least once, in key order.
 
 A chunk is sent until the sink has accepted or finally rejected every message; only failed messages are sent again. Then
-the progress is recorded, and the next chunk starts. So a newer row of a key is never sent while an older one is in
-flight, and a crash repeats at most one chunk.
+the progress is recorded, and the next chunk starts. So a newer row of a key is never sent before the result of an older
+one is known, and a crash repeats at most one chunk.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from deltaworks.feeds.sinks.base import Sink
 from deltaworks.specs.feeds import FeedSpec
 
 log = logging.getLogger(__name__)
-#: Messages per chunk; the maximum that a crash repeats.
+#: Messages per chunk, which is also the maximum that a crash repeats.
 CHUNK_SIZE = 500
 #: Maximum wait before failed messages are sent again.
 _MAX_RETRY_SECONDS = 60.0
@@ -32,11 +32,11 @@ _MAX_LETTER_BYTES = 256 * 1024
 
 
 class StopRequested(Exception):
-    """The process is asked to stop. The record contains the position to resume from."""
+    """Raised if the process is asked to stop. The record contains the position to resume from."""
 
 
 class DeliveryRun:
-    """One delivery of one feed, new or resumed. For one thread.
+    """One delivery of one feed, new or resumed. Used by one thread.
 
     Args:
         pause: waits, and raises `StopRequested` when the process is to stop.

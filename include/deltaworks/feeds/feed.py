@@ -20,13 +20,13 @@ from deltaworks.specs.feeds import FeedSpec
 from deltaworks.specs.pipeline import PipelineSpec
 
 log = logging.getLogger(__name__)
-#: Versions are claimed this much longer than the replay window, and the claim is renewed hourly.
+#: Time that versions are claimed in addition to the replay window. The claim is renewed hourly.
 _EXTRA_CLAIM_HOURS = 48
 _CLAIM_INTERVAL = timedelta(hours=1)
 
 
 class Feed:
-    """One feed of a pipeline. For one thread.
+    """One feed of a pipeline. Used by one thread.
 
     Args:
         sink: the destination; opened and closed by the caller.
@@ -59,7 +59,7 @@ class Feed:
 
         Raises:
             StopRequested: raised by `pause`.
-            ContractError: FEED_POSITION_UNAVAILABLE, FEED_COLUMN_MISSING, FEED_SOURCE_UNREADABLE, FEED_TOO_MANY_ROWS,
+            ContractError: FEED_POSITION_UNAVAILABLE, FEED_COLUMN_MISSING, FEED_SOURCE_UNREADABLE, FEED_TOO_WIDE,
                 FEED_TOO_MANY_DEAD_LETTERS, FEED_RECORD_UNREADABLE.
             ConfigError: FEED_SINK_REFUSED.
             FencedError: FEED_TAKEN_OVER.
@@ -96,7 +96,10 @@ class Feed:
         return self._deliver(record, base=record.position, target=target)
 
     def _deliver_all_rows(self, record: FeedRecord) -> FeedRecord:
-        """Delivers every row in a delivery of its own, after deletions, if these are still known."""
+        """Delivers pending changes, including deletions, and then every row in a separate delivery.
+
+        If the pending changes are no longer available, that delivery is abandoned and its deletions are not sent.
+        """
         try:
             record = self._deliver_changes(record)
         except ContractError as error:
@@ -110,7 +113,7 @@ class Feed:
         return self._complete(self._records.write(record.replace(current_delivery=delivery, pending_since=since)))
 
     def _replay(self, record: FeedRecord, *, since: int) -> FeedRecord:
-        """Repeats deliveries from a number on, in order, with their original message ids."""
+        """Repeats all deliveries since a delivery number, in order, with their original message ids."""
         deliveries = [
             item.delivery for item in self._records.deliveries() if since <= item.delivery.number <= record.number
         ]
@@ -138,7 +141,7 @@ class Feed:
             return self._abandon(error)
 
     def _abandon(self, error: ContractError) -> FeedRecord:
-        """Abandons a delivery whose states are no longer available; its number is not reused.
+        """Abandons a delivery whose source states are no longer available. Its number is not reused.
 
         Raises:
             ContractError: the given error, if it has another cause.
@@ -151,7 +154,7 @@ class Feed:
         return self._records.write(record.replace(current_delivery=None, number=number))
 
     def _apply_retention(self, record: FeedRecord) -> None:
-        """Claims the versions needed by the next delivery and by replays, and deletes older records."""
+        """Claims the versions that the next delivery and replays need, and deletes older records."""
         oldest = utc_now() - timedelta(hours=self._feed.replay_hours)
         retained: list[DeliveryRecord] = []
         for item in self._records.deliveries():

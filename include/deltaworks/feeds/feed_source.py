@@ -1,7 +1,7 @@
-"""Sources of feeds: a gold table by its versions, or a view by its stored results.
+"""Sources of feeds: a gold table with its versions, or a view with its stored results.
 
-A gold table's log shows the changed partitions. Only these are compared if the partition column is part of the key,
-because then a key cannot move between partitions.
+The log of a gold table shows which partitions changed. Only these are compared if the partition column is part of the
+key, because then a key cannot move between partitions.
 """
 
 from __future__ import annotations
@@ -38,15 +38,15 @@ from deltaworks.tables.query import connect
 from deltaworks.tables.versions import Versions
 
 _BEFORE, _AFTER = "before", "after"
-#: Maximum commits read to determine since when a change is pending.
+#: Maximum commits that are read to determine how long a change has been pending.
 _MAX_COMMITS = 1000
 
 
 class FeedSource(Protocol):
-    """A feed's source. Used by one thread."""
+    """The source of a feed. Used by one thread."""
 
     def current(self) -> Position:
-        """Returns the newest state. The result of a view is stored, so that it can be read again."""
+        """Returns the position of the newest state. The result of a view is stored, so that it can be read again."""
 
     def may_differ(self, base: Position, target: Position) -> bool:
         """Returns whether rows may differ between two states; True if unknown."""
@@ -75,20 +75,19 @@ def open_feed_source(
 
 
 class _ComparableSource:
-    """Compares two states as relations of one DuckDB connection."""
+    """Base of sources: compares two states as relations of one DuckDB connection."""
 
     def __init__(self, spec: PipelineSpec, feed: FeedSpec) -> None:
         self._feed = feed
         self._name = f"{spec.pipeline}.{feed.reads}"
 
     def _open_state(self, position: Position, other: Position) -> tuple[Any, Sequence[str]] | None:
-        """Returns the part of a state that may differ from the other as a DuckDB relation, with all its columns; None
-        without rows.
-        """
+        """Returns a DuckDB relation with the part of a state that may differ from the other state; None without
+        rows."""
         raise NotImplementedError
 
     def _missing_files_error(self, position: Position) -> DeltaworksError | None:
-        """Returns the error if files of a state are missing."""
+        """Returns the error for missing files of a state."""
         return None
 
     def changes(self, base: Position, target: Position, *, skip: int = 0) -> Generator[Change]:
@@ -149,7 +148,7 @@ class _ComparableSource:
             return None
         relation, names = state
         connection.register(f"{name}_rows", relation)
-        # A column added later was null before.
+        # A column that was added later counts as null before.
         listed = [f'"{column}"' if column in names else f'NULL AS "{column}"' for column in (*self._feed.key, *columns)]
         connection.execute(f'CREATE TEMP VIEW {name} AS SELECT {", ".join(listed)} FROM "{name}_rows"')
         return name
@@ -236,7 +235,7 @@ def _filter_partitions(lake: Lake, table: DeltaTable, column: str, values: froze
 
 @dataclass
 class _ViewResult:
-    """A stored result of a view."""
+    """A stored result of a view query."""
 
     data: bytes
     rows: int
@@ -272,7 +271,7 @@ class ViewSource(_ComparableSource):
         return iso_now()
 
     def _query_view(self) -> _ViewResult | None:
-        """Queries the view, sorted; None while a table that it reads does not exist."""
+        """Queries the view and returns its sorted rows; None while a table that it reads does not exist."""
         connection, names = connect(self._catalog, statement=f"SELECT * FROM {self._name}")
         with connection:
             if self._name not in names:

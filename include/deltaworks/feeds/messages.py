@@ -1,7 +1,7 @@
 """Messages of feeds: ids and JSON encoding of changes.
 
-The id is unique per change and delivery: a message sent again, after a lost reply or in a replay, has the same id.
-`number` is the delivery's and only grows, so of two messages with one key the larger number is newer.
+The id identifies a change within a delivery: a message that is sent again, after a lost reply or in a replay, has the
+same id. `number` is the increasing number of the delivery, so of two messages with one key the larger number is newer.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def build_message(change: Change, *, feed: str, incarnation: str, delivery: Deli
 
 
 def key_problem(change: Change) -> tuple[DeadReason, str] | None:
-    """Returns why a key identifies no row; None if it does."""
+    """Returns why a key identifies no row; None if it identifies one."""
     nulls = [name for name, value in change.key.items() if value is None]
     if nulls:
         return DeadReason.KEY_NULL, f"{', '.join(nulls)} of the key is null"
@@ -70,8 +70,10 @@ def key_problem(change: Change) -> tuple[DeadReason, str] | None:
 
 
 def _to_json(record: Mapping[str, Any]) -> bytes:
-    """Encodes JSON: decimals as strings, so that none is rounded; timestamps in ISO 8601; bytes in base64; NaN
-    as null."""
+    """Encodes a value as JSON.
+
+    Decimals become strings, so that none is rounded; timestamps are in ISO 8601, bytes in base64, and NaN is null.
+    """
     try:
         return orjson.dumps(record, default=_json_default, option=orjson.OPT_NON_STR_KEYS)
     except orjson.JSONEncodeError:

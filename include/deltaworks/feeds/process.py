@@ -1,7 +1,7 @@
 """The process that delivers a pipeline's feeds, with one thread per feed, so that a slow receiver delays no other feed.
 
-A failing feed is retried with backoff and ends neither the process nor other feeds. Its changes are retained: in
-claimed versions of the table, or in stored view results.
+A failing feed is retried with backoff and ends neither the process nor other feeds. Its changes stay available in
+claimed versions of the table or in stored view results.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ log = logging.getLogger(__name__)
 LEASE_SECONDS = 30.0
 MAX_RUN_SECONDS = 14_400.0
 STALE_ALERT, DEAD_LETTERS_ALERT = "FEED_STALE", "FEED_DEAD_LETTERS"
-#: Interval for repeating an alert while its cause lasts; the alert itself decides whom to notify when.
+#: Interval for raising an alert again while its cause lasts. The alert's rate limits decide when people are notified.
 _ALERT_SECONDS = 60.0
 _JOIN_SECONDS = 30.0
 OpenSink = Callable[[SinkSpec, AwsSpec], Sink]
@@ -56,7 +56,7 @@ class FeedsProcess:
 
     Args:
         on_tick: called every few seconds, so that a stall is detected.
-        open_sink: opens a sink.
+        open_sink: opens the sink of a feed.
     """
 
     def __init__(
@@ -209,7 +209,7 @@ class FeedThread(threading.Thread):
 
 
 class FeedAlerts:
-    """The alerts of one feed. No method raises an exception."""
+    """Raises and resolves the alerts of one feed. No method raises an exception."""
 
     def __init__(self, objects: ObjectStore, subject: str, *, stale_minutes: float) -> None:
         self._objects, self._subject = objects, subject
@@ -220,11 +220,11 @@ class FeedAlerts:
         self._is_resolved = False
 
     def load(self, record: FeedRecord | None) -> None:
-        """Reads the dead letters of earlier runs, which were already alerted on."""
+        """Reads the number of dead letters of earlier runs, for which alerts were already raised."""
         self._alerted_dead_letters = record.dead_letters if record is not None else 0
 
     def on_success(self, record: FeedRecord) -> None:
-        """Resolves the delay alert, and raises an alert for new dead letters."""
+        """Resolves the delay alert. Raises an alert for new dead letters."""
         self._failing_since = None
         if not self._is_resolved:
             # An earlier run may have raised it.
@@ -239,7 +239,7 @@ class FeedAlerts:
         self._alerted_dead_letters = record.dead_letters
 
     def on_delay(self, since: str | None, reason: str) -> None:
-        """Raises an alert if changes have been pending, or checks failing, for too long."""
+        """Raises an alert if changes have been pending, or checks have been failing, for too long."""
         now = time.monotonic()
         self._failing_since = now if self._failing_since is None else self._failing_since
         at = parse_iso(since)

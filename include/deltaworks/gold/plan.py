@@ -41,8 +41,7 @@ class GoldPlan:
     """The plan for rebuilding one gold table.
 
     - `output_dates`, `input_dates`: dates to rebuild and to read; None for all. Empty `output_dates` without `since`
-      mean
-      that there is no work.
+      mean that there is no work.
     - `keys`: with `affects: same`, the values to rebuild; dates are None then.
     - `since`: all dates from this one are rebuilt.
     - `output_hours`: in a table with a grain, single hours of other dates.

@@ -8,7 +8,7 @@ from deltaworks.kubernetes.pods import ACCOUNT, DRIVER_ACCOUNT, VAULT_ACCOUNT, M
 from deltaworks.specs.kubernetes import KubernetesSpec
 
 _SUBMITTER = "deltaworks-submitter"
-#: A driver finds and deletes its executors and their objects by label.
+#: A driver lists and deletes its executors and their objects by label.
 _DRIVER_VERBS = ("create", "get", "list", "watch", "update", "patch", "delete", "deletecollection")
 #: spark-submit creates a pod with a service, ConfigMaps and a network policy that restricts access to its executors,
 #: and makes the pod their owner. The task then watches and deletes the pod.
@@ -16,10 +16,10 @@ _SUBMITTER_VERBS = ("create", "get", "list", "watch", "update", "patch", "delete
 
 
 def accounts(spec: KubernetesSpec, *, vault: bool = False) -> Iterator[Manifest]:
-    """Yields the service accounts with their roles, limited to the namespace.
+    """Yields the service accounts with their roles, which are limited to the namespace.
 
     Args:
-        vault: includes the account of vault jobs, which has a separate role.
+        vault: include the account of vault jobs, which has a separate role.
     """
     roles = dict.fromkeys((ACCOUNT, DRIVER_ACCOUNT), spec.service_account_annotations)
     roles |= {VAULT_ACCOUNT: spec.vault_account_annotations} if vault else {}
@@ -39,7 +39,7 @@ def accounts(spec: KubernetesSpec, *, vault: bool = False) -> Iterator[Manifest]
 
 
 def _role(spec: KubernetesSpec, name: str, resources: Mapping[str, Sequence[str]], verbs: Sequence[str]) -> Manifest:
-    """Returns a role for resources by API group."""
+    """Returns a role that allows verbs on resources by API group."""
     return {
         "apiVersion": "rbac.authorization.k8s.io/v1",
         "kind": "Role",

@@ -1,4 +1,4 @@
-"""All manifests of an environment, in the order in which they are applied."""
+"""Builds all Kubernetes manifests of an environment, in the order in which they are applied."""
 
 from __future__ import annotations
 

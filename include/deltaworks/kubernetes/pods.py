@@ -1,4 +1,4 @@
-"""Common parts of all pods: image, user, security context and variables.
+"""Common parts of all pods: image, user, security context and environment variables.
 
 Variables that are not secrets come from one ConfigMap, all others from one Secret. Each container gets only the secrets
 that its process refers to.
@@ -17,14 +17,14 @@ Manifest = dict[str, Any]
 USER: Final = 50_000
 SETTINGS: Final = "deltaworks-settings"
 ACCOUNT, DRIVER_ACCOUNT = "deltaworks", "deltaworks-driver"
-#: Only for vault jobs.
+#: Service account that only vault jobs use.
 VAULT_ACCOUNT: Final = "deltaworks-vault"
-#: Replaces the image's entry point, which waits for Airflow's database.
+#: Command that replaces the image's entry point, which would wait for Airflow's database.
 _ENTRY_POINT = ("/usr/bin/dumb-init", "--")
 
 
 def metadata(spec: KubernetesSpec, name: str, component: str, instance: str = "") -> Manifest:
-    """Returns name, namespace and labels of an object."""
+    """Returns the metadata of an object: name, namespace and labels."""
     return {"name": name, "namespace": spec.namespace, "labels": labels(component, instance)}
 
 
@@ -35,7 +35,7 @@ def labels(component: str, instance: str = "") -> dict[str, str]:
 
 
 def pod_security() -> Manifest:
-    """Returns the pod security context, according to Kubernetes' `restricted` standard."""
+    """Returns the pod security context, which meets Kubernetes' `restricted` standard."""
     return {
         "runAsNonRoot": True,
         "runAsUser": USER,
@@ -55,12 +55,12 @@ def container_security() -> Manifest:
 
 
 def from_settings() -> list[Manifest]:
-    """Returns all variables that are not secrets."""
+    """Returns the reference to the ConfigMap with all variables that are not secrets."""
     return [{"configMapRef": {"name": SETTINGS}}]
 
 
 def from_secret(spec: KubernetesSpec, names: Iterable[str], *, optional: bool = False) -> list[Manifest]:
-    """Returns variables of the Secret by name."""
+    """Returns references to variables of the Secret by name."""
     more = {"optional": True} if optional else {}
     return [
         {"name": name, "valueFrom": {"secretKeyRef": {"name": spec.secret, "key": name, **more}}}

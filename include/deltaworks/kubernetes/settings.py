@@ -1,4 +1,4 @@
-"""Variables that are not secrets: read from an env file and rendered as ConfigMaps."""
+"""Environment variables that are not secrets: read from an env file and rendered as ConfigMaps."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from deltaworks.specs.kubernetes import KubernetesSpec
 from deltaworks.specs.weak_secrets import find_secrets
 
 AIRFLOW_SETTINGS_MAP: Final = "deltaworks-airflow"
-#: As in docker-compose.yaml, which has the reasons. Settings of Airflow's own chart are omitted.
+#: The same values as in docker-compose.yaml, which explains them. Settings of Airflow's Helm chart are omitted.
 AIRFLOW_SETTINGS: Final[Mapping[str, str]] = {
     "AIRFLOW__CORE__EXECUTOR": "deltaworks.airflow.executor.LocalExecutor",
     "AIRFLOW__CORE__PARALLELISM": "32",
@@ -34,7 +34,7 @@ _SECRET_NAME = re.compile(
 
 
 def read_variables(path: Path) -> dict[str, str]:
-    """Reads a file of `NAME=value` lines like Docker, without unquoting.
+    """Reads a file of `NAME=value` lines in Docker's format, without unquoting.
 
     Raises:
         ConfigError: KUBERNETES_SETTINGS_INVALID with file and line.
@@ -59,7 +59,7 @@ def read_variables(path: Path) -> dict[str, str]:
 
 
 def reject_secrets(variables: Mapping[str, str], path: Path, catalog: Catalog) -> None:
-    """Rejects settings that contain a secret, by name or by use in a spec.
+    """Rejects settings that contain a secret, which is recognized by its name or by its use in a spec.
 
     Raises:
         ConfigError: KUBERNETES_SETTINGS_INVALID. The message contains no values.

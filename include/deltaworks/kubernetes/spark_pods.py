@@ -1,7 +1,7 @@
 """Pod templates of Spark drivers and executors for spark-submit, with the parts that Spark does not set itself.
 
 Spark sets image, resources, its own variables and folders. Drivers get the variables that the environment and its
-pipelines refer to. Executors get no secrets: storage keys come with their tasks.
+pipelines refer to. Executors get no secrets: storage keys are sent with their tasks.
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ def driver_variables(environment: EnvironmentSpec, pipelines: Iterable[PipelineS
 
 
 def driver_pod(spec: KubernetesSpec, variables: Iterable[str]) -> Manifest:
-    """Returns the driver template. Variables that the Secret does not contain come from the ConfigMap."""
+    """Returns the pod template of a driver. Variables that the Secret does not contain come from the ConfigMap."""
     return _template(spec, "driver", DRIVER_ACCOUNT, from_secret(spec, variables, optional=True))
 
 
 def executor_pod(spec: KubernetesSpec) -> Manifest:
-    """Returns the executor template."""
+    """Returns the pod template of an executor."""
     return _template(spec, "executor", ACCOUNT, [])
 
 
@@ -76,9 +76,9 @@ def _template(spec: KubernetesSpec, role: str, account: str, variables: list[Man
 
 
 def pod_settings(spec: KubernetesSpec, variables: Iterable[str]) -> dict[str, str]:
-    """Returns spark-submit settings for drivers with these variables, and writes the templates. Idempotent.
+    """Writes the pod templates, and returns the spark-submit settings for a driver with these variables. Idempotent.
 
-    spark-submit reads the templates locally while it runs.
+    spark-submit reads the templates from local disk while it runs.
     """
     return {
         "spark.kubernetes.container.image": resolve_text(spec.image),
@@ -92,7 +92,9 @@ def pod_settings(spec: KubernetesSpec, variables: Iterable[str]) -> dict[str, st
 
 
 def _write_template(template: Manifest) -> str:
-    """Writes a template and returns its path. The file is named by its content, so equal templates share one file."""
+    """Writes a template and returns its path. The file name is a digest of the content, so equal templates share one
+    file.
+    """
     data = json.dumps(template, indent=1)
     path = Path(tempfile.gettempdir()) / f"spark-pod-{hashlib.sha256(data.encode()).hexdigest()[:16]}.yaml"
     descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=".spark-pod-")

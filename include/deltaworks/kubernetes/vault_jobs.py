@@ -1,6 +1,7 @@
-"""CronJobs of the vault, with a service account that only they use and that can access the vault.
+"""CronJobs of the vault, with a separate service account that is the only one with access to the vault.
 
-Airflow tasks and drivers use shared accounts; with access to the vault they would grant it to every pipeline's code.
+Airflow tasks and drivers share their accounts. With access to the vault, these accounts would grant it to the code of
+every pipeline.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ _JOBS = "/opt/airflow/spark_jobs"
 
 
 def vault_jobs(catalog: Catalog, spec: KubernetesSpec, settings: Mapping[str, str]) -> Iterator[Manifest]:
-    """Yields a CronJob per namespace and operation; none if the environment declares no vault."""
+    """Yields a CronJob per namespace and operation. Yields none if the environment declares no vault."""
     environment = catalog.environment
     if environment.privacy is None:
         return
@@ -45,7 +46,7 @@ def vault_jobs(catalog: Catalog, spec: KubernetesSpec, settings: Mapping[str, st
                 "spec": {
                     "schedule": schedule.cron,
                     "timeZone": "Etc/UTC",
-                    # The next run processes everything pending; concurrent runs would wait for the same lock.
+                    # Concurrent runs would wait for the same lock. The next run processes everything that is pending.
                     "concurrencyPolicy": "Forbid",
                     "jobTemplate": {
                         "spec": {

@@ -15,7 +15,7 @@ from deltaworks.specs.kubernetes import CollectorPodsSpec, KubernetesSpec
 from deltaworks.specs.relay import RelaySpec
 
 _HEARTBEAT_FILE = "/tmp/beat"  # noqa: S108
-#: A relay waits for its storage for five minutes before it exits.
+#: Seconds after which a silent relay is restarted. A relay waits five minutes for its storage before it exits.
 _RELAY_SILENT_SECONDS = 600
 _DEADMAN_EVERY_SECONDS, _DEADMAN_SILENT_SECONDS = 30, 120
 _COLLECTOR_PORT, _METRICS_PORT = 8090, 8091
@@ -34,7 +34,7 @@ def workloads(catalog: Catalog, spec: KubernetesSpec, settings: Mapping[str, str
 
 
 def _relay(catalog: Catalog, spec: KubernetesSpec, relay: RelaySpec, settings: Mapping[str, str]) -> Manifest:
-    """Returns a Deployment with a single pod: a second one would wait for the lease and fail."""
+    """Returns a Deployment with a single pod, since a second pod would wait for the lease and fail."""
     environment = catalog.environment
     refers_to = [environment.lake, environment.landing, environment.messaging, relay]
     names = secret_names(find_references(refers_to), settings)
@@ -51,7 +51,7 @@ def _relay(catalog: Catalog, spec: KubernetesSpec, relay: RelaySpec, settings: M
         startupProbe={**probe, "periodSeconds": 5, "failureThreshold": 120},
         livenessProbe={**probe, "periodSeconds": 30},
     )
-    # On SIGTERM it returns unprocessed messages to the queue.
+    # On SIGTERM a relay returns unprocessed messages to the queue.
     details = pod(spec, [main], terminationGracePeriodSeconds=60)
     name = f"relay-{relay.relay.replace('_', '-')}"
     return _deployment(spec, name, "relay", details, settings, instance=relay.relay, strategy={"type": "Recreate"})
@@ -74,7 +74,7 @@ def _deadman(catalog: Catalog, spec: KubernetesSpec, settings: Mapping[str, str]
         startupProbe={**_heartbeat_probe(_DEADMAN_SILENT_SECONDS), "periodSeconds": 5, "failureThreshold": 60},
         livenessProbe={**_heartbeat_probe(_DEADMAN_SILENT_SECONDS), "periodSeconds": 30},
     )
-    # Two of them would claim each notification once all the same; one that is replaced is silent for seconds.
+    # A second pod would be safe but useless, since each notification is claimed once. A replacement takes only seconds.
     return _deployment(spec, "deadman", "deadman", pod(spec, [main]), settings, strategy={"type": "Recreate"})
 
 
@@ -83,7 +83,7 @@ def _collector(
 ) -> Iterator[Manifest]:
     """Yields the StatefulSet, its Services and, with several pods, a PodDisruptionBudget.
 
-    Acknowledged events are on the pod's volume, which outlives the pod.
+    Acknowledged events are on the pod's volume, which is not deleted with the pod.
     """
     collector = catalog.collector(declared.name)
     environment = catalog.environment
@@ -101,7 +101,7 @@ def _collector(
             {"name": "http", "containerPort": _COLLECTOR_PORT},
             {"name": "metrics", "containerPort": _METRICS_PORT},
         ],
-        # Recovers the spool after a crash before it accepts requests.
+        # After a crash a collector recovers its spool before it accepts requests.
         startupProbe={**_http_probe("/health"), "periodSeconds": 2, "failureThreshold": 150},
         readinessProbe={**_http_probe("/ready"), "periodSeconds": 5},
         livenessProbe={**_http_probe("/health"), "periodSeconds": 20, "failureThreshold": 3},
@@ -159,7 +159,7 @@ def _stateful_set(
                 "spec": details,
             },
             "volumeClaimTemplates": [claim],
-            # Volumes may contain undelivered events: they are only deleted manually.
+            # Volumes may contain undelivered events, so they are only deleted manually.
             "persistentVolumeClaimRetentionPolicy": {"whenDeleted": "Retain", "whenScaled": "Retain"},
         },
     }
@@ -199,7 +199,7 @@ def _deployment(
             "strategy": strategy,
             "selector": {"matchLabels": selector_labels},
             "template": {
-                # Settings are read at startup: changed settings replace the pods.
+                # A digest of the settings, so that changed settings replace the pods. Settings are read at startup.
                 "metadata": {"labels": selector_labels, "annotations": {"deltaworks/settings": _digest(settings)}},
                 "spec": details,
             },
@@ -212,6 +212,6 @@ def _digest(settings: Mapping[str, str]) -> str:
 
 
 def _heartbeat_probe(seconds: int) -> dict[str, Any]:
-    """Returns a probe: the heartbeat file is not older than this."""
+    """Returns a probe that fails if the heartbeat file is older than this."""
     test = f'test "$(( $(date +%s) - $(stat -c %Y {_HEARTBEAT_FILE}) ))" -lt {seconds}'
     return {"exec": {"command": ["sh", "-c", test]}, "timeoutSeconds": 5}

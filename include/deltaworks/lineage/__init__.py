@@ -1,1 +1,1 @@
-"""Lineage: OpenLineage events of what streams, gold builds and mutations read and write, with columns."""
+"""Lineage: OpenLineage events on the datasets and columns that streams, gold builds and mutations read and write."""

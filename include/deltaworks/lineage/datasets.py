@@ -1,4 +1,4 @@
-"""OpenLineage datasets with columns and column origins, derived from specs only."""
+"""Builds OpenLineage datasets with columns and column origins, from specs only."""
 
 from __future__ import annotations
 
@@ -26,8 +26,11 @@ class Column:
 
 @dataclass(frozen=True, slots=True)
 class Dataset:
-    """A dataset. `fields` are types by name (empty if unknown), `columns` the origins of its columns, `rows` the number
-    of written rows (if known).
+    """A dataset.
+
+    - `fields`: types by name; empty if unknown.
+    - `columns`: the origins of each column.
+    - `rows`: number of written rows, if known.
     """
 
     namespace: str
@@ -37,19 +40,19 @@ class Dataset:
     rows: int | None = None
 
     def column(self, name: str) -> Column:
-        """Returns one of its columns as an origin."""
+        """Returns the origin that refers to one of the dataset's columns."""
         return Column(self.namespace, self.name, name)
 
 
 def storage_dataset(storage: StorageSpec, key: str = "") -> Dataset:
-    """Returns the dataset at a key of a storage. Each bucket is a namespace; local disk is one."""
+    """Returns the dataset at a key of a storage. Each bucket, and the local disk, is a namespace."""
     if storage.scheme == "s3":
         return Dataset(f"s3://{storage.bucket}", "/".join(filter(None, (storage.prefix, key))) or "/")
     return Dataset("file", "/".join(filter(None, (storage.prefix, key))))
 
 
 def table_dataset(catalog: Catalog, spec: PipelineSpec, name: str) -> Dataset:
-    """Returns a table of a pipeline with its declared columns; without columns if it is not bronze."""
+    """Returns a table of a pipeline as a dataset, with the declared columns if it is a bronze table."""
     types: dict[str, str] = {}
     for table in spec.tables:
         types = table.column_types() if table.name == name else types
@@ -94,7 +97,7 @@ def mutation_inputs(catalog: Catalog, pipeline: str, written: Mapping[str, int |
 
 
 def mutation_outputs(catalog: Catalog, pipeline: str, written: Mapping[str, int | None]) -> list[Dataset]:
-    """Returns the tables with changed rows. Values come from requests and from the previous rows."""
+    """Returns the tables whose rows mutations change. Values come from requests and from the previous rows."""
     spec = catalog.pipeline(pipeline)
     outputs = []
     for name in written or _mutable(spec):
@@ -123,7 +126,7 @@ def _source_paths(spec: PipelineSpec, table: TableSpec) -> dict[str, tuple[str, 
 def _source_datasets(catalog: Catalog, spec: PipelineSpec) -> list[Dataset]:
     source = spec.source
     if isinstance(source, KafkaSourceSpec):
-        # The first broker stands for all, as in OpenLineage's naming spec.
+        # OpenLineage's naming spec uses the first broker.
         broker = resolve_text(source.bootstrap_servers).split(",")[0].strip()
         return [Dataset(f"kafka://{broker}", topic) for topic in source.topics]
     if isinstance(source, KinesisSourceSpec):
@@ -138,7 +141,7 @@ def _source_datasets(catalog: Catalog, spec: PipelineSpec) -> list[Dataset]:
 
 
 def distinct_datasets(datasets: Iterable[Dataset]) -> Iterator[Dataset]:
-    """Yields the first dataset of each name."""
+    """Yields the datasets without repeated names."""
     first: dict[tuple[str, str], Dataset] = {}
     for dataset in datasets:
         first.setdefault((dataset.namespace, dataset.name), dataset)

@@ -1,7 +1,7 @@
 """Sends lineage events without blocking the job: a bounded queue, one thread, and a count of dropped events.
 
-Creating an event (importing OpenLineage, parsing SQL, reading a table) also happens in that thread. An unavailable or
-slow backend costs events and nothing else.
+Creating an event (importing OpenLineage, parsing SQL, reading a table) also happens in that thread. If the backend is
+unavailable or slow, events are lost, and the job is not affected.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 log = logging.getLogger(__name__)
-#: Queue capacity; events are small until they are created.
+#: Capacity of the queue. Entries are small, because events are created when they are taken from the queue.
 CAPACITY = 100
-#: Creates an event, in the emitter's thread.
+#: Function that creates an event. It is called in the emitter's thread.
 EventFactory = Callable[[], Any]
 
 
@@ -35,7 +35,7 @@ class Emitter:
 
     Args:
         open_sender: returns a function that sends one event; called in the thread before the first event.
-        capacity: maximum number of queued events; more are dropped.
+        capacity: maximum number of queued events; further events are dropped.
     """
 
     def __init__(self, open_sender: Callable[[], Callable[[Any], None]], *, capacity: int = CAPACITY) -> None:
@@ -56,7 +56,7 @@ class Emitter:
             self._count("dropped")
 
     def close(self, *, seconds: float) -> Counts:
-        """Sends queued events for this time, drops the rest, and logs lost events."""
+        """Sends queued events for at most this time, drops the remaining ones, and logs the number of lost events."""
         deadline = time.monotonic() + seconds
         self._closing.set()
         try:

@@ -1,4 +1,4 @@
-"""Builds OpenLineage events with OpenLineage's client. Imported lazily, not at a job's start."""
+"""Builds OpenLineage events with OpenLineage's client. Import this module lazily, not at the start of a job."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def build_event(
     Args:
         state: START, RUNNING, COMPLETE or FAIL.
         kind: STREAMING or BATCH.
-        parent: `namespace/job/run id` of the task that started the run, as in Airflow's provider.
+        parent: `namespace/job/run id` of the task that started the run, in the format of Airflow's provider.
     """
     facets: dict[str, Any] = {}
     if (parent_facet := _parent(parent)) is not None:
@@ -67,7 +67,8 @@ def build_event(
 
 
 def _parent(text: str) -> parent_run.ParentRunFacet | None:
-    """Returns the parent facet; None for another format. Namespaces can contain slashes, job names cannot."""
+    """Returns the parent facet; None if the text has another format. Namespaces can contain slashes, job names
+    cannot."""
     namespace, _, rest = text.rpartition("/")[0].rpartition("/")
     run_id = text.rpartition("/")[2]
     try:

@@ -15,7 +15,7 @@ from deltaworks.tables.lake import Lake
 
 
 def gold_inputs(catalog: Catalog, pipeline: str, written: Mapping[str, int | None]) -> list[Dataset]:
-    """Returns the inputs of the written gold tables, or of all gold tables if none is written yet."""
+    """Returns the inputs of the gold tables that were written, or of all gold tables before the first write."""
     spec = catalog.pipeline(pipeline)
     names = dict.fromkeys(
         name for table in _selected_tables(spec, written) for name in table.reads if name not in written
@@ -24,7 +24,7 @@ def gold_inputs(catalog: Catalog, pipeline: str, written: Mapping[str, int | Non
 
 
 def gold_outputs(catalog: Catalog, pipeline: str, written: Mapping[str, int | None]) -> list[Dataset]:
-    """Returns the written gold tables, or all gold tables if none is written yet."""
+    """Returns the gold tables that were written, or all gold tables before the first write."""
     # Imported lazily: it imports the SQL parser.
     from deltaworks.lineage.gold_columns import column_origins
 
@@ -42,9 +42,9 @@ def _selected_tables(spec: PipelineSpec, written: Mapping[str, int | None]) -> l
 
 
 def _table(catalog: Catalog, spec: PipelineSpec, name: str) -> Dataset:
-    """Returns a table with its columns: from the spec or, if not declared, from the table itself.
+    """Returns a table with its columns, from the spec or else from its Delta log.
 
-    `games.daily` is a gold table of another pipeline, whose columns only the table has.
+    A name such as `games.daily` is a gold table of another pipeline, whose columns are read from its log.
     """
     lake = catalog.environment.lake
     other = cross_pipeline_table(name)

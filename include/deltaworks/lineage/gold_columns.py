@@ -1,4 +1,4 @@
-"""Column lineage of gold tables: sqlglot traces its SQL through subqueries, joins and aliases."""
+"""Column lineage of gold tables. sqlglot traces the columns of their SQL through subqueries, joins and aliases."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from sqlglot.lineage import Node, lineage
 from deltaworks.lineage.datasets import Column, Dataset
 from deltaworks.specs.checks.query_errors import parse_query
 
-#: Dialect of gold SQL.
+#: SQL dialect of gold tables.
 _DIALECT = "spark"
 log = logging.getLogger(__name__)
 
@@ -20,7 +20,7 @@ log = logging.getLogger(__name__)
 def column_origins(sql: str, reads: Mapping[str, Dataset]) -> dict[str, tuple[Column, ...]]:
     """Returns the input columns of each result column. Columns without an origin, such as counts, are omitted.
 
-    Empty if the query cannot be traced.
+    Returns nothing if the query cannot be traced.
 
     Args:
         reads: inputs by their names in the query, with their fields.

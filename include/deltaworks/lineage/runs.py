@@ -1,6 +1,6 @@
 """Lineage runs of streams, gold builds and mutations, from start to end.
 
-Each is a context manager. The block runs the same with and without lineage.
+Each is a context manager. The block runs in the same way with and without lineage.
 """
 
 from __future__ import annotations
@@ -32,19 +32,19 @@ if TYPE_CHECKING:
 
 #: `namespace/job/run id` of the Airflow task, set by its OpenLineage provider.
 PARENT_VARIABLE = "OPENLINEAGE_PARENT_ID"
-#: How long a job waits at its end for unsent events.
+#: Maximum time that a job waits at its end for unsent events.
 CLOSE_SECONDS = 5.0
 _ERROR_LENGTH = 2_000
-#: Returns the datasets of a run from its written tables with row counts.
+#: Function that returns the datasets of a run, given its written tables with row counts.
 Datasets = Callable[[Mapping[str, int | None]], Sequence[Dataset]]
-#: The same for any pipeline.
+#: Function that does the same for any pipeline.
 PipelineDatasets = Callable[[Catalog, str, Mapping[str, int | None]], Sequence[Dataset]]
-#: Batch jobs by the suffix of their names: gold builds and mutation batches.
+#: Kinds of batch jobs, which are also the suffix of job names: gold builds and mutation batches.
 BatchJob = Literal["gold", "mutations"]
 
 
 class WrittenTables:
-    """Tables that a block has written so far."""
+    """The tables that a block has written so far, with row counts."""
 
     def __init__(self) -> None:
         self.tables: dict[str, int | None] = {}
@@ -57,7 +57,7 @@ class WrittenTables:
 
 @dataclass(slots=True)
 class LineageRun:
-    """A run. Its events contain the tables written so far, and are created in the emitter's thread."""
+    """A run of one job. Its events contain the tables written so far, and are created in the emitter's thread."""
 
     spec: LineageSpec
     emitter: Emitter
@@ -71,7 +71,7 @@ class LineageRun:
     _ended: bool = False
 
     def emit(self, state: str, *, error: str = "") -> None:
-        """Emits an event of the run."""
+        """Queues an event of the run."""
         self._ended = state in ("COMPLETE", "FAIL")
         at, written = iso_now(), dict(self.written.tables)
         parent = os.environ.get(PARENT_VARIABLE, "")
@@ -95,7 +95,7 @@ class LineageRun:
         self.emitter.emit(create_event)
 
     def emit_running(self) -> None:
-        """Emits RUNNING, at most once per interval and not after the end."""
+        """Queues a RUNNING event, at most once per interval and not after the end."""
         now = time.monotonic()
         if not self._ended and now - self._reported_at >= self.spec.every_seconds:
             self._reported_at = now

@@ -1,1 +1,1 @@
-"""Metrics for Prometheus, from the same small control objects as health and the console."""
+"""Metrics for Prometheus, read from the same small control objects as the health check and the console."""

@@ -1,7 +1,7 @@
-"""HTTP endpoint for Prometheus, on its own port and without authentication.
+"""HTTP endpoint for Prometheus, on a separate port and without authentication.
 
-Metrics contain declared names, states and counts, but no event data. Bind it to an address that only Prometheus
-reaches.
+Metrics contain declared names, states and counts, but no event data. Bind the endpoint to an address that only
+Prometheus reaches.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class MetricsCollector(Collector):
             yield metric
 
     def describe(self) -> Iterable[Metric]:
-        """Returns nothing, since registration must not read the storage."""
+        """Returns nothing, because registering the collector must not read the storage."""
         return ()
 
     def _current(self) -> Sequence[Sample]:
@@ -67,7 +67,7 @@ class MetricsCollector(Collector):
 
 
 def build_registry(figures: MetricsCollector) -> CollectorRegistry:
-    """Returns a registry with only these metrics, without those of this process."""
+    """Returns a registry with only these metrics, without the client's default process metrics."""
     registry = CollectorRegistry(auto_describe=False)
     registry.register(figures)
     return registry

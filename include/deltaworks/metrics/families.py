@@ -1,7 +1,7 @@
-"""All metrics by name: meaning, labels and unit. Names and labels are stable across releases.
+"""All metrics by name, with meaning, labels and unit. Names and labels are stable across releases.
 
 The table in the docs, the Grafana dashboard and the endpoint are generated from this list. Labels contain no event
-data, so the number of series only grows with the declarations.
+data, so the number of series depends only on the declarations.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ Unit = Literal["", "s", "bytes", "short", "percentunit"]
 
 @dataclass(frozen=True, slots=True)
 class MetricFamily:
-    """A metric.
+    """A metric with its labels, meaning and unit.
 
     Args:
         name: exported name; a counter ends with `_total`.
         labels: label names.
-        help: its meaning in one sentence.
+        help: the meaning in one sentence.
         unit: unit in Grafana's notation.
     """
 
@@ -120,7 +120,7 @@ _FAMILIES: Final = (
     MetricFamily("deltaworks_storage_up", "gauge", (), "1 if the control objects could be read for this scrape.", ""),
     MetricFamily("deltaworks_build_info", "gauge", ("version",), "1, labelled with the running release.", ""),
 )
-#: By name.
+#: Metrics by name.
 FAMILIES: Final[Mapping[str, MetricFamily]] = {family.name: family for family in _FAMILIES}
 
 

@@ -1,7 +1,7 @@
 """Generates the Grafana dashboard of all metrics.
 
-Its data source is a variable, so that it can be imported unchanged. Each row is a subject, each panel answers a
-question of an operator.
+Its data source is a variable, so that it can be imported unchanged. Each row covers one subject, and each panel answers
+one question of an operator.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from deltaworks.metrics.families import FAMILIES
 
-#: The dashboard's UID, for links and for imports that replace it.
+#: UID of the dashboard, for links and for imports that replace it.
 UID: Final = "deltaworks"
 _DATASOURCE: Final = {"type": "prometheus", "uid": "${datasource}"}
 _WIDTH, _HEIGHT, _COLUMNS = 8, 7, 24
@@ -21,7 +21,7 @@ _WIDTH, _HEIGHT, _COLUMNS = 8, 7, 24
 
 @dataclass(frozen=True, slots=True)
 class Panel:
-    """A panel. The unit is that of the first metric in its expression."""
+    """A panel of the dashboard. Its unit is the unit of the first metric in its expression."""
 
     title: str
     expression: str
@@ -173,7 +173,7 @@ def dashboard() -> dict[str, Any]:
 
 
 def expressions(dashboard: dict[str, Any]) -> list[str]:
-    """Returns all expressions of a dashboard."""
+    """Returns all PromQL expressions of a dashboard."""
     return [target["expr"] for panel in dashboard["panels"] for target in panel.get("targets", ())]
 
 
@@ -217,5 +217,5 @@ def _panel(panel: Panel, *, number: int, x: int, y: int) -> dict[str, Any]:
 
 
 def dashboard_json() -> str:
-    """Returns the dashboard's file in the docs."""
+    """Returns the dashboard as the text of the JSON file in the docs."""
     return json.dumps(dashboard(), indent=1) + "\n"

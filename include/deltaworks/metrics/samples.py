@@ -1,6 +1,6 @@
-"""Collects metric samples: state and heartbeats of streams, relays and collectors, age of gold, open alerts.
+"""Collects metric samples: state and heartbeats of streams, relays and collectors, age of gold tables, open alerts.
 
-A part that cannot be read is omitted and `deltaworks_storage_up` is 0: a missing sample is not the value 0.
+If a part cannot be read, its samples are omitted and `deltaworks_storage_up` is 0. A missing sample does not mean 0.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from deltaworks.errors import DeltaworksError
 from deltaworks.specs.catalog import Catalog
 
 log = logging.getLogger(__name__)
-#: Cause of a verdict if the heartbeat could not be read.
+#: Cause of a health verdict if the heartbeat could not be read.
 _UNREADABLE = "HEARTBEAT_UNREADABLE"
 STATES: tuple[str, ...] = get_args(HealthState)
 _LABEL_BY_KIND = {"stream": "pipeline", "relay": "relay", "collector": "collector"}
@@ -42,7 +42,7 @@ _LABEL_BY_KIND = {"stream": "pipeline", "relay": "relay", "collector": "collecto
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """A sample: family name, label values in order, value."""
+    """A sample: metric name, label values in order, value."""
 
     name: str
     labels: tuple[str, ...]
@@ -51,7 +51,7 @@ class Sample:
 
 def read_samples(catalog: Catalog, objects: ObjectStore, *, now: datetime) -> list[Sample]:
     """Returns all current samples. Never raises; takes at most a few seconds if the storage responds."""
-    # Used by two parts each, and read once.
+    # Two parts use each of these, so they are read once.
     verdicts = cache(lambda: objects.get(paths.health_verdicts()))
     collectors = cache(lambda: read_collectors(catalog, objects))
     parts: tuple[Callable[[], Iterable[Sample]], ...] = (
@@ -96,8 +96,9 @@ def _subjects(
 
 
 def _previous_verdicts(verdicts: Callable[[], StoredObject | None]) -> dict[str, Verdict]:
-    """Returns the last verdicts of the health check, which know since when there is no input. Empty if they cannot be
-    read.
+    """Returns the last verdicts of the health check, which contain since when there is no input.
+
+    Returns nothing if they cannot be read.
     """
     try:
         item = verdicts()

@@ -1,7 +1,7 @@
-"""Alarms that scores would raise, and their precision and lead time.
+"""Alarms that scores would raise, with their precision and lead time.
 
 An entity's alarm starts when its score reaches the threshold; no further alarm follows within the horizon. The
-threshold is the lowest that stays within the alarm budget.
+threshold is the lowest one that stays within the alarm budget.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _MAX_THRESHOLDS: Final = 400
 
 @dataclass(frozen=True, slots=True)
 class AlarmMetrics:
-    """Metrics of alarms: count, precision, and median lead time in seconds of true alarms; None if undefined."""
+    """Metrics of alarms: their number, precision, and median lead time in seconds of true alarms; None if undefined."""
 
     alarms: int
     precision: float | None
@@ -33,7 +33,7 @@ def alarm_rows(entities: Instants, at: Instants, scores: Floats, *, threshold: f
     """Returns the row indices at which alarms start, ordered by entity and time.
 
     Args:
-        quiet_seconds: no further alarm of the entity for this long.
+        quiet_seconds: minimum time between two alarms of an entity.
     """
     high = np.flatnonzero(scores >= threshold)
     high = high[np.lexsort((at[high], entities[high]))]
@@ -55,8 +55,9 @@ def alarm_budget(entities: Instants, at: Instants, *, alarms_per_day: float) -> 
 def lowest_threshold(
     entities: Instants, at: Instants, scores: Floats, *, max_alarms: float, quiet_seconds: int
 ) -> float:
-    """Returns the lowest threshold with at most `max_alarms` alarms; above every score if there is none. Tries a few
-    hundred thresholds.
+    """Returns the lowest threshold with at most `max_alarms` alarms. Tries a few hundred thresholds.
+
+    If there is none, returns a threshold above every score.
     """
     distinct = np.unique(scores)[::-1]
     if not len(distinct):

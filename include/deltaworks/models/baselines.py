@@ -1,6 +1,6 @@
-"""Baselines of predictions: persistence (the state stays as it is) and seasonal (the same hour of the week).
+"""Baselines of predictions: persistence (the present state continues) and seasonal (the same hour of the week).
 
-Both return positive rates of the training rows as probabilities. They use only the state and the time.
+Both predict the rate of positive labels among similar training rows. They use only the state and the time.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from deltaworks.models.metrics import Flags, Floats
 Baseline = Literal["persistence", "seasonal"]
 _HOUR_SECONDS: Final = 3_600
 _WEEK_HOURS: Final = 168
-#: Weight of the prior rate, in rows.
+#: Weight of the prior rate, expressed as a number of rows.
 _PRIOR_ROWS: Final = 20.0
 
 
@@ -42,12 +42,12 @@ Scorer = Callable[[LabelledRows], Floats]
 
 
 def fit_baseline(name: Baseline, training: LabelledRows) -> Scorer:
-    """Fits the named baseline."""
+    """Fits the baseline with this name to training rows."""
     return _FITTERS[name](training)
 
 
 def fit_persistence(training: LabelledRows) -> Scorer:
-    """Fits positive rates by the age of the last state, in doubling steps."""
+    """Fits the rate of positive labels by the age of the last state, in steps that double."""
     rates = _shrunk_rates(
         _age_groups(training), training.labels, np.full(len(training), _positive_rate(training.labels))
     )
@@ -56,7 +56,9 @@ def fit_persistence(training: LabelledRows) -> Scorer:
 
 
 def fit_seasonal(training: LabelledRows) -> Scorer:
-    """Fits positive rates by entity and hour of the week, shrunk towards the rate of all entities at that hour."""
+    """Fits the rate of positive labels by entity and hour of the week, shrunk towards the rate of all entities at that
+    hour.
+    """
     hour_rates = _shrunk_rates(
         _hour_groups(training), training.labels, np.full(len(training), _positive_rate(training.labels))
     )
@@ -80,7 +82,7 @@ def _positive_rate(labels: Flags) -> float:
 
 
 def _shrunk_rates(groups: NDArray[np.int64], labels: Flags, priors: Floats) -> dict[int, float]:
-    """Returns the positive rate of each group, shrunk towards the prior of its rows."""
+    """Returns the rate of positive labels of each group, shrunk towards the prior rate of its rows."""
     names, group_index = np.unique(groups, return_inverse=True)
     rows = np.bincount(group_index, minlength=len(names))
     positive = np.bincount(group_index, weights=labels.astype(np.float64), minlength=len(names))

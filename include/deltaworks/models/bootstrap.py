@@ -21,7 +21,7 @@ SEED = 20_251
 
 @dataclass(frozen=True, slots=True)
 class ConfidenceInterval:
-    """A difference of two areas with its confidence interval."""
+    """The difference of two average precisions with its confidence interval."""
 
     value: float
     low: float
@@ -38,9 +38,9 @@ def area_gain(
     level: float = CONFIDENCE_LEVEL,
     seed: int = SEED,
 ) -> ConfidenceInterval:
-    """Returns the gain in area of `scores` over `other`. Deterministic.
+    """Returns the gain in average precision of `scores` over `other`. Deterministic.
 
-    Resamples without a positive row are ignored; if none is left the interval is unbounded.
+    Resamples without a positive row are ignored. If none remains, the interval is unbounded.
     """
     ours, theirs = RankedScores(labels, scores), RankedScores(labels, other)
     _, block = np.unique(blocks, return_inverse=True)

@@ -1,7 +1,7 @@
 """Evaluates a model on rolling folds: trained and tuned on each fold's training span, tested once on later days.
 
-Algorithm and threshold are selected on the end of the training span; the test span is used for metrics only. Baselines
-are treated the same way.
+Algorithm and threshold are selected on the end of the training span; the test span is used for metrics only. Thresholds
+of baselines are selected in the same way.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from deltaworks.models.metrics import Floats, average_precision, brier_score, ca
 from deltaworks.models.spans import DAY_SECONDS, Fold, RowSelection, Span, TrainingSpan
 from deltaworks.specs.models import Algorithm, ModelSpec
 
-#: Name of the full model's scores, among those of groups and baselines.
+#: Name of the scores of the model with all feature groups.
 MODEL: Final = "model"
 #: Digits of stored metrics; a repeated training is compared at this precision.
 DIGITS: Final = 6
@@ -53,7 +53,7 @@ def select_model(
 ) -> SelectedModel | None:
     """Selects the best algorithm on the end of the training span and fits it to the full span.
 
-    None if a part has rows of one label only.
+    Returns None if the rows for fitting or for selection have one label only.
     """
     best: tuple[float, Algorithm, float] | None = None
     for algorithm in model.algorithms:
@@ -84,7 +84,7 @@ def _select_threshold(rows: LabelledRows, scores: Floats, model: ModelSpec) -> f
 
 
 def group_columns(model: ModelSpec) -> dict[str, tuple[str, ...]]:
-    """Returns cumulative feature groups by the name of their last group; all groups as `model`."""
+    """Returns the columns of each feature group with those of all groups before it. The last group is named `model`."""
     cumulative: dict[str, tuple[str, ...]] = {}
     columns: tuple[str, ...] = ()
     for name, group in model.feature_groups.items():
@@ -95,7 +95,7 @@ def group_columns(model: ModelSpec) -> dict[str, tuple[str, ...]]:
 
 
 def evaluate_fold(frame: LabelledFrame, fold: Fold, model: ModelSpec) -> FoldReport:
-    """Trains and tests on one fold; without gain and scores if a part lacks a label."""
+    """Trains and tests on one fold. The result has no gain and no scores if a span has rows with one label only."""
     training, _ = frame.collect_labelled(fold.training.all_rows)
     test, _ = frame.collect_labelled(fold.test)
     report = FoldReport(
@@ -168,7 +168,7 @@ def _best_baseline(test_scores: _TestScores, model: ModelSpec) -> str:
 
 
 def _group_gains(test_scores: _TestScores, names: Sequence[str], model: ModelSpec) -> dict[str, Gain]:
-    """Returns the gain of each group over the groups before it."""
+    """Returns the gain of adding each feature group to the groups before it."""
     groups = [*model.feature_groups]
     return {
         group: _gain(test_scores, name, before, model)
@@ -200,7 +200,7 @@ def bootstrap_blocks(rows: LabelledRows, model: ModelSpec) -> Instants:
 
 
 def shortfall_reason(fold: FoldReport, *, gain: float) -> str:
-    """Returns why a fold speaks against publishing; empty if it does not."""
+    """Returns why a fold does not support publishing the model; empty if it does."""
     if fold.gain is None:
         return ""
     if not fold.gain.value >= gain:

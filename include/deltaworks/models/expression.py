@@ -63,7 +63,7 @@ def tree_expression(node: Node) -> str:
 
 
 def sql_literal(value: float) -> str:
-    """Returns an exact double literal in both dialects; the exponent keeps it from being a decimal.
+    """Returns an exact double literal for both dialects. Its exponent prevents parsing as a decimal.
 
     Raises:
         ValueError: the value is not finite.

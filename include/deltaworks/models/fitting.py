@@ -1,6 +1,6 @@
 """Fits models with pyspark.ml, deterministically, and returns them as SQL expressions.
 
-Does not use pyspark.ml's splitting (`randomSplit`, `CrossValidator`): it would train on days after the test days.
+Does not use the splits of pyspark.ml (`randomSplit`, `CrossValidator`), which would train on days after the test days.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def _aliased_inputs(inputs: Sequence[str]) -> list[str]:
 
 
 def fit(algorithm: Algorithm, rows: DataFrame, columns: Sequence[str]) -> FittedModel:
-    """Fits a model. Row order and partitioning affect the last digits.
+    """Fits a model. The last digits depend on the order and partitioning of rows.
 
     Args:
         rows: with label and columns; both labels must occur.
@@ -70,7 +70,7 @@ def fit(algorithm: Algorithm, rows: DataFrame, columns: Sequence[str]) -> Fitted
 
 
 def _column_means(rows: DataFrame, columns: Sequence[str]) -> tuple[float, ...]:
-    """Returns the mean of each column without missing values; 0 if there are none."""
+    """Returns the mean of each column without missing values; 0 if a column has none."""
     values = [f"CAST({name} AS DOUBLE)" for name in columns]
     aggregates = [f"avg(CASE WHEN isnan({value}) THEN NULL ELSE {value} END)" for value in values]
     row = rows.selectExpr(*aggregates).first()

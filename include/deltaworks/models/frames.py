@@ -1,4 +1,4 @@
-"""Builds the training rows of a model: features joined with labels at pinned table versions."""
+"""Builds the training rows of a model: features joined with labels, at pinned table versions."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ if TYPE_CHECKING:
     from deltaworks.tables.lake import Lake
 
 _FEATURES, _STATES = "_model_features", "_model_states"
-#: The entity's hash.
+#: Column with a hash of the entity.
 _ENTITY_COLUMN: Final = "_entity"
-#: Rows per partition. Few partitions in a fixed order make sums reproducible.
+#: Rows per partition. Sums are reproducible with few partitions in a fixed order.
 _ROWS_PER_PARTITION: Final = 1_000_000
 
 
 @dataclass(frozen=True, slots=True)
 class LabelledFrame:
-    """Labelled feature rows in a fixed order, and the time until which states are known."""
+    """A DataFrame of labelled feature rows in a fixed order, and the time until which states are known."""
 
     frame: DataFrame
     columns: tuple[str, ...]
@@ -47,7 +47,7 @@ class LabelledFrame:
     def collect_labelled(
         self, rows: RowSelection, scores: Mapping[str, FittedModel] | None = None
     ) -> tuple[LabelledRows, dict[str, Floats]]:
-        """Collects a selection of rows without features, and their model scores, ordered by entity and time."""
+        """Collects a selection of rows without features, and the model scores, ordered by entity and time."""
         frame = self.filter_rows(rows)
         names = {f"_score_{index}": name for index, name in enumerate(scores or {})}
         for column, name in names.items():
@@ -103,11 +103,11 @@ def build_labelled_frame(
     label_sql: str,
     until: int,
 ) -> LabelledFrame:
-    """Builds the labelled rows of a model as of a time; cached until `frame.unpersist()`.
+    """Builds the labelled rows of a model as of a time. They are cached until `frame.unpersist()`.
 
     Args:
-        versions: of the tables, read by time travel.
-        until: later rows and states are ignored, as for a training at that time.
+        versions: table versions, read by time travel.
+        until: later rows and states are ignored, as in a training at that time.
 
     Raises:
         ConfigError: MODEL_SQL_INVALID or MODEL_COLUMN_MISSING.
@@ -142,10 +142,10 @@ def _order_rows(rows: DataFrame, model: ModelSpec) -> DataFrame:
     from pyspark.sql import functions as F
 
     name = F.concat_ws("\x1f", *(F.coalesce(F.col(column).cast("string"), F.lit("\x00")) for column in model.entity))
-    # Leaves room for a factor of 168 hours.
+    # The shift leaves room for multiplying the hash by 168 hours.
     rows = rows.withColumn(_ENTITY_COLUMN, F.shiftrightunsigned(F.xxhash64(name), 12)).persist()
     parts = 1 + rows.count() // _ROWS_PER_PARTITION
-    # One partition is deterministic; of several, at least their number is fixed.
+    # A single partition gives deterministic results. With several, at least their number is fixed.
     ordered = rows.repartition(parts, _ENTITY_COLUMN).sortWithinPartitions(_ENTITY_COLUMN, AT, *model.columns).persist()
     ordered.count()
     rows.unpersist()

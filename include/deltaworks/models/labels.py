@@ -1,8 +1,8 @@
 """The SQL that labels rows from the times at which a state held; runs in Spark and DuckDB.
 
-Feature rows and state rows of an entity are merged by time. `begins`: does the state begin within the horizon? Rows
-where it already holds are excluded. `absent`: does the state hold at no time within the horizon? A state at the time of
-the row counts as past.
+Feature rows and state rows of an entity are merged by time. The label `begins` is true if the state begins within the
+horizon; rows where the state already holds are excluded. The label `absent` is true if the state holds at no time
+within the horizon. A state at the time of the row counts as past.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ from deltaworks.models.spans import AT
 Prediction = Literal["begins", "absent"]
 #: Column of a state row: whether the state holds.
 HOLDS: Final = "holds"
-#: Columns of a labelled row: the label, when the state next begins (or holds), and when it last held; null if never.
+#: Columns of a labelled row: the label, the time when the state next begins (or holds), and the time when it last held.
+#: Times are null if there is none.
 LABEL, NEXT_AT, LAST_AT = "_label", "_next_at", "_last_at"
 
 

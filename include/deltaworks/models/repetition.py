@@ -1,4 +1,4 @@
-"""Repeats a training from its manifest and reports differences."""
+"""Repeats a training from its recorded manifest and reports differences."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from deltaworks.specs.catalog import Catalog
 
-#: Sums over several partitions may differ in their last digits.
+#: Tolerance, since sums over several partitions may differ in their last digits.
 TOLERANCE: Final = 1e-4
 _MAX_DIFFERENCES: Final = 5
 
@@ -59,7 +59,7 @@ def repeat_training(spark: SparkSession, catalog: Catalog, pipeline: str, name: 
 
 
 def find_differences(before: Any, after: Any, path: str = "") -> Iterator[str]:
-    """Yields differences between two trees of plain data that exceed the tolerance."""
+    """Yields the differences between two nested structures of plain data that exceed the tolerance."""
     if isinstance(before, dict) and isinstance(after, dict):
         for key in {**before, **after}:
             yield from find_differences(before.get(key), after.get(key), f"{path}.{key}".lstrip("."))

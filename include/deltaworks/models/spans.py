@@ -1,7 +1,7 @@
-"""Rolling-origin folds: models are tested on days after their training span, separated by the horizon.
+"""Rolling-origin folds: models are tested on days after their training span, with a gap of one horizon between them.
 
 A label covers the time until the row's horizon. Training ends one horizon before the test begins, so no training label
-overlaps the test; the same gap separates fitting rows from selection rows.
+overlaps the test. The same gap separates rows for fitting from rows for selection.
 
 Times are Unix seconds, spans half-open.
 """
@@ -13,14 +13,14 @@ from dataclasses import dataclass
 from typing import Protocol
 
 DAY_SECONDS = 86_400
-#: The share of the training span, at its end, used to select algorithm and threshold.
+#: Share of the training span, at its end, that is used to select algorithm and threshold.
 SELECTION_SHARE = 0.25
-#: Column with the time at which a row's features were available.
+#: Column with the time from which a row's features are available.
 AT = "_at"
 
 
 class RowSelection(Protocol):
-    """A selection of frame rows."""
+    """A selection of rows of a labelled DataFrame."""
 
     @property
     def condition(self) -> str:
@@ -45,9 +45,9 @@ class TrainingSpan:
     """The training rows of one model.
 
     Args:
-        fit_rows: candidates are fitted on these.
-        selection_rows: later rows, for selecting candidate and threshold.
-        all_rows: both, with the gap between them.
+        fit_rows: rows to which candidates are fitted.
+        selection_rows: later rows, on which candidate and threshold are selected.
+        all_rows: both, including the gap between them.
     """
 
     fit_rows: RowSelection
@@ -64,7 +64,7 @@ class Fold:
 
 
 def training_span(*, end: int, train_days: int, gap_seconds: int) -> TrainingSpan:
-    """Returns the training span of some days that ends at a time.
+    """Returns the training span of a number of days that ends at a time.
 
     Args:
         gap_seconds: the gap between fitting rows and selection rows.

@@ -1,7 +1,7 @@
 """Trains a pipeline's models: evaluates each on rolling folds and publishes it if every fold supports it.
 
-A training reads pinned table versions and writes one manifest at the end. It can run at any time; a failed run leaves
-nothing behind.
+A training reads pinned table versions and writes one manifest at the end. It can run at any time. A failed run writes
+nothing.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ if TYPE_CHECKING:
     from deltaworks.specs.catalog import Catalog
 
 log = logging.getLogger(__name__)
-#: Returns a model's folds for the end of its labels.
+#: Returns the folds of a model, given the time up to which rows have labels.
 FoldFactory = Callable[[ModelSpec, int], Sequence[Fold]]
 
 
 @dataclass(frozen=True, slots=True)
 class TrainingOutcome:
-    """The outcome of a training."""
+    """The result of a training run."""
 
     outcome: Outcome
     reason: str
@@ -48,7 +48,7 @@ class TrainingOutcome:
 
 
 def declared_folds(model: ModelSpec, end: int) -> Sequence[Fold]:
-    """Returns the declared folds; the last one ends with the labels."""
+    """Returns the declared folds. The last fold ends where the labels end."""
     return rolling_folds(
         end=end,
         train_days=model.folds.train_days,
@@ -67,10 +67,11 @@ def train_model(
     until: dt.datetime | None = None,
     folds: FoldFactory = declared_folds,
 ) -> ModelRun:
-    """Trains a model and records the outcome. Too little gain is recorded and is no failure.
+    """Trains a model and records the result. A model with too little gain is recorded, not published; this is no
+    failure.
 
     Args:
-        until: the training time; by default now. Later data are ignored, and the model is valid from then.
+        until: the training time; by default now. Later data are ignored, and the model is valid from this time.
         folds: replaces the declared folds, for experiments.
 
     Raises:
@@ -183,7 +184,7 @@ def declared_model(catalog: Catalog, pipeline: str, name: str) -> ModelSpec:
 
 @functools.cache
 def code_digest() -> str:
-    """Returns a digest of the training code; results may differ if it changes."""
+    """Returns a digest of the training code. Results may differ if the digest changes."""
     digest = hashlib.sha256()
     for path in sorted(Path(__file__).parent.glob("*.py")):
         digest.update(path.name.encode() + b"\0" + path.read_bytes())

@@ -53,8 +53,7 @@ class BatchSteps:
         acquire_turn: acquires the write turn of a table.
         check: called before each commit; its errors end the batch.
         fault: test hook, called at `resolved`, `merged:<table>`, `optimized:<table>`, `named`, `notified:<table>`,
-            `stored`
-            and `ended`.
+            `stored` and `ended`.
     """
 
     def __init__(

@@ -91,8 +91,7 @@ class StepCommits:
         """Like `commit_once`, for delta-rs.
 
         `write` receives a snapshot without the step, the step, and the `userMetadata`. It commits from that snapshot
-            and raises
-        DELTA_CONFLICT if the table has a newer version.
+        and raises DELTA_CONFLICT if the table has a newer version.
         """
         step = self.step(table)
 

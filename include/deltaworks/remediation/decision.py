@@ -1,4 +1,4 @@
-"""Decides on a notification: a plan, or a refusal with its reason. Pure."""
+"""Decides whether to act on a notification: returns a plan, or a refusal with its reason. Pure."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class RefusalReason(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """A refusal with its explanation."""
+    """A decision not to act, with an explanation."""
 
     reason: RefusalReason
     text: str
@@ -53,13 +53,16 @@ class Plan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Situation:
-    """The facts a decision is based on.
+    """The facts on which a decision is based.
 
     Args:
-        notice_at: time of the notification. is_firing: whether its alert is still open. sources: the targets it
-            concerns.
-        unhealthy: targets that fire or are unknown, with the reason. hold_reason: who put it on hold, and why.
-        records: earlier actions. weights: as read from the address.
+        notice_at: time of the notification.
+        is_firing: whether its alert is still open.
+        sources: the targets that the alert concerns.
+        unhealthy: targets that fire or are unknown, with the reason.
+        hold_reason: who put the remediation on hold, and why.
+        records: earlier actions.
+        weights: current weights by target.
     """
 
     now: datetime
@@ -73,7 +76,9 @@ class Situation:
 
 
 def early_refusal(spec: RemediationSpec, situation: Situation) -> Refusal | None:
-    """Returns a refusal that does not depend on weights, so the address need not be called."""
+    """Returns a refusal that does not depend on weights, so that the traffic address need not be called; otherwise
+    None.
+    """
     now = situation.now
     if situation.hold_reason is not None:
         return Refusal(RefusalReason.ON_HOLD, f"it is held: {situation.hold_reason}")
@@ -91,7 +96,7 @@ def early_refusal(spec: RemediationSpec, situation: Situation) -> Refusal | None
 
 
 def _limit_refusal(spec: RemediationSpec, situation: Situation) -> Refusal | None:
-    """Returns a refusal because of earlier actions: cooldown, daily limit, or a pending verification."""
+    """Returns a refusal because of earlier actions (cooldown, daily limit, pending verification), or None."""
     now = situation.now
     acted = [record for record in situation.records if record.state in ACTED_STATES]
     under_way = [record for record in acted if record.state in ("planned", "called")]
@@ -112,7 +117,7 @@ def _limit_refusal(spec: RemediationSpec, situation: Situation) -> Refusal | Non
 
 
 def decide(spec: RemediationSpec, situation: Situation) -> Plan | Refusal:
-    """Decides on a notification that `early_refusal` accepts."""
+    """Decides on a notification that `early_refusal` does not refuse."""
     weights = situation.weights
     problem = _weights_problem(spec, weights)
     if problem:
@@ -127,7 +132,7 @@ def decide(spec: RemediationSpec, situation: Situation) -> Plan | Refusal:
         return Refusal(
             RefusalReason.AT_FLOOR, (f"{source} has weight {weights[source]:g}, and its floor is {spec.floor:g}")
         )
-    # The healthy target with the least weight.
+    # Shift to the healthy target with the least weight.
     target = min(healthy, key=lambda name: (weights[name], spec.targets.index(name)))
     opposite = [record for record in situation.records if (record.source, record.target) == (target, source)]
     for record in opposite:

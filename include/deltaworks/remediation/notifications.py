@@ -1,4 +1,4 @@
-"""Messages of a remediation's queue: parses notifications, and reads the current alerts of their rule."""
+"""Messages in a remediation's queue: parses notifications, and reads the current alerts of their rule."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from deltaworks.control.objects import ObjectStore
 from deltaworks.rules.subjects import BROKEN, FIRING, UNKNOWN, parse_subject
 from deltaworks.specs.remediation import RemediationSpec
 
-#: Valid ids: they become object names.
+#: Valid notification ids. They become object names.
 _NOTICE_ID = re.compile(r"^[0-9A-Za-z][0-9A-Za-z-]{7,79}$")
 _ACTIONABLE_KINDS = ("raised", "escalated", "reminder")
 
@@ -53,7 +53,7 @@ def _parse_object(text: Any) -> dict[str, Any]:
 
 
 def is_relevant(spec: RemediationSpec, notification: Notification) -> bool:
-    """Whether a remediation acts on a notification: its rule fires."""
+    """Whether a remediation acts on a notification: its rule fires, and the alert is newly raised."""
     return (
         notification.cause == FIRING
         and notification.kind in _ACTIONABLE_KINDS
@@ -65,9 +65,8 @@ def is_relevant(spec: RemediationSpec, notification: Notification) -> bool:
 class RuleAlertState:
     """The current alerts of a rule.
 
-    `firing_alert` is the open alert of the subject, or None. `unhealthy` are the targets that fire or are unknown, with
-        the
-    reason.
+    - `firing_alert`: the open alert of the subject, or None.
+    - `unhealthy`: the targets that fire or are unknown, with the reason.
     """
 
     firing_alert: Alert | None
@@ -75,13 +74,13 @@ class RuleAlertState:
 
     @property
     def value(self) -> float | None:
-        """The alert's value, in its own unit."""
+        """The value of the firing alert, in its own unit."""
         value = self.firing_alert.detail.get("value") if self.firing_alert is not None else None
         return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
 
 
 def read_rule_state(objects: ObjectStore, spec: RemediationSpec, subject: str) -> RuleAlertState:
-    """Reads the alerts of a rule. Unreadable alerts count as not open."""
+    """Reads the alerts of a rule. An unreadable alert counts as not open."""
     unhealthy: dict[str, str] = {}
     firing_alert = None
     for alert in alerts(objects):
@@ -95,14 +94,14 @@ def read_rule_state(objects: ObjectStore, spec: RemediationSpec, subject: str) -
             firing_alert = alert
         word = {FIRING: "fires", UNKNOWN: "is unknown"}.get(alert.cause, "is broken")
         named = targets_of(alert.subject, alert.detail, spec.targets)
-        # If the rule itself is unknown, all targets are.
+        # If the rule itself is unknown, all targets are unknown.
         concerns_all = alert.cause != FIRING and not named
         unhealthy |= dict.fromkeys(spec.targets if concerns_all else named, f"{alert.subject} {word}")
     return RuleAlertState(firing_alert, unhealthy)
 
 
 def targets_of(subject: str, detail: Mapping[str, Any], targets: Collection[str]) -> set[str]:
-    """Returns the targets an alert concerns: values of its labels, or of its listed label sets."""
+    """Returns the targets that an alert concerns: values of its labels, or of its listed label sets."""
     try:
         _, _, labels = parse_subject(subject)
     except ValueError:

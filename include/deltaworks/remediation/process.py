@@ -28,7 +28,7 @@ _RETRY_SECONDS = 5.0
 
 @dataclass(slots=True)
 class RemediationCounts:
-    """Counts of a run: messages, handled and unusable ones."""
+    """Counts of a run: received, handled and unusable messages."""
 
     messages: int = 0
     accepted: int = 0
@@ -36,7 +36,7 @@ class RemediationCounts:
 
 
 class MessageQueue(Protocol):
-    """The queue operations used."""
+    """The operations of SQS that a remediation uses."""
 
     def receive(self) -> list[Message]: ...
 
@@ -46,11 +46,11 @@ class MessageQueue(Protocol):
 
 
 class RemediationProcess:
-    """One run of a remediation. `run` returns when its time is over or a stop is requested.
+    """One run of a remediation. `run` returns at its time limit or when a stop is requested.
 
     Args:
-        queue, remediator: for tests; by default as declared.
-        on_tick: called every few seconds, so that a hang is detected.
+        queue, remediator: replacements for tests; by default as declared.
+        on_tick: called every few seconds, so that a stall is detected.
     """
 
     def __init__(
@@ -78,7 +78,7 @@ class RemediationProcess:
         self.counts = RemediationCounts()
 
     def stop(self, *, immediately: bool = False) -> None:
-        """Stops soon; pending actions are recorded. Signal-safe."""
+        """Requests a stop; pending actions are recorded. Callable from a signal handler."""
         self._leased_process.stop()
 
     def run(self) -> RemediationCounts:
@@ -92,7 +92,7 @@ class RemediationProcess:
                 try:
                     self.run_once()
                 except TransientError as error:
-                    # Nothing was started, or it is recorded: the next round continues.
+                    # Either no action was started, or it is recorded and the next round continues it.
                     log.warning("remediation=%s waits: %s", self._spec.name, error)
                     self._leased_process.pause(_RETRY_SECONDS)
         return self.counts

@@ -1,8 +1,8 @@
-"""One remediation: handles notifications, calls the address once, verifies, and rolls back what does not help.
+"""One remediation: handles notifications, shifts traffic with a single call, verifies the effect, and rolls back.
 
-Each action is recorded before it is done, so a notification delivered twice is handled once, and after a crash it is
-known whether a call was started. Such a call is not repeated: the weights are read instead. If the outcome stays
-unknown, an operator is alerted.
+Each action is recorded before it is done. So a notification that is delivered twice is handled once, and after a crash
+the record shows whether a call was started. A started call is not repeated: the weights are read instead. If its
+outcome stays unknown, an operator is alerted.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ from deltaworks.remediation.traffic import TrafficClient
 from deltaworks.specs.remediation import RemediationSpec
 
 log = logging.getLogger(__name__)
-#: After a lost reply: how often and at which interval weights are read before an operator is alerted.
+#: Number and interval of reads of the weights after a lost reply, before an operator is alerted.
 WEIGHT_READ_ATTEMPTS = 4
 WEIGHT_READ_INTERVAL_SECONDS = 2.0
-#: How long an unreachable address is retried before an operator is alerted.
+#: Time for which an unreachable traffic address is retried before an operator is alerted.
 _MAX_UNREADABLE_TIME = timedelta(minutes=15)
-#: Longer than the daily limit's window and any verification.
+#: Age of records to read, longer than the window of the daily limit and any verification.
 _RECORD_WINDOW = timedelta(days=7)
 
 
@@ -46,7 +46,8 @@ class Remediator:
     """One remediation. Not thread-safe.
 
     Args:
-        clock: returns the current time. pause: sleeps for seconds.
+        clock: returns the current time.
+        pause: sleeps for a number of seconds.
     """
 
     def __init__(
@@ -65,10 +66,13 @@ class Remediator:
         self._clock, self._pause = clock, pause
 
     def handle_notification(self, notification: Notification) -> RemediationRecord | None:
-        """Take up a notification; None where it does not concern this remediation. Idempotent by the notification's id.
+        """Decides on a notification and acts on it. Idempotent by the notification's id.
+
+        Returns the record of the action, or None if the notification does not concern this remediation.
 
         Raises:
-            TransientError: the storage or the address does not answer, and nothing was begun: give the message back.
+            TransientError: the storage or the address does not answer, and no action was started: return the message to
+                the queue.
             ContractError: REMEDIATION_UNREADABLE; FencedError: REMEDIATION_TAKEN_OVER.
         """
         if not is_relevant(self._spec, notification):
@@ -79,7 +83,7 @@ class Remediator:
         rule_alerts = read_rule_state(self._objects, self._spec, notification.subject)
         decision = self._decide(notification, rule_alerts)
         if isinstance(decision, Refusal) and decision.reason is RefusalReason.PING_PONG:
-            # Held before the notification is recorded, so a crash in between keeps the hold.
+            # The hold is stored before the notification is recorded, so that a crash in between keeps the hold.
             self.hold(by=f"remediation {self._spec.name}", reason=decision.text)
         record = self._new_record(notification, rule_alerts, decision)
         if not self._records.create(record):
@@ -88,7 +92,7 @@ class Remediator:
         return self._shift_weights(record) if record.state == "planned" else record
 
     def resume_pending(self) -> None:
-        """Continues started calls and pending verifications. Raises like `handle_notification`."""
+        """Continues started calls and pending verifications. Raises the same errors as `handle_notification`."""
         for record in self._recent_records():
             if record.state == "planned":
                 self._shift_weights(record)
@@ -96,7 +100,7 @@ class Remediator:
                 self._verify_shift(record)
 
     def hold(self, *, by: str, reason: str) -> None:
-        """Stops planning until an operator resumes it."""
+        """Puts the remediation on hold: it plans no shifts until an operator resumes it."""
         self._records.hold(self._spec.name, by=by, reason=reason)
         self._notifier.notify_hold(reason)
 
@@ -144,7 +148,7 @@ class Remediator:
         )
 
     def _shift_weights(self, record: RemediationRecord) -> RemediationRecord:
-        """Shifts the weights as planned, once."""
+        """Shifts the weights as planned, with a single call."""
         if record.attempted_at is None:
             record = self._records.replace(record, record.replace(attempted_at=self._now()))
             try:
@@ -174,7 +178,7 @@ class Remediator:
         attempted_at: str | None,
         on_confirmed: Callable[[RemediationRecord], RemediationRecord],
     ) -> RemediationRecord:
-        """After a lost reply, reads the weights and compares them with the intended ones. Repeats no call."""
+        """After a lost reply, reads the weights and compares them with the intended ones. Does not repeat the call."""
         weights: dict[str, float] | None = None
         for attempt in range(WEIGHT_READ_ATTEMPTS):
             if attempt:
@@ -197,7 +201,7 @@ class Remediator:
         )
 
     def _verify_shift(self, record: RemediationRecord) -> RemediationRecord:
-        """Verifies a shift when it is due."""
+        """Checks whether a shift has helped, once its verification is due."""
         if record.rollback_attempted_at is not None:
             return self._confirm_weights(
                 record,
@@ -217,11 +221,11 @@ class Remediator:
             return self._verify_improvement(record, rule)
         if record.source not in rule.unhealthy:
             return self._end(record, "verified", "the alert was resolved")
-        # Unknown data delay the verification, up to twice its time.
+        # Unknown data delay the verification, up to twice the declared time.
         return record if waited < 2 * due else self._roll_back(record, rule.unhealthy[record.source])
 
     def _verify_improvement(self, record: RemediationRecord, rule: RuleAlertState) -> RemediationRecord:
-        """The alert is still open: checks whether its value has improved enough."""
+        """Checks whether the value of the open alert has improved enough."""
         improved, required = _improvement(record.value, rule), self._spec.verify.min_improvement
         if improved is None:
             return self._roll_back(record, "the value cannot be compared, and the alert is still open")
@@ -232,7 +236,7 @@ class Remediator:
         return self._end(record, "verified", f"the value improved by {improved:.1%}")
 
     def _roll_back(self, record: RemediationRecord, reason: str) -> RemediationRecord:
-        """Restores the previous weights, unless they were changed by others."""
+        """Restores the previous weights, unless someone else has changed them."""
         weights = self._traffic.weights()
         if not weights_equal(weights, record.after):
             return self._end(
@@ -265,7 +269,7 @@ class Remediator:
         return record
 
     def _recent_records(self) -> Iterator[RemediationRecord]:
-        """Returns the recent records: all that limits count, and all pending ones."""
+        """Returns all records that limits count, and all pending ones."""
         return self._records.all(self._spec.name, since=self._clock() - _RECORD_WINDOW)
 
     def _now(self) -> str:

@@ -1,4 +1,4 @@
-"""Notifies of every step of a remediation, and raises alerts that need an operator."""
+"""Sends a notification for every step of a remediation, and raises alerts that need an operator."""
 
 from __future__ import annotations
 
@@ -23,19 +23,21 @@ STEP, FAILED, HELD = "REMEDIATION_STEP", "REMEDIATION_FAILED", "REMEDIATION_HELD
 
 
 class StepNotifier:
-    """Notifications of one remediation. A failure to send does not stop it: the record has the same information."""
+    """Notifications of one remediation. If one cannot be sent the remediation continues; its record has the same
+    information.
+    """
 
     def __init__(self, spec: RemediationSpec, objects: ObjectStore) -> None:
         self._spec, self._objects = spec, objects
 
     def notify_step(self, record: RemediationRecord) -> None:
-        """Sends one notification per step, however often it is called."""
+        """Sends the notification of a step once, even if it is called repeatedly."""
         at = record.ended_at or record.called_at or record.at
         summary = _step_summary(record)
         instant = parse_iso(at) or utc_now()
         digest = hashlib.sha256(f"{record.notification} {record.state}".encode()).hexdigest()[:12]
         notification = Notification(
-            # Ids sort by time, and steps of the same time by their order.
+            # Ids sort by time. Steps with the same time sort by their order.
             id=f"{instant:%Y%m%dT%H%M%S%f}-{_STATE_ORDER.index(record.state)}{digest}",
             kind="raised",
             cause=STEP,
@@ -69,7 +71,7 @@ class StepNotifier:
 
 
 def resolve_hold_alerts(objects: ObjectStore, remediation: str) -> None:
-    """Resolves the alerts after an operator has resumed it."""
+    """Resolves the alerts about the hold after an operator has resumed the remediation."""
     for cause in (HELD, FAILED):
         resolve_alert(objects, cause=cause, subject=remediation)
 

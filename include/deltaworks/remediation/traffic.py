@@ -3,7 +3,7 @@
     GET  → {"weights": {"a": 0.6, "b": 0.4}}
     POST ← {"id": …, "weights": {"a": 0.4, "b": 0.6}, "from": "a", "to": "b"}, header Idempotency-Key: the same id
 
-After a lost reply the weights may have changed, so the caller reads them instead of repeating the call.
+After a lost reply the weights may have changed, so the caller reads the weights instead of repeating the call.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _RETRYABLE_STATUSES = (408, 425, 429)
 
 
 class TrafficClient:
-    """Client of one address. Errors do not contain it, since it may be a secret."""
+    """Client of one traffic address. Errors do not contain the address, since it may be a secret."""
 
     def __init__(self, spec: TrafficWebhookSpec) -> None:
         self._spec = spec
@@ -38,7 +38,7 @@ class TrafficClient:
         return {str(name): float(value) for name, value in weights.items()}
 
     def shift(self, weights: Mapping[str, float], *, call_id: str, source: str, target: str) -> None:
-        """Sets the weights, once.
+        """Sets the weights with a single call.
 
         Raises:
             TransientError: TRAFFIC_UNREACHABLE, the outcome is unknown. ContractError: TRAFFIC_REFUSED, nothing

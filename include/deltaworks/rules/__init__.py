@@ -1,1 +1,1 @@
-"""Alert rules over query results: evaluated minute by minute, with stored state, alerts and backtests."""
+"""Alert rules on query results: evaluated for every minute, with stored state, alerts and backtests."""

@@ -1,4 +1,4 @@
-"""Annotations of a pipeline, such as a release or a price change, shown with alerts that fire afterwards."""
+"""Annotations of a pipeline, such as a release or a price change. Alerts that fire afterwards show them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from deltaworks.control.objects import ObjectStore
 from deltaworks.control.records.store import Record, RecordKind, RecordStore
 from deltaworks.errors import ContractError, DeltaworksError
 
-#: How far back annotations are shown with an episode.
+#: Maximum age of annotations that are shown with an episode.
 LOOKBACK_HOURS = 24
 _MAX_LINES = 5
 
@@ -62,7 +62,7 @@ def annotations_between(
 
 
 def recent_annotation_lines(objects: ObjectStore, pipeline: str, at: dt.datetime) -> list[str]:
-    """Returns the newest annotations of the day before a time, as lines."""
+    """Returns the newest annotations of the day before a time, one line each."""
     notes = annotations_between(
         objects, pipeline, since=at - dt.timedelta(hours=LOOKBACK_HOURS), until=at + dt.timedelta(minutes=1)
     )

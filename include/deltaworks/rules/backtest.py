@@ -1,8 +1,8 @@
-"""Evaluates a rule over a past time range, as it would have been, without writing anything.
+"""Evaluates a rule over a past time range without writing anything.
 
-Uses the same SQL, state machine and notification decisions as the process. Baselines of a date are learned from the
-dates before it, and inhibiting rules are evaluated too. By default it reads current data, late rows included, so
-results are optimistic; with `point_in_time` each minute is read from the table versions of its evaluation time.
+Uses the same SQL, state machine and notification decisions as the rule process. Baselines of a date are learned from
+the dates before it, and inhibiting rules are evaluated too. By default it reads current data, late rows included, so
+results are optimistic. With `point_in_time` each minute is read from the table versions of its evaluation time.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class SimulatedNotification:
 
 @dataclass(frozen=True, slots=True)
 class ChartPoint:
-    """The value of a label set in a minute, for a chart."""
+    """The value and baseline of a label set in one minute, for a chart."""
 
     minute: int
     labels: Labels
@@ -61,8 +61,10 @@ class ChartPoint:
 
 @dataclass(slots=True)
 class Backtest:
-    """The result of a backtest. Up to `optimistic_until` current data were read because older versions are
-    unavailable."""
+    """The result of a backtest.
+
+    Minutes up to `optimistic_until` were evaluated on current data, because older table versions are unavailable.
+    """
 
     rule: RuleSpec
     first: int
@@ -80,12 +82,12 @@ class Backtest:
         return (self.last - self.first + self.rule.step_minutes) / _DAY_MINUTES
 
     def evaluated_at(self, minute: int) -> dt.datetime:
-        """Returns when the process evaluates a minute if nothing is late."""
+        """Returns when the rule process evaluates a minute if no data are late."""
         return evaluation_time(self.rule, minute)
 
 
 def evaluation_time(rule: RuleSpec, minute: int) -> dt.datetime:
-    """Returns when a minute of a rule is evaluated if nothing is late."""
+    """Returns when a minute of a rule is evaluated if no data are late."""
     return minute_start(minute + rule.step_minutes) + dt.timedelta(seconds=rule.evaluation_delay_seconds)
 
 
@@ -103,7 +105,7 @@ def backtest(
 
     Args:
         rule: as declared, or with overrides.
-        point_in_time: read the table versions of each minute's evaluation time.
+        point_in_time: read the table versions at each minute's evaluation time.
         keep_points: keep all values, for a chart.
 
     Raises:
@@ -147,7 +149,7 @@ def _record_points(result: Backtest, evaluation: RuleEvaluation, minute_rows: Mi
 
 
 class _BacktestTables:
-    """The current tables, or their versions at the evaluation time of a minute."""
+    """Tables of a backtest: the current versions, or the versions at the evaluation time of a minute."""
 
     def __init__(self, catalog: Catalog, pipeline: str, rules: Sequence[RuleSpec], *, point_in_time: bool) -> None:
         self._catalog, self._spec, self._rules = catalog, catalog.pipeline(pipeline), rules
@@ -201,7 +203,7 @@ class _BacktestTables:
 
 
 class _BacktestedRule:
-    """A rule of a backtest with its evaluation and baselines."""
+    """A rule in a backtest: its evaluation and baselines."""
 
     def __init__(self, tables: _BacktestTables, rule: RuleSpec) -> None:
         self.rule = rule
@@ -225,7 +227,7 @@ class _BacktestedRule:
             begin = end + self.rule.step_minutes
 
     def advance(self, first: int, minute: int) -> None:
-        """Evaluates up to a minute."""
+        """Evaluates the rule up to a minute."""
         step = self.rule.step_minutes
         if self._pending_minutes is None:
             start = -(-first // step) * step
@@ -240,7 +242,7 @@ class _BacktestedRule:
         return self._dates.get(minute_start(minute).date(), {}).get((labels, minute % _DAY_MINUTES // 60))
 
     def is_firing(self, rule: RuleSpec, labels: Labels) -> bool:
-        """Whether the rule fires for the labels it shares with another rule's label set."""
+        """Whether the rule fires for a label set of another rule, compared by the labels that both rules have."""
         shared = [(self.rule.labels.index(name), at) for at, name in enumerate(rule.labels) if name in self.rule.labels]
         return any(
             all(firing_labels[at] == labels[to] for at, to in shared) for firing_labels in self.evaluation.firing

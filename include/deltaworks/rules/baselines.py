@@ -1,8 +1,8 @@
-"""Baselines of rules: medians of the same hour in past weeks, fixed once per date.
+"""Baselines of rules: medians of the same hour in past weeks, computed once per date.
 
-The baseline of a date uses only dates that ended a day earlier, so it can be built the evening before and does not
-depend on who builds it. Minutes in which the rule fired are excluded. A backtest reads stored baselines or builds its
-own in the same way.
+The baseline of a date uses only dates that ended a day earlier. So it can be built the evening before, and does not
+depend on the process that builds it. Minutes in which the rule fired are excluded. A backtest reads stored baselines or
+builds them in the same way.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ from deltaworks.rules.rule_query import RuleQuery
 from deltaworks.rules.subjects import Labels
 from deltaworks.rules.verdicts import MAD_TO_STANDARD_DEVIATION, Baseline
 
-#: Dates that must contain an hour of the day for its baseline.
+#: Minimum number of dates that must contain an hour of the day for its baseline.
 MIN_DAYS = 3
 _DAY_MINUTES = 24 * 60
-#: Covers weeks of minutes of many series.
+#: Timeout of a query over weeks of minutes of many series.
 _BUILD_TIMEOUT_SECONDS = 300.0
 _OBSERVATIONS_TABLE = "temp.main.observed"
 
 
 class BaselineRow(RecordPart):
-    """The baseline of a label set in one hour, learned from the hour of the week or of the day."""
+    """The baseline of a label set in one hour, learned from the same hour of the week or of the day."""
 
     labels: tuple[str | None, ...]
     hour: int
@@ -59,7 +59,7 @@ class DateBaseline(Record):
 
 
 class Baselines:
-    """The baselines of one rule by date; each is read, or built and stored, on first use."""
+    """The baselines of one rule by date. A baseline is read, or built and stored, on first use."""
 
     def __init__(self, objects: ObjectStore, pipeline: str, query: RuleQuery) -> None:
         self._records = RecordStore(objects, DateBaseline)
@@ -78,7 +78,9 @@ class Baselines:
         return self._records.read(self.key(date))
 
     def ensure(self, connection: duckdb.DuckDBPyConnection, date: dt.date, episodes: Iterable[Episode]) -> None:
-        """Loads the baseline of a date, building and storing it if needed. Idempotent; the first stored one is used.
+        """Loads the baseline of a date, and builds and stores it if needed.
+
+        Idempotent. If several processes build it, all use the one that was stored first.
 
         Raises:
             ContractError: RULE_BROKEN, the rule's SQL fails on past data.
@@ -95,7 +97,7 @@ class Baselines:
         self._dates[date] = record.by_hour()
 
     def at(self, labels: Labels, minute: int) -> Baseline | None:
-        """Returns the baseline of a label set in a minute; None if it was not learned or its date was not loaded."""
+        """Returns the baseline of a label set in a minute, or None if it was not learned or its date was not loaded."""
         date = dt.date(1970, 1, 1) + dt.timedelta(days=minute // _DAY_MINUTES)
         return self._dates.get(date, {}).get((labels, minute % _DAY_MINUTES // 60))
 
@@ -123,7 +125,7 @@ def build_baseline(
 
 
 def create_observations_table(connection: duckdb.DuckDBPyConnection) -> None:
-    """Creates the temporary table of past values."""
+    """Creates the temporary table for values of past minutes."""
     name = _OBSERVATIONS_TABLE.rpartition(".")[2]
     connection.execute(f"CREATE OR REPLACE TEMP TABLE {name} (step BIGINT, labels VARCHAR[], value DOUBLE)")
 
@@ -172,13 +174,15 @@ def same_weekdays(query: RuleQuery, date: dt.date) -> list[dt.date]:
 
 
 def past_days(query: RuleQuery, date: dt.date) -> list[dt.date]:
-    """Returns the dates of the past weeks, up to two days before."""
+    """Returns the dates of the past weeks, ending two days before the date."""
     weeks = query.rule.baseline.weeks if query.rule.baseline is not None else 0
     return [date - dt.timedelta(days=days) for days in range(7 * weeks + 1, 1, -1)]
 
 
 def _is_complete(connection: duckdb.DuckDBPyConnection, rows: Sequence[BaselineRow], dates: int) -> bool:
-    """Whether every series and hour in the loaded dates has a baseline, and there is at least one."""
+    """Whether every observed label set and hour of the day has a baseline by hour of the week, and there is at least
+    one.
+    """
     observed_count = connection.execute(
         f"SELECT count(*) FROM (SELECT DISTINCT labels, step % {_DAY_MINUTES} // 60 FROM {_OBSERVATIONS_TABLE})"
     ).fetchall()[0][0]

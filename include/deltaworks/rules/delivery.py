@@ -10,11 +10,12 @@ from deltaworks.rules.stored_state import AlertEvent
 
 
 def deliver(objects: ObjectStore, outbox: Iterable[AlertEvent]) -> None:
-    """Raises and resolves alerts in order. May be repeated after a failure: an episode that was already resolved is not
-    raised again.
+    """Raises and resolves alerts in order.
+
+    May be repeated after a failure: an episode that was resolved before is not raised again.
 
     Raises:
-        ConcurrencyError: ALERT_CONTENDED. The outbox is kept for a retry.
+        ConcurrencyError: ALERT_BUSY. The outbox is kept for a retry.
         TransientError: the control storage is unreachable. The outbox is kept for a retry.
     """
     for event in outbox:

@@ -1,6 +1,6 @@
-"""Evaluates minutes of one rule in order; shared by the process and the backtest.
+"""Evaluates minutes of one rule in order; shared by the rule process and the backtest.
 
-Pure: takes rows and baselines, updates the state of each series. Uses no clock and no storage.
+Pure: takes rows and baselines and updates the state of each series. Uses neither a clock nor storage.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from deltaworks.rules.subjects import Labels
 from deltaworks.rules.verdicts import Baseline, Observation, RuleBounds, peer_baselines
 from deltaworks.specs.alert_rule import RuleSpec
 
-#: Looks up the baseline of a label set in a minute; None if there is none.
+#: Returns the baseline of a label set in a minute, or None.
 BaselineLookup = Callable[[Labels, int], Baseline | None]
 #: A series without rows for this long is removed.
 EXPIRY_MINUTES = 24 * 60
 
 
 def no_baseline(_labels: Labels, _minute: int) -> Baseline | None:
-    """Looks up no baseline."""
+    """Returns None: a look-up for rules without a baseline."""
     return None
 
 
@@ -37,10 +37,11 @@ class Series:
 
 @dataclass(frozen=True, slots=True)
 class Episode:
-    """A time range in which one label set fired: `began` when the bounds were crossed, `fired`, and `ended` (None if
-    open).
+    """A time range in which one label set fired.
 
-    `worst` is the most extreme value; `inhibited_by` the rule that suppressed its notification.
+    - `began`: the minute in which the bounds were crossed; `fired`: the minute that fired; `ended`: None if open.
+    - `worst`: the most extreme value.
+    - `inhibited_by`: the rule that suppressed the notification.
     """
 
     labels: Labels
@@ -53,7 +54,7 @@ class Episode:
 
 @dataclass(frozen=True, slots=True)
 class MinuteRows:
-    """The rows of one minute, one per label set. `width` counts label sets before truncation."""
+    """The rows of one minute, one per label set. `width` is the number of label sets before truncation."""
 
     minute: int
     rows: Sequence[Observation]

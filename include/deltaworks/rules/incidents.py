@@ -17,7 +17,7 @@ from deltaworks.rules.minutes import minute_start
 
 @dataclass(frozen=True, slots=True)
 class Incident:
-    """A known incident, with labels if only some series were affected."""
+    """A known incident. It has labels if only some series were affected."""
 
     since: dt.datetime
     until: dt.datetime
@@ -26,9 +26,9 @@ class Incident:
 
 @dataclass(frozen=True, slots=True)
 class Detection:
-    """An incident with the first episode that detected it, or None.
+    """An incident and the first episode that detected it, or None.
 
-    `delay_minutes` is the time from its start to the first notification.
+    `delay_minutes` is the time from the start of the incident to the first notification.
     """
 
     incident: Incident

@@ -1,4 +1,4 @@
-"""The tables that rules read: kept open between rounds, with the freshness of their data."""
+"""Tables that rules read. They are kept open between rounds; the freshness of their data is measured."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class RuleTables:
         self._ages: dict[str, tuple[int, TableAge]] = {}
 
     def mark_stale(self) -> None:
-        """Makes every table refresh on its next use."""
+        """Marks every table, so that it is refreshed on its next use."""
         self._refreshed.clear()
 
     def open(self, key: str) -> DeltaTable | None:
@@ -56,7 +56,7 @@ class RuleTables:
         return table
 
     def age(self, key: str, name: str) -> TableAge | None:
-        """Returns the age of a table's data, or None; reads the log only if the table has a new version."""
+        """Returns the age of a table's data, or None. Reads the log only if the table has a new version."""
         table = self.open(key)
         if table is None:
             return None
@@ -69,9 +69,10 @@ class RuleTables:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class InputFreshness:
-    """The freshness of a rule's inputs: the newest row time of the input that lags most, None if an input has no rows.
+    """The freshness of a rule's inputs: the newest row time of the most delayed input, None if an input has no rows.
 
-    `missing` are declared tables that do not exist yet. `labels` describe the tables: `cdn_minute (gold)`.
+    Declared tables that do not exist yet are in `missing`. Names for messages, such as `cdn_minute (gold)`, are in
+    `labels`.
     """
 
     newest_at: dt.datetime | None
@@ -96,7 +97,7 @@ def input_freshness(spec: PipelineSpec, rule: RuleSpec, tables: RuleTables) -> I
 
 
 def source_tables(spec: PipelineSpec, reads: Collection[str]) -> list[str]:
-    """Returns the tables behind these names, resolving views."""
+    """Returns the tables with these names, and those that views with these names read."""
     views: Mapping[str, tuple[str, ...]] = {view.name: view.reads for view in spec.views}
     pending, tables = list(reads), dict[str, None]()
     while pending:
@@ -111,7 +112,7 @@ def source_tables(spec: PipelineSpec, reads: Collection[str]) -> list[str]:
 def connect_tables(
     catalog: Catalog, spec: PipelineSpec, rules: Collection[RuleSpec], open_table: OpenTable
 ) -> duckdb.DuckDBPyConnection:
-    """Opens a connection restricted to the tables of these rules, with memory and thread limits."""
+    """Opens a DuckDB connection that can read only the tables of these rules, with memory and thread limits."""
     single_catalog = dataclasses.replace(catalog, pipelines={spec.pipeline: spec})
     reads = sorted({name for rule in rules for name in rule.reads})
     connection, _ = connect(single_catalog, statement=" ".join(reads) or "nothing", open_table=open_table)

@@ -1,4 +1,4 @@
-"""Texts about rules: bounds, values and alerts, and the detail of notifications."""
+"""Texts of rules: bounds, values and alerts, and the detail of notifications."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ _BOUND_TEXTS: Mapping[str, str] = {
 
 
 def bounds_text(bounds: BoundsSpec) -> str:
-    """Describes bounds: above 1.1 times the baseline and above it by 20."""
+    """Describes bounds, for example: above 1.1 times the baseline and above it by 20."""
     return " and ".join(_BOUND_TEXTS[name].format(value) for name, value in bounds.named_bounds.items())
 
 
 def labels_text(rule: RuleSpec, labels: Labels) -> str:
-    """Describes a label set: cdn a, region eu; `all` for a rule without labels."""
+    """Describes a label set, for example `cdn a, region eu`; `all` for a rule without labels."""
     pairs = (f"{name} {'unknown' if value is None else value}" for name, value in zip(rule.labels, labels, strict=True))
     return ", ".join(pairs) or "all"
 
@@ -118,7 +118,7 @@ def _describe_labels(labels: Mapping[str, str | None]) -> str:
 
 
 def _worst_series(evaluation: RuleEvaluation, alert: OpenAlert) -> tuple[Labels, Series]:
-    """Returns the firing member with the most extreme value."""
+    """Returns the firing label set of the alert with the most extreme value."""
     sign = 1 if evaluation.rule.fire.is_upper else -1
     members = sorted(
         (labels for labels in alert.members if labels in evaluation.firing),

@@ -1,4 +1,4 @@
-"""Event minutes: counted since 1970 in UTC, written as their start time."""
+"""Event minutes: integers counted since 1970 in UTC, formatted as their start time."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def minute_start(minute: int) -> datetime:
 
 @lru_cache(maxsize=8192)
 def minute_text(minute: int) -> str:
-    """Formats a minute as its start time: 2024-03-01T22:56Z."""
+    """Formats a minute as its start time, for example 2024-03-01T22:56Z."""
     return f"{minute_start(minute):%Y-%m-%dT%H:%MZ}"
 
 

@@ -1,6 +1,7 @@
-"""Decides which alerts to raise and resolve: one per label set, one per storm, none while another rule inhibits it.
+"""Decides which alerts to raise and resolve.
 
-Pure: the same episodes give the same alerts.
+There is one alert per label set, a single one for a storm of label sets, and none while another rule inhibits it. Pure:
+the same episodes give the same alerts.
 """
 
 from __future__ import annotations
@@ -19,13 +20,13 @@ InhibitedBy = Callable[[Labels, int], str | None]
 
 
 def never_inhibited(_labels: Labels, _minute: int) -> str | None:
-    """Never inhibits, for rules without `inhibited_by`."""
+    """Returns None: a look-up for rules without `inhibited_by`."""
     return None
 
 
 @dataclass(frozen=True, slots=True)
 class OpenAlert:
-    """An open alert. `labels` are those of its subject, `members` the label sets it covers."""
+    """An open alert. `labels` identify its subject, `members` are the label sets that it covers."""
 
     subject: str
     episode: str
@@ -54,7 +55,7 @@ class OpenAlerts:
     def update(
         self, evaluation: RuleEvaluation, minute: int, inhibited_by: InhibitedBy = never_inhibited
     ) -> list[AlertDecision]:
-        """Returns the decisions after an evaluated minute, and marks inhibited episodes."""
+        """Returns the decisions after an evaluated minute. Marks inhibited episodes."""
         decisions = self._resolve_ended(evaluation, minute)
         unreported = self._unreported_episodes(evaluation, minute, inhibited_by)
         for by, episodes in self._group_by_storm_labels(unreported).items():
@@ -62,7 +63,7 @@ class OpenAlerts:
         return decisions
 
     def resolve_all(self, minute: int) -> list[AlertDecision]:
-        """Resolves every open alert of a removed or changed rule."""
+        """Returns decisions that resolve every open alert of a removed or changed rule."""
         decisions = [AlertDecision("resolve", minute, alert) for alert in self.by_subject.values()]
         self.by_subject.clear()
         return decisions

@@ -1,4 +1,4 @@
-"""Overrides a rule's settings for a backtest: `fire.above=0.07`."""
+"""Overrides settings of a rule for a backtest, for example `fire.above=0.07`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from deltaworks.errors import ConfigError
 from deltaworks.specs.alert_rule import RuleSpec
 from deltaworks.specs.base import suggest_name
 
-#: Keys that cannot be overridden: they identify the rule.
+#: Keys that cannot be overridden, because they identify the rule.
 _FIXED_KEYS = ("name", "sql", "reads")
 
 

@@ -1,4 +1,4 @@
-"""Evaluates the rules of one pipeline in order of inhibition, over tables that are opened once."""
+"""Evaluates the rules of one pipeline, inhibiting rules first, over tables that are opened once."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _LOGGER = logging.getLogger(__name__)
 
 
 class PipelineEvaluator:
-    """The evaluators of one pipeline's rules. Not thread-safe."""
+    """Evaluates the rules of one pipeline. Not thread-safe."""
 
     def __init__(self, catalog: Catalog, pipeline: str, objects: ObjectStore, tables: RuleTables) -> None:
         self._catalog = catalog
@@ -53,8 +53,9 @@ class PipelineEvaluator:
         self._parser.close()
 
     def evaluate(self, now: dt.datetime, *, should_stop: Callable[[], bool] = lambda: False) -> int:
-        """Evaluates every rule as far as its data reach; returns the number of rules that advanced. A failing rule
-        raises its own alert and does not affect others.
+        """Evaluates every rule up to its newest complete data. Returns the number of rules that advanced.
+
+        A failing rule raises its own alert and does not affect others.
 
         Raises:
             TransientError: the lake or the control storage is unreachable.
@@ -130,7 +131,7 @@ class PipelineEvaluator:
 
 
 class _Connections:
-    """One connection shared by all rules; one per rule if a table cannot be opened."""
+    """DuckDB connections: a single one for all rules, or one per rule if a table cannot be opened."""
 
     def __init__(self, catalog: Catalog, pipeline: str, tables: RuleTables, rules: list[RuleSpec]) -> None:
         self._catalog, self._spec, self._tables, self._rules = catalog, catalog.pipeline(pipeline), tables, rules
@@ -153,7 +154,7 @@ class _Connections:
         if self._shared is None and not self._is_per_rule:
             try:
                 self._shared = self._connect(self._rules)
-            # A table of another rule cannot be opened.
+            # If a table of another rule cannot be opened, each rule gets a separate connection.
             except duckdb.Error:
                 self._is_per_rule = True
         if self._shared is not None:
@@ -168,14 +169,16 @@ class _Connections:
 
 
 def inhibitors_first(rules: Iterable[RuleSpec]) -> list[RuleSpec]:
-    """Returns the rules, each after the rules that inhibit it."""
+    """Returns the rules, with each rule after the rules that inhibit it."""
     declared = {rule.name: rule for rule in rules}
     sorter = TopologicalSorter({name: rule.inhibited_by for name, rule in declared.items()})
     return [declared[name] for name in sorter.static_order() if name in declared]
 
 
 def _evaluated_until(inhibitors: list[RuleEvaluator]) -> int | None:
-    """Returns the minute up to which the inhibitors are evaluated. Inhibitors without current data do not delay
-    others."""
+    """Returns the minute up to which all inhibiting rules are evaluated.
+
+    Ignores inhibiting rules without current data, so that they do not delay others.
+    """
     minutes = [inhibitor.last_minute for inhibitor in inhibitors if inhibitor.is_current]
     return min((minute for minute in minutes if minute is not None), default=None)

@@ -1,4 +1,4 @@
-"""The process that evaluates the rules of all pipelines: one at a time, guarded by a lease, without a JVM.
+"""The process that evaluates the rules of all pipelines. A lease allows only one at a time; needs no JVM.
 
 Checks every few seconds which minutes are complete, and reloads declarations when a file changes. Transient failures
 are retried; missed minutes are evaluated later. If a round hangs, the heartbeat stops too.
@@ -27,9 +27,9 @@ _LOGGER = logging.getLogger(__name__)
 LEASE_SECONDS = 30.0
 EVALUATION_INTERVAL_SECONDS = 10.0
 MAX_RUN_SECONDS = 14_400.0
-#: Longer than any single step: a baseline query is interrupted after 300 s, a rule's query after 30 s.
+#: Stall timeout, longer than any single step: baseline queries are interrupted after 300 s, rule queries after 30 s.
 STALL_SECONDS = 420.0
-#: Transient failures longer than this end the process, so its supervisor sees them.
+#: If transient failures last longer, the process ends, so that its supervisor notices.
 _MAX_FAILING_SECONDS = 300.0
 
 
@@ -42,10 +42,10 @@ class EvaluationCounts:
 
 
 class RuleProcess:
-    """One run of the process. `run` returns when its time is over or a stop is requested, and raises on failure.
+    """One run of the rule process. `run` returns at its time limit or when a stop is requested, and raises on failure.
 
     Args:
-        on_tick: called every few seconds, so that a hang is detected.
+        on_tick: called every few seconds, so that a stall is detected.
     """
 
     def __init__(self, catalog: Catalog, *, on_tick: Callable[[], None] = lambda: None) -> None:
@@ -64,7 +64,7 @@ class RuleProcess:
         self._counts = EvaluationCounts()
 
     def stop(self, *, immediately: bool = False) -> None:
-        """Stops after the current rule. Signal-safe."""
+        """Requests a stop after the current rule. Callable from a signal handler."""
         self._leased_process.stop()
 
     def run(self) -> EvaluationCounts:
@@ -72,7 +72,8 @@ class RuleProcess:
 
         Raises:
             ConcurrencyError: LEASE_HELD, another process is running.
-            FencedError: LEASE_LOST, a successor has taken over. Writes are conditional, so none is overwritten.
+            FencedError: LEASE_LOST, a successor has taken over. Writes are conditional, so none of its writes is
+                overwritten.
             TransientError: the lake was unreachable for minutes.
         """
         with self._leased_process.hold_lease(on_tick=self._on_tick):
@@ -100,7 +101,7 @@ class RuleProcess:
             self._leased_process.pause(EVALUATION_INTERVAL_SECONDS)
 
     def _load_evaluators(self, catalog: Catalog, objects: ObjectStore, tables: RuleTables) -> None:
-        """Loads the declared rules. An invalid pipeline keeps its previous rules."""
+        """Loads the declared rules. A pipeline with an invalid declaration keeps its previous rules."""
         for name in [name for name in self._evaluators if (("pipeline", name) not in catalog.broken)]:
             self._evaluators.pop(name).close()
         for name, spec in catalog.pipelines.items():
@@ -121,18 +122,21 @@ class RuleProcess:
                 self._counts.evaluated += evaluator.evaluate(utc_now(), should_stop=self._should_stop)
             except DeltaworksError:
                 raise
-            # A damaged table or a bug in one pipeline: the others are still evaluated.
+            # A damaged table or a bug in one pipeline must not stop the evaluation of others.
             except Exception:
                 _LOGGER.exception("The rules of %s could not be evaluated", name)
         self._counts.rounds += 1
 
     def _should_stop(self) -> bool:
-        """Checked before every rule, which also records progress: a round over hundreds of rules takes long."""
+        """Returns whether a stop is requested, and records progress.
+
+        It is checked before every rule, because a round over hundreds of rules takes long.
+        """
         self._leased_process.record_progress()
         return self._leased_process.stopping.is_set()
 
 
 def project_stamp(root: Path) -> str:
-    """Returns a stamp that changes with any declaration file: the number of files and the newest modification time."""
+    """Returns a value that changes with any declaration file: the number of files and the newest modification time."""
     times = [file.stat().st_mtime_ns for file in (root / "include").glob("*/**/*") if file.suffix in (".yaml", ".sql")]
     return f"{len(times)} {max(times, default=0)}"

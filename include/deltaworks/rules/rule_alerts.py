@@ -1,6 +1,6 @@
 """Alerts about a rule itself: it cannot be evaluated, its SQL fails, or it has too many label sets.
 
-Each is raised when it begins and resolved when it ends, through the rule's outbox.
+An alert is raised when the problem begins and resolved when it ends, through the rule's outbox.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from deltaworks.specs.alert_rule import MAX_LABEL_SETS, RuleSpec
 
 
 class RuleAlerts:
-    """The open alerts about one rule: cause and start time."""
+    """The open alerts about one rule, by cause, with their start times."""
 
     def __init__(self, pipeline: str, rule: RuleSpec, raised: dict[str, str]) -> None:
         self.raised = raised
@@ -36,9 +36,10 @@ class RuleAlerts:
     def check_unknown(
         self, evaluation: RuleEvaluation, freshness: InputFreshness, now: dt.datetime
     ) -> list[AlertEvent]:
-        """Raises RULE_UNKNOWN if the data are stale or label sets have no more rows; resolves it otherwise.
+        """Returns events that raise RULE_UNKNOWN if inputs are stale or label sets have no more rows, and otherwise
+        resolve it.
 
-        Takes effect after the rule's `for_minutes`.
+        A problem must last for the rule's `for_minutes`.
         """
         rule = self._rule
         newest_at = freshness.newest_at
@@ -56,7 +57,7 @@ class RuleAlerts:
         )
 
     def report_skipped(self, last: int | None, last_skipped: int, now: dt.datetime) -> list[AlertEvent]:
-        """Raises RULE_UNKNOWN for minutes that were skipped because the process was down for too long."""
+        """Returns events that raise RULE_UNKNOWN for minutes that were skipped after a long outage of the process."""
         since = "?" if last is None else minute_text(last)
         text = (
             f"Rule {self._rule.name} was not evaluated from {since} to {minute_text(last_skipped)}: "
@@ -65,15 +66,15 @@ class RuleAlerts:
         return self._raise(UNKNOWN, text, now)
 
     def report_broken(self, problem: str, now: dt.datetime) -> list[AlertEvent]:
-        """Raises RULE_BROKEN: the rule's SQL fails."""
+        """Returns events that raise RULE_BROKEN: the rule's SQL fails."""
         return self._raise(BROKEN, problem, now)
 
     def report_working(self, now: dt.datetime) -> list[AlertEvent]:
-        """Resolves RULE_BROKEN: the rule's SQL succeeded."""
+        """Returns events that resolve RULE_BROKEN: the rule's SQL succeeded."""
         return self._resolve(BROKEN, f"Rule {self._rule.name} is evaluated again.")
 
     def check_width(self, width: int, now: dt.datetime) -> list[AlertEvent]:
-        """Raises RULE_TOO_MANY_SERIES for too many label sets in a minute; resolves it for 0."""
+        """Returns events that raise RULE_TOO_WIDE for too many label sets in a minute, or resolve it for 0."""
         if not width:
             return self._resolve(
                 TOO_MANY_SERIES, (f"Rule {self._rule.name} has no more than {MAX_LABEL_SETS:,} label sets again.")
@@ -85,7 +86,7 @@ class RuleAlerts:
         return self._raise(TOO_MANY_SERIES, text, now)
 
     def resolve_all(self) -> list[AlertEvent]:
-        """Resolves all open alerts of a removed rule."""
+        """Returns events that resolve all open alerts of a removed rule."""
         return [
             record
             for cause in list(self.raised)

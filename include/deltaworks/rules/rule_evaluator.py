@@ -1,7 +1,8 @@
-"""Evaluates the complete minutes of one rule, each once.
+"""Evaluates each complete minute of one rule once.
 
-The new state and its alert events are one conditional write. A process that loses the race reads the other's state and
-continues from it, so a restart, a second process or an outage changes no episode and no notification.
+The new state and its alert events are written in one conditional write. If two processes evaluate the same rule, the
+second write fails, and its process continues from the state of the first. So a restart, a second process or an outage
+changes no episode and no notification.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from deltaworks.rules.stored_state import AlertEvent, RuleState, episode_from_re
 from deltaworks.rules.subjects import Labels
 from deltaworks.specs.alert_rule import MAX_LABEL_SETS, RuleSpec
 
-#: After an outage at most this many minutes are caught up; older ones are unknown.
+#: Maximum number of minutes that are evaluated after an outage. Older minutes count as unknown.
 CATCH_UP_MINUTES = 360
 _CATCH_UP_STEPS = 30
 #: From this hour (UTC) the baseline of the next date is built.
@@ -38,7 +39,7 @@ _BASELINE_HOUR = 22
 
 @dataclass(frozen=True, slots=True)
 class Due:
-    """A range of minutes to evaluate (inclusive); `skipped` is the last minute too old to catch up."""
+    """A range of minutes to evaluate (inclusive). `skipped` is the last minute that is too old to be evaluated."""
 
     first: int
     last: int
@@ -59,7 +60,7 @@ class RuleEvaluator:
         self._state: RuleState | None = None
         #: The evaluation after the last write; None to rebuild it from the stored state.
         self._evaluation: RuleEvaluation | None = None
-        #: Whether it is evaluated up to its data, so rules it inhibits need not wait.
+        #: Whether the rule is evaluated up to its newest data, so that rules it inhibits need not wait.
         self.is_current = False
 
     @property
@@ -90,7 +91,7 @@ class RuleEvaluator:
         if newest_at is None:
             return None
         settled = minute_of(now - dt.timedelta(seconds=self.rule.evaluation_delay_seconds)) - step
-        # Daily rows arrive together; a finer minute is complete when later rows exist.
+        # Daily rows arrive together. A shorter step is complete when later rows exist.
         last_complete = minute_of(newest_at) - (0 if step == 1440 else step)
         last = min(settled, last_complete) // step * step
         last = last if inhibitors_until is None else min(last, inhibitors_until // step * step)
@@ -115,7 +116,7 @@ class RuleEvaluator:
         """Evaluates due minutes and delivers alert events.
 
         Raises:
-            ConcurrencyError: RULE_EVALUATED_ELSEWHERE, another process wrote first; nothing is lost or sent twice.
+            ConcurrencyError: RULE_EVALUATED_ELSEWHERE, another process wrote first; no event is lost or sent twice.
             ContractError: RULE_BROKEN; no minute counts as evaluated.
         """
         state, outbox = self._starting_state()
@@ -170,7 +171,7 @@ class RuleEvaluator:
         self.deliver()
 
     def deliver(self) -> None:
-        """Delivers the outbox and clears it.
+        """Delivers the alert events in the outbox and empties it.
 
         Raises:
             ConcurrencyError: RULE_EVALUATED_ELSEWHERE.
@@ -182,7 +183,7 @@ class RuleEvaluator:
             self._write(state.replace(outbox=()))
 
     def build_next_baseline(self, connection: duckdb.DuckDBPyConnection, now: dt.datetime) -> None:
-        """Builds the baseline of the next date, in the evening. Idempotent.
+        """Builds the baseline of the next date if it is evening. Idempotent.
 
         Raises:
             ContractError: RULE_BROKEN.
@@ -191,7 +192,9 @@ class RuleEvaluator:
             self._baselines.ensure(connection, now.date() + dt.timedelta(days=1), self._episodes())
 
     def fired_at(self, rule: RuleSpec, labels: Labels, minute: int) -> bool:
-        """Whether this rule fired in a minute for the labels it shares with another rule's label set."""
+        """Whether this rule fired in a minute for a label set of another rule, compared by the labels that both rules
+        have.
+        """
         shared = [(self.rule.labels.index(name), at) for at, name in enumerate(rule.labels) if name in self.rule.labels]
         for episode in self._episodes():
             during = episode.fired <= minute and (episode.ended is None or minute < episode.ended)
@@ -211,8 +214,9 @@ class RuleEvaluator:
         return [episode_from_record(record) for record in self.state.episodes]
 
     def _starting_state(self) -> tuple[RuleState, list[AlertEvent]]:
-        """Returns the state to continue from. With changed labels all open alerts are resolved and the state starts
-        empty.
+        """Returns the state to continue from.
+
+        If the declared labels have changed, all open alerts are resolved and the state starts empty.
         """
         state, outbox = self.state, list(self.state.outbox)
         if self._has_same_labels:

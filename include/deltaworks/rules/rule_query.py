@@ -1,7 +1,7 @@
 """Runs a rule's SQL with DuckDB over the lake: one row per minute and label set.
 
-With `min_samples`, a minute with too few samples is combined with the 4, then the 14 minutes before it. Values are
-averaged by samples, which is exact for ratios of sums; percentiles are computed from the combined buckets.
+With `min_samples`, a minute with too few samples is combined with the 4 minutes before it, then with the 14 before it.
+Values are weighted by samples, which is exact for ratios of sums; percentiles are computed from the combined buckets.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from deltaworks.specs.alert_rule import AGGREGATION_MINUTES, BUCKET, MAX_LABEL_S
 from deltaworks.specs.alert_rule import RuleSpec as Rule
 from deltaworks.tables.bounded_query import describe_error, parse_single_select, query_timeout
 
-#: A query that takes longer breaks its rule.
+#: Timeout of a query. A query that takes longer raises RULE_BROKEN.
 QUERY_TIMEOUT_SECONDS = 30.0
 
 
@@ -44,7 +44,7 @@ class RuleQuery:
         *,
         timeout_seconds: float = QUERY_TIMEOUT_SECONDS,
     ) -> Iterator[MinuteRows]:
-        """Yields every step of a range (inclusive, multiples of the step), also those without rows.
+        """Yields every step of a range (inclusive, multiples of the step), including steps without rows.
 
         Raises:
             ContractError: RULE_BROKEN, the SQL fails, takes too long, or lacks a column.
@@ -105,7 +105,7 @@ class RuleQuery:
             WHERE place <= {MAX_LABEL_SETS} ORDER BY step, place"""
 
     def _parts_sql(self) -> str:
-        """Returns SQL for the sums per step and label set, weighted by samples, or for its buckets."""
+        """Returns SQL for the sums per step and label set, weighted by samples, or for its histogram buckets."""
         rule = self.rule
         labels = ", ".join(f'"{name}"::VARCHAR' for name in rule.labels)
         listed = f"[{labels}]" if rule.labels else "[]::VARCHAR[]"

@@ -1,8 +1,8 @@
 """The state machine of one series over event minutes: `learning → ok ⇄ pending → firing ⇄ recovering → ok`.
 
-Pure and deterministic. A minute with too few samples leaves the state unchanged; a minute without a row does too, or
-counts as clear or unknown, depending on `no_data`. A value between the `fire` and `clear` bounds neither fires nor
-clears: a pending series returns to ok, a firing one keeps firing.
+Pure and deterministic. A minute with too few samples leaves the state unchanged. The effect of a minute without a row
+depends on `no_data`: it leaves the state unchanged, or counts as clear or unknown. A value between the `fire` and
+`clear` bounds neither fires nor clears: a pending series returns to ok, a firing one keeps firing.
 """
 
 from __future__ import annotations
@@ -33,10 +33,9 @@ class Verdict(IntEnum):
 class SeriesState(NamedTuple):
     """The state of a series. Minutes are counted since 1970.
 
-    `steps` counts consecutive minutes towards the next phase: beyond the bounds while pending, clear while recovering.
-    `began` is the first minute beyond the bounds, `fired` the minute that fired; both are None if the series neither
-        fires
-    nor is pending.
+    - `steps`: consecutive minutes towards the next phase: beyond the bounds while pending, clear while recovering.
+    - `began`: the first minute beyond the bounds; `fired`: the minute that fired. Both are None unless the series is
+      pending or fires.
     """
 
     phase: Phase = "learning"

@@ -1,4 +1,4 @@
-"""The stored state of a rule: one object, replaced conditionally, so one of two concurrent evaluations wins.
+"""The stored state of a rule: one object with conditional writes, so only one of two concurrent evaluations succeeds.
 
 Alert events are part of the same write (`outbox`).
 """
@@ -23,12 +23,12 @@ from deltaworks.rules.verdicts import Baseline, Observation
 from deltaworks.specs.alert_rule import RuleSpec
 from deltaworks.specs.environment import Severity
 
-#: Number of ended episodes to keep; baselines exclude their minutes.
+#: Maximum number of ended episodes to keep. Baselines exclude their minutes.
 MAX_EPISODES = 500
 
 
 class SeriesRecord(RecordPart):
-    """The stored state of one label set. Minutes are start times: of the last row, and of the last state change."""
+    """The stored state of one label set. Minutes are written as their start times."""
 
     labels: tuple[str | None, ...]
     phase: Phase
@@ -45,7 +45,7 @@ class SeriesRecord(RecordPart):
 
 
 class EpisodeRecord(RecordPart):
-    """A stored episode; open without `ended`."""
+    """A stored episode. It is open if `ended` is not set."""
 
     labels: tuple[str | None, ...]
     began: str
@@ -66,7 +66,7 @@ class AlertRecord(RecordPart):
 
 
 class AlertEvent(RecordPart):
-    """An alert to raise or resolve."""
+    """An event in the outbox that raises or resolves an alert."""
 
     kind: Literal["raise", "resolve"]
     cause: str
@@ -79,8 +79,8 @@ class AlertEvent(RecordPart):
 class RuleState(Record):
     """The stored evaluation state of a rule.
 
-    `rule_alerts` are open alerts about the rule itself, with their start. `data_until` is the newest data seen, and
-    `problem` why the rule cannot be evaluated; both are informational.
+    - `rule_alerts`: open alerts about the rule itself, with their start.
+    - `data_until`, `problem`: the newest data, and why the rule cannot be evaluated; both are informational.
     """
 
     kind: ClassVar[RecordKind] = RecordKind(
@@ -102,7 +102,7 @@ class RuleState(Record):
     problem: str = ""
 
     def evaluation(self, rule: RuleSpec) -> RuleEvaluation:
-        """Returns the evaluation to continue."""
+        """Returns the evaluation that continues from this state."""
         evaluation = RuleEvaluation(rule, parse_minute(self.last_minute) if self.last_minute is not None else None)
         for series in self.series:
             evaluation.series[series.labels] = _series_from_record(series)
@@ -176,7 +176,7 @@ def _series_from_record(record: SeriesRecord) -> Series:
 
 def _series_record(labels: Labels, series: Series) -> SeriesRecord:
     state, last, baseline = series.state, series.last_row, series.baseline
-    # Not validated: there may be a hundred thousand per minute, all built from series.
+    # Not validated, since there may be a hundred thousand per minute, all built from validated series.
     return SeriesRecord.model_construct(
         labels=labels,
         phase=state.phase,

@@ -1,8 +1,8 @@
-"""Alert subjects of rules, and the `detail` of their notifications, an interface for consumers.
+"""Alert subjects of rules, and the `detail` of their notifications, which consumers may rely on.
 
-The subject of an alert is `pipeline.rule{label=value,…}`, with labels in declared order; for a storm only the grouping
-labels; for an alert about the rule itself `pipeline.rule`. In values `%`, `,`, `=`, `{` and `}` are percent-encoded
-(`%2C`); null is empty.
+The subject of an alert is `pipeline.rule{label=value,…}` with labels in declared order. An alert for a storm has only
+the grouping labels, and an alert about the rule itself has none: `pipeline.rule`. In values `%`, `,`, `=`, `{` and `}`
+are percent-encoded (`%2C`); null is empty.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ FIRING: Final = "RULE_FIRING"
 UNKNOWN: Final = "RULE_UNKNOWN"
 BROKEN: Final = "RULE_BROKEN"
 TOO_MANY_SERIES: Final = "RULE_TOO_MANY_SERIES"
-#: Label values of one series, in the order of the rule's `labels`; null if the row has none.
+#: Label values of one series, in the order of the rule's `labels`. A label that is null in the row is None.
 Labels = tuple[str | None, ...]
-#: Most label sets listed in a notification.
+#: Maximum number of label sets listed in a notification.
 MAX_LISTED_LABEL_SETS: Final = 50
 _ESCAPES: Final = {character: f"%{ord(character):02X}" for character in "%,={}"}
 
@@ -32,10 +32,10 @@ def subject_of(pipeline: str, rule: str, names: Sequence[str] = (), labels: Labe
 
 
 def parse_subject(subject: str) -> tuple[str, str, dict[str, str]]:
-    """Parses a subject into pipeline, rule and labels; a null label is an empty string.
+    """Parses a subject into pipeline, rule and labels. A null label is an empty string.
 
     Raises:
-        ValueError: it is not a rule's subject.
+        ValueError: the text is not the subject of a rule.
     """
     head, bracket, rest = subject.partition("{")
     pipeline, point, rule = head.partition(".")
@@ -49,11 +49,11 @@ def parse_subject(subject: str) -> tuple[str, str, dict[str, str]]:
 class RuleDetail:
     """The `detail` of a rule's notification, as plain data.
 
-    - `episode`: the same id for all notifications of one episode: raised, reminders, resolved.
-    - `labels`: those of the subject; `label_sets`: full label sets, for a storm all that fire.
+    - `episode`: an id that all notifications of an episode share: raised, reminders, resolved.
+    - `labels`: labels of the subject; `label_sets`: full label sets, for a storm all that fire.
     - `minute`: the last evaluated minute; `began`: the first minute beyond the bounds; `fired`: the minute that fired.
     - `value`, `baseline`, `spread`: of the worst label set, in the value's unit.
-    - `data_until`: the newest data; `annotations`: those of the day before.
+    - `data_until`: time of the newest data; `annotations`: annotations of the day before.
     """
 
     pipeline: str

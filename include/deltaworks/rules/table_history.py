@@ -30,8 +30,9 @@ class TableHistory:
         self._open_versions: dict[str, tuple[int, DeltaTable]] = {}
 
     def versions_at(self, time: dt.datetime) -> Mapping[str, int] | None:
-        """Returns the version of each table at a time; None if a log or its files no longer reach back. Tables created
-        later are omitted.
+        """Returns the version of each table at a time. Omits tables that were created later.
+
+        Returns None if a log or the files of a table no longer reach back to that time.
         """
         versions: dict[str, int] = {}
         for key in self._keys:
@@ -44,11 +45,11 @@ class TableHistory:
         return versions
 
     def has_all_tables(self, versions: Mapping[str, int]) -> bool:
-        """Whether all tables existed."""
+        """Whether these versions include all tables."""
         return len(versions) == len(self._keys)
 
     def opener(self, versions: Mapping[str, int]) -> OpenTable:
-        """Returns a function that opens tables at these versions, and others at their current version."""
+        """Returns a function that opens tables at these versions. It opens other tables at their current version."""
 
         def open_table(key: str) -> DeltaTable | None:
             version = versions.get(key)
@@ -68,7 +69,7 @@ class TableHistory:
         versions = Versions(self._lake, key, name=key)
         commits = list(commit_history(self._lake, key, newest=table.version()))
         readable = sorted((item.version, item.at) for item in commits if item.version >= versions.oldest)
-        # VACUUM removes files of the oldest versions first, so readable versions are the newest ones.
+        # VACUUM removes files of the oldest versions first, so only the newest versions are readable.
         first = bisect_left(readable, True, key=lambda item: _is_readable(versions, item[0]))
         return sorted((at, version) for version, at in readable[first:])
 

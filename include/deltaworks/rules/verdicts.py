@@ -15,7 +15,7 @@ MAD_TO_STANDARD_DEVIATION: Final = 1.4826
 
 
 class Observation(NamedTuple):
-    """One row: the value of a label set in a minute. `value` is None if even `steps` combined minutes have too few
+    """One row: the value of a label set in a minute. `value` is None if all `steps` combined minutes have too few
     samples.
     """
 
@@ -36,8 +36,9 @@ BoundTest = Callable[[float, Baseline | None], bool]
 
 
 def bounds_test(bounds: BoundsSpec) -> BoundTest:
-    """Returns a test whether a value crosses all declared bounds. Without a baseline, relative bounds are not
-    crossed."""
+    """Returns a function that decides whether a value crosses all declared bounds. Without a baseline, it does not
+    cross relative bounds.
+    """
     tests: list[BoundTest] = []
     for name, bound in bounds.named_bounds.items():
         tests.append(_BOUND_TESTS[name if name != "deviations" or bounds.is_upper else "spreads_below"](bound))
@@ -110,9 +111,9 @@ class RuleBounds:
 
 
 def peer_baselines(rule: RuleSpec, observations: Sequence[Observation]) -> dict[Labels, Baseline]:
-    """Returns the baseline of each label set: the other label sets of the same minute, if there are enough.
+    """Returns a baseline for each label set, computed from the other label sets of the same minute if there are enough.
 
-    Values are weighted by samples, so a ratio is the sum of the others over their sum.
+    It is their mean weighted by samples. For a ratio this is the ratio of their sums.
     """
     baseline = rule.baseline
     if baseline is None or baseline.kind != "peers":

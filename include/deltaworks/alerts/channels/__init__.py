@@ -18,10 +18,10 @@ from deltaworks.specs.storage import AwsSpec
 
 __all__ = ["SENDERS", "Channel", "Send", "SnsSender", "channel_problems", "open_channels"]
 
-#: Creates the sender of a topic; Airflow has its own.
+#: Creates the sender of an SNS topic. Airflow tasks use another one.
 SnsSender = Callable[[SnsChannelSpec, AwsSpec], Send]
 
-#: Creates the sender of each kind of channel, from its spec and the environment's `messaging`.
+#: Functions that create the sender of a channel from its spec and the environment's `messaging`, by kind.
 SENDERS: Final[Mapping[str, Callable[[Any, AwsSpec], Send]]] = {
     "sns": boto3_sns,
     "webhook": webhook,
@@ -44,7 +44,7 @@ def channel_problems(channel: Channel, messaging: AwsSpec) -> list[ChannelProble
 
 
 def _with_runbook_urls(docs_url: str, send: Send) -> Send:
-    """Wraps a sender so that runbooks are URLs below `docs_url`."""
+    """Wraps a sender so that runbooks become URLs below `docs_url`."""
     if not docs_url:
         return send
     return lambda notification: send(

@@ -1,4 +1,4 @@
-"""Shared types of channels: spec with sender, problems, and the error for a rejected notification."""
+"""Shared types of channels: a spec with its sender, problems, and the error for a rejected notification."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ class Channel:
 
     @property
     def name(self) -> str:
-        """The declared name."""
+        """The declared name of the channel."""
         return self.spec.name
 
 
 @dataclass(frozen=True, slots=True)
 class ChannelProblem:
-    """A problem of a channel. `is_blocking`: no notification would arrive."""
+    """A problem of a channel. `is_blocking` is set if no notification would arrive."""
 
     text: str
     is_blocking: bool = False

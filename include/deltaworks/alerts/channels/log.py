@@ -1,4 +1,4 @@
-"""Channel `log`: the log of the sending process."""
+"""Channel `log`: writes to the log of the process that sends notifications."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _LEVELS = {"critical": logging.ERROR, "warning": logging.WARNING, "info": loggin
 
 
 def log_lines(_spec: LogChannelSpec, _messaging: AwsSpec) -> Send:
-    """Creates the sender: one line per notification, at the level of its severity."""
+    """Creates the sender: one line per notification, at the log level of its severity."""
 
     def send(notification: Notification) -> None:
         log.log(_LEVELS[notification.severity], "%s: %s", notification.title, notification.text.replace("\n", " "))

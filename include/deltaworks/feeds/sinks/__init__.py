@@ -15,7 +15,7 @@ from deltaworks.specs.storage import AwsSpec
 
 __all__ = ["SINKS", "SendOutcome", "Sink", "open_sink"]
 
-#: Sink factories by kind, from a sink's spec and the environment's `messaging`.
+#: Sink factories by kind. A factory receives a sink's spec and the environment's `messaging`.
 SINKS: Final[Mapping[str, Callable[[Any, AwsSpec], Sink]]] = {
     "sqs": SqsSink,
     "sns": SnsSink,

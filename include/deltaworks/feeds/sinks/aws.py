@@ -1,4 +1,6 @@
-"""Sends batches to SQS and SNS: ten messages per call, several calls in parallel, with a result per entry."""
+"""Sends batches to SQS and SNS: up to ten messages per request, several requests in parallel, with a result per
+message.
+"""
 
 from __future__ import annotations
 
@@ -13,22 +15,22 @@ from deltaworks.feeds.sinks.base import SendOutcome, sink_refused_error, split_i
 from deltaworks.sources.outages import error_code, is_outage
 from deltaworks.specs.storage import AwsSpec
 
-#: Maximum entries per call.
+#: Maximum messages per request.
 _MAX_ENTRIES = 10
 #: Minimum message size limit of SQS queues, and the limit of SNS; attributes are included.
 MIN_LIMIT_BYTES: Final = 256 * 1024
-#: Size of names, types and values of the message attributes.
+#: Reserved bytes for names, types and values of the message attributes.
 _ATTRIBUTE_BYTES = 256
 _THREADS = 4
-#: Error codes for a call that is too large although each message is not.
+#: Error codes of a request that is too large, although none of its messages is.
 _BATCH_TOO_LARGE = frozenset({"AWS.SimpleQueueService.BatchRequestTooLong", "BatchRequestTooLong"})
 _HINT = "Check the address under `to`, and messaging's endpoint, region, keys and permissions."
-#: One batch call: from entries to boto3's response.
+#: Sends a batch of entries and returns boto3's response.
 Call = Callable[[list[dict[str, Any]]], Mapping[str, Any]]
 
 
 class BatchedSink:
-    """Sends messages in batches. Subclasses implement entries and calls."""
+    """Sends messages in batches. Subclasses build entries and send requests."""
 
     def __init__(self, destination: str, *, max_message_bytes: int = MIN_LIMIT_BYTES) -> None:
         self._destination = destination
@@ -36,11 +38,11 @@ class BatchedSink:
         self._pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="feed-sink")
 
     def entry(self, message: Message) -> dict[str, Any]:
-        """Returns the message as an entry of a call, without its `Id`."""
+        """Returns the message as an entry of a batch request, without its `Id`."""
         raise NotImplementedError
 
     def call(self, entries: list[dict[str, Any]]) -> Mapping[str, Any]:
-        """Sends one call. Raises boto3's errors."""
+        """Sends one batch request. Raises boto3's errors."""
         raise NotImplementedError
 
     def send(self, messages: Sequence[Message]) -> SendOutcome:
@@ -85,7 +87,7 @@ class BatchedSink:
         return outcome
 
     def _failed_call(self, batch: list[Message], error: Any) -> SendOutcome:
-        """Classifies a failed call for its messages."""
+        """Handles a failed request: splits a batch that is too large, and returns the outcome of each message."""
         from botocore.exceptions import ClientError
 
         if is_outage(error):

@@ -1,4 +1,4 @@
-"""Interface of sinks: send messages, and report rejected and failed ones."""
+"""Interface of sinks, which send messages and report rejected and failed ones."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from deltaworks.feeds.messages import DeadReason, Message
 
 @dataclass(slots=True)
 class SendOutcome:
-    """Result of a send by message id. Messages in neither mapping are delivered; `failed` ones are retried."""
+    """Result of a send by message id. Messages in neither mapping are delivered; `failed` ones are sent again."""
 
     rejected: dict[str, tuple[DeadReason, str]] = field(default_factory=dict)
     failed: dict[str, str] = field(default_factory=dict)
 
     def add(self, other: SendOutcome) -> None:
-        """Adds the result of other messages."""
+        """Adds the result of sending other messages."""
         self.rejected |= other.rejected
         self.failed |= other.failed
 
 
 class Sink(Protocol):
-    """Delivers messages with distinct keys, in any order. Used by one thread; it may use threads itself.
+    """Sends messages with distinct keys, in any order. Used by one thread; it may use threads itself.
 
     Messages with an unknown result are `failed` and sent again with the same ids.
     """
@@ -48,7 +48,8 @@ def sink_refused_error(destination: str, reason: object, *, hint: str) -> Config
 def split_into_batches(
     messages: Sequence[Message], *, max_messages: int, max_bytes: int, extra_bytes: int = 0
 ) -> Iterator[list[Message]]:
-    """Yields batches of at most `max_messages` and `max_bytes`; a single larger message forms its own batch."""
+    """Yields batches of at most `max_messages` and `max_bytes`. A message that exceeds `max_bytes` forms its
+    own batch."""
     batch: list[Message] = []
     size = 0
     for item in messages:

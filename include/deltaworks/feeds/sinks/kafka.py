@@ -21,7 +21,7 @@ _DELIVERY_SECONDS = 30
 _METADATA_SECONDS = 10
 _TOO_LARGE = ("MSG_SIZE_TOO_LARGE", "RECORD_LIST_TOO_LARGE", "_MSG_SIZE_TOO_LARGE")
 _REJECTED = ("INVALID_RECORD", "INVALID_MSG", "_INVALID_ARG")
-#: The topic or its authorization is missing: no record is accepted.
+#: Error codes of a missing topic or missing authorization, after which no record is accepted.
 _TOPIC_UNAVAILABLE = (
     "UNKNOWN_TOPIC_OR_PART",
     "_UNKNOWN_TOPIC",
@@ -34,7 +34,8 @@ _TOPIC_UNAVAILABLE = (
 
 
 class KafkaSink:
-    """A topic. Records with the same key go to one partition; retries neither duplicate nor reorder them."""
+    """Produces to one topic. Records with the same key go to one partition; retries neither duplicate nor
+    reorder them."""
 
     def __init__(self, spec: KafkaSinkSpec, _messaging: AwsSpec) -> None:
         from confluent_kafka import Producer
@@ -61,7 +62,7 @@ class KafkaSink:
         topic_errors: list[Any] = []
 
         def delivered(message_id: str) -> Callable[[KafkaError | None, object], None]:
-            # Bound to the message id, because records are returned without headers.
+            # The callback is bound to the message id, because librdkafka returns records without headers.
             def on_delivery(error: KafkaError | None, _record: object) -> None:
                 pending.discard(message_id)
                 if error is not None:

@@ -1,4 +1,4 @@
-"""The `sns` sink: one message per change, to a topic."""
+"""The `sns` sink: publishes one message per change to a topic."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from deltaworks.specs.storage import AwsSpec
 
 
 class SnsSink(BatchedSink):
-    """A topic."""
+    """Publishes to one SNS topic."""
 
     def __init__(self, spec: SnsSinkSpec, messaging: AwsSpec) -> None:
         self._topic = resolve_text(spec.topic)

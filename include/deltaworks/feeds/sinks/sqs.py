@@ -1,4 +1,4 @@
-"""The `sqs` sink: one message per change, to a queue."""
+"""The `sqs` sink: sends one message per change to a queue."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from deltaworks.specs.storage import AwsSpec
 
 
 class SqsSink(BatchedSink):
-    """A queue. Its maximum message size is read from its attributes.
+    """Sends to one SQS queue. The maximum message size is read from the queue's attributes.
 
     Raises:
         ConfigError: FEED_SINK_REFUSED, the queue is missing or access is denied.

@@ -1,7 +1,7 @@
-"""The `webhook` sink: several changes per call, as JSON by POST.
+"""The `webhook` sink: posts several changes per request as JSON.
 
-A 2xx response accepts a call. With the body `{"failed": ["<id>", …]}` only these changes are retried. Calls have the
-header `Idempotency-Key`, changes have ids.
+A 2xx response accepts a request. If its body is `{"failed": ["<id>", …]}`, only these changes are sent again. Requests
+have the header `Idempotency-Key`, changes have ids.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from deltaworks.specs.storage import AwsSpec
 
 _MAX_BYTES = 4 << 20
 _TOO_LARGE = 413
-#: Statuses about the content of a call; for a single change they are final.
+#: HTTP statuses that reject the content of a request. For a request with a single change they are final.
 _CONTENT_STATUSES = frozenset({400, 409, 411, _TOO_LARGE, 415, 422, 431})
 _RETRY_STATUSES = frozenset({408, 425, 429})
 _SUCCESS, _REDIRECT, _SERVER_ERROR = 200, 300, 500
 
 
 class WebhookSink:
-    """A webhook address. Errors do not contain the address, because it may be secret."""
+    """Posts to one webhook URL. Errors do not contain the URL, because it may be secret."""
 
     def __init__(self, spec: WebhookSinkSpec, _messaging: AwsSpec) -> None:
         import httpx

@@ -39,8 +39,7 @@ class PartitionHealth:
 
     - `small_files`, `small_bytes`: files that OPTIMIZE would merge: below SMALL_FILE_BYTES, at least two.
     - `rows`: rows in the files; `deletion_vector_rows`: those of them that are marked as deleted. None if the log does
-      not
-      contain the numbers.
+      not contain the numbers.
     """
 
     partition: Partition

@@ -52,8 +52,7 @@ class PipelineRestorePlanner:
         Raises:
             ConfigError: RESTORE_POINT_INVALID for a version, which applies to one table only; BATCH_UNKNOWN.
             ContractError: RESTORE_UNSUPPORTED; RESTORE_GENERATION_ENDED, the batch was abandoned;
-                LEDGER_WITHOUT_OFFSET;
-                and those of reading a log.
+                LEDGER_WITHOUT_OFFSET; and those of reading a log.
         """
         generation = self._home.generations.current()
         last = read_last_completed(self._lake, self._pipeline, generation)

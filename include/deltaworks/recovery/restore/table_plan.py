@@ -112,8 +112,7 @@ class TableRestorePlanner:
         Raises:
             ConfigError: BATCH_UNKNOWN.
             ContractError: RESTORE_UNSUPPORTED, RESTORE_GENERATION_ENDED, RESTORE_COLUMNS_DIFFER, and the errors of
-                reading
-                the log.
+                reading the log.
         """
         now = self._current_supported_state()
         then = self._state(self._resolve_version(request.point, now))

@@ -38,8 +38,7 @@ class TableRestoreResult:
     """The result for one table (in a dry run: the expected result, with `version` None).
 
     `version` is the table's new version. `unprepared` lists lost batches whose files no longer exist. All other
-        required
-    files that are missing are in `missing_files`.
+    required files that are missing are in `missing_files`.
     """
 
     pipeline: str
