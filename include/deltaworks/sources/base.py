@@ -118,8 +118,8 @@ class ObjectSlice:
         opener = self.opener
         task_references = split_balanced(self.references, self.sizes, useful_task_count(self.sizes, tasks))
 
-        def process_partition(number: int, share: Iterable[list[Any]]) -> Iterator[bytes]:
-            for references in share:
+        def process_partition(number: int, task_references: Iterable[list[Any]]) -> Iterator[bytes]:
+            for references in task_references:
                 yield replace(task(map(opener, references)), task=number).encode()
 
         encoded = (
@@ -138,8 +138,8 @@ class ObjectSlice:
             skip_reasons = isolation.skip_reasons()
 
             def process_partition(task_references: Iterable[Sequence[Any]]) -> Iterator[bytes]:
-                for share in task_references:
-                    yield task(open_isolated(share, opener, marker=marker, skip_reasons=skip_reasons)).encode()
+                for task_input in task_references:
+                    yield task(open_isolated(task_input, opener, marker=marker, skip_reasons=skip_reasons)).encode()
 
             (encoded,) = spark.sparkContext.parallelize([references], 1).mapPartitions(process_partition).collect()
             return TaskOutput.decode(encoded)
@@ -318,7 +318,7 @@ def split_balanced(references: Sequence[Any], sizes: Sequence[int], tasks: int) 
         midpoint = processed + size / 2
         task_references[min(int(midpoint * len(task_references) / total), len(task_references) - 1)].append(reference)
         processed += size
-    return [share for share in task_references if share]
+    return [part for part in task_references if part]
 
 
 log = logging.getLogger(__name__)
