@@ -118,8 +118,8 @@ class ObjectSlice:
         opener = self.opener
         task_references = split_balanced(self.references, self.sizes, useful_task_count(self.sizes, tasks))
 
-        def process_partition(number: int, task_references: Iterable[list[Any]]) -> Iterator[bytes]:
-            for references in task_references:
+        def process_partition(number: int, partition: Iterable[list[Any]]) -> Iterator[bytes]:
+            for references in partition:
                 yield replace(task(map(opener, references)), task=number).encode()
 
         encoded = (
