@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-#: S3's limit.
+#: Maximum length of an S3 key in bytes.
 _KEY_BYTES = 1_024
 _BUCKET = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/-]{0,254}")
 # Visible ASCII except the quote, as in HTTP headers. S3's own ETags have at most about 40 characters.
