@@ -71,7 +71,7 @@ class JobOutput:
             yield line
 
     def parse_line(self, line: str) -> None:
-        """Parses one line."""
+        """Parses one line of output."""
         text = line.strip()
         if text.startswith(ERROR_PREFIX):
             self.error = parse_error(text) or self.error

@@ -26,12 +26,12 @@ class Series:
 
     @property
     def latest(self) -> Value:
-        """The last value that is not None."""
+        """The last value of the series that is not None."""
         return next((value for _, value in reversed(self.points) if value is not None), None)
 
     @property
     def maximum(self) -> Value:
-        """The maximum value."""
+        """The largest value of the series."""
         return max((value for _, value in self.points if value is not None), default=None)
 
 

@@ -38,7 +38,7 @@ def read_summaries(context: PageContext, kind: type[S], keys: Mapping[str, str])
 
 
 def read_summary(context: PageContext, kind: type[S], key: str) -> StoredSummary[S]:
-    """Reads one summary."""
+    """Reads the summary stored at one key."""
     return read_summaries(context, kind, {"": key})[""]
 
 

@@ -61,7 +61,7 @@ class AlertRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AlertsView:
-    """Content of the page.
+    """Content of the alerts page.
 
     Notifications that no channel has accepted yet are counted as `waiting_notifications`; None if the person may not
     see them.

@@ -37,7 +37,7 @@ class TableCommit:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchView:
-    """Content of the page.
+    """Content of the batch page.
 
     The durations of phases are None if the batch is not among the recent ones. If maintenance has removed the prepared
     batch, `shares` is empty.

@@ -63,7 +63,7 @@ class NamespaceCounts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ErasuresView:
-    """Content of the page: requests of all namespaces the person may see, open ones first, by deadline.
+    """Content of the erasures page: requests of all namespaces the person may see, open ones first, by deadline.
 
     Namespaces without any request are listed as `namespaces_without_requests`.
     """

@@ -57,7 +57,7 @@ class DashboardRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GoldView:
-    """Content of the page, for one pipeline or all. Stale tables come first."""
+    """Content of the gold page, for one pipeline or all. Stale tables come first."""
 
     pipeline: str
     listed: Rows[GoldRow]

@@ -36,7 +36,7 @@ class Entry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LineageView:
-    """Content of the page. Without `selected` nothing is drawn, and `choices` lists all nodes."""
+    """Content of the lineage page. Without `selected` nothing is drawn, and `choices` lists all nodes."""
 
     selected: str
     depth: int

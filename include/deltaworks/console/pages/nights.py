@@ -42,7 +42,7 @@ class NightRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LastNights:
-    """Content of the page of all pipelines; failed runs come first."""
+    """Content of the maintenance page of all pipelines; failed runs come first."""
 
     listed: Rows[NightRow]
     missing: tuple[str, ...]
@@ -56,7 +56,7 @@ class LastNights:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Nights:
-    """Content of a pipeline's page: its runs, newest first, and the tasks of the run in `?run=`."""
+    """Content of a pipeline's maintenance page: its runs, newest first, and the tasks of the run in `?run=`."""
 
     pipeline: str
     listed: Rows[NightRow]

@@ -64,7 +64,7 @@ class ProcessRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Overview:
-    """Content of the page.
+    """Content of the start page.
 
     The health check last ran at `checked_at`. Namespaces with approaching deadlines are `erasures`; `approvals` are
     pending.

@@ -36,7 +36,7 @@ class PipelineRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QuarantineOverview:
-    """Content of the page of all pipelines, most rows first. The rows of `missing` pipelines have not been
+    """Content of the quarantine page of all pipelines, most rows first. The rows of `missing` pipelines have not been
     counted yet."""
 
     listed: Rows[PipelineRow]
@@ -60,7 +60,7 @@ class ReasonGroup:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QuarantineView:
-    """Content of a pipeline's page. The dates in `days` have no gaps: dates without rows are included.
+    """Content of a pipeline's quarantine page. The dates in `days` have no gaps: dates without rows are included.
 
     The person may see raw values, which may be personal, if `may_sample` is set.
     """

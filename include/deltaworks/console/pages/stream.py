@@ -89,7 +89,7 @@ class Owner:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StreamView:
-    """Content of the page. The specs are given as fingerprints, empty if unknown."""
+    """Content of the stream page. The specs are given as fingerprints, empty if unknown."""
 
     row: overview.ProcessRow
     issues: tuple[OpenIssue, ...]

@@ -28,7 +28,7 @@ class HoldRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableView:
-    """Content of the page. File counts by size range are `sizes`; `commands` are commands for the table."""
+    """Content of the table page. File counts by size range are `sizes`; `commands` are commands for the table."""
 
     pipeline: str
     table: Mapping[str, Any]

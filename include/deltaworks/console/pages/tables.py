@@ -56,7 +56,7 @@ class TableRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TablesView:
-    """Content of the page. The newest snapshot was taken at `at`; `missing` pipelines have no snapshot."""
+    """Content of the tables page. The newest snapshot was taken at `at`; `missing` pipelines have no snapshot."""
 
     listed: Rows[TableRow]
     at: datetime | None

@@ -230,7 +230,7 @@ def _missing_input(
 ) -> Finding | None:
     """Returns a finding if a stream receives no input.
 
-    Returns None while there is a backlog, because then the stream is behind and the source does send.
+    Returns None while there is a backlog, because then the stream is behind and the source does send events.
     """
     if last_input is None or heartbeat.backlog_files or heartbeat.backlog_records:
         return None

@@ -54,13 +54,13 @@ class Subject:
 
     @property
     def key(self) -> str:
-        """The key of the subject's verdicts. It is the same whether a DAG or a pod runs the subject."""
+        """The key of the subject's verdicts, which does not depend on whether a DAG or a pod runs the subject."""
         # The process that evaluates rules serves all pipelines, so `rules` is both its kind and its name.
         return self.kind if self.kind == self.name == "rules" else f"{self.kind}__{self.name}"
 
     @property
     def argument(self) -> str:
-        """The name that `deltaworks stop` and `start` take."""
+        """The subject's name as argument of `deltaworks stop` and `start`."""
         return self.name if self.kind in ("stream", "relay") else self.key
 
     @property

@@ -146,7 +146,7 @@ class Certificates:
         return None if stored is None else stored.data
 
     def newest(self) -> tuple[int, str]:
-        """Returns number and SHA-256 of the newest certificate; 0 and an empty text before the first.
+        """Returns number and SHA-256 of the newest certificate; 0 and an empty text if there is none.
 
         Raises:
             ContractError: CERTIFICATES_BROKEN, ERASURE_UNREADABLE.

@@ -86,7 +86,7 @@ class MissingRange(RecordPart):
 
     @property
     def events(self) -> int:
-        """The number of events."""
+        """The number of events in the range."""
         return self.last - self.first + 1
 
 

@@ -81,7 +81,7 @@ class ErasureRequest:
 
     @property
     def request_id(self) -> str:
-        """The id, unique within its namespace."""
+        """The id of the request, unique within its namespace."""
         return self.steps[0].request_id
 
     @property
@@ -167,7 +167,7 @@ class Erasures:
         return ErasureRequest(tuple(steps)) if steps else None
 
     def request(self, request_id: str) -> ErasureRequest:
-        """Returns one request.
+        """Returns the request with this id.
 
         Raises:
             ConfigError: ERASURE_UNKNOWN.

@@ -122,7 +122,9 @@ class MutationBatches:
         self._ends = RecordStore(objects, MutationCompletion)
 
     def numbers(self) -> tuple[int, int]:
-        """Returns the newest created and the newest completed batch; 0 before the first. One listing."""
+        """Returns the numbers of the newest created and the newest completed batch, each 0 if there is none. One
+        listing.
+        """
         fixed = ended = 0
         folder = paths.mutations(self._pipeline) + "/"
         for key in self._objects.list(folder):

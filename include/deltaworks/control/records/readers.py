@@ -57,7 +57,7 @@ class ReaderClaims:
         self._records = RecordStore(objects, ReaderRecord)
 
     def pin(self, table: str, *, reader: str, version: int, hours: float) -> ReaderRecord:
-        """Pins, or pins again, a table version for `hours`. Does not restore deleted files.
+        """Claims a table version for `hours`, or renews the claim. Does not restore deleted files.
 
         Raises:
             ConfigError: READER_INVALID.

@@ -54,7 +54,7 @@ class ErasureRow(SummaryPart):
 
 
 class ErasuresSummary(Record):
-    """The requests of a namespace, open ones first by deadline; `omitted` counts those left out."""
+    """The requests of a namespace, open ones first by deadline; `omitted` counts requests beyond the maximum."""
 
     kind: ClassVar[RecordKind] = RecordKind(
         noun="summary of erasures", unreadable_condition="SUMMARY_UNREADABLE", hint="The health check rewrites it."
