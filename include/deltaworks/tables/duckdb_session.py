@@ -1,6 +1,6 @@
 """DuckDB sessions over rows in memory, which share one in-memory database per process.
 
-Opening a database takes 20 ms of CPU time, opening a session of it 0.01 ms. A merge needs several sessions per batch.
+Opening a database takes 20 ms of CPU time, opening a further session 0.01 ms. A merge needs several sessions per batch.
 """
 
 from __future__ import annotations

@@ -35,7 +35,7 @@ class ChangedFiles:
 
     @property
     def removed_bytes(self) -> int:
-        """Total size of the removed files."""
+        """Total size of the removed files, without those that were added in the same commits."""
         added_paths = {action["path"] for action in self.added}
         return sum(int(action.get("size") or 0) for action in self.removed if action["path"] not in added_paths)
 

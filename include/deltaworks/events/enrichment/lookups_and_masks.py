@@ -207,7 +207,7 @@ class _NestedMask:
 
 
 def _cache_result(cache: dict[str, Any], value: str, result: Any) -> None:
-    """Caches a result, unless the cache is full or the value too long."""
+    """Caches a result unless the value is too long. A full cache is cleared first."""
     if len(cache) >= _MAX_CACHED_RESULTS:
         cache.clear()
     if len(value) <= _MAX_CACHED_CHARACTERS:

@@ -48,7 +48,8 @@ def build_session(
     Args:
         master: used if spark-submit gave none; by default DELTAWORKS_SPARK_MASTER or `local[2]`.
         ui: serve Spark's UI on a free port.
-        share: the job's part of the cluster's cores and memory, used without spark-submit; by default all of it.
+        share: the job's part of the cluster's cores and memory, used without spark-submit; by default the complete
+            cluster.
 
     Raises:
         ConfigError: JARS_MISSING; LOG_STORE_UNSAFE, the lake is on shared storage without Deltaworks' log store;
