@@ -53,7 +53,7 @@ def _relative_links(text: str) -> str:
 
 def _conditions_table(error: type[DeltaworksError]) -> str:
     rows = [
-        (f"`{row.code}`", row.meaning + _retry_note(row), _next_step(row))
+        (_linked_code(row), row.meaning + _retry_note(row), row.next_step)
         for row in CONDITIONS.values()
         if row.error is error and row.code not in HEALTH_CAUSES
     ]
@@ -70,7 +70,7 @@ def _health_table() -> str:
     rows = []
     for row in HEALTH_CAUSES.values():
         alert = f"[`{row.alert}`]({ALERTS[row.alert].runbook})" if row.alert else ""
-        rows.append((f"`{row.code}`", row.meaning, _next_step(row), alert))
+        rows.append((_linked_code(row), row.meaning, row.next_step, alert))
     return _markdown(("cause", "meaning", "next step", "alert"), rows)
 
 
@@ -87,12 +87,9 @@ def _alerts_table() -> str:
     return _markdown(("cause", "severity", "meaning", "raised for"), rows)
 
 
-def _next_step(row: Condition) -> str:
-    if not row.runbook:
-        return row.next_step
-    page, _, anchor = row.runbook.partition("#")
-    title = anchor.replace("-", " ") or page.rpartition("/")[2].removesuffix(".md")
-    return f"{row.next_step}, see [{title}]({row.runbook})"
+def _linked_code(row: Condition) -> str:
+    """Returns the code, linked to the runbook if there is one."""
+    return f"[`{row.code}`]({row.runbook})" if row.runbook else f"`{row.code}`"
 
 
 def _markdown(head: Iterable[str], rows: Iterable[Iterable[str]]) -> str:

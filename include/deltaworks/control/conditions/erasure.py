@@ -29,18 +29,18 @@ ERASURE: Final = (
         ),
         Condition(
             "ERASURE_LANDING_REFUSED",
-            "an erasure is not permitted to read, write or delete landed objects, so they keep the person's events",
+            "an erasure may not read, write or delete landed objects",
             "grant the named permission; or declare `erase: {landing: expire}`, see "
             "[erasing](how-to/erase-a-person.md#landed-objects)",
         ),
         Condition(
             "ERASURE_ENDED",
-            "the request is certified or refused, and cannot be changed",
+            "the request is certified or refused",
             "create a new one if the person asks again",
         ),
         Condition(
             "ERASURE_STARTED",
-            "the request is suppressed, and can no longer be refused",
+            "the request is suppressed, and cannot be refused",
             "let it finish",
             runbook="how-to/erase-a-person.md#refuse-and-extend",
         ),
@@ -52,14 +52,14 @@ ERASURE: Final = (
         ),
         Condition(
             "ERASURE_NOT_EXTENDED",
-            "a deadline can be extended once, and only before it has passed",
+            "a deadline can be extended once, before it has passed",
             "complete the request",
             runbook="how-to/erase-a-person.md#refuse-and-extend",
         ),
         Condition(
             "ERASURE_SUBJECT_DELETED",
             "the vault no longer has the person of a request",
-            "create it again, with the day it was received",
+            "create it again, with its date of receipt",
             runbook="how-to/erase-a-person.md#receive-a-request",
         ),
     ),

@@ -19,7 +19,7 @@ OUTBOUND_CONDITIONS: Final = (
         Condition(
             "FEED_SINK_REFUSED",
             "the sink of a feed does not exist, or rejects the login",
-            "check the address under `to` and its permissions; the feed retries by itself",
+            "check the address under `to` and its permissions; it is retried",
         ),
         Condition(
             "FEED_REPLAY_UNBOUNDED",
@@ -37,8 +37,7 @@ OUTBOUND_CONDITIONS: Final = (
         ContractError,
         Condition(
             "FEED_POSITION_UNAVAILABLE",
-            "the last delivered position of a feed can no longer be read: files were vacuumed, or the table was "
-            "recreated",
+            "a feed's delivered position was vacuumed, or its table recreated",
             "send all rows again: `deltaworks feeds replay PIPELINE FEED --everything --no-dry-run`",
         ),
         Condition(
@@ -49,13 +48,13 @@ OUTBOUND_CONDITIONS: Final = (
         Condition("FEED_COLUMN_MISSING", "a feed names an unknown column", "use one of the listed columns"),
         Condition(
             "FEED_TOO_MANY_ROWS",
-            "the result of a view has more rows than `max_rows`",
+            "a view's result exceeds `max_rows`",
             "aggregate further, or feed a gold table",
         ),
         Condition(
             "FEED_TOO_MANY_DEAD_LETTERS",
             "a delivery has more dead letters than `max_dead_letters`",
-            "read the reasons with `deltaworks feeds dead-letters`, fix the receiver, raise the limit, and replay",
+            "read `deltaworks feeds dead-letters`, fix the receiver or raise the limit, then replay",
         ),
         Condition(
             "FEED_RECORD_UNREADABLE",
@@ -64,8 +63,8 @@ OUTBOUND_CONDITIONS: Final = (
         ),
         Condition(
             "REMEDIATION_UNREADABLE",
-            "a record of a remediation cannot be read",
-            "check the current weights, then restore the object or delete it",
+            "a remediation's record cannot be read",
+            "check the weights, then restore or delete the object",
         ),
         Condition(
             "TRAFFIC_REFUSED",
@@ -78,7 +77,7 @@ OUTBOUND_CONDITIONS: Final = (
         Condition(
             "TRAFFIC_UNREACHABLE",
             "the traffic API did not answer",
-            "nothing: it is asked again, and no call is repeated",
+            "nothing: it is asked again; no call is repeated",
         ),
     ),
     *conditions_of(

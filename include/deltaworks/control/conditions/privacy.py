@@ -12,20 +12,20 @@ PRIVACY: Final = (
         ConfigError,
         Condition(
             "KEY_SERVICE_UNDECLARED",
-            "a pipeline has personal data, but the environment declares no key service and vault",
+            "a pipeline has personal data, but no key service and vault are declared",
             "declare `privacy` in include/environments",
             runbook="explanation/personal-data.md#keys",
         ),
         Condition(
             "REDACTION_KEYS_MISSING",
-            "events with personal data cannot be read without the redaction keys",
-            "declare `privacy` in the environment, and give the process access to its key service",
+            "the redaction keys for personal data are missing",
+            "declare `privacy` in the environment, and grant the process access to its key service",
             runbook="explanation/personal-data.md#keys",
         ),
         Condition(
             "KEY_SERVICE_REFUSED",
             "the key service rejects this role, or has no such key",
-            "check `privacy.keys` of the environment; grant the role the key for the named context",
+            "check `privacy.keys`; grant the role the key for the named context",
             runbook="explanation/personal-data.md#keys",
         ),
         Condition(
@@ -40,13 +40,13 @@ PRIVACY: Final = (
         Condition(
             "KEY_CONTEXT_DIFFERS",
             "a wrapped key belongs to another namespace or purpose, or is damaged",
-            "restore the original; a key cannot be used for another purpose",
+            "restore the original; keys are bound to their purpose",
             runbook="explanation/personal-data.md#keys",
         ),
         Condition(
             "KEY_DESTROYED",
             "a key was destroyed, so its data cannot be decrypted",
-            "nothing: this is the purpose of its destruction",
+            "nothing: this is intended",
             runbook="explanation/personal-data.md#keys",
         ),
         Condition(
@@ -57,13 +57,13 @@ PRIVACY: Final = (
         ),
         Condition(
             "SEALED_UNREADABLE",
-            "an encrypted file or value is damaged, was moved, or was encrypted by another keyring",
+            "an encrypted file or value is damaged, moved, or of another keyring",
             "restore the original",
             runbook="explanation/personal-data.md#what-is-sealed",
         ),
         Condition(
             "SUPPRESSION_UNREADABLE",
-            "a record of the suppression list cannot be read, and input is not read without the full list",
+            "a record of the suppression list cannot be read, so input is not read",
             "restore the object, or run the release that wrote it",
             runbook="explanation/personal-data.md#suppression",
         ),

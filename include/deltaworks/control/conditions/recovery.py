@@ -12,8 +12,8 @@ RECOVERY: Final = (
         ConfigError,
         Condition(
             "VACUUM_TOO_LARGE",
-            "VACUUM would delete more files than approved or than `--max-files`; nothing was deleted",
-            "run the dry run again; then approve, or raise the limit",
+            "VACUUM would delete more files than approved, or than `--max-files`; nothing was deleted",
+            "repeat the dry run; then approve, or raise the limit",
         ),
         Condition(
             "START_OVER_UNBOUNDED",
@@ -53,7 +53,7 @@ RECOVERY: Final = (
         Condition("REPROCESS_EMPTY", "no completed batch matches the selection", "check `deltaworks batches PIPELINE`"),
         Condition(
             "REPROCESS_TOO_FRAGMENTED",
-            "the selection has more ranges than one commit can name",
+            "the selection has too many ranges for one commit",
             "select by batches or from the start, or in parts",
         ),
         Condition(
@@ -68,12 +68,12 @@ RECOVERY: Final = (
         ),
         Condition(
             "BATCH_UNKNOWN",
-            "the pipeline has no such batch in its current generation",
+            "the current generation has no such batch",
             "`deltaworks batches PIPELINE` lists the newest",
         ),
         Condition(
             "QUARANTINE_REASON_UNKNOWN",
-            "the reason given to `deltaworks quarantine` is not a reason code",
+            "a reason is not a reason code",
             "correct the named option",
         ),
         Condition(
@@ -86,67 +86,67 @@ RECOVERY: Final = (
         ContractError,
         Condition(
             "APPROVAL_MISSING",
-            "an operation that deletes data was not approved; nothing was done",
-            "trigger the operation again and answer its question",
+            "a deletion was not approved; nothing was done",
+            "trigger it again and answer its question",
         ),
         Condition(
             "APPROVAL_REFUSED",
             "an approval is by the requester or an unauthorised person, or for other options; nothing was done",
-            "ask another person to approve; see `approvals` of the environment and `approvers` of the pipeline",
+            "have another person approve; see `approvals` of the environment and `approvers` of the pipeline",
         ),
         Condition(
             "APPROVAL_EXPIRED",
             "an approval was already used, or is older than a day; nothing was done",
-            "trigger the operation again",
+            "trigger it again",
         ),
         Condition(
             "APPROVAL_UNREADABLE",
-            "the record of an approval is damaged or of another release",
+            "an approval is damaged or of another release",
             "trigger the operation again, and have it approved",
         ),
         Condition(
             "SWAP_UNVERIFIED",
-            "a table does not show the files that were swapped into it; nothing was deleted",
+            "a table does not show swapped-in files; nothing was deleted",
             "restore the previous version, and keep the shadow for analysis",
         ),
         Condition(
             "REPROCESS_OBJECTS_MISSING",
-            "objects that were read before can no longer be read; nothing was changed",
-            "restore them, or start with `--allow-missing`: their rows stay",
+            "objects can no longer be read; nothing was changed",
+            "restore them, or keep their rows with `--allow-missing`",
         ),
         Condition(
             "REPROCESS_RECORDS_EXPIRED",
-            "records that were read before are neither in their source nor in the archive; nothing was changed",
-            "select available records, or start with `--allow-missing`: their rows stay; declare `archive`",
+            "records are neither in the source nor in the archive; nothing was changed",
+            "select available records, or keep their rows with `--allow-missing`; declare `archive`",
         ),
         Condition(
             "REPROCESS_RECORDS_MISSING",
-            "a batch returned fewer records than it had read; nothing was changed",
-            "run it again; compaction removes records from the middle of a topic: select other batches",
+            "a batch returned fewer records than before; nothing was changed",
+            "run it again; if the topic is compacted, select other batches",
         ),
         Condition(
             "REPROCESS_GENERATION_ENDED",
-            "the pipeline has started over since this reprocess was planned",
+            "the pipeline has started over since the plan",
             "start a new one",
         ),
         Condition(
             "REPROCESS_MUTABLE",
-            "rows of the table are changed by mutations or announced to others",
+            "the table's rows are mutable or announced",
             "reprocess other tables, or into a shadow",
         ),
         Condition(
             "REPROCESS_SPEC_DIFFERS",
-            "the stream, or the plan, has another `pipeline.yaml` than this reprocess",
+            "stream or plan has another `pipeline.yaml` than this reprocess",
             "restart the stream first, or use another id",
         ),
         Condition(
             "REPROCESS_STOPPED",
-            "the data violates a rule for which the pipeline declares to stop",
+            "the data violates a rule with `on_fail: fail`",
             "change the rule, or exclude the object",
         ),
         Condition(
             "REPROCESS_RECORD_UNREADABLE",
-            "a record of a reprocess is damaged, or of a later release",
+            "a reprocess record is damaged, or of a later release",
             "run the release that wrote it, or use another id",
         ),
         Condition(
@@ -156,8 +156,8 @@ RECOVERY: Final = (
         ),
         Condition(
             "QUARANTINE_EVENTS_NOT_KEPT",
-            "none of the selected rows has its event, because fields are private; the source has no objects",
-            "`deltaworks reprocess` re-reads the remaining records of the source",
+            "the selected rows lack their events because fields are private; the source has no objects",
+            "`deltaworks reprocess` re-reads remaining records",
         ),
         Condition(
             "QUARANTINE_FEATURES_UNSUPPORTED",
@@ -166,67 +166,67 @@ RECOVERY: Final = (
         ),
         Condition(
             "CHECKPOINT_DAMAGED",
-            "a file of Spark's checkpoint is empty, truncated or missing; it is named",
+            "the named file of Spark's checkpoint is empty, truncated or missing",
             "`deltaworks checkpoint repair PIPELINE --no-dry-run`",
         ),
         Condition(
             "START_OVER_UNFINISHED",
-            "a start-over was interrupted, and no other operation may start",
+            "a start-over was interrupted and blocks other operations",
             "`deltaworks pipelines start-over PIPELINE --no-dry-run` continues it",
         ),
         Condition(
             "START_OVER_UNREADABLE",
-            "the record of a start-over, or its spec, is damaged, missing or of a later release",
+            "a start-over's record or spec is damaged, missing or of a later release",
             "restore it, or run that release",
         ),
         Condition(
             "DELTA_SOURCE_ROLLED_BACK",
-            "the source pipeline was rolled back: rows read from it were removed and will be written again",
-            "`deltaworks pipelines start-over` the reader; a reader of the change feed continues",
+            "the source pipeline was rolled back: rows read from it will be written again",
+            "`deltaworks pipelines start-over` the reader; change feed readers continue",
         ),
         Condition(
             "ROLLBACK_UNFINISHED",
-            "a rollback of a table was interrupted, and no other rollback or re-read may start",
+            "a table's rollback was interrupted and blocks other rollbacks and re-reads",
             "`deltaworks restore PIPELINE TABLE --no-dry-run` continues it",
         ),
         Condition(
             "ROLLBACK_UNREADABLE",
-            "the record of a rollback is damaged, or of a later release",
+            "a rollback's record is damaged, or of a later release",
             "restore it, or run the release that wrote it",
         ),
         Condition(
             "RESTORE_MUTABLE",
-            "rows of the table are changed by mutations or announced to others",
+            "the table's rows are mutable or announced",
             "`deltaworks restore PIPELINE --to-batch BATCH`; or `deltaworks pipelines start-over PIPELINE`",
         ),
         Condition(
             "ROLLBACK_LOSES_ROWS",
             "files of the version are missing, or the source lacks later input; nothing was changed",
-            "the message tells whether a start-over restores all rows; otherwise choose a later batch",
+            "the message says whether a start-over restores all rows; otherwise choose a later batch",
         ),
         Condition(
             "RESTORE_UNSUPPORTED",
-            "the table has a feature that a restore does not support; it is named",
+            "the table has the named unsupported feature",
             "drop the feature, or start the pipeline over",
         ),
         Condition(
             "RESTORE_COLUMNS_DIFFER",
-            "the restored version has other columns than the table, and rows of both would be combined",
+            "the restored version has other columns than the table",
             "choose a later version, or use `--repair none`",
         ),
         Condition(
             "RESTORE_FILES_MISSING",
-            "files of the version are missing; they are named",
+            "the named files of the version are missing",
             "choose a later version, or re-read the rows",
         ),
         Condition(
             "RESTORE_UNPREPARED",
-            "prepared files of batches to re-commit are missing; the batches are named",
+            "prepared files of the named batches are missing",
             "`--repair source` re-reads their objects",
         ),
         Condition(
             "RESTORE_GENERATION_ENDED",
-            "the version has rows that were written again since, in another generation",
+            "the version has rows that another generation rewrote",
             "choose a version of the current generation",
         ),
         Condition(
@@ -236,12 +236,12 @@ RECOVERY: Final = (
         ),
         Condition(
             "RELAND_OBJECTS_MISSING",
-            "objects of lost rows are missing, too; they are named",
-            "restore them, or use `--allow-missing`, which gives their rows up",
+            "the named objects of lost rows are missing",
+            "restore them, or give their rows up with `--allow-missing`",
         ),
         Condition(
             "TABLE_DROPPED",
-            "a table with batches in the ledger is missing; the stream holds it",
+            "a table with ledger batches is missing; the stream holds it",
             "`deltaworks recover table PIPELINE TABLE`",
         ),
         Condition(
@@ -256,18 +256,18 @@ RECOVERY: Final = (
         ),
         Condition(
             "TABLE_LOG_GAP",
-            "a commit in the middle of a table's log is missing; its version is named",
+            "a named commit within a table's log is missing",
             "`deltaworks recover log PIPELINE TABLE`",
         ),
         Condition(
             "TABLE_VERSION_UNAVAILABLE",
-            "the log of a table does not contain a version or time",
-            "choose the nearest one, which is named",
+            "the log does not contain a version or time",
+            "choose the named nearest one",
         ),
         Condition(
             "TABLE_VERSION_VACUUMED",
-            "VACUUM has deleted files of the requested version",
-            "use the next complete version, which is named; `maintenance.time_travel_hours` keeps files longer",
+            "VACUUM deleted files of the requested version",
+            "use the named next complete version; `maintenance.time_travel_hours` keeps files longer",
         ),
         Condition(
             "LEDGER_BEHIND",
@@ -276,28 +276,28 @@ RECOVERY: Final = (
         ),
         Condition(
             "LEDGER_NOT_REBUILDABLE",
-            "prepared batches needed to rebuild the ledger are missing",
+            "prepared batches for rebuilding the ledger are missing",
             "restore the ledger or the prepared batches",
         ),
         Condition(
             "LEDGER_WITHOUT_OFFSET",
-            "a new checkpoint is needed, but the ledger lacks the end offset of its last batch",
+            "a new checkpoint needs the end offset of the ledger's last batch, which is missing",
             "restore the checkpoint's folder or that row",
         ),
         Condition(
             "LEDGER_WITHOUT_TIME",
-            "a batch to re-read has no prepared object, and the ledger lacks its time",
-            "restore that object, or that row of the ledger",
+            "a batch to re-read has no prepared object and no time in the ledger",
+            "restore that object or ledger row",
         ),
         Condition(
             "GENERATIONS_UNREADABLE",
             "`generations.json` is damaged",
-            "restore it, or delete it: it is recreated from the ledger",
+            "restore or delete it: the ledger recreates it",
         ),
         Condition(
             "STREAM_SUMMARY_UNREADABLE",
             "`recent.json` or `hours.json` is damaged or of another release",
-            "nothing: no decision depends on it, and the stream rewrites it",
+            "nothing: the stream rewrites it",
         ),
         Condition(
             "PREPARED_BATCH_UNREADABLE",
@@ -310,7 +310,7 @@ RECOVERY: Final = (
         ConcurrencyError,
         Condition(
             "START_OVER_TABLE_HELD",
-            "held batches have rows for a table that does not exist yet",
+            "held batches have rows for a missing table",
             "start the stream, run `deltaworks tables resume`, stop it",
         ),
         Condition(
@@ -329,7 +329,7 @@ RECOVERY: Final = (
         TransientError,
         Condition(
             "SWAP_COPY_DAMAGED",
-            "a file copied into a table is incomplete; nothing was committed, or the copy is still needed",
+            "a file copied into a table is incomplete",
             "run it again: the file is copied again",
         ),
     ),

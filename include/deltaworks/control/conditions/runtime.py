@@ -12,23 +12,23 @@ RUNTIME: Final = (
         ConcurrencyError,
         Condition(
             "RULE_EVALUATED_ELSEWHERE",
-            "another process evaluated a rule meanwhile",
-            "none: its state is read, and evaluation continues from there",
+            "another process evaluated a rule",
+            "nothing: evaluation continues from its state",
         ),
         Condition(
             "ALERT_CONTENDED",
-            "other processes kept changing an alert while it was raised",
-            "nothing: it is reported when it is raised again",
+            "other processes kept changing an alert",
+            "nothing: it is reported at the next raise",
         ),
         Condition(
             "LEASE_HELD",
-            "another process runs this stream or relay; it is named",
+            "the named other process runs this stream or relay",
             "nothing if intended; otherwise `deltaworks stop NAME`",
         ),
         Condition("TABLE_HELD", "a prepared replay has rows for a held table", "replay again once it is released"),
         Condition(
             "SCHEMA_CONTENDED",
-            "others created a hundred versions of a schema at the same time",
+            "others created a hundred schema versions meanwhile",
             "use a separate `inferredSchemaLocation` per source",
         ),
         Condition(
@@ -36,23 +36,21 @@ RUNTIME: Final = (
             "every commit attempt conflicted with another writer",
             "wait until the other job ends, then run again",
         ),
-        Condition(
-            "DELTA_CONFLICT", "another writer changed the data this job read or rewrote", "run again; Airflow does"
-        ),
+        Condition("DELTA_CONFLICT", "another writer changed this job's data", "run again; Airflow does"),
         Condition(
             "TURN_NOT_GRANTED",
-            "the write turn of a table was not granted in time",
-            "run again once the long batch or the other job's turn has ended",
+            "a table's write turn was not granted in time",
+            "run again after the long batch or the other turn",
         ),
         Condition(
             "GOLD_OVERTAKEN",
-            "another build or refresh of the gold table committed since this build was planned",
+            "another build or refresh committed first",
             "nothing: the next attempt plans again",
         ),
         Condition(
             "REFERENCE_CONTENDED",
-            "runs with different files of a reference table keep replacing it",
-            "deploy one version of the file to all of them, then run the build again",
+            "runs with different reference files replace each other",
+            "deploy one file version everywhere, then build again",
         ),
         Condition(
             "GOLD_SWAP_OVERTAKEN",
@@ -61,27 +59,27 @@ RUNTIME: Final = (
         ),
         Condition(
             "MAINTENANCE_RUNNING",
-            "another run maintains the tables of this pipeline; it is named",
+            "the named run maintains this pipeline's tables",
             "nothing: the next run does the rest",
         ),
         Condition(
             "MAINTENANCE_LOCK_LOST",
-            "another maintenance run took over, or the storage did not answer for a while",
-            "nothing: completed work is kept, the next run continues",
+            "another maintenance run took over, or the storage did not answer",
+            "nothing: the next run continues",
         ),
         Condition(
             "TABLE_FILES_HELD",
-            "another job deletes or restores files of the table; the holder is named",
-            "wait until it ends, then run again; VACUUM skips the table",
+            "the named job deletes or restores files of the table",
+            "run again after it; VACUUM skips the table",
         ),
         Condition(
             "MUTATION_LEASE_LOST",
-            "another mutation run took over, or the storage did not answer for a while",
-            "nothing: the other run or the next completes the batch",
+            "another mutation run took over, or the storage did not answer",
+            "nothing: a run completes the batch",
         ),
         Condition(
             "TURN_LOST",
-            "a job lost its write turn: it was silent or took too long",
+            "a job lost its write turn: it was silent or too slow",
             "run again; do less work per turn",
         ),
         Condition(
@@ -93,18 +91,18 @@ RUNTIME: Final = (
         TransientError,
         Condition(
             "TASKS_CRASH",
-            "tasks of a stream crash outside of payload parsing, also when run one at a time",
-            "read the tracebacks of the executors: the source itself may fail",
+            "tasks crash outside of payload parsing, also one at a time",
+            "read the executors' tracebacks: the source may fail",
             runbook="how-to/operate.md#a-task-that-dies",
         ),
         Condition(
             "ENRICHMENT_REPLACED",
-            "an enrichment database was replaced while a batch used its former version",
-            "nothing: the batch is read again with the new one",
+            "an enrichment database was replaced during a batch",
+            "nothing: the batch is retried",
         ),
         Condition(
             "QUEUE_NOT_DRAINED",
-            "another query relays the same queue and has not emptied it yet",
+            "another query relays this queue and has not emptied it",
             "start again later, or use a separate queue",
         ),
         Condition(
@@ -126,12 +124,12 @@ RUNTIME: Final = (
         ),
         Condition(
             "SCHEMA_COLUMNS_ADDED",
-            "new fields were found and added to the next version of the schema",
-            "restart the query from `.load()`: it reads the batch again, with them",
+            "new fields were added to the schema",
+            "restart the query from `.load()`: it reads the batch again",
         ),
         Condition(
             "SCHEMA_NOTHING_TO_SAMPLE",
-            "no object with events has been announced, so no columns can be inferred",
+            "no announced object has events, so columns cannot be inferred",
             "start it later, raise `schemaSampleFiles`, or pass a schema",
         ),
         Condition(
@@ -140,19 +138,19 @@ RUNTIME: Final = (
         Condition("STORAGE_UNREACHABLE", "a server did not answer", "wait, or restart it; jobs continue by themselves"),
         Condition(
             "MUTATIONS_BEHIND",
-            "requests have waited for longer than `alert_after_minutes`; the pipelines are named",
+            "requests of the named pipelines have waited longer than `alert_after_minutes`",
             "check that `mutations__<pipeline>` runs, and read its last log",
             alert="MUTATIONS_BEHIND",
         ),
         Condition(
             "RELAY_OUTAGE",
-            "a relay could not reach its queue or its log for longer than its retry time",
+            "a relay could not reach its queue or log within its retry time",
             "restart the queue or the storage; no data is lost",
         ),
         Condition(
             "KINESIS_UNREACHABLE",
-            "Kinesis throttled or failed for longer than the retry time",
-            "wait; if it throttles, check for other readers of the shard",
+            "Kinesis throttled or failed beyond the retry time",
+            "wait; if throttled, check for other readers of the shard",
         ),
         Condition(
             "KINESIS_CONSUMER_NOT_READY",
@@ -161,7 +159,7 @@ RUNTIME: Final = (
         ),
         Condition(
             "KINESIS_CONSUMER_REMOVED",
-            "a registered consumer was deregistered while it was used",
+            "a registered consumer was removed while in use",
             "the next start registers it again; find out who deregisters it",
         ),
         Condition(
@@ -171,8 +169,8 @@ RUNTIME: Final = (
         ),
         Condition(
             "KINESIS_ANSWER_UNREADABLE",
-            "a response of Kinesis is truncated or not JSON",
-            "nothing: it is requested again; if it persists, check proxies of the endpoint",
+            "a Kinesis response is truncated or not JSON",
+            "nothing: it is retried; if it persists, check proxies",
         ),
         Condition(
             "OFFSET_LOG_UNREADABLE",
@@ -181,31 +179,28 @@ RUNTIME: Final = (
         ),
         Condition(
             "SPARK_UNAVAILABLE",
-            "a commit or a clustered table needs Spark, which does not run in this process",
+            "a commit or clustered table needs Spark, which this process lacks",
             "none: the stream does it",
         ),
         Condition(
             "CHECKPOINT_SUPERSEDED",
-            "a batch was committed with another slice than Spark's checkpoint has now (the checkpoint was replaced "
-            "or lost files)",
-            "nothing: the next run continues after it with a new checkpoint",
+            "a batch was committed with another slice than Spark's checkpoint has",
+            "nothing: the next run continues with a new checkpoint",
         ),
         Condition(
             "BATCH_STALLED",
-            "a batch ran longer than `stall_seconds`; the job ended itself",
-            "find the place in the driver log; the next run resumes the batch",
+            "a batch exceeded `stall_seconds`; the job ended itself",
+            "find the place in the driver log; the next run resumes",
         ),
         Condition(
             "PYTHON_WORKER_TIMEOUT",
-            "a Python worker did not connect to Spark within ten seconds, for example when many streams start on few "
-            "cores",
-            "nothing: the next run retries; if it persists, let small streams share a driver (`stream_group`), or "
-            "read the driver log",
+            "a Python worker did not connect to Spark within ten seconds",
+            "nothing: the next run retries; if it persists, share a driver (`stream_group`), or read the driver log",
         ),
         Condition(
             "SPARK_APPLICATION_ENDED",
-            "the Spark application that a stream group shares has ended, and with it all members",
-            "nothing: the next run resumes each; read the driver log for the cause",
+            "the Spark application of a stream group ended, with all members",
+            "nothing: the next run resumes each; the driver log has the cause",
         ),
         Condition("QUERY_ENDED", "a query ended without an error", "the next run restarts it"),
         Condition(
@@ -213,8 +208,8 @@ RUNTIME: Final = (
         ),
         Condition(
             "ANNOUNCEMENT_REFUSED",
-            "a topic rejected the result of a view; the next successful refresh publishes it",
-            "check the topic and credentials below `alerts` of the environment",
+            "a topic rejected a view's result; the next refresh publishes it",
+            "check topic and credentials below `alerts` of the environment",
         ),
         Condition(
             "STREAMS_UNHEALTHY",
@@ -243,7 +238,7 @@ RUNTIME: Final = (
         ),
         Condition(
             "LEASE_LOST",
-            "a relay or stream lost its lease to a successor, or its storage did not answer",
+            "a relay or stream lost its lease, or its storage did not answer",
             "none, or check the storage",
         ),
     ),
@@ -264,7 +259,7 @@ RUNTIME: Final = (
         Condition(
             "RULES_FAILED",
             "the process that evaluates rules failed unexpectedly",
-            "read the traceback in its log; missed minutes are evaluated once it runs again",
+            "read the traceback in its log; missed minutes are evaluated later",
             default_retryable=True,
         ),
         Condition(
@@ -276,7 +271,7 @@ RUNTIME: Final = (
     ),
     Condition(
         "STREAM_PARKED",
-        "a pipeline of a stream group failed too often soon after its start; the others continue without it",
+        "a pipeline of a stream group failed too often after its start; the others continue",
         "fix its last failure, then `deltaworks start PIPELINE`",
         alert="STREAM_UNHEALTHY",
         error=ContractError,

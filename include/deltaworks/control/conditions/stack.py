@@ -12,14 +12,14 @@ STACK: Final = (
         ConfigError,
         Condition(
             "KUBERNETES_UNDECLARED",
-            "manifests were requested, but the environment declares no cluster",
-            "declare `kubernetes` in it, or name another environment in the settings file",
+            "the environment declares no cluster for manifests",
+            "declare `kubernetes`, or name another environment in the settings file",
             runbook="how-to/deploy.md#kubernetes",
         ),
         Condition(
             "KUBERNETES_SETTINGS_INVALID",
-            "the settings file has a line that is not `NAME=value`, or a secret; file and line or names are given",
-            "fix the line; move secrets to the Secret",
+            "the settings file has a line that is not `NAME=value`, or a secret",
+            "fix the named line; move secrets to the Secret",
             runbook="how-to/deploy.md#kubernetes",
         ),
         Condition(
@@ -29,17 +29,17 @@ STACK: Final = (
         ),
         Condition(
             "SPARK_CONNECTION_INCOMPLETE",
-            "the connection lacks its master, or the settings for tracking in cluster mode",
-            "write the connection as JSON with the named settings",
+            "the connection lacks its master, or the tracking settings of cluster mode",
+            "write it as JSON with the named settings",
         ),
         Condition(
             "AWS_CONNECTION_MISSING",
-            "Airflow has no connection with the environment's `aws_conn_id`",
+            "Airflow has no connection `aws_conn_id`",
             "create it with the keys as login and password, or correct the name",
         ),
         Condition(
             "AWS_CONNECTION_INVALID",
-            "the connection for a storage has no keys, has keys of a role, or is for another endpoint",
+            "a storage's connection has no keys, a role's keys, or another endpoint",
             "follow the message; see explanation/security.md",
         ),
         Condition(
@@ -50,8 +50,8 @@ STACK: Final = (
         ),
         Condition(
             "SPARK_UNPROTECTED",
-            "the environment does not declare how a standalone cluster is protected",
-            "`spark.protected: true` and `spark.secret` in the environment; `false` if no one else can reach it",
+            "the environment does not declare how its standalone cluster is protected",
+            "set `spark.protected: true` and `spark.secret`; `false` if no one else can reach it",
             runbook="how-to/deploy.md#another-spark-master",
         ),
         Condition(
@@ -62,7 +62,7 @@ STACK: Final = (
         Condition(
             "PYTHON_UNSUPPORTED",
             "this Python version is not supported",
-            "create the environment with the supported version",
+            "create the environment with a supported version",
         ),
         Condition("PACKAGE_MISSING", "a package of the lock file is not installed", "`make env`"),
         Condition("JAVA_MISSING", "Java is not installed", "install Java 17, or set JAVA_HOME"),
@@ -76,13 +76,13 @@ STACK: Final = (
         ),
         Condition(
             "IMAGE_NOT_LOCKED",
-            "digests of images are recorded, but a reference lacks its digest",
+            "an image reference lacks its recorded digest",
             "run `make images`, and review its changes",
         ),
         Condition(
             "JAR_NOT_LOCKED",
-            "the jar lock file has no digest of a resolved jar",
-            "if a pom.xml changed intentionally: `make jarlock`, and review its changes",
+            "the lock file has no digest of a resolved jar",
+            "if a pom.xml changed: `make jarlock`, and review its changes",
         ),
         Condition(
             "PORT_INVALID",
@@ -99,8 +99,8 @@ STACK: Final = (
         Condition("ACTION_FORM_STALE", "a console form was sent without its form number", "open it again"),
         Condition(
             "ACTION_NOT_COUNTED",
-            "a console action was not preceded by a successful dry run",
-            "open the console form again, and run the dry run first",
+            "a console action had no successful dry run",
+            "open the form again, and run the dry run first",
         ),
         Condition(
             "METRICS_PORT_TAKEN",
@@ -114,8 +114,8 @@ STACK: Final = (
         ),
         Condition(
             "CONSOLE_NOT_LOOPBACK",
-            "`deltaworks console` has no logins and serves only this machine",
-            "use `ssh -L 8990:127.0.0.1:8990` to that machine, or the console in Airflow with its logins",
+            "`deltaworks console` has no logins and serves this machine only",
+            "use `ssh -L 8990:127.0.0.1:8990`, or the console in Airflow",
             runbook="how-to/use-the-console.md#alone",
         ),
         Condition(
@@ -126,47 +126,47 @@ STACK: Final = (
         ),
         Condition(
             "AIRFLOW_CONNECTION_INVALID",
-            "the connection to Airflow is invalid; the setting is named",
+            "a setting of the connection to Airflow is invalid",
             "write it as the message describes",
             runbook="how-to/deploy.md#commands-that-ask-airflow",
         ),
         Condition(
             "AIRFLOW_UNTRUSTED",
-            "this machine does not trust the authority of Airflow's certificate",
+            "the authority of Airflow's certificate is not trusted",
             "set `ca` of the environment's `airflow` to the authority's PEM file",
             runbook="how-to/deploy.md#commands-that-ask-airflow",
         ),
         Condition(
             "OPERATION_UNAVAILABLE",
-            "the pipeline or relay has no DAG for this operation with `--in-airflow`",
+            "there is no DAG for this operation with `--in-airflow`",
             "declare the named section",
         ),
         Condition(
             "AIRFLOW_DAG_PAUSED",
-            "the DAG of an operation with `--in-airflow` is paused; nothing was triggered",
-            "unpause the DAG, or run the command without `--in-airflow`",
+            "the DAG of an `--in-airflow` operation is paused; nothing was triggered",
+            "unpause it, or run without `--in-airflow`",
         ),
         Condition(
             "OPTION_INVALID",
-            "an option of an operation has an invalid value; flag and value are named",
-            "write it as its help describes",
+            "an option of an operation has an invalid value",
+            "write the named flag as its help describes",
         ),
         Condition("OPERATION_UNKNOWN", "a job or DAG names an unknown operation", "use the suggested name"),
         Condition(
             "AIRFLOW_LOGIN_REFUSED",
             "Airflow rejected the login, or an expired token",
-            "check the named setting; `deltaworks status` prints the password of the embedded stack",
+            "check the named setting; `deltaworks status` prints the embedded stack's password",
         ),
         Condition(
             "AIRFLOW_FORBIDDEN",
-            "the login lacks a permission; it is named",
-            "ask an administrator of that Airflow for it",
+            "the login lacks the named permission",
+            "ask an administrator for it",
             runbook="explanation/security.md#who-may-do-what",
         ),
         Condition(
             "AIRFLOW_DAG_UNKNOWN",
             "Airflow has no such DAG; the closest name and import errors are given",
-            "fix the import error, wait until the file is parsed, or check the address of Airflow",
+            "fix the import error, wait for parsing, or check Airflow's address",
         ),
         Condition(
             "AIRFLOW_REFUSED",
@@ -189,8 +189,8 @@ STACK: Final = (
         Condition(
             "GENERATE_DESTINATION_MISSING",
             "`deltaworks generate` has no destination",
-            "give one of `--directory`, `--land` and `--post`; of `engagement`, `--directory` or `--send`; of "
-            "`viewers` and `market`, `--directory` or `--land`",
+            "pass `--directory`, `--land` or `--post`; for `engagement` `--directory` or `--send`; for `viewers` "
+            "and `market` `--directory` or `--land`",
         ),
         Condition(
             "GENERATOR_SETTING_INVALID",
@@ -207,12 +207,12 @@ STACK: Final = (
         ContractError,
         Condition(
             "PACKAGE_VULNERABLE",
-            "`make audit`: locked packages have known vulnerabilities; they are named",
+            "`make audit`: the named locked packages have known vulnerabilities",
             "raise their versions in requirements.txt, then `make lock`",
         ),
         Condition(
             "APPROVAL_REJECTED",
-            "a person rejected a run triggered by `--in-airflow`; nothing was done",
+            "a person rejected an `--in-airflow` run; nothing was done",
             "check the counts in the named run",
         ),
         Condition(
@@ -222,7 +222,7 @@ STACK: Final = (
         ),
         Condition(
             "EXPERIMENT_FOLDER_TAKEN",
-            "an experiment needs a new folder, because it deletes it at the end",
+            "an experiment needs a new folder, which it deletes at the end",
             "use another folder, or delete it",
         ),
         Condition(
@@ -262,7 +262,7 @@ STACK: Final = (
         Condition(
             "AUDIT_UNANSWERED",
             "`make audit`: the vulnerability service did not answer, or does not know some packages",
-            "run it with access to PyPI instead of a mirror, or with `SERVICE=osv`",
+            "run it with PyPI instead of a mirror, or `SERVICE=osv`",
         ),
         Condition(
             "JARS_NOT_RESOLVED", "Maven could not resolve or compile", "check its repositories, then `make jars`"
@@ -276,18 +276,18 @@ STACK: Final = (
         Condition("DAG_RUN_TIMEOUT", "a DAG run did not end in time, or makes no progress", "read its log"),
         Condition(
             "APPROVAL_PENDING",
-            "a run triggered by `--in-airflow` still waits for approval when the follow time ends",
+            "an `--in-airflow` run still waits for approval",
             "ask another person to approve it on the named page",
         ),
         Condition("DAG_RUN_FAILED", "a DAG run failed", "read its log"),
         Condition(
             "INGEST_TIMEOUT",
-            "the demo's events are not all ingested, and there is no progress",
+            "the demo's ingestion makes no progress",
             "`make up`, then check the stream DAGs",
         ),
         Condition(
             "EVENTS_NOT_DELIVERED",
-            "the collector acknowledged the demo's events, but its sink accepts no more",
+            "the sink of the demo's collector accepts no more events",
             "`deltaworks status` shows the state of the sink",
         ),
         Condition("LAKE_NOT_EMPTY", "the demo needs an empty lake", "`make demo` empties it", default_retryable=False),

@@ -17,14 +17,14 @@ VAULT: Final = (
         ),
         Condition(
             "VAULT_NOT_ISOLATED",
-            "the vault is in the storage of the lake or of the landing objects, which others read",
-            "use a separate bucket for `privacy.vault` of the environment",
+            "the vault shares the storage of the lake or of landing objects",
+            "use a separate bucket for `privacy.vault`",
             runbook="how-to/run-the-vault.md#where-it-lies",
         ),
         Condition(
             "VAULT_BUCKET_VERSIONED",
             "the vault's bucket is versioned or replicated, or does not report it: destroyed keys would survive",
-            "use a new bucket without versioning, replication and backup; suspending versioning keeps old versions",
+            "use a new bucket without versioning, replication and backup",
             runbook="how-to/run-the-vault.md#where-it-lies",
         ),
         Condition(
@@ -38,8 +38,8 @@ VAULT: Final = (
         ContractError,
         Condition(
             "VAULT_KEYS_UNREADABLE",
-            "a key page is damaged, was changed, or is of another release",
-            "it cannot be used; check who writes to the vault",
+            "a key page is damaged, changed, or of another release",
+            "check who writes to the vault",
             runbook="how-to/run-the-vault.md#keys",
         ),
         Condition(
@@ -50,14 +50,14 @@ VAULT: Final = (
         ),
         Condition(
             "VAULT_KEY_REMAINS",
-            "a deleted key still exists when it is read back",
+            "a deleted key still exists",
             "check for a process that restores the vault's objects, then run it again",
             runbook="how-to/run-the-vault.md#keys",
         ),
         Condition(
             "VAULT_CELL_UNREADABLE",
             "an encrypted value was changed, or belongs to another row or key",
-            "it is not shown; check who writes to the vault's tables",
+            "check who writes to the vault's tables",
             runbook="how-to/run-the-vault.md#reveal",
         ),
         Condition(
@@ -71,7 +71,7 @@ VAULT: Final = (
         Condition("VAULT_BUSY", "another run works on the namespace's vault", "nothing: the next run continues"),
         Condition(
             "VAULT_KEYS_CONTENDED",
-            "other processes replaced a key page at each of many attempts",
+            "other processes kept replacing a key page",
             "run it again",
         ),
     ),
