@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from sandbox.servers.object_store import ObjectStoreAddress, running_object_store
+from tests.faults.harness.fault_project import PIPELINE, FaultProject, open_project
 from tests.faults.harness.oracle import Verdict, judge
-from tests.faults.harness.stage import PIPELINE, Stage, open_stage
 
 SEED = int(os.environ.get("DELTAWORKS_FAULT_SEED", "20261121"))
 _COUNTS: dict[str, int] = {}
@@ -57,20 +57,20 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ObjectStoreAddr
 @pytest.fixture
 def make_stage(
     tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest
-) -> Iterator[Callable[..., Stage]]:
+) -> Iterator[Callable[..., FaultProject]]:
     """Makes stages: `make_stage(tables=30, storage="s3")`."""
     with ExitStack() as stack:
 
-        def make(*, tables: int = 4, storage: str = "local", **options: Any) -> Stage:
+        def make(*, tables: int = 4, storage: str = "local", **options: Any) -> FaultProject:
             server = request.getfixturevalue("server") if storage == "s3" else None
             root = tmp_path_factory.mktemp("stage")
-            return stack.enter_context(open_stage(root, seed=SEED, tables=tables, server=server, **options))
+            return stack.enter_context(open_project(root, seed=SEED, tables=tables, server=server, **options))
 
         yield make
 
 
 @pytest.fixture
-def tell_line(request: pytest.FixtureRequest) -> Callable[..., None]:
+def print_result(request: pytest.FixtureRequest) -> Callable[..., None]:
     """Prints the line of a fault, at once."""
     capture = request.config.pluginmanager.getplugin("capturemanager")
     began = time.monotonic()
@@ -83,12 +83,14 @@ def tell_line(request: pytest.FixtureRequest) -> Callable[..., None]:
 
 
 @pytest.fixture
-def tell(tell_line: Callable[..., None]) -> Callable[..., Verdict]:
+def tell(print_result: Callable[..., None]) -> Callable[..., Verdict]:
     """Judges a stage and prints the line of its fault."""
 
-    def say(fault: str, stage: Stage, *, off: str = "", recovery: float | None = None, note: str = "") -> Verdict:
+    def say(
+        fault: str, stage: FaultProject, *, off: str = "", recovery: float | None = None, note: str = ""
+    ) -> Verdict:
         verdict = judge(stage.lake, PIPELINE, ["events", *stage.kinds], stage.owed)
-        tell_line(
+        print_result(
             fault,
             f"WITHOUT {off}" if off else "protected",
             f"seed {stage.seed}",

@@ -26,10 +26,10 @@ from rich.console import Console
 from rich.table import Table
 
 from sandbox.servers.object_store import running_object_store
+from tests.faults.harness.fault_project import open_project
 from tests.faults.harness.hostile_run import DEADLY, HOSTILE, USUAL, HostileRun, Outcome, is_one_owner, landing_side
-from tests.faults.harness.hostile_verdict import Fates
+from tests.faults.harness.hostile_verdict import HostileVerdict
 from tests.faults.harness.landing_times import percentile
-from tests.faults.harness.stage import open_stage
 
 #: So many times the usual time events may take.
 MOST_TIMES = 2.0
@@ -37,7 +37,7 @@ _SHARES = {"median": 0.5, "p95": 0.95}
 console = Console(width=150, highlight=False)
 
 
-def objects_listing(fates: Fates) -> Table:
+def objects_listing(fates: HostileVerdict) -> Table:
     """A line for each kind of object."""
     table = Table("hostile object", "sent", "rows landed", "in quarantine, by reason", "unaccounted")
     for kind, count in fates.objects.items():
@@ -134,7 +134,9 @@ def main() -> int:
         folder = tempfile.TemporaryDirectory(prefix="deltaworks-soak-", ignore_cleanup_errors=True)
         work = options.work or Path(stack.enter_context(folder))
         server = stack.enter_context(running_object_store(work / "s3", buckets=["deltaworks-lake"]))
-        stage = stack.enter_context(open_stage(work / "stage", seed=options.seed, tables=options.tables, server=server))
+        stage = stack.enter_context(
+            open_project(work / "stage", seed=options.seed, tables=options.tables, server=server)
+        )
         run = HostileRun(
             stage,
             stack.enter_context(landing_side(stage)),

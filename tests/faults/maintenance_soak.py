@@ -23,9 +23,9 @@ from rich.console import Console
 from rich.table import Table
 
 from sandbox.servers.object_store import running_object_store
+from tests.faults.harness.fault_project import open_project
+from tests.faults.harness.maintenance_load import APPEND_TABLES, MaintenanceLoad, Outcome
 from tests.faults.harness.operations import Tally
-from tests.faults.harness.stage import open_stage
-from tests.faults.harness.upkeep import APPEND_TABLES, Outcome, Upkeep
 
 console = Console(width=150, highlight=False)
 
@@ -82,8 +82,10 @@ def main() -> int:
         folder = tempfile.TemporaryDirectory(prefix="deltaworks-soak-", ignore_cleanup_errors=True)
         work = Path(stack.enter_context(folder))
         server = stack.enter_context(running_object_store(work / "s3", buckets=["deltaworks-lake"]))
-        stage = stack.enter_context(open_stage(work / "stage", seed=options.seed, tables=APPEND_TABLES, server=server))
-        upkeep = Upkeep(stage, off=options.off, events_per_object=options.events_per_object)
+        stage = stack.enter_context(
+            open_project(work / "stage", seed=options.seed, tables=APPEND_TABLES, server=server)
+        )
+        upkeep = MaintenanceLoad(stage, off=options.off, events_per_object=options.events_per_object)
         try:
             outcome = upkeep.run(options.minutes, tell=lambda line: print(line, flush=True))
         finally:

@@ -32,14 +32,14 @@ from deltaworks.erasure.erasure_run import ErasureResult, ErasureRun
 from deltaworks.erasure.requests import receive_request, token_of
 from deltaworks.maintenance.vacuum_holds import MINIMUM_RETENTION_HOURS
 from tests.faults.harness.driver import Driver
+from tests.faults.harness.fault_project import PIPELINE, FaultProject, open_project
 from tests.faults.harness.load import Load
+from tests.faults.harness.maintenance_load import Process
 from tests.faults.harness.operations import Tally, read_operations, tallies
 from tests.faults.harness.oracle import ledger_gaps
-from tests.faults.harness.other_day import go_ahead
 from tests.faults.harness.people_lake import BULK, TABLES, People, declare, named_in
 from tests.faults.harness.people_verdict import LakeFiles, PeopleVerdict, wrong_with_certificates
-from tests.faults.harness.stage import PIPELINE, Stage, open_stage
-from tests.faults.harness.upkeep import Process
+from tests.faults.harness.vacuum_clock import advance_vacuum_clock
 from tests.waiting import eventually
 
 #: Who is at work beside, each in a process with a JVM of its own.
@@ -54,7 +54,9 @@ _PAUSE_SECONDS = 3.0
 class Soak:
     """One run. Build it on a stage of TABLES tables in a folder."""
 
-    def __init__(self, stage: Stage, *, rows: int, requests: int, retention_seconds: float, patience: float) -> None:
+    def __init__(
+        self, stage: FaultProject, *, rows: int, requests: int, retention_seconds: float, patience: float
+    ) -> None:
         declare(stage)
         self._stage = stage
         self._people = People(stage, rows=rows, requests=requests)
@@ -80,7 +82,7 @@ class Soak:
         tokens = people.tokens()
         self._gone = {tokens[player]: player for player in people.erased}
         self._held = self._files.version(BULK)
-        before = self._files.others(BULK, self._gone), self._files.rows_of(BULK, self._gone)
+        before = self._files.remaining_rows(BULK, self._gone), self._files.rows_of(BULK, self._gone)
         self._tell(f"{people.rows:,} rows of {len(tokens):,} people in {len(self._files.files(BULK))} files")
         home = PipelineHome(stage.objects, PIPELINE)
         home.readers.pin(BULK, reader=READER, version=self._held, hours=24)
@@ -120,13 +122,13 @@ class Soak:
         self.seconds["to shredded"] = time.monotonic() - began
         self._advance("purged", lambda results: _all_at(results, "purged"))
         self.seconds["to purged"] = time.monotonic() - began
-        ahead = go_ahead(kept_hours=MINIMUM_RETENTION_HOURS, retention_seconds=self._retention_seconds)
+        ahead = advance_vacuum_clock(kept_hours=MINIMUM_RETENTION_HOURS, retention_seconds=self._retention_seconds)
 
         def held(results: list[ErasureResult]) -> bool:
             return all(f"the reader {READER}" in result.waiting_for for result in results)
 
         self._advance("waiting for the reader", held, ahead=ahead)
-        content = self._files.others(BULK, self._gone, version=self._held)
+        content = self._files.remaining_rows(BULK, self._gone, version=self._held)
         self.blocked_by_reader = bool(content.rows) and not self._certificates()
         PipelineHome(stage.objects, PIPELINE).readers.unpin(BULK, reader=READER)
         self._advance("certified", lambda results: _all_at(results, "certified"), ahead=ahead)
@@ -184,9 +186,9 @@ class Soak:
             folder, list(self._requests), table=BULK, at_least=at_least, at_most=at_most
         )
         verdict.expect(self.blocked_by_reader, "the reader's version was not waited for")
-        after = files.others(BULK, self._gone)
+        after = files.remaining_rows(BULK, self._gone)
         verdict.expect(after == before[0], f"rows of others are {after}, and were {before[0]}")
-        naming = {name: count for name in files.names() if (count := files.naming(name, self._gone))}
+        naming = {name: count for name in files.names() if (count := files.rows_with_tokens(name, self._gone))}
         verdict.expect(not naming, f"rows on the disk that name them: {naming}")
         still = sum(bool(named_in(path) & people.erased) for path in self._landed_before)
         verdict.expect(not still, f"{still} landed objects still name them")
@@ -254,7 +256,7 @@ def main() -> int:
     with ExitStack() as stack:
         folder = tempfile.TemporaryDirectory(prefix="deltaworks-soak-", ignore_cleanup_errors=True)
         root = Path(stack.enter_context(folder)) / "stage"
-        stage = stack.enter_context(open_stage(root, seed=options.seed, tables=TABLES))
+        stage = stack.enter_context(open_project(root, seed=options.seed, tables=TABLES))
         passed = Soak(
             stage,
             rows=options.rows,

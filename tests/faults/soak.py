@@ -26,19 +26,19 @@ from deltaworks.control.home import PipelineHome
 from sandbox.servers.fault_proxy import running_fault_proxy
 from sandbox.servers.object_store import running_object_store
 from tests.faults.harness.driver import Driver
+from tests.faults.harness.fault_project import PIPELINE, FaultProject, open_project
 from tests.faults.harness.fleet import Fleet
 from tests.faults.harness.landing_times import bronze_times, percentile
 from tests.faults.harness.load import Load
 from tests.faults.harness.nemesis import Nemesis
 from tests.faults.harness.oracle import commits_after_takeover, judge
-from tests.faults.harness.stage import PIPELINE, Stage, open_stage
 
 FINISH_SECONDS = 600.0
 #: What a soak too short for all of its disturbances may take beyond its time.
 LONGER = 900.0
 
 
-def finish(stage: Stage) -> None:
+def finish(stage: FaultProject) -> None:
     """Undisturbed, drivers land what is left; a table that was suspended meanwhile catches up as it is asked to."""
     end = time.monotonic() + FINISH_SECONDS
     while True:
@@ -76,7 +76,7 @@ def print_disturbances(nemesis: Nemesis, fleet: Fleet) -> list[float]:
     return everything
 
 
-def report(stage: Stage, nemesis: Nemesis, load: Load, fleet: Fleet, *, off: Sequence[str]) -> bool:
+def report(stage: FaultProject, nemesis: Nemesis, load: Load, fleet: Fleet, *, off: Sequence[str]) -> bool:
     """Print what came of it; whether that is what was to come: all is exact, or harm is done without a protection."""
     names = ["events", *stage.kinds]
     verdict = judge(stage.lake, PIPELINE, names, stage.owed)
@@ -118,7 +118,7 @@ def main() -> int:
         server = stack.enter_context(running_object_store(work / "s3", buckets=["deltaworks-lake"]))
         proxy = stack.enter_context(running_fault_proxy(server.endpoint, seed=options.seed))
         stage = stack.enter_context(
-            open_stage(work / "stage", seed=options.seed, tables=options.tables, server=server, spark_tables=("k01",))
+            open_project(work / "stage", seed=options.seed, tables=options.tables, server=server, spark_tables=("k01",))
         )
         stage.declare(source={"max_files_per_batch": 200}, stream={"lease_ttl_seconds": 5})
         chance, per_kind = random.Random(options.seed), max(1, options.events_per_second // len(stage.kinds))

@@ -81,9 +81,9 @@ class Outcome:
     lost: int
     doubled: int
 
-    def tell(self, tell_line: Tell, fault: str, *facts: str, off: str = "") -> None:
+    def tell(self, print_result: Tell, fault: str, *facts: str, off: str = "") -> None:
         """Print the line of the fault."""
-        tell_line(
+        print_result(
             fault,
             f"WITHOUT {off}" if off else "protected",
             f"ids {self.sent}",
@@ -101,7 +101,7 @@ def kill_a_scheduler_in_a_batch(deployment: Deployment, schedulers: Schedulers) 
     before = harness.await_progress(len(harness.rows()))
     family = ancestors(before.pid)
     with deployment.switches.held():
-        schedulers.kill_the_one_of(before.pid)
+        schedulers.kill_parent_of(before.pid)
         killed, gone = time.monotonic(), (family["driver"], family["jvm"])
         wait(lambda: not any(alive(pid) for pid in gone), "driver or JVM outlived the scheduler", GONE_SECONDS)
     after = harness.await_progress(len(harness.rows()))
@@ -138,26 +138,26 @@ def outage(deployment: Deployment, *, patience_seconds: float) -> tuple[int, flo
 
 @pytest.mark.parametrize("schedulers", [(OURS, 2)], ids=["deltaworks"], indirect=True)
 def test_a_scheduler_that_is_killed_in_the_middle_of_a_batch_loses_and_doubles_nothing(
-    deployment: Deployment, schedulers: Schedulers, tell_line: Tell
+    deployment: Deployment, schedulers: Schedulers, print_result: Tell
 ) -> None:
     outcome = kill_a_scheduler_in_a_batch(deployment, schedulers)
 
     turns = deployment.harness.turns()
-    outcome.tell(tell_line, "one of two schedulers killed", f"{len(turns)} runs wrote")
+    outcome.tell(print_result, "one of two schedulers killed", f"{len(turns)} runs wrote")
     assert (outcome.lost, outcome.doubled) == (0, 0)
     assert len(turns) == len(set(turns)), "a run wrote again after its successor had begun"
 
 
 @pytest.mark.parametrize("schedulers", [(OURS, 2)], ids=["deltaworks"], indirect=True)
 def test_while_the_database_is_away_nothing_is_lost_and_schedulers_come_back(
-    deployment: Deployment, schedulers: Schedulers, tell_line: Tell
+    deployment: Deployment, schedulers: Schedulers, print_result: Tell
 ) -> None:
     landed, returned, scheduled = outage(deployment, patience_seconds=BACK_SECONDS)
 
     deployment.harness.await_progress(len(deployment.harness.rows()))
     outcome = Outcome(time.monotonic() - returned, *deployment.harness.settle())
     fault = f"Airflow's database away for {OUTAGE_SECONDS:.0f} s"
-    outcome.tell(tell_line, fault, f"{landed} rows landed meanwhile, the next task ran after {scheduled} s")
+    outcome.tell(print_result, fault, f"{landed} rows landed meanwhile, the next task ran after {scheduled} s")
     assert scheduled is not None
     assert landed > 0
     assert (outcome.lost, outcome.doubled) == (0, 0)
@@ -165,26 +165,28 @@ def test_while_the_database_is_away_nothing_is_lost_and_schedulers_come_back(
 
 @pytest.mark.parametrize("schedulers", [(OURS, 2)], ids=["deltaworks"], indirect=True)
 def test_without_what_is_fixed_of_a_batch_a_killed_scheduler_doubles_rows(
-    deployment: Deployment, schedulers: Schedulers, tell_line: Tell
+    deployment: Deployment, schedulers: Schedulers, print_result: Tell
 ) -> None:
-    deployment.switches.take_away("transactions", "prepared")
+    deployment.switches.disable("transactions", "prepared")
     try:
         outcome = kill_a_scheduler_in_a_batch(deployment, schedulers)
     finally:
-        deployment.switches.take_away()
+        deployment.switches.disable()
 
-    outcome.tell(tell_line, "one of two schedulers killed", off="transactions, prepared")
+    outcome.tell(print_result, "one of two schedulers killed", off="transactions, prepared")
     assert outcome.doubled > 0
 
 
 @pytest.mark.parametrize("schedulers", [(AIRFLOWS, 1)], ids=["airflow"], indirect=True)
 def test_without_its_end_a_scheduler_waits_for_the_stream_and_starts_nothing(
-    deployment: Deployment, schedulers: Schedulers, tell_line: Tell
+    deployment: Deployment, schedulers: Schedulers, print_result: Tell
 ) -> None:
     # One scheduler, which has the stream: of two, the one without a task that never ends would come back.
     landed, _, scheduled = outage(deployment, patience_seconds=PATIENCE_SECONDS)
 
     ran = "no task ran" if scheduled is None else f"a task ran after {scheduled:.0f} s"
     fault = f"Airflow's database away for {OUTAGE_SECONDS:.0f} s"
-    tell_line(fault, "WITHOUT executor_end", f"{landed} rows landed meanwhile, {ran} within {PATIENCE_SECONDS:.0f} s")
+    print_result(
+        fault, "WITHOUT executor_end", f"{landed} rows landed meanwhile, {ran} within {PATIENCE_SECONDS:.0f} s"
+    )
     assert scheduled is None

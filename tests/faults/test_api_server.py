@@ -53,7 +53,7 @@ def outage(harness: AirflowHarness, family: dict[str, int]) -> tuple[float | Non
 
 @pytest.mark.parametrize("off", [False, True], ids=["protected", "without"])
 def test_a_stream_lives_through_an_outage_of_the_api_server(
-    tmp_path: Path, tell_line: Callable[..., None], monkeypatch: pytest.MonkeyPatch, seed: int, off: bool
+    tmp_path: Path, print_result: Callable[..., None], monkeypatch: pytest.MonkeyPatch, seed: int, off: bool
 ) -> None:
     if off:
         take_away_the_setting(monkeypatch)
@@ -67,7 +67,7 @@ def test_a_stream_lives_through_an_outage_of_the_api_server(
         turns = harness.turns()
 
     ended = "the task lived" if gone is None else f"the task was killed after {gone:.0f} s"
-    tell_line(
+    print_result(
         f"65 API server away for {OUTAGE_SECONDS:.0f} s",
         "WITHOUT max_failed_heartbeats" if off else "protected",
         f"seed {seed}",

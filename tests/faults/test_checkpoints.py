@@ -14,34 +14,34 @@ import pytest
 from deltaworks.control import paths
 from deltaworks.specs.catalog import PROJECT_ROOT
 from tests.faults.harness.driver import Driver
+from tests.faults.harness.fault_project import PIPELINE, FaultProject
 from tests.faults.harness.injection import Fault
 from tests.faults.harness.oracle import Verdict
-from tests.faults.harness.stage import PIPELINE, Stage
 from tests.faults.harness.timings import engine_seconds, recovery_seconds
 
 Tell = Callable[..., Verdict]
-MakeStage = Callable[..., Stage]
+MakeStage = Callable[..., FaultProject]
 
 
-def checkpoint(stage: Stage) -> Path:
+def checkpoint(stage: FaultProject) -> Path:
     return Path(stage.storage.prefix) / paths.checkpoint(PIPELINE, 1, 1)
 
 
-def delete_commit(stage: Stage, batch: int) -> None:
+def delete_commit(stage: FaultProject, batch: int) -> None:
     """As if the driver had ended before Spark wrote that the batch is done."""
     folder = checkpoint(stage) / "commits"
     for name in (f"{batch}", f".{batch}.crc"):
         (folder / name).unlink(missing_ok=True)
 
 
-def repair(stage: Stage) -> None:
+def repair(stage: FaultProject) -> None:
     """What the refusal tells an operator to do."""
     command = [sys.executable, "-m", "deltaworks.cli", "checkpoint", "repair", PIPELINE, "--no-dry-run"]
     environment = {**os.environ, **stage.environment(), "PYTHONPATH": str(PROJECT_ROOT / "include")}
     subprocess.run(command, check=True, env=environment)
 
 
-def landed(stage: Stage, batches: int) -> Stage:
+def landed(stage: FaultProject, batches: int) -> FaultProject:
     stage.land(files=batches)
     with Driver(stage) as driver:
         driver.run_to_end()
@@ -74,7 +74,7 @@ def test_without_our_records_a_replayed_batch_doubles(make_stage: MakeStage, tel
     assert verdict.doubled
 
 
-def lose_checkpoint_in_a_torn_batch(stage: Stage) -> Driver:
+def lose_checkpoint_in_a_torn_batch(stage: FaultProject) -> Driver:
     """Two batches landed, the third interrupted, then the checkpoint gone; meanwhile more has arrived."""
     stage.land(files=3)
     with Driver(stage, faults=[Fault(point="committed:.*", nth=2 * (stage.tables + 1) + 3)]) as broken:
@@ -124,7 +124,7 @@ def test_a_damaged_checkpoint_is_refused_by_name_and_repaired(
     stage.land()
     with Driver(stage, off=off) as refused:
         code = refused.wait()
-        condition, told = refused.last_words()
+        condition, told = refused.final_error()
     repair(stage)
     with Driver(stage) as successor:
         successor.run_to_end()
@@ -137,7 +137,7 @@ def test_a_damaged_checkpoint_is_refused_by_name_and_repaired(
     assert verdict.is_exact
 
 
-def set_back(stage: Stage, batch: int) -> None:
+def set_back(stage: FaultProject, batch: int) -> None:
     """As if a backup had been put in the checkpoint's place, from before the batch."""
     for name in ("offsets", "commits"):
         for file in (f"{batch}", f".{batch}.crc"):
@@ -153,7 +153,7 @@ def test_a_checkpoint_that_was_set_back_is_given_up(make_stage: MakeStage, tell:
     stage.declare(source={"max_files_per_batch": 100})
     with Driver(stage, off=off) as surprised:
         code = surprised.wait()
-        condition, _ = surprised.last_words()
+        condition, _ = surprised.final_error()
     with Driver(stage, off=off) as successor:
         successor.run_to_end()
 
@@ -177,7 +177,7 @@ def test_a_lost_ledger_is_refused_and_made_anew_from_the_prepared_batches(
     stage.declare(source={"max_files_per_batch": 100})
     with Driver(stage, off=off) as refused:
         code = refused.wait()
-        condition, _ = refused.last_words()
+        condition, _ = refused.final_error()
     if not off:
         repair(stage)
         with Driver(stage) as successor:

@@ -7,21 +7,21 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from deltaworks.control import paths
-from tests.faults.harness.cluster_stage import (
+from tests.faults.harness.cluster_project import (
     CLUSTERED,
     JOBS,
     PIPELINES,
     READ,
     STARTED_WITHIN_SECONDS,
-    ClusterStage,
+    ClusterProject,
 )
-from tests.faults.harness.mutable_rows import harm
+from tests.faults.harness.fault_project import PIPELINE, FaultProject
+from tests.faults.harness.mutable_rows import find_damage
 from tests.faults.harness.oracle import commits_of, rows_in_folder
-from tests.faults.harness.stage import PIPELINE, Stage
 from tests.spark.engine.standalone import Cluster, standalone_cluster
 from tests.waiting import eventually
 
-MakeStage = Callable[..., Stage]
+MakeStage = Callable[..., FaultProject]
 Line = Callable[..., None]
 
 
@@ -30,7 +30,7 @@ def names_with_cores(cluster: Cluster) -> set[str]:
     return {app["name"] for app in cluster.state()["activeapps"] if app["cores"]}
 
 
-def lose_a_worker_and_add_one(stage: ClusterStage, cluster: Cluster) -> set[str]:
+def lose_a_worker_and_add_one(stage: ClusterProject, cluster: Cluster) -> set[str]:
     """The worker dies behind the files of a batch, before anybody has heard of them; which applications it met."""
     met: set[str] = set()
 
@@ -49,12 +49,12 @@ def lose_a_worker_and_add_one(stage: ClusterStage, cluster: Cluster) -> set[str]
 
 
 def test_a_worker_lost_while_everything_runs_loses_and_doubles_nothing(
-    make_stage: MakeStage, tell_line: Line, tmp_path: Path
+    make_stage: MakeStage, print_result: Line, tmp_path: Path
 ) -> None:
     s3 = make_stage(tables=4, storage="s3")
     with ExitStack() as stack:
         cluster = stack.enter_context(standalone_cluster(tmp_path, workers=2, cores=3, memory="2g"))
-        stage = ClusterStage(s3, cluster.address)
+        stage = ClusterProject(s3, cluster.address)
         load = stage.load()
         stack.callback(load.close)
         streams = stack.enter_context(stage.streams())
@@ -76,7 +76,7 @@ def test_a_worker_lost_while_everything_runs_loses_and_doubles_nothing(
 
     verdicts = stage.verdicts()
     events = sum(table == "events" for table, _ in stage.owed(READ))
-    tell_line(
+    print_result(
         "worker lost",
         "protected",
         f"met {', '.join(sorted(met))}",
@@ -88,7 +88,7 @@ def test_a_worker_lost_while_everything_runs_loses_and_doubles_nothing(
     )
     assert load.failure is None
     assert {name: str(verdict) for name, verdict in verdicts.items() if not verdict.is_exact} == {}
-    assert not harm(s3.lake, PIPELINE, stage.truth)
+    assert not find_damage(s3.lake, PIPELINE, stage.truth)
     assert stage.answers() == events
     assert any(
         "remove" in action for actions in commits_of(s3.lake, paths.table(CLUSTERED, "k01")) for action in actions
@@ -96,5 +96,5 @@ def test_a_worker_lost_while_everything_runs_loses_and_doubles_nothing(
 
     folder = rows_in_folder(s3.lake, READ, "events")
     doubled = sum(count - 1 for count in folder.values())
-    tell_line("worker lost", "WITHOUT the log: all files are read", "lost 0", f"doubled {doubled}")
+    print_result("worker lost", "WITHOUT the log: all files are read", "lost 0", f"doubled {doubled}")
     assert doubled > 0

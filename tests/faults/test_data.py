@@ -7,15 +7,15 @@ from collections.abc import Callable
 import pytest
 
 from tests.faults.harness.driver import Driver
+from tests.faults.harness.fault_project import FaultProject
 from tests.faults.harness.oracle import Verdict
-from tests.faults.harness.stage import Stage
 from tests.faults.harness.timings import engine_seconds
 
 Tell = Callable[..., Verdict]
-MakeStage = Callable[..., Stage]
+MakeStage = Callable[..., FaultProject]
 
 
-def land_changed_events(stage: Stage) -> int:
+def land_changed_events(stage: FaultProject) -> int:
     """Good events with a new field among them, and events that lost or changed what is required."""
     fits, misfits = [], []
     for kind in stage.kinds:

@@ -15,8 +15,8 @@ from deltalake import DeltaTable
 
 from deltaworks.control import paths
 from tests.faults.harness.driver import Driver
+from tests.faults.harness.fault_project import PIPELINE, FaultProject
 from tests.faults.harness.injection import Fault
-from tests.faults.harness.stage import PIPELINE, Stage
 from tests.shared_data import SHARED_DATA
 
 NAME = "geo/City.mmdb"
@@ -34,7 +34,7 @@ pytestmark = pytest.mark.skipif(
 class Lookups:
     """A stream of events of one address, and the answers that its batches have."""
 
-    def __init__(self, stage: Stage) -> None:
+    def __init__(self, stage: FaultProject) -> None:
         self.stage = stage
         self.versions = [(MAXMIND / name).read_bytes() for name in VERSIONS]
         columns = [
@@ -98,7 +98,7 @@ class Lookups:
 
 @pytest.mark.parametrize("off", ["", "pin_databases"])
 def test_no_batch_has_answers_of_two_versions_however_often_the_database_is_replaced(
-    make_stage: Callable[..., Stage], tell_line: Callable[..., None], off: str
+    make_stage: Callable[..., FaultProject], print_result: Callable[..., None], off: str
 ) -> None:
     lookups = Lookups(make_stage(tables=1))
     lookups.land(BATCHES * FILES)
@@ -106,18 +106,18 @@ def test_no_batch_has_answers_of_two_versions_however_often_the_database_is_repl
         driver.run_to_end()
     answers = lookups.answers()
     mixed = sum(len(values) > 1 for values in answers)
-    tell_line("database replaced under a stream", off or "protected", f"{len(answers)} batches, {mixed} mixed")
+    print_result("database replaced under a stream", off or "protected", f"{len(answers)} batches, {mixed} mixed")
     assert lookups.rows() == BATCHES * FILES * 20
     assert set().union(*answers) == {None, CITY}, "only one version was ever read"
     assert (mixed > 0) == bool(off)
 
 
-def test_a_batch_that_was_prepared_is_finished_with_the_answers_it_has(make_stage: Callable[..., Stage]) -> None:
+def test_a_batch_that_was_prepared_is_finished_with_the_answers_it_has(make_stage: Callable[..., FaultProject]) -> None:
     lookups = Lookups(make_stage(tables=1))
     lookups.land(FILES)
     with Driver(lookups.stage, faults=[Fault(point="prepared")]) as driver:
         assert driver.wait() != 0, driver.tail()
-        driver.injected()
+        driver.first_fault_at()
     assert lookups.rows() == 0
     lookups.put(1)
     lookups.land(FILES)

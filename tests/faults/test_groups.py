@@ -24,7 +24,7 @@ def killed_and_resumed(stage: GroupHarness, point: str, *, nth: int, off: list[s
         stage.land(name, files=2)
     with Driver(stage, faults=[Fault(point=point, nth=nth)]) as broken:
         broken.wait()
-        broken.injected()
+        broken.first_fault_at()
     for name in MEMBERS:
         stage.land(name)
     with Driver(stage, off=off) as successor:
@@ -42,21 +42,21 @@ def added_twice(stage: GroupHarness) -> Counter[tuple[str, int]]:
 
 @pytest.mark.parametrize(("point", "nth"), [("prepared", 2), ("committed:events", 2), ("half_ledger", 1)])
 def test_a_groups_driver_killed_in_a_batch_of_one_loses_and_doubles_nothing_of_any(
-    tmp_path: Path, tell_line: Line, point: str, nth: int
+    tmp_path: Path, print_result: Line, point: str, nth: int
 ) -> None:
     stage = GroupHarness(tmp_path)
 
     lost, doubled = killed_and_resumed(stage, point, nth=nth, off=[])
 
-    tell_line("group killed", "protected", f"at {point}#{nth}", f"ids {Counter(stage.owed).total()}", f"lost {lost}")
+    print_result("group killed", "protected", f"at {point}#{nth}", f"ids {Counter(stage.owed).total()}", f"lost {lost}")
     assert (lost, doubled) == (0, 0)
 
 
-def test_without_the_transaction_of_a_step_a_killed_group_doubles(tmp_path: Path, tell_line: Line) -> None:
+def test_without_the_transaction_of_a_step_a_killed_group_doubles(tmp_path: Path, print_result: Line) -> None:
     stage = GroupHarness(tmp_path)
 
     lost, doubled = killed_and_resumed(stage, "committed:events", nth=2, off=["transactions"])
 
-    tell_line("group killed", "WITHOUT transactions", f"lost {lost}", f"doubled {doubled}")
+    print_result("group killed", "WITHOUT transactions", f"lost {lost}", f"doubled {doubled}")
     assert doubled > 0
     assert lost == 0

@@ -6,16 +6,16 @@ from collections.abc import Callable
 
 import pytest
 
+from tests.faults.harness.fault_project import FaultProject
 from tests.faults.harness.hostile_objects import KINDS
 from tests.faults.harness.hostile_run import DEADLY, HOSTILE, USUAL, HostileRun, Outcome, is_one_owner, landing_side
 from tests.faults.harness.landing_times import percentile
-from tests.faults.harness.stage import Stage
 
-MakeStage = Callable[..., Stage]
+MakeStage = Callable[..., FaultProject]
 Say = Callable[..., None]
 
 
-def beside_each_other(make_stage: MakeStage, tell_line: Say, *, minutes: float, off: str = "") -> Outcome:
+def beside_each_other(make_stage: MakeStage, print_result: Say, *, minutes: float, off: str = "") -> Outcome:
     """All phases, short, with every kind of object."""
     stage = make_stage(tables=3, storage="s3")
     with landing_side(stage) as landing:
@@ -24,7 +24,7 @@ def beside_each_other(make_stage: MakeStage, tell_line: Say, *, minutes: float, 
         outcome = run.run(minutes)
     medians = (f"{phase} {percentile(outcome.waits[phase], 0.5):.1f} s" for phase in (USUAL, HOSTILE, DEADLY))
     fates = outcome.fates
-    tell_line(
+    print_result(
         "hostile producer",
         f"WITHOUT {off}" if off else "protected",
         f"good objects {outcome.good_objects}",
@@ -36,8 +36,8 @@ def beside_each_other(make_stage: MakeStage, tell_line: Say, *, minutes: float, 
     return outcome
 
 
-def test_a_producer_of_the_worst_objects_costs_its_neighbour_no_event(make_stage: MakeStage, tell_line: Say) -> None:
-    outcome = beside_each_other(make_stage, tell_line, minutes=1.5)
+def test_a_producer_of_the_worst_objects_costs_its_neighbour_no_event(make_stage: MakeStage, print_result: Say) -> None:
+    outcome = beside_each_other(make_stage, print_result, minutes=1.5)
 
     assert outcome.failures == []
     assert outcome.fates.wrong == {}
@@ -49,9 +49,9 @@ def test_a_producer_of_the_worst_objects_costs_its_neighbour_no_event(make_stage
 
 @pytest.mark.parametrize("without", ["object_errors", "deaths"])
 def test_without_what_holds_an_object_against_itself_the_stream_ends(
-    make_stage: MakeStage, tell_line: Say, without: str
+    make_stage: MakeStage, print_result: Say, without: str
 ) -> None:
-    outcome = beside_each_other(make_stage, tell_line, minutes=1.0, off=without)
+    outcome = beside_each_other(make_stage, print_result, minutes=1.0, off=without)
 
     assert any(failure.startswith("the driver has ended") for failure in outcome.failures)
     assert outcome.fates.wrong

@@ -9,8 +9,8 @@ from typing import Any
 
 from deltaworks.control import paths
 from tests.faults.harness.driver import Driver
+from tests.faults.harness.fault_project import PIPELINE, FaultProject
 from tests.faults.harness.injection import Fault
-from tests.faults.harness.stage import PIPELINE, Stage
 
 LATEST = "latest_ticks"
 TABLE: dict[str, Any] = {
@@ -29,7 +29,7 @@ POINTS = ("committed:ticks", f"merging:{LATEST}", f"merged:{LATEST}")
 class Ticks:
     """Events of some symbols whose versions come in no order, and the greatest version of each symbol."""
 
-    def __init__(self, stage: Stage) -> None:
+    def __init__(self, stage: FaultProject) -> None:
         self.stage = stage
         self.newest: dict[str, int] = {}
         self._random = random.Random(stage.seed)
@@ -54,7 +54,7 @@ class Ticks:
 
 
 def test_a_driver_killed_before_a_merge_leaves_it_to_its_successor(
-    make_stage: Callable[..., Stage], tell_line: Callable[..., None]
+    make_stage: Callable[..., FaultProject], print_result: Callable[..., None]
 ) -> None:
     stage = make_stage(tables=1)
     stage.declare(tables=[TABLE])
@@ -69,13 +69,13 @@ def test_a_driver_killed_before_a_merge_leaves_it_to_its_successor(
         ticks.land(60)
         with Driver(stage, faults=[Fault(point=point, after="begun")]) as driver:
             assert driver.wait() != 0, driver.tail()
-            driver.injected()
+            driver.first_fault_at()
         merged = ticks.merged()
         behind.append(sum(merged.get(symbol) != version for symbol, version in ticks.newest.items()))
     with Driver(stage) as last:
         last.run_to_end()
 
-    tell_line(
+    print_result(
         f"driver killed at {', '.join(POINTS)}", "protected", f"keys {len(ticks.newest)}", f"behind then {behind}"
     )
     assert ticks.merged() == ticks.newest

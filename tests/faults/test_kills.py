@@ -9,16 +9,16 @@ from collections.abc import Callable
 import pytest
 
 from tests.faults.harness.driver import Driver
+from tests.faults.harness.fault_project import PIPELINE, FaultProject
 from tests.faults.harness.injection import Fault
 from tests.faults.harness.oracle import Verdict, rows_in_folder
-from tests.faults.harness.stage import PIPELINE, Stage
 from tests.faults.harness.timings import engine_seconds, recovery_seconds
 
 TABLES = 30
 #: After how many of the tables between the first and the last a driver is killed.
 SAMPLES = {"local": 4, "s3": 1}
 Tell = Callable[..., Verdict]
-MakeStage = Callable[..., Stage]
+MakeStage = Callable[..., FaultProject]
 
 
 def kill_points(seed: int, tables: int, samples: int) -> list[Fault]:
@@ -32,7 +32,7 @@ def kill_points(seed: int, tables: int, samples: int) -> list[Fault]:
     return [Fault(point="begun"), *own, Fault(point="begun", nth=2)]
 
 
-def kill_again_and_again(stage: Stage, points: list[Fault]) -> list[float]:
+def kill_again_and_again(stage: FaultProject, points: list[Fault]) -> list[float]:
     """A driver for each point: it finishes what its predecessor left and is killed in a batch of its own."""
     recoveries: list[float] = []
     broken: Driver | None = None
@@ -42,7 +42,7 @@ def kill_again_and_again(stage: Stage, points: list[Fault]) -> list[float]:
         with Driver(stage, faults=[point] if point else []) as driver:
             code = driver.wait()
             assert (code == 0) == (point is None), driver.tail()
-            if broken is not None and driver.when("completed"):
+            if broken is not None and driver.first_reached_at("completed"):
                 recoveries.append(recovery_seconds(broken, driver))
             broken = driver
     return recoveries
@@ -90,7 +90,7 @@ def in_the_middle(action: str) -> list[Fault]:
 
 
 def written_later(driver: Driver) -> int:
-    return sum(point.startswith("committed:") and at > driver.injected() + 5 for at, _, point in driver.points())
+    return sum(point.startswith("committed:") and at > driver.first_fault_at() + 5 for at, _, point in driver.points())
 
 
 @pytest.mark.parametrize("part", ["jvm", "python"])
@@ -101,7 +101,7 @@ def test_half_a_driver_killed_in_the_middle_of_thirty_commits_leaves_nothing_tha
     stage.land(files=2)
     with Driver(stage, faults=in_the_middle(f"kill_{part}")) as broken:
         broken.wait()
-        gone = broken.await_gone() - broken.injected()
+        gone = broken.await_group_exit() - broken.first_fault_at()
         with Driver(stage) as successor:
             successor.run_to_end()
 
@@ -117,7 +117,7 @@ def test_without_the_guard_a_driver_without_jvm_goes_on_writing(make_stage: Make
     stage.land(files=2)
     with Driver(stage, faults=in_the_middle("kill_jvm"), off=["guard"]) as broken:
         broken.await_point("injected kill_jvm")
-        broken.await_gone(60)
+        broken.await_group_exit(60)
     with Driver(stage) as successor:
         successor.run_to_end()
 
@@ -139,7 +139,7 @@ def test_without_the_transaction_of_a_step_half_a_driver_killed_doubles(make_sta
 
 
 def test_a_worker_killed_after_it_has_written_leaves_files_that_count_for_nobody(
-    make_stage: MakeStage, tell: Tell, tell_line: Callable[..., None]
+    make_stage: MakeStage, tell: Tell, print_result: Callable[..., None]
 ) -> None:
     stage = make_stage(tables=4)
     stage.declare(source={"max_files_per_batch": 4})
@@ -151,7 +151,7 @@ def test_a_worker_killed_after_it_has_written_leaves_files_that_count_for_nobody
     verdict = tell("4 worker killed", stage, recovery=engine_seconds(driver), note="the same driver reads it again")
     folder = rows_in_folder(stage.lake, PIPELINE, "events")
     doubled = sum(count - 1 for count in folder.values())
-    tell_line(
+    print_result(
         "4 worker killed", "WITHOUT the log: all files are read", f"ids {stage.ids}", "lost 0", f"doubled {doubled}"
     )
     assert killed

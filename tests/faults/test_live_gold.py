@@ -21,8 +21,8 @@ from deltaworks.control.health.stop import StopFlag
 from deltaworks.gold.inputs import BUILT_FROM
 from deltaworks.tables.log import commit_history
 from tests.faults.harness.driver import END_SECONDS, Driver
+from tests.faults.harness.fault_project import FIRST_TIME, PIPELINE, FaultProject
 from tests.faults.harness.injection import Fault
-from tests.faults.harness.stage import FIRST_TIME, PIPELINE, Stage
 from tests.unit.alerts.aws_harness import Aws, running_aws
 from tests.waiting import eventually
 
@@ -82,7 +82,7 @@ NEWEST_SQL = "SELECT symbol, n FROM ticks_now ORDER BY symbol\n"
 class Traffic:
     """Events at random times of an hour, each in bronze once or more, and what all answers have to be."""
 
-    def __init__(self, stage: Stage, aws: Aws | None = None) -> None:
+    def __init__(self, stage: FaultProject, aws: Aws | None = None) -> None:
         self.stage = stage
         self._random = random.Random(stage.seed)
         self.events: list[dict[str, Any]] = []
@@ -161,7 +161,7 @@ class Traffic:
 
 
 @contextmanager
-def streaming(stage: Stage, **options: Any) -> Iterator[Driver]:
+def streaming(stage: FaultProject, **options: Any) -> Iterator[Driver]:
     """A stream that runs on until the block ends, and then ends by its stop flag."""
     flag = StopFlag(stage.objects, paths.stop_request(paths.pipeline_control(PIPELINE)))
     with Driver(stage, available_now=False, **options) as driver:
@@ -178,8 +178,8 @@ def aws_server() -> Iterator[str]:
 
 
 def test_killed_around_every_build_and_merge_it_ends_with_the_right_answers(
-    make_stage: Callable[..., Stage],
-    tell_line: Callable[..., None],
+    make_stage: Callable[..., FaultProject],
+    print_result: Callable[..., None],
     aws_server: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -190,7 +190,7 @@ def test_killed_around_every_build_and_merge_it_ends_with_the_right_answers(
         traffic.land()
         with Driver(stage, available_now=False, faults=[Fault(point=point, after="begun")]) as driver:
             assert driver.wait(SECONDS) != 0, driver.tail()
-            driver.injected()
+            driver.first_fault_at()
         wrong.append(not traffic.is_right)
     traffic.land()
     with streaming(stage):
@@ -204,7 +204,7 @@ def test_killed_around_every_build_and_merge_it_ends_with_the_right_answers(
 
         eventually(told, "the last answer is announced")
     numbers = [message["number"] for message in heard]
-    tell_line("stream killed around builds of gold and merges", "protected", f"builds {len(traffic.built_from())}")
+    print_result("stream killed around builds of gold and merges", "protected", f"builds {len(traffic.built_from())}")
     assert traffic.is_right
     assert sum(traffic.minutes().values()) == len(traffic.true_minutes())
     assert any(wrong), "nothing was left to the successors"
@@ -214,7 +214,7 @@ def test_killed_around_every_build_and_merge_it_ends_with_the_right_answers(
 
 @pytest.mark.parametrize("off", ["", "gold_number"])
 def test_the_dag_that_builds_beside_the_stream_puts_no_older_answer_over_a_newer_one(
-    make_stage: Callable[..., Stage], tell_line: Callable[..., None], off: str
+    make_stage: Callable[..., FaultProject], print_result: Callable[..., None], off: str
 ) -> None:
     stage = make_stage(tables=1)
     traffic = Traffic(stage)
@@ -231,10 +231,10 @@ def test_the_dag_that_builds_beside_the_stream_puts_no_older_answer_over_a_newer
             eventually(lambda: traffic.is_right, "the newer answer", seconds=SECONDS)
             dag.signal(signal.SIGCONT)
             code = dag.wait(SECONDS)
-            condition, _ = dag.last_words()
+            condition, _ = dag.final_error()
         eventually(lambda: traffic.is_right, "the answer is right in the end", seconds=SECONDS)
     builds = traffic.built_from()
-    tell_line("the DAG beside the stream's gold", off or "protected", f"builds {builds}", f"DAG {code} {condition}")
+    print_result("the DAG beside the stream's gold", off or "protected", f"builds {builds}", f"DAG {code} {condition}")
     if off:
         assert builds != sorted(builds), "no older answer landed, so there was nothing to protect from"
     else:

@@ -18,12 +18,12 @@ from deltaworks.control.health.stop import StopFlag
 from sandbox.servers import fault_proxy
 from sandbox.servers.fault_proxy import Action, FaultProxy, running_fault_proxy
 from tests.faults.harness.driver import Driver
+from tests.faults.harness.fault_project import PIPELINE, FaultProject
 from tests.faults.harness.live_counts import DECLARED, LIVE, judge_live, owed_counts, seen_counts
 from tests.faults.harness.oracle import Verdict
-from tests.faults.harness.stage import PIPELINE, Stage
 
 Tell = Callable[..., Verdict]
-MakeStage = Callable[..., Stage]
+MakeStage = Callable[..., FaultProject]
 ROUND_SECONDS = 150.0
 BOTH = ["put_read_back", "spark_transactions"]
 OFF = pytest.mark.parametrize("off", [[], ["put_read_back"], BOTH], ids=["protected", "one of two", "without"])
@@ -59,7 +59,7 @@ def test_appends_by_spark_whose_reply_is_lost_land_once(make_stage: MakeStage, t
     assert bool(verdict.doubled) == (off == BOTH)
 
 
-def land_and_count(stage: Stage, *, off: Sequence[str], endpoint: dict[str, str], rounds: int) -> Counter[int]:
+def land_and_count(stage: FaultProject, *, off: Sequence[str], endpoint: dict[str, str], rounds: int) -> Counter[int]:
     """Drivers, one after the other as they end, until each round's events are counted live; their exit codes."""
     codes: Counter[int] = Counter()
     driver: Driver | None = None
@@ -94,7 +94,7 @@ def land_and_count(stage: Stage, *, off: Sequence[str], endpoint: dict[str, str]
     ids=["spark", "spark, one of two", "spark, without", "ours", "ours, one of two"],
 )
 def test_merges_of_a_live_table_whose_reply_is_lost_count_once(
-    make_stage: MakeStage, tell_line: Callable[..., None], off: list[str], doubles: bool
+    make_stage: MakeStage, print_result: Callable[..., None], off: list[str], doubles: bool
 ) -> None:
     stage = make_stage(tables=4, storage="s3")
     stage.declare(live=DECLARED)
@@ -105,7 +105,7 @@ def test_merges_of_a_live_table_whose_reply_is_lost_count_once(
         unseen = unseen_puts(proxy)
 
     verdict = judge_live(stage)
-    tell_line(
+    print_result(
         "10 lost replies, merges of a live table",
         f"WITHOUT {', '.join(off)}" if off else "protected",
         f"seed {stage.seed}",

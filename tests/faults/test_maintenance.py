@@ -4,26 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from tests.faults.harness.stage import Stage
-from tests.faults.harness.upkeep import APPEND_TABLES, Outcome, Upkeep
+from tests.faults.harness.fault_project import FaultProject
+from tests.faults.harness.maintenance_load import APPEND_TABLES, MaintenanceLoad, Outcome
 
-MakeStage = Callable[..., Stage]
+MakeStage = Callable[..., FaultProject]
 #: No operation is tried for longer than this before it is done, and the stream never stands still for longer.
 BOUND_SECONDS = 400.0
 STREAM_SECONDS = 120.0
 
 
-def kept_at_work(make_stage: MakeStage, tell_line: Callable[..., None], *, minutes: float, off: str = "") -> Outcome:
+def kept_at_work(make_stage: MakeStage, print_result: Callable[..., None], *, minutes: float, off: str = "") -> Outcome:
     """A few minutes of everything at once."""
     stage = make_stage(tables=APPEND_TABLES, storage="s3")
-    outcome = Upkeep(stage, off=(off,) if off else ()).run(minutes)
+    outcome = MaintenanceLoad(stage, off=(off,) if off else ()).run(minutes)
     retried = {
         f"{role} {condition} {count}"
         for role, tally in outcome.operations.items()
         for condition, count in tally.retried.items()
     }
     done = {f"{role} {tally.done}" for role, tally in outcome.operations.items()}
-    tell_line(
+    print_result(
         "11 stream, OPTIMIZE, VACUUM, DELETE and RESTORE, two MERGEs",
         f"WITHOUT {off}" if off else "protected",
         f"ids {stage.ids}",
@@ -36,9 +36,9 @@ def kept_at_work(make_stage: MakeStage, tell_line: Callable[..., None], *, minut
 
 
 def test_everything_at_once_loses_nothing_and_every_operation_is_done(
-    make_stage: MakeStage, tell_line: Callable[..., None]
+    make_stage: MakeStage, print_result: Callable[..., None]
 ) -> None:
-    outcome = kept_at_work(make_stage, tell_line, minutes=2.5)
+    outcome = kept_at_work(make_stage, print_result, minutes=2.5)
 
     assert outcome.is_exact, outcome.wrong
     assert outcome.missing == []
@@ -50,15 +50,17 @@ def test_everything_at_once_loses_nothing_and_every_operation_is_done(
     assert sum(tally.counts["attempts"] for tally in merges) == sum(tally.counts["merges"] for tally in merges)
 
 
-def test_a_reader_that_nobody_asks_loses_its_files(make_stage: MakeStage, tell_line: Callable[..., None]) -> None:
-    outcome = kept_at_work(make_stage, tell_line, minutes=4, off="holds")
+def test_a_reader_that_nobody_asks_loses_its_files(make_stage: MakeStage, print_result: Callable[..., None]) -> None:
+    outcome = kept_at_work(make_stage, print_result, minutes=4, off="holds")
 
     assert outcome.operations["read"].failed > 0
     assert "not found" in " ".join(outcome.operations["read"].errors).lower()
 
 
-def test_without_the_write_turn_merges_meet_the_stream(make_stage: MakeStage, tell_line: Callable[..., None]) -> None:
-    outcome = kept_at_work(make_stage, tell_line, minutes=1, off="turn")
+def test_without_the_write_turn_merges_meet_the_stream(
+    make_stage: MakeStage, print_result: Callable[..., None]
+) -> None:
+    outcome = kept_at_work(make_stage, print_result, minutes=1, off="turn")
 
     merges = [tally for role, tally in outcome.operations.items() if role.endswith("mutate")]
     attempts = sum(tally.counts["attempts"] - tally.counts["merges"] for tally in merges)

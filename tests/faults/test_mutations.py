@@ -17,14 +17,14 @@ from deltaworks.control import paths
 from deltaworks.control.health.stop import StopFlag
 from deltaworks.specs.catalog import PROJECT_ROOT
 from tests.faults.harness.driver import Driver
-from tests.faults.harness.mutable_rows import FIELD, TABLES, UNSET, Harm, Truth, events_of, harm, time_of
+from tests.faults.harness.fault_project import PIPELINE, FaultProject
+from tests.faults.harness.mutable_rows import FIELD, TABLES, UNSET, Damage, MutableRows, events_of, find_damage, time_of
 from tests.faults.harness.mutation_entry import IN_MERGE
 from tests.faults.harness.process_group import ProcessGroup
-from tests.faults.harness.stage import PIPELINE, Stage
 from tests.spark.mutations.mutation_harness import PIPELINE as CRM
 from tests.spark.mutations.mutation_harness import MutationHarness, declared
 
-MakeStage = Callable[..., Stage]
+MakeStage = Callable[..., FaultProject]
 #: All steps are crashed at in tests/spark/mutations/test_apply_crashes.py; these are killed for good.
 POINTS = (IN_MERGE, "merged:activities", "notified:activities", "stored")
 END_SECONDS = 300.0
@@ -33,9 +33,9 @@ END_SECONDS = 300.0
 class Log:
     """A stage whose tables are filled at once, without a stream: what is killed is the batch."""
 
-    def __init__(self, stage: Stage) -> None:
+    def __init__(self, stage: FaultProject) -> None:
         self.stage = stage
-        self.truth = Truth(stage.seed)
+        self.truth = MutableRows(stage.seed)
         spec = declared(optimize_every=2)
         folder = stage.root / "include" / "pipelines" / CRM
         folder.mkdir()
@@ -44,7 +44,7 @@ class Log:
 
     def land(self, **counts: int) -> None:
         """One batch of a stream."""
-        rows, requests = self.truth.more(**counts)
+        rows, requests = self.truth.add(**counts)
         self.tables.land(
             rows=[
                 {"event_id": event, "org_id": org, "time": time_of(at), "id": each_id, FIELD: UNSET}
@@ -66,16 +66,16 @@ class Log:
             assert run.wait() == (0 if point == "-" else -signal.SIGKILL), run.tail()
             return time.monotonic() - run.began
 
-    def harm(self) -> Harm:
-        return harm(self.stage.lake, CRM, self.truth)
+    def harm(self) -> Damage:
+        return find_damage(self.stage.lake, CRM, self.truth)
 
 
 class Stream:
     """A stage with a stream that lands rows and requests from objects."""
 
-    def __init__(self, stage: Stage) -> None:
+    def __init__(self, stage: FaultProject) -> None:
         self.stage = stage
-        self.truth = Truth(stage.seed)
+        self.truth = MutableRows(stage.seed)
         mutations = {"requests": "requests", "notifications": "notifications", "optimize_every": 2}
         # Spark's merge takes seconds, in which a stream commits; one by delta-rs is over before it could.
         mutations["small_merge_bytes"] = 0
@@ -90,14 +90,14 @@ class Stream:
         """One object."""
         self.stage.announce(events_of(self.stage, self.truth, **counts))
 
-    def harm(self) -> Harm:
-        return harm(self.stage.lake, PIPELINE, self.truth)
+    def harm(self) -> Damage:
+        return find_damage(self.stage.lake, PIPELINE, self.truth)
 
 
 class Mutation(ProcessGroup):
     """One run of mutation batches."""
 
-    def __init__(self, stage: Stage, pipeline: str, point: str = "-", off: str = "") -> None:
+    def __init__(self, stage: FaultProject, pipeline: str, point: str = "-", off: str = "") -> None:
         self.began = time.monotonic()
         super().__init__(
             [sys.executable, "-m", "tests.faults.harness.mutation_entry", pipeline, point, off],
@@ -110,7 +110,7 @@ class Mutation(ProcessGroup):
 
 
 def test_a_batch_killed_at_its_steps_is_completed_within_its_bounds(
-    make_stage: MakeStage, tell_line: Callable[..., None]
+    make_stage: MakeStage, print_result: Callable[..., None]
 ) -> None:
     log = Log(make_stage(tables=1))
     log.land()
@@ -121,14 +121,14 @@ def test_a_batch_killed_at_its_steps_is_completed_within_its_bounds(
     took = log.mutate()
 
     found = log.harm()
-    _tell(tell_line, f"mutation batch killed at {', '.join(POINTS)}", "", log.truth, found, f"recovery {took:.1f} s")
+    _tell(print_result, f"mutation batch killed at {', '.join(POINTS)}", "", log.truth, found, f"recovery {took:.1f} s")
     assert not found
     assert log.tables.batches.numbers() == (2, 2)
 
 
 @pytest.mark.parametrize(("off", "point"), [("transactions", "notified:activities"), ("bounds", "merged:activities")])
 def test_without_a_protection_a_repeated_batch_corrupts_data(
-    make_stage: MakeStage, tell_line: Callable[..., None], off: str, point: str
+    make_stage: MakeStage, print_result: Callable[..., None], off: str, point: str
 ) -> None:
     log = Log(make_stage(tables=1))
     log.land(requests=40)
@@ -137,12 +137,14 @@ def test_without_a_protection_a_repeated_batch_corrupts_data(
     log.mutate(off=off)
 
     found = log.harm()
-    _tell(tell_line, f"mutation batch killed at {point}", off, log.truth, found)
-    assert found.told_twice if off == "transactions" else found.rows
+    _tell(print_result, f"mutation batch killed at {point}", off, log.truth, found)
+    assert found.announced_twice if off == "transactions" else found.rows
 
 
 @pytest.mark.parametrize("off", ["", "turn"])
-def test_a_batch_during_a_stream_and_optimize(make_stage: MakeStage, tell_line: Callable[..., None], off: str) -> None:
+def test_a_batch_during_a_stream_and_optimize(
+    make_stage: MakeStage, print_result: Callable[..., None], off: str
+) -> None:
     stream = Stream(make_stage(tables=1))
     stream.land(rows=300, requests=60)
     over = threading.Event()
@@ -176,7 +178,7 @@ def test_a_batch_during_a_stream_and_optimize(make_stage: MakeStage, tell_line: 
     told = run.log.read_text()
     conflicts = told.count("met another writer")
     if off:
-        tell_line(
+        print_result(
             "mutation batch beside a stream", f"WITHOUT {off}", f"stream batches {batches}", f"conflicts {conflicts}"
         )
         assert conflicts > 0
@@ -190,18 +192,25 @@ def test_a_batch_during_a_stream_and_optimize(make_stage: MakeStage, tell_line: 
     pauses = [line for line in told.splitlines() if line.startswith("BATCH ")]
     counts = (f"stream batches {batches}", f"conflicts {conflicts}", *pauses)
     _tell(
-        tell_line, "mutation batch killed and repeated beside a stream and OPTIMIZE", "", stream.truth, found, *counts
+        print_result,
+        "mutation batch killed and repeated beside a stream and OPTIMIZE",
+        "",
+        stream.truth,
+        found,
+        *counts,
     )
     assert not found
     assert conflicts == 0
 
 
-def _tell(tell_line: Callable[..., None], fault: str, off: str, truth: Truth, found: Harm, *notes: str) -> None:
+def _tell(
+    print_result: Callable[..., None], fault: str, off: str, truth: MutableRows, found: Damage, *notes: str
+) -> None:
     protected = f"WITHOUT {off}" if off else "protected"
-    tell_line(fault, protected, f"rows {len(truth.rows)}", f"requests {len(truth.requests)}", str(found), *notes)
+    print_result(fault, protected, f"rows {len(truth.rows)}", f"requests {len(truth.requests)}", str(found), *notes)
 
 
-def optimize(stage: Stage) -> subprocess.Popen[bytes]:
+def optimize(stage: FaultProject) -> subprocess.Popen[bytes]:
     """OPTIMIZE of the pipeline's tables as its own job."""
     job = PROJECT_ROOT / "spark_jobs" / "optimize_tables.py"
     return subprocess.Popen(

@@ -16,38 +16,38 @@ from deltaworks.maintenance.orphans import OrphanResult, remove_orphans
 from deltaworks.specs.catalog import Catalog
 from deltaworks.specs.project import load_catalog
 from tests.faults.harness.driver import Driver
+from tests.faults.harness.fault_project import PIPELINE, FaultProject
 from tests.faults.harness.injection import Fault
 from tests.faults.harness.oracle import Verdict
-from tests.faults.harness.stage import PIPELINE, Stage
 
 TABLES = 6
 WEEKS = 40 * 86_400
 Tell = Callable[..., Verdict]
-MakeStage = Callable[..., Stage]
+MakeStage = Callable[..., FaultProject]
 
 
-def die(stage: Stage, point: str) -> None:
+def die(stage: FaultProject, point: str) -> None:
     """A driver that is killed there, in a batch of its own."""
     stage.land()
     with Driver(stage, faults=[Fault(point=point, after="begun")]) as driver:
         assert driver.wait() != 0, driver.tail()
 
 
-def finish(stage: Stage) -> None:
+def finish(stage: FaultProject) -> None:
     with Driver(stage) as driver:
         driver.run_to_end()
 
 
-def project(stage: Stage) -> Catalog:
+def project(stage: FaultProject) -> Catalog:
     return load_catalog("local", root=stage.root)
 
 
-def data_files(stage: Stage) -> set[Path]:
+def data_files(stage: FaultProject) -> set[Path]:
     root = Path(stage.storage.prefix) / paths.table(PIPELINE, "")
     return {path for path in root.rglob("*.parquet") if "_delta_log" not in path.parts}
 
 
-def live_files(stage: Stage) -> dict[Path, str]:
+def live_files(stage: FaultProject) -> dict[Path, str]:
     """Every file of the newest version of every table, with its checksum."""
     found = {}
     for name in ("events", "quarantine", *stage.kinds):
@@ -58,7 +58,7 @@ def live_files(stage: Stage) -> dict[Path, str]:
     return found
 
 
-def age(stage: Stage) -> None:
+def age(stage: FaultProject) -> None:
     then = time.time() - WEEKS
     for path in data_files(stage):
         os.utime(path, (then, then))
@@ -94,7 +94,7 @@ def test_files_of_drivers_that_died_go_and_live_files_are_the_same_to_the_bit(
 
 @pytest.mark.parametrize("protected", [True, False])
 def test_files_of_a_batch_that_is_yet_to_be_committed_stay(
-    make_stage: MakeStage, tell_line: Callable[..., None], monkeypatch: pytest.MonkeyPatch, protected: bool
+    make_stage: MakeStage, print_result: Callable[..., None], monkeypatch: pytest.MonkeyPatch, protected: bool
 ) -> None:
     stage = make_stage(tables=TABLES)
     stage.land()
@@ -108,7 +108,7 @@ def test_files_of_a_batch_that_is_yet_to_be_committed_stay(
 
     done = remove_orphans(project(stage), PIPELINE, dry_run=False)
 
-    tell_line(
+    print_result(
         "17 torn batch", "protected" if protected else "WITHOUT held files", f"{removed(done)} of {len(torn)} removed"
     )
     if not protected:

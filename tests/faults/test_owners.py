@@ -14,25 +14,25 @@ from deltaworks.control.health.stop import StopFlag
 from deltaworks.control.locks.lease import LeaseRecord
 from deltaworks.errors import ConcurrencyError, FencedError
 from tests.faults.harness.driver import Driver
+from tests.faults.harness.fault_project import PIPELINE, FaultProject
 from tests.faults.harness.injection import Fault
 from tests.faults.harness.oracle import Verdict, commits_after_takeover
-from tests.faults.harness.stage import PIPELINE, Stage
 from tests.faults.harness.timings import recovery_seconds
 
 TABLES = 30
 Tell = Callable[..., Verdict]
-MakeStage = Callable[..., Stage]
+MakeStage = Callable[..., FaultProject]
 
 
-def late_commits(stage: Stage) -> int:
+def late_commits(stage: FaultProject) -> int:
     return commits_after_takeover(stage.lake, PIPELINE, ["events", *stage.kinds])
 
 
-def stop_flag(stage: Stage) -> StopFlag:
+def stop_flag(stage: FaultProject) -> StopFlag:
     return StopFlag(stage.objects, paths.pipeline_control(PIPELINE, "stop.json"))
 
 
-def lease_record(stage: Stage) -> LeaseRecord:
+def lease_record(stage: FaultProject) -> LeaseRecord:
     found = stage.objects.get(paths.pipeline_control(PIPELINE, "lease.json"))
     record = LeaseRecord.decode(found.data) if found else None
     assert record is not None
@@ -54,7 +54,7 @@ def test_a_second_driver_of_a_stream_is_refused(
         first.await_point("prepared")
         with Driver(stage, off=off) as second:
             code = second.wait()
-            condition, _ = second.last_words()
+            condition, _ = second.final_error()
         first.wait()
 
     verdict = tell("6 two drivers", stage, off=", ".join(off), note=f"the second ended with {code} {condition}")
@@ -63,7 +63,7 @@ def test_a_second_driver_of_a_stream_is_refused(
     assert (condition == "LEASE_HELD") == (not off)
 
 
-def wake_a_paused_owner(stage: Stage, *, when: str, off: list[str]) -> tuple[Driver, Driver, int]:
+def wake_a_paused_owner(stage: FaultProject, *, when: str, off: list[str]) -> tuple[Driver, Driver, int]:
     """The first owner is frozen in the middle of its commits; it wakes once its successor has reached `when`.
 
     The lease's own watch is off throughout: what is to hold the former owner off is the epoch in the tables alone.
@@ -105,7 +105,7 @@ def test_without_the_owner_epoch_a_paused_owner_goes_on_writing(make_stage: Make
     assert late > 0
 
 
-def pause_between_check_and_commit(stage: Stage, *, off: list[str]) -> tuple[Driver, Driver, int]:
+def pause_between_check_and_commit(stage: FaultProject, *, off: list[str]) -> tuple[Driver, Driver, int]:
     """The first owner has looked for its transaction and is frozen before it puts the commit; a second takes over."""
     stage.land()
     paused = Fault(point="checked:k0[3-9]", action="stop", after="prepared")
@@ -175,7 +175,7 @@ def test_a_stop_ends_the_stream_between_batches_and_gives_up_the_lease(
         asked = time.monotonic()
         try:
             code = driver.wait(40)
-            took = driver.await_gone() - asked
+            took = driver.await_group_exit() - asked
         except AssertionError:
             code, took = None, None
         points = [point for _, _, point in driver.points()]

@@ -27,7 +27,7 @@ from deltaworks.events.parser_inputs import ParserInputs
 from deltaworks.specs.project import load_catalog
 from sandbox.servers.kafka_broker import create_topics, running_broker
 from tests.faults.harness.collector_harness import BUCKET, KEY, CollectorHarness, collector_harness
-from tests.faults.harness.personal_protections import take_away
+from tests.faults.harness.personal_protections import disable
 from tests.waiting import eventually
 
 CANARY = "canary7f3a@example.org"
@@ -221,7 +221,7 @@ def test_a_canary_in_every_field_header_and_address_is_nowhere_behind_the_door(
     stage.start(off=off)
 
     objects = deliver(stage, off=off)
-    take_away(off, monkeypatch.setattr)
+    disable(off, monkeypatch.setattr)
     stream(stage, objects)
 
     found = everywhere(stage)

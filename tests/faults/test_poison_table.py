@@ -12,18 +12,18 @@ import pytest
 from deltaworks.control import paths
 from deltaworks.control.home import PipelineHome
 from tests.faults.harness.driver import Driver
+from tests.faults.harness.fault_project import PIPELINE, FaultProject
 from tests.faults.harness.injection import Fault
 from tests.faults.harness.oracle import Verdict
-from tests.faults.harness.stage import PIPELINE, Stage
 from tests.faults.harness.timings import engine_seconds, recovery_seconds
 
 POISONED = "k03"
 TABLES = 30
 Tell = Callable[..., Verdict]
-MakeStage = Callable[..., Stage]
+MakeStage = Callable[..., FaultProject]
 
 
-def poison(stage: Stage) -> Path:
+def poison(stage: FaultProject) -> Path:
     """Commit to the table that its writers need a feature nobody has: delta-rs and Spark both refuse from then on."""
     log = Path(stage.storage.prefix) / paths.table(PIPELINE, POISONED) / "_delta_log"
     newest = max(int(path.stem) for path in log.glob("*.json"))

@@ -16,7 +16,7 @@ import pytest
 
 from deltaworks.specs.catalog import PROJECT_ROOT
 from deltaworks.specs.pipeline import PipelineSpec
-from tests.unit.recovery.replay_stage import Stage, orders, shop
+from tests.unit.recovery.replay_harness import ReplayHarness, orders, shop
 
 POINTS = ["files_written", "prepared", "committed:events", "committed:orders", "committed:quarantine_replays"]
 ROWS = 200
@@ -27,7 +27,7 @@ def spec(level: str) -> PipelineSpec:
     return shop({"name": "events", "catch_all": True}, orders(level))
 
 
-def replay(stage: Stage, point: str = "-", off: str = "") -> subprocess.Popen[bytes]:
+def replay(stage: ReplayHarness, point: str = "-", off: str = "") -> subprocess.Popen[bytes]:
     root, declared = str(stage.landing.parent), spec("string").model_dump_json()
     return subprocess.Popen(
         [sys.executable, "-m", "tests.faults.harness.replay_entry", root, declared, point, off],
@@ -38,9 +38,9 @@ def replay(stage: Stage, point: str = "-", off: str = "") -> subprocess.Popen[by
 
 
 @pytest.fixture
-def stage(tmp_path: Path) -> Stage:
+def stage(tmp_path: Path) -> ReplayHarness:
     """An object whose rows are in quarantine, all but one in ten."""
-    stage = Stage(tmp_path)
+    stage = ReplayHarness(tmp_path)
     lines: list[dict[str, Any]] = [
         {"name": "order", "time": 1_700_000_000, "level": number if number % 10 == 0 else f"level {number}"}
         for number in range(ROWS)
@@ -49,7 +49,7 @@ def stage(tmp_path: Path) -> Stage:
     return stage
 
 
-def judged(stage: Stage) -> tuple[int, int]:
+def judged(stage: ReplayHarness) -> tuple[int, int]:
     """Rows lost, and rows too many: each place is once in both tables, or is a number, which no text column takes."""
     owed: Places = Counter((1, position) for position in range(ROWS))
     lost = doubled = 0
@@ -62,7 +62,7 @@ def judged(stage: Stage) -> tuple[int, int]:
 
 @pytest.mark.parametrize(("point", "off"), [*((point, "") for point in POINTS), ("committed:events", "prepared+steps")])
 def test_a_replay_killed_anywhere_is_completed_by_the_next(
-    stage: Stage, tell_line: Callable[..., None], point: str, off: str
+    stage: ReplayHarness, print_result: Callable[..., None], point: str, off: str
 ) -> None:
     killed = replay(stage, point, off)
     assert killed.wait(60) == -9, killed.communicate()[1].decode()[-2000:]
@@ -71,7 +71,7 @@ def test_a_replay_killed_anywhere_is_completed_by_the_next(
 
     lost, doubled = judged(stage)
     without = f"WITHOUT {off}" if off else "protected"
-    tell_line(f"replay killed at {point}", without, f"rows {ROWS}", f"lost {lost}", f"doubled {doubled}")
+    print_result(f"replay killed at {point}", without, f"rows {ROWS}", f"lost {lost}", f"doubled {doubled}")
     assert (lost, doubled) == (0, 0) if not off else lost + doubled > 0
     assert off or not stage.open_places()
 
@@ -80,7 +80,7 @@ def test_a_replay_killed_anywhere_is_completed_by_the_next(
     ("point", "off"), [*((point, "") for point in POINTS[:4]), ("files_written", "prepared+steps")]
 )
 def test_a_replay_that_was_paused_while_another_ran_adds_nothing_when_it_wakes_up(
-    stage: Stage, tell_line: Callable[..., None], point: str, off: str
+    stage: ReplayHarness, print_result: Callable[..., None], point: str, off: str
 ) -> None:
     paused = replay(stage, f"stop:{point}", off)
     assert os.WIFSTOPPED(os.waitpid(paused.pid, os.WUNTRACED)[1])
@@ -91,6 +91,6 @@ def test_a_replay_that_was_paused_while_another_ran_adds_nothing_when_it_wakes_u
 
     lost, doubled = judged(stage)
     without = f"WITHOUT {off}" if off else "protected"
-    tell_line(f"replay paused at {point}", without, f"rows {ROWS}", f"lost {lost}", f"doubled {doubled}")
+    print_result(f"replay paused at {point}", without, f"rows {ROWS}", f"lost {lost}", f"doubled {doubled}")
     assert (lost, doubled) == (0, 0) if not off else lost + doubled > 0
     assert off or not stage.open_places()

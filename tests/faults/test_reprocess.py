@@ -16,10 +16,10 @@ from deltaworks.sources.objects.file_event_log import FileEventLog
 from deltaworks.specs.catalog import PROJECT_ROOT
 from deltaworks.specs.project import load_catalog
 from tests.faults.harness.driver import Driver
+from tests.faults.harness.fault_project import PIPELINE, RELAY, FaultProject
 from tests.faults.harness.process_group import ProcessGroup
-from tests.faults.harness.stage import PIPELINE, RELAY, Stage
 
-MakeStage = Callable[..., Stage]
+MakeStage = Callable[..., FaultProject]
 TABLES = 5
 END_SECONDS = 480.0
 
@@ -27,7 +27,7 @@ END_SECONDS = 480.0
 class Job(ProcessGroup):
     """One run of the reprocess job."""
 
-    def __init__(self, stage: Stage, name: str) -> None:
+    def __init__(self, stage: FaultProject, name: str) -> None:
         command = [sys.executable, str(PROJECT_ROOT / "spark_jobs" / "reprocess.py")]
         super().__init__(
             [*command, "--pipeline", PIPELINE, "--from-start", "--id", name, "--no-dry-run"],
@@ -50,7 +50,7 @@ class Job(ProcessGroup):
         return json.loads(next(line for line in reversed(lines) if line.startswith("[")))[0]["tables"]  # type: ignore[no-any-return]
 
 
-def await_all_landed(stage: Stage) -> None:
+def await_all_landed(stage: FaultProject) -> None:
     """Wait until the newest complete batch ends where the file event log does."""
     spec = load_catalog("local", root=stage.root).pipeline(PIPELINE)
     end = time.monotonic() + END_SECONDS
@@ -63,7 +63,7 @@ def await_all_landed(stage: Stage) -> None:
     raise AssertionError("the stream did not keep up")
 
 
-def rows_now(stage: Stage) -> Counter[tuple[str, str]]:
+def rows_now(stage: FaultProject) -> Counter[tuple[str, str]]:
     """`(table, event id)` of all rows there are."""
     found: Counter[tuple[str, str]] = Counter()
     for name in ["events", *stage.kinds]:
@@ -77,7 +77,7 @@ def rows_now(stage: Stage) -> Counter[tuple[str, str]]:
 
 
 def test_a_reprocess_killed_beside_a_running_stream_is_gone_on_with_and_every_event_stays_once(
-    make_stage: MakeStage, tell_line: Callable[..., None]
+    make_stage: MakeStage, print_result: Callable[..., None]
 ) -> None:
     stage = make_stage(tables=TABLES, spark_tables=("k02",))
     stage.land(files=4)
@@ -107,7 +107,7 @@ def test_a_reprocess_killed_beside_a_running_stream_is_gone_on_with_and_every_ev
 
     seen = rows_now(stage)
     lost, doubled = (stage.owed - seen).total(), (seen - stage.owed).total()
-    tell_line(
+    print_result(
         "reprocess killed",
         "kill -9 after 2 tables, stream running",
         f"ids sent {stage.ids}",

@@ -13,13 +13,13 @@ import pytest
 from sandbox.servers import fault_proxy
 from sandbox.servers.fault_proxy import Action, running_fault_proxy
 from tests.faults.harness.driver import Driver
+from tests.faults.harness.fault_project import FaultProject
 from tests.faults.harness.injection import Fault
 from tests.faults.harness.oracle import Verdict
-from tests.faults.harness.stage import Stage
 from tests.faults.harness.timings import engine_seconds, recovery_seconds
 
 Tell = Callable[..., Verdict]
-MakeStage = Callable[..., Stage]
+MakeStage = Callable[..., FaultProject]
 COMMITS = r"/_delta_log/\d{20}\.json(\?|$)"
 PREPARED = r"/prepared/g\d+/\d+\.json(\?|$)"
 
@@ -63,7 +63,7 @@ def test_a_full_disk_is_loud_and_leaves_nothing_torn(
     assert bool(verdict.lost) == bool(off)
 
 
-def run_behind_lost_replies(stage: Stage, *, off: list[str]) -> int:
+def run_behind_lost_replies(stage: FaultProject, *, off: list[str]) -> int:
     """Land batches while every third put of a commit, and every other of a prepared batch, is answered by nothing."""
     assert stage.server is not None
     stage.land(files=3)

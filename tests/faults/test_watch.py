@@ -71,7 +71,7 @@ def await_looks(harness: AirflowHarness, count: int) -> None:
 
 @pytest.mark.timeout(520)
 def test_a_stream_that_hangs_is_told_and_started_anew_once(
-    harness: AirflowHarness, tell_line: Callable[..., None], seed: int
+    harness: AirflowHarness, print_result: Callable[..., None], seed: int
 ) -> None:
     before = harness.await_progress(50)
     family = ancestors(before.pid)
@@ -88,7 +88,7 @@ def test_a_stream_that_hangs_is_told_and_started_anew_once(
     kinds = [kind for cause, _, kind in harness.told() if cause == "STREAM_HUNG"]
     sent, lost, doubled = harness.settle()
 
-    tell_line(
+    print_result(
         "58 SIGSTOP of driver and JVM",
         "protected",
         f"seed {seed}",
@@ -114,7 +114,7 @@ def restarts_of(harness: AirflowHarness) -> list[datetime]:
 
 @pytest.mark.timeout(520)
 def test_without_restarts_a_stream_that_hangs_stays_so(
-    harness: AirflowHarness, tell_line: Callable[..., None], seed: int
+    harness: AirflowHarness, print_result: Callable[..., None], seed: int
 ) -> None:
     harness.declare(WATCH.format(per_hour=0))
     harness.send()
@@ -135,7 +135,9 @@ def test_without_restarts_a_stream_that_hangs_stays_so(
         end_all(family)
         harness.declare(WATCH.format(per_hour=3))
 
-    tell_line("58 SIGSTOP of driver and JVM", "WITHOUT restarts", f"seed {seed}", f"hung for {hung:.0f} s, to the end")
+    print_result(
+        "58 SIGSTOP of driver and JVM", "WITHOUT restarts", f"seed {seed}", f"hung for {hung:.0f} s, to the end"
+    )
     assert beat is not None
     assert (beat.pid, beat.epoch) == (before.pid, before.epoch)
     assert alive_still == {"driver": True, "jvm": True}
@@ -144,7 +146,7 @@ def test_without_restarts_a_stream_that_hangs_stays_so(
 
 @pytest.mark.timeout(520)
 def test_a_dead_scheduler_is_told_by_something_that_is_not_airflow(
-    harness: AirflowHarness, tell_line: Callable[..., None], seed: int
+    harness: AirflowHarness, print_result: Callable[..., None], seed: int
 ) -> None:
     wait(lambda: harness.health_beat() is not None, "the health check never ran", 150)
     began = time.monotonic()
@@ -155,7 +157,7 @@ def test_a_dead_scheduler_is_told_by_something_that_is_not_airflow(
     wait(lambda: told(harness, "HEALTH_SILENT", "resolved"), "its return was not told", 150)
     back = time.monotonic() - began - page
 
-    tell_line(
+    print_result(
         "63 scheduler dead", "protected", f"seed {seed}", f"told after {page:.0f} s", f"resolved {back:.0f} s later"
     )
     assert [kind for cause, _, kind in harness.told() if cause == "HEALTH_SILENT"] == ["raised", "resolved"]
@@ -163,7 +165,7 @@ def test_a_dead_scheduler_is_told_by_something_that_is_not_airflow(
 
 @pytest.mark.timeout(520)
 def test_without_the_dead_man_check_nobody_tells_of_a_dead_scheduler(
-    harness: AirflowHarness, tell_line: Callable[..., None], seed: int
+    harness: AirflowHarness, print_result: Callable[..., None], seed: int
 ) -> None:
     wait(lambda: harness.health_beat() is not None, "the health check never ran", 150)
     began, known = time.monotonic(), len(harness.told())
@@ -173,7 +175,7 @@ def test_without_the_dead_man_check_nobody_tells_of_a_dead_scheduler(
             time.sleep(5)
         assert not [notification for notification in harness.told()[known:] if notification[0] == "HEALTH_SILENT"]
 
-    tell_line(
+    print_result(
         "63 scheduler dead", "WITHOUT dead-man check", f"seed {seed}", f"nothing told for {silent:.0f} s, to the end"
     )
 

@@ -11,7 +11,7 @@ from deltaworks.airflow import names
 from deltaworks.sources.objects.file_event_log import file_events_key
 from tests.integration.airflow_harness import wait
 from tests.integration.airflow_people import People
-from tests.integration.games_stage import JOB_SECONDS, MISTAKEN, UNCLAIMED, UNFIT, GamesStage, running_games
+from tests.integration.games_project import JOB_SECONDS, MISTAKEN, UNCLAIMED, UNFIT, GamesProject, running_games
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
 REPROCESS, BACK = (names.operation_dag_id(name, "games") for name in ("reprocess", "restore"))
@@ -19,7 +19,7 @@ CLEAN = names.clean_dag_id("landing")
 
 
 @pytest.fixture(scope="module")
-def games(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GamesStage]:
+def games(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GamesProject]:
     with running_games(tmp_path_factory.mktemp("project")) as games:
         games.check()
         games.mend()
@@ -27,12 +27,12 @@ def games(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GamesStage]:
 
 
 @pytest.fixture
-def people(games: GamesStage) -> Iterator[People]:
+def people(games: GamesProject) -> Iterator[People]:
     with games.people() as people:
         yield people
 
 
-def test_a_reprocess_into_a_shadow_counts_first_and_keeps_the_tables(games: GamesStage, people: People) -> None:
+def test_a_reprocess_into_a_shadow_counts_first_and_keeps_the_tables(games: GamesProject, people: People) -> None:
     before = games.versions()
     form = {"from_start": True, "shadow": True, "tables": list(MISTAKEN), "exact": True}
     people.run(REPROCESS, "counted", form, seconds=JOB_SECONDS)
@@ -49,7 +49,7 @@ def test_a_reprocess_into_a_shadow_counts_first_and_keeps_the_tables(games: Game
         assert games.rows(f"{table}__beside") == games.owed(table, read_again=games.keys)
 
 
-def test_only_selected_batches_are_reprocessed_in_place(games: GamesStage, people: People) -> None:
+def test_only_selected_batches_are_reprocessed_in_place(games: GamesProject, people: People) -> None:
     # With another declaration than the stream's nothing is replaced.
     games.restart(people)
     keys = games.keys_of_batches(0, 0)
@@ -61,7 +61,7 @@ def test_only_selected_batches_are_reprocessed_in_place(games: GamesStage, peopl
     games.check()
 
 
-def test_objects_of_a_date_are_reprocessed_and_the_table_is_restored(games: GamesStage, people: People) -> None:
+def test_objects_of_a_date_are_reprocessed_and_the_table_is_restored(games: GamesProject, people: People) -> None:
     dates = sorted({event.date for event in games.landed})
     keys = frozenset(event.key for event in games.landed if event.date == dates[1])
     before, then = games.read_again["session_start"], datetime.now(UTC)
@@ -83,7 +83,7 @@ def test_objects_of_a_date_are_reprocessed_and_the_table_is_restored(games: Game
     games.check()
 
 
-def test_a_complete_reprocess_in_place_applies_the_current_declaration(games: GamesStage, people: People) -> None:
+def test_a_complete_reprocess_in_place_applies_the_current_declaration(games: GamesProject, people: People) -> None:
     assert games.rows("events") != games.owed("events", read_again=games.keys)
 
     people.run(REPROCESS, "everything", {"from_start": True, "dry_run": False}, seconds=JOB_SECONDS)
@@ -92,7 +92,7 @@ def test_a_complete_reprocess_in_place_applies_the_current_declaration(games: Ga
     games.check()
 
 
-def test_only_old_landed_objects_without_readers_are_removed(games: GamesStage, people: People) -> None:
+def test_only_old_landed_objects_without_readers_are_removed(games: GamesProject, people: People) -> None:
     landing = games.landing
     old = _age(games, date(2024, 3, 2)) | {UNFIT, UNCLAIMED}
     removable = old - {UNFIT, UNCLAIMED}
@@ -113,7 +113,7 @@ def _state(people: People, run_id: str, task_id: str) -> str | None:
     return next(task.state for task in people.task_instances(BACK, run_id) if task.task_id == task_id)
 
 
-def _age(games: GamesStage, before: date) -> frozenset[str]:
+def _age(games: GamesProject, before: date) -> frozenset[str]:
     """Let the objects that landed for dates before this one, and those beside them, have come a month ago."""
     log = games.lake.open(file_events_key("landing"))
     assert log is not None

@@ -10,7 +10,7 @@ import pytest
 
 from deltaworks.specs.pipeline import PipelineSpec
 from tests.shared_data import SHARED_DATA
-from tests.unit.recovery.replay_stage import shop
+from tests.unit.recovery.replay_harness import shop
 
 
 @pytest.fixture(scope="session")

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from sandbox.servers.fault_proxy import FaultProxy, running_fault_proxy
-from tests.faults.harness.announced import FilesVerdict, judge_log
+from tests.faults.harness.file_log_verdict import FilesVerdict, judge_log
 from tests.unit.sources.conftest import Landing, aws_endpoint
 from tests.unit.sources.conftest import landing as landing_of_its_own
 
@@ -32,12 +32,12 @@ def proxy(aws_endpoint: str, seed: int) -> Iterator[FaultProxy]:
 
 
 @pytest.fixture
-def tell_files(tell_line: Callable[..., None], landing: Any, seed: int) -> Tell:
+def report_files_fault(print_result: Callable[..., None], landing: Any, seed: int) -> Tell:
     """Judges a relay's log against the objects it owes, and prints the line of the fault."""
 
     def say(fault: str, owed: list[str], *, off: str = "", note: str = "") -> FilesVerdict:
         verdict = judge_log(landing.lake, "landing", owed)
-        tell_line(
+        print_result(
             fault,
             f"WITHOUT {off}" if off else "protected",
             f"seed {seed}",

@@ -16,7 +16,7 @@ from deltaworks.sources.objects.relay.lister import read_listing_record, request
 from deltaworks.sources.objects.relay.relay import Relay
 from sandbox.servers.fault_proxy import Action, Fault, FaultProxy
 from tests.faults.files.conftest import Tell
-from tests.faults.harness.announced import behind
+from tests.faults.harness.file_log_verdict import proxied_landing
 from tests.faults.harness.file_protections import switch_off
 from tests.unit.sources.objects.relay.relay_harness import running
 from tests.waiting import eventually
@@ -30,7 +30,9 @@ def relay_of(landing: Any, **changes: Any) -> Relay:
 
 
 @pytest.mark.parametrize("without", ["", "listing"], ids=["protected", "without"])
-def test_30_objects_no_message_comes_about_are_found_and_told(landing: Any, tell_files: Tell, without: str) -> None:
+def test_30_objects_no_message_comes_about_are_found_and_told(
+    landing: Any, report_files_fault: Tell, without: str
+) -> None:
     declared = {} if without else {"listing": {"grace_minutes": 0}}
     objects = open_objects(landing.lake)
     landing.put(*ANNOUNCED)
@@ -45,7 +47,7 @@ def test_30_objects_no_message_comes_about_are_found_and_told(landing: Any, tell
             eventually(lambda: (read_listing_record(objects, "landing") or never()).passes == 2, "a second pass")
             eventually(lambda: alert_of(landing) == "FILES_LOST", "the alert")
         told = alert_of(landing)
-    verdict = tell_files("30 never announced", [*ANNOUNCED, *SILENT], off=without, note=f"alert {told}")
+    verdict = report_files_fault("30 never announced", [*ANNOUNCED, *SILENT], off=without, note=f"alert {told}")
     assert verdict.is_exact == (not without)
     assert verdict.lost.total() == (len(SILENT) if without else 0)
 
@@ -65,7 +67,7 @@ def alert_of(landing: Any) -> str:
 
 @pytest.mark.parametrize("without", [[], ["patience"]], ids=["protected", "without"])
 def test_28_a_listing_that_fails_on_the_way_goes_on_where_it_was(
-    landing: Any, proxy: FaultProxy, tell_files: Tell, monkeypatch: pytest.MonkeyPatch, without: list[str]
+    landing: Any, proxy: FaultProxy, report_files_fault: Tell, monkeypatch: pytest.MonkeyPatch, without: list[str]
 ) -> None:
     """The first page is throttled and the second never answered, each more often than a client repeats."""
     monkeypatch.setattr(bucket, "_KEYS_PER_PAGE", 7)
@@ -76,7 +78,7 @@ def test_28_a_listing_that_fails_on_the_way_goes_on_where_it_was(
         Fault(action=Action.LOSE_REPLY, path="continuation-token", times=7),
         Fault(action=Action.REFUSE, path="list-type=2", times=7),
     ]
-    hit = behind(landing, proxy)
+    hit = proxied_landing(landing, proxy)
     failure = ""
     try:
         spec = hit.spec(queue_url=None, listing={})
@@ -84,7 +86,7 @@ def test_28_a_listing_that_fails_on_the_way_goes_on_where_it_was(
     except Exception as error:
         failure = getattr(error, "condition", type(error).__name__)
     note = f"faults {len(proxy.incidents)}, it ended with {failure or 'nothing'}"
-    verdict = tell_files("28 listing", ANNOUNCED, off=", ".join(without), note=note)
+    verdict = report_files_fault("28 listing", ANNOUNCED, off=", ".join(without), note=note)
     assert verdict.is_exact == (not without)
     assert bool(failure) == bool(without)
     if not without:

@@ -52,7 +52,7 @@ def read(project: Path, start: dict[str, Any] | None) -> tuple[list[str], dict[s
 @pytest.mark.parametrize("without", [[], ["log_check"]], ids=["protected", "without"])
 @pytest.mark.parametrize("how", ["made anew", "set back"])
 def test_15_a_log_that_is_another_one_is_not_read_on(
-    project: Path, tell_line: Callable[..., None], monkeypatch: pytest.MonkeyPatch, how: str, without: list[str]
+    project: Path, print_result: Callable[..., None], monkeypatch: pytest.MonkeyPatch, how: str, without: list[str]
 ) -> None:
     switch_off(monkeypatch, without)
     _, position = read(project, None)
@@ -73,6 +73,8 @@ def test_15_a_log_that_is_another_one_is_not_read_on(
         refused = error.condition
     silently_lost = [] if refused else [key for key in owed if key not in found]
     protection = f"WITHOUT {', '.join(without)}" if without else "protected"
-    tell_line(f"15 log {how}", protection, refused or "went on", f"silently lost {len(silently_lost)} of {len(owed)}")
+    print_result(
+        f"15 log {how}", protection, refused or "went on", f"silently lost {len(silently_lost)} of {len(owed)}"
+    )
     assert refused == ("" if without else {"made anew": "LOG_REPLACED", "set back": "LOG_ROLLED_BACK"}[how])
     assert bool(silently_lost) == bool(without)

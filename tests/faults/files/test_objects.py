@@ -15,12 +15,12 @@ from deltaworks.sources.objects.relay.relay import Relay
 from deltaworks.tables.lake import Lake
 from sandbox.servers.fault_proxy import Action, Fault, FaultProxy
 from tests.faults.files.conftest import Tell
-from tests.faults.harness.bucket_stage import BucketStage, RowsVerdict
+from tests.faults.harness.bucket_project import BucketProject, RowsVerdict
+from tests.faults.harness.fault_project import FaultProject
 from tests.faults.harness.file_protections import switch_off
-from tests.faults.harness.stage import Stage
 
 Say = Callable[..., None]
-MakeStage = Callable[..., Stage]
+MakeStage = Callable[..., FaultProject]
 ODD_KEYS = [
     "games/two words.json",
     "games/a+b.json",
@@ -52,7 +52,7 @@ def opened(landing: Any) -> dict[int, tuple[str, bytes | None, str]]:
 
 @pytest.mark.parametrize("without", [[], ["key_decoding"]], ids=["protected", "without"])
 def test_20_objects_of_every_name_are_read(
-    landing: Any, tell_files: Tell, monkeypatch: pytest.MonkeyPatch, without: list[str]
+    landing: Any, report_files_fault: Tell, monkeypatch: pytest.MonkeyPatch, without: list[str]
 ) -> None:
     switch_off(monkeypatch, without)
     for key in ODD_KEYS:
@@ -60,14 +60,14 @@ def test_20_objects_of_every_name_are_read(
     relayed(landing)
     contents = {key: data for key, data, _ in opened(landing).values()}
     wrong = [key for key in ODD_KEYS if contents.get(key) != key.encode()]
-    verdict = tell_files("20 keys", ODD_KEYS, off=", ".join(without), note=f"read wrongly {len(wrong)}")
+    verdict = report_files_fault("20 keys", ODD_KEYS, off=", ".join(without), note=f"read wrongly {len(wrong)}")
     assert verdict.is_exact == (not without)
     assert bool(wrong) == bool(without)
 
 
 @pytest.mark.parametrize("without", [[], ["tags"]], ids=["protected", "without"])
 def test_21_an_object_overwritten_before_it_is_read_gives_one_content(
-    landing: Any, tell_line: Say, monkeypatch: pytest.MonkeyPatch, without: list[str]
+    landing: Any, print_result: Say, monkeypatch: pytest.MonkeyPatch, without: list[str]
 ) -> None:
     """Once before its first message is taken, once between message and reading, once between two listings."""
     switch_off(monkeypatch, without)
@@ -86,7 +86,7 @@ def test_21_an_object_overwritten_before_it_is_read_gives_one_content(
     told = sorted((key, reason) for key, _, reason in found.values() if reason)
     doubled = len(contents) - len(set(contents))
     how = f"WITHOUT {', '.join(without)}" if without else "protected"
-    tell_line("21 overwritten", how, f"contents {sorted(contents)}", f"told {told}", f"doubled {doubled}")
+    print_result("21 overwritten", how, f"contents {sorted(contents)}", f"told {told}", f"doubled {doubled}")
     assert sorted(set(contents)) == [b"a2", b"b2", b"c2"]
     assert bool(doubled) == bool(without)
     assert told == ([] if without else [("a", "object_changed"), ("b", "object_changed"), ("c", "object_changed")])
@@ -106,12 +106,12 @@ DAMAGED: dict[str, tuple[Callable[[bytes], bytes], str]] = {
 
 
 @pytest.fixture
-def bucket_stage(make_stage: MakeStage, landing: Any, proxy: FaultProxy) -> BucketStage:
+def bucket_stage(make_stage: MakeStage, landing: Any, proxy: FaultProxy) -> BucketProject:
     landing.returns_after(30)
-    return BucketStage(make_stage(tables=3), landing, proxy.endpoint)
+    return BucketProject(make_stage(tables=3), landing, proxy.endpoint)
 
 
-def fill(stage: BucketStage) -> None:
+def fill(stage: BucketProject) -> None:
     """Objects that are whole, one of them behind a byte order mark and one in gzip; and others."""
     stage.put("in/good-0.json")
     stage.put("in/good-1.json", made=lambda body: b"\xef\xbb\xbf" + body)
@@ -136,13 +136,13 @@ def told(say: Say, fault: str, verdict: RowsVerdict, *, off: str = "", note: str
 
 
 def test_22_and_23_objects_that_cannot_be_read_are_told_and_come_once_they_are_mended(
-    bucket_stage: BucketStage, tell_line: Say
+    bucket_stage: BucketProject, print_result: Say
 ) -> None:
     fill(bucket_stage)
     with bucket_stage.driver() as driver:
         driver.run_to_end()
     verdict = bucket_stage.judge()
-    told(tell_line, "22 gone, 23 damaged", verdict)
+    told(print_result, "22 gone, 23 damaged", verdict)
     assert verdict.is_exact
     reasons = {key: reason for key, (_, reason) in DAMAGED.items()} | {"in/gone.json": "object_missing"}
     assert verdict.whole == {key: [reason] for key, reason in reasons.items()}
@@ -154,17 +154,17 @@ def test_22_and_23_objects_that_cannot_be_read_are_told_and_come_once_they_are_m
     with bucket_stage.driver() as driver:
         driver.run_to_end()
     mended = bucket_stage.judge()
-    told(tell_line, "23 sent again", mended)
+    told(print_result, "23 sent again", mended)
     assert mended.is_exact
     assert mended.whole == verdict.whole
 
 
-def test_22_without_object_errors_the_stream_stands_still(bucket_stage: BucketStage, tell_line: Say) -> None:
+def test_22_without_object_errors_the_stream_stands_still(bucket_stage: BucketProject, print_result: Say) -> None:
     fill(bucket_stage)
     with bucket_stage.driver(off=["object_errors"]) as driver:
         code = driver.wait()
     verdict = bucket_stage.judge()
-    told(tell_line, "22 gone, 23 damaged", verdict, off="object_errors", note=f"it ended with {code}")
+    told(print_result, "22 gone, 23 damaged", verdict, off="object_errors", note=f"it ended with {code}")
     assert code != 0
     assert verdict.lost == bucket_stage.owed
 
@@ -182,7 +182,7 @@ def weather(key: str) -> list[Fault]:
 
 @pytest.mark.parametrize("without", [[], ["patience"]], ids=["protected", "without"])
 def test_28_a_storage_that_fails_now_and_then_is_waited_for(
-    bucket_stage: BucketStage, proxy: FaultProxy, tell_line: Say, without: list[str]
+    bucket_stage: BucketProject, proxy: FaultProxy, print_result: Say, without: list[str]
 ) -> None:
     for number in range(5):
         bucket_stage.put(f"in/good-{number}")
@@ -192,7 +192,7 @@ def test_28_a_storage_that_fails_now_and_then_is_waited_for(
         code = driver.wait()
     verdict = bucket_stage.judge()
     note = f"faults {len(proxy.incidents)}, it ended with {code}"
-    told(tell_line, "28 storage", verdict, off=", ".join(without), note=note)
+    told(print_result, "28 storage", verdict, off=", ".join(without), note=note)
     assert verdict.is_exact == (not without)
     assert (code == 0) == (not without)
     if not without:
@@ -205,9 +205,9 @@ def test_28_a_storage_that_fails_now_and_then_is_waited_for(
     ids=["denied", "away"],
 )
 def test_28_a_storage_that_denies_is_told_apart_from_one_that_is_away(
-    bucket_stage: BucketStage,
+    bucket_stage: BucketProject,
     proxy: FaultProxy,
-    tell_line: Say,
+    print_result: Say,
     refusal: tuple[int, str],
     expected: tuple[str, int],
 ) -> None:
@@ -218,13 +218,13 @@ def test_28_a_storage_that_denies_is_told_apart_from_one_that_is_away(
     proxy.faults = [Fault(action=Action.REFUSE, method="GET", path="/in/", status=status, code=code)]
     with bucket_stage.driver(off=["long_patience"]) as driver:
         ended = driver.wait()
-    said, message = driver.last_words()
-    tell_line(f"28 storage answers {status}", said, f"exit code {ended}", message[:80])
+    said, message = driver.final_error()
+    print_result(f"28 storage answers {status}", said, f"exit code {ended}", message[:80])
     assert (said, ended) == expected
 
 
 def test_28_an_object_that_is_denied_while_its_neighbours_are_not_stops_nothing(
-    bucket_stage: BucketStage, proxy: FaultProxy, tell_line: Say
+    bucket_stage: BucketProject, proxy: FaultProxy, print_result: Say
 ) -> None:
     bucket_stage.put("in/denied", is_owed=False)
     bucket_stage.put("in/good-0")
@@ -233,6 +233,6 @@ def test_28_an_object_that_is_denied_while_its_neighbours_are_not_stops_nothing(
     with bucket_stage.driver() as driver:
         driver.run_to_end()
     verdict = bucket_stage.judge()
-    told(tell_line, "28 one object answers 403", verdict)
+    told(print_result, "28 one object answers 403", verdict)
     assert verdict.is_exact
     assert verdict.whole == {"in/denied": ["object_unreadable"]}

@@ -27,7 +27,7 @@ from deltaworks.sources.objects.relay.relay import Relay
 from deltaworks.tables.lake import Lake
 from sandbox.servers.fault_proxy import Action, Fault, FaultProxy
 from tests.faults.files.conftest import Tell
-from tests.faults.harness.announced import behind
+from tests.faults.harness.file_log_verdict import proxied_landing
 from tests.faults.harness.file_protections import switch_off
 from tests.unit.sources.objects.relay.relay_harness import keys, relay_of, running
 from tests.waiting import eventually
@@ -55,7 +55,7 @@ def off(names: list[str]) -> Iterator[None]:
 
 @pytest.mark.parametrize("without", [[], ["identity"], ["one_relay"]], ids=["protected", "identity", "one_relay"])
 def test_18_every_message_three_times_shuffled_and_two_relays(
-    landing: Any, tell_files: Tell, without: list[str]
+    landing: Any, report_files_fault: Tell, without: list[str]
 ) -> None:
     invisible_for(landing, 30)
     names = [f"games/{number}" for number in range(200)]
@@ -81,7 +81,7 @@ def test_18_every_message_three_times_shuffled_and_two_relays(
         first.join(20)
         other.join(20)
     condition = refused[0].condition if refused else "none was refused"
-    verdict = tell_files("18 three deliveries, two relays", names, off=", ".join(without), note=condition)
+    verdict = report_files_fault("18 three deliveries, two relays", names, off=", ".join(without), note=condition)
     assert verdict.is_exact == (not without)
     assert (condition == "LEASE_HELD") == (without != ["one_relay"])
 
@@ -114,7 +114,7 @@ POISON = [
 
 @pytest.mark.parametrize("without", [[], ["message_quarantine"]], ids=["protected", "without"])
 def test_19_messages_of_every_kind_stop_nothing_and_do_not_vanish(
-    landing: Any, tell_files: Tell, without: list[str]
+    landing: Any, report_files_fault: Tell, without: list[str]
 ) -> None:
     raw = landing.notification("games/raw")
     wrapped = json.dumps({"Type": "Notification", "TopicArn": "t", "Message": landing.notification("games/wrapped")})
@@ -127,14 +127,14 @@ def test_19_messages_of_every_kind_stop_nothing_and_do_not_vanish(
     # All but S3's own test are owed a row that says why they were of no use.
     vanished = {*POISON[1:], foreign} - set(held)
     note = f"messages that vanished {len(vanished)} of {len(POISON)}"
-    verdict = tell_files("19 poison", ["games/raw", "games/wrapped"], off=", ".join(without), note=note)
+    verdict = report_files_fault("19 poison", ["games/raw", "games/wrapped"], off=", ".join(without), note=note)
     assert verdict.is_exact
     assert bool(vanished) == bool(without)
 
 
 @pytest.mark.parametrize("without", [[], ["visibility"]], ids=["protected", "without"])
 def test_24_messages_held_for_longer_than_their_timeout_do_not_come_again(
-    landing: Any, proxy: FaultProxy, tell_files: Tell, without: list[str]
+    landing: Any, proxy: FaultProxy, report_files_fault: Tell, without: list[str]
 ) -> None:
     """A commit of the log takes five seconds, the timeout is two, and a third delivery is a dead letter."""
     names = [f"games/{number}" for number in range(40)]
@@ -148,7 +148,7 @@ def test_24_messages_held_for_longer_than_their_timeout_do_not_come_again(
     dead_letters = waiting_in(landing, dead[0])
     note = f"redelivered {relay.counts.redelivered}, dead letters {dead_letters}, extended {relay.counts.extended}"
     landing.lake = slow.lake
-    verdict = tell_files("24 visibility", names, off=", ".join(without), note=note)
+    verdict = report_files_fault("24 visibility", names, off=", ".join(without), note=note)
     assert not verdict.doubled
     assert (relay.counts.redelivered == 0) == (not without)
     assert (dead_letters == 0) == (not without)
@@ -162,7 +162,7 @@ def slow_lake(landing: Any, proxy: FaultProxy, *, seconds: float) -> Any:
     proxy.faults = [
         Fault(action=Action.DELAY, method="PUT", path=r"file_events/_delta_log/0+[2-9]\d*\.json", delay_seconds=seconds)
     ]
-    slow = behind(landing, proxy)
+    slow = proxied_landing(landing, proxy)
     slow.lake = slow.storage.of_bucket(bucket)
     slow.queue_url, slow.endpoint = landing.queue_url, landing.endpoint
     return slow
@@ -183,7 +183,7 @@ def waiting_in(landing: Any, url: str) -> int:
 
 @pytest.mark.parametrize("without", [[], ["entries"]], ids=["protected", "without"])
 def test_26_entries_of_batch_calls_that_fail_are_sent_again(
-    landing: Any, proxy: FaultProxy, tell_files: Tell, without: list[str]
+    landing: Any, proxy: FaultProxy, report_files_fault: Tell, without: list[str]
 ) -> None:
     """Half of each batch fails, of what is deleted and of what a redrive sends."""
     names = [f"games/{number}" for number in range(40)]
@@ -197,7 +197,7 @@ def test_26_entries_of_batch_calls_that_fail_are_sent_again(
         Fault(action=Action.FAIL_ENTRIES, operation="SendMessageBatch", every=2),
         Fault(action=Action.FAIL_ENTRIES, operation="DeleteMessageBatch", every=2),
     ]
-    hit = behind(landing, proxy)
+    hit = proxied_landing(landing, proxy)
     with off(without):
         moved = redrive(hit.spec(), Lake(hit.lake), hit.queue(), dry_run=False).dead_letters_moved
         with running(relay_of(hit)) as relay:
@@ -205,7 +205,7 @@ def test_26_entries_of_batch_calls_that_fail_are_sent_again(
             time.sleep(2)
     left = sum(landing.waiting())
     note = f"batch calls with failures {len(proxy.incidents)}, told moved {moved}, messages left behind {left}"
-    verdict = tell_files("26 part of a batch", names, off=", ".join(without), note=note)
+    verdict = report_files_fault("26 part of a batch", names, off=", ".join(without), note=note)
     assert len(proxy.incidents) > 3
     assert verdict.is_exact == (not without)
     assert bool(left) == bool(without)
@@ -213,7 +213,7 @@ def test_26_entries_of_batch_calls_that_fail_are_sent_again(
 
 @pytest.mark.parametrize("without", [[], ["dead_letter_watch"]], ids=["protected", "without"])
 def test_27_dead_letters_raise_an_alert_and_come_back_by_a_redrive(
-    landing: Any, tell_files: Tell, without: list[str]
+    landing: Any, report_files_fault: Tell, without: list[str]
 ) -> None:
     names = [f"games/{number}" for number in range(12)]
     _, dead_arn = dead_letter_queue(landing)
@@ -232,7 +232,7 @@ def test_27_dead_letters_raise_an_alert_and_come_back_by_a_redrive(
         if moved:
             eventually(lambda: relay.counts.deleted == len(names), "they are taken")
     note = f"alert {told}, moved {moved}"
-    verdict = tell_files("27 dead letters", names, off=", ".join(without), note=note)
+    verdict = report_files_fault("27 dead letters", names, off=", ".join(without), note=note)
     assert verdict.is_exact == (not without)
     assert (told == "DEAD_LETTERS") == (not without)
 
@@ -246,7 +246,7 @@ def alert_of(landing: Any) -> str:
 
 @pytest.mark.parametrize("without", [[], ["patience"]], ids=["protected", "without"])
 def test_28_a_queue_that_throttles_fails_and_answers_late_is_waited_for(
-    landing: Any, proxy: FaultProxy, tell_files: Tell, without: list[str]
+    landing: Any, proxy: FaultProxy, report_files_fault: Tell, without: list[str]
 ) -> None:
     names = [f"games/{number}" for number in range(60)]
     invisible_for(landing, 30)
@@ -262,7 +262,7 @@ def test_28_a_queue_that_throttles_fails_and_answers_late_is_waited_for(
         Fault(action=Action.DELAY, delay_seconds=5, every=2, operation="DeleteMessageBatch"),
     ]
     timers = [_later(4, proxy, afterwards), _later(8, proxy, later)]
-    hit = behind(landing, proxy)
+    hit = proxied_landing(landing, proxy)
     failure = ""
     with off(without):
         try:
@@ -277,7 +277,7 @@ def test_28_a_queue_that_throttles_fails_and_answers_late_is_waited_for(
         timer.cancel()
     kinds = sorted({str(incident.action) for incident in proxy.incidents})
     note = f"faults {len(proxy.incidents)} ({', '.join(kinds)}), relay ended with {failure or 'nothing'}"
-    verdict = tell_files("28 queue", [*names, "games/late"], off=", ".join(without), note=note)
+    verdict = report_files_fault("28 queue", [*names, "games/late"], off=", ".join(without), note=note)
     assert verdict.is_exact == (not without)
     assert bool(failure) == bool(without)
 
@@ -290,11 +290,11 @@ def _later(seconds: float, proxy: FaultProxy, faults: list[Fault]) -> threading.
 
 
 def test_28_an_outage_and_a_refusal_are_told_apart(
-    landing: Any, proxy: FaultProxy, tell_line: Callable[..., None], monkeypatch: Patch
+    landing: Any, proxy: FaultProxy, print_result: Callable[..., None], monkeypatch: Patch
 ) -> None:
     """503 for longer than a relay waits is worth another run; 403 is a mistake in what is declared."""
     monkeypatch.setattr(relay_module, "Intake", functools.partial(Intake, retry_seconds=2))
-    hit = behind(landing, proxy)
+    hit = proxied_landing(landing, proxy)
     receive: dict[str, Any] = {"operation": "ReceiveMessage"}
     found = {}
     for status, code in ((503, "ServiceUnavailable"), (403, "AccessDenied")):
@@ -302,7 +302,7 @@ def test_28_an_outage_and_a_refusal_are_told_apart(
         with pytest.raises(DeltaworksError) as raised:
             relay_of(hit).run()
         found[status] = raised.value
-    tell_line("28 403 and 5xx", *(f"{status}: {error.condition}" for status, error in found.items()))
+    print_result("28 403 and 5xx", *(f"{status}: {error.condition}" for status, error in found.items()))
     assert isinstance(found[503], TransientError)
     assert (found[503].condition, found[503].retryable) == ("RELAY_OUTAGE", True)
     assert isinstance(found[403], ConfigError)
@@ -311,10 +311,10 @@ def test_28_an_outage_and_a_refusal_are_told_apart(
 
 @pytest.mark.parametrize("without", [[], ["refusals"]], ids=["protected", "without"])
 def test_29_a_queue_that_is_gone_ends_the_relay_instead_of_being_asked_without_pause(
-    landing: Any, proxy: FaultProxy, tell_line: Callable[..., None], without: list[str]
+    landing: Any, proxy: FaultProxy, print_result: Callable[..., None], without: list[str]
 ) -> None:
     proxy.faults = [Fault(action=Action.DELAY, operation="ReceiveMessage")]  # only counted
-    hit = behind(landing, proxy)
+    hit = proxied_landing(landing, proxy)
     ended: list[Exception] = []
 
     def run(relay: Relay) -> None:
@@ -336,7 +336,7 @@ def test_29_a_queue_that_is_gone_ends_the_relay_instead_of_being_asked_without_p
         thread.join(30)
     told = alert_of(landing)
     condition = ended[0].condition if ended and isinstance(ended[0], DeltaworksError) else "it never ended"
-    tell_line(
+    print_result(
         "29 queue gone", f"WITHOUT {', '.join(without)}" if without else "protected", condition, f"asked {asked} times"
     )
     assert (condition == "QUEUE_REFUSED") == (not without)

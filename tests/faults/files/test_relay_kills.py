@@ -16,7 +16,7 @@ from deltaworks.specs.catalog import PROJECT_ROOT
 from sandbox.servers.fault_proxy import Action, Fault, FaultProxy
 from tests.faults.files.conftest import Tell
 from tests.faults.harness import relay_entry
-from tests.faults.harness.announced import behind
+from tests.faults.harness.file_log_verdict import proxied_landing
 from tests.unit.sources.objects.relay.relay_harness import keys
 from tests.waiting import eventually
 
@@ -28,7 +28,7 @@ Launch = Callable[..., subprocess.Popen[bytes]]
 def launch(landing: Any, proxy: FaultProxy, tmp_path: Path) -> Iterator[Launch]:
     """Starts relay processes of a project whose queue and lake lie behind the proxy; ends those that are left."""
     started: list[subprocess.Popen[bytes]] = []
-    hit, include = behind(landing, proxy), tmp_path / "include"
+    hit, include = proxied_landing(landing, proxy), tmp_path / "include"
     bucket = landing.bucket + "-lake"
     landing.s3.create_bucket(Bucket=bucket)
     reached = hit.messaging.model_dump(mode="json", exclude_none=True)
@@ -73,7 +73,7 @@ def launch(landing: Any, proxy: FaultProxy, tmp_path: Path) -> Iterator[Launch]:
 
 @pytest.mark.parametrize("without", ["", "identity"], ids=["protected", "without"])
 def test_25_killed_between_commit_and_deletion(
-    landing: Any, proxy: FaultProxy, launch: Launch, tell_files: Tell, without: str
+    landing: Any, proxy: FaultProxy, launch: Launch, report_files_fault: Tell, without: str
 ) -> None:
     landing.returns_after(4)
     landing.send(*(landing.notification(name) for name in NAMES))
@@ -87,14 +87,14 @@ def test_25_killed_between_commit_and_deletion(
     launch(off=without)
     eventually(lambda: landing.waiting() == (0, 0), "the messages came again and are gone")
     note = f"in the log when it was killed: {committed}"
-    verdict = tell_files("25 killed before the deletion", NAMES, off=without, note=note)
+    verdict = report_files_fault("25 killed before the deletion", NAMES, off=without, note=note)
     assert verdict.is_exact == (not without)
     assert verdict.doubled.total() == (committed if without else 0)
 
 
 @pytest.mark.parametrize("without", ["", "append_first"], ids=["protected", "without"])
 def test_25_killed_while_the_commit_is_on_its_way(
-    landing: Any, proxy: FaultProxy, launch: Launch, tell_files: Tell, without: str
+    landing: Any, proxy: FaultProxy, launch: Launch, report_files_fault: Tell, without: str
 ) -> None:
     """The commit arrives seconds after the process that sent it is gone, when its successor works already."""
     landing.returns_after(4)
@@ -107,6 +107,6 @@ def test_25_killed_while_the_commit_is_on_its_way(
     first.wait(20)
     launch()
     eventually(lambda: landing.waiting() == (0, 0) and bool(keys(landing)), "the messages came again and are gone")
-    verdict = tell_files("25 killed during the commit", NAMES, off=without)
+    verdict = report_files_fault("25 killed during the commit", NAMES, off=without)
     assert verdict.is_exact == (not without)
     assert bool(verdict.lost) == bool(without)

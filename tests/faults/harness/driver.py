@@ -19,9 +19,9 @@ from deltaworks.specs.share_conf import launch_settings
 from deltaworks.specs.spark_conf import submit_conf
 from deltaworks.tables.spark.toolchain import find_java
 from tests.faults.harness import injection, protections
+from tests.faults.harness.fault_project import FaultProject
 from tests.faults.harness.injection import Fault
 from tests.faults.harness.process_group import ProcessGroup
-from tests.faults.harness.stage import Stage
 from tests.spark.engine.group.group_harness import GroupHarness
 
 ENTRY = Path(__file__).with_name("entry.py")
@@ -34,7 +34,7 @@ class Driver(ProcessGroup):
 
     def __init__(
         self,
-        stage: Stage | GroupHarness,
+        stage: FaultProject | GroupHarness,
         *,
         faults: Sequence[Fault] = (),
         off: Sequence[str] = (),
@@ -73,11 +73,11 @@ class Driver(ProcessGroup):
         lines = [line.split(" ", 2) for line in self.timeline.read_text().splitlines()]
         return [(float(at), int(pid), point) for at, pid, point in lines]
 
-    def when(self, point: str) -> float | None:
+    def first_reached_at(self, point: str) -> float | None:
         """The moment a point was first reached, in monotonic seconds."""
         return next((at for at, _, reached in self.points() if reached == point), None)
 
-    def injected(self) -> float:
+    def first_fault_at(self) -> float:
         """The moment of the first fault.
 
         Raises:
@@ -104,7 +104,7 @@ class Driver(ProcessGroup):
             code = self.process.wait(seconds)
         except subprocess.TimeoutExpired:
             raise AssertionError(f"the driver did not end within {seconds:.0f} s; {self.tail()}") from None
-        self.await_gone()
+        self.await_group_exit()
         return code
 
     def run_to_end(self, seconds: float = END_SECONDS) -> int:
@@ -113,7 +113,7 @@ class Driver(ProcessGroup):
         assert code == 0, f"the driver ended with {code}; {self.tail()}"
         return code
 
-    def await_gone(self, seconds: float = GONE_SECONDS) -> float:
+    def await_group_exit(self, seconds: float = GONE_SECONDS) -> float:
         """Wait until no process of the group lives; the moment, in monotonic seconds."""
         end = time.monotonic() + seconds
         while time.monotonic() < end:
@@ -131,7 +131,7 @@ class Driver(ProcessGroup):
                     found.append(f"{process.info['name']} {process.pid}")
         return found
 
-    def last_words(self) -> tuple[str, str]:
+    def final_error(self) -> tuple[str, str]:
         """Condition and message of the error it ended with, empty where it said none."""
         marked = [line for line in self.log.read_text().splitlines() if line.startswith("DELTAWORKS_ERROR ")]
         if not marked:
@@ -140,7 +140,7 @@ class Driver(ProcessGroup):
         return str(error["condition"]), str(error["message"])
 
 
-def _command(stage: Stage | GroupHarness, *, available_now: bool, off: Sequence[str], master: str) -> list[str]:
+def _command(stage: FaultProject | GroupHarness, *, available_now: bool, off: Sequence[str], master: str) -> list[str]:
     environment = load_catalog(root=stage.root).environment
     launch = (
         None if master.startswith("local") else launch_settings(environment.shares.of("stream"), master, environment)
@@ -158,7 +158,7 @@ def _command(stage: Stage | GroupHarness, *, available_now: bool, off: Sequence[
     return [*command, str(ENTRY), *(["--available-now"] if available_now else [])]
 
 
-def _compiled(stage: Stage | GroupHarness, name: str) -> Path:
+def _compiled(stage: FaultProject | GroupHarness, name: str) -> Path:
     """A class of the harness, compiled once a stage against Spark's jars and ours; its folder."""
     folder = stage.root / "classes"
     if not (folder / f"{name}.class").exists():

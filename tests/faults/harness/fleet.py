@@ -12,13 +12,13 @@ from contextlib import suppress
 import psutil
 
 from tests.faults.harness.driver import Driver
-from tests.faults.harness.stage import Stage
+from tests.faults.harness.fault_project import FaultProject
 
 
 class Fleet:
     """Keeps a driver running until it is closed. A paused one counts as none, so that a successor comes."""
 
-    def __init__(self, stage: Stage, *, endpoint: dict[str, str], off: Sequence[str] = ()) -> None:
+    def __init__(self, stage: FaultProject, *, endpoint: dict[str, str], off: Sequence[str] = ()) -> None:
         self._stage = stage
         self._endpoint = endpoint
         self._off = off
@@ -138,7 +138,7 @@ class Fleet:
             self._running = []
             return met
 
-    def wake(self) -> None:
+    def resume(self) -> None:
         """Let the frozen ones go on: each finds itself fenced, or continues as the owner it still is."""
         with self._lock:
             for driver in self._paused:

@@ -51,7 +51,7 @@ class Switches:
         path = self.folder / "off"
         return path.read_text().split() if path.exists() else []
 
-    def take_away(self, *protections: str) -> None:
+    def disable(self, *protections: str) -> None:
         """Let the drivers that start from now on lack these."""
         (self.folder / "off").write_text(" ".join(protections))
 
@@ -67,7 +67,7 @@ class Switches:
             hold.unlink()
             held.unlink(missing_ok=True)
 
-    def obey(self) -> None:
+    def hold_batches(self) -> None:
         """Hold batches of this process, from now on, while that is asked for."""
         from tests.batch_points import call_at_points_of
 

@@ -19,7 +19,7 @@ import fastavro
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from tests.faults.harness.deadly import WAYS
+from tests.faults.harness.crashing_objects import CRASH_KINDS
 
 FIRST_TIME = 1_600_000_000
 DAY_SECONDS = 86_400
@@ -193,8 +193,8 @@ KINDS: dict[str, Callable[[int], HostileObject]] = {
 
 def deadly(number: int) -> HostileObject:
     """The object of this number that kills its reader; the ways take turns."""
-    kind = list(WAYS)[number % len(WAYS)]
-    return HostileObject(kind, WAYS[kind] + b"\n".join(event(number, place) for place in range(3)))
+    kind = list(CRASH_KINDS)[number % len(CRASH_KINDS)]
+    return HostileObject(kind, CRASH_KINDS[kind] + b"\n".join(event(number, place) for place in range(3)))
 
 
 def make_ready() -> None:

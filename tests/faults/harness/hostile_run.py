@@ -21,16 +21,16 @@ from deltaworks.control import paths
 from deltaworks.control.health.heartbeat import Heartbeat, read_heartbeat
 from sandbox.servers.landing import LANDING_BUCKET, is_wired, landing_client, queue_url
 from sandbox.stack.ports import HOST
-from tests.faults.harness import deadly, hostile_objects, worker_daemon
-from tests.faults.harness.bucket_stage import BucketStage
+from tests.faults.harness import crashing_objects, hostile_objects, worker_daemon
+from tests.faults.harness.bucket_project import BucketProject
 from tests.faults.harness.driver import Driver
+from tests.faults.harness.fault_project import PIPELINE, RELAY, FaultProject
 from tests.faults.harness.file_protections import FILE_PROTECTIONS
 from tests.faults.harness.hostile_objects import KINDS, HostileObject
-from tests.faults.harness.hostile_verdict import Fates, accounted, judge_both, sequence_numbers
+from tests.faults.harness.hostile_verdict import HostileVerdict, accounted_numbers, judge_both, sequence_numbers
 from tests.faults.harness.landing_times import bronze_times
 from tests.faults.harness.load import Load
 from tests.faults.harness.process_group import ProcessGroup
-from tests.faults.harness.stage import PIPELINE, RELAY, Stage
 from tests.unit.sources.conftest import KEYS, Landing
 from tests.waiting import eventually
 
@@ -61,7 +61,7 @@ class Outcome:
     """What came of a run. `waits` are seconds from landing to bronze of the good producer's objects, by phase."""
 
     waits: dict[str, list[float]]
-    fates: Fates
+    fates: HostileVerdict
     owners: tuple[Heartbeat, Heartbeat] | None
     seconds: float
     good_objects: int
@@ -70,7 +70,7 @@ class Outcome:
 
 
 @contextmanager
-def landing_side(stage: Stage) -> Iterator[Landing]:
+def landing_side(stage: FaultProject) -> Iterator[Landing]:
     """A moto server as a process of its own, wired as on AWS."""
     os.environ.update(KEYS)
     with socket.socket() as chosen:
@@ -90,7 +90,7 @@ class HostileRun:
 
     def __init__(
         self,
-        stage: Stage,
+        stage: FaultProject,
         landing: Landing,
         *,
         off: Sequence[str] = (),
@@ -99,7 +99,7 @@ class HostileRun:
         tell: Callable[[str], None] = print,
     ) -> None:
         stage.declare(source=SOURCE, stream=STREAM)
-        BucketStage(stage, landing, landing.endpoint)
+        BucketProject(stage, landing, landing.endpoint)
         self._stage = stage
         self._landing = landing
         self._off = off
@@ -115,7 +115,7 @@ class HostileRun:
         """All phases, until what was sent is accounted for or never will be; then the verdict."""
         hostile_objects.make_ready()
         workers = [name for name in self._off if name in FILE_PROTECTIONS]
-        environment = {worker_daemon.OFF: " ".join(workers), deadly.ARMED: "1"}
+        environment = {worker_daemon.OFF: " ".join(workers), crashing_objects.ARMED: "1"}
         driver_off = [name for name in self._off if name not in FILE_PROTECTIONS]
         with (
             self._relay() as relay,
@@ -129,7 +129,7 @@ class HostileRun:
                     self._pass(phase, share * minutes * 60, driver, good)
             finally:
                 good.close()
-            self._settle(driver)
+            self._await_accounted(driver)
             seconds = time.monotonic() - began
             after = self._heartbeat()
             failures = [f"the good producer failed: {good.failure!r}"] if good.failure else []
@@ -197,13 +197,13 @@ class HostileRun:
         if made.is_deleted:
             self._landing.s3.delete_object(Bucket=self._landing.bucket, Key=key)
 
-    def _settle(self, driver: Driver) -> None:
+    def _await_accounted(self, driver: Driver) -> None:
         """Wait until every object that was sent has a row, or the time for that is over."""
         self._tell("nothing more is sent")
         sent = [*self._landed, *self._hostile]
         end = time.monotonic() + _SETTLE_SECONDS
         while time.monotonic() < end and driver.process.poll() is None:
-            numbers, rows = sequence_numbers(self._stage.lake), accounted(self._stage.lake)
+            numbers, rows = sequence_numbers(self._stage.lake), accounted_numbers(self._stage.lake)
             if self._landing.waiting() == (0, 0) and all(numbers.get(key) in rows for key in sent):
                 return
             time.sleep(2.0)

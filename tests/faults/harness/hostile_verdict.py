@@ -10,10 +10,10 @@ from deltaworks.control import paths
 from deltaworks.sources.objects.file_event_log import FileEventLog
 from deltaworks.sources.objects.file_event_log_writer import message_quarantine_key
 from deltaworks.tables.lake import Lake
+from tests.faults.harness.fault_project import PIPELINE, RELAY
 from tests.faults.harness.hostile_objects import HostileObject
 from tests.faults.harness.oracle import Row, added_again
 from tests.faults.harness.slow_count import events_in
-from tests.faults.harness.stage import PIPELINE, RELAY
 
 _WHOLE = -1
 #: A row of one of these may stand for all that is left of a payload.
@@ -21,7 +21,7 @@ _OF_A_REST = frozenset({"over_budget", "malformed"})
 
 
 @dataclass(frozen=True, slots=True)
-class ObjectFate:
+class ObjectOutcome:
     """What became of one object: the positions of its events that landed, and of its rows in quarantine with why."""
 
     landed: tuple[int, ...]
@@ -46,7 +46,7 @@ class ObjectFate:
 
 
 @dataclass(slots=True)
-class Fates:
+class HostileVerdict:
     """All that was judged. `wrong` is by key; `reasons` are rows in quarantine by the kind of object and reason."""
 
     lost: Counter[Row] = field(default_factory=Counter)
@@ -71,7 +71,7 @@ def sequence_numbers(lake: Lake) -> dict[str, int]:
     return {row["key"]: row["seq"] for row in rows}
 
 
-def accounted(lake: Lake) -> set[int]:
+def accounted_numbers(lake: Lake) -> set[int]:
     """The numbers of the objects of which bronze or quarantine has a row."""
     found: set[int] = set()
     for name in ("events", "quarantine"):
@@ -80,9 +80,11 @@ def accounted(lake: Lake) -> set[int]:
     return found
 
 
-def judge_both(lake: Lake, tables: list[str], owed: Counter[Row], hostile: Mapping[str, HostileObject]) -> Fates:
+def judge_both(
+    lake: Lake, tables: list[str], owed: Counter[Row], hostile: Mapping[str, HostileObject]
+) -> HostileVerdict:
     """Compare the tables and quarantine with what both producers sent."""
-    fates = Fates()
+    fates = HostileVerdict()
     _judge_good(lake, tables, owed, fates)
     _judge_hostile(lake, hostile, fates)
     messages = lake.rows(message_quarantine_key(RELAY))
@@ -90,7 +92,7 @@ def judge_both(lake: Lake, tables: list[str], owed: Counter[Row], hostile: Mappi
     return fates
 
 
-def _judge_good(lake: Lake, tables: list[str], owed: Counter[Row], fates: Fates) -> None:
+def _judge_good(lake: Lake, tables: list[str], owed: Counter[Row], fates: HostileVerdict) -> None:
     """As queries and as readers of a change stream see a table; what was not sent by the good one is not its."""
     for name in tables:
         key = paths.table(PIPELINE, name)
@@ -106,7 +108,7 @@ def _judge_good(lake: Lake, tables: list[str], owed: Counter[Row], fates: Fates)
             fates.good_in_quarantine[_named(row["reasons"][0])] += 1
 
 
-def _judge_hostile(lake: Lake, hostile: Mapping[str, HostileObject], fates: Fates) -> None:
+def _judge_hostile(lake: Lake, hostile: Mapping[str, HostileObject], fates: HostileVerdict) -> None:
     landed, quarantined = defaultdict(list), defaultdict(list)
     reasons: dict[int, Counter[str]] = defaultdict(Counter)
     details: dict[int, Counter[str]] = defaultdict(Counter)
@@ -126,7 +128,7 @@ def _judge_hostile(lake: Lake, hostile: Mapping[str, HostileObject], fates: Fate
             fates.wrong[key] = "it is not in the relay's log"
             fates.unaccounted[sent.kind] += 1
             continue
-        fate = ObjectFate(tuple(landed[seq]), tuple(quarantined[seq]), reasons[seq])
+        fate = ObjectOutcome(tuple(landed[seq]), tuple(quarantined[seq]), reasons[seq])
         if wrong := fate.wrong(sent):
             fates.wrong[key] = wrong
             fates.unaccounted[sent.kind] += 1

@@ -68,7 +68,7 @@ class Injector:
     def __call__(self, point: str) -> None:
         due = []
         with self._lock:
-            self._note(point)
+            self._record(point)
             self._reached.add(point)
             for fault in list(self._waiting):
                 if fault.after and fault.after not in self._reached:
@@ -78,11 +78,11 @@ class Injector:
                     if self._waiting[fault] == 0:
                         del self._waiting[fault]
                         due.append(fault)
-                        self._note(f"injected {fault.action} at {point}")
+                        self._record(f"injected {fault.action} at {point}")
         for fault in due:
             _do(fault)
 
-    def _note(self, text: str) -> None:
+    def _record(self, text: str) -> None:
         self._timeline.write(f"{time.monotonic():.3f} {os.getpid()} {text}\n")
         self._timeline.flush()
 

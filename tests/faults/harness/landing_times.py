@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 
 from deltaworks.control import paths
+from tests.faults.harness.fault_project import PIPELINE, FaultProject
 from tests.faults.harness.oracle import commits_of
-from tests.faults.harness.stage import PIPELINE, Stage
 
 
 def percentile(values: list[float], share: float) -> float:
@@ -15,7 +15,7 @@ def percentile(values: list[float], share: float) -> float:
     return ordered[min(len(ordered) - 1, int(len(ordered) * share))] if ordered else float("nan")
 
 
-def bronze_times(stage: Stage) -> dict[int, float]:
+def bronze_times(stage: FaultProject) -> dict[int, float]:
     """When each object's events became readable in bronze: `seq` -> seconds since the epoch."""
     key = paths.table(PIPELINE, "events")
     committed: dict[int, float] = {}

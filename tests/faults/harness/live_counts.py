@@ -12,8 +12,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from deltaworks.control import paths
+from tests.faults.harness.fault_project import PIPELINE, FaultProject
 from tests.faults.harness.oracle import commits_of
-from tests.faults.harness.stage import PIPELINE, Stage
 
 LIVE = "hourly"
 DECLARED = [
@@ -37,12 +37,12 @@ class LiveVerdict:
     merges: int
 
 
-def owed_counts(stage: Stage) -> Counter[str]:
+def owed_counts(stage: FaultProject) -> Counter[str]:
     """How many events of each name the live table owes."""
     return Counter(table for table, _ in stage.owed if table in stage.kinds)
 
 
-def seen_counts(stage: Stage) -> Counter[str]:
+def seen_counts(stage: FaultProject) -> Counter[str]:
     """How many events of each name it has counted."""
     rows = stage.lake.rows(paths.table(PIPELINE, LIVE), columns=["event_name", "events"])
     seen: Counter[str] = Counter()
@@ -51,7 +51,7 @@ def seen_counts(stage: Stage) -> Counter[str]:
     return seen
 
 
-def judge_live(stage: Stage) -> LiveVerdict:
+def judge_live(stage: FaultProject) -> LiveVerdict:
     """Compare the counts with what is owed, and the merges with the batches."""
     owed, seen = owed_counts(stage), seen_counts(stage)
     merged: Counter[tuple[str, str]] = Counter()

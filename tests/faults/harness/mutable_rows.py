@@ -12,7 +12,7 @@ from deltaworks.control import paths
 from deltaworks.mutations.requests import RENAME_OPERATIONS
 from deltaworks.mutations.state_tables import IdMapping, NameRequest
 from deltaworks.tables.lake import Lake
-from tests.faults.harness.stage import Stage
+from tests.faults.harness.fault_project import FaultProject
 from tests.spark.mutations.mutation_harness import START
 from tests.unit.mutations.replay_oracle import Request, Row, replay
 
@@ -60,7 +60,7 @@ TABLES: list[dict[str, Any]] = [
 ]
 
 
-class Truth:
+class MutableRows:
     """Rows and requests by chance, some of them of the past, and what becomes of them by a replay of all."""
 
     def __init__(self, seed: int) -> None:
@@ -69,7 +69,7 @@ class Truth:
         self.rows: list[tuple[str, str, int, str]] = []
         self.requests: list[tuple[str, NameRequest]] = []
 
-    def more(self, *, rows: int = 60, requests: int = 12) -> tuple[list[Any], list[Any]]:
+    def add(self, *, rows: int = 60, requests: int = 12) -> tuple[list[Any], list[Any]]:
         """So many more of both."""
         chance, first = self._chance, (len(self.rows), len(self.requests))
         self._time += 20
@@ -111,21 +111,21 @@ class Truth:
 
 
 @dataclass(frozen=True)
-class Harm:
+class Damage:
     """What is wrong with the tables of a lake."""
 
     rows: int
     names: int
-    told_twice: int
+    announced_twice: int
 
     def __bool__(self) -> bool:
-        return bool(self.rows or self.names or self.told_twice)
+        return bool(self.rows or self.names or self.announced_twice)
 
     def __str__(self) -> str:
-        return f"wrong rows {self.rows}, wrong names {self.names}, told twice {self.told_twice}"
+        return f"wrong rows {self.rows}, wrong names {self.names}, told twice {self.announced_twice}"
 
 
-def harm(lake: Lake, pipeline: str, truth: Truth) -> Harm:
+def find_damage(lake: Lake, pipeline: str, truth: MutableRows) -> Damage:
     """Rows that are not what a replay makes of them, lost or doubled ones too; names; keys told twice by one batch."""
 
     def of(table: str) -> list[dict[str, Any]]:
@@ -139,10 +139,10 @@ def harm(lake: Lake, pipeline: str, truth: Truth) -> Harm:
     told = Counter(
         (row["batch"], key) for row in of("notifications") if row["batch_kind"] == "mutation" for key in row["keys"]
     )
-    return Harm(
+    return Damage(
         rows=(expected - seen).total() + (seen - expected).total(),
         names=len(names ^ truth.expected_names()),
-        told_twice=sum(count - 1 for count in told.values()),
+        announced_twice=sum(count - 1 for count in told.values()),
     )
 
 
@@ -155,9 +155,9 @@ def _as_request(asked: NameRequest) -> Request:
     return Request(time=asked.time, op=asked.op, id=asked.id, new_id=asked.new_id, fields=fields, seq=asked.seq)
 
 
-def events_of(stage: Stage, truth: Truth, **counts: int) -> list[dict[str, Any]]:
+def events_of(stage: FaultProject, truth: MutableRows, **counts: int) -> list[dict[str, Any]]:
     """More rows and requests, as events of one object."""
-    rows, requests = truth.more(**counts)
+    rows, requests = truth.add(**counts)
     events = []
     for event, org, at, each_id in rows:
         values = {"org": org, "contact": each_id, "field": UNSET}

@@ -24,7 +24,7 @@ from deltaworks.tables.spark.session import build_session
 IN_MERGE = "in_merge"
 
 
-def be_quick() -> None:
+def shorten_lease() -> None:
     """Whoever dies is given up for dead after three seconds, not after thirty."""
     apply.LEASE_SECONDS = 3
     apply.write_turn = functools.partial(apply.write_turn, ttl_seconds=3.0)
@@ -74,7 +74,7 @@ def _die_in_merge(table: Path) -> None:
 
 def main() -> int:
     pipeline, point, off = sys.argv[1:4]
-    be_quick()
+    shorten_lease()
     switch_off(off)
     if point == IN_MERGE:
         # Spark merges then, and between its files and its commit there is time to die in.

@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 
 from deltaworks.control import paths
 from sandbox.servers.fault_proxy import Action, Fault, FaultProxy
+from tests.faults.harness.fault_project import PIPELINE, FaultProject
 from tests.faults.harness.fleet import Fleet
-from tests.faults.harness.stage import PIPELINE, Stage
 
 WRITES = r"/(_delta_log/\d{20}\.json|prepared/.*\.json|lease\.json|offsets/\d+|commits/\d+)(\?|$)"
 MEET_SECONDS = 60.0
@@ -34,7 +34,7 @@ class Strike:
 class Nemesis:
     """What happens to the fleet and the storage of a stage. Its answers are all given by the seed."""
 
-    stage: Stage
+    stage: FaultProject
     fleet: Fleet
     proxy: FaultProxy
     seed: int
@@ -100,7 +100,7 @@ class Nemesis:
         met = self.fleet.pause()
         if met:
             time.sleep(self._random.uniform(2, 25))
-            self.fleet.wake()
+            self.fleet.resume()
         return met
 
     def _jump(self) -> bool:

@@ -47,7 +47,7 @@ class Operations:
         self._chance = chance
         self._numbers: Counter[str] = Counter()
 
-    def perform(self, role: str, attempt: Callable[[], Counts], *, asked_again: tuple[str, ...] = ()) -> bool:
+    def perform(self, role: str, attempt: Callable[[], Counts], *, retried_conditions: tuple[str, ...] = ()) -> bool:
         """One operation, tried until it is done or fails; whether it is done.
 
         Args:
@@ -56,7 +56,7 @@ class Operations:
         """
         self._numbers[role] += 1
         begun = Operation(role=role, number=self._numbers[role])
-        self._note(begun)
+        self._record(begun)
         started, retried = time.monotonic(), []
         error, counts = "", dict[str, float]()
         while True:
@@ -64,7 +64,7 @@ class Operations:
                 counts = dict(attempt())
             except Exception as problem:
                 found = as_deltaworks_error(problem)
-                clean = (found.retryable and found.condition != _UNFORESEEN) or found.condition in asked_again
+                clean = (found.retryable and found.condition != _UNFORESEEN) or found.condition in retried_conditions
                 if clean and time.monotonic() - started < BOUND_SECONDS:
                     retried.append(found.condition)
                     time.sleep(self._chance.uniform(0.5, 2.0))
@@ -72,7 +72,7 @@ class Operations:
                 error = _told(found, problem)
             break
         outcome: Literal["done", "failed"] = "failed" if error else "done"
-        self._note(
+        self._record(
             Operation(
                 role=role,
                 number=begun.number,
@@ -85,7 +85,7 @@ class Operations:
         )
         return not error
 
-    def _note(self, operation: Operation) -> None:
+    def _record(self, operation: Operation) -> None:
         with self._records.open("a") as file:
             file.write(json.dumps({"at": time.time(), **asdict(operation)}) + "\n")
 

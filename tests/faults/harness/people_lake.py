@@ -23,8 +23,8 @@ from deltaworks.erasure.namespace import Namespace, open_namespace
 from deltaworks.privacy.tokens import token
 from deltaworks.specs.project import load_catalog
 from tests.faults.harness import mutable_rows
-from tests.faults.harness.mutable_rows import Truth, events_of
-from tests.faults.harness.stage import FIRST_TIME, PIPELINE, Stage
+from tests.faults.harness.fault_project import FIRST_TIME, PIPELINE, FaultProject
+from tests.faults.harness.mutable_rows import MutableRows, events_of
 
 #: `events` and k01 to k03, the first of which has the many rows.
 TABLES = 4
@@ -37,7 +37,7 @@ _PRIVACY = {
 }
 
 
-def declare(stage: Stage) -> None:
+def declare(stage: FaultProject) -> None:
     """Tables with a player in each row, some in Z-order, beside the mutable one; a keyring and a vault."""
     player = {"name": "player", "path": "player", "type": "string"}
     columns = [{"name": "n", "path": "n", "type": "long", "required": True}, player]
@@ -78,14 +78,14 @@ class People:
         requests: how many people are erased.
     """
 
-    def __init__(self, stage: Stage, *, rows: int, requests: int) -> None:
+    def __init__(self, stage: FaultProject, *, rows: int, requests: int) -> None:
         self.stage = stage
         self.rows = rows
         self._chance = random.Random(stage.seed)
         self.players = [f"player-{number:07d}" for number in range(max(2_000, rows // 2_000))]
         self.erased = frozenset(self._chance.sample(self.players, requests))
         self.owed: Counter[tuple[str, str]] = Counter()
-        self.truth = Truth(stage.seed)
+        self.truth = MutableRows(stage.seed)
         #: Of each row of the mutable table, by its event.
         self.player_of: dict[str, str] = {}
         self._sent: Counter[tuple[str, str]] = Counter()
@@ -103,15 +103,15 @@ class People:
         """One object for the tables of one kind and for quarantine, and one of mutable rows and requests."""
         stage, events = self.stage, []
         for kind in stage.kinds * each:
-            events.append(stage.event(kind, player=self._anybody()))
+            events.append(stage.event(kind, player=self._random_person()))
             self._owe(events[-1], kind, "events")
             self._sent[kind, events[-1]["player"]] += 1
-        events.append(stage.event(stage.kinds[0], n="no number", player=self._anybody()))
+        events.append(stage.event(stage.kinds[0], n="no number", player=self._random_person()))
         self._owe(events[-1], "quarantine")
         stage.announce(events)
         changing = events_of(stage, self.truth, rows=20, requests=2)
         for event in changing:
-            event["player"] = self._anybody()
+            event["player"] = self._random_person()
             # A request is nobody's: what it moves is what is erased here, or not.
             if event["name"] == "request":
                 del event["player"]
@@ -160,7 +160,7 @@ class People:
         rows = self.truth.expected_rows()
         return Counter({row: count for row, count in rows.items() if self.player_of[row[0]] not in self.erased})
 
-    def _anybody(self) -> str:
+    def _random_person(self) -> str:
         """One in ten is somebody who is erased: their events come on, before and behind it."""
         return self._chance.choice(sorted(self.erased) if self._chance.random() < 0.1 else self.players)
 

@@ -67,7 +67,7 @@ class LakeFiles:
         found = sorted(map(str, (self._tables / table).rglob("*.parquet")))
         return [path for path in found if "_delta_log" not in path]
 
-    def others(self, table: str, gone: Collection[str], *, version: int | None = None) -> Content:
+    def remaining_rows(self, table: str, gone: Collection[str], *, version: int | None = None) -> Content:
         """The rows that were written as files and are of nobody who goes."""
         rows, hashes = self._one(
             f"SELECT count(*), coalesce(sum(hash({_ROW})::HUGEINT), 0) FROM {_READ} "
@@ -103,7 +103,7 @@ class LakeFiles:
         query = f"SELECT event_id, contact_id, coalesce(_deleted, false), f FROM {_READ}"
         return Counter(self._duck.execute(query, [self.files("activities")]).fetchall())
 
-    def naming(self, table: str, tokens: Collection[str]) -> int:
+    def rows_with_tokens(self, table: str, tokens: Collection[str]) -> int:
         """Rows on the disk, of whatever version, that have one of these tokens in any column of texts."""
         files = self.on_disk(table)
         if not files:

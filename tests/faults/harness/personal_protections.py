@@ -59,7 +59,7 @@ PROTECTIONS: dict[str, Callable[[Put], None]] = {
 }
 
 
-def take_away(off: str, put: Put = setattr) -> None:
+def disable(off: str, put: Put = setattr) -> None:
     """Take a protection away; nothing where `off` is empty."""
     if off:
         PROTECTIONS[off](put)
@@ -68,5 +68,5 @@ def take_away(off: str, put: Put = setattr) -> None:
 if __name__ == "__main__":
     from deltaworks.cli import main
 
-    take_away(sys.argv.pop(1))
+    disable(sys.argv.pop(1))
     main()

@@ -17,7 +17,7 @@ from deltaworks.recovery.reprocess.reread import Rereader, RereadScope
 from deltaworks.recovery.reprocess.selection import SourceObject
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.specs.project import load_catalog
-from tests.faults.harness.personal_protections import take_away
+from tests.faults.harness.personal_protections import disable
 
 KAFKA = {"kind": "kafka", "bootstrap_servers": "localhost:9092", "topics": ["orders"]}
 
@@ -49,5 +49,5 @@ def rows(root: Path, way: str, file: Path, at_ms: int) -> Iterator[dict[str, Any
 
 if __name__ == "__main__":
     project, chosen, read, at, *protections = sys.argv[1:]
-    take_away("".join(protections))
+    disable("".join(protections))
     print(json.dumps(list(rows(Path(project), chosen, Path(read), int(at))), default=str))

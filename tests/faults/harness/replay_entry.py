@@ -16,7 +16,7 @@ from deltaworks.recovery.quarantine import replay_commit
 from deltaworks.recovery.quarantine.open_rows import QuarantineFilter
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.tables.commit import Step
-from tests.unit.recovery.replay_stage import Stage
+from tests.unit.recovery.replay_harness import ReplayHarness
 
 
 def switch_off(names: str) -> None:
@@ -74,7 +74,7 @@ def main(root: str, spec: str, point: str, off: str) -> None:
     switch_off(off)
     # Exclusion must not rest on the lease, so it is taken away here.
     quarantine_replay.exclusive_reread = lambda *_: contextlib.nullcontext()  # type: ignore[assignment, return-value]
-    catalog = Stage(Path(root)).catalog(PipelineSpec.model_validate_json(spec))
+    catalog = ReplayHarness(Path(root)).catalog(PipelineSpec.model_validate_json(spec))
     quarantine_replay.replay_quarantine(catalog, "shop", QuarantineFilter(), dry_run=False, slice_rows=50, fault=hit)
 
 

@@ -62,7 +62,7 @@ class Schedulers:
             _kill(family)
             shell.wait()
 
-    def kill_the_one_of(self, pid: int) -> None:
+    def kill_parent_of(self, pid: int) -> None:
         """Kill the scheduler that started a process."""
         above = {parent.pid for parent in psutil.Process(pid).parents()}
         (shell,) = (shell for shell in self._shells if shell.pid in above)

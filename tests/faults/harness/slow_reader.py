@@ -10,8 +10,8 @@ from deltaworks.control.home import PipelineHome
 from deltaworks.control.objects import open_objects
 from deltaworks.specs.catalog import Catalog
 from deltaworks.tables.lake import Lake
+from tests.faults.harness.fault_project import PIPELINE
 from tests.faults.harness.operations import Counts
-from tests.faults.harness.stage import PIPELINE
 
 TABLE = "k04"
 _READ_EVERY = 5.0
@@ -26,7 +26,7 @@ class SlowReader:
         self._stop = stop
         self._pinned_seconds = pinned_seconds
 
-    def read_slowly(self) -> Counts:
+    def read_pinned(self) -> Counts:
         """One version from its beginning to its end.
 
         Raises:

@@ -7,7 +7,7 @@ from tests.faults.harness.driver import Driver
 
 def recovery_seconds(broken: Driver, *successors: Driver) -> float:
     """From the fault to the first batch completed after it, by whichever driver."""
-    since = broken.injected()
+    since = broken.first_fault_at()
     completed = [
         at
         for driver in (broken, *successors)
@@ -20,5 +20,5 @@ def recovery_seconds(broken: Driver, *successors: Driver) -> float:
 
 def engine_seconds(successor: Driver) -> float | None:
     """The part of a recovery that is ours: from the Spark session to the batch completed."""
-    began, completed = successor.when("session"), successor.when("completed")
+    began, completed = successor.first_reached_at("session"), successor.first_reached_at("completed")
     return completed - began if began is not None and completed is not None else None

@@ -16,10 +16,10 @@ OFF = "DELTAWORKS_TEST_WORKERS_OFF"
 if __name__ == "__main__":
     import pytest
 
-    from tests.faults.harness import deadly
+    from tests.faults.harness import crashing_objects
     from tests.faults.harness.file_protections import switch_off
 
     switch_off(pytest.MonkeyPatch(), os.environ.get(OFF, "").split())
-    if os.environ.get(deadly.ARMED):
-        deadly.arm()
+    if os.environ.get(crashing_objects.ARMED):
+        crashing_objects.install_crashes()
     daemon.manager()

@@ -19,7 +19,7 @@ Tell = Callable[..., tuple[int, int]]
 
 
 @pytest.fixture
-def tell_records(tell_line: Callable[..., None], seed: int) -> Tell:
+def report_records_fault(print_result: Callable[..., None], seed: int) -> Tell:
     """Compares what landed with what was sent, by number, and prints the line of the fault: lost, doubled."""
 
     def say(
@@ -27,7 +27,7 @@ def tell_records(tell_line: Callable[..., None], seed: int) -> Tell:
     ) -> tuple[int, int]:
         have, owed = Counter(landed), Counter(sent)
         lost, doubled = (owed - have).total(), (have - owed).total()
-        tell_line(
+        print_result(
             fault,
             f"WITHOUT {off}" if off else "protected",
             f"seed {seed}",

@@ -58,25 +58,25 @@ def refusal(spark: SparkSession, project: Project) -> DeltaworksError:
 
 @pytest.mark.parametrize("protected", [True, False])
 def test_15_a_table_that_is_overwritten(
-    spark: SparkSession, project: Project, monkeypatch: pytest.MonkeyPatch, tell_records: Tell, protected: bool
+    spark: SparkSession, project: Project, monkeypatch: pytest.MonkeyPatch, report_records_fault: Tell, protected: bool
 ) -> None:
     spark.read.format("delta").load(address(project)).write.format("delta").mode("overwrite").save(address(project))
     if not protected:
         with_option(monkeypatch, "ignoreChanges", "true")
         run(spark, project)
-        assert tell_records("15 overwritten", numbers(project), [1, 2], off="the refusal") == (0, 2)
+        assert report_records_fault("15 overwritten", numbers(project), [1, 2], off="the refusal") == (0, 2)
         return
 
     told = refusal(spark, project)
 
     assert (told.condition, told.retryable) == ("DELTA_SOURCE_REWRITTEN", False)
     assert "at version 2" in told.message
-    assert tell_records("15 overwritten", numbers(project), [1, 2], note=told.condition) == (0, 0)
+    assert report_records_fault("15 overwritten", numbers(project), [1, 2], note=told.condition) == (0, 0)
 
 
 @pytest.mark.parametrize("protected", [True, False])
 def test_15_a_table_that_is_deleted_and_made_anew(
-    spark: SparkSession, project: Project, monkeypatch: pytest.MonkeyPatch, tell_records: Tell, protected: bool
+    spark: SparkSession, project: Project, monkeypatch: pytest.MonkeyPatch, report_records_fault: Tell, protected: bool
 ) -> None:
     shutil.rmtree(folder(project))
     assert refusal(spark, project).condition == "DELTA_SOURCE_MISSING"
@@ -87,7 +87,9 @@ def test_15_a_table_that_is_deleted_and_made_anew(
 
     told = refusal(spark, project)
 
-    tell_records("15 made anew", numbers(project), [1, 2], off="" if protected else "its name", note=told.condition)
+    report_records_fault(
+        "15 made anew", numbers(project), [1, 2], off="" if protected else "its name", note=told.condition
+    )
     assert numbers(project) == [1, 2]
     if protected:
         assert (told.condition, told.retryable) == ("DELTA_SOURCE_REPLACED", False)
@@ -100,7 +102,7 @@ def test_15_a_table_that_is_deleted_and_made_anew(
 
 @pytest.mark.parametrize("protected", [True, False])
 def test_15_a_log_that_expired_before_it_was_read(
-    spark: SparkSession, project: Project, monkeypatch: pytest.MonkeyPatch, tell_records: Tell, protected: bool
+    spark: SparkSession, project: Project, monkeypatch: pytest.MonkeyPatch, report_records_fault: Tell, protected: bool
 ) -> None:
     for number in range(3, 9):
         sell(project, number)
@@ -114,7 +116,7 @@ def test_15_a_log_that_expired_before_it_was_read(
     told = refusal(spark, project)
 
     if not protected:
-        tell_records("15 log expired", numbers(project), [1, 2], off="its name", note=told.condition)
+        report_records_fault("15 log expired", numbers(project), [1, 2], off="its name", note=told.condition)
         assert told.retryable, "a launcher would start it again and again"
         return
     assert (told.condition, told.retryable) == ("SOURCE_EXPIRED", False)
@@ -122,7 +124,7 @@ def test_15_a_log_that_expired_before_it_was_read(
     assert numbers(project) == [1, 2]
     start_over(project.catalog, "reader", dry_run=False, max_rows=2)
     run(spark, project)
-    assert tell_records("15 log expired", numbers(project), range(1, 9), note="after start-over") == (0, 0)
+    assert report_records_fault("15 log expired", numbers(project), range(1, 9), note="after start-over") == (0, 0)
 
 
 def test_15_a_log_that_expires_while_the_stream_runs_is_named_too(
@@ -142,7 +144,7 @@ def test_15_a_log_that_expires_while_the_stream_runs_is_named_too(
 
 @pytest.mark.parametrize("protected", [True, False])
 def test_15_files_that_were_vacuumed_before_they_were_read(
-    spark: SparkSession, project: Project, tell_records: Tell, careless: Callable[[], None], protected: bool
+    spark: SparkSession, project: Project, report_records_fault: Tell, careless: Callable[[], None], protected: bool
 ) -> None:
     sell(project, 3)
     sell(project, 4)
@@ -152,7 +154,7 @@ def test_15_files_that_were_vacuumed_before_they_were_read(
     if not protected:
         careless()
         run(spark, project)
-        lost, _ = tell_records("15 vacuumed", numbers(project), range(1, 5), off="the look at files")
+        lost, _ = report_records_fault("15 vacuumed", numbers(project), range(1, 5), off="the look at files")
         assert lost == 2
         return
 
@@ -162,4 +164,4 @@ def test_15_files_that_were_vacuumed_before_they_were_read(
     assert ".parquet" in told.message
     start_over(project.catalog, "reader", dry_run=False, max_rows=2)
     run(spark, project)
-    assert tell_records("15 vacuumed", numbers(project), range(1, 5), note="after start-over") == (0, 0)
+    assert report_records_fault("15 vacuumed", numbers(project), range(1, 5), note="after start-over") == (0, 0)

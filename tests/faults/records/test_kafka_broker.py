@@ -92,7 +92,7 @@ def in_all_files(project: Project) -> list[int]:
 
 @pytest.mark.parametrize("protected", [True, False])
 def test_36_a_broker_killed_in_the_middle_of_a_batch(
-    spark: SparkSession, before: Before, project_of: ProjectOf, tell_records: Tell, protected: bool
+    spark: SparkSession, before: Before, project_of: ProjectOf, report_records_fault: Tell, protected: bool
 ) -> None:
     topic = Topic(before.broker, "killed")
     topic.send(range(RECORDS))
@@ -111,7 +111,7 @@ def test_36_a_broker_killed_in_the_middle_of_a_batch(
 
     landed = numbers(project) if protected else in_all_files(project)
     off = "" if protected else "the log: all files of the folder are read"
-    found = tell_records(
+    found = report_records_fault(
         "36 broker killed", landed, range(RECORDS), off=off, note=f"whole again after {time.monotonic() - began:.0f} s"
     )
     assert found == ((0, 0) if protected else (0, RECORDS // 2))
@@ -122,7 +122,7 @@ def test_36_answers_that_are_cut_off_again_and_again(
     spark: SparkSession,
     before: Before,
     project_of: ProjectOf,
-    tell_records: Tell,
+    report_records_fault: Tell,
     client_with: Callable[[dict[str, str]], None],
     *,
     protected: bool,
@@ -136,7 +136,9 @@ def test_36_answers_that_are_cut_off_again_and_again(
         client_with(HASTY | NEVER_BACK)
         told = failure(spark, project)
         off = "coming back to a broker"
-        lost, doubled = tell_records("36 answers cut", numbers(project), range(MANY), off=off, note=told.condition)
+        lost, doubled = report_records_fault(
+            "36 answers cut", numbers(project), range(MANY), off=off, note=told.condition
+        )
         assert (told.condition, told.retryable) == ("STORAGE_UNREACHABLE", True)
         assert lost > 0
         assert doubled == 0
@@ -145,13 +147,13 @@ def test_36_answers_that_are_cut_off_again_and_again(
     run(spark, project)
 
     note = f"{before.proxy.cuts} connections cut"
-    assert tell_records("36 answers cut", numbers(project), range(MANY), note=note) == (0, 0)
+    assert report_records_fault("36 answers cut", numbers(project), range(MANY), note=note) == (0, 0)
     assert before.proxy.cuts >= 2, "nothing was cut"
 
 
 @pytest.mark.parametrize("how", ["refusing", "stalling"])
 def test_36_a_broker_that_is_away_for_a_while_in_the_middle(
-    spark: SparkSession, before: Before, project_of: ProjectOf, tell_records: Tell, how: str
+    spark: SparkSession, before: Before, project_of: ProjectOf, report_records_fault: Tell, how: str
 ) -> None:
     topic = Topic(before.broker, how)
     topic.send(range(RECORDS))
@@ -168,7 +170,7 @@ def test_36_a_broker_that_is_away_for_a_while_in_the_middle(
     run(spark, project, fault=away)
 
     note = f"{how} for 8 s, the run took {time.monotonic() - began:.0f} s"
-    assert tell_records("36 broker away", numbers(project), range(RECORDS), note=note) == (0, 0)
+    assert report_records_fault("36 broker away", numbers(project), range(RECORDS), note=note) == (0, 0)
 
 
 @pytest.mark.parametrize("protected", [True, False])
@@ -176,7 +178,7 @@ def test_36_a_broker_that_stays_away_is_an_outage_by_name(
     spark: SparkSession,
     before: Before,
     project_of: ProjectOf,
-    tell_records: Tell,
+    report_records_fault: Tell,
     client_with: Callable[[dict[str, str]], None],
     *,
     monkeypatch: pytest.MonkeyPatch,
@@ -195,7 +197,10 @@ def test_36_a_broker_that_stays_away_is_an_outage_by_name(
     run(spark, project)
 
     off = "" if protected else "telling outages"
-    assert tell_records("36 broker stays away", numbers(project), range(100), off=off, note=told.condition) == (0, 0)
+    assert report_records_fault("36 broker stays away", numbers(project), range(100), off=off, note=told.condition) == (
+        0,
+        0,
+    )
     assert (told.condition, told.retryable) == ("STORAGE_UNREACHABLE" if protected else "JOB_FAILED", True)
 
 
@@ -204,7 +209,7 @@ def test_39_records_of_aborted_and_of_open_transactions(
     spark: SparkSession,
     before: Before,
     project_of: ProjectOf,
-    tell_records: Tell,
+    report_records_fault: Tell,
     client_with: Callable[[dict[str, str]], None],
     *,
     protected: bool,
@@ -230,7 +235,7 @@ def test_39_records_of_aborted_and_of_open_transactions(
     run(spark, project)
 
     off = "" if protected else "reading what is committed only"
-    found = tell_records(
+    found = report_records_fault(
         "39 transactions", numbers(project), range(60), off=off, note=f"{len(seen)} while one was open"
     )
     assert found == ((0, 0) if protected else (0, 100))

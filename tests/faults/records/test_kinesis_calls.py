@@ -96,7 +96,7 @@ def test_33_reads_that_fail_are_made_again_where_they_were(
     proxy: FaultProxy,
     drained: Callable[..., list[int]],
     monkeypatch: pytest.MonkeyPatch,
-    tell_records: Tell,
+    report_records_fault: Tell,
     fault: str,
     *,
     protected: bool,
@@ -107,14 +107,14 @@ def test_33_reads_that_fail_are_made_again_where_they_were(
         monkeypatch.setattr(client, "retry_outages", lambda call, **_: call())
         with pytest.raises(DeltaworksError):
             drained(landed)
-        assert tell_records(fault, landed, range(RECORDS), off="waiting")[0] > 0
+        assert report_records_fault(fault, landed, range(RECORDS), off="waiting")[0] > 0
         return
 
     drained(landed)
 
     assert landed == list(range(RECORDS)), "in order, each once"
     assert len(proxy.incidents) >= 3
-    tell_records(fault, landed, range(RECORDS), note=f"{len(proxy.incidents)} reads")
+    report_records_fault(fault, landed, range(RECORDS), note=f"{len(proxy.incidents)} reads")
 
 
 @pytest.mark.parametrize("protected", [True, False])
@@ -122,7 +122,7 @@ def test_32_iterators_that_expire_are_replaced_behind_the_last_record(
     proxy: FaultProxy,
     drained: Callable[..., list[int]],
     monkeypatch: pytest.MonkeyPatch,
-    tell_records: Tell,
+    report_records_fault: Tell,
     protected: bool,
 ) -> None:
     proxy.faults = [refused("ExpiredIteratorException", every=3)]
@@ -131,13 +131,13 @@ def test_32_iterators_that_expire_are_replaced_behind_the_last_record(
         monkeypatch.setattr(shard_pages, "IteratorExpired", TimeoutError)
         with pytest.raises(IteratorExpired):
             drained(landed)
-        assert tell_records("32 iterators expired", landed, range(RECORDS), off="taking another one")[0] > 0
+        assert report_records_fault("32 iterators expired", landed, range(RECORDS), off="taking another one")[0] > 0
         return
 
     drained(landed)
 
     assert landed == list(range(RECORDS))
-    tell_records("32 iterators expired", landed, range(RECORDS), note=f"{len(proxy.incidents)} iterators")
+    report_records_fault("32 iterators expired", landed, range(RECORDS), note=f"{len(proxy.incidents)} iterators")
 
 
 def test_33_a_kinesis_that_never_answers_ends_the_task_with_what_can_be_tried_again(

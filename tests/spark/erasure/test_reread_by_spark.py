@@ -19,7 +19,7 @@ from deltaworks.recovery.restore.restore_points import RestorePoint
 from deltaworks.recovery.start_over import start_over
 from deltaworks.specs.privacy_settings import PrivacySettings
 from tests.spark.engine.conftest import Shop
-from tests.spark.recovery.reprocess_stage import EVENTS, ORDERS, Stage
+from tests.spark.recovery.reprocess_harness import EVENTS, ORDERS, ReprocessHarness
 
 pytestmark = [pytest.mark.spark, pytest.mark.integration]
 #: Whose order is the first event of the first object.
@@ -36,7 +36,7 @@ class People:
         keys = {"kind": "keyring", "folder": f"{shop.environment.lake.prefix}-keyring"}
         settings = PrivacySettings.model_validate({"keys": keys, "vault": {"root": f"{root}-vault"}})
         shop.environment = shop.environment.model_copy(update={"privacy": settings})
-        self.stage = Stage(shop)
+        self.stage = ReprocessHarness(shop)
         self.stage.land()
         self.stage.land()
         space = open_namespace(self.stage.catalog(), "buyers")

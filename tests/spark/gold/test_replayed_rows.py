@@ -14,7 +14,7 @@ from deltaworks.gold.build import rebuild_gold
 from deltaworks.recovery.quarantine.open_rows import QuarantineFilter
 from deltaworks.recovery.quarantine.replay import replay_quarantine
 from deltaworks.specs.pipeline import PipelineSpec
-from tests.unit.recovery.replay_stage import Stage, shop
+from tests.unit.recovery.replay_harness import ReplayHarness, shop
 
 pytestmark = pytest.mark.spark
 DAY = 86_400
@@ -37,7 +37,7 @@ def spec(*levels: str) -> PipelineSpec:
 
 
 def test_gold_follows_a_replay_and_keeps_the_first_duplicate(spark: SparkSession, tmp_path: Path) -> None:
-    stage = Stage(tmp_path)
+    stage = ReplayHarness(tmp_path)
     sql = stage.landing / "include" / "pipelines" / "shop" / "gold" / "daily.sql"
     sql.parent.mkdir(parents=True)
     sql.write_text("SELECT event_date, event_id, level FROM orders")
@@ -68,7 +68,7 @@ def test_gold_follows_a_replay_and_keeps_the_first_duplicate(spark: SparkSession
     }
 
 
-def answers(spark: SparkSession, stage: Stage) -> set[tuple[str, str, str]]:
+def answers(spark: SparkSession, stage: ReplayHarness) -> set[tuple[str, str, str]]:
     found = spark.read.format("delta").load(stage.environment.lake.spark_uri(paths.table("shop", "daily"))).collect()
     assert len({row["event_id"] for row in found}) == len(found)
     return {(row["event_date"].isoformat(), row["event_id"], row["level"]) for row in found}

@@ -13,7 +13,7 @@ from deltaworks.engine.live import LiveProgress, start_live_query
 from deltaworks.recovery.quarantine.open_rows import QuarantineFilter
 from deltaworks.recovery.quarantine.replay import replay_quarantine
 from deltaworks.specs.pipeline import PipelineSpec
-from tests.unit.recovery.replay_stage import Stage, orders, shop
+from tests.unit.recovery.replay_harness import ReplayHarness, orders, shop
 
 pytestmark = [pytest.mark.spark, pytest.mark.integration]
 HOUR, NOON = 3_600, 1_700_049_600
@@ -27,14 +27,14 @@ def spec(level: str) -> PipelineSpec:
     )
 
 
-def work_off(spark: SparkSession, stage: Stage, declared: PipelineSpec) -> LiveProgress:
+def work_off(spark: SparkSession, stage: ReplayHarness, declared: PipelineSpec) -> LiveProgress:
     query = start_live_query(spark, stage.catalog(declared), "shop", declared.live[0], available_now=True)
     query.awaitTermination(120)
     counted = [LiveProgress.from_spark(progress) for progress in query.recentProgress]
     return max(counted, key=lambda progress: progress.late_rows)
 
 
-def counts(stage: Stage) -> dict[int, int]:
+def counts(stage: ReplayHarness) -> dict[int, int]:
     """Events by hours after noon."""
     rows = stage.lake.rows(paths.table("shop", "hourly"))
     assert rows is not None
@@ -42,7 +42,7 @@ def counts(stage: Stage) -> dict[int, int]:
 
 
 def test_rows_landed_by_a_replay_are_counted_while_their_window_is_open(spark: SparkSession, tmp_path: Path) -> None:
-    stage, broken, mended = Stage(tmp_path), spec("int"), spec("double")
+    stage, broken, mended = ReplayHarness(tmp_path), spec("int"), spec("double")
     hours = [(0, 1), (-1, 1.5), (-2, 2.5), (-7, 3.5)]
     events = [{"time": NOON + hour * HOUR, "level": level} for hour, level in hours]
     stage.ingest(broken, "".join(map(json.dumps, events)).encode())

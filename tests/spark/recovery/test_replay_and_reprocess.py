@@ -11,13 +11,13 @@ from deltaworks.recovery.quarantine.open_rows import Quarantine, QuarantineFilte
 from deltaworks.recovery.quarantine.replay import replay_quarantine
 from deltaworks.specs.pipeline import PipelineSpec
 from tests.spark.engine.conftest import Crash
-from tests.spark.recovery.reprocess_stage import EVENTS, MENDED, ORDERS, Row, Stage
+from tests.spark.recovery.reprocess_harness import EVENTS, MENDED, ORDERS, ReprocessHarness, Row
 
 pytestmark = pytest.mark.spark
-MakeStage = Callable[..., Stage]
+MakeStage = Callable[..., ReprocessHarness]
 
 
-def replay(stage: Stage, fault: str = "") -> int:
+def replay(stage: ReprocessHarness, fault: str = "") -> int:
     def stop_at(point: str) -> None:
         if point == fault:
             raise Crash(point)
@@ -25,7 +25,7 @@ def replay(stage: Stage, fault: str = "") -> int:
     return replay_quarantine(stage.catalog(), "shop", QuarantineFilter(), dry_run=False, fault=stop_at).landed
 
 
-def in_tables_or_open(stage: Stage) -> Counter[Row]:
+def in_tables_or_open(stage: ReprocessHarness) -> Counter[Row]:
     """Every row of a table, and every open one of quarantine."""
     rows = Counter({row: count for row, count in stage.landed().items() if row[0] != "quarantine"})
     keys = Quarantine(stage.shop.lake, "shop").keys(QuarantineFilter()).to_pylist()
@@ -33,7 +33,7 @@ def in_tables_or_open(stage: Stage) -> Counter[Row]:
 
 
 @pytest.fixture
-def stage(make_stage: MakeStage) -> Stage:
+def stage(make_stage: MakeStage) -> ReprocessHarness:
     """Orders without an amount were in quarantine, and have been landed by a replay since."""
     stage = make_stage(EVENTS, ORDERS)
     stage.redeclare(EVENTS, MENDED)
@@ -46,14 +46,14 @@ def stage(make_stage: MakeStage) -> Stage:
     "tables", [*(pytest.param((name,), marks=pytest.mark.integration) for name in ("orders", "events")), ()]
 )
 def test_rows_a_replay_has_landed_stay_when_their_objects_are_reprocessed(
-    stage: Stage, tables: tuple[str, ...]
+    stage: ReprocessHarness, tables: tuple[str, ...]
 ) -> None:
     stage.reprocess(tables=tables)
 
     assert in_tables_or_open(stage) == stage.expected()
 
 
-def test_rows_a_reprocess_puts_back_into_quarantine_are_open_and_can_be_replayed_again(stage: Stage) -> None:
+def test_rows_a_reprocess_puts_back_into_quarantine_are_open_and_can_be_replayed_again(stage: ReprocessHarness) -> None:
     mended: PipelineSpec = stage.shop.spec
     stage.redeclare(EVENTS, ORDERS)
 

@@ -18,14 +18,14 @@ from deltaworks.specs.spark_conf import session_conf
 from deltaworks.specs.storage import AwsSpec, StorageSpec
 from sandbox.servers.object_store import lake_storage, running_object_store
 from tests.spark.engine.conftest import DECLARED, Shop
-from tests.spark.recovery.reprocess_stage import EVENTS, MENDED, ORDERS, Row, Stage, stage_of
+from tests.spark.recovery.reprocess_harness import EVENTS, MENDED, ORDERS, ReprocessHarness, Row, stage_of
 
 pytestmark = [pytest.mark.spark, pytest.mark.integration]
 BUCKET = "reread"
 
 
 @pytest.fixture
-def stage(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Stage]:
+def stage(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ReprocessHarness]:
     """Three batches on s3proxy; orders without an amount are in quarantine."""
     with running_object_store(tmp_path / "server", buckets=[BUCKET]) as server:
         for name, value in server.environment().items():
@@ -46,14 +46,14 @@ def stage(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         yield stage_of(Shop(spark, tmp_path, declared, environment))
 
 
-def in_tables_or_open(stage: Stage) -> Counter[Row]:
+def in_tables_or_open(stage: ReprocessHarness) -> Counter[Row]:
     """Every row of a table, and every open one of quarantine."""
     rows = Counter({row: count for row, count in stage.landed().items() if row[0] != "quarantine"})
     keys = Quarantine(stage.shop.lake, "shop").keys(QuarantineFilter()).to_pylist()
     return rows + Counter(("quarantine", row["_seq"], row["_position"]) for row in keys)
 
 
-def test_every_event_stays_once_through_a_replay_a_reprocess_and_a_start_over(stage: Stage) -> None:
+def test_every_event_stays_once_through_a_replay_a_reprocess_and_a_start_over(stage: ReprocessHarness) -> None:
     before = stage.landed()
     stage.redeclare(EVENTS, MENDED)
 

@@ -12,7 +12,7 @@ from deltaworks.control import paths
 from deltaworks.recovery.restore.restore_points import RestorePoint
 from deltaworks.recovery.restore.table_plan import TableRestoreRequest
 from deltaworks.recovery.restore.table_restore import TableRestore
-from tests.unit.recovery.restore.source_stage import SourceStage
+from tests.unit.recovery.restore.source_harness import SourceHarness
 
 pytestmark = [pytest.mark.spark, pytest.mark.integration]
 ORDERS = paths.table("shop", "orders")
@@ -23,7 +23,7 @@ def places(frame: DataFrame) -> Rows:
     return Counter((row["_seq"], row["_position"]) for row in frame.select("_seq", "_position").collect())
 
 
-def followed(spark: SparkSession, stage: SourceStage, uri: str, seen: Rows) -> None:
+def followed(spark: SparkSession, stage: SourceHarness, uri: str, seen: Rows) -> None:
     """A stream that leaves changes out reads on from where it was."""
 
     def note(batch: DataFrame, _: int) -> None:
@@ -42,8 +42,8 @@ def followed(spark: SparkSession, stage: SourceStage, uri: str, seen: Rows) -> N
 def test_spark_reads_and_follows_a_table_that_went_back_without_missing_or_doubling_a_row(
     spark: SparkSession, tmp_path: Path
 ) -> None:
-    stage = SourceStage.at(tmp_path)
-    assert isinstance(stage, SourceStage)
+    stage = SourceHarness.at(tmp_path)
+    assert isinstance(stage, SourceHarness)
     processor = stage.land_all(0, 1, 2)
     table = stage.lake.open(ORDERS)
     assert table is not None

@@ -17,7 +17,7 @@ from deltaworks.errors import TransientError
 from deltaworks.gold.build import rebuild_gold
 from deltaworks.recovery.start_over import start_over
 from deltaworks.specs.pipeline import PipelineSpec
-from tests.unit.recovery.replay_stage import Stage, shop
+from tests.unit.recovery.replay_harness import ReplayHarness, shop
 
 pytestmark = pytest.mark.spark
 DAY, NOON = 86_400, 1_700_049_600
@@ -44,9 +44,9 @@ BEFORE, AFTER = spec("int"), spec("double")
 
 
 @pytest.fixture
-def stage(tmp_path: Path) -> Stage:
+def stage(tmp_path: Path) -> ReplayHarness:
     """Three orders of two dates, one of which has no whole number for its level."""
-    stage = Stage(tmp_path)
+    stage = ReplayHarness(tmp_path)
     sql = stage.landing / "include" / "pipelines" / "shop" / "gold" / "daily.sql"
     sql.parent.mkdir(parents=True)
     sql.write_text("SELECT event_date, event_id, cast(level AS double) AS level FROM orders")
@@ -60,11 +60,11 @@ def stage(tmp_path: Path) -> Stage:
     return stage
 
 
-def over(stage: Stage, declared: PipelineSpec, **options: Any) -> int:
+def over(stage: ReplayHarness, declared: PipelineSpec, **options: Any) -> int:
     return start_over(stage.catalog(declared), "shop", dry_run=False, max_rows=100, **options).recreated
 
 
-def counted(spark: SparkSession, stage: Stage, declared: PipelineSpec) -> int:
+def counted(spark: SparkSession, stage: ReplayHarness, declared: PipelineSpec) -> int:
     """Events in the live table once its query has worked off what there is."""
     query = start_live_query(spark, stage.catalog(declared), "shop", declared.live[0], available_now=True)
     query.awaitTermination(120)
@@ -73,14 +73,14 @@ def counted(spark: SparkSession, stage: Stage, declared: PipelineSpec) -> int:
     return sum(found.column("events").to_pylist())
 
 
-def answers(spark: SparkSession, stage: Stage) -> Counter[tuple[str, float]]:
+def answers(spark: SparkSession, stage: ReplayHarness) -> Counter[tuple[str, float]]:
     key = stage.lake.storage.spark_uri(paths.table("shop", "daily"))
     return Counter((row["event_id"], row["level"]) for row in spark.read.format("delta").load(key).collect())
 
 
 @pytest.mark.integration
 def test_gold_holds_what_the_new_generation_has_and_live_tables_count_every_event_once(
-    spark: SparkSession, stage: Stage
+    spark: SparkSession, stage: ReplayHarness
 ) -> None:
     rebuild_gold(spark, stage.catalog(BEFORE), "shop")
     assert counted(spark, stage, BEFORE) == 2
@@ -97,7 +97,7 @@ def test_gold_holds_what_the_new_generation_has_and_live_tables_count_every_even
     assert counted(spark, stage, AFTER) == 3
 
 
-def test_other_partition_columns_come_with_spark_in_one_commit(spark: SparkSession, stage: Stage) -> None:
+def test_other_partition_columns_come_with_spark_in_one_commit(spark: SparkSession, stage: ReplayHarness) -> None:
     repartitioned = spec("int", "event_name")
     before = stage.lake.open(paths.table("shop", "orders"))
     assert before is not None
@@ -115,7 +115,9 @@ def test_other_partition_columns_come_with_spark_in_one_commit(spark: SparkSessi
     assert sorted(table.to_pyarrow_table().column("event_id").to_pylist()) == ["a", "b"]
 
 
-def test_a_table_with_a_constraint_is_made_anew_by_spark_and_keeps_it(spark: SparkSession, stage: Stage) -> None:
+def test_a_table_with_a_constraint_is_made_anew_by_spark_and_keeps_it(
+    spark: SparkSession, stage: ReplayHarness
+) -> None:
     uri = stage.lake.storage.spark_uri(paths.table("shop", "orders"))
     spark.sql(f"ALTER TABLE delta.`{uri}` ADD CONSTRAINT known CHECK (level > 0)")
 

@@ -18,7 +18,7 @@ from deltaworks.control.objects import LocalObjects
 from deltaworks.control.summary_paths import silence as silence_key
 from deltaworks.control.summary_paths import silences as silences_folder
 from deltaworks.errors import ConfigError
-from tests.noting_objects import NotingObjects
+from tests.recording_objects import NotingObjects
 from tests.unit.alerts.conftest import START, Clock
 
 STALE: dict[str, Any] = {"cause": "GOLD_STALE", "subject": "games.daily", "summary": "It is late."}

@@ -12,7 +12,7 @@ from typer.testing import CliRunner, Result
 from deltaworks.cli import app, operations
 from deltaworks.errors import ConfigError
 from deltaworks.specs.pipeline import PipelineSpec
-from tests.unit.recovery.replay_stage import Stage, orders, shop
+from tests.unit.recovery.replay_harness import ReplayHarness, orders, shop
 
 
 def spec(level: str) -> PipelineSpec:
@@ -20,8 +20,8 @@ def spec(level: str) -> PipelineSpec:
 
 
 @pytest.fixture
-def harness(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Stage:
-    harness = Stage(tmp_path)
+def harness(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ReplayHarness:
+    harness = ReplayHarness(tmp_path)
     lines = [{"name": "order", "time": 1_700_000_000, "level": level} for level in ("one", "two", [3], 4)]
     harness.ingest(spec("int"), *(json.dumps(line).encode() for line in lines), b"{bad")
     monkeypatch.setattr(operations, "catalog", lambda: harness.catalog(spec("string")))
@@ -33,7 +33,7 @@ def run(*arguments: str) -> Result:
     return CliRunner().invoke(app, ["quarantine", *arguments], catch_exceptions=False)
 
 
-def test_open_rows_are_counted_by_reason_and_event(harness: Stage) -> None:
+def test_open_rows_are_counted_by_reason_and_event(harness: ReplayHarness) -> None:
     output = run("list", "shop").output
 
     (line,) = [line for line in output.splitlines() if "type_mismatch" in line]
@@ -47,7 +47,7 @@ def test_open_rows_are_counted_by_reason_and_event(harness: Stage) -> None:
     assert "No open rows" in run("list", "shop", "--event", "login").output
 
 
-def test_a_row_is_shown_with_its_reasons_and_its_raw_value(harness: Stage) -> None:
+def test_a_row_is_shown_with_its_reasons_and_its_raw_value(harness: ReplayHarness) -> None:
     output = run("show", "shop", "--reason", "malformed").output
 
     shown = dict(re.split(r"  +", line, maxsplit=1) for line in output.splitlines() if "  " in line)
@@ -56,7 +56,7 @@ def test_a_row_is_shown_with_its_reasons_and_its_raw_value(harness: Stage) -> No
     assert "k1" not in output
 
 
-def test_a_long_raw_value_is_truncated_unless_requested_in_full(harness: Stage) -> None:
+def test_a_long_raw_value_is_truncated_unless_requested_in_full(harness: ReplayHarness) -> None:
     long = json.dumps({"name": "order", "time": 1_700_000_000, "level": ["x" * 2_000]})
     harness.ingest(spec("int"), long.encode())
 
@@ -71,7 +71,7 @@ def test_a_long_raw_value_is_truncated_unless_requested_in_full(harness: Stage) 
 @pytest.mark.parametrize(
     "name", ["[/x]", "renovate[bot]", "[link=http://evil.example]m[/link]", "\x1b]0;pwned\x07\x1b[2J"]
 )
-def test_events_of_any_name_are_listed_and_shown(harness: Stage, name: str) -> None:
+def test_events_of_any_name_are_listed_and_shown(harness: ReplayHarness, name: str) -> None:
     harness.ingest(spec("int"), json.dumps({"name": name, "time": 1_700_000_000, "level": "one"}).encode())
 
     listed, shown = run("list", "shop").output, run("show", "shop", "--limit", "1").output
@@ -83,13 +83,13 @@ def test_events_of_any_name_are_listed_and_shown(harness: Stage, name: str) -> N
     assert name in [row["event"] for row in json.loads(run("list", "shop", "--json").output)]
 
 
-def test_objects_of_any_name_are_shown(harness: Stage) -> None:
+def test_objects_of_any_name_are_shown(harness: ReplayHarness) -> None:
     harness.ingest(spec("int"), b"{bad", named="[link=http:]m.jsonl[x]")
 
     assert "[link=http:]m.jsonl[x]6" in run("show", "shop", "--limit", "1").output
 
 
-def test_a_replay_is_a_dry_run_by_default(harness: Stage) -> None:
+def test_a_replay_is_a_dry_run_by_default(harness: ReplayHarness) -> None:
     dry = run("replay", "shop", "--reason", "type_mismatch").output
     assert "3 open rows selected: 2 would land, 1 still do not fit, 0 cannot be read again" in dry
     assert "--no-dry-run" in dry
@@ -106,6 +106,6 @@ def test_a_replay_is_a_dry_run_by_default(harness: Stage) -> None:
     ("option", "value", "condition"),
     [("--reason", "malformd", "QUARANTINE_REASON_UNKNOWN"), ("--from-date", "yesterday", "DATE_INVALID")],
 )
-def test_an_impossible_filter_is_rejected(harness: Stage, option: str, value: str, condition: str) -> None:
+def test_an_impossible_filter_is_rejected(harness: ReplayHarness, option: str, value: str, condition: str) -> None:
     with pytest.raises(ConfigError, match=condition):
         run("list", "shop", option, value)

@@ -35,7 +35,7 @@ from deltaworks.tables.steps import REPLAYS
 from tests.examples import examples
 from tests.unit.engine.batch_records import asked_turn
 from tests.unit.engine.hold_harness import Crash, Harness, declared
-from tests.unit.recovery.replay_stage import Stage as ReplayStage
+from tests.unit.recovery.replay_harness import ReplayHarness as ReplayStage
 
 STAMP = BatchStamp(batch_id=7, ingested_at_us=1_700_000_000_000_000, fingerprint="fp")
 OBJECTS = {"kind": "s3_sqs", "relay": "landing", "bucket": "landing"}

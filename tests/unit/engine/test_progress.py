@@ -27,7 +27,7 @@ from deltaworks.engine.queries import IngestListener
 from deltaworks.specs.storage import StorageSpec
 from deltaworks.tables import commit
 from deltaworks.tables.lake import Lake
-from tests.refusing_objects import RefusingObjects
+from tests.failing_objects import RefusingObjects
 from tests.waiting import PATIENCE_SECONDS, eventually
 
 

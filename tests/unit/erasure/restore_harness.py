@@ -39,7 +39,7 @@ from deltaworks.sources.objects.relay.messages import FileEvent
 from deltaworks.specs.catalog import Catalog
 from deltaworks.specs.environment import EnvironmentSpec
 from deltaworks.specs.pipeline import PipelineSpec
-from tests.unit.recovery.restore.source_stage import AT, SourceStage
+from tests.unit.recovery.restore.source_harness import AT, SourceHarness
 
 ANN, BOB = "ann", "bob"
 BATCHES = (0, 1, 2, 3)
@@ -134,7 +134,7 @@ def no_session() -> SparkSession:
 
 
 @dataclass
-class RestoreHarness(SourceStage):
+class RestoreHarness(SourceHarness):
     """Batches of both people; Ann is erased behind them."""
 
     @classmethod

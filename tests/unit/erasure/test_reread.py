@@ -26,7 +26,7 @@ from deltaworks.recovery.reprocess.reread import Rereader, RereadScope, open_lan
 from deltaworks.recovery.reprocess.selection import SourceObject
 from deltaworks.recovery.start_over import start_over
 from deltaworks.specs.pipeline import PipelineSpec
-from tests.unit.recovery.replay_stage import Stage, shop
+from tests.unit.recovery.replay_harness import ReplayHarness, shop
 
 ANN, BOB = "ann", "bob"
 #: Landed objects keep her, so that it is the list that keeps her out.
@@ -47,7 +47,7 @@ def spec(level: str = "int") -> PipelineSpec:
     return shop({"name": "orders", "when": {"name": "order"}, "columns": columns}, privacy=PRIVACY)
 
 
-class PeopleStage(Stage):
+class PeopleStage(ReplayHarness):
     """Orders of Ann and Bob, of which one each has a level that fits later only."""
 
     def __init__(self, root: Path) -> None:

@@ -23,7 +23,7 @@ from deltaworks.specs.pipeline import PipelineSpec
 from generator.games import deliveries
 from generator.settings import FaultRates, GamesSettings
 from tests.unit.events.spoilt_events import NUMBERS, VALUES, as_payload, spoilt, vectors, with_value, wrapped
-from tests.unit.recovery.replay_stage import shop
+from tests.unit.recovery.replay_harness import shop
 
 NOW = 1_717_200_000
 STAMP = BatchStamp(7, NOW * 1_000_000, "f" * 16)

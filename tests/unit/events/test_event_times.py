@@ -10,7 +10,7 @@ import pytest
 
 from deltaworks.events.parse import BatchStamp, Parser, Payload
 from deltaworks.specs.pipeline import PipelineSpec
-from tests.unit.recovery.replay_stage import shop
+from tests.unit.recovery.replay_harness import shop
 
 READ_US = 1_700_000_000_000_000
 #: An hour and a quarter before it is read.

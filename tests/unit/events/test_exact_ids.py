@@ -18,7 +18,7 @@ from deltaworks.events import events
 from deltaworks.events.lossless_numbers import has_rounded_number
 from deltaworks.events.parse import BatchStamp, Parser, Payload
 from deltaworks.specs.pipeline import PipelineSpec
-from tests.unit.recovery.replay_stage import shop
+from tests.unit.recovery.replay_harness import shop
 
 MakeSpec = Callable[..., PipelineSpec]
 BIG = ("100000000000000000001", "100000000000000000002")

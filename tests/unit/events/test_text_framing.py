@@ -22,7 +22,7 @@ from deltaworks.recovery.quarantine.open_rows import QuarantineFilter
 from deltaworks.recovery.quarantine.replay import replay_quarantine
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.specs.sources.objects import FileSourceSpec
-from tests.unit.recovery.replay_stage import Stage
+from tests.unit.recovery.replay_harness import ReplayHarness
 
 STAMP = BatchStamp(batch_id=0, ingested_at_us=1_700_000_000_000_000, fingerprint="fp")
 NGINX = r'(?P<host>\S+) \[(?P<at>[^\]]+)\] "(?P<method>\S+) (?P<path>\S+)" (?P<status>\d+)(?: (?P<agent>.+))?'
@@ -257,7 +257,7 @@ def test_a_source_that_could_not_be_read_is_refused(of: dict[str, Any]) -> None:
 
 
 def test_quarantined_records_are_replayed_with_the_header_of_their_object(tmp_path: Path) -> None:
-    stage = Stage(tmp_path)
+    stage = ReplayHarness(tmp_path)
     stage.ingest(
         spec_of({"format": "csv"}, column("v", "int")),
         b"at,v\n2023-11-14T00:00:00Z,1\n2023-11-14T00:00:00Z,x\n",

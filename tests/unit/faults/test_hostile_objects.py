@@ -15,7 +15,7 @@ from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.specs.storage import StorageSpec
 from tests.faults.harness.hostile_objects import KINDS, HostileObject, deadly, event
 from tests.faults.harness.hostile_run import SOURCE
-from tests.faults.harness.hostile_verdict import ObjectFate
+from tests.faults.harness.hostile_verdict import ObjectOutcome
 from tests.faults.harness.slow_count import events_in
 
 STAMP = BatchStamp(batch_id=0, ingested_at_us=1_700_000_000_000_000, fingerprint="fp")
@@ -41,7 +41,7 @@ def spec() -> PipelineSpec:
     )
 
 
-def fates(folder: Path, declared: PipelineSpec, *sent: HostileObject) -> list[ObjectFate]:
+def fates(folder: Path, declared: PipelineSpec, *sent: HostileObject) -> list[ObjectOutcome]:
     """What becomes of objects that one task reads, in their order."""
     opener = FileOpener(
         StorageSpec(root=f"file://{folder}"), compression="auto", max_object_bytes=declared.source.max_object_bytes
@@ -61,7 +61,7 @@ def fates(folder: Path, declared: PipelineSpec, *sent: HostileObject) -> list[Ob
                 reasons[row["_seq"]][row["reasons"][0]["code"]] += 1
             elif table == "events":
                 landed[row["_seq"]].append(row["_position"])
-    return [ObjectFate(tuple(landed[seq]), tuple(quarantined[seq]), reasons[seq]) for seq in range(len(sent))]
+    return [ObjectOutcome(tuple(landed[seq]), tuple(quarantined[seq]), reasons[seq]) for seq in range(len(sent))]
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -77,7 +77,7 @@ def test_what_vanished_came_twice_or_is_too_little_is_wrong() -> None:
     sent = HostileObject("three", b"\n".join(event(1, place) for place in range(3)))
 
     def wrong(landed: tuple[int, ...], quarantined: tuple[int, ...], *codes: str) -> bool:
-        return bool(ObjectFate(landed, quarantined, Counter(codes)).wrong(sent))
+        return bool(ObjectOutcome(landed, quarantined, Counter(codes)).wrong(sent))
 
     assert not wrong((0, 2), (1,), "type_mismatch")
     assert not wrong((), (-1,), "object_unreadable")

@@ -50,23 +50,23 @@ def purge(folder: Path) -> None:
 def test_rows_of_others_are_the_same_behind_a_purge_and_hers_are_left_on_the_disk(
     files: LakeFiles, tmp_path: Path
 ) -> None:
-    before = files.others("k01", [ANN])
+    before = files.remaining_rows("k01", [ANN])
     assert (before.rows, dict(files.rows_of("k01", [ANN]))) == (1, {ANN: 2})
     old = files.files("k01")
     purge(tmp_path)
-    assert files.others("k01", [ANN]) == before
+    assert files.remaining_rows("k01", [ANN]) == before
     assert files.rows_of("k01", [ANN]) == {}
-    assert files.naming("k01", [ANN]) == 2, "in the file of the version before"
+    assert files.rows_with_tokens("k01", [ANN]) == 2, "in the file of the version before"
     for path in old:
         Path(path).unlink()
-    assert files.naming("k01", [ANN]) == 0
+    assert files.rows_with_tokens("k01", [ANN]) == 0
     assert files.landed("k01") == {"e1": 1}
 
 
 def test_a_row_of_somebody_else_that_changed_is_seen(files: LakeFiles, tmp_path: Path) -> None:
-    before = files.others("k01", [ANN])
+    before = files.remaining_rows("k01", [ANN])
     DeltaTable(str(tmp_path / "k01")).update(updates={"n": "7"}, predicate="event_id = 'b2'")
-    after = files.others("k01", [ANN])
+    after = files.remaining_rows("k01", [ANN])
     assert (after.rows, after != before) == (before.rows, True)
 
 

@@ -28,7 +28,7 @@ from deltaworks.metrics.families import FAMILIES, markdown_table
 from deltaworks.metrics.samples import read_samples
 from deltaworks.specs.catalog import PROJECT_ROOT, Catalog
 from deltaworks.specs.project import load_catalog
-from tests.noting_objects import NotingObjects
+from tests.recording_objects import NotingObjects
 from tests.unit.control.health.test_collectors import heartbeat_of as collector_beat
 from tests.unit.kubernetes.conftest import COLLECTOR, write_collector
 from tests.unit.specs.conftest import write_project

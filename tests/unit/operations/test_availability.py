@@ -10,7 +10,7 @@ from deltaworks.operations.availability import restrictions, unavailable_reason
 from deltaworks.operations.registry import OPERATIONS, get_operation
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.specs.project import load_catalog
-from tests.unit.recovery.replay_stage import orders, shop
+from tests.unit.recovery.replay_harness import orders, shop
 
 SOURCES: dict[str, dict[str, Any]] = {
     "s3_sqs": {"kind": "s3_sqs", "relay": "landing", "bucket": "landing"},

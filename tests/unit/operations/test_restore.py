@@ -14,13 +14,13 @@ from deltaworks.operations.job import main
 from deltaworks.operations.registry import get_operation
 from deltaworks.operations.restore import RestoreOptions, restore, restore_point
 from deltaworks.specs import project
-from tests.unit.recovery.restore.source_stage import SourceStage
+from tests.unit.recovery.restore.source_harness import SourceHarness
 
 
 @pytest.fixture
-def harness(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SourceStage:
-    harness = SourceStage.at(tmp_path)
-    assert isinstance(harness, SourceStage)
+def harness(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SourceHarness:
+    harness = SourceHarness.at(tmp_path)
+    assert isinstance(harness, SourceHarness)
     harness.land_all(0, 1, 2, 3)
     monkeypatch.setattr(project, "load_catalog", lambda skip_invalid: harness.catalog())
     return harness
@@ -34,7 +34,7 @@ def run(capsys: pytest.CaptureFixture[str], *words: str) -> dict[str, Any]:
 
 @pytest.mark.parametrize("table", ["orders", ""])
 def test_the_count_is_the_limit_of_the_restore(
-    harness: SourceStage, table: str, capsys: pytest.CaptureFixture[str]
+    harness: SourceHarness, table: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     # As a template fills it in: what was left empty is an empty text.
     form = [f"--table={table}", "--to-batch=1", "--to-time=", "--to-version=", "--repair=none", "--reason=a mistake"]
@@ -62,7 +62,7 @@ def test_times_are_parsed_as_utc_and_invalid_ones_rejected() -> None:
 
 
 @pytest.mark.parametrize("options", [RestoreOptions(), RestoreOptions(table="orders")])
-def test_nothing_is_counted_without_a_restore_point(harness: SourceStage, options: RestoreOptions) -> None:
+def test_nothing_is_counted_without_a_restore_point(harness: SourceHarness, options: RestoreOptions) -> None:
     context = OperationContext(operation=get_operation("restore"), catalog=harness.catalog(), subject="shop")
 
     with pytest.raises(ConfigError, match="RESTORE_POINT_INVALID"):

@@ -23,21 +23,21 @@ from deltaworks.tables.commit import Step
 from deltaworks.tables.lake import Lake
 from tests.dags.airflow_project import write_project
 from tests.unit.control.records.recorded_erasure import ERASURE
-from tests.unit.recovery.replay_stage import Stage, orders, shop
+from tests.unit.recovery.replay_harness import ReplayHarness, orders, shop
 
 PROJECT = "deltaworks.specs.project.load_catalog"
 
 
 @pytest.fixture
-def harness(tmp_path: Path) -> Stage:
-    return Stage(tmp_path)
+def harness(tmp_path: Path) -> ReplayHarness:
+    return ReplayHarness(tmp_path)
 
 
 def use_catalog(monkeypatch: pytest.MonkeyPatch, catalog: Catalog) -> None:
     monkeypatch.setattr(PROJECT, lambda **_: catalog)
 
 
-def test_the_last_commits_are_limited_and_newest_first(harness: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_last_commits_are_limited_and_newest_first(harness: ReplayHarness, monkeypatch: pytest.MonkeyPatch) -> None:
     use_catalog(monkeypatch, harness.catalog(shop(orders("int"))))
     lake, key = Lake(harness.environment.lake), paths.table("shop", "orders")
     made = json.dumps({"run": "r1", "operation": "append", "batch": 7})
@@ -74,7 +74,7 @@ def test_unchanged_certificates_are_counted(tmp_path: Path, monkeypatch: pytest.
     assert "NAMESPACE_UNKNOWN" in run_query({**question, "namespace": "player"})["error"]
 
 
-def test_samples_are_the_newest_open_rows_truncated(harness: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_samples_are_the_newest_open_rows_truncated(harness: ReplayHarness, monkeypatch: pytest.MonkeyPatch) -> None:
     spec = shop(orders("int"))
     use_catalog(monkeypatch, harness.catalog(spec))
     lines = [{"name": "order", "time": 1_700_000_000, "level": f"{number}" + "x" * 900} for number in range(8)]
@@ -88,7 +88,7 @@ def test_samples_are_the_newest_open_rows_truncated(harness: Stage, monkeypatch:
     assert rows[0]["event"] == "order"
 
 
-def test_an_undeclared_table_is_an_error(harness: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_undeclared_table_is_an_error(harness: ReplayHarness, monkeypatch: pytest.MonkeyPatch) -> None:
     use_catalog(monkeypatch, harness.catalog(shop(orders("int"))))
     for name in ("none", "../orders", "orders/_delta_log"):
         assert "declares no table" in run_query({"read": "history", "pipeline": "shop", "table": name})["error"]
@@ -106,7 +106,7 @@ def day(number: int) -> dt.datetime:
     return dt.datetime(2026, 1, number, tzinfo=dt.UTC)
 
 
-def entity(harness: Stage, monkeypatch: pytest.MonkeyPatch, rows: list[dict[str, Any]], name: str) -> list[Any]:
+def entity(harness: ReplayHarness, monkeypatch: pytest.MonkeyPatch, rows: list[dict[str, Any]], name: str) -> list[Any]:
     """Returns the history of an id in a pipeline with these intervals."""
     catalog = harness.catalog(shop(orders("int")))
     declared = type("Declared", (), {"intervals": "intervals"})()
@@ -135,25 +135,27 @@ CHAIN = [
 
 
 def test_an_entity_has_all_ids_with_the_same_final_id_in_order_of_time(
-    harness: Stage, monkeypatch: pytest.MonkeyPatch
+    harness: ReplayHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert entity(harness, monkeypatch, CHAIN, "id1") == [("id1", "id4"), ("id2", "id4")]
 
 
-def test_a_reused_id_returns_both_entities_and_no_others(harness: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_reused_id_returns_both_entities_and_no_others(
+    harness: ReplayHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
     assert entity(harness, monkeypatch, CHAIN, "id2") == [
         ("id1", "id4"), ("id2", "id4"), ("id7", "id9"), ("id2", "id9"),
     ]  # fmt: skip
 
 
-def test_one_extra_row_marks_truncation(harness: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_extra_row_marks_truncation(harness: ReplayHarness, monkeypatch: pytest.MonkeyPatch) -> None:
     many = [interval(f"n{number}", "end", day(1)) for number in range(MAX_INTERVALS + 50)]
 
     assert len(entity(harness, monkeypatch, many, "n0")) == MAX_INTERVALS + 1
 
 
 def test_the_answer_is_one_line_of_json(
-    harness: Stage, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    harness: ReplayHarness, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     use_catalog(monkeypatch, harness.catalog(shop(orders("int"))))
 

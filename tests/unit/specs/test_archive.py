@@ -10,7 +10,7 @@ from pydantic import ValidationError
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.specs.spec_change_effects import Effect
 from deltaworks.specs.spec_diff import classify_changes
-from tests.unit.recovery.replay_stage import orders, shop
+from tests.unit.recovery.replay_harness import orders, shop
 
 KAFKA = {"kind": "kafka", "bootstrap_servers": "localhost:9092", "topics": ["events"]}
 KINESIS = {"kind": "kinesis", "stream": "events"}

@@ -14,7 +14,7 @@ from deltaworks.specs.spec_change_effects import Effect
 from deltaworks.specs.spec_diff import SpecChange, classify_changes
 from deltaworks.specs.table import ColumnSpec
 from deltaworks.specs.times import parse_pattern
-from tests.unit.recovery.replay_stage import shop
+from tests.unit.recovery.replay_harness import shop
 
 EVENTS = {"name": "events", "catch_all": True}
 

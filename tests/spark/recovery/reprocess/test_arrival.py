@@ -11,20 +11,20 @@ from deltaworks.recovery.quarantine.open_rows import QuarantineFilter
 from deltaworks.recovery.quarantine.replay import replay_quarantine
 from deltaworks.specs.pipeline import PipelineSpec
 from tests.spark.engine.conftest import DECLARED, Shop
-from tests.spark.recovery.reprocess_stage import EVENTS, MENDED, ORDERS, Stage, made_at
+from tests.spark.recovery.reprocess_harness import EVENTS, MENDED, ORDERS, ReprocessHarness, made_at
 
 pytestmark = pytest.mark.spark
 ARRIVING = {"event": {"name": {"path": "name"}, "time": {"arrival": True}, "id": "id"}}
 
 
-def rows(stage: Stage, table: str) -> list[dict[str, Any]]:
+def rows(stage: ReprocessHarness, table: str) -> list[dict[str, Any]]:
     """Without the time of the batch, which is the replay's for rows that it lands."""
     kept = stage.shop.table(table).drop_columns(["_ingested_at"])
     return kept.sort_by([("_seq", "ascending"), ("_position", "ascending")]).to_pylist()
 
 
 def test_a_reprocess_gives_the_rows_of_the_stream_and_of_a_replay_again(make_shop: Callable[..., Shop]) -> None:
-    stage = Stage(make_shop(tables=[EVENTS, ORDERS], **ARRIVING))
+    stage = ReprocessHarness(make_shop(tables=[EVENTS, ORDERS], **ARRIVING))
     stage.land()
     stage.land()
     streamed = rows(stage, "orders")

@@ -24,7 +24,16 @@ from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.tables.changes import changed_partitions
 from deltaworks.tables.commit import Step
 from tests.spark.engine.conftest import DECLARED, Crash
-from tests.spark.recovery.reprocess_stage import BIG, BY_SPARK, EVENTS, MENDED, MENDED_BY_SPARK, ORDERS, REFUNDS, Stage
+from tests.spark.recovery.reprocess_harness import (
+    BIG,
+    BY_SPARK,
+    EVENTS,
+    MENDED,
+    MENDED_BY_SPARK,
+    ORDERS,
+    REFUNDS,
+    ReprocessHarness,
+)
 
 pytestmark = pytest.mark.spark
 
@@ -33,13 +42,13 @@ BY_WAY = pytest.mark.parametrize("direct_bytes", [MAX_DIRECT_BYTES, 0], ids=["di
 
 
 @pytest.fixture
-def stage(make_stage: Callable[..., Stage]) -> Stage:
+def stage(make_stage: Callable[..., ReprocessHarness]) -> ReprocessHarness:
     return make_stage(EVENTS, ORDERS)
 
 
 @BY_WAY
 def test_a_mended_declaration_is_laid_over_all_that_has_landed(
-    make_stage: Callable[..., Stage], direct_bytes: int
+    make_stage: Callable[..., ReprocessHarness], direct_bytes: int
 ) -> None:
     stage = make_stage(EVENTS, ORDERS, BY_SPARK)
     stage.direct_bytes = direct_bytes
@@ -62,7 +71,7 @@ def test_a_mended_declaration_is_laid_over_all_that_has_landed(
 
 
 @pytest.mark.integration
-def test_reprocessing_without_a_change_changes_no_row(stage: Stage) -> None:
+def test_reprocessing_without_a_change_changes_no_row(stage: ReprocessHarness) -> None:
     def rows() -> list[dict[str, Any]]:
         return stage.shop.table("orders").sort_by([("_seq", "ascending"), ("_position", "ascending")]).to_pylist()
 
@@ -74,7 +83,7 @@ def test_reprocessing_without_a_change_changes_no_row(stage: Stage) -> None:
     assert stage.landed() == stage.expected()
 
 
-def test_gold_sees_the_dates_that_were_touched_and_no_others(stage: Stage) -> None:
+def test_gold_sees_the_dates_that_were_touched_and_no_others(stage: ReprocessHarness) -> None:
     stage.redeclare(EVENTS, MENDED)
     before = stage.versions()["orders"]
 
@@ -88,7 +97,7 @@ def test_gold_sees_the_dates_that_were_touched_and_no_others(stage: Stage) -> No
     assert (len(result.dates), result.rows_out, result.rows_in) == (3, 4, 5)
 
 
-def test_the_same_reprocess_run_again_commits_nothing(stage: Stage) -> None:
+def test_the_same_reprocess_run_again_commits_nothing(stage: ReprocessHarness) -> None:
     stage.reprocess()
     versions = stage.versions()
 
@@ -108,7 +117,7 @@ POINTS = [
 
 
 @pytest.mark.parametrize("point", POINTS)
-def test_a_reprocess_that_was_broken_off_is_finished_exactly_once(stage: Stage, point: str) -> None:
+def test_a_reprocess_that_was_broken_off_is_finished_exactly_once(stage: ReprocessHarness, point: str) -> None:
     stage.redeclare(EVENTS, MENDED, REFUNDS)
     with pytest.raises(Crash):
         stage.reprocess(fault=point)
@@ -120,7 +129,7 @@ def test_a_reprocess_that_was_broken_off_is_finished_exactly_once(stage: Stage, 
 
 
 @pytest.mark.integration
-def test_the_stream_goes_on_meanwhile_and_loses_nothing(stage: Stage) -> None:
+def test_the_stream_goes_on_meanwhile_and_loses_nothing(stage: ReprocessHarness) -> None:
     stage.redeclare(EVENTS, MENDED)
     lease = Lease(stage.shop.objects, paths.pipeline_control("shop", "lease.json"), ttl_seconds=60, name="shop")
     lease.acquire(wait_seconds=1)
@@ -157,7 +166,7 @@ def test_the_stream_goes_on_meanwhile_and_loses_nothing(stage: Stage) -> None:
 class LandsOnce:
     """A turn that is not kept: the stream lands a batch between what the job has read and its commit."""
 
-    def __init__(self, stage: Stage) -> None:
+    def __init__(self, stage: ReprocessHarness) -> None:
         self._stage = stage
         self._landed = False
 
@@ -167,13 +176,15 @@ class LandsOnce:
             self._stage.land()
 
 
-def reprocess_while_a_batch_lands(stage: Stage) -> None:
+def reprocess_while_a_batch_lands(stage: ReprocessHarness) -> None:
     job = stage.job(get_turn=lambda table: nullcontext(LandsOnce(stage)))
     job.run("r1", ReprocessRequest(selection=Selection(from_start=True)))
 
 
 @BY_WAY
-def test_a_batch_that_lands_just_before_the_commit_is_not_overwritten(stage: Stage, direct_bytes: int) -> None:
+def test_a_batch_that_lands_just_before_the_commit_is_not_overwritten(
+    stage: ReprocessHarness, direct_bytes: int
+) -> None:
     stage.direct_bytes = direct_bytes
     reprocess_while_a_batch_lands(stage)
 
@@ -182,7 +193,7 @@ def test_a_batch_that_lands_just_before_the_commit_is_not_overwritten(stage: Sta
 
 @pytest.mark.integration
 def test_reading_first_and_overwriting_afterwards_would_lose_that_batch(
-    stage: Stage, monkeypatch: pytest.MonkeyPatch
+    stage: ReprocessHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     versions, stage.direct_bytes = stage.versions(), 0
 
@@ -201,7 +212,7 @@ def test_reading_first_and_overwriting_afterwards_would_lose_that_batch(
     assert (stage.expected() - stage.landed()).total() > 0
 
 
-def test_a_new_table_is_filled_alone_and_the_others_are_left_as_they_are(stage: Stage) -> None:
+def test_a_new_table_is_filled_alone_and_the_others_are_left_as_they_are(stage: ReprocessHarness) -> None:
     stage.redeclare(EVENTS, ORDERS, BIG)
     stage.land()
     versions = stage.versions()
@@ -214,7 +225,7 @@ def test_a_new_table_is_filled_alone_and_the_others_are_left_as_they_are(stage: 
     assert (result.still_quarantined, result.tables[0].rows_out) == (0, 2)
 
 
-def test_a_row_in_quarantine_lands_in_all_its_tables_or_in_none(stage: Stage) -> None:
+def test_a_row_in_quarantine_lands_in_all_its_tables_or_in_none(stage: ReprocessHarness) -> None:
     stage.redeclare(EVENTS, ORDERS, REFUNDS)
     before = stage.landed()
 
@@ -236,7 +247,9 @@ def test_a_row_in_quarantine_lands_in_all_its_tables_or_in_none(stage: Stage) ->
     ],
     ids=["batches", "files", "events"],
 )
-def test_only_the_objects_selected_are_read_again(stage: Stage, selection: Selection, seqs: set[int]) -> None:
+def test_only_the_objects_selected_are_read_again(
+    stage: ReprocessHarness, selection: Selection, seqs: set[int]
+) -> None:
     old = stage.shop.spec
     stage.redeclare(EVENTS, MENDED)
 
@@ -247,7 +260,7 @@ def test_only_the_objects_selected_are_read_again(stage: Stage, selection: Selec
     assert stage.landed() == stage.expected(seqs=sorted(seqs)) + stage.expected(old, others)
 
 
-def test_a_shadow_is_a_table_beside_and_leaves_the_others_alone(stage: Stage) -> None:
+def test_a_shadow_is_a_table_beside_and_leaves_the_others_alone(stage: ReprocessHarness) -> None:
     before, versions = stage.landed(), stage.versions()
     stage.shop.spec = PipelineSpec.model_validate(DECLARED | {"tables": [EVENTS, MENDED]})
 
@@ -262,7 +275,7 @@ def test_a_shadow_is_a_table_beside_and_leaves_the_others_alone(stage: Stage) ->
     assert [each.target for each in result.tables] == [f"{name}__trial" for name in shadow]
 
 
-def test_objects_that_are_gone_are_refused_before_anything_is_changed(stage: Stage) -> None:
+def test_objects_that_are_gone_are_refused_before_anything_is_changed(stage: ReprocessHarness) -> None:
     versions = stage.versions()
     (stage.landing / "f3.json").unlink()
 
@@ -272,7 +285,7 @@ def test_objects_that_are_gone_are_refused_before_anything_is_changed(stage: Sta
     assert stage.versions() == versions
 
 
-def test_objects_that_may_be_gone_keep_their_rows(stage: Stage) -> None:
+def test_objects_that_may_be_gone_keep_their_rows(stage: ReprocessHarness) -> None:
     old = stage.shop.spec
     stage.redeclare(EVENTS, MENDED)
     (stage.landing / "f3.json").unlink()
@@ -283,14 +296,14 @@ def test_objects_that_may_be_gone_keep_their_rows(stage: Stage) -> None:
     assert stage.landed() == stage.expected(seqs=[1, 2, 4, 5, 6]) + stage.expected(old, [3])
 
 
-def test_a_declaration_the_stream_has_not_started_with_is_refused(stage: Stage) -> None:
+def test_a_declaration_the_stream_has_not_started_with_is_refused(stage: ReprocessHarness) -> None:
     stage.shop.spec = PipelineSpec.model_validate(DECLARED | {"tables": [EVENTS, ORDERS, BIG]})
 
     with pytest.raises(ContractError, match=r"REPROCESS_SPEC_DIFFERS.*tables\.big"):
         stage.reprocess(tables=("big",))
 
 
-def test_a_plan_is_gone_on_with_under_its_own_declaration_only(stage: Stage) -> None:
+def test_a_plan_is_gone_on_with_under_its_own_declaration_only(stage: ReprocessHarness) -> None:
     with pytest.raises(Crash):
         stage.reprocess(fault="staged")
     stage.redeclare(EVENTS, MENDED)
@@ -299,7 +312,7 @@ def test_a_plan_is_gone_on_with_under_its_own_declaration_only(stage: Stage) -> 
         stage.reprocess()
 
 
-def test_there_must_be_something_to_go_on_with(stage: Stage) -> None:
+def test_there_must_be_something_to_go_on_with(stage: ReprocessHarness) -> None:
     with pytest.raises(ConfigError, match="REPROCESS_UNKNOWN"):
         stage.job().run("r9")
     with pytest.raises(ConfigError, match="TABLE_UNKNOWN"):
@@ -308,7 +321,7 @@ def test_there_must_be_something_to_go_on_with(stage: Stage) -> None:
         stage.reprocess("A/b")
 
 
-def test_a_table_that_yields_its_turn_to_nobody_is_not_touched(stage: Stage) -> None:
+def test_a_table_that_yields_its_turn_to_nobody_is_not_touched(stage: ReprocessHarness) -> None:
     class Refused:
         def check(self) -> None:
             raise ConcurrencyError("TURN_LOST", "lost", hint="")
@@ -322,7 +335,7 @@ def test_a_table_that_yields_its_turn_to_nobody_is_not_touched(stage: Stage) -> 
     assert stage.versions() == versions
 
 
-def test_the_count_beforehand_is_what_happens(stage: Stage) -> None:
+def test_the_count_beforehand_is_what_happens(stage: ReprocessHarness) -> None:
     stage.redeclare(EVENTS, MENDED)
     versions = stage.versions()
     stores = (stage.shop.lake, stage.shop.objects, stage.shop.spec)

@@ -18,7 +18,7 @@ from deltaworks.control.health.stop import StopFlag
 from deltaworks.control.records.collector import heartbeat_key
 from deltaworks.privacy.paths import control_path
 from tests.console_harness import ConsoleHarness, ago, page_context, write_process_heartbeat
-from tests.noting_objects import NotingObjects
+from tests.recording_objects import NotingObjects
 from tests.unit.control.health.test_collectors import heartbeat_of as collector_beat
 from tests.unit.control.health.test_processes import declare_project
 

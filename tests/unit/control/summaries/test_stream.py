@@ -24,7 +24,7 @@ from deltaworks.control.summaries.stream import (
     recent_freshness,
     sample_by_rank,
 )
-from tests.refusing_objects import RefusingObjects
+from tests.failing_objects import RefusingObjects
 
 NOW = datetime(2026, 11, 22, 12, 30, tzinfo=UTC)
 

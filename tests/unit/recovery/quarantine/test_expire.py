@@ -30,7 +30,7 @@ from deltaworks.specs.relay import RelaySpec
 from deltaworks.tables.commit import Step
 from deltaworks.tables.log import commit_history
 from tests.examples import examples
-from tests.unit.recovery.replay_stage import ARRIVED_US, Stage, orders, shop
+from tests.unit.recovery.replay_harness import ARRIVED_US, ReplayHarness, orders, shop
 
 ARRIVED = dt.datetime.fromtimestamp(ARRIVED_US / 1e6, tz=dt.UTC)
 DAY = dt.timedelta(days=1)
@@ -41,19 +41,19 @@ def spec(level: str = "int", days: int | None = 30) -> PipelineSpec:
 
 
 @pytest.fixture
-def stage(tmp_path: Path) -> Stage:
-    stage = Stage(tmp_path)
+def stage(tmp_path: Path) -> ReplayHarness:
+    stage = ReplayHarness(tmp_path)
     lines = [{"name": "order", "time": 1_700_000_000, "level": level} for level in ("one", "two", [3], 4)]
     stage.ingest(spec(), *(json.dumps(line).encode() for line in lines))
     return stage
 
 
-def expire(stage: Stage, *, after: dt.timedelta, dry_run: bool = False, days: int | None = 30) -> ExpiryResult:
+def expire(stage: ReplayHarness, *, after: dt.timedelta, dry_run: bool = False, days: int | None = 30) -> ExpiryResult:
     (result,) = expire_quarantine(stage.catalog(spec(days=days)), "shop", dry_run=dry_run, now=ARRIVED + after)
     return result
 
 
-def test_rows_go_after_their_days_and_a_dry_run_only_counts_them(stage: Stage) -> None:
+def test_rows_go_after_their_days_and_a_dry_run_only_counts_them(stage: ReplayHarness) -> None:
     assert expire(stage, after=30 * DAY).rows == 0
     counted = expire(stage, after=31 * DAY, dry_run=True)
     assert (counted.rows, counted.open_rows) == (3, 3)
@@ -67,7 +67,7 @@ def test_rows_go_after_their_days_and_a_dry_run_only_counts_them(stage: Stage) -
     assert expire(stage, after=31 * DAY).rows == 0
 
 
-def test_a_row_goes_whether_a_replay_has_landed_it_or_not(stage: Stage) -> None:
+def test_a_row_goes_whether_a_replay_has_landed_it_or_not(stage: ReplayHarness) -> None:
     replay_quarantine(stage.catalog(spec("string")), "shop", QuarantineFilter(), dry_run=False)
 
     done = expire(stage, after=31 * DAY)
@@ -77,7 +77,7 @@ def test_a_row_goes_whether_a_replay_has_landed_it_or_not(stage: Stage) -> None:
     assert not +stage.open_places()
 
 
-def test_what_is_kept_for_ever_stays(stage: Stage) -> None:
+def test_what_is_kept_for_ever_stays(stage: ReplayHarness) -> None:
     kept = expire(stage, after=10_000 * DAY, days=None)
 
     assert (kept.rows, kept.reason) == (0, "it is kept for ever, as declared")
@@ -85,7 +85,7 @@ def test_what_is_kept_for_ever_stays(stage: Stage) -> None:
 
 
 def test_a_night_removes_the_oldest_days_within_its_bound_and_the_next_ones_continue(
-    stage: Stage, monkeypatch: pytest.MonkeyPatch
+    stage: ReplayHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(deletion_limits, "UNLIMITED_ROWS", 0)
     table = stage.lake.open(paths.table("shop", "quarantine"))
@@ -110,7 +110,7 @@ def test_a_night_removes_the_oldest_days_within_its_bound_and_the_next_ones_cont
     assert night(1) == [6, 0, 0]
 
 
-def test_the_commit_says_who_removed_the_rows_and_up_to_when(stage: Stage) -> None:
+def test_the_commit_says_who_removed_the_rows_and_up_to_when(stage: ReplayHarness) -> None:
     expire(stage, after=31 * DAY)
 
     table = stage.lake.open(paths.table("shop", "quarantine"))
@@ -122,7 +122,7 @@ def test_the_commit_says_who_removed_the_rows_and_up_to_when(stage: Stage) -> No
     assert len(stage.rows("quarantine")) == 1, "the stream goes on appending"
 
 
-def test_two_runs_of_maintenance_do_not_meet(stage: Stage) -> None:
+def test_two_runs_of_maintenance_do_not_meet(stage: ReplayHarness) -> None:
     with (
         maintenance_lock(open_objects(stage.environment.lake), "shop", work="a test"),
         pytest.raises(ConcurrencyError, match="MAINTENANCE_RUNNING"),
@@ -135,7 +135,7 @@ def test_two_runs_of_maintenance_do_not_meet(stage: Stage) -> None:
 def test_messages_of_no_use_go_after_their_days_and_no_younger_ones(
     tmp_path_factory: pytest.TempPathFactory, ages: list[int], days: int
 ) -> None:
-    stage, key = Stage(tmp_path_factory.mktemp("lake")), message_quarantine_key("landing")
+    stage, key = ReplayHarness(tmp_path_factory.mktemp("lake")), message_quarantine_key("landing")
     table = stage.lake.ensure(key, MESSAGE_QUARANTINE_SCHEMA, user_metadata="{}")
     rows = [
         {"message_id": str(at), "body": "b", "reason": "r", "received_at": ARRIVED - age * DAY, "batch": 1}
@@ -163,7 +163,7 @@ KAFKA = {"kind": "kafka", "bootstrap_servers": "localhost:9092", "topics": ["eve
 def test_archived_payloads_go_by_whole_dates(
     tmp_path_factory: pytest.TempPathFactory, ages: list[int], days: int
 ) -> None:
-    stage, key = Stage(tmp_path_factory.mktemp("lake")), paths.table("shop", "archive")
+    stage, key = ReplayHarness(tmp_path_factory.mktemp("lake")), paths.table("shop", "archive")
     table = stage.lake.ensure(key, ARCHIVE_SCHEMA, user_metadata="{}", partition_by=ARCHIVE_PARTITION)
     for batch, age in enumerate(ages):
         columns = {"_seq": pa.array([batch], pa.int64()), "value": pa.array([b"raw"], pa.binary())}
@@ -187,7 +187,7 @@ def with_retention(days: int | None) -> PipelineSpec:
 
 
 def test_rows_of_a_table_go_by_the_date_of_their_event_once_they_are_as_old_as_it_declares(tmp_path: Path) -> None:
-    stage, first = Stage(tmp_path), dt.datetime(2023, 11, 14, tzinfo=dt.UTC)
+    stage, first = ReplayHarness(tmp_path), dt.datetime(2023, 11, 14, tzinfo=dt.UTC)
     times = [int((first + number * DAY).timestamp()) for number in range(5)]
     stage.ingest(
         with_retention(30), *(json.dumps({"name": "order", "time": time, "level": time}).encode() for time in times)

@@ -34,8 +34,8 @@ from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.tables.changes import changed_partitions
 from deltaworks.tables.protected_files import uncommitted_files
 from tests.examples import examples
-from tests.unit.recovery import replay_stage
-from tests.unit.recovery.replay_stage import ARRIVED_US, MADE_US, Stage
+from tests.unit.recovery import replay_harness
+from tests.unit.recovery.replay_harness import ARRIVED_US, MADE_US, ReplayHarness
 
 MakeSpec = Callable[..., PipelineSpec]
 ALL = QuarantineFilter()
@@ -50,8 +50,8 @@ def without_lease(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def stage(tmp_path: Path) -> Stage:
-    return Stage(tmp_path)
+def stage(tmp_path: Path) -> ReplayHarness:
+    return ReplayHarness(tmp_path)
 
 
 def spec_with(make_spec: MakeSpec, level: str = "int", **changes: Any) -> PipelineSpec:
@@ -68,12 +68,12 @@ def event(level: Any, **fields: Any) -> bytes:
     return json.dumps({"name": "order", "time": 1_700_000_000, "level": level} | fields).encode()
 
 
-def replay(stage: Stage, spec: PipelineSpec, wanted: QuarantineFilter = ALL, **options: Any) -> ReplayResult:
+def replay(stage: ReplayHarness, spec: PipelineSpec, wanted: QuarantineFilter = ALL, **options: Any) -> ReplayResult:
     return replay_quarantine(stage.catalog(spec), "shop", wanted, **({"dry_run": False} | options))
 
 
 def test_what_has_landed_is_noted_by_when_it_was_quarantined_and_why(
-    stage: Stage, make_spec: MakeSpec, monkeypatch: pytest.MonkeyPatch
+    stage: ReplayHarness, make_spec: MakeSpec, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     arrived = dt.datetime.fromtimestamp(ARRIVED_US / 1_000_000, dt.UTC)
     monkeypatch.setattr(quarantine_replay, "utc_now", lambda: arrived + dt.timedelta(minutes=20))
@@ -93,7 +93,7 @@ def test_what_has_landed_is_noted_by_when_it_was_quarantined_and_why(
     assert (noted.quarantined, noted.reasons) == (2, {("type_mismatch", "level"): 2}), "what is torn stays"
 
 
-def test_rows_that_fit_now_land_in_all_their_tables_at_their_place(stage: Stage, make_spec: MakeSpec) -> None:
+def test_rows_that_fit_now_land_in_all_their_tables_at_their_place(stage: ReplayHarness, make_spec: MakeSpec) -> None:
     stage.ingest(spec_with(make_spec), event(1) + event("one") + event("two"), event(2) + event("three"))
     assert stage.open_places() == Counter([(1, 1), (1, 2), (2, 1)])
 
@@ -110,7 +110,7 @@ def test_rows_that_fit_now_land_in_all_their_tables_at_their_place(stage: Stage,
     assert len(stage.rows("quarantine")) == 3, "rows of quarantine are never deleted"
 
 
-def test_what_was_landed_is_not_selected_again(stage: Stage, make_spec: MakeSpec) -> None:
+def test_what_was_landed_is_not_selected_again(stage: ReplayHarness, make_spec: MakeSpec) -> None:
     stage.ingest(spec_with(make_spec), event("one"))
     replay(stage, spec_with(make_spec, "string"))
 
@@ -120,7 +120,7 @@ def test_what_was_landed_is_not_selected_again(stage: Stage, make_spec: MakeSpec
     assert stage.places("orders") == Counter([(1, 0)])
 
 
-def test_what_still_does_not_fit_stays_open_and_is_recorded(stage: Stage, make_spec: MakeSpec) -> None:
+def test_what_still_does_not_fit_stays_open_and_is_recorded(stage: ReplayHarness, make_spec: MakeSpec) -> None:
     stage.ingest(spec_with(make_spec), event("one") + event([1]) + b"{broken")
 
     result = replay(stage, spec_with(make_spec, "string"))
@@ -132,7 +132,7 @@ def test_what_still_does_not_fit_stays_open_and_is_recorded(stage: Stage, make_s
     assert recorded == {(0, "landed"): ["events", "orders"], (1, "still_rejected"): [], (2, "still_rejected"): []}
 
 
-def test_a_dry_run_counts_and_writes_nothing(stage: Stage, make_spec: MakeSpec) -> None:
+def test_a_dry_run_counts_and_writes_nothing(stage: ReplayHarness, make_spec: MakeSpec) -> None:
     stage.ingest(spec_with(make_spec), event("one") + event([1]))
     before = sorted(path for path in stage.landing.parent.rglob("*") if path.is_file())
 
@@ -149,7 +149,7 @@ class Died(Exception):
 
 @pytest.mark.parametrize("point", POINTS)
 def test_a_replay_that_dies_anywhere_is_completed_by_the_next_and_doubles_nothing(
-    stage: Stage, make_spec: MakeSpec, point: str
+    stage: ReplayHarness, make_spec: MakeSpec, point: str
 ) -> None:
     stage.ingest(spec_with(make_spec), event("one") + event("two") + event([1]))
     mended = spec_with(make_spec, "string")
@@ -169,7 +169,7 @@ def test_a_replay_that_dies_anywhere_is_completed_by_the_next_and_doubles_nothin
 
 @pytest.mark.parametrize("point", POINTS)
 @pytest.mark.usefixtures("without_lease")
-def test_of_two_at_once_each_row_is_landed_by_one(stage: Stage, make_spec: MakeSpec, point: str) -> None:
+def test_of_two_at_once_each_row_is_landed_by_one(stage: ReplayHarness, make_spec: MakeSpec, point: str) -> None:
     """The second runs whole while the first one is paused, which then wakes up."""
     stage.ingest(spec_with(make_spec), b"".join(event(f"l{number}") for number in range(6)))
     mended, others = spec_with(make_spec, "string"), []
@@ -189,7 +189,7 @@ def test_of_two_at_once_each_row_is_landed_by_one(stage: Stage, make_spec: MakeS
 
 @pytest.mark.usefixtures("without_lease")
 def test_what_another_prepared_and_left_half_done_is_completed_as_it_was_prepared(
-    stage: Stage, make_spec: MakeSpec
+    stage: ReplayHarness, make_spec: MakeSpec
 ) -> None:
     stage.ingest(spec_with(make_spec), event("a") + event("b") + event("c"))
     mended, died = spec_with(make_spec, "string"), []
@@ -210,7 +210,7 @@ def test_what_another_prepared_and_left_half_done_is_completed_as_it_was_prepare
     assert not stage.open_places()
 
 
-def test_a_row_whose_place_a_table_has_already_is_not_added_again(stage: Stage, make_spec: MakeSpec) -> None:
+def test_a_row_whose_place_a_table_has_already_is_not_added_again(stage: ReplayHarness, make_spec: MakeSpec) -> None:
     stage.ingest(spec_with(make_spec), event("one") + event("two"))
     mended = spec_with(make_spec, "string")
     stage.seq = 0
@@ -225,7 +225,7 @@ def test_a_row_whose_place_a_table_has_already_is_not_added_again(stage: Stage, 
 
 
 def test_a_row_that_came_another_way_after_the_replay_was_prepared_is_not_added_again(
-    stage: Stage, make_spec: MakeSpec
+    stage: ReplayHarness, make_spec: MakeSpec
 ) -> None:
     stage.ingest(spec_with(make_spec), event("one") + event("two"), event("three"))
     mended = spec_with(make_spec, "string")
@@ -243,7 +243,7 @@ def test_a_row_that_came_another_way_after_the_replay_was_prepared_is_not_added_
     assert not stage.open_places()
 
 
-def test_what_a_reprocess_put_back_into_quarantine_is_open_again(stage: Stage, make_spec: MakeSpec) -> None:
+def test_what_a_reprocess_put_back_into_quarantine_is_open_again(stage: ReplayHarness, make_spec: MakeSpec) -> None:
     stage.ingest(spec_with(make_spec), event("one"), event("two"))
     mended = spec_with(make_spec, "string")
     replay(stage, mended)
@@ -263,7 +263,9 @@ def test_what_a_reprocess_put_back_into_quarantine_is_open_again(stage: Stage, m
     assert Quarantine(stage.lake, "shop").keys(ALL).num_rows == 0
 
 
-def test_files_of_a_replay_left_half_done_are_kept_from_who_removes_files(stage: Stage, make_spec: MakeSpec) -> None:
+def test_files_of_a_replay_left_half_done_are_kept_from_who_removes_files(
+    stage: ReplayHarness, make_spec: MakeSpec
+) -> None:
     stage.ingest(spec_with(make_spec), event("one"))
     mended, objects = spec_with(make_spec, "string"), open_objects(stage.environment.lake)
 
@@ -284,7 +286,7 @@ def test_files_of_a_replay_left_half_done_are_kept_from_who_removes_files(stage:
     assert uncommitted_files(stage.lake, PipelineHome(objects, "shop")) == {}
 
 
-def test_a_reprocess_begins_with_what_a_replay_left_half_done(stage: Stage, make_spec: MakeSpec) -> None:
+def test_a_reprocess_begins_with_what_a_replay_left_half_done(stage: ReplayHarness, make_spec: MakeSpec) -> None:
     mended = spec_with(make_spec, "string")
     complete_prepared_replay(mended, stage.lake, PipelineHome.open(stage.lake.storage, "shop"))
     assert not stage.record(), "without replays there is nothing to complete"
@@ -302,7 +304,9 @@ def test_a_reprocess_begins_with_what_a_replay_left_half_done(stage: Stage, make
     assert not stage.open_places()
 
 
-def test_a_replay_waits_for_a_reprocess(stage: Stage, make_spec: MakeSpec, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_replay_waits_for_a_reprocess(
+    stage: ReplayHarness, make_spec: MakeSpec, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(reread_lease, "LEASE_SECONDS", 1)
     monkeypatch.setattr(replay_commit, "WAIT_SECONDS", 2)
     catalog = stage.catalog(spec_with(make_spec))
@@ -312,7 +316,7 @@ def test_a_replay_waits_for_a_reprocess(stage: Stage, make_spec: MakeSpec, monke
         replay_quarantine(catalog, "shop", ALL, dry_run=False)
 
 
-def test_only_what_is_wanted_is_replayed(stage: Stage, make_spec: MakeSpec) -> None:
+def test_only_what_is_wanted_is_replayed(stage: ReplayHarness, make_spec: MakeSpec) -> None:
     wrong, mended = spec_with(make_spec), spec_with(make_spec, "string")
     stage.ingest(wrong, event("one") + event("x", name="other") + b"{")
     stage.ingest(wrong, event("two"))
@@ -332,7 +336,7 @@ def test_only_what_is_wanted_is_replayed(stage: Stage, make_spec: MakeSpec) -> N
     assert selected(reasons=("type_mismatch",)) == []
 
 
-def test_a_value_that_was_cut_is_read_from_its_object(stage: Stage, make_spec: MakeSpec) -> None:
+def test_a_value_that_was_cut_is_read_from_its_object(stage: ReplayHarness, make_spec: MakeSpec) -> None:
     short = {"quarantine": {"retain_raw_bytes": 20}}
     body = event(1) + event("é" * 40) + b'{"name": "order", "time": 1, "level": "\xff"}'
     stage.ingest(spec_with(make_spec, **short), body)
@@ -351,7 +355,7 @@ def test_a_value_that_was_cut_is_read_from_its_object(stage: Stage, make_spec: M
     ],
 )
 def test_a_value_that_was_cut_and_whose_object_is_gone_is_told(
-    stage: Stage, make_spec: MakeSpec, spoil: Callable[[Path], None], cause: str
+    stage: ReplayHarness, make_spec: MakeSpec, spoil: Callable[[Path], None], cause: str
 ) -> None:
     stage.ingest(spec_with(make_spec, quarantine={"retain_raw_bytes": 20}), event("one") + event("two"))
     spoil(stage.landing / "k1")
@@ -362,7 +366,9 @@ def test_a_value_that_was_cut_and_whose_object_is_gone_is_told(
     assert stage.open_places() == Counter([(1, 0), (1, 1)])
 
 
-def test_elements_of_arrays_land_one_by_one_though_each_alone_reads_as_more(stage: Stage, make_spec: MakeSpec) -> None:
+def test_elements_of_arrays_land_one_by_one_though_each_alone_reads_as_more(
+    stage: ReplayHarness, make_spec: MakeSpec
+) -> None:
     body = b'[{"name": "order", "time": 1, "level": "a"}, [{"name": "order", "time": 1, "level": "b"}]]'
     stage.ingest(spec_with(make_spec), body)
 
@@ -376,7 +382,7 @@ class TestWholeObjects:
     """An object that could not be used is one row; once it can be, its events land and their misfits are rows."""
 
     def test_its_events_land_and_those_that_do_not_fit_are_rows_of_their_own(
-        self, stage: Stage, make_spec: MakeSpec
+        self, stage: ReplayHarness, make_spec: MakeSpec
     ) -> None:
         source = {"kind": "s3_sqs", "relay": "landing", "bucket": "landing"}
         small = spec_with(make_spec, source=source | {"max_object_bytes": 10})
@@ -391,7 +397,7 @@ class TestWholeObjects:
         assert replay(stage, spec_with(make_spec, "string")).landed == 1
         assert stage.places("orders") == Counter([(1, 0), (1, 1), (1, 2)])
 
-    def test_one_that_still_cannot_be_used_stays(self, stage: Stage, make_spec: MakeSpec) -> None:
+    def test_one_that_still_cannot_be_used_stays(self, stage: ReplayHarness, make_spec: MakeSpec) -> None:
         spec = spec_with(make_spec)
         stage.ingest(spec, b"\x1f\x8bdamaged")
 
@@ -401,7 +407,7 @@ class TestWholeObjects:
         assert stage.open_places() == Counter([(1, -1)])
 
 
-def test_age_is_judged_by_the_first_arrival(stage: Stage, make_spec: MakeSpec) -> None:
+def test_age_is_judged_by_the_first_arrival(stage: ReplayHarness, make_spec: MakeSpec) -> None:
     event_spec = {
         "name": {"path": "name"},
         "time": {"path": "time", "unit": "epoch_seconds", "max_age_days": 1},
@@ -423,7 +429,7 @@ class TestArrival:
         return spec_with(make_spec, event=self.PLAIN | {"time": time}, **changes)
 
     @staticmethod
-    def times(stage: Stage) -> dict[tuple[int, int], float]:
+    def times(stage: ReplayHarness) -> dict[tuple[int, int], float]:
         return {(row["_seq"], row["_position"]): row["event_time"].timestamp() for row in stage.rows("orders")}
 
     BODIES = (event(1, time=None) + event(2, time=7.0), event(3, time=None) + event(4, time="soon") + event(5))
@@ -436,7 +442,7 @@ class TestArrival:
         (2, 2): 1_700_000_000.0,
     }
 
-    def test_a_replay_gives_what_the_stream_would_have_given(self, stage: Stage, make_spec: MakeSpec) -> None:
+    def test_a_replay_gives_what_the_stream_would_have_given(self, stage: ReplayHarness, make_spec: MakeSpec) -> None:
         stage.ingest(spec_with(make_spec), *self.BODIES)
         assert len(stage.rows("quarantine")) == 3
 
@@ -446,15 +452,15 @@ class TestArrival:
 
         assert self.times(stage) == self.TIMES
 
-    def test_the_stream_itself_gives_the_same(self, stage: Stage, tmp_path: Path, make_spec: MakeSpec) -> None:
-        other = Stage(tmp_path / "other")
+    def test_the_stream_itself_gives_the_same(self, stage: ReplayHarness, tmp_path: Path, make_spec: MakeSpec) -> None:
+        other = ReplayHarness(tmp_path / "other")
         spec = self.arriving(make_spec, "when_unusable")
         for where in (stage, other):
             where.ingest(spec, *self.BODIES)
 
         assert self.times(stage) == self.times(other) == self.TIMES
 
-    def test_a_value_that_was_cut_gets_it_from_its_object(self, stage: Stage, make_spec: MakeSpec) -> None:
+    def test_a_value_that_was_cut_gets_it_from_its_object(self, stage: ReplayHarness, make_spec: MakeSpec) -> None:
         short = {"quarantine": {"retain_raw_bytes": 20}}
         stage.ingest(spec_with(make_spec, **short), *self.BODIES)
 
@@ -463,10 +469,10 @@ class TestArrival:
         assert self.times(stage) == self.TIMES
 
     def test_a_row_of_an_earlier_release_gets_it_from_its_file_event(
-        self, stage: Stage, make_spec: MakeSpec, monkeypatch: pytest.MonkeyPatch
+        self, stage: ReplayHarness, make_spec: MakeSpec, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         before = pa.schema([field for field in QUARANTINE_SCHEMA if field.name != "arrived_at"])
-        for module in (table_set, replay_stage):
+        for module in (table_set, replay_harness):
             monkeypatch.setattr(module, "QUARANTINE_SCHEMA", before, raising=False)
         monkeypatch.setattr(Parser, "_quarantine_rows", lambda *args: _QUARANTINE(*args).drop_columns(["arrived_at"]))
         stage.ingest(spec_with(make_spec), *self.BODIES)
@@ -478,7 +484,7 @@ class TestArrival:
         assert self.times(stage) == self.TIMES
 
 
-def test_a_rule_that_was_mended_lets_its_rows_land(stage: Stage, make_spec: MakeSpec) -> None:
+def test_a_rule_that_was_mended_lets_its_rows_land(stage: ReplayHarness, make_spec: MakeSpec) -> None:
     def ruled(limit: int) -> PipelineSpec:
         return spec_with(make_spec, orders={"rules": [{"name": "low", "check": f"level_int < {limit}"}]})
 
@@ -490,7 +496,7 @@ def test_a_rule_that_was_mended_lets_its_rows_land(stage: Stage, make_spec: Make
     assert stage.places("events") == Counter([(1, 0), (1, 1)])
 
 
-def test_columns_that_a_replay_finds_are_added_to_the_table(stage: Stage, make_spec: MakeSpec) -> None:
+def test_columns_that_a_replay_finds_are_added_to_the_table(stage: ReplayHarness, make_spec: MakeSpec) -> None:
     evolve = {"orders": {"evolve": "add_columns"}}
     stage.ingest(spec_with(make_spec, **evolve), event("one", color="red"))
 
@@ -499,7 +505,7 @@ def test_columns_that_a_replay_finds_are_added_to_the_table(stage: Stage, make_s
     assert [row["color"] for row in stage.rows("orders")] == ["red"]
 
 
-def test_events_of_a_held_table_wait(stage: Stage, make_spec: MakeSpec) -> None:
+def test_events_of_a_held_table_wait(stage: ReplayHarness, make_spec: MakeSpec) -> None:
     stage.ingest(spec_with(make_spec), event("one") + event("x", name="login"))
     mended = spec_with(make_spec, "string")
     objects = open_objects(stage.environment.lake)
@@ -515,7 +521,7 @@ def test_events_of_a_held_table_wait(stage: Stage, make_spec: MakeSpec) -> None:
 
 
 def test_a_table_held_since_a_replay_was_prepared_holds_it_up_until_it_is_free(
-    stage: Stage, make_spec: MakeSpec
+    stage: ReplayHarness, make_spec: MakeSpec
 ) -> None:
     stage.ingest(spec_with(make_spec), event("one"))
     mended, objects = spec_with(make_spec, "string"), open_objects(stage.environment.lake)
@@ -534,7 +540,7 @@ def test_a_table_held_since_a_replay_was_prepared_holds_it_up_until_it_is_free(
 
 
 def test_a_table_that_spark_writes_by_choice_is_replayed_and_one_that_needs_it_is_told(
-    stage: Stage, make_spec: MakeSpec
+    stage: ReplayHarness, make_spec: MakeSpec
 ) -> None:
     def written_by_spark(level: str) -> PipelineSpec:
         return spec_with(make_spec, level, orders={"writer": "spark"})
@@ -553,7 +559,7 @@ def test_a_table_that_spark_writes_by_choice_is_replayed_and_one_that_needs_it_i
     assert stage.places("orders") == stage.places("events") == Counter([(1, 0)])
 
 
-def test_a_prepared_replay_of_a_later_release_is_refused(stage: Stage, make_spec: MakeSpec) -> None:
+def test_a_prepared_replay_of_a_later_release_is_refused(stage: ReplayHarness, make_spec: MakeSpec) -> None:
     stage.ingest(spec_with(make_spec), event("one"))
     open_objects(stage.environment.lake).put(paths.prepared_replay("shop", 1), b'{"format": 2}')
 
@@ -561,7 +567,7 @@ def test_a_prepared_replay_of_a_later_release_is_refused(stage: Stage, make_spec
         replay(stage, spec_with(make_spec, "string"))
 
 
-def test_gold_is_told_by_the_dates_that_changed(stage: Stage, make_spec: MakeSpec) -> None:
+def test_gold_is_told_by_the_dates_that_changed(stage: ReplayHarness, make_spec: MakeSpec) -> None:
     stage.ingest(spec_with(make_spec), event(1) + event("one", time=1_600_000_000))
     key = paths.table("shop", "orders")
     before = stage.lake.open(key)
@@ -575,7 +581,7 @@ def test_gold_is_told_by_the_dates_that_changed(stage: Stage, make_spec: MakeSpe
     assert changes.partition_values("event_date") == {"2020-09-13"}
 
 
-def test_counts_and_rows_are_those_that_are_open(stage: Stage, make_spec: MakeSpec) -> None:
+def test_counts_and_rows_are_those_that_are_open(stage: ReplayHarness, make_spec: MakeSpec) -> None:
     stage.ingest(spec_with(make_spec), event("one") + event("two") + b"{")
     replay(stage, spec_with(make_spec, "string"), limit=1)
     found = Quarantine(stage.lake, "shop")
@@ -592,7 +598,7 @@ def test_counts_and_rows_are_those_that_are_open(stage: Stage, make_spec: MakeSp
     assert len(found.rows(ALL, limit=5, all_rows=True)) == 3
 
 
-def test_a_pipeline_without_tables_has_an_empty_quarantine(stage: Stage, make_spec: MakeSpec) -> None:
+def test_a_pipeline_without_tables_has_an_empty_quarantine(stage: ReplayHarness, make_spec: MakeSpec) -> None:
     assert Quarantine(stage.lake, "shop").counts(ALL) == []
     assert replay(stage, spec_with(make_spec)).selected == 0
 
@@ -635,7 +641,7 @@ def test_after_a_replay_every_event_is_once_in_its_tables_or_open_once(
 
     wrong, mended = spec_with(make), spec_with(make, "string")
     bodies = [b"\n".join(lines) for lines in objects]
-    stage = Stage(tmp_path_factory.mktemp("lake"))
+    stage = ReplayHarness(tmp_path_factory.mktemp("lake"))
     stage.ingest(wrong, *bodies)
 
     def die(reached: str) -> None:

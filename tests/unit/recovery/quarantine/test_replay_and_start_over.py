@@ -15,7 +15,7 @@ from deltaworks.recovery.quarantine.open_rows import Quarantine, QuarantineFilte
 from deltaworks.recovery.quarantine.replay import replay_quarantine
 from deltaworks.recovery.start_over import start_over
 from deltaworks.specs.pipeline import PipelineSpec
-from tests.unit.recovery.replay_stage import Stage, orders, shop
+from tests.unit.recovery.replay_harness import ReplayHarness, orders, shop
 
 
 class Died(Exception):
@@ -31,30 +31,30 @@ BROKEN, MENDED = spec("int"), spec("string")
 TWO = Counter([(1, 0), (1, 1)])
 
 
-def replay(stage: Stage, **options: Any) -> int:
+def replay(stage: ReplayHarness, **options: Any) -> int:
     return replay_quarantine(stage.catalog(MENDED), "shop", QuarantineFilter(), dry_run=False, **options).landed
 
 
-def over(stage: Stage) -> None:
+def over(stage: ReplayHarness) -> None:
     start_over(stage.catalog(BROKEN), "shop", dry_run=False, max_rows=100)
 
 
-def open_places(stage: Stage) -> Counter[tuple[int, int]]:
+def open_places(stage: ReplayHarness) -> Counter[tuple[int, int]]:
     keys = Quarantine(stage.lake, "shop").keys(QuarantineFilter()).to_pylist()
     return Counter((row["_seq"], row["_position"]) for row in keys)
 
 
 @pytest.fixture
-def stage(tmp_path: Path) -> Stage:
+def stage(tmp_path: Path) -> ReplayHarness:
     """Two orders that are in quarantine, since their level is no number."""
-    stage = Stage(tmp_path)
+    stage = ReplayHarness(tmp_path)
     body = "".join(json.dumps({"name": "order", "time": 1_700_000_000, "level": level}) for level in "ab")
     stage.ingest(BROKEN, body.encode())
     assert open_places(stage) == TWO
     return stage
 
 
-def test_rows_that_had_been_replayed_are_open_in_the_new_generation_and_land_once(stage: Stage) -> None:
+def test_rows_that_had_been_replayed_are_open_in_the_new_generation_and_land_once(stage: ReplayHarness) -> None:
     assert replay(stage) == 2
 
     over(stage)
@@ -67,7 +67,7 @@ def test_rows_that_had_been_replayed_are_open_in_the_new_generation_and_land_onc
     assert replay(stage) == 0
 
 
-def test_a_replay_that_was_left_half_done_is_completed_in_what_is_given_up(stage: Stage) -> None:
+def test_a_replay_that_was_left_half_done_is_completed_in_what_is_given_up(stage: ReplayHarness) -> None:
     def die(point: str) -> None:
         if point == "committed:events":
             raise Died
@@ -84,7 +84,7 @@ def test_a_replay_that_was_left_half_done_is_completed_in_what_is_given_up(stage
 
 @pytest.mark.parametrize("point", ["files_written", "prepared", "committed:events"])
 def test_a_replay_that_sleeps_through_it_adds_nothing_when_it_wakes_up(
-    stage: Stage, monkeypatch: pytest.MonkeyPatch, point: str
+    stage: ReplayHarness, monkeypatch: pytest.MonkeyPatch, point: str
 ) -> None:
     held = contextlib.nullcontext
     monkeypatch.setattr(quarantine_replay, "exclusive_reread", lambda *arguments, **options: held())

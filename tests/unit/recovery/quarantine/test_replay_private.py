@@ -15,7 +15,7 @@ from deltaworks.errors import ContractError
 from deltaworks.recovery.quarantine.open_rows import QuarantineFilter
 from deltaworks.recovery.quarantine.replay import ReplayResult, replay_quarantine
 from deltaworks.specs.pipeline import PipelineSpec
-from tests.unit.recovery.replay_stage import Stage
+from tests.unit.recovery.replay_harness import ReplayHarness
 
 MakeSpec = Callable[..., PipelineSpec]
 ADDRESS = "203.0.113.77"
@@ -24,8 +24,8 @@ KAFKA = {"kind": "kafka", "bootstrap_servers": "localhost:9092", "topics": "even
 
 
 @pytest.fixture
-def stage(tmp_path: Path) -> Stage:
-    return Stage(tmp_path)
+def stage(tmp_path: Path) -> ReplayHarness:
+    return ReplayHarness(tmp_path)
 
 
 def spec_of(make_spec: MakeSpec, level: str, **changes: Any) -> PipelineSpec:
@@ -42,11 +42,13 @@ def event(level: Any) -> bytes:
     return json.dumps({"name": "order", "time": 1_700_000_000, "level": level, "ip": ADDRESS}).encode()
 
 
-def replay(stage: Stage, spec: PipelineSpec, **options: Any) -> ReplayResult:
+def replay(stage: ReplayHarness, spec: PipelineSpec, **options: Any) -> ReplayResult:
     return replay_quarantine(stage.catalog(spec), "shop", QuarantineFilter(), **({"dry_run": False} | options))
 
 
-def test_a_row_whose_value_was_withheld_lands_from_its_object_and_is_masked(stage: Stage, make_spec: MakeSpec) -> None:
+def test_a_row_whose_value_was_withheld_lands_from_its_object_and_is_masked(
+    stage: ReplayHarness, make_spec: MakeSpec
+) -> None:
     stage.ingest(spec_of(make_spec, "int"), event(1) + event("one") + event("two") + b"{broken")
     kept = stage.rows("quarantine")
     assert ADDRESS not in str(kept)
@@ -60,7 +62,7 @@ def test_a_row_whose_value_was_withheld_lands_from_its_object_and_is_masked(stag
     assert ADDRESS not in str(stage.rows("quarantine") + stage.rows("orders") + stage.rows("events") + stage.record())
 
 
-def test_an_object_that_is_gone_leaves_its_rows_open(stage: Stage, make_spec: MakeSpec) -> None:
+def test_an_object_that_is_gone_leaves_its_rows_open(stage: ReplayHarness, make_spec: MakeSpec) -> None:
     stage.ingest(spec_of(make_spec, "int"), event("one"))
     (stage.landing / "k1").unlink()
 
@@ -71,7 +73,7 @@ def test_an_object_that_is_gone_leaves_its_rows_open(stage: Stage, make_spec: Ma
 
 
 def test_an_object_that_was_replaced_by_another_of_its_length_is_not_taken_for_it(
-    stage: Stage, make_spec: MakeSpec
+    stage: ReplayHarness, make_spec: MakeSpec
 ) -> None:
     """The length is all that tells two values apart; the tag of the object tells the objects."""
     stage.ingest(spec_of(make_spec, "int"), event("one"))
@@ -84,7 +86,7 @@ def test_an_object_that_was_replaced_by_another_of_its_length_is_not_taken_for_i
 
 @pytest.mark.parametrize("dry_run", [True, False])
 def test_records_that_were_withheld_cannot_be_replayed_and_the_refusal_says_what_can_be_done(
-    stage: Stage, make_spec: MakeSpec, dry_run: bool
+    stage: ReplayHarness, make_spec: MakeSpec, dry_run: bool
 ) -> None:
     stage.ingest(spec_of(make_spec, "int"), event("one"))
 
@@ -93,7 +95,7 @@ def test_records_that_were_withheld_cannot_be_replayed_and_the_refusal_says_what
 
 
 def test_records_that_were_kept_before_their_fields_were_private_can_be_replayed(
-    stage: Stage, make_spec: MakeSpec
+    stage: ReplayHarness, make_spec: MakeSpec
 ) -> None:
     stage.ingest(spec_of(make_spec, "int", private=()), event("one"))
     stage.ingest(spec_of(make_spec, "int"), event("two"))
@@ -104,7 +106,7 @@ def test_records_that_were_kept_before_their_fields_were_private_can_be_replayed
     assert {row["network"] for row in stage.rows("orders")} == {"203.0.113.0"}
 
 
-def test_nothing_in_quarantine_is_nothing_to_refuse(stage: Stage, make_spec: MakeSpec) -> None:
+def test_nothing_in_quarantine_is_nothing_to_refuse(stage: ReplayHarness, make_spec: MakeSpec) -> None:
     stage.ingest(spec_of(make_spec, "int"), event(1))
 
     assert replay(stage, spec_of(make_spec, "int", source=KAFKA)).selected == 0

@@ -18,7 +18,7 @@ from deltaworks.recovery.quarantine.open_rows import QuarantineFilter
 from deltaworks.recovery.quarantine.replay import replay_quarantine
 from deltaworks.recovery.quarantine.summary import recount_quarantine
 from deltaworks.specs.pipeline import PipelineSpec
-from tests.unit.recovery.replay_stage import Stage, orders, shop
+from tests.unit.recovery.replay_harness import ReplayHarness, orders, shop
 
 
 def spec(level: str = "int") -> PipelineSpec:
@@ -26,15 +26,15 @@ def spec(level: str = "int") -> PipelineSpec:
 
 
 @pytest.fixture
-def stage(tmp_path: Path) -> Stage:
-    stage = Stage(tmp_path)
+def stage(tmp_path: Path) -> ReplayHarness:
+    stage = ReplayHarness(tmp_path)
     lines = [{"name": "order", "time": 1_700_000_000, "level": level} for level in ("one", "two", [3], 4)]
     lines.append({"name": "<b>shop</b>", "time": 1_700_000_000})
     stage.ingest(spec(), *(json.dumps(line).encode() for line in lines))
     return stage
 
 
-def recount(stage: Stage) -> QuarantineSummary:
+def recount(stage: ReplayHarness) -> QuarantineSummary:
     recount_quarantine(stage.environment.lake, "shop")
     summary, _ = read_summary(
         QuarantineSummary, LocalObjects(Path(stage.environment.lake.prefix)), quarantine_summary("shop")
@@ -50,7 +50,7 @@ def by_event(summary: QuarantineSummary) -> Counter[str]:
     return counted
 
 
-def test_open_rows_are_counted_by_reason_and_event_and_a_replay_closes_them(stage: Stage) -> None:
+def test_open_rows_are_counted_by_reason_and_event_and_a_replay_closes_them(stage: ReplayHarness) -> None:
     assert by_event(recount(stage)) == {"type_mismatch order": 3, "unknown_event <b>shop</b>": 1}
 
     replay_quarantine(stage.catalog(spec("string")), "shop", QuarantineFilter(), dry_run=False)
@@ -59,7 +59,7 @@ def test_open_rows_are_counted_by_reason_and_event_and_a_replay_closes_them(stag
     assert by_event(recount(stage))["unknown_event <b>shop</b>"] == 1
 
 
-def test_the_stream_adds_to_a_recount_what_it_has_not_counted(stage: Stage) -> None:
+def test_the_stream_adds_to_a_recount_what_it_has_not_counted(stage: ReplayHarness) -> None:
     counted = recount(stage)
     writer = QuarantineCounter(
         LocalObjects(Path(stage.environment.lake.prefix)), "shop", generation=counted.generation, spec="s"
@@ -76,14 +76,14 @@ def test_the_stream_adds_to_a_recount_what_it_has_not_counted(stage: Stage) -> N
     assert by_event(summary)["malformed "] == 10
 
 
-def test_a_recount_without_any_row_does_not_forget_through_which_batch_it_was_counted(stage: Stage) -> None:
+def test_a_recount_without_any_row_does_not_forget_through_which_batch_it_was_counted(stage: ReplayHarness) -> None:
     objects, key = LocalObjects(Path(stage.environment.lake.prefix)), quarantine_summary("shop")
     objects.put(key, QuarantineSummary(pipeline="shop", at="", generation=1, through_batch=900).encode())
 
     assert recount(stage).through_batch == 900
 
 
-def test_a_recount_that_fails_fails_nobody(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_recount_that_fails_fails_nobody(stage: ReplayHarness, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: object) -> None:
         raise OSError("the disk is full")
 

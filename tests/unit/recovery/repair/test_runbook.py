@@ -22,7 +22,7 @@ from deltaworks.recovery.repair import lost_files
 from deltaworks.recovery.restore import lost_commits
 from deltaworks.specs.catalog import PROJECT_ROOT
 from deltaworks.tables.log import state_at
-from tests.unit.recovery.restore.source_stage import ALL, SourceStage
+from tests.unit.recovery.restore.source_harness import ALL, SourceHarness
 
 PAGE = (PROJECT_ROOT / "docs" / "how-to/recover.md").read_text()
 ORDERS = paths.table("shop", "orders")
@@ -40,16 +40,16 @@ def commands(heading: str) -> list[str]:
 
 
 @pytest.fixture
-def stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SourceStage:
-    made = SourceStage.at(tmp_path)
-    assert isinstance(made, SourceStage)
+def stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SourceHarness:
+    made = SourceHarness.at(tmp_path)
+    assert isinstance(made, SourceHarness)
     made.land_all(*LANDED)
     for module in ("batches", "operations", "tables"):
         monkeypatch.setattr(f"deltaworks.cli.{module}.catalog", made.catalog)
     return made
 
 
-def start(stage: SourceStage) -> None:
+def start(stage: SourceHarness) -> None:
     """What a stream does when it starts, up to its query; what it is asked for is served."""
     lease = Lease(
         stage.objects,
@@ -72,7 +72,7 @@ def start(stage: SourceStage) -> None:
     stage.epoch = epoch
 
 
-def run(stage: SourceStage, heading: str, **values: str) -> str:
+def run(stage: SourceHarness, heading: str, **values: str) -> str:
     """Execute a section with its placeholders filled; ROWS is what the dry run before names. All that was printed."""
     printed: list[str] = []
     for command in commands(heading):
@@ -101,37 +101,37 @@ def execute(words: list[str]) -> str:
     return done.output
 
 
-def log_file(stage: SourceStage, version: int) -> Path:
+def log_file(stage: SourceHarness, version: int) -> Path:
     return stage.root / "lake" / ORDERS / "_delta_log" / f"{version:020d}.json"
 
 
-def suspend(stage: SourceStage) -> None:
+def suspend(stage: SourceHarness) -> None:
     """The stream meets the damage: it suspends the table and continues."""
     stage.land_object(stage.processor(), 5)
 
 
-def delete_file(stage: SourceStage) -> None:
+def delete_file(stage: SourceHarness) -> None:
     name = next(iter(state_at(stage.lake, stage.objects, ORDERS).files))[0]
     (stage.root / "lake" / ORDERS / name).unlink()
 
 
-def compact_and_delete_file(stage: SourceStage) -> None:
+def compact_and_delete_file(stage: SourceHarness) -> None:
     table = stage.lake.open(ORDERS)
     assert table is not None
     table.optimize.compact()
     delete_file(stage)
 
 
-def delete_commit(stage: SourceStage) -> None:
+def delete_commit(stage: SourceHarness) -> None:
     log_file(stage, stage.version_of("orders", 2)).unlink()
     suspend(stage)
 
 
-def delete_last_commit(stage: SourceStage) -> None:
+def delete_last_commit(stage: SourceHarness) -> None:
     log_file(stage, stage.version_of("orders", 4)).unlink()
 
 
-def delete_commit_of_optimize(stage: SourceStage) -> None:
+def delete_commit_of_optimize(stage: SourceHarness) -> None:
     table = stage.lake.open(ORDERS)
     assert table is not None
     table.optimize.compact()
@@ -140,28 +140,28 @@ def delete_commit_of_optimize(stage: SourceStage) -> None:
     log_file(stage, at).unlink()
 
 
-def drop(stage: SourceStage) -> None:
+def drop(stage: SourceHarness) -> None:
     shutil.rmtree(stage.root / "lake" / ORDERS)
     start(stage)
 
 
-def drop_log(stage: SourceStage) -> None:
+def drop_log(stage: SourceHarness) -> None:
     shutil.rmtree(stage.root / "lake" / ORDERS / "_delta_log")
     start(stage)
 
 
-def lose_ledger(stage: SourceStage) -> None:
+def lose_ledger(stage: SourceHarness) -> None:
     for name in ("checkpoint_store", "batch_metadata_store"):
         shutil.rmtree(stage.root / "lake" / paths.pipeline_control("shop", name))
 
 
-def damage_checkpoint(stage: SourceStage) -> None:
+def damage_checkpoint(stage: SourceHarness) -> None:
     folder = paths.checkpoint("shop", 1, 1)
     stage.objects.put(f"{folder}/metadata", b'{"id": "x"}')
     stage.objects.put(f"{folder}/offsets/4", b"")
 
 
-CASES: dict[str, tuple[str, Callable[[SourceStage], None]]] = {
+CASES: dict[str, tuple[str, Callable[[SourceHarness], None]]] = {
     "file": ("A deleted data file", delete_file),
     "compacted file": ("A deleted data file", compact_and_delete_file),
     "commit": ("A deleted log entry", delete_commit),
@@ -175,7 +175,7 @@ CASES: dict[str, tuple[str, Callable[[SourceStage], None]]] = {
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_what_was_damaged_is_mended_by_the_commands_of_the_page(stage: SourceStage, case: str) -> None:
+def test_what_was_damaged_is_mended_by_the_commands_of_the_page(stage: SourceHarness, case: str) -> None:
     heading, damage = CASES[case]
     landed = stage.contents()
     damage(stage)
@@ -196,7 +196,7 @@ def test_what_was_damaged_is_mended_by_the_commands_of_the_page(stage: SourceSta
     assert all(count == 1 for name in ALL for count in (*stage.landed(name).values(),))
 
 
-def test_a_mistake_in_one_table_is_undone_by_the_commands_of_the_page(stage: SourceStage) -> None:
+def test_a_mistake_in_one_table_is_undone_by_the_commands_of_the_page(stage: SourceHarness) -> None:
     before = stage.contents()
     table = stage.lake.open(ORDERS)
     assert table is not None
@@ -208,7 +208,7 @@ def test_a_mistake_in_one_table_is_undone_by_the_commands_of_the_page(stage: Sou
     assert stage.contents() == before
 
 
-def test_a_bad_deploy_is_undone_by_the_commands_of_the_page(stage: SourceStage) -> None:
+def test_a_bad_deploy_is_undone_by_the_commands_of_the_page(stage: SourceHarness) -> None:
     before = stage.contents()
 
     run(stage, "A bad deploy", BATCH="2")
@@ -220,14 +220,14 @@ def test_a_bad_deploy_is_undone_by_the_commands_of_the_page(stage: SourceStage) 
     assert set(stage.landed("orders")) == {(seq, position) for seq in (1, 2) for position in (2, 3)}
 
 
-def test_nothing_is_damaged_where_nothing_is(stage: SourceStage) -> None:
+def test_nothing_is_damaged_where_nothing_is(stage: SourceHarness) -> None:
     found = CliRunner().invoke(app, ["tables", "check"])
 
     assert (found.exit_code, found.output.strip()) == (0, "No damage found.")
 
 
 def test_unless_it_is_refused_a_dropped_table_is_made_anew_without_its_rows(
-    stage: SourceStage, monkeypatch: pytest.MonkeyPatch
+    stage: SourceHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(run_start, "committed_batches", lambda *arguments: CommittedBatches({}, {}, 0))
 
@@ -238,7 +238,7 @@ def test_unless_it_is_refused_a_dropped_table_is_made_anew_without_its_rows(
 
 
 def test_without_a_look_at_what_is_there_rows_of_other_files_are_doubled(
-    stage: SourceStage, monkeypatch: pytest.MonkeyPatch
+    stage: SourceHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     table = stage.lake.open(ORDERS)
     assert table is not None
@@ -256,7 +256,7 @@ def test_without_a_look_at_what_is_there_rows_of_other_files_are_doubled(
     assert {seq for (seq, _), count in stage.landed("orders").items() if count == 2} == {5}
 
 
-def test_objects_that_are_gone_too_are_named_and_given_up_only_when_told(stage: SourceStage) -> None:
+def test_objects_that_are_gone_too_are_named_and_given_up_only_when_told(stage: SourceHarness) -> None:
     landed = stage.landed("orders")
     delete_file(stage)
     for name in (stage.root / "landing").iterdir():
@@ -272,7 +272,7 @@ def test_objects_that_are_gone_too_are_named_and_given_up_only_when_told(stage: 
     execute(["tables", "check", "shop"])
 
 
-def test_a_table_that_is_there_is_not_had_again(stage: SourceStage) -> None:
+def test_a_table_that_is_there_is_not_had_again(stage: SourceHarness) -> None:
     refused = CliRunner().invoke(app, ["recover", "table", "shop", "orders"])
 
     assert isinstance(refused.exception, DeltaworksError)

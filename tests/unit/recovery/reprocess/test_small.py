@@ -18,7 +18,7 @@ from deltaworks.recovery.reprocess.replace_directly import MAX_DIRECT_BYTES
 from deltaworks.recovery.reprocess.run import Reprocess
 from deltaworks.recovery.reprocess.selection import Selection
 from tests.unit.engine.hold_harness import Crash, crash_at
-from tests.unit.recovery.restore.source_stage import ALL, SourceStage
+from tests.unit.recovery.restore.source_harness import ALL, SourceHarness
 
 UNSAID = ("spec_fingerprint", "arrived_at")
 BATCHES = (0, 1, 2, 3)
@@ -38,14 +38,14 @@ def no_session() -> SparkSession:
 
 
 @pytest.fixture
-def stage(tmp_path: Path) -> SourceStage:
+def stage(tmp_path: Path) -> SourceHarness:
     """Three objects landed as three batches; one event of each is in quarantine, since its level is no number."""
-    made = SourceStage.at(tmp_path)
+    made = SourceHarness.at(tmp_path)
     made.land_all(*BATCHES)
     return made
 
 
-def contents(stage: SourceStage) -> dict[str, list[dict[str, Any]]]:
+def contents(stage: SourceHarness) -> dict[str, list[dict[str, Any]]]:
     """Every row of every table, but what the stage's batches do not say in quarantine."""
     found = {}
     for name in ALL:
@@ -56,12 +56,12 @@ def contents(stage: SourceStage) -> dict[str, list[dict[str, Any]]]:
     return found
 
 
-def again(stage: SourceStage, fault: Callable[[str], None] = lambda point: None, **options: Any) -> Any:
+def again(stage: SourceHarness, fault: Callable[[str], None] = lambda point: None, **options: Any) -> Any:
     request = ReprocessRequest(**({"selection": Selection(from_start=True)} | options))
     return Reprocess(no_session, stage.catalog(), "shop", fault=fault).run("r1", request)
 
 
-def test_reading_again_without_a_change_changes_no_row_and_opens_no_session(stage: SourceStage) -> None:
+def test_reading_again_without_a_change_changes_no_row_and_opens_no_session(stage: SourceHarness) -> None:
     before = contents(stage)
 
     result = again(stage)
@@ -76,7 +76,7 @@ def test_reading_again_without_a_change_changes_no_row_and_opens_no_session(stag
 
 
 @pytest.mark.parametrize("point", POINTS)
-def test_one_that_was_broken_off_is_finished_exactly_once(stage: SourceStage, point: str) -> None:
+def test_one_that_was_broken_off_is_finished_exactly_once(stage: SourceHarness, point: str) -> None:
     before = contents(stage)
     with pytest.raises(Crash):
         again(stage, crash_at(point))
@@ -86,7 +86,7 @@ def test_one_that_was_broken_off_is_finished_exactly_once(stage: SourceStage, po
     assert contents(stage) == before
 
 
-def test_only_the_selected_objects_are_replaced(stage: SourceStage) -> None:
+def test_only_the_selected_objects_are_replaced(stage: SourceHarness) -> None:
     before = contents(stage)
 
     result = again(stage, selection=Selection(files=("f2.json",)))
@@ -95,12 +95,12 @@ def test_only_the_selected_objects_are_replaced(stage: SourceStage) -> None:
     assert [table.rows_out for table in result.tables] == [2, 2, 2, 1]
 
 
-def report_of(stage: SourceStage, **options: Any) -> Report:
+def report_of(stage: SourceHarness, **options: Any) -> Report:
     context = OperationContext(operation=get_operation("reprocess"), catalog=stage.catalog(), subject="shop", echo=str)
     return reprocess(context, ReprocessOptions(from_start=True, id="r1", spark=False, dry_run=False, **options))
 
 
-def test_a_job_that_may_not_use_spark_does_what_is_small_and_says_that_nothing_is_left(stage: SourceStage) -> None:
+def test_a_job_that_may_not_use_spark_does_what_is_small_and_says_that_nothing_is_left(stage: SourceHarness) -> None:
     before = contents(stage)
 
     (result,) = report_of(stage).results
@@ -110,7 +110,7 @@ def test_a_job_that_may_not_use_spark_does_what_is_small_and_says_that_nothing_i
 
 
 def test_what_is_too_large_is_left_to_spark_under_the_same_id(
-    stage: SourceStage, monkeypatch: pytest.MonkeyPatch
+    stage: SourceHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before = contents(stage)
     monkeypatch.setitem(Reprocess.__init__.__kwdefaults__, "direct_bytes", 10)

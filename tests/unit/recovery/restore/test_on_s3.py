@@ -19,13 +19,13 @@ from deltaworks.recovery.restore.table_restore import TableRestore
 from deltaworks.specs.storage import StorageSpec
 from deltaworks.tables.log import state_at
 from tests.moto_server import running_moto
-from tests.unit.recovery.restore.source_stage import SourceStage
+from tests.unit.recovery.restore.source_harness import SourceHarness
 
 ORDERS = paths.table("shop", "orders")
 
 
 @dataclass
-class S3Stage(SourceStage):
+class S3Harness(SourceHarness):
     """The lake lies in a bucket, the landing folder on disk."""
 
     endpoint: str = ""
@@ -42,18 +42,18 @@ class S3Stage(SourceStage):
 
 
 @pytest.fixture
-def stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[S3Stage]:
+def stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[S3Harness]:
     monkeypatch.setenv("TEST_ACCESS_KEY", "testing")
     monkeypatch.setenv("TEST_SECRET_KEY", "testing")
-    made = S3Stage.at(tmp_path)
-    assert isinstance(made, S3Stage)
+    made = S3Harness.at(tmp_path)
+    assert isinstance(made, S3Harness)
     with running_moto() as made.endpoint:
         S3Objects(made.storage)._client.create_bucket(Bucket="lake")
         yield made
 
 
 @pytest.mark.integration
-def test_a_table_goes_back_and_is_mended_from_a_checkpoint_on(stage: S3Stage) -> None:
+def test_a_table_goes_back_and_is_mended_from_a_checkpoint_on(stage: S3Harness) -> None:
     processor = stage.land_all(0, 1, 2)
     table = stage.lake.open(ORDERS)
     assert table is not None

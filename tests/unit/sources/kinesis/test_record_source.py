@@ -20,7 +20,7 @@ from deltaworks.specs.catalog import Catalog
 from deltaworks.specs.environment import EnvironmentSpec
 from deltaworks.specs.storage import AwsSpec
 from tests.kinesis_server import WireStream
-from tests.unit.recovery.replay_stage import orders, shop
+from tests.unit.recovery.replay_harness import orders, shop
 
 SHARD = "shardId-000000000000"
 LIMITS = ShardRangeLimits(rows=100, size=1 << 20, seconds=5.0)

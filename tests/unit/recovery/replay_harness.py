@@ -48,7 +48,7 @@ def orders(level: str) -> dict[str, Any]:
     return {"name": "orders", "when": {"name": "order"}, "columns": columns}
 
 
-class Stage:
+class ReplayHarness:
     """One pipeline `shop` in a folder."""
 
     def __init__(self, root: Path, *, privacy: Mapping[str, Any] | None = None) -> None:

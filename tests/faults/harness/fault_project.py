@@ -41,7 +41,7 @@ SPARK_CONF = {
 
 
 @dataclass
-class Stage:
+class FaultProject:
     """One pipeline on one lake, and the right answer for it."""
 
     root: Path
@@ -188,7 +188,7 @@ class Stage:
 
 
 @contextmanager
-def open_stage(
+def open_project(
     root: Path,
     *,
     seed: int,
@@ -196,7 +196,7 @@ def open_stage(
     server: ObjectStoreAddress | None = None,
     lake: Path | None = None,
     spark_tables: tuple[str, ...] = (),
-) -> Iterator[Stage]:
+) -> Iterator[FaultProject]:
     """A stage in the new folder `root`; its lake on `server` (bucket deltaworks-lake) or in a folder.
 
     Keys of a server are put into this process's environment, as they are put into a driver's.
@@ -210,7 +210,7 @@ def open_stage(
             storage = lake_storage(f"s3://deltaworks-lake/{root.name}")
         else:
             storage = StorageSpec(root=f"file://{lake or root / 'lake'}")
-        stage = Stage(root, storage, tables, seed, server, spark_tables)
+        stage = FaultProject(root, storage, tables, seed, server, spark_tables)
         stage.declare()
         yield stage
     finally:

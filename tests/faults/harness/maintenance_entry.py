@@ -1,6 +1,6 @@
 """Kinds of upkeep in a process of their own, with a JVM where they need one, over and over until they are told to stop.
 
-`python -m tests.faults.harness.upkeep_entry ROLES RECORDS STOP SEED OFF`: operations go to files in RECORDS, and those
+`python -m tests.faults.harness.maintenance_entry ROLES RECORDS STOP SEED OFF`: operations go to files in RECORDS, and those
 in hand are completed once there is a file STOP. OFF names protections that are taken away. Names have plus signs
 between them.
 
@@ -30,12 +30,12 @@ from deltaworks.mutations.apply import MutationRun
 from deltaworks.specs.catalog import Catalog
 from deltaworks.specs.project import load_catalog
 from deltaworks.tables.spark.session import build_session
-from tests.faults.harness.mistakes import Mistakes
+from tests.faults.harness.bad_deletes import BadDeletes
+from tests.faults.harness.fault_project import PIPELINE
 from tests.faults.harness.operations import Counts, Operations
-from tests.faults.harness.other_day import go_ahead
 from tests.faults.harness.slow_reader import TABLE as READ
 from tests.faults.harness.slow_reader import SlowReader
-from tests.faults.harness.stage import PIPELINE
+from tests.faults.harness.vacuum_clock import advance_vacuum_clock
 
 KEPT_HOURS = 24
 #: How long removed files are kept by VACUUM, by everybody else's clock.
@@ -94,7 +94,7 @@ def optimizing(spark: Any, catalog: Catalog) -> Callable[[], Counts]:
 
 def vacuuming(spark: Any, catalog: Catalog) -> Callable[[], Counts]:
     """VACUUM with a short retention, by explicit override: a few tables at a time, so that OPTIMIZE has its turns."""
-    go_ahead(kept_hours=KEPT_HOURS, retention_seconds=RETENTION_SECONDS)
+    advance_vacuum_clock(kept_hours=KEPT_HOURS, retention_seconds=RETENTION_SECONDS)
     numbers = itertools.count(1)
     tables = itertools.cycle(VACUUMED)
 
@@ -180,10 +180,10 @@ class Roles:
 
     def _operation(self, role: str, operations: Operations, chance: random.Random) -> Callable[[], object]:
         if role == "restore":
-            return Mistakes(self._catalog, operations, chance).make_and_undo
+            return BadDeletes(self._catalog, operations, chance).delete_and_restore
         if role == "read":
             reader = SlowReader(self._catalog, stop=self._stop, pinned_seconds=2.5 * RETENTION_SECONDS)
-            return lambda: operations.perform(role, reader.read_slowly)
+            return lambda: operations.perform(role, reader.read_pinned)
         assert self._spark is not None
         attempt = SPARK_WORK[role](self._spark.newSession(), self._catalog)
         return lambda: operations.perform(role, attempt)

@@ -15,15 +15,15 @@ from deltaworks.recovery.restore.table_plan import TableRestoreRequest
 from deltaworks.recovery.restore.table_restore import TableRestore
 from deltaworks.specs.catalog import Catalog
 from deltaworks.tables.lake import Lake
+from tests.faults.harness.fault_project import PIPELINE
 from tests.faults.harness.operations import Counts, Operations
-from tests.faults.harness.stage import PIPELINE
 
 #: Tables of these names are not touched by anybody else's mistakes.
 TABLES = ("k01", "k02", "k03")
 ROWS_DELETED = "n % 3 = 0"
 
 
-class Mistakes:
+class BadDeletes:
     """Makes mistakes in one table after the other, and undoes each of them."""
 
     def __init__(self, catalog: Catalog, operations: Operations, chance: random.Random) -> None:
@@ -35,13 +35,13 @@ class Mistakes:
         #: Since when each table has been as it should be: versions before may have an earlier mistake in them.
         self._right_since = dict.fromkeys(TABLES, 1)
 
-    def make_and_undo(self) -> None:
+    def delete_and_restore(self) -> None:
         """One mistake, a few seconds in which the stream lands more, and the way back."""
         table = self._chance.choice(TABLES)
         if self._operations.perform("delete", lambda: self._delete(table)):
             time.sleep(self._chance.uniform(2.0, 8.0))
             # Between the dry run and the deed OPTIMIZE may have moved rows: whoever asked has to ask again.
-            self._operations.perform("restore", lambda: self._restore(table), asked_again=("RESTORE_TOO_LARGE",))
+            self._operations.perform("restore", lambda: self._restore(table), retried_conditions=("RESTORE_TOO_LARGE",))
 
     def _delete(self, table: str) -> Counts:
         opened = self._lake.open(paths.table(PIPELINE, table))

@@ -15,10 +15,10 @@ from typing import Any
 
 #: For `worker_daemon`, where its workers are to die of such objects.
 ARMED = "DELTAWORKS_TEST_WORKERS_ARMED"
-WAYS = {"segmentation fault": b"#segfault#", "stall": b"#stall#"}
+CRASH_KINDS = {"segmentation fault": b"#segfault#", "stall": b"#stall#"}
 
 
-def arm() -> None:
+def install_crashes() -> None:
     """Change the parser of this process, and of those forked from it."""
     from deltaworks.events.parse import Parser
 
@@ -26,7 +26,7 @@ def arm() -> None:
 
     def framed(self: Any, payload: Any, frame: Any) -> Iterable[Any]:
         data = payload.data or b""
-        way = next((way for way in WAYS.values() if data.startswith(way)), b"")
+        way = next((way for way in CRASH_KINDS.values() if data.startswith(way)), b"")
         for event in harmless(self, replace(payload, data=data[len(way) :]) if way else payload, frame):
             yield event
             if way:
@@ -36,7 +36,7 @@ def arm() -> None:
 
 
 def _die(way: bytes) -> None:
-    if way == WAYS["segmentation fault"]:
+    if way == CRASH_KINDS["segmentation fault"]:
         ctypes.string_at(0)
     else:
         re.match(r"(a+)+$", "a" * 60 + "b")

@@ -36,7 +36,7 @@ def events(seq: int) -> list[dict[str, Any]]:
 
 
 @dataclass
-class SourceStage(Harness):
+class SourceHarness(Harness):
     """Batch n reads the one object of file event n; batch 0 reads nothing."""
 
     def land_all(self, *batches: int) -> BatchProcessor:

@@ -41,11 +41,11 @@ def judge_log(lake: StorageSpec, relay: str, owed: Sequence[str]) -> FilesVerdic
     )
 
 
-def behind(landing: Any, proxy: FaultProxy) -> Any:
+def proxied_landing(landing: Any, proxy: FaultProxy) -> Any:
     """The same landing side, its queue and buckets reached through a proxy."""
-    return dataclasses.replace(landing, endpoint=proxy.endpoint, queue_url=through(landing.queue_url, proxy))
+    return dataclasses.replace(landing, endpoint=proxy.endpoint, queue_url=proxied_queue_url(landing.queue_url, proxy))
 
 
-def through(queue_url: str, proxy: FaultProxy) -> str:
+def proxied_queue_url(queue_url: str, proxy: FaultProxy) -> str:
     """A queue's address, on a proxy."""
     return proxy.endpoint + "/" + queue_url.split("/", 3)[3]

@@ -100,7 +100,7 @@ def _project(folder: Path) -> Path:
 
 
 @dataclass
-class GamesStage:
+class GamesProject:
     """The running stack, and what has landed in it."""
 
     home: StackHome
@@ -233,9 +233,9 @@ def _read_plainly(key: str, body: bytes) -> Iterator[Landed]:
 
 
 @contextmanager
-def running_games(folder: Path) -> Iterator[GamesStage]:
+def running_games(folder: Path) -> Iterator[GamesProject]:
     """A stack in which everything has landed as it was declared at first; nothing runs on a schedule."""
     with running_stack(_project(folder), variables={SCHEDULES_VARIABLE: "off"}) as (home, catalog):
-        stage = GamesStage(home, catalog)
+        stage = GamesProject(home, catalog)
         stage.land()
         yield stage

@@ -21,12 +21,12 @@ from deltaworks.control import paths
 from deltaworks.control.health.stop import StopFlag
 from deltaworks.specs.catalog import PROJECT_ROOT
 from tests.faults.harness.driver import Driver, python_environment
+from tests.faults.harness.fault_project import PIPELINE, FaultProject
 from tests.faults.harness.load import Load
-from tests.faults.harness.mutable_rows import TABLES, Truth, events_of
+from tests.faults.harness.maintenance_load import declare
+from tests.faults.harness.mutable_rows import TABLES, MutableRows, events_of
 from tests.faults.harness.oracle import Row, Verdict, judge
 from tests.faults.harness.process_group import PYTHONPATH, ProcessGroup
-from tests.faults.harness.stage import PIPELINE, Stage
-from tests.faults.harness.upkeep import declare
 from tests.waiting import eventually
 
 MUTABLE, READ, CLUSTERED = PIPELINE, "read", "clustered"
@@ -50,7 +50,7 @@ _ONE = {"executors": 1, "executor_cores": 1, "executor_memory": "512m", "driver_
 class Job(ProcessGroup):
     """One run of a job. Ends with its `with` block, whatever state it is in."""
 
-    def __init__(self, stage: Stage, name: str, master: str) -> None:
+    def __init__(self, stage: FaultProject, name: str, master: str) -> None:
         number = len(list(stage.root.glob(f"{name}-*.log"))) + 1
         super().__init__(
             [sys.executable, str(PROJECT_ROOT / "spark_jobs" / f"{name}.py"), *JOBS[name]],
@@ -110,13 +110,13 @@ class Streams:
             driver.kill()
 
 
-class ClusterStage:
+class ClusterProject:
     """The project, what it landed, and its drivers on a cluster."""
 
-    def __init__(self, stage: Stage, master: str) -> None:
+    def __init__(self, stage: FaultProject, master: str) -> None:
         self.stage = stage
         self.master = master
-        self.truth = Truth(stage.seed)
+        self.truth = MutableRows(stage.seed)
         #: What is only for MUTABLE: the others know no such events, and quarantine them.
         self.foreign: Counter[Row] = Counter()
         #: Once there is a file of that name, the worker that next writes a batch of READ is lost.

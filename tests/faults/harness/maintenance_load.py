@@ -20,12 +20,12 @@ from deltaworks.control import paths
 from deltaworks.control.health.stop import StopFlag
 from tests.faults.harness import mutable_rows
 from tests.faults.harness.driver import Driver
+from tests.faults.harness.fault_project import PIPELINE, FaultProject
 from tests.faults.harness.load import Load
-from tests.faults.harness.mutable_rows import Harm, Truth, events_of, harm
+from tests.faults.harness.mutable_rows import Damage, MutableRows, events_of, find_damage
 from tests.faults.harness.operations import BOUND_SECONDS, Tally, read_operations, tallies
 from tests.faults.harness.oracle import Verdict, commits_after_takeover, judge
 from tests.faults.harness.process_group import ProcessGroup
-from tests.faults.harness.stage import PIPELINE, Stage
 from tests.waiting import eventually
 
 #: The mutable tables aside: `events` and k01 to k04.
@@ -33,7 +33,7 @@ APPEND_TABLES = 5
 #: Who shares a process: maintenance, mutations, and what needs no JVM.
 PROCESSES = (("optimize", "vacuum"), ("mutate", "second_mutate"), ("restore", "read"))
 #: What has to have come up by the end, or nothing was shown: what a role did, and which of its counts says so.
-SHOWN = (
+REQUIRED_COUNTS = (
     ("optimize", "partitions"),
     ("vacuum", "files"),
     ("vacuum", "held_back"),
@@ -50,14 +50,14 @@ _END_SECONDS = BOUND_SECONDS + 120.0
 class Process(ProcessGroup):
     """The process of some roles. Ends with its `with` block, whatever state it is in."""
 
-    def __init__(self, stage: Stage, roles: Sequence[str], *, stop: Path, off: Sequence[str]) -> None:
+    def __init__(self, stage: FaultProject, roles: Sequence[str], *, stop: Path, off: Sequence[str]) -> None:
         self._name = "+".join(roles)
         self.records = [stage.root / f"operations-{role}.jsonl" for role in roles]
         for path in self.records:
             path.touch()
         arguments = [self._name, str(stage.root), str(stop), str(stage.seed), "+".join(off)]
         super().__init__(
-            [sys.executable, "-m", "tests.faults.harness.upkeep_entry", *arguments],
+            [sys.executable, "-m", "tests.faults.harness.maintenance_entry", *arguments],
             log=stage.root / f"{self._name}.log",
             # As for the drivers: compiling thoroughly would cost more than it brings.
             environment={**stage.environment(), "JAVA_TOOL_OPTIONS": "-XX:TieredStopAtLevel=1"},
@@ -85,7 +85,7 @@ class Outcome:
     """What became of everything."""
 
     verdict: Verdict
-    harm: Harm
+    harm: Damage
     late_commits: int
     operations: dict[str, Tally]
     stream_batches: int
@@ -105,7 +105,7 @@ class Outcome:
         """What never came up, so that nothing was shown of it."""
         return [
             f"{role} {count}"
-            for role, count in SHOWN
+            for role, count in REQUIRED_COUNTS
             if role not in self.operations or not self.operations[role].counts[count]
         ]
 
@@ -121,14 +121,14 @@ class Outcome:
         )
 
 
-class Upkeep:
+class MaintenanceLoad:
     """The run of everything. Build it on a stage that has been made with APPEND_TABLES tables."""
 
-    def __init__(self, stage: Stage, *, off: Sequence[str] = (), events_per_object: int = 40) -> None:
+    def __init__(self, stage: FaultProject, *, off: Sequence[str] = (), events_per_object: int = 40) -> None:
         self._stage = stage
         self._off = off
         self._per_kind = max(1, events_per_object // len(stage.kinds))
-        self._truth = Truth(stage.seed)
+        self._truth = MutableRows(stage.seed)
         self._stop = stage.root / "stop"
         declare(stage)
 
@@ -202,7 +202,7 @@ class Upkeep:
         moments = _completed(stream)
         return Outcome(
             verdict=judge(stage.lake, PIPELINE, names, stage.owed),
-            harm=harm(stage.lake, PIPELINE, self._truth),
+            harm=find_damage(stage.lake, PIPELINE, self._truth),
             late_commits=commits_after_takeover(stage.lake, PIPELINE, names),
             operations=tallies(read_operations(stage.root.glob("operations-*.jsonl"))),
             stream_batches=len(moments),
@@ -218,7 +218,7 @@ def _completed(stream: Driver) -> list[float]:
     return [at for at, _, point in stream.points() if point == "completed"]
 
 
-def declare(stage: Stage) -> None:
+def declare(stage: FaultProject) -> None:
     """Append tables, some of them in Z-order, beside the mutable one; nothing is too young for OPTIMIZE."""
     columns = [{"name": "n", "path": "n", "type": "long", "required": True}]
     tables: list[dict[str, Any]] = [

@@ -10,7 +10,7 @@ from deltaworks.control import clock
 from deltaworks.maintenance import vacuum
 
 
-def go_ahead(*, kept_hours: float, retention_seconds: float) -> timedelta:
+def advance_vacuum_clock(*, kept_hours: float, retention_seconds: float) -> timedelta:
     """Let VACUUM go by a clock that is ahead by how long it keeps files, less so many seconds; all else is of today."""
     ahead = timedelta(hours=kept_hours) - timedelta(seconds=retention_seconds)
     true_now, true_time = clock.utc_now, time.time

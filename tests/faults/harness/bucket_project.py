@@ -14,7 +14,7 @@ from deltaworks.control import paths
 from deltaworks.sources.objects.relay.relay import Relay
 from deltaworks.specs.project import load_catalog
 from tests.faults.harness.driver import Driver
-from tests.faults.harness.stage import PIPELINE, RELAY, Stage
+from tests.faults.harness.fault_project import PIPELINE, RELAY, FaultProject
 from tests.faults.harness.worker_daemon import OFF
 
 
@@ -34,10 +34,10 @@ class RowsVerdict:
         return not (self.lost or self.doubled or self.strange)
 
 
-class BucketStage:
+class BucketProject:
     """One pipeline that reads a bucket; its drivers reach the bucket at `endpoint`, a proxy's perhaps."""
 
-    def __init__(self, stage: Stage, landing: Any, endpoint: str) -> None:
+    def __init__(self, stage: FaultProject, landing: Any, endpoint: str) -> None:
         self.stage = stage
         self._landing = landing
         self._endpoint = endpoint

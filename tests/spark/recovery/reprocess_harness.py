@@ -58,7 +58,7 @@ def made_at(seq: int) -> datetime:
     return datetime(2026, 1, 1, tzinfo=UTC) + timedelta(days=2 * seq)
 
 
-class Stage:
+class ReprocessHarness:
     """A shop whose objects are announced in a file event log, landed in batches of two."""
 
     def __init__(self, shop: Shop) -> None:
@@ -150,9 +150,9 @@ class Stage:
         return {name: self.shop.lake.open(paths.table("shop", name)).version() for name in names}  # type: ignore[union-attr]
 
 
-def stage_of(shop: Shop) -> Stage:
+def stage_of(shop: Shop) -> ReprocessHarness:
     """Three batches of two objects each; orders without an amount are in quarantine, and so are refunds."""
-    made = Stage(shop)
+    made = ReprocessHarness(shop)
     for _ in range(3):
         made.land()
     assert made.landed() == made.expected()
