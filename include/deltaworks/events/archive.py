@@ -40,7 +40,9 @@ _STAMP_COLUMNS = ("archive_date", "_batch_id", "_ingested_at")
 
 
 def archive_rows(columns: dict[str, pa.Array], stamp: BatchStamp) -> pa.Table:
-    """Returns the archive rows for columns of records. Columns that the source does not have are null."""
+    """Returns archive rows from the columns of records, by name, and adds the batch's columns. Missing columns are
+    null.
+    """
     count = len(columns["_seq"])
     instants = pa.repeat(pa.scalar(stamp.ingested_at_us, pa.int64()), count).cast(pa.timestamp("us", tz="UTC"))
     stamp_columns = {

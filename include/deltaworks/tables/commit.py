@@ -239,7 +239,8 @@ def commit_step(
 
 
 def post_commit_properties(table: DeltaTable) -> PostCommitHookProperties:
-    """Returns delta-rs' settings for after a commit on the open version: writes a checkpoint if one is due.
+    """Returns delta-rs' post-commit settings for a commit on the open version, so that it writes a checkpoint if one is
+    due.
 
     Expired commits are removed only together with a checkpoint, as Delta's own writers do. By default, delta-rs lists
     the complete log after every commit: half a million objects for a table with a commit every five seconds and a month
