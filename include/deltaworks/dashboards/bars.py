@@ -50,7 +50,7 @@ def column_chart(panel: PanelSpec, data: SeriesSet, span: tuple[float, float], m
             up, down = (up + value, down) if value >= 0 else (up, down + value)
             top, bottom = sorted((frame.y(start), frame.y(start + value)))
             drawn.append(_rect(f"fill s{number}", left + margin, top, right - left - 2 * margin, bottom - top))
-            lines.append((f"s{number}", _hover_text(panel, item, value, alone=len(data.series) == 1)))
+            lines.append((f"s{number}", _hover_text(panel, item, value, is_single_series=len(data.series) == 1)))
         if x in shown:
             hover_areas.append(
                 frame.hover(left, right, round((left + right) / 2, 1), lines, head=position_label(data, x))
@@ -83,7 +83,7 @@ def row_chart(panel: PanelSpec, data: SeriesSet) -> str:
             value = max(item.values.get(x) or 0.0, 0.0)
             left, right = scale(start), scale(start + value)
             parts.append(_rect(f"fill s{number}", left, middle - 8, right - left, 16))
-            hover_texts.append(_hover_text(panel, item, value, alone=len(data.series) == 1))
+            hover_texts.append(_hover_text(panel, item, value, is_single_series=len(data.series) == 1))
             start += value
         parts.append(
             f'<text class="tick" x="{scale(start) + 6}" y="{middle + 4}">'
@@ -160,6 +160,6 @@ def _rect(name: str, x: float, y: float, width: float, height: float) -> str:
     return f'<rect class="{name}" ' + " ".join(f'{key}="{round(value, 1)}"' for key, value in sizes.items()) + "/>"
 
 
-def _hover_text(panel: PanelSpec, item: Series, value: float, *, alone: bool) -> str:
+def _hover_text(panel: PanelSpec, item: Series, value: float, *, is_single_series: bool) -> str:
     text = format_full(value, panel.unit)
-    return text if alone and panel.by is None else f"{item.name[:40]}  {text}"
+    return text if is_single_series and panel.by is None else f"{item.name[:40]}  {text}"

@@ -163,14 +163,14 @@ def _hover_areas(panel: PanelSpec, frame: Frame, data: SeriesSet) -> Iterator[st
     pixels = [frame.x(x) for x in xs]
     for x, at, (left, right) in zip(xs, pixels, hover_strips(pixels, frame.x.start, frame.x.end), strict=True):
         lines = [
-            (f"s{number}", _hover_text(item, x, panel, alone=len(data.series) == 1))
+            (f"s{number}", _hover_text(item, x, panel, is_single_series=len(data.series) == 1))
             for number, item in enumerate(data.series)
             if x in item.values
         ]
         yield frame.hover(left, right, at, lines, head=position_label(data, x))
 
 
-def _hover_text(item: Series, x: float, panel: PanelSpec, *, alone: bool) -> str:
+def _hover_text(item: Series, x: float, panel: PanelSpec, *, is_single_series: bool) -> str:
     value = item.values[x]
     text = "no value" if value is None else format_full(value, panel.unit)
-    return text if alone and panel.by is None else f"{item.name[:40]}  {text}"
+    return text if is_single_series and panel.by is None else f"{item.name[:40]}  {text}"

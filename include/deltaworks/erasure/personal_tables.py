@@ -20,12 +20,12 @@ class PersonalTable:
 
     Args:
         needs_write_turn: whether a stream writes the table, so that a purge needs its write turn.
-        kept_because: why its rows are exempt; empty if they are purged.
+        exemption_reason: why its rows are exempt; empty if they are purged.
     """
 
     name: str
     needs_write_turn: bool
-    kept_because: str = ""
+    exemption_reason: str = ""
 
 
 def personal_tables(spec: PipelineSpec, home: PipelineHome) -> list[PersonalTable]:
@@ -46,7 +46,7 @@ def personal_tables(spec: PipelineSpec, home: PipelineHome) -> list[PersonalTabl
     mutation_tables = [] if spec.mutations is None else [spec.mutations.names, spec.mutations.intervals]
     written |= dict.fromkeys((name for name in mutation_tables if name not in written), False)
     tables = [
-        PersonalTable(name=name, needs_write_turn=turn, kept_because=exempt.get(name, ""))
+        PersonalTable(name=name, needs_write_turn=turn, exemption_reason=exempt.get(name, ""))
         for name, turn in written.items()
     ]
     return [*tables, *_shadow_tables(spec, home, exempt)]
@@ -59,5 +59,5 @@ def _shadow_tables(spec: PipelineSpec, home: PipelineHome, exempt: Mapping[str, 
         if plan is not None and plan.mode == "shadow":
             for table in dict.fromkeys([*plan.tables, *(spec.engine_tables if plan.all_tables else ())]):
                 yield PersonalTable(
-                    name=f"{table}__{plan.id}", needs_write_turn=False, kept_because=exempt.get(table, "")
+                    name=f"{table}__{plan.id}", needs_write_turn=False, exemption_reason=exempt.get(table, "")
                 )

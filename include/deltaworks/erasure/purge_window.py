@@ -43,7 +43,7 @@ class PurgeTarget:
 
     Args:
         needs_write_turn: whether a stream writes the table.
-        kept_because: why its rows are exempt; empty if they are purged.
+        exemption_reason: why its rows are exempt; empty if they are purged.
         record_sequence_numbers: records the collector sequence numbers of purged rows.
     """
 
@@ -54,7 +54,7 @@ class PurgeTarget:
     table: str
     needs_write_turn: bool = False
     mode: Mode = "rows"
-    kept_because: str = ""
+    exemption_reason: str = ""
     record_sequence_numbers: SequenceNumberRecorder | None = None
 
 
@@ -87,7 +87,7 @@ def _pipeline_targets(namespace: Namespace, spec: PipelineSpec) -> Iterator[Purg
             table=table.name,
             needs_write_turn=table.needs_write_turn,
             mode=mode,
-            kept_because=table.kept_because,
+            exemption_reason=table.exemption_reason,
             record_sequence_numbers=sequence_number_recorder(spec, table.name),
         )
 
@@ -205,8 +205,8 @@ class PurgeWindow:
             requests=self._requests,
             record_sequence_numbers=target.record_sequence_numbers,
         )
-        if target.kept_because:
-            rows, why = purger.survey().rows, target.kept_because
+        if target.exemption_reason:
+            rows, why = purger.survey().rows, target.exemption_reason
             untouched = PurgedTable.unchanged(target.pipeline, target.table, rows=rows, retention_reason=why)
             return self._records.record_table(number, untouched)
         with contextlib.ExitStack() as stack:

@@ -131,7 +131,7 @@ class ErasureReapplier:
     @property
     def erasable_tables(self) -> tuple[str, ...]:
         """The pipeline's tables from which erased rows are purged. Gold tables are rebuilt from them."""
-        return tuple(table.name for table in self._personal_tables if not table.kept_because)
+        return tuple(table.name for table in self._personal_tables if not table.exemption_reason)
 
     @cached_property
     def _personal_tables(self) -> list[PersonalTable]:
@@ -139,7 +139,7 @@ class ErasureReapplier:
 
     @cached_property
     def _exempt_tables(self) -> frozenset[str]:
-        return frozenset(table.name for table in self._personal_tables if table.kept_because)
+        return frozenset(table.name for table in self._personal_tables if table.exemption_reason)
 
     @cached_property
     def _erased_tokens(self) -> TokenSearch | None:

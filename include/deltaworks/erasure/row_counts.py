@@ -23,12 +23,12 @@ class PersonRowCount:
     rows: int
     first_date: str = ""
     last_date: str = ""
-    kept_because: str = ""
+    exemption_reason: str = ""
 
     @property
     def cells(self) -> tuple[str, str, str, str, str]:
         """The count as cells: table, rows, first date, last date, and why the rows are exempt."""
-        exemption = f"kept: {self.kept_because}" if self.kept_because else ""
+        exemption = f"kept: {self.exemption_reason}" if self.exemption_reason else ""
         return f"{self.pipeline}.{self.table}", f"{self.rows:,}", self.first_date, self.last_date, exemption
 
 
@@ -54,7 +54,7 @@ def count_rows(namespace: Namespace, person: Person) -> Iterator[PersonRowCount]
                 rows=survey.hits,
                 first_date=dates[0],
                 last_date=dates[-1],
-                kept_because=target.kept_because,
+                exemption_reason=target.exemption_reason,
             )
 
 

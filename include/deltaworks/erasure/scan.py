@@ -68,15 +68,15 @@ def scan_namespace(namespace: Namespace, search: TokenSearch) -> ScanReport:
         paths.table(spec.pipeline, table.name) + "/"
         for spec in namespace.pipelines
         for table in personal_tables(spec, namespace.home(spec.pipeline))
-        if table.kept_because
+        if table.exemption_reason
     ]
     lakes = [(namespace.lake, ""), (namespace.vault_lake, _VAULT)]
-    return build_report(_scan_files(lakes, search), kept=kept)
+    return build_report(_scan_files(lakes, search), exempt_folders=kept)
 
 
-def build_report(scanned: Iterable[ScannedObject], *, kept: Iterable[str]) -> ScanReport:
+def build_report(scanned: Iterable[ScannedObject], *, exempt_folders: Iterable[str]) -> ScanReport:
     """Builds a report from scanned objects."""
-    exempt_prefixes = tuple(kept)
+    exempt_prefixes = tuple(exempt_folders)
     objects = size = 0
     damaged: list[str] = []
     hits: dict[HitCategory, dict[str, list[str]]] = {place: {} for place in HIT_CATEGORIES}

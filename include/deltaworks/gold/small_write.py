@@ -66,7 +66,7 @@ def write_small_answer(
     Raises:
         ConcurrencyError, ContractError: from `replace_rows`.
     """
-    fate = fate_in(part, table)
+    fate = file_effect_of(part, table)
     before = sum(row_count(added) for added in state.files.values() if fate(added) is not FileEffect.UNCHANGED)
     if before > MAX_COLLECTED_ROWS or not accepts_file_commits(lake, state, table.partition_by):
         return None
@@ -123,7 +123,7 @@ def _has_defaults_for_tables(spark: SparkSession) -> bool:
     return any(name.startswith(_DEFAULTS_FOR_TABLES) for name in spark.conf.getAll)
 
 
-def fate_in(part: Part, table: GoldTableSpec) -> Callable[[Action], FileEffect]:
+def file_effect_of(part: Part, table: GoldTableSpec) -> Callable[[Action], FileEffect]:
     """Returns a function that decides, for a file of a gold table, whether replacing a part removes or rewrites it."""
     times = "" if table.grain is None else table.grain.column
 
@@ -155,7 +155,7 @@ def _remaining_rows(part: Part, table: GoldTableSpec) -> Callable[[pa.Table], li
     replaced = sorted(part.hours or ())
 
     def staying(rows: pa.Table) -> list[pa.Table]:
-        remaining = rows.filter(pc.invert(_in_hours(rows, part, table)))
+        remaining = rows.filter(pc.invert(_single_hours_mask(rows, part, table)))
         times = remaining.column("" if table.grain is None else table.grain.column)
         cuts = pa.array(replaced, times.type).cast(pa.int64()).to_numpy()
         slots = np.searchsorted(cuts, pc.fill_null(times.cast(pa.int64()), 0).to_numpy(), side="right")
@@ -164,7 +164,7 @@ def _remaining_rows(part: Part, table: GoldTableSpec) -> Callable[[pa.Table], li
     return staying
 
 
-def _in_hours(rows: pa.Table, part: Part, table: GoldTableSpec) -> pa.ChunkedArray:
+def _single_hours_mask(rows: pa.Table, part: Part, table: GoldTableSpec) -> pa.ChunkedArray:
     """Returns a mask of the rows in the part's single hours. Rows without a timestamp are not included."""
     grain = "" if table.grain is None else table.grain.column
     hours = pc.floor_temporal(rows.column(grain), unit="hour")
@@ -175,7 +175,7 @@ def _rows_by_file(rows: pa.Table, part: Part, table: GoldTableSpec) -> list[pa.T
     """Splits rows into files: one per single hour, and one for complete dates."""
     if table.grain is None or not part.hours:
         return [rows]
-    is_single_hour = _in_hours(rows, part, table)
+    is_single_hour = _single_hours_mask(rows, part, table)
     hours = pc.floor_temporal(rows.column(table.grain.column), unit="hour")
     single = [rows.filter(pc.equal(hours, pa.scalar(hour, hours.type))) for hour in sorted(part.hours)]
     return [*single, rows.filter(pc.invert(is_single_hour))]

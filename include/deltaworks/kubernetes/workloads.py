@@ -165,12 +165,12 @@ def _stateful_set(
     }
 
 
-def _service(spec: KubernetesSpec, name: str, more: Manifest) -> Manifest:
+def _service(spec: KubernetesSpec, name: str, fields: Manifest) -> Manifest:
     return {
         "apiVersion": "v1",
         "kind": "Service",
         "metadata": metadata(spec, name, "collector"),
-        "spec": {"selector": labels("collector"), **more},
+        "spec": {"selector": labels("collector"), **fields},
     }
 
 

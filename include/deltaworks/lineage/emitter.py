@@ -22,7 +22,7 @@ EventFactory = Callable[[], Any]
 
 
 @dataclass(slots=True)
-class Counts:
+class EventCounts:
     """Numbers of events: sent, failed (to create or to send), and dropped because the queue was full."""
 
     sent: int = 0
@@ -43,7 +43,7 @@ class Emitter:
         self._queue: queue.Queue[EventFactory | None] = queue.Queue(capacity)
         self._closing = threading.Event()
         self._lock = threading.Lock()
-        self.counts = Counts()
+        self.counts = EventCounts()
         # A daemon thread, so that the process can exit.
         self._thread = threading.Thread(target=self._run, name="lineage", daemon=True)
         self._thread.start()
@@ -55,7 +55,7 @@ class Emitter:
         except queue.Full:
             self._count("dropped")
 
-    def close(self, *, seconds: float) -> Counts:
+    def close(self, *, seconds: float) -> EventCounts:
         """Sends queued events for at most this time, drops the remaining ones, and logs the number of lost events."""
         deadline = time.monotonic() + seconds
         self._closing.set()

@@ -144,7 +144,7 @@ def _remove_all(
         check()
         protected = uncommitted.get(name, UncommittedFiles()).paths | recovery_files
         remove_of_table = partial(
-            _remove_of_table, lake, home, name, before, protected, age_hours=age_hours, dry_run=dry_run, limit=limit
+            _remove_orphans_of, lake, home, name, before, protected, age_hours=age_hours, dry_run=dry_run, limit=limit
         )
         skipped = partial(OrphanResult, name, dry_run, 0, 0, "", 0.0)
         results.append(
@@ -166,7 +166,7 @@ def _remove_all(
     return results
 
 
-def _remove_of_table(
+def _remove_orphans_of(
     lake: Lake,
     home: PipelineHome,
     name: str,

@@ -52,7 +52,7 @@ ZORDER_LEDGER_SCHEMA = arrow_schema(
     }
 )
 #: Number of newest runs that determine the rates. Older runs are ignored, because machines and tables change.
-_PACE_RUNS = 30
+_RATE_RUNS = 30
 #: Smaller runs measure the fixed cost of a command, larger ones the byte rate.
 _LARGE_RUN_BYTES = 64 << 20
 #: Actions on a partition: order all files, or merge small ones (`compact_small` without Spark).
@@ -176,12 +176,12 @@ def ledger_state_from_rows(rows: Iterable[Mapping[str, Any]]) -> LedgerState:
     return LedgerState(ordered=ordered, rates=paces)
 
 
-def _rewrite_rate(rows: Sequence[Mapping[str, Any]], action: Action, guess: RewriteRate) -> RewriteRate:
+def _rewrite_rate(rows: Sequence[Mapping[str, Any]], action: Action, default: RewriteRate) -> RewriteRate:
     """Computes a rate from the newest runs: fixed seconds from small runs, bytes per second from large ones."""
     newest = [row for row in sorted(rows, key=lambda row: row["at"]) if row["action"] == action and row["seconds"] > 0]
-    newest = newest[-_PACE_RUNS:]
+    newest = newest[-_RATE_RUNS:]
     small = [row["seconds"] for row in newest if row["bytes_before"] < _LARGE_RUN_BYTES]
-    fixed = statistics.median(small) if small else guess.seconds_per_partition
+    fixed = statistics.median(small) if small else default.seconds_per_partition
     rates = [
         row["bytes_before"] / max(row["seconds"] - fixed, row["seconds"] / 2)
         for row in newest
@@ -189,7 +189,7 @@ def _rewrite_rate(rows: Sequence[Mapping[str, Any]], action: Action, guess: Rewr
     ]
     return RewriteRate(
         seconds_per_partition=fixed,
-        bytes_per_second=statistics.median(rates) if rates else guess.bytes_per_second,
+        bytes_per_second=statistics.median(rates) if rates else default.bytes_per_second,
     )
 
 

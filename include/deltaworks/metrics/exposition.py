@@ -66,17 +66,17 @@ class MetricsCollector(Collector):
             return self._samples
 
 
-def build_registry(figures: MetricsCollector) -> CollectorRegistry:
+def build_registry(collector: MetricsCollector) -> CollectorRegistry:
     """Returns a registry with only these metrics, without the client's default process metrics."""
     registry = CollectorRegistry(auto_describe=False)
-    registry.register(figures)
+    registry.register(collector)
     return registry
 
 
-def serve_metrics(figures: MetricsCollector, *, host: str, port: int) -> tuple[WSGIServer, threading.Thread]:
+def serve_metrics(collector: MetricsCollector, *, host: str, port: int) -> tuple[WSGIServer, threading.Thread]:
     """Serves `GET /metrics` in threads; port 0 selects a free port.
 
     Raises:
         OSError: the port is in use.
     """
-    return start_wsgi_server(port, addr=host, registry=build_registry(figures))
+    return start_wsgi_server(port, addr=host, registry=build_registry(collector))

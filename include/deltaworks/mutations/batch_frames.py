@@ -25,7 +25,7 @@ from deltaworks.tables.lake import Lake
 
 
 @dataclass(frozen=True, slots=True)
-class Scope:
+class OrganisationScope:
     """The organisations with new requests.
 
     A short list is in `organisations`, a long one in `organisations_frame`. If both are None, all organisations are in
@@ -65,23 +65,23 @@ class Scope:
         return F.lit(True) if not self.organisations else F.col(f"{prefix}.{ORG_COLUMN}").isin(*self.organisations)
 
 
-ALL_ORGANISATIONS = Scope(None)
+ALL_ORGANISATIONS = OrganisationScope(None)
 
 
-def request_scope(requests: DataFrame, arrivals: Arrivals, condition: str) -> Scope:
+def request_scope(requests: DataFrame, arrivals: Arrivals, condition: str) -> OrganisationScope:
     """Returns the organisations of new requests. If requests were removed, returns all, since their organisations are
     unknown.
     """
     if arrivals.is_unbounded or arrivals.has_removals:
         return ALL_ORGANISATIONS
     if not arrivals.partitions:
-        return Scope(())
+        return OrganisationScope(())
     organisations = requests.where(condition).where(F.col(ORG_COLUMN).isNotNull()).select(ORG_COLUMN).distinct()
     names = [row[0] for row in organisations.limit(MAX_LISTED_ORGANISATIONS + 1).collect()]
     return (
-        Scope(tuple(sorted(names)))
+        OrganisationScope(tuple(sorted(names)))
         if len(names) <= MAX_LISTED_ORGANISATIONS
-        else Scope(None, organisations.localCheckpoint())
+        else OrganisationScope(None, organisations.localCheckpoint())
     )
 
 
@@ -164,9 +164,9 @@ class BatchFrames:
             return Arrivals()
         return read_arrivals(self._lake, self._key(span.table), after=span.after, up_to=span.up_to)
 
-    def _request_scope(self) -> Scope:
+    def _request_scope(self) -> OrganisationScope:
         if self._batch.organisation is not None:
-            return Scope((self._batch.organisation,))
+            return OrganisationScope((self._batch.organisation,))
         if self._batch.everything:
             return ALL_ORGANISATIONS
         types = self._spec.table(self._batch.requests.table).column_types()
@@ -180,7 +180,7 @@ class BatchFrames:
         except Exception as error:
             raise _bounds_unavailable(self._batch, error) from error
 
-    def _requests(self, scope: Scope, *, condition: str = "true") -> DataFrame:
+    def _requests(self, scope: OrganisationScope, *, condition: str = "true") -> DataFrame:
         """Returns requests in the input schema of `resolve`, with the name that each may assign."""
         columns = [F.col(name) for name in REQUEST_COLUMNS]
         return scope.filter(self._all_requests()).where(condition).select(*columns, F.col("event_time").alias("time"))

@@ -179,9 +179,9 @@ class _StartOverRun:
     def _plan(self, max_rows: int | None, reason: str) -> StartOver:
         """Plans the start over; rejects it if it loses rows, abandons too many, or a downstream stream runs."""
         plan = self._planner.plan_pipeline(self._restore_point, reason=reason)
-        way = self._strategy(plan)
-        if way is not None:
-            way.require_restore(self._pipeline, plan.to_batch or 0)
+        strategy = self._strategy(plan)
+        if strategy is not None:
+            strategy.require_restore(self._pipeline, plan.to_batch or 0)
             reject_running_downstream(self._catalog, self._home, tuple(loss.table for loss in plan.tables))
         _require_bound(plan, max_rows)
         return plan
@@ -190,8 +190,8 @@ class _StartOverRun:
         """Returns the strategy of a rollback; None for a start over from the beginning."""
         if plan.to_batch is None:
             return None
-        ways = RollbackStrategies(self._catalog, self._spec, self._lake, self._home, self._spark)
-        return ways.choose(plan.to_batch, self._planner.missing_files)
+        strategies = RollbackStrategies(self._catalog, self._spec, self._lake, self._home, self._spark)
+        return strategies.choose(plan.to_batch, self._planner.missing_files)
 
     def _unfinished(self) -> StartOver | None:
         """Returns the interrupted start over, if any."""

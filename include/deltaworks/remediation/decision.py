@@ -158,6 +158,8 @@ def _weights_problem(spec: RemediationSpec, weights: Mapping[str, float]) -> str
     return ""
 
 
-def weights_equal(one: Mapping[str, float], other: Mapping[str, float]) -> bool:
+def weights_equal(first: Mapping[str, float], second: Mapping[str, float]) -> bool:
     """Whether weights are equal, except for rounding."""
-    return set(one) == set(other) and all(abs(weight - other[name]) <= WEIGHT_TOLERANCE for name, weight in one.items())
+    return set(first) == set(second) and all(
+        abs(weight - second[name]) <= WEIGHT_TOLERANCE for name, weight in first.items()
+    )

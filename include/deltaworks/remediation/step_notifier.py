@@ -63,9 +63,9 @@ class StepNotifier:
         self._log_errors(lambda: raise_alert(self._objects, cause=HELD, subject=self._spec.name, summary=summary))
 
     @staticmethod
-    def _log_errors(do: Callable[[], Any]) -> None:
+    def _log_errors(action: Callable[[], Any]) -> None:
         try:
-            do()
+            action()
         except DeltaworksError as error:
             log.warning("a notification could not be kept: %s", error)
 

@@ -38,7 +38,7 @@ _BASELINE_HOUR = 22
 
 
 @dataclass(frozen=True, slots=True)
-class Due:
+class DueMinutes:
     """A range of minutes to evaluate (inclusive). `skipped` is the last minute that is too old to be evaluated."""
 
     first: int
@@ -81,7 +81,7 @@ class RuleEvaluator:
 
     def due_minutes(
         self, freshness: InputFreshness, now: dt.datetime, *, inhibitors_until: int | None = None
-    ) -> Due | None:
+    ) -> DueMinutes | None:
         """Returns the complete minutes to evaluate, or None.
 
         Args:
@@ -97,18 +97,18 @@ class RuleEvaluator:
         last = last if inhibitors_until is None else min(last, inhibitors_until // step * step)
         previous = self.last_minute if self._has_same_labels else None
         if previous is None:
-            return Due(last, last)
+            return DueMinutes(last, last)
         if last <= previous:
             return None
         max_minutes = max(CATCH_UP_MINUTES // step, _CATCH_UP_STEPS) * step
         if last - previous > max_minutes:
-            return Due(last - max_minutes + step, last, last - max_minutes)
-        return Due(previous + step, last)
+            return DueMinutes(last - max_minutes + step, last, last - max_minutes)
+        return DueMinutes(previous + step, last)
 
     def evaluate(
         self,
         connection: duckdb.DuckDBPyConnection,
-        due: Due,
+        due: DueMinutes,
         freshness: InputFreshness,
         now: dt.datetime,
         inhibitors: Sequence[RuleEvaluator] = (),
@@ -229,7 +229,7 @@ class RuleEvaluator:
         )
         return fresh, outbox
 
-    def _ensure_baselines(self, connection: duckdb.DuckDBPyConnection, due: Due, state: RuleState) -> None:
+    def _ensure_baselines(self, connection: duckdb.DuckDBPyConnection, due: DueMinutes, state: RuleState) -> None:
         if not self._needs_learned_baseline:
             return
         date, last = minute_start(due.first).date(), minute_start(due.last).date()

@@ -61,11 +61,11 @@ def _below_baseline(bound: float) -> BoundTest:
     return lambda value, baseline: baseline is not None and value < baseline.value * bound
 
 
-def _spreads(bound: float) -> BoundTest:
+def _above_by_deviations(bound: float) -> BoundTest:
     return lambda value, baseline: baseline is not None and value - baseline.value > bound * baseline.spread
 
 
-def _spreads_below(bound: float) -> BoundTest:
+def _below_by_deviations(bound: float) -> BoundTest:
     return lambda value, baseline: baseline is not None and baseline.value - value > bound * baseline.spread
 
 
@@ -82,8 +82,8 @@ _BOUND_TESTS: Final[Mapping[str, Callable[[float], BoundTest]]] = {
     "below": _below,
     "above_baseline": _above_baseline,
     "below_baseline": _below_baseline,
-    "deviations": _spreads,
-    "spreads_below": _spreads_below,
+    "deviations": _above_by_deviations,
+    "spreads_below": _below_by_deviations,
     "min_increase": _above_baseline_by,
     "min_decrease": _below_baseline_by,
 }

@@ -12,7 +12,7 @@ from typing import Any, get_args
 import pytest
 
 from deltaworks.alerts.channels import SENDERS, Channel, log, open_channels
-from deltaworks.alerts.channels.sns import boto3_sns
+from deltaworks.alerts.channels.sns import boto3_sns_sender
 from deltaworks.alerts.notification import Notification
 from deltaworks.alerts.raising import alerts, flush_alerts, raise_alert, resolve_alert
 from deltaworks.alerts.sending import (
@@ -209,7 +209,7 @@ def test_a_duplicate_notification_arrives_once_only_on_a_fifo_topic(
 ) -> None:
     topic, queue = aws.topic(fifo=fifo), aws.queue(fifo=fifo)
     aws.subscribe(topic, queue)
-    send = boto3_sns(SnsChannelSpec(kind="sns", name="people", topic=topic), aws.messaging)
+    send = boto3_sns_sender(SnsChannelSpec(kind="sns", name="people", topic=topic), aws.messaging)
     notification = raise_and_read(objects, clock)
 
     send(notification)
@@ -437,7 +437,7 @@ def test_a_long_notification_fits_sns(aws: Aws, objects: LocalObjects, clock: Cl
         raise_and_read(objects, clock, detail={f"log{n}": "ü" * 90_000 for n in range(20)}), subject="ü" * 300
     )
 
-    boto3_sns(SnsChannelSpec(kind="sns", name="people", topic=topic), aws.messaging)(notification)
+    boto3_sns_sender(SnsChannelSpec(kind="sns", name="people", topic=topic), aws.messaging)(notification)
 
     assert len(notification.title) <= 100
     assert len(aws.received(queue)) == 1

@@ -10,9 +10,9 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from deltaworks.alerts.channels.base import Channel, ChannelProblem, Send
-from deltaworks.alerts.channels.log import log_lines
-from deltaworks.alerts.channels.sns import boto3_sns, subscription_problems
-from deltaworks.alerts.channels.webhook import webhook
+from deltaworks.alerts.channels.log import log_sender
+from deltaworks.alerts.channels.sns import boto3_sns_sender, subscription_problems
+from deltaworks.alerts.channels.webhook import webhook_sender
 from deltaworks.specs.environment import AlertsSpec, SnsChannelSpec
 from deltaworks.specs.storage import AwsSpec
 
@@ -23,13 +23,13 @@ SnsSender = Callable[[SnsChannelSpec, AwsSpec], Send]
 
 #: Functions that create the sender of a channel from its spec and the environment's `messaging`, by kind.
 SENDERS: Final[Mapping[str, Callable[[Any, AwsSpec], Send]]] = {
-    "sns": boto3_sns,
-    "webhook": webhook,
-    "log": log_lines,
+    "sns": boto3_sns_sender,
+    "webhook": webhook_sender,
+    "log": log_sender,
 }
 
 
-def open_channels(alerts: AlertsSpec, messaging: AwsSpec, *, sns: SnsSender = boto3_sns) -> list[Channel]:
+def open_channels(alerts: AlertsSpec, messaging: AwsSpec, *, sns: SnsSender = boto3_sns_sender) -> list[Channel]:
     """Opens every declared channel. Connects to nothing and reads no secret yet."""
     senders = {**SENDERS, "sns": sns}
     return [

@@ -13,7 +13,7 @@ log = logging.getLogger("deltaworks.alerts")
 _LEVELS = {"critical": logging.ERROR, "warning": logging.WARNING, "info": logging.INFO}
 
 
-def log_lines(_spec: LogChannelSpec, _messaging: AwsSpec) -> Send:
+def log_sender(_spec: LogChannelSpec, _messaging: AwsSpec) -> Send:
     """Creates the sender: one line per notification, at the log level of its severity."""
 
     def send(notification: Notification) -> None:

@@ -77,7 +77,7 @@ def publish(client: Any, message: SnsMessage) -> None:
     )
 
 
-def boto3_sns(spec: SnsChannelSpec, messaging: AwsSpec) -> Send:
+def boto3_sns_sender(spec: SnsChannelSpec, messaging: AwsSpec) -> Send:
     """Creates the sender used outside Airflow."""
     client: Any = None
 

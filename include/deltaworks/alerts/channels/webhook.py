@@ -9,7 +9,7 @@ from deltaworks.specs.environment import WebhookChannelSpec
 from deltaworks.specs.storage import AwsSpec
 
 
-def webhook(spec: WebhookChannelSpec, _messaging: AwsSpec) -> Send:
+def webhook_sender(spec: WebhookChannelSpec, _messaging: AwsSpec) -> Send:
     """Creates the sender. Its errors never contain the URL, which may be a secret."""
 
     def send(notification: Notification) -> None:

@@ -91,14 +91,14 @@ def with_health(
     return list(map_tables(storage, tables, read))
 
 
-def map_tables(storage: StorageSpec, tables: Iterable[T], do: Callable[[Lake, T], R]) -> Iterator[R]:
+def map_tables(storage: StorageSpec, tables: Iterable[T], function: Callable[[Lake, T], R]) -> Iterator[R]:
     """Applies a function to tables in parallel and yields the results in order. Each thread has its own lake."""
     thread_local = threading.local()
 
     def run(table: T) -> R:
         if not hasattr(thread_local, "lake"):
             thread_local.lake = Lake(storage)
-        return do(thread_local.lake, table)
+        return function(thread_local.lake, table)
 
     with ThreadPoolExecutor(READER_THREADS, thread_name_prefix="tables") as pool:
         yield from pool.map(run, tables)

@@ -87,8 +87,8 @@ def _reports(
 ) -> list[TableReport]:
     storage = catalog.environment.lake
     owners = sorted({table.owner for table in tables if table.kind in _OPTIMIZED_KINDS})
-    orders = dict(map_tables(storage, owners, _read_ledger))
-    reader = _ReportReader(catalog, orders, list_folders=list_folders, history_commits=history_commits, now=now)
+    ledgers = dict(map_tables(storage, owners, _read_ledger))
+    reader = _ReportReader(catalog, ledgers, list_folders=list_folders, history_commits=history_commits, now=now)
     return list(map_tables(storage, tables, reader.report))
 
 
@@ -105,15 +105,15 @@ class _ReportReader:
     def __init__(
         self,
         catalog: Catalog,
-        orders: Mapping[str, LedgerState | Exception],
+        ledgers: Mapping[str, LedgerState | Exception],
         *,
         list_folders: bool,
         history_commits: int,
         now: dt.datetime,
     ) -> None:
         self._catalog = catalog
-        self._orders = orders
-        self._optimized = {owner: optimized_tables(catalog.pipeline(owner)) for owner in orders}
+        self._ledgers = ledgers
+        self._optimized = {owner: optimized_tables(catalog.pipeline(owner)) for owner in ledgers}
         self._list_folders = list_folders
         self._history_commits = history_commits
         self._now = now
@@ -133,7 +133,7 @@ class _ReportReader:
             return replace(report, error=describe_error(problem))
 
     def _with_choice(self, lake: Lake, report: TableReport, health: TableHealth) -> TableReport:
-        order = self._orders.get(report.owner) if report.kind in _OPTIMIZED_KINDS else None
+        order = self._ledgers.get(report.owner) if report.kind in _OPTIMIZED_KINDS else None
         if order is None:
             return report
         if isinstance(order, Exception):

@@ -225,12 +225,12 @@ def replay_rows(
     return result
 
 
-def _record_rejected(result: ReplayRows, part: pa.Table, whole: set[int]) -> None:
+def _record_rejected(result: ReplayRows, part: pa.Table, complete_object_seqs: set[int]) -> None:
     """Keeps a quarantined row that is rejected again; adds a quarantine row per rejected event of an unreadable
     object."""
     new_rows = []
     for key, reasons in zip(row_keys(part), part.column("reasons").to_pylist(), strict=True):
-        is_new = key[0] in whole and key[1] != ENTIRE_OBJECT
+        is_new = key[0] in complete_object_seqs and key[1] != ENTIRE_OBJECT
         new_rows.append(is_new)
         if not is_new:
             result.rejected[key] = tuple(reason["code"] for reason in reasons)

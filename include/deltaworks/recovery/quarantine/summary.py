@@ -11,7 +11,7 @@ from deltaworks.recovery.quarantine.open_rows import Quarantine, QuarantineFilte
 from deltaworks.specs.storage import StorageSpec
 from deltaworks.tables.lake import Lake
 
-_TRIES = 3
+_MAX_ATTEMPTS = 3
 
 
 def recount_quarantine(storage: StorageSpec, pipeline: str) -> None:
@@ -21,7 +21,7 @@ def recount_quarantine(storage: StorageSpec, pipeline: str) -> None:
     """
     with log_failures(f"The summary of the quarantine of {pipeline}"):
         home, key = PipelineHome.open(storage, pipeline), quarantine_summary(pipeline)
-        for _ in range(_TRIES):
+        for _ in range(_MAX_ATTEMPTS):
             before, etag = read_summary(QuarantineSummary, home.objects, key)
             generation = home.generations.current()
             quarantine = Quarantine(Lake(storage), pipeline)

@@ -104,24 +104,24 @@ def _read_frame(
     return total
 
 
-def _with_stamps(records: Iterable[Record], stamps: RangeStamps, did: RereadResult) -> Iterator[StampedPayload]:
+def _with_stamps(records: Iterable[Record], stamps: RangeStamps, result: RereadResult) -> Iterator[StampedPayload]:
     for record in records:
         stamp = stamps.stamp_of(record.payload.seq)
         if stamp is not None:
-            did.records[stamp[0]] = did.records.get(stamp[0], 0) + 1
+            result.records[stamp[0]] = result.records.get(stamp[0], 0) + 1
             yield stamp, record.payload
 
 
-def reject_missing_records(spec: PipelineSpec, gone: Sequence[RecordRange]) -> None:
+def reject_missing_records(spec: PipelineSpec, missing_ranges: Sequence[RecordRange]) -> None:
     """Rejects records that neither the source nor the archive has.
 
     Raises:
         ContractError: REPROCESS_RECORDS_EXPIRED.
     """
-    if not gone:
+    if not missing_ranges:
         return
-    keys = [one.key for one in gone]
-    batches = sorted({one.batch_id for one in gone})
+    keys = [one.key for one in missing_ranges]
+    batches = sorted({one.batch_id for one in missing_ranges})
     without = "" if spec.archive is not None else " It declares no archive, which would have kept them."
     raise ContractError(
         "REPROCESS_RECORDS_EXPIRED",
@@ -133,7 +133,7 @@ def reject_missing_records(spec: PipelineSpec, gone: Sequence[RecordRange]) -> N
     )
 
 
-def reject_incomplete_batches(resolved: ResolvedRecords, parts: Provenance, did: RereadResult) -> None:
+def reject_incomplete_batches(resolved: ResolvedRecords, parts: Provenance, result: RereadResult) -> None:
     """Rejects replacing rows of a batch that yielded fewer records than it had.
 
     Raises:
@@ -141,7 +141,7 @@ def reject_incomplete_batches(resolved: ResolvedRecords, parts: Provenance, did:
     """
     partly = {one.batch_id for one in parts.missing}
     for batch, records in sorted(resolved.expected.items()):
-        came = did.records.get(batch, 0)
+        came = result.records.get(batch, 0)
         if batch not in partly and came != records:
             raise ContractError(
                 "REPROCESS_RECORDS_MISSING",

@@ -209,10 +209,10 @@ class RecordResolver:
         return set() if rows is None else set(rows.column("_batch_id").unique().to_pylist())
 
 
-def _clip_to(one: RecordRange, seqs: SeqRanges) -> Iterable[RecordRange]:
-    low, high = one.seqs
+def _clip_to(batch_range: RecordRange, seqs: SeqRanges) -> Iterable[RecordRange]:
+    low, high = batch_range.seqs
     for first, last in seqs.clip(low, high):
-        part = one.clip(one.first + first - low, one.first + last - low)
+        part = batch_range.clip(batch_range.first + first - low, batch_range.first + last - low)
         if part is not None:
             yield part
 
@@ -228,6 +228,6 @@ def _merged_seqs(ranges: Iterable[RecordRange]) -> tuple[tuple[int, int], ...]:
     return SeqRanges.merge(one.seqs for one in ranges).ranges
 
 
-def _arrived_within(noted: Mapping[str, Any], start: Any, end: Any) -> bool:
-    oldest, newest = (parse_iso(noted.get(f"{name}_arrived_at")) for name in ("oldest", "newest"))
+def _arrived_within(metadata: Mapping[str, Any], start: Any, end: Any) -> bool:
+    oldest, newest = (parse_iso(metadata.get(f"{name}_arrived_at")) for name in ("oldest", "newest"))
     return oldest is not None and newest is not None and oldest < end and newest >= start

@@ -245,16 +245,16 @@ def reread_in_process(
     return did
 
 
-def raise_task_failure(did: RereadResult, spec: PipelineSpec) -> None:
+def raise_task_failure(result: RereadResult, spec: PipelineSpec) -> None:
     """Raises the failure of a task.
 
     Raises:
         ContractError: REPROCESS_STOPPED.
     """
-    if did.failure:
+    if result.failure:
         raise ContractError(
             "REPROCESS_STOPPED",
-            f"The data is such that {spec.pipeline!r} declares to stop: {did.failure}",
+            f"The data is such that {spec.pipeline!r} declares to stop: {result.failure}",
             hint="Change the rule or the declaration, or leave the object out.",
         )
 

@@ -105,12 +105,12 @@ class ObjectReread:
         return RereadOutcome(did, ranges_without_missing(resolved, did.missing_keys), gone)
 
     @staticmethod
-    def _newly_missing(plan: ReprocessPlan, did: RereadResult, quarantined: QuarantinedPositions) -> tuple[str, ...]:
+    def _newly_missing(plan: ReprocessPlan, result: RereadResult, quarantined: QuarantinedPositions) -> tuple[str, ...]:
         """Returns missing objects that were readable before. An object that was never readable remains a quarantined
         row.
         """
         before = {seq for seq, positions in quarantined.items() if ENTIRE_OBJECT in positions}
-        gone = tuple(key for seq, key in sorted(did.missing_keys.items()) if seq not in before)
+        gone = tuple(key for seq, key in sorted(result.missing_keys.items()) if seq not in before)
         if gone and not plan.allow_missing:
             raise ContractError(
                 "REPROCESS_OBJECTS_MISSING",
@@ -234,8 +234,8 @@ class Stager:
         return write_file(self._lake.filesystem, root, rows, partition={}).path
 
 
-def _staged_table(name: str, did: RereadResult, ranges: SeqRanges) -> StagedTable:
-    files = did.files.get(name, [])
+def _staged_table(name: str, result: RereadResult, ranges: SeqRanges) -> StagedTable:
+    files = result.files.get(name, [])
     return StagedTable(
         table=name,
         rows=sum(file.rows for file in files),
@@ -244,12 +244,12 @@ def _staged_table(name: str, did: RereadResult, ranges: SeqRanges) -> StagedTabl
     )
 
 
-def ranges_without_missing(resolved: ResolvedObjects, gone: dict[int, str]) -> SeqRanges:
+def ranges_without_missing(resolved: ResolvedObjects, missing_keys: dict[int, str]) -> SeqRanges:
     """Returns the ranges without missing objects, whose rows stay unchanged."""
-    if not gone:
+    if not missing_keys:
         return resolved.ranges
     kept: list[tuple[int, int]] = []
     for first, last in resolved.ranges:
         inside = [source.seq for source in resolved.objects if first <= source.seq <= last]
-        kept += SeqRanges.from_seqs((seq for seq in inside if seq not in gone), existing_seqs=inside).ranges
+        kept += SeqRanges.from_seqs((seq for seq in inside if seq not in missing_keys), existing_seqs=inside).ranges
     return SeqRanges(tuple(kept))

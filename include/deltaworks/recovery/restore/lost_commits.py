@@ -90,12 +90,14 @@ class LostCommits:
             lost += self._lost_batches(of_generation, numbers)
         return lost + self._lost_replays(then, now)
 
-    def _reject_abandoned_batches(self, then: TableState, generation: int, had: int, survives: int) -> None:
-        if had > survives:
+    def _reject_abandoned_batches(
+        self, then: TableState, generation: int, last_batch: int, last_surviving: int
+    ) -> None:
+        if last_batch > last_surviving:
             raise ContractError(
                 "RESTORE_GENERATION_ENDED",
                 f"Version {then.version} of {self._pipeline}.{self._table} holds batches of generation {generation} up "
-                f"to {had}, which were given up after {survives}: what they read has landed again since.",
+                f"to {last_batch}, which were given up after {last_surviving}: what they read has landed again since.",
                 hint="Go back to a version of the present generation; or roll the whole pipeline back.",
             )
 

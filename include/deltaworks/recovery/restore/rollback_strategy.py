@@ -140,6 +140,6 @@ class RollbackStrategies:
         return [part for one, has in zip(ranges, kept, strict=True) if (part := _expired_part(one, has)) is not None]
 
 
-def _expired_part(one: RecordRange, has: RetainedRange) -> RecordRange | None:
+def _expired_part(batch_range: RecordRange, retained: RetainedRange) -> RecordRange | None:
     """Returns the part of a range that the source certainly no longer has."""
-    return one.clip(one.first, min(has.certain_from, has.possible_from) - 1)
+    return batch_range.clip(batch_range.first, min(retained.certain_from, retained.possible_from) - 1)
