@@ -59,7 +59,7 @@ class Feed:
 
         Raises:
             StopRequested: raised by `pause`.
-            ContractError: FEED_POSITION_UNAVAILABLE, FEED_COLUMN_MISSING, FEED_SOURCE_UNREADABLE, FEED_TOO_WIDE,
+            ContractError: FEED_POSITION_UNAVAILABLE, FEED_COLUMN_MISSING, FEED_SOURCE_UNREADABLE, FEED_TOO_MANY_ROWS,
                 FEED_TOO_MANY_DEAD_LETTERS, FEED_RECORD_UNREADABLE.
             ConfigError: FEED_SINK_REFUSED.
             FencedError: FEED_TAKEN_OVER.

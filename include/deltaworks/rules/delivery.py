@@ -15,7 +15,7 @@ def deliver(objects: ObjectStore, outbox: Iterable[AlertEvent]) -> None:
     May be repeated after a failure: an episode that was resolved before is not raised again.
 
     Raises:
-        ConcurrencyError: ALERT_BUSY. The outbox is kept for a retry.
+        ConcurrencyError: ALERT_CONTENDED. The outbox is kept for a retry.
         TransientError: the control storage is unreachable. The outbox is kept for a retry.
     """
     for event in outbox:

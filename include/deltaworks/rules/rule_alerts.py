@@ -74,7 +74,7 @@ class RuleAlerts:
         return self._resolve(BROKEN, f"Rule {self._rule.name} is evaluated again.")
 
     def check_width(self, width: int, now: dt.datetime) -> list[AlertEvent]:
-        """Returns events that raise RULE_TOO_WIDE for too many label sets in a minute, or resolve it for 0."""
+        """Returns events that raise RULE_TOO_MANY_SERIES for too many label sets in a minute, or resolve it for 0."""
         if not width:
             return self._resolve(
                 TOO_MANY_SERIES, (f"Rule {self._rule.name} has no more than {MAX_LABEL_SETS:,} label sets again.")
