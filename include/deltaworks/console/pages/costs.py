@@ -44,7 +44,10 @@ class CostRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Costs:
-    """Content of the costs page. Pipelines without recorded usage are `missing`; `days` are the dates of `seconds_by_day`."""
+    """Content of the costs page.
+
+    Pipelines without recorded usage are `missing`; `days` are the dates of `seconds_by_day`.
+    """
 
     listed: Rows[CostRow]
     currency: str

@@ -21,7 +21,10 @@ _MAX_TEXT_CHARACTERS = 500
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MutationsView:
-    """Content of a pipeline's mutations page. Requests that wait are None before the first count; batches are newest first."""
+    """Content of a pipeline's mutations page.
+
+    The number of waiting requests is None before the first count. Batches are newest first.
+    """
 
     pipeline: str
     waiting: int | None
