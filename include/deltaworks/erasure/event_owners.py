@@ -39,7 +39,7 @@ class EventOwners:
         self._readers = [(EventReader(spec), Redactor(spec.privacy, key)) for spec in specs if spec.privacy is not None]
         self._searches = searches
         self._combined_search = combine_searches(searches.values())
-        #: Tokens without the form of a token, such as ids created by mutations.
+        #: Searched tokens that do not have the usual form, such as ids created by mutations.
         self._untyped_ids = {token for token in self._combined_search.tokens if not has_token_form(token)}
 
     def owners_in_piece(self, value: Any, raw: bytes, *, at_ms: int) -> tuple[int, Owners]:

@@ -92,7 +92,7 @@ class LandingStore:
         self._versioned: dict[str, bool] = {}
 
     def list_objects(self, bucket: str, *, prefix: str = "", glob: str | None = None) -> Iterator[LandedObject]:
-        """Yields every object with a prefix in key order, then all old versions.
+        """Yields every object with a prefix in key order, followed by all old versions.
 
         Raises:
             ConfigError: LISTING_REFUSED, ERASURE_LANDING_REFUSED.

@@ -89,7 +89,7 @@ class TableFiles:
         return [self._write_file(values, rows) for rows in _group_by_size(map(self._to_table_schema, parts))]
 
     def discard(self, written: Iterable[Action]) -> None:
-        """Deletes uncommitted files."""
+        """Deletes written files that were not committed."""
         for added in written:
             self._lake.filesystem.delete_file(f"{self._root}/{unquote(added['path'])}")
 

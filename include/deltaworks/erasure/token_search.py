@@ -135,7 +135,7 @@ class TokenSearch:
 
 
 def combine_searches(searches: Iterable[TokenSearch]) -> TokenSearch:
-    """Returns a search for the tokens of all these searches."""
+    """Returns one search for the tokens of several searches."""
     return TokenSearch({token for search in searches for token in search.tokens})
 
 

@@ -82,7 +82,7 @@ def _filter_hours(plan: GoldPlan, answer: DataFrame, grain: str, sql_path: Path)
     is_in_date = F.to_date(F.col(grain)) == F.col(column)
     rows = answer.filter(F.col(column).isNotNull())
     if plan.output.values is not None:
-        # Rows outside their date are kept so that the write fails on them: filtered here, every rebuild would miss
+        # Keep rows outside their date, so that the write fails on them. If they were filtered, no rebuild would include
         # them.
         is_outside_date = ~F.coalesce(is_in_date, F.lit(False))
         rows = rows.filter(F.expr(plan.output.condition(column, grain)) | is_outside_date)

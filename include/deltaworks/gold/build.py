@@ -154,7 +154,7 @@ class _BuildRun:
                     self._results[table.name] = held_back
                     continue
                 if table.name not in jobs:
-                    # Gold inputs are pinned after this run has built them.
+                    # Pin gold inputs only now, after this run has built them.
                     table_inputs = inputs | pin_inputs(
                         self._lake, self._spec, [name for name in table.reads if name in self._gold]
                     )
@@ -228,10 +228,10 @@ def _blocked_result(table: GoldTableSpec, results: Mapping[str, GoldTableResult]
 def _build_or_skip(
     spark: SparkSession, lake: Lake, spec: PipelineSpec, job: TableJob, views: InputViews, *, requested: bool
 ) -> GoldTableResult:
-    """Builds a table. If another build committed first, a table that the stream keeps fresh is reported as skipped.
+    """Builds a table. If another build committed first, a table that the stream refreshes is reported as skipped.
 
     Args:
-        requested: the build was requested explicitly, so a conflict raises instead of being skipped.
+        requested: whether the build was requested explicitly; then a conflict is raised instead.
     """
     try:
         return build_table(spark, lake, spec, job, views)

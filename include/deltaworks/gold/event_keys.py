@@ -44,7 +44,7 @@ _MICROSECONDS_PER_HOUR: Final = 3_600_000_000
 
 
 class _NeedsSparkError(Exception):
-    """The keys of these files must be read by Spark."""
+    """Raised if Spark must read the keys, because files are too many, too large or of an unsupported kind."""
 
 
 @dataclass(frozen=True, slots=True)

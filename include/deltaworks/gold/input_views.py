@@ -52,7 +52,7 @@ class _CachedRows:
     rows: DataFrame
 
     def serves(self, name: str, part: Part, columns: Collection[str]) -> bool:
-        """Whether the cache contains these columns of the part."""
+        """Whether the cached rows include all rows of the part, with these columns."""
         return self.name == name and self.part.covers(part) and set(columns) <= set(self.rows.columns)
 
 

@@ -57,7 +57,7 @@ class GoldPlan:
 
     @property
     def output(self) -> Part:
-        """The part that is written."""
+        """The part of the table that is written."""
         values = self.output_dates if self.keys is None else self.keys
         hours = None if self.table.grain is None else self.output_hours
         return Part(self.table.partition_by, values, self.since, hours)
@@ -86,12 +86,12 @@ class GoldPlan:
 
     @property
     def full(self) -> bool:
-        """Whether all rows are rewritten."""
+        """Whether all rows of the table are rewritten."""
         return self.output.values is None
 
     @property
     def has_work(self) -> bool:
-        """Whether there is anything to write."""
+        """Whether any rows have to be written."""
         return not self.output.is_empty
 
 

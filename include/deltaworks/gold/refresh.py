@@ -104,7 +104,7 @@ def refresh_gold(
 
 
 class _TableRefresh:
-    """Refreshes one table."""
+    """Runs the full refresh of one gold table."""
 
     def __init__(
         self,
@@ -266,7 +266,7 @@ class _TableRefresh:
 
 
 class _ShadowBehindError(Exception):
-    """The table was built from newer inputs than the shadow, or an erasure has purged one of them since."""
+    """Raised if the shadow is out of date: the table was built from newer inputs, or an erasure has purged an input."""
 
 
 def is_behind(shadow: BuiltFrom, table: BuiltFrom) -> bool:

@@ -110,7 +110,7 @@ class GoldRefreshResult:
 
 
 def plan_refresh(catalog: Catalog, pipeline: str, *, tables: Sequence[str] | None = None) -> list[GoldRefreshResult]:
-    """Plans a refresh.
+    """Plans the full refresh of gold tables, one result per table.
 
     Raises:
         ConfigError: GOLD_TABLE_UNKNOWN.

@@ -26,7 +26,7 @@ class Column:
 
 @dataclass(frozen=True, slots=True)
 class Dataset:
-    """A dataset.
+    """An OpenLineage dataset.
 
     - `fields`: types by name; empty if unknown.
     - `columns`: the origins of each column.

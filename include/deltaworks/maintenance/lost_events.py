@@ -126,7 +126,7 @@ def assigned_ranges(
 
 
 def _connect_tables(catalog: Catalog, tables: Sequence[CollectedTable]) -> duckdb.DuckDBPyConnection:
-    """Opens a DuckDB connection with the view `given(collector, seq)` of all sequence numbers that arrived."""
+    """Opens a DuckDB connection with the view `arrived(collector, seq)` of all sequence numbers that arrived."""
     words = " ".join(f"{table.pipeline}.{table.table} {table.pipeline}.{QUARANTINE}" for table in tables)
     connection, tables_read = connect(catalog, statement=words)
     parts = ["SELECT NULL::VARCHAR AS collector, NULL::BIGINT AS seq WHERE false"]
@@ -142,18 +142,18 @@ def _connect_tables(catalog: Catalog, tables: Sequence[CollectedTable]) -> duckd
                 f"TRY_CAST(regexp_extract(raw, '{RAW_SEQ_PATTERN}', 1) AS BIGINT) AS seq "
                 f'FROM "{table.pipeline}"."{QUARANTINE}"'
             )
-    connection.execute("CREATE TABLE explained (process VARCHAR, low BIGINT, high BIGINT)")
-    connection.execute(f"CREATE VIEW given AS {' UNION ALL '.join(parts)}")
+    connection.execute("CREATE TABLE dropped_ranges (process VARCHAR, low BIGINT, high BIGINT)")
+    connection.execute(f"CREATE VIEW arrived AS {' UNION ALL '.join(parts)}")
     return connection
 
 
 def _load_dropped(connection: duckdb.DuckDBPyConnection, dropped: CollectorSequenceNumbers) -> None:
-    """Loads the numbers of events dropped on purpose into `explained`."""
-    connection.execute("DELETE FROM explained")
+    """Loads the numbers of events dropped on purpose into the table `dropped_ranges`."""
+    connection.execute("DELETE FROM dropped_ranges")
     for process, ranges in dropped.ranges().items():
         rows = pa.table({"low": ranges[:, 0], "high": ranges[:, 1]})
         connection.register("ranges", rows)
-        connection.execute("INSERT INTO explained SELECT $process, low, high FROM ranges", {"process": process})
+        connection.execute("INSERT INTO dropped_ranges SELECT $process, low, high FROM ranges", {"process": process})
         connection.unregister("ranges")
 
 
@@ -161,26 +161,27 @@ def _gaps(connection: duckdb.DuckDBPyConnection, ranges: Sequence[MissingRange])
     """Returns the missing numbers as ordered ranges, at most `_MAX_RANGES` per process."""
     if not ranges:
         return []
-    connection.execute("CREATE OR REPLACE TABLE wanted (process VARCHAR, first BIGINT, last BIGINT)")
+    connection.execute("CREATE OR REPLACE TABLE checked (process VARCHAR, first BIGINT, last BIGINT)")
     connection.executemany(
-        "INSERT INTO wanted VALUES (?, ?, ?)", [(seq_range.id, seq_range.first, seq_range.last) for seq_range in ranges]
+        "INSERT INTO checked VALUES (?, ?, ?)",
+        [(seq_range.id, seq_range.first, seq_range.last) for seq_range in ranges],
     )
     query = f"""
-        WITH here AS (
+        WITH accounted AS (
             SELECT DISTINCT process, first, last, seq AS low, seq AS high
-            FROM given JOIN wanted ON collector = process AND seq BETWEEN first AND last
+            FROM arrived JOIN checked ON collector = process AND seq BETWEEN first AND last
             WHERE seq BETWEEN $least AND $most
             UNION ALL
             SELECT process, first, last, greatest(low, first), least(high, last)
-            FROM wanted JOIN explained USING (process) WHERE low <= last AND high >= first
-            UNION ALL SELECT process, first, last, last + 1, last + 1 FROM wanted
+            FROM checked JOIN dropped_ranges USING (process) WHERE low <= last AND high >= first
+            UNION ALL SELECT process, first, last, last + 1, last + 1 FROM checked
         ), steps AS (
             SELECT process, low, coalesce(
                 max(high) OVER (
                     PARTITION BY process, first ORDER BY low, high ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING
                 ),
                 first - 1
-            ) AS before FROM here
+            ) AS before FROM accounted
         )
         SELECT process, before + 1, low - 1 FROM steps WHERE low > before + 1
         QUALIFY row_number() OVER (PARTITION BY process ORDER BY low) <= {_MAX_RANGES} ORDER BY 1, 2

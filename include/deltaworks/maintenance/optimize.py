@@ -221,7 +221,7 @@ class TableOptimizer:
         )
 
     def _run_optimize(self, session: SparkSession, group: RewriteGroup, partitions: Sequence[Partition]) -> None:
-        """Runs one OPTIMIZE command."""
+        """Runs one OPTIMIZE command for some partitions of a group."""
         from deltaworks.tables.spark.session import override_settings
 
         where = f" WHERE {partition_predicate(partitions, self._layout.types)}" if self._layout.partition_by else ""

@@ -185,7 +185,7 @@ def _remove_orphans_of(
         removable = candidates_by_listing(lake, key, table, before_ms=int(before.timestamp() * 1000))
     except SparkRequired as problem:
         return OrphanResult(name, dry_run, 0, 0, "", 0.0, f"left to VACUUM: {problem}")
-    # Of the files that no retained version needs, only those that the log never named were not committed.
+    # Files that the log once named were committed and are left to VACUUM.
     unreferenced = removable.files.keys() - removable.removed_paths - protected
     candidates = sorted(path for path in unreferenced if not path.startswith("_"))
     root = arrow_path(lake.storage, key)

@@ -89,7 +89,7 @@ class OrderedPartition:
         if self.is_unchanged(health):
             return 0.0
         fewer = health.files <= self.files or health.bytes <= self.bytes
-        # The newest ordered file is gone: the table was restored.
+        # The newest ordered file no longer exists, because the table was restored.
         if fewer or health.newest_file_at < self.newest_file_at:
             return 1.0
         return 1.0 - self.bytes / health.bytes

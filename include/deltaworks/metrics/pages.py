@@ -14,7 +14,7 @@ _END: Final = "\n<!-- end of metrics -->"
 
 
 def write_pages(docs: Path) -> None:
-    """Writes both files. Idempotent."""
+    """Writes the table of metrics and the dashboard file. Idempotent."""
     page = docs / "reference/metrics.md"
     before, _, rest = page.read_text(encoding="utf-8").partition(_BEGIN)
     page.write_text(f"{before}{_BEGIN}{markdown_table()}{_END}{rest.partition(_END)[2]}", encoding="utf-8")

@@ -24,7 +24,7 @@ class RowSelection(Protocol):
 
     @property
     def condition(self) -> str:
-        """SQL condition over `_at` and the row's columns."""
+        """SQL condition on `_at` and other columns for the selected rows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +36,7 @@ class Span:
 
     @property
     def condition(self) -> str:
-        """SQL condition of the range."""
+        """SQL condition on `_at` for the time range."""
         return f"({AT} >= {self.start} AND {AT} < {self.end})"
 
 

@@ -81,10 +81,10 @@ def _edges(intervals: DataFrame, side: str) -> DataFrame:
 def late_row_periods(arrived_rows: DataFrame, intervals: DataFrame) -> DataFrame:
     """Returns the intervals that contain late rows, clipped to the time range of these rows.
 
+    Columns as in `changed_periods`, without `before`.
+
     Args:
         arrived_rows: org_id, id (as it arrived) and `time` of rows.
-
-    Columns as in `changed_periods`, without `before`.
     """
     row, interval = arrived_rows.alias("row"), intervals.select("*", outcome().alias("outcome")).alias("interval")
     start, end = F.col("interval.valid_from"), F.col("interval.valid_to")

@@ -36,7 +36,7 @@ MOVE_OPERATIONS = (*RENAME_OPERATIONS, DELETE, UNDELETE)
 
 _KEY = ("org_id", "id", "time")
 
-#: Up to this number of requests, query compilation and scheduling take longer than the computation.
+#: Up to this number of requests, compiling and scheduling queries takes longer than computing the result.
 SMALL_BATCH_REQUESTS = 20_000
 
 #: Checkpointed frames have no statistics, so Spark assumes that they are large and builds a Bloom filter of 1 MB for

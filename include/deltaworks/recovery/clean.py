@@ -67,10 +67,11 @@ class CleanResult:
 def clean_source(
     catalog: Catalog, relay: str, *, dry_run: bool = True, limit: int = MAX_OBJECTS, from_start: bool = False
 ) -> CleanResult:
-    """Removes objects that every pipeline has landed, at most `limit`. Idempotent; safe while relay and streams run.
+    """Removes at most `limit` landed objects that every pipeline has landed. Idempotent; safe while relay and streams
+    run.
 
     Args:
-        from_start: read the complete file event log again, including entries earlier runs have processed.
+        from_start: read the complete file event log again, including entries that earlier runs have processed.
 
     Raises:
         ConfigError: RELAY_CLEANUP_UNDECLARED, LANDING_MISSING, OBJECT_NOT_REMOVABLE.
@@ -143,7 +144,7 @@ class _CleanRun:
         self._first_skipped_seq = min(self._first_skipped_seq, row["seq"])
 
     def _removable_rows(self, part: pa.Table) -> Iterator[dict[str, Any]]:
-        """Yields the file events of one part of the log whose objects can be removed."""
+        """Yields the file events of a part of the log whose objects can be removed; counts the others by reason."""
         readers: dict[int, list[LogReader]] = {}
         for reader in self._readers:
             matches = filter_events(part, bucket=reader.bucket, prefix=reader.prefix, glob=reader.glob)

@@ -97,7 +97,7 @@ def input_freshness(spec: PipelineSpec, rule: RuleSpec, tables: RuleTables) -> I
 
 
 def source_tables(spec: PipelineSpec, reads: Collection[str]) -> list[str]:
-    """Returns the tables with these names, and those that views with these names read."""
+    """Returns the tables among these names, and the tables that the views among them read."""
     views: Mapping[str, tuple[str, ...]] = {view.name: view.reads for view in spec.views}
     pending, tables = list(reads), dict[str, None]()
     while pending:

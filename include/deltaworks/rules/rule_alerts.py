@@ -148,7 +148,7 @@ class RuleAlerts:
 
 
 def _staleness(tables: Sequence[str], newest_at: dt.datetime | None) -> str:
-    """Describes why inputs are stale."""
+    """Describes which inputs are stale and since when."""
     names = f"table {tables[0]}" if len(tables) == 1 else f"tables {', '.join(tables)}"
     if newest_at is not None:
         return f"the newest rows of {names} are from {newest_at:%Y-%m-%d %H:%M}Z"

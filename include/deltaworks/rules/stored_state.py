@@ -156,7 +156,7 @@ def read_rule_state(objects: ObjectStore, pipeline: str, rule: str) -> RuleState
 
 
 def episode_from_record(record: EpisodeRecord) -> Episode:
-    """Converts a stored episode."""
+    """Converts the stored record of an episode to an `Episode`."""
     ended = None if record.ended is None else parse_minute(record.ended)
     return Episode(
         record.labels, parse_minute(record.began), parse_minute(record.fired), ended, record.worst, record.inhibited_by

@@ -129,7 +129,7 @@ class Quarantine:
         )
 
     def keys(self, selection: QuarantineFilter, *, limit: int | None = None) -> pa.Table:
-        """Returns KEY_COLUMNS of the open rows in order of arrival, at most the first `limit`."""
+        """Returns KEY_COLUMNS of open rows in order of arrival, at most `limit` of them."""
         condition, values = selection.condition()
         query = f"SELECT {', '.join(KEY_COLUMNS)} FROM open_rows WHERE {condition} ORDER BY _seq, _position"
         if limit is not None:
@@ -147,7 +147,7 @@ class Quarantine:
         return counted[0]["rows"], counted[0]["whole"]
 
     def last_batch(self) -> int:
-        """Returns the newest batch of any row, open or not; -1 if there is none."""
+        """Returns the number of the newest batch with quarantined rows, open or not; -1 if there is none."""
         return int(self._rows("SELECT coalesce(max(_batch_id), -1) AS last FROM rows_", [])[0]["last"])
 
     def required_objects(self) -> set[int]:

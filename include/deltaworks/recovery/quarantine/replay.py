@@ -173,7 +173,7 @@ class _Replayer:
             self._landed = LandedObjects(log, opener)
 
     def count_slice(self, keys: pa.Table) -> None:
-        """Counts what `land_slice` would land, ignoring held tables. Writes nothing."""
+        """Counts the rows that `land_slice` would land, without regard to held tables. Writes nothing."""
         rows, _, _ = self._read_slice(keys)
         tables = {name: self._lake.open(paths.table(self._spec.pipeline, name)) for name in rows.by_table}
         refused = [name for name, table in tables.items() if table is not None and reasons_to_use_spark(table)]

@@ -204,8 +204,7 @@ def check_running_spec(objects: ObjectStore, spec: PipelineSpec) -> None:
     records = PipelineHome(objects, spec.pipeline).specs
     different = [change.field for change in records.changes(spec) if change.effect is not Effect.SAFE]
     if records.current() is None:
-        # An earlier release landed the last batch, or there is none: the declaration that parses the next batch is
-        # unknown.
+        # If an earlier release landed the last batch, or there is none, the declaration for the next batch is unknown.
         different = ["no start is on record"]
     if different:
         raise ContractError(

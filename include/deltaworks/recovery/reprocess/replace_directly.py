@@ -178,7 +178,9 @@ class DirectReplacer:
         return rows
 
     def _rewrite(self, current: TableState, ranges: SeqRanges, new: pa.Table) -> None:
-        """Writes the files that replace those of one version. Uncommitted files are deleted later."""
+        """Writes the replacements of the affected files of one version. If the attempt is not committed, they are
+        deleted.
+        """
         if reasons := reasons_against_files_commit(current):
             raise _SparkRequired(", ".join(reasons))
         files, made = TableFiles(self._lake, current), self._attempt

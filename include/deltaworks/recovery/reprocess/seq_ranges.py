@@ -67,12 +67,12 @@ class SeqRanges:
 
     @property
     def first(self) -> int:
-        """Lowest seq."""
+        """The lowest seq of all ranges."""
         return self.ranges[0][0]
 
     @property
     def last(self) -> int:
-        """Highest seq."""
+        """The highest seq of all ranges."""
         return self.ranges[-1][1]
 
     def sql(self, column: str = "_seq") -> str:

@@ -93,7 +93,7 @@ class ObjectReread:
         self._opener = opener
 
     def read(self, plan: ReprocessPlan, quarantined: QuarantinedPositions, work: RereadSettings) -> RereadOutcome:
-        """See RereadPlan. Raises ContractError REPROCESS_OBJECTS_MISSING."""
+        """Reads the selected objects, see `RereadPlan.read`. Also raises ContractError REPROCESS_OBJECTS_MISSING."""
         resolved = self._resolver.resolve_again(SeqRanges(plan.ranges), through_batch=plan.through_batch)
         if resolved.bytes < self._direct_bytes:
             did = reread_in_process(resolved.objects, opener=self._opener, spec=self._spec, settings=work)
@@ -131,7 +131,10 @@ class RecordReread:
         self._resolver = resolver
 
     def read(self, plan: ReprocessPlan, quarantined: QuarantinedPositions, work: RereadSettings) -> RereadOutcome:
-        """See RereadPlan. Raises ContractError REPROCESS_RECORDS_EXPIRED, REPROCESS_RECORDS_MISSING, SOURCE_EXPIRED."""
+        """Reads the selected records, see `RereadPlan.read`.
+
+        Also raises ContractError REPROCESS_RECORDS_EXPIRED, REPROCESS_RECORDS_MISSING or SOURCE_EXPIRED.
+        """
         resolved = self._resolver.resolve_again(SeqRanges(plan.ranges), through_batch=plan.through_batch)
         parts = self._resolver.provenance(self._spark, resolved)
         if not plan.allow_missing:
@@ -144,17 +147,17 @@ class RecordReread:
 
 
 class Stager:
-    """Stages one plan. Not thread-safe."""
+    """Stages the new rows of one reprocess plan as files. Not thread-safe."""
 
     def __init__(self, lake: Lake, spec: PipelineSpec) -> None:
         self._lake = lake
         self._spec = spec
 
     def stage(self, plan: ReprocessPlan, source: RereadPlan) -> StagedFiles:
-        """Reads what the plan selects and stages the rows of its tables.
+        """Reads the selection of the plan and stages the rows of its tables.
 
         Raises:
-            ContractError: REPROCESS_STOPPED, and those of `source`.
+            ContractError: REPROCESS_STOPPED, and the errors of `source`.
         """
         quarantined = self._quarantined_positions(SeqRanges(plan.ranges)) if plan.mode == "in_place" else {}
         names = frozenset([*plan.tables, QUARANTINE_TABLE] if plan.all_tables else plan.tables)
@@ -245,7 +248,7 @@ def _staged_table(name: str, result: RereadResult, ranges: SeqRanges) -> StagedT
 
 
 def ranges_without_missing(resolved: ResolvedObjects, missing_keys: dict[int, str]) -> SeqRanges:
-    """Returns the ranges without missing objects, whose rows stay unchanged."""
+    """Returns the ranges without missing objects. The rows of missing objects stay unchanged."""
     if not missing_keys:
         return resolved.ranges
     kept: list[tuple[int, int]] = []

@@ -187,8 +187,9 @@ def stage_lost_rows(
     *,
     allow_missing: bool = False,
 ) -> StagedRows:
-    """Writes the rows of lost batches that the target lacks, and records the files. Idempotent: returns the recorded
-    result.
+    """Writes the rows of lost batches that the target lacks, and records the files.
+
+    Idempotent: if the files were recorded before, returns this record.
 
     Args:
         target: state of the table without these rows.

@@ -43,16 +43,17 @@ class PipelineRestorePlanner:
         self._pipeline = spec.pipeline
         self._lake = lake
         self._home = home
-        #: By table: files of the version to restore that no longer exist.
+        #: Missing files of the version to restore, by table.
         self.missing_files: dict[str, tuple[str, ...]] = {}
 
     def plan_pipeline(self, restore_point: RestorePoint | None, *, reason: str) -> StartOver:
-        """Plans a start over, or with `restore_point` a rollback; its missing files are in `missing_files`.
+        """Plans a rollback to `restore_point`, or a start over without one. Stores the missing files in
+        `missing_files`.
 
         Raises:
             ConfigError: RESTORE_POINT_INVALID for a version, which applies to one table only; BATCH_UNKNOWN.
             ContractError: RESTORE_UNSUPPORTED; RESTORE_GENERATION_ENDED, the batch was abandoned;
-                LEDGER_WITHOUT_OFFSET; and those of reading a log.
+                LEDGER_WITHOUT_OFFSET; and the errors of reading a log.
         """
         generation = self._home.generations.current()
         last = read_last_completed(self._lake, self._pipeline, generation)
