@@ -1,9 +1,9 @@
-"""The soak test of a collector: twice the input its sink accepts, with an unreachable, slow and refusing sink.
+"""Soak test of a collector that receives twice the input its sink accepts, with an unreachable, slow and refusing sink.
 
-`make soak COLLECTOR=1 MINUTES=20`. The collector is also killed and stopped. Its acknowledgements are the truth: each
-    acknowledged event must be in bronze once, or in quarantine once if it is malformed, and numbers must have no gaps.
-    Prints the disturbances and, at the end, the events sent and delivered, and `1 passed, 0 failed` or the opposite.
-    Also fails if a disturbance met no traffic, or if less than twice the sink's capacity was sent.
+`make soak COLLECTOR=1 MINUTES=20`. The collector is also killed and stopped. Every acknowledged event must be in bronze
+once, or in quarantine once if it is malformed, and event numbers must have no gaps. Prints the disturbances and, at the
+end, the events sent and delivered, and `1 passed, 0 failed` or the opposite. Also fails if a disturbance met no
+traffic, or if less than twice the sink's capacity was sent.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from tests.waiting import eventually
 SENDERS = 4
 BATCH = 20
 CLOSE_BYTES = 64 << 10
-#: Of an event in an object, with its stamp; together with the delay of every put it makes the sink's rate.
+#: Size of an event in an object with its metadata. With the delay of every put it determines the sink's rate.
 EVENT_BYTES = 480
 PUT_SECONDS = 0.5
 #: More than twice, since a sender that was turned away waits.

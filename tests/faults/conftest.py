@@ -1,4 +1,4 @@
-"""Stages for faults, and the report: a line a fault while it runs, and last of all how many passed and failed."""
+"""Fixtures of the fault suites: projects to disturb, and one printed result line per fault with a final summary."""
 
 from __future__ import annotations
 
@@ -43,13 +43,13 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 
 @pytest.fixture
 def seed() -> int:
-    """One number decides where a run is hit; DELTAWORKS_FAULT_SEED changes it."""
+    """Seed that decides where a run is disturbed; DELTAWORKS_FAULT_SEED overrides it."""
     return SEED
 
 
 @pytest.fixture(scope="session")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ObjectStoreAddress]:
-    """An S3 server for all faults that want one; each stage has a folder of its own on it."""
+    """An S3 server shared by all faults of the session; each project uses a separate folder on it."""
     with running_object_store(tmp_path_factory.mktemp("s3"), buckets=["deltaworks-lake"]) as address:
         yield address
 
@@ -58,7 +58,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ObjectStoreAddr
 def make_stage(
     tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest
 ) -> Iterator[Callable[..., FaultProject]]:
-    """Makes stages: `make_stage(tables=30, storage="s3")`."""
+    """Makes projects: `make_stage(tables=30, storage="s3")`."""
     with ExitStack() as stack:
 
         def make(*, tables: int = 4, storage: str = "local", **options: Any) -> FaultProject:
@@ -71,7 +71,7 @@ def make_stage(
 
 @pytest.fixture
 def print_result(request: pytest.FixtureRequest) -> Callable[..., None]:
-    """Prints the line of a fault, at once."""
+    """Prints the result line of a fault immediately."""
     capture = request.config.pluginmanager.getplugin("capturemanager")
     began = time.monotonic()
 
@@ -84,7 +84,7 @@ def print_result(request: pytest.FixtureRequest) -> Callable[..., None]:
 
 @pytest.fixture
 def tell(print_result: Callable[..., None]) -> Callable[..., Verdict]:
-    """Judges a stage and prints the line of its fault."""
+    """Compares a project's lake with the landed events and prints the result line of its fault."""
 
     def say(
         fault: str, stage: FaultProject, *, off: str = "", recovery: float | None = None, note: str = ""

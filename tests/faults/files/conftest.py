@@ -1,4 +1,4 @@
-"""A landing bucket with its queue on a moto server, and a proxy before it that makes requests fail."""
+"""Fixtures: a landing bucket with its queue on a moto server, behind a proxy that makes requests fail."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ Tell = Callable[..., FilesVerdict]
 
 @pytest.fixture
 def landing(landing_of_its_own: Landing) -> Landing:
-    """One whose messages come back after a second, so that a fault shows soon."""
+    """A landing bucket whose messages become visible again after one second, so that faults show early."""
     landing_of_its_own.returns_after(1)
     return landing_of_its_own
 
 
 @pytest.fixture
 def proxy(aws_endpoint: str, seed: int) -> Iterator[FaultProxy]:
-    """Before queue and buckets; a test gives it `faults`."""
+    """A proxy in front of the queue and the buckets; a test sets its `faults`."""
     with running_fault_proxy(aws_endpoint, seed=seed) as running:
         yield running
 
 
 @pytest.fixture
 def report_files_fault(print_result: Callable[..., None], landing: Any, seed: int) -> Tell:
-    """Judges a relay's log against the objects it owes, and prints the line of the fault."""
+    """Compares a relay's log with the landed objects and prints the result line of the fault."""
 
     def say(fault: str, owed: list[str], *, off: str = "", note: str = "") -> FilesVerdict:
         verdict = judge_log(landing.lake, "landing", owed)

@@ -1,4 +1,4 @@
-"""Objects no message comes about, and listings that fail on the way."""
+"""Objects without a notification, and bucket listings that fail halfway."""
 
 from __future__ import annotations
 
@@ -53,14 +53,14 @@ def test_30_objects_no_message_comes_about_are_found_and_told(
 
 
 def never() -> Any:
-    """Stands where nothing has been written yet."""
+    """Time of the last listing when none has been recorded yet."""
     from types import SimpleNamespace
 
     return SimpleNamespace(passes=-1)
 
 
 def alert_of(landing: Any) -> str:
-    """What the health check says of the relay now."""
+    """Returns the alerts that the health check raises for the relay now."""
     heartbeat = read_heartbeat(open_objects(landing.lake), relay_control("landing", "heartbeat.json"))
     return evaluate_health(heartbeat, None, kind="relay", name="landing", now=utc_now()).cause
 
@@ -69,7 +69,7 @@ def alert_of(landing: Any) -> str:
 def test_28_a_listing_that_fails_on_the_way_goes_on_where_it_was(
     landing: Any, proxy: FaultProxy, report_files_fault: Tell, monkeypatch: pytest.MonkeyPatch, without: list[str]
 ) -> None:
-    """The first page is throttled and the second never answered, each more often than a client repeats."""
+    """The first page is throttled and the second is never answered, each more often than the client retries."""
     monkeypatch.setattr(bucket, "_KEYS_PER_PAGE", 7)
     switch_off(monkeypatch, without)
     landing.s3.put_bucket_notification_configuration(Bucket=landing.bucket, NotificationConfiguration={})

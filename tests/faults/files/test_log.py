@@ -1,4 +1,4 @@
-"""A file event log that is deleted and recreated, or set back, while a stream has read some of it."""
+"""A file event log that is deleted and recreated, or reset to an older version, after a stream has read part of it."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ BEFORE, AFTER = 5, 20
 
 @pytest.fixture
 def project(tmp_path: Path) -> Path:
-    """A project whose relay's log has five objects; what a stream has read of it is kept as Spark keeps it."""
+    """A project whose relay's log has five objects. The stream's offset is stored as Spark stores it."""
     announce(tmp_path, [f"old-{number}" for number in range(BEFORE)], epoch=1)
     return tmp_path
 
@@ -39,7 +39,7 @@ def announce(project: Path, keys: list[str], *, epoch: int) -> None:
 
 
 def read(project: Path, start: dict[str, Any] | None) -> tuple[list[str], dict[str, Any]]:
-    """What a new run of a stream reads from an offset on, and where it ends."""
+    """Returns the files that a new run of a stream reads from an offset, and the end offset."""
     lake = Lake(StorageSpec(root=f"file://{project}/lake"))
     limits = SliceLimits(max_files=500, max_bytes=None)
     batches = FileEventPlanner(FileEventLog(lake, "landing"), bucket="b", prefix="", limits=limits)

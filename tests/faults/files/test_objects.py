@@ -1,4 +1,4 @@
-"""Objects with awkward names, overwritten, deleted, damaged, or behind a storage that fails."""
+"""Objects with unusual names, overwritten, deleted or damaged objects, and a storage that fails."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def relayed(landing: Any, **changes: Any) -> None:
 
 
 def opened(landing: Any) -> dict[int, tuple[str, bytes | None, str]]:
-    """By seq: key, content as a task reads it, and why there is none."""
+    """Returns by seq the key, the content as a task reads it, and the reason if there is none."""
     opener = FileOpener(landing.storage, compression="auto")
     found = {}
     for row in FileEventLog(Lake(landing.lake), "landing").read(0).to_pylist():
@@ -69,7 +69,7 @@ def test_20_objects_of_every_name_are_read(
 def test_21_an_object_overwritten_before_it_is_read_gives_one_content(
     landing: Any, print_result: Say, monkeypatch: pytest.MonkeyPatch, without: list[str]
 ) -> None:
-    """Once before its first message is taken, once between message and reading, once between two listings."""
+    """Overwrites before the first message is received, between message and read, and between two listings."""
     switch_off(monkeypatch, without)
     landing.put("a", body=b"a1")
     landing.put("a", body=b"a2")
@@ -96,7 +96,7 @@ def parquet_cut(_: bytes) -> bytes:
     return b"PAR1" + b"\x15\x04" * 100
 
 
-#: How objects are damaged, and what is told of them.
+#: How objects are damaged, and the reason recorded for each.
 DAMAGED: dict[str, tuple[Callable[[bytes], bytes], str]] = {
     "in/cut.json.gz": (lambda body: gzip.compress(body)[:-9], "object_unreadable"),
     "in/half.parquet": (parquet_cut, "object_wrong_format"),
@@ -112,7 +112,7 @@ def bucket_stage(make_stage: MakeStage, landing: Any, proxy: FaultProxy) -> Buck
 
 
 def fill(stage: BucketProject) -> None:
-    """Objects that are whole, one of them behind a byte order mark and one in gzip; and others."""
+    """Lands intact objects (one with a byte order mark, one compressed with gzip) and damaged ones."""
     stage.put("in/good-0.json")
     stage.put("in/good-1.json", made=lambda body: b"\xef\xbb\xbf" + body)
     stage.put("in/good-2.json.gz", made=gzip.compress)
@@ -170,7 +170,7 @@ def test_22_without_object_errors_the_stream_stands_still(bucket_stage: BucketPr
 
 
 def weather(key: str) -> list[Fault]:
-    """A storage that throttles, fails, answers late, cuts connections and answers: more often than a client repeats."""
+    """A storage that throttles, fails, answers late and cuts connections, each more often than the client retries."""
     return [
         Fault(action=Action.REFUSE, method="GET", path=f"{key}-0", times=7),
         Fault(action=Action.REFUSE, method="GET", path=f"{key}-1", times=7, status=500, code="InternalError"),
@@ -211,7 +211,7 @@ def test_28_a_storage_that_denies_is_told_apart_from_one_that_is_away(
     refusal: tuple[int, str],
     expected: tuple[str, int],
 ) -> None:
-    """Patience is two seconds here: what counts is what is said at its end."""
+    """The retry limit is two seconds here; only the final error matters."""
     bucket_stage.put("in/good-0")
     bucket_stage.relay()
     status, code = refusal

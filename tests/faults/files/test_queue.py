@@ -1,4 +1,4 @@
-"""Queues that deliver twice, in any order, late, in part, or not at all; messages of every kind; relays that die."""
+"""Queues that deliver twice, out of order, late, in part or never; all kinds of messages; relays that are killed."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def drained(landing: Any) -> bool:
 
 @contextmanager
 def off(names: list[str]) -> Iterator[None]:
-    """Without protections, while the block runs."""
+    """Disables protections inside the block."""
     with pytest.MonkeyPatch.context() as patch:
         switch_off(patch, names)
         yield
@@ -93,7 +93,7 @@ def _run_quietly(relay: Relay) -> None:
     _RUNNING.append(relay)
     try:
         relay.run()
-    except Exception:  # what became of the files is judged by the log
+    except Exception:  # the files' outcome is judged by the log
         return
 
 
@@ -124,7 +124,7 @@ def test_19_messages_of_every_kind_stop_nothing_and_do_not_vanish(
         eventually(lambda: relay.counts.deleted == len(POISON) + 3, "all are taken")
     rows = Lake(landing.lake).rows(message_quarantine_key("landing"))
     held = [] if rows is None else rows.column("body").to_pylist()
-    # All but S3's own test are owed a row that says why they were of no use.
+    # Every message except S3's test message must have a row with the reason it could not be used.
     vanished = {*POISON[1:], foreign} - set(held)
     note = f"messages that vanished {len(vanished)} of {len(POISON)}"
     verdict = report_files_fault("19 poison", ["games/raw", "games/wrapped"], off=", ".join(without), note=note)
@@ -136,7 +136,9 @@ def test_19_messages_of_every_kind_stop_nothing_and_do_not_vanish(
 def test_24_messages_held_for_longer_than_their_timeout_do_not_come_again(
     landing: Any, proxy: FaultProxy, report_files_fault: Tell, without: list[str]
 ) -> None:
-    """A commit of the log takes five seconds, the timeout is two, and a third delivery is a dead letter."""
+    """A commit of the log takes five seconds, the visibility timeout is two, and a third delivery goes to the dead
+    letters.
+    """
     names = [f"games/{number}" for number in range(40)]
     dead = dead_letter_queue(landing)
     policy = json.dumps({"deadLetterTargetArn": dead[1], "maxReceiveCount": 2})
@@ -156,7 +158,7 @@ def test_24_messages_held_for_longer_than_their_timeout_do_not_come_again(
 
 
 def slow_lake(landing: Any, proxy: FaultProxy, *, seconds: float) -> Any:
-    """The lake on a bucket behind the proxy, which keeps commits of the log waiting."""
+    """A lake in a bucket behind the proxy, which delays commits of the log."""
     bucket = landing.bucket + "-lake"
     landing.s3.create_bucket(Bucket=bucket)
     proxy.faults = [
@@ -169,7 +171,7 @@ def slow_lake(landing: Any, proxy: FaultProxy, *, seconds: float) -> Any:
 
 
 def dead_letter_queue(landing: Any) -> tuple[str, str]:
-    """A queue for dead letters: its address and its name for Amazon."""
+    """Creates a dead-letter queue; returns its URL and its ARN."""
     url = landing.sqs.create_queue(QueueName=landing.queue_url.rsplit("/", 1)[1] + "-dead")["QueueUrl"]
     found = landing.sqs.get_queue_attributes(QueueUrl=url, AttributeNames=["QueueArn"])
     return url, found["Attributes"]["QueueArn"]
@@ -185,7 +187,7 @@ def waiting_in(landing: Any, url: str) -> int:
 def test_26_entries_of_batch_calls_that_fail_are_sent_again(
     landing: Any, proxy: FaultProxy, report_files_fault: Tell, without: list[str]
 ) -> None:
-    """Half of each batch fails, of what is deleted and of what a redrive sends."""
+    """Half of the entries of each batch call fail, both of deletions and of redriven messages."""
     names = [f"games/{number}" for number in range(40)]
     dead_url, dead_arn = dead_letter_queue(landing)
     policy = {"deadLetterTargetArn": dead_arn, "maxReceiveCount": 5}
@@ -220,7 +222,7 @@ def test_27_dead_letters_raise_an_alert_and_come_back_by_a_redrive(
     invisible_for(landing, 1, RedrivePolicy=json.dumps({"deadLetterTargetArn": dead_arn, "maxReceiveCount": 1}))
     landing.send(*(landing.notification(name) for name in names))
     stranger = landing.queue()
-    # Somebody receives them all and never deletes one.
+    # A consumer receives every message and never deletes one.
     eventually(lambda: not stranger.receive() and drained(landing), "all are dead letters")
     with off(without), running(relay_of(landing)) as relay:
         objects, key = open_objects(landing.lake), relay_control("landing", "heartbeat.json")
@@ -238,7 +240,7 @@ def test_27_dead_letters_raise_an_alert_and_come_back_by_a_redrive(
 
 
 def alert_of(landing: Any) -> str:
-    """What the health page says of the relay now."""
+    """Returns the alerts that the health page shows for the relay now."""
     heartbeat = read_heartbeat(open_objects(landing.lake), relay_control("landing", "heartbeat.json"))
     assert heartbeat is not None
     return evaluate_health(heartbeat, None, kind="relay", name="landing", now=utc_now()).cause
@@ -283,7 +285,7 @@ def test_28_a_queue_that_throttles_fails_and_answers_late_is_waited_for(
 
 
 def _later(seconds: float, proxy: FaultProxy, faults: list[Fault]) -> threading.Timer:
-    """Let a proxy make other faults from then on."""
+    """Changes a proxy's faults after a delay."""
     timer = threading.Timer(seconds, lambda: setattr(proxy, "faults", faults))
     timer.start()
     return timer
@@ -292,7 +294,7 @@ def _later(seconds: float, proxy: FaultProxy, faults: list[Fault]) -> threading.
 def test_28_an_outage_and_a_refusal_are_told_apart(
     landing: Any, proxy: FaultProxy, print_result: Callable[..., None], monkeypatch: Patch
 ) -> None:
-    """503 for longer than a relay waits is worth another run; 403 is a mistake in what is declared."""
+    """A 503 that outlasts the relay's retries ends the run and the next one retries; a 403 is a configuration error."""
     monkeypatch.setattr(relay_module, "Intake", functools.partial(Intake, retry_seconds=2))
     hit = proxied_landing(landing, proxy)
     receive: dict[str, Any] = {"operation": "ReceiveMessage"}

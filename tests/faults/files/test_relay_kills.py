@@ -1,4 +1,4 @@
-"""Relays that are killed with kill -9 while a reply is outstanding: of the commit, or of the deletion behind it."""
+"""Relays killed with SIGKILL while a reply is outstanding: of the log commit, or of the message deletion after it."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Launch = Callable[..., subprocess.Popen[bytes]]
 
 @pytest.fixture
 def launch(landing: Any, proxy: FaultProxy, tmp_path: Path) -> Iterator[Launch]:
-    """Starts relay processes of a project whose queue and lake lie behind the proxy; ends those that are left."""
+    """Starts relay processes of a project whose queue and lake are behind the proxy; ends the remaining ones."""
     started: list[subprocess.Popen[bytes]] = []
     hit, include = proxied_landing(landing, proxy), tmp_path / "include"
     bucket = landing.bucket + "-lake"
@@ -96,7 +96,7 @@ def test_25_killed_between_commit_and_deletion(
 def test_25_killed_while_the_commit_is_on_its_way(
     landing: Any, proxy: FaultProxy, launch: Launch, report_files_fault: Tell, without: str
 ) -> None:
-    """The commit arrives seconds after the process that sent it is gone, when its successor works already."""
+    """The commit arrives seconds after its process was killed, when the successor already runs."""
     landing.returns_after(4)
     landing.send(*(landing.notification(name) for name in NAMES))
     commits = r"file_events/_delta_log/0+[2-9]\d*\.json"

@@ -1,4 +1,4 @@
-"""Rows of an append table are deleted by mistake; the table is put back to before it while its stream continues."""
+"""Deletes rows of an append table by mistake and restores the table while its stream continues."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from deltaworks.tables.lake import Lake
 from tests.faults.harness.fault_project import PIPELINE
 from tests.faults.harness.operations import Counts, Operations
 
-#: Tables of these names are not touched by anybody else's mistakes.
+#: Nothing else deletes from tables with these names.
 TABLES = ("k01", "k02", "k03")
 ROWS_DELETED = "n % 3 = 0"
 
 
 class BadDeletes:
-    """Makes mistakes in one table after the other, and undoes each of them."""
+    """Deletes rows from one table after another and restores each of them."""
 
     def __init__(self, catalog: Catalog, operations: Operations, chance: random.Random) -> None:
         self._catalog = catalog
@@ -32,15 +32,15 @@ class BadDeletes:
         self._operations = operations
         self._chance = chance
         self._before = 0
-        #: Since when each table has been as it should be: versions before may have an earlier mistake in them.
+        #: Time since which each table is correct: older versions may contain an earlier bad delete.
         self._right_since = dict.fromkeys(TABLES, 1)
 
     def delete_and_restore(self) -> None:
-        """One mistake, a few seconds in which the stream lands more, and the way back."""
+        """Deletes rows, lets the stream land more for a few seconds, and restores the table."""
         table = self._chance.choice(TABLES)
         if self._operations.perform("delete", lambda: self._delete(table)):
             time.sleep(self._chance.uniform(2.0, 8.0))
-            # Between the dry run and the deed OPTIMIZE may have moved rows: whoever asked has to ask again.
+            # OPTIMIZE may have moved rows between dry run and restore; the caller then has to repeat both.
             self._operations.perform("restore", lambda: self._restore(table), retried_conditions=("RESTORE_TOO_LARGE",))
 
     def _delete(self, table: str) -> Counts:
@@ -52,7 +52,7 @@ class BadDeletes:
             done = opened.delete(ROWS_DELETED, commit_properties=CommitProperties(max_commit_retries=0))
         except CommitFailedError as error:
             raise ConcurrencyError("DELTA_CONFLICT", f"{table} was changed while rows were deleted: {error}") from error
-        # A little further back sometimes: what has landed since comes back all the same.
+        # Sometimes restores a slightly older version: later events must return in any case.
         self._before = max(self._right_since[table], before - self._chance.choice((0, 0, 1, 3)))
         return {"rows": done["num_deleted_rows"]}
 

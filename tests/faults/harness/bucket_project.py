@@ -1,4 +1,4 @@
-"""A stage whose objects lie in a bucket that announces them through a queue: what is put, what came of it, what not."""
+"""A test project whose landing bucket announces objects through a queue, with the expected outcome of each event."""
 
 from __future__ import annotations
 
@@ -20,7 +20,9 @@ from tests.faults.harness.worker_daemon import OFF
 
 @dataclass(frozen=True, slots=True)
 class RowsVerdict:
-    """What became of the events that are owed, by id; why objects gave none, and what of others did not fit, by key."""
+    """Lost, doubled and unexpected events by id. `whole` and `parts` are quarantine reasons by key: of an object that
+    gave no events, and of single events in it.
+    """
 
     lost: Counter[str]
     doubled: Counter[str]
@@ -30,12 +32,12 @@ class RowsVerdict:
 
     @property
     def is_exact(self) -> bool:
-        """Every event once, and nothing else."""
+        """Whether every event landed once, and nothing else."""
         return not (self.lost or self.doubled or self.strange)
 
 
 class BucketProject:
-    """One pipeline that reads a bucket; its drivers reach the bucket at `endpoint`, a proxy's perhaps."""
+    """One pipeline that reads a bucket. Its drivers reach the bucket at `endpoint`, which may be a proxy's."""
 
     def __init__(self, stage: FaultProject, landing: Any, endpoint: str) -> None:
         self.stage = stage
@@ -45,23 +47,23 @@ class BucketProject:
         self._declare()
 
     def put(self, key: str, events: int = 5, *, made: Callable[[bytes], bytes] = bytes, is_owed: bool = True) -> None:
-        """Put an object of events, as `made` of its lines."""
+        """Puts an object of events; `made` builds its bytes from the lines."""
         lines = [self.stage.event("k01") for _ in range(events)]
         self._landing.put(key, body=made("\n".join(json.dumps(line) for line in lines).encode()))
         if is_owed:
             self.owed.update(line["id"] for line in lines)
 
     def relay(self) -> None:
-        """Take what is announced into the log, to the last message."""
+        """Runs the relay until every message is in the log."""
         spec = load_catalog(root=self.stage.root).relay(RELAY)
         Relay(spec, lake=self.stage.storage, queue=self._landing.queue(), until_drained=True).run()
 
     def driver(self, *, off: list[str] | None = None) -> Driver:
-        """A driver whose workers lack what `off` names."""
+        """Starts a driver whose workers run without the protections in `off`."""
         return Driver(self.stage, environment={OFF: " ".join(off or [])})
 
     def judge(self) -> RowsVerdict:
-        """What the tables hold."""
+        """Compares the tables and quarantine with the landed events."""
         lake = self.stage.lake
         rows = lake.rows(paths.table(PIPELINE, "events"), columns=["event_id"])
         seen: Counter[str] = Counter([] if rows is None else rows.column("event_id").to_pylist())

@@ -1,8 +1,8 @@
-"""Three pipelines of one landing bucket on a standalone cluster: what mutations change, what gold reads, what OPTIMIZE
-clusters.
+"""Three pipelines of one landing bucket on a standalone cluster: one with mutations, one with gold, one clustered by
+OPTIMIZE.
 
-All three land the same objects, each into tables of its own. Every job is a process with the share of its class, as
-its task starts it.
+All three read the same objects, each into its own tables. Every job is a separate process with the cores and memory of
+its job class, as an Airflow task starts it.
 """
 
 from __future__ import annotations
@@ -31,24 +31,24 @@ from tests.waiting import eventually
 
 MUTABLE, READ, CLUSTERED = PIPELINE, "read", "clustered"
 PIPELINES = (MUTABLE, READ, CLUSTERED)
-#: What each kind of job runs, by the pipeline it is for.
+#: Command of each kind of job, and its pipeline.
 JOBS: Mapping[str, tuple[str, ...]] = {
     "rebuild_gold": ("--pipeline", READ),
     "optimize_tables": ("--pipeline", CLUSTERED, "--no-dry-run"),
     "mutate_tables": ("--pipeline", MUTABLE, "--no-dry-run"),
 }
-#: Several drivers start beside one another on few cores.
+#: Several drivers start concurrently on few cores.
 STARTED_WITHIN_SECONDS = 420.0
 MOST_RESTARTS = 6
 LANDED_WITHIN_SECONDS = 420.0
 _EVERY_SECONDS = 6.0
-#: Where every event is, or was put aside.
+#: Every event is in one of these tables or in quarantine.
 _COUNTED = ("events", "quarantine")
 _ONE = {"executors": 1, "executor_cores": 1, "executor_memory": "512m", "driver_memory": "600m"}
 
 
 class Job(ProcessGroup):
-    """One run of a job. Ends with its `with` block, whatever state it is in."""
+    """One run of a job. Leaving the `with` block kills it in any state."""
 
     def __init__(self, stage: FaultProject, name: str, master: str) -> None:
         number = len(list(stage.root.glob(f"{name}-*.log"))) + 1
@@ -64,15 +64,15 @@ class Job(ProcessGroup):
         )
 
     def run_to_end(self) -> None:
-        """Wait for a clean end."""
+        """Waits until the job ends without an error."""
         eventually(lambda: self.process.poll() is not None, f"{self.log.stem} ends", seconds=LANDED_WITHIN_SECONDS)
         assert self.process.returncode == 0, self.tail()
 
 
 class Streams:
-    """A driver for every pipeline, started again where it ends, as Airflow does.
+    """Runs one driver per pipeline and restarts drivers that end, as Airflow does.
 
-    On a machine that is busy enough a first start may fail: Spark gives its Python ten seconds.
+    On a busy machine a first start may fail: Spark waits at most ten seconds for its Python process.
     """
 
     def __init__(self, running: dict[str, Driver], start: Callable[[str], Driver]) -> None:
@@ -82,7 +82,7 @@ class Streams:
         self.restarts = 0
 
     def completed(self, pipeline: str) -> int:
-        """The batches a stream has completed in all its drivers; one that has ended is started again."""
+        """Returns the batches a stream has completed in all its drivers. Restarts the driver if it has ended."""
         driver = self.running[pipeline]
         here = sum(point == "completed" for _, _, point in driver.points())
         if driver.process.poll() is None:
@@ -95,7 +95,7 @@ class Streams:
         return self.batches[pipeline]
 
     def await_more(self, batches: int) -> None:
-        """Wait until every stream has completed so many more batches."""
+        """Waits until every stream has completed this many more batches."""
         due = {name: self.completed(name) + batches for name in self.running}
 
         def all_have() -> bool:
@@ -105,24 +105,24 @@ class Streams:
         eventually(all_have, f"{batches} more batches of every stream", seconds=STARTED_WITHIN_SECONDS)
 
     def kill(self) -> None:
-        """SIGKILL for what is left."""
+        """Sends SIGKILL to the remaining drivers."""
         for driver in self.running.values():
             driver.kill()
 
 
 class ClusterProject:
-    """The project, what it landed, and its drivers on a cluster."""
+    """The project, its landed events and its drivers on a cluster."""
 
     def __init__(self, stage: FaultProject, master: str) -> None:
         self.stage = stage
         self.master = master
         self.truth = MutableRows(stage.seed)
-        #: What is only for MUTABLE: the others know no such events, and quarantine them.
+        #: Events for the MUTABLE pipeline only; the other two do not know them and quarantine them.
         self.foreign: Counter[Row] = Counter()
-        #: Once there is a file of that name, the worker that next writes a batch of READ is lost.
+        #: Once a file with this name exists, the worker that next writes a batch of READ is killed.
         self.armed = stage.root / "worker.armed"
         declare(stage)
-        # Twelve processes share the cores: the time between two batches is the jobs'.
+        # Twelve processes share the cores, so the jobs use most of the time between two batches.
         stage.declare(stream={"trigger_seconds": 10, "lease_ttl_seconds": 20})
         self._declare_others()
         self._declare_shares()
@@ -135,7 +135,7 @@ class ClusterProject:
 
     @contextmanager
     def streams(self) -> Iterator[Streams]:
-        """The endless streams of all pipelines, for the time of a block."""
+        """Runs the streams of all pipelines inside the block."""
         streams = Streams({name: self._stream(name) for name in PIPELINES}, self._stream)
         try:
             yield streams
@@ -143,11 +143,12 @@ class ClusterProject:
             streams.kill()
 
     def job(self, name: str) -> Job:
-        """A job of JOBS."""
+        """Starts a job of JOBS."""
         return Job(self.stage, name, self.master)
 
     def land(self) -> None:
-        """Two objects: events for the append tables, and rows and requests for the mutable one."""
+        """Lands two objects: one with events for the append tables, one with rows and requests for the mutable
+        table."""
         stage = self.stage
         stage.land(per_kind=5)
         events = events_of(stage, self.truth, rows=10, requests=2)
@@ -155,18 +156,18 @@ class ClusterProject:
         stage.announce(events)
 
     def load(self) -> Load:
-        """Lands without a pause, until it is closed."""
+        """Lands objects continuously until it is closed."""
         return Load(self.land, every_seconds=_EVERY_SECONDS)
 
     def await_landed(self) -> None:
-        """Wait until every event has come to every pipeline."""
+        """Waits until every event has landed in every pipeline."""
         owed = sum(count for (table, _), count in self.owed(MUTABLE).items() if table in _COUNTED)
         for pipeline in PIPELINES:
             what = f"all events of {pipeline} land"
             eventually(lambda name=pipeline: self._landed(name) >= owed, what, seconds=LANDED_WITHIN_SECONDS)  # type: ignore[misc]
 
     def stop(self, streams: Streams) -> None:
-        """End all streams by their flags."""
+        """Stops all streams through their stop flags."""
         flags = [StopFlag(self.stage.objects, paths.pipeline_control(name, "stop.json")) for name in PIPELINES]
         for flag in flags:
             flag.set(by="tests", reason="the test is over")
@@ -176,18 +177,18 @@ class ClusterProject:
             flag.clear()
 
     def verdicts(self) -> dict[str, Verdict]:
-        """What became of what is owed, by pipeline."""
+        """Returns each pipeline's result: lost, doubled and unexpected events."""
         names = ["events", *self.stage.kinds]
         return {pipeline: judge(self.stage.lake, pipeline, names, self.owed(pipeline)) for pipeline in PIPELINES}
 
     def owed(self, pipeline: str) -> Counter[Row]:
-        """What was landed for a pipeline: table and event."""
+        """Returns the `(table, event id)` pairs that were landed for a pipeline."""
         if pipeline == MUTABLE:
             return self.stage.owed + self.foreign
         return self.stage.owed + Counter({("quarantine", event): count for (_, event), count in self.foreign.items()})
 
     def answers(self) -> int:
-        """The events that gold has counted."""
+        """Returns the events that gold has counted."""
         rows = self.stage.lake.rows(paths.table(READ, "daily"), columns=["events"])
         return 0 if rows is None else sum(rows.column("events").to_pylist())
 
@@ -196,7 +197,7 @@ class ClusterProject:
         return sum(table.num_rows for table in tables if table is not None)
 
     def _declare_others(self) -> None:
-        """The other two land into the same append tables; what is for the mutable one is in their `events`."""
+        """Declares the two other pipelines: same append tables; events for the mutable table land in their `events`."""
         pipelines = self._include / "pipelines"
         declared = yaml.safe_load((pipelines / MUTABLE / "pipeline.yaml").read_text())
         mutable = {table["name"] for table in TABLES}
@@ -210,7 +211,7 @@ class ClusterProject:
         self._write(CLUSTERED, {**declared, "pipeline": CLUSTERED, "tables": clustered})
 
     def _declare_shares(self) -> None:
-        """One core for every class: with three streams and three jobs two workers of three cores are full."""
+        """Declares one core per job class, so that three streams and three jobs fill two workers of three cores."""
         path = self._include / "environments" / "local.yaml"
         environment = yaml.safe_load(path.read_text())
         environment["shares"] = {
@@ -221,7 +222,7 @@ class ClusterProject:
         environment["spark"]["conf"] |= {
             "spark.driver.host": "127.0.0.1",
             "spark.driver.bindAddress": "127.0.0.1",
-            # Beside the library, which is sent to executors, what a test has its tasks do.
+            # The library is sent to executors; the test's own task code has to be added.
             "spark.executorEnv.PYTHONPATH": PYTHONPATH,
         }
         path.write_text(yaml.dump(environment, Dumper=_Plain))
@@ -237,13 +238,13 @@ class ClusterProject:
 
 
 class _Plain(yaml.SafeDumper):
-    """YAML without anchors."""
+    """YAML dumper that writes no anchors."""
 
     def ignore_aliases(self, data: Any) -> bool:
         return True
 
 
 def _clustered(table: dict[str, Any]) -> dict[str, Any]:
-    """Clustered, so that OPTIMIZE needs Spark however little there is."""
+    """Returns the table declared with clustering, so that OPTIMIZE uses Spark for any amount of data."""
     kept = {key: value for key, value in table.items() if key not in ("zorder_by", "partition_by")}
     return {**kept, "cluster_by": ["n"], "writer": "spark"}

@@ -64,7 +64,7 @@ class CollectorHarness:
         self._sent = 0
 
     def start(self, *, off: str = "") -> None:
-        """Starts a process on the files of the former one."""
+        """Starts a process on its predecessor's files."""
         program = ["tests.faults.harness.personal_protections", off] if off else ["deltaworks.cli"]
         command = [sys.executable, "-m", *program, "collect", "edge", "--spool", str(self.spool)]
         command += ["--host", "127.0.0.1", "--port", "0", "--metrics-port", "0", "--drain-seconds", "0"]
@@ -212,7 +212,7 @@ class CollectorHarness:
 def collector_harness(
     root: Path, *, spool_bytes: str = "1GiB", close_bytes: str = "64KiB"
 ) -> Iterator[CollectorHarness]:
-    """A stage with a versioned bucket, whose collector is not started yet."""
+    """Makes a harness with a versioned bucket; its collector is not started yet."""
     environment = ENVIRONMENT.replace("LAKE", str(root / "lake"))
     write_project(root, environment=environment, pipeline=PIPELINE)
     declared = COLLECTOR.replace("SPOOL_BYTES", spool_bytes).replace("CLOSE_BYTES", close_bytes)
@@ -220,7 +220,7 @@ def collector_harness(
     digest = hashlib.sha256(KEY.encode()).hexdigest()
     (root / "include" / "collectors" / "edge.yaml").write_text(declared.replace("DIGEST", digest))
     with running_moto() as endpoint, running_fault_proxy(endpoint) as proxy:
-        # Servers of one process share what they keep.
+        # Servers of one process share their objects.
         httpx.post(f"{endpoint}/moto-api/reset").raise_for_status()
         client = boto3.session.Session().client(
             "s3",

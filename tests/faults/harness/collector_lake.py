@@ -35,7 +35,7 @@ tables:
       - {name: collector, path: _collector.collector, type: string}
       - {name: seq, path: _collector.seq, type: long}
 """
-#: The id of an event that no parser reads, wherever it stands in a raw text.
+#: The id of an unparseable event, anywhere in its raw text.
 BROKEN_ID = re.compile(r"broken-\d+-id")
 
 
@@ -64,7 +64,7 @@ def check_collected(answered: Set[str], sent: Set[str], there: Iterable[str]) ->
 
 
 class CollectorLake:
-    """Bronze and quarantine of a harness's pipeline. Every version of an object counts, because each would be
+    """Bronze and quarantine of a harness's pipeline. Every version of an object counts, because each version is
     announced.
     """
 

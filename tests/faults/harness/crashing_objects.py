@@ -1,8 +1,8 @@
-"""Workers that die in the middle of an object that says how: what stands for a crash in a library.
+"""Makes workers crash in the middle of marked objects, to simulate crashes of a parsing library.
 
-No object of JSON is known that crashes the reader. So the workers of a test are changed: behind the first event of an
-object that begins with one of `WAYS` the worker dies really, by a segmentation fault, or by a loop that holds the
-interpreter and can only be ended from outside of Python.
+No JSON object is known that crashes the reader, so the test changes the workers. After the first event of an object
+that begins with one of `CRASH_KINDS` the worker dies of a segmentation fault, or runs a loop that holds the GIL and can
+only be ended by a signal from outside.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
-#: For `worker_daemon`, where its workers are to die of such objects.
+#: Environment variable that makes the workers of `worker_daemon` crash on these objects.
 ARMED = "DELTAWORKS_TEST_WORKERS_ARMED"
 CRASH_KINDS = {"segmentation fault": b"#segfault#", "stall": b"#stall#"}
 
 
 def install_crashes() -> None:
-    """Change the parser of this process, and of those forked from it."""
+    """Changes the parser of this process and of the processes forked from it."""
     from deltaworks.events.parse import Parser
 
     harmless = Parser._frame_payload

@@ -1,4 +1,4 @@
-"""A stream's driver as real processes: spark-submit's JVM and its Python, in a process group of their own."""
+"""A stream's driver as real processes: spark-submit's JVM and its Python in a separate process group."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ GONE_SECONDS = 15.0
 
 
 class Driver(ProcessGroup):
-    """One run of the stream. Ends with its `with` block, whatever state it is in."""
+    """One run of the stream. Leaving the `with` block kills it in any state."""
 
     def __init__(
         self,
@@ -43,11 +43,11 @@ class Driver(ProcessGroup):
         environment: dict[str, str] | None = None,
         master: str = "local[2]",
     ) -> None:
-        """Start it.
+        """Starts the driver.
 
         Args:
-            environment: what it has besides; of several pipelines DELTAWORKS_TEST_PIPELINE names its own.
-            master: on a cluster it has the share of a stream.
+            environment: additional variables; with several pipelines DELTAWORKS_TEST_PIPELINE selects one.
+            master: a cluster's address; the driver then gets the resources of a stream.
         """
         self.number = len(list(stage.root.glob("driver-*.log"))) + 1
         self.timeline = stage.root / f"driver-{self.number}.timeline"
@@ -69,26 +69,26 @@ class Driver(ProcessGroup):
         )
 
     def points(self) -> list[tuple[float, int, str]]:
-        """What was reached so far: monotonic seconds, process id, point."""
+        """Returns the points reached so far: monotonic seconds, process id, point."""
         lines = [line.split(" ", 2) for line in self.timeline.read_text().splitlines()]
         return [(float(at), int(pid), point) for at, pid, point in lines]
 
     def first_reached_at(self, point: str) -> float | None:
-        """The moment a point was first reached, in monotonic seconds."""
+        """Returns when a point was first reached, in monotonic seconds."""
         return next((at for at, _, reached in self.points() if reached == point), None)
 
     def first_fault_at(self) -> float:
-        """The moment of the first fault.
+        """Returns when the first fault was injected, in monotonic seconds.
 
         Raises:
-            AssertionError: there was none, so that the test shows nothing.
+            AssertionError: no fault was injected, so the test proves nothing.
         """
         found = [at for at, _, point in self.points() if point.startswith("injected ")]
         assert found, f"no fault was injected; the driver's output ends with\n{self.tail()}"
         return found[0]
 
     def await_point(self, point: str, seconds: float = END_SECONDS) -> float:
-        """Wait until a point (or the beginning of a note) is reached."""
+        """Waits until a point is reached, or an entry with this prefix is in the timeline."""
         end = time.monotonic() + seconds
         while time.monotonic() < end:
             for at, _, reached in self.points():
@@ -99,7 +99,7 @@ class Driver(ProcessGroup):
         raise AssertionError(f"{point} was not reached within {seconds:.0f} s; {self.tail()}")
 
     def wait(self, seconds: float = END_SECONDS) -> int:
-        """The exit code, once it has ended and nothing of its group is left."""
+        """Waits until the driver and its process group have ended; returns the exit code."""
         try:
             code = self.process.wait(seconds)
         except subprocess.TimeoutExpired:
@@ -108,13 +108,13 @@ class Driver(ProcessGroup):
         return code
 
     def run_to_end(self, seconds: float = END_SECONDS) -> int:
-        """`wait`, where anything but a clean end is a failure."""
+        """Calls `wait` and fails unless the exit code is 0."""
         code = self.wait(seconds)
         assert code == 0, f"the driver ended with {code}; {self.tail()}"
         return code
 
     def await_group_exit(self, seconds: float = GONE_SECONDS) -> float:
-        """Wait until no process of the group lives; the moment, in monotonic seconds."""
+        """Waits until no process of the group lives; returns that moment in monotonic seconds."""
         end = time.monotonic() + seconds
         while time.monotonic() < end:
             if not self.alive():
@@ -123,7 +123,7 @@ class Driver(ProcessGroup):
         raise AssertionError(f"still alive: {self.alive()}")
 
     def alive(self) -> list[str]:
-        """The processes of the group that live."""
+        """Returns the live processes of the group."""
         found = []
         for process in psutil.process_iter(["pid", "name", "status"]):
             with suppress(ProcessLookupError, psutil.NoSuchProcess):
@@ -132,7 +132,7 @@ class Driver(ProcessGroup):
         return found
 
     def final_error(self) -> tuple[str, str]:
-        """Condition and message of the error it ended with, empty where it said none."""
+        """Returns the condition and message of the error that ended the driver; empty without one."""
         marked = [line for line in self.log.read_text().splitlines() if line.startswith("DELTAWORKS_ERROR ")]
         if not marked:
             return "", ""
@@ -159,7 +159,9 @@ def _command(stage: FaultProject | GroupHarness, *, available_now: bool, off: Se
 
 
 def _compiled(stage: FaultProject | GroupHarness, name: str) -> Path:
-    """A class of the harness, compiled once a stage against Spark's jars and ours; its folder."""
+    """Compiles a Java class of the harness once per project, against Spark's jars and the product's; returns its
+    folder.
+    """
     folder = stage.root / "classes"
     if not (folder / f"{name}.class").exists():
         jars = (PROJECT_ROOT / "include" / "jars" / "target" / "jars", Path(pyspark.__file__).parent / "jars")

@@ -1,7 +1,7 @@
-"""What a test submits instead of the entry points of streams and of groups: the same run, with faults, and with what
-it is to lack.
+"""Entry point that tests submit for streams and groups: the product's run with injected faults and disabled
+protections.
 
-Nothing in the product knows of this: protections are taken away and points added from here, before the run is built.
+The product contains no test hooks: this module removes protections and adds points before the run is built.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def main() -> int:
     from deltaworks.tables.spark.session import build_session
     from tests.batch_points import call_at_points_of
 
-    # The few events of a fault are read by several tasks, as those of a large batch are: a table gets several files.
+    # The few events of a test are read by several tasks, like those of a large batch, so that tables get several files.
     base.MIN_BYTES_PER_TASK = 1  # type: ignore[misc]
     catalog = load_catalog()
     group, available_now = os.environ.get("DELTAWORKS_TEST_GROUP"), "--available-now" in sys.argv
@@ -44,7 +44,7 @@ def main() -> int:
         fan_out.write_payloads = partial(injection.write_and_lose_the_worker, Path(armed))  # type: ignore[assignment]
     spark = build_session(catalog.environment, app_name=f"faults.{pipeline}")
     fault("session")
-    # Not only while it runs: a thread that outlives its run is what some tests look for.
+    # The faults stay active after the run, because some tests look for threads that outlive it.
     call_at_points_of(None, fault)
     if os.environ.get("DELTAWORKS_TEST_GOLD"):
         from deltaworks.gold.build import rebuild_gold

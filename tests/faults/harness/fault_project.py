@@ -1,7 +1,7 @@
-"""A project of its own for one fault: a pipeline of many tables, its landing folder, its file event log and its lake.
+"""A test project for one fault: a pipeline with many tables, its landing folder, file event log and lake.
 
-What is landed here is *accepted*: the object is in the landing folder and its file event is in the log. From then on
-the pipeline owes every event, once, to each table its name promises, or once to quarantine.
+Landed events are *accepted*: the object is in the landing folder and its file event is in the log. From then on the
+pipeline owes every event, once, to each table declared for its name, or once to quarantine.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ PIPELINE = "faults"
 RELAY = "landing"
 BUCKET = "landing"
 FIRST_TIME = 1_700_000_000
-#: Several short-lived JVMs on few cores: compiling thoroughly would cost more than it brings.
+#: Several short-lived JVMs on few cores: full JIT compilation would cost more than it saves.
 SPARK_CONF = {
     "spark.default.parallelism": "2",
     "spark.sql.codegen.wholeStage": "false",
@@ -42,7 +42,7 @@ SPARK_CONF = {
 
 @dataclass
 class FaultProject:
-    """One pipeline on one lake, and the right answer for it."""
+    """One pipeline on one lake, and the expected rows."""
 
     root: Path
     storage: StorageSpec
@@ -50,7 +50,7 @@ class FaultProject:
     seed: int
     server: ObjectStoreAddress | None = None
     spark_tables: tuple[str, ...] = ()
-    #: What is owed: `(table, event id)`.
+    #: Expected rows: `(table, event id)`.
     owed: Counter[tuple[str, str]] = field(default_factory=Counter)
     ids: int = 0
     files: int = 0
@@ -66,7 +66,7 @@ class FaultProject:
 
     @property
     def kinds(self) -> list[str]:
-        """The names of events, each with a table of that name."""
+        """Returns the event names; each has a table with the same name."""
         return [f"k{number:02d}" for number in range(1, self.tables)]
 
     @property
@@ -82,7 +82,9 @@ class FaultProject:
         return self.root / "landing"
 
     def declare(self, **changes: Any) -> None:
-        """Write the project's declarations; `source={"max_files_per_batch": 5}` and the like change them for good."""
+        """Writes the project's declarations. Arguments such as `source={"max_files_per_batch": 5}` stay in force
+        afterwards.
+        """
         for part, values in changes.items():
             self.settings[part] = {**self.settings.get(part, {}), **values} if part in ("source", "stream") else values
         include = self.root / "include"
@@ -140,7 +142,7 @@ class FaultProject:
         }
 
     def land(self, files: int = 1, *, per_kind: int = 2, misfits: int = 1, copies: int = 1) -> None:
-        """Land objects, each with `per_kind` events of every kind and `misfits` that belong in quarantine."""
+        """Lands objects, each with `per_kind` events of every kind and `misfits` events for quarantine."""
         for _ in range(files):
             lines = []
             for kind in self.kinds * per_kind:
@@ -153,12 +155,12 @@ class FaultProject:
             self.announce(lines, copies=copies)
 
     def event(self, kind: str, **values: Any) -> dict[str, Any]:
-        """A new event with an id of its own; whoever sends it says what is owed for it."""
+        """Returns a new event with a unique id; the caller adds the expected rows."""
         self.ids += 1
         return {"name": kind, "at": FIRST_TIME + self.ids, "id": f"e{self.ids}", "n": self.ids, **values}
 
     def announce(self, events: list[dict[str, Any]], *, copies: int = 1) -> None:
-        """Put one object and tell of it, `copies` times."""
+        """Puts one object and appends `copies` file events for it."""
         self._random.shuffle(events)
         self.files += 1
         key = f"in/{self.files:06d}.json"
@@ -179,7 +181,7 @@ class FaultProject:
         return self._writer
 
     def environment(self) -> dict[str, str]:
-        """What a driver needs to find all this."""
+        """Returns the environment variables a driver needs for this project."""
         return {
             "DELTAWORKS_PROJECT": str(self.root),
             "DELTAWORKS_ENVIRONMENT": "local",
@@ -197,9 +199,9 @@ def open_project(
     lake: Path | None = None,
     spark_tables: tuple[str, ...] = (),
 ) -> Iterator[FaultProject]:
-    """A stage in the new folder `root`; its lake on `server` (bucket deltaworks-lake) or in a folder.
+    """Opens a project in the new folder `root`; its lake is on `server` (bucket deltaworks-lake) or in a folder.
 
-    Keys of a server are put into this process's environment, as they are put into a driver's.
+    A server's credentials are set in this process's environment and in the drivers'.
     """
     root.mkdir(parents=True, exist_ok=True)
     known = server.environment() if server is not None else {}

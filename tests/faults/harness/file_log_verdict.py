@@ -1,4 +1,4 @@
-"""Judges a file event log: is every object that was announced in it once, and nothing else?"""
+"""Checks a file event log: every announced object must be in it once, and nothing else."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from sandbox.servers.fault_proxy import FaultProxy
 
 @dataclass(frozen=True, slots=True)
 class FilesVerdict:
-    """What became of the objects that are owed, by key. `seqs_broken`: the log's numbers have a gap or come twice."""
+    """Result of the check, by object key. `seqs_broken`: the log's sequence numbers have a gap or repeat."""
 
     lost: Counter[str]
     doubled: Counter[str]
@@ -25,12 +25,12 @@ class FilesVerdict:
 
     @property
     def is_exact(self) -> bool:
-        """Every object once, and nothing else."""
+        """Whether every object is in the log once, and nothing else."""
         return not (self.lost or self.doubled or self.strange or self.seqs_broken)
 
 
 def judge_log(lake: StorageSpec, relay: str, owed: Sequence[str]) -> FilesVerdict:
-    """Compare a relay's log with the keys it owes."""
+    """Compares a relay's log with the keys that must be in it."""
     rows = FileEventLog(Lake(lake), relay).read(0, columns=["seq", "key"]).to_pylist()
     seen, wanted = Counter(row["key"] for row in rows), Counter(owed)
     return FilesVerdict(
@@ -42,10 +42,10 @@ def judge_log(lake: StorageSpec, relay: str, owed: Sequence[str]) -> FilesVerdic
 
 
 def proxied_landing(landing: Any, proxy: FaultProxy) -> Any:
-    """The same landing side, its queue and buckets reached through a proxy."""
+    """Returns the same landing bucket and queue, reached through a proxy."""
     return dataclasses.replace(landing, endpoint=proxy.endpoint, queue_url=proxied_queue_url(landing.queue_url, proxy))
 
 
 def proxied_queue_url(queue_url: str, proxy: FaultProxy) -> str:
-    """A queue's address, on a proxy."""
+    """Returns a queue's URL with the proxy's host and port."""
     return proxy.endpoint + "/" + queue_url.split("/", 3)[3]

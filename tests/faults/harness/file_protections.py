@@ -1,6 +1,7 @@
-"""Takes single protections away from a relay, or from tasks that open objects.
+"""Disables single protections of a relay, or of tasks that open objects.
 
-Each is a change of our own functions at run time, undone by pytest's `monkeypatch`, or made in a process of its own.
+Each one is a change of product functions at run time. pytest's `monkeypatch` undoes it, or it happens in a separate
+process.
 """
 
 from __future__ import annotations
@@ -15,24 +16,24 @@ Patch = pytest.MonkeyPatch
 
 
 def switch_off(patch: Patch, names: Sequence[str]) -> None:
-    """Take away the protections called `names`.
+    """Disables the named protections.
 
     Raises:
-        KeyError: there is none of that name.
+        KeyError: no protection has this name.
     """
     for name in names:
         FILE_PROTECTIONS[name](patch)
 
 
 def _identity(patch: Patch) -> None:
-    """The log does not know what it has: each delivery of a message is a file."""
+    """The log does not deduplicate: each delivery of a message adds a file."""
     from deltaworks.sources.objects import file_event_log_writer
 
     patch.setattr(file_event_log_writer, "file_event_identity", lambda *_, **__: os.urandom(16))
 
 
 def _append_first(patch: Patch) -> None:
-    """Messages are deleted when they are taken, as connectors do that keep a list in memory."""
+    """Messages are deleted when they are received, as connectors do that keep the list in memory."""
     from deltaworks.sources.objects.relay.appender import Appender
 
     append = Appender.append_messages
@@ -45,14 +46,14 @@ def _append_first(patch: Patch) -> None:
 
 
 def _visibility(patch: Patch) -> None:
-    """Nobody keeps messages invisible that are held for long."""
+    """The visibility timeout of messages in work is not extended."""
     from deltaworks.sources.objects.relay.intake import Intake
 
     patch.setattr(Intake, "_extend_periodically", lambda _: None)
 
 
 def _message_quarantine(patch: Patch) -> None:
-    """A message that cannot be used is deleted as any other."""
+    """Unusable messages are deleted without a record."""
     from deltaworks.sources.objects.relay.appender import Appender
 
     parsed = Appender._parse
@@ -60,7 +61,7 @@ def _message_quarantine(patch: Patch) -> None:
 
 
 def _entries(patch: Patch) -> None:
-    """A batch call that succeeds is believed to have succeeded for all of its entries."""
+    """A successful batch call is treated as successful for all of its entries."""
     from deltaworks.sources.objects.relay.queue import BatchOutcome, NotificationQueue
 
     def one_batch(_: Any, call: Any, batch: Any, extra: Any, url: str) -> BatchOutcome:
@@ -82,7 +83,7 @@ def _entries(patch: Patch) -> None:
 
 
 def _one_relay(patch: Patch) -> None:
-    """Whoever comes takes the lease, nobody notifications, and no owner epoch is compared."""
+    """Every relay gets the lease immediately, and owner epochs are not compared."""
     from deltaworks.control import leased_process
     from deltaworks.control.locks.lease import Lease
     from deltaworks.tables import commit
@@ -93,14 +94,14 @@ def _one_relay(patch: Patch) -> None:
 
 
 def _dead_letter_watch(patch: Patch) -> None:
-    """Nobody looks at the dead-letter queue."""
+    """The dead-letter queue is not watched."""
     from deltaworks.sources.objects.relay.queue import NotificationQueue
 
     patch.setattr(NotificationQueue, "dead_letter_queue", lambda _: None)
 
 
 def _refusals(patch: Patch) -> None:
-    """Whatever fails is an outage, and worth another attempt."""
+    """Every error counts as an outage and is retried."""
     from deltaworks.sources import outages
     from deltaworks.sources.objects.relay import queue
 
@@ -109,7 +110,7 @@ def _refusals(patch: Patch) -> None:
 
 
 def _patience(patch: Patch) -> None:
-    """One attempt, and no more."""
+    """One attempt, no retries."""
     import botocore.config
 
     from deltaworks.sources.objects import payloads
@@ -129,14 +130,14 @@ def _patience(patch: Patch) -> None:
 
 
 def _key_decoding(patch: Patch) -> None:
-    """Keys are taken as messages have them."""
+    """Keys are used as they are in messages, without URL decoding."""
     from deltaworks.sources.objects.relay import messages
 
     patch.setattr(messages, "unquote_plus", lambda text, **_: text)
 
 
 def _tags(patch: Patch) -> None:
-    """An object is read as it is now, whatever was announced."""
+    """An object is read in its current version, regardless of the announced ETag."""
     from deltaworks.sources.objects import payloads
 
     announced = payloads._read_announced
@@ -153,14 +154,14 @@ def _object_errors(patch: Patch) -> None:
 
 
 def _log_check(patch: Patch) -> None:
-    """A position is taken for one of the log that is there."""
+    """Offsets are not checked against the identity of the log."""
     from deltaworks.sources.objects.file_event_log import FileEventLog
 
     patch.setattr(FileEventLog, "check_position", lambda *_: None)
 
 
 def _long_patience(patch: Patch) -> None:
-    """A storage that fails is waited for, but for two seconds."""
+    """Retries of a failing storage end after two seconds."""
     from deltaworks.sources.objects import payloads
 
     patch.setattr(payloads, "_RETRY_SECONDS", 2.0)

@@ -1,4 +1,4 @@
-"""The drivers of one stream while it is being disturbed: however many there are, and a new one when there is none."""
+"""The drivers of one stream under disturbance; a new one starts when none runs."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from tests.faults.harness.fault_project import FaultProject
 
 
 class Fleet:
-    """Keeps a driver running until it is closed. A paused one counts as none, so that a successor comes."""
+    """Keeps a driver running until it is closed. Paused drivers do not count, so that a successor starts."""
 
     def __init__(self, stage: FaultProject, *, endpoint: dict[str, str], off: Sequence[str] = ()) -> None:
         self._stage = stage
         self._endpoint = endpoint
         self._off = off
-        #: How far off the wall clocks of drivers are that start from now on.
+        #: Wall clock shift of drivers that start from now on.
         self.clock_seconds = 0.0
         self._lock = threading.RLock()
         self._running: list[Driver] = []
@@ -47,7 +47,7 @@ class Fleet:
                     group.remove(driver)
 
     def add(self) -> None:
-        """One driver more, beside whatever runs."""
+        """Starts one more driver."""
         with self._lock:
             driver = Driver(
                 self._stage,
@@ -59,7 +59,7 @@ class Fleet:
             self._running.append(driver)
 
     def add_second(self) -> bool:
-        """One driver more beside the one that runs; whether one did."""
+        """Starts a second driver if one runs; returns whether one did."""
         with self._lock:
             self._forget_ended()
             met = bool(self._running)
@@ -68,7 +68,7 @@ class Fleet:
             return met
 
     def signal_all(self, number: int) -> bool:
-        """A signal to every process of all drivers; whether there was one."""
+        """Sends a signal to every process of all drivers; returns whether there was one."""
         with self._lock:
             self._forget_ended()
             for driver in [*self._running, *self._paused]:
@@ -76,7 +76,7 @@ class Fleet:
             return bool(self._running or self._paused)
 
     def completed(self) -> list[float]:
-        """When batches were completed, by whichever driver: monotonic seconds, in order."""
+        """Returns when batches were completed by any driver: monotonic seconds, ascending."""
         moments = []
         for timeline in self._stage.root.glob("driver-*.timeline"):
             lines = (line.split(" ", 2) for line in timeline.read_text().splitlines())
@@ -84,11 +84,13 @@ class Fleet:
         return sorted(moments)
 
     def last_completed(self) -> float:
-        """When the newest batch was completed; 0 before the first."""
+        """Returns when the newest batch was completed; 0 before the first."""
         return max(self.completed(), default=0.0)
 
     def kill_part(self, name: str) -> bool:
-        """SIGKILL for the JVM (`java`) or for a Python of the driver that lands; whether there was one."""
+        """Sends SIGKILL to the JVM (`java`) or a Python process of the driver that lands batches; returns whether there
+        was one.
+        """
         with self._lock:
             victims = self._processes(name)
             for victim in victims:
@@ -97,7 +99,7 @@ class Fleet:
             return bool(victims)
 
     def kill_worker(self) -> bool:
-        """SIGKILL for a Python worker of the driver that lands; whether there was one."""
+        """Sends SIGKILL to a Python worker of the driver that lands batches; returns whether there was one."""
         with self._lock:
             daemons = [p for p in self._descendants() if "pyspark.daemon" in " ".join(_command_of(p))]
             workers = [child for daemon in daemons for child in daemon.children()]
@@ -112,7 +114,7 @@ class Fleet:
         return [p for p in self._descendants() if any(part.endswith("entry.py") for part in _command_of(p)[1:2])]
 
     def _leader(self) -> Driver:
-        """The driver that landed last, or the newest where none has landed."""
+        """Returns the driver that last completed a batch, else the newest one."""
         return max(
             reversed(self._running),
             key=lambda driver: max((at for at, _, point in driver.points() if point == "completed"), default=0.0),
@@ -128,7 +130,7 @@ class Fleet:
             return []
 
     def pause(self) -> bool:
-        """Freeze all drivers that run; successors are started beside them. Whether one ran."""
+        """Freezes all running drivers, so that successors start; returns whether one ran."""
         with self._lock:
             self._forget_ended()
             met = bool(self._running)
@@ -139,7 +141,7 @@ class Fleet:
             return met
 
     def resume(self) -> None:
-        """Let the frozen ones go on: each finds itself fenced, or continues as the owner it still is."""
+        """Resumes frozen drivers. Each finds itself fenced, or continues as the owner."""
         with self._lock:
             for driver in self._paused:
                 driver.signal(signal.SIGCONT)
@@ -147,7 +149,7 @@ class Fleet:
             self._paused = []
 
     def close(self) -> None:
-        """kill -9 for everything."""
+        """Kills all drivers with SIGKILL."""
         self._end.set()
         self._thread.join(timeout=10)
         with self._lock:

@@ -1,7 +1,7 @@
-"""The entry point of a stream, in a project of a test, that can be held between the commits of a batch and its end.
+"""Entry point of a test project's stream that can hold a batch between its commits and its completion.
 
-It runs the job itself. While a file `hold` lies beside it, a batch that has been committed is not completed, and a
-file `held` says so; a file `off` names protections that the next driver lacks.
+It runs the product's job. While a file `hold` exists in its folder, a committed batch is not completed, and a file
+`held` is written. A file `off` names protections that the next driver runs without.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ runpy.run_path("{PROJECT_ROOT}/spark_jobs/ingest_stream.py", run_name="__main__"
 
 @dataclass(frozen=True, slots=True)
 class Switches:
-    """The files beside the entry point."""
+    """The control files in the entry point's folder."""
 
     folder: Path
 
     @classmethod
     def install(cls, project: Path) -> Switches:
-        """Put the entry point in the place of the stream's."""
+        """Replaces the stream's entry point with this one."""
         jobs = project / "spark_jobs"
         jobs.unlink()
         jobs.mkdir()
@@ -47,17 +47,17 @@ class Switches:
 
     @property
     def off(self) -> list[str]:
-        """The protections that are taken away."""
+        """Returns the disabled protections."""
         path = self.folder / "off"
         return path.read_text().split() if path.exists() else []
 
     def disable(self, *protections: str) -> None:
-        """Let the drivers that start from now on lack these."""
+        """Disables these protections in drivers that start from now on."""
         (self.folder / "off").write_text(" ".join(protections))
 
     @contextmanager
     def held(self) -> Iterator[None]:
-        """While the block runs, a batch is committed and not completed."""
+        """Holds batches inside the block: committed, not completed."""
         hold, held = self.folder / "hold", self.folder / "held"
         hold.touch()
         try:
@@ -68,7 +68,7 @@ class Switches:
             held.unlink(missing_ok=True)
 
     def hold_batches(self) -> None:
-        """Hold batches of this process, from now on, while that is asked for."""
+        """Makes this process hold batches while the file `hold` exists."""
         from tests.batch_points import call_at_points_of
 
         def hold(point: str) -> None:

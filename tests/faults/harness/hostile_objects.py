@@ -1,7 +1,7 @@
-"""The worst objects and messages somebody may send, made here: small to send, dear or deadly to read.
+"""Generates hostile objects and messages: small to send, but expensive to read or fatal for the reader.
 
-Each kind has a maker that takes the object's number; what is dear to make is made once. Objects hold events with ids of
-their own (`h12-3`), so that none is taken for a good producer's.
+Each kind has a function that takes the object's number; objects that are expensive to generate are cached. The events
+have recognizable ids (`h12-3`), so that none is mistaken for the good producer's.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from tests.faults.harness.crashing_objects import CRASH_KINDS
 
 FIRST_TIME = 1_600_000_000
 DAY_SECONDS = 86_400
-#: Below 4,000 AD, so that all of them are days a table can have.
+#: Before the year 4000, so that all of them are valid partition days.
 _DAYS = 3_000
 _DEPTHS = (900, 970, 990, 1_000, 1_015, 1_030, 5_000)
 _BOMB_BYTES = 320 << 20
@@ -32,7 +32,7 @@ MANY_BRACES_BYTES = 64 << 20
 
 @dataclass(frozen=True, slots=True)
 class HostileObject:
-    """What is put. `is_deleted`: it is gone before anybody reads it. `suffix` becomes part of the key."""
+    """One object to put. `is_deleted`: it is deleted before it is read. `suffix` is appended to the key."""
 
     kind: str
     body: bytes
@@ -41,13 +41,13 @@ class HostileObject:
 
 
 def event(number: int, place: int, **values: object) -> bytes:
-    """One event that is right and lands where those of the good producer do, but for `values`."""
+    """Returns a valid event that lands in the same tables as the good producer's; `values` overrides fields."""
     fields = {"name": "k01", "at": FIRST_TIME + place, "id": f"h{number}-{place}", "n": place}
     return json.dumps(fields | values).encode()
 
 
 def _deep(number: int) -> bytes:
-    """A value nested around the depth at which recursive code gives up, between events that are right."""
+    """A value nested to the depth where recursive code fails, between valid events."""
     depth = _DEPTHS[number % len(_DEPTHS)]
     nested = event(number, 1, n="@").replace(b'"@"', b"[" * depth + b"]" * depth)
     return b"".join((event(number, 0), nested, event(number, 2)))
@@ -58,7 +58,7 @@ def _never_closed(number: int) -> bytes:
 
 
 def _no_text(number: int) -> bytes:
-    """Names, ids and times that are no UTF-8, half a surrogate, NUL, markup, or longer than anybody needs."""
+    """Names, ids and times that are invalid UTF-8, lone surrogates, NUL, markup or too long."""
     names = [b"ho\xffstile", b"\\ud800", b"\\u0000", b"[/x][link=http://localhost]", b"\\u001b[2J", b"x" * 100_000]
     lines = [event(number, place, name="@").replace(b"@", name) for place, name in enumerate(names)]
     lines.append(event(number, 6, id="@").replace(b"@", b"\xc3"))
@@ -68,7 +68,7 @@ def _no_text(number: int) -> bytes:
 
 
 def _quadratic(_: int) -> bytes:
-    """A text of brackets, cut at each, and numbers behind it: whoever reads on from each cut is never done."""
+    """A text of brackets followed by numbers; a reader that retries after every bracket needs quadratic time."""
     return b'{"a":"' + b"}{" * 32_000 + b'"}' + b" 1" * 32_000
 
 
@@ -79,7 +79,7 @@ def _many_braces() -> bytes:
 
 @functools.cache
 def _gzip_bomb() -> bytes:
-    """Several members, each a thousand times as large as it is here."""
+    """Several gzip members, each a thousand times as large after decompression."""
     return gzip.compress(b"[" + b"0," * (4 << 20)) + gzip.compress(bytes(_BOMB_BYTES // 8)) * 8
 
 
@@ -99,7 +99,7 @@ def _zip_bomb() -> bytes:
 
 @functools.cache
 def _avro_bomb() -> bytes:
-    """A schema inside itself, 300 deep, behind a codec."""
+    """A recursive Avro schema, 300 levels deep, compressed."""
     schema = {"type": "record", "name": "N", "fields": [{"name": "n", "type": ["null", "N"]}]}
     value: dict[str, object] = {"n": None}
     for _ in range(300):
@@ -111,7 +111,7 @@ def _avro_bomb() -> bytes:
 
 @functools.cache
 def _parquet_bomb() -> bytes:
-    """A million rows of one long text, which takes a kilobyte as a dictionary."""
+    """A million rows of one long text, stored in a kilobyte by dictionary encoding."""
     indices = pa.array([0] * 1_000_000, pa.int32())
     column = pa.DictionaryArray.from_arrays(indices, pa.array(["x" * 1_000]))
     written = io.BytesIO()
@@ -128,7 +128,7 @@ def _many_partitions(number: int) -> bytes:
 
 
 def _numbers(number: int) -> bytes:
-    """Numbers that no column has: too large, too long, none at all; ids that are one number once they are rounded."""
+    """Numbers that fit no column: too large, too long, not finite; and ids that are equal once rounded."""
     wrong = [b"1e999", b"9" * 5_000, b"NaN", b"-Infinity", b"1.5", b"18446744073709551616", b"-0"]
     lines = [event(number, place, n="@").replace(b'"@"', value) for place, value in enumerate(wrong)]
     times = [b"1e300", b"9" * 400, b"-99999999999999"]
@@ -143,7 +143,7 @@ def _large(number: int) -> bytes:
 
 
 def _wide(number: int) -> bytes:
-    """Tens of thousands of fields, many of one name."""
+    """Tens of thousands of fields, many with the same name."""
     fields = {f"f{place}": place for place in range(20_000)}
     repeated = b'{"name":"k01",' + b'"id":"x",' * 20_000 + event(number, 1)[1:]
     return event(number, 0, **fields) + repeated
@@ -154,7 +154,7 @@ def _array(number: int) -> bytes:
 
 
 def _wrong_types(number: int) -> bytes:
-    """Events whose values fit no column, and one that nobody declared."""
+    """Events whose values fit no column, and one undeclared event."""
     values: list[object] = ["no number", [1], {"n": 1}, True, None, 2**63]
     lines = [event(number, place, n=value) for place, value in enumerate(values)]
     return b"\n".join([*lines, event(number, len(lines), name="hostile")])
@@ -164,7 +164,7 @@ def _utf16(number: int) -> bytes:
     return b"\xff\xfe" + event(number, 0).decode().encode("utf-16-le")
 
 
-#: By kind. Those that are dear to make do not differ from each other.
+#: By kind. Objects that are expensive to generate are all equal.
 KINDS: dict[str, Callable[[int], HostileObject]] = {
     "deep JSON": lambda number: HostileObject("deep JSON", _deep(number)),
     "JSON never closed": lambda number: HostileObject("JSON never closed", _never_closed(number)),
@@ -192,19 +192,19 @@ KINDS: dict[str, Callable[[int], HostileObject]] = {
 
 
 def deadly(number: int) -> HostileObject:
-    """The object of this number that kills its reader; the ways take turns."""
+    """Returns the object with this number that kills its reader; the crash kinds alternate."""
     kind = list(CRASH_KINDS)[number % len(CRASH_KINDS)]
     return HostileObject(kind, CRASH_KINDS[kind] + b"\n".join(event(number, place) for place in range(3)))
 
 
 def make_ready() -> None:
-    """Make what is dear to make, so that a producer does not stand still later."""
+    """Generates the expensive objects in advance, so that a producer does not pause later."""
     for maker in KINDS.values():
         maker(0)
 
 
 def messages(bucket: str, number: int) -> list[str]:
-    """Messages that nothing can be made of: tags with a line break, keys that lead elsewhere, JSON of any depth."""
+    """Returns unusable messages: ETags with a line break, keys outside the bucket, deeply nested JSON."""
 
     def notification(key: str, etag: str) -> str:
         s3 = {"bucket": {"name": bucket}, "object": {"key": key, "size": 2, "eTag": etag}}

@@ -1,8 +1,8 @@
-"""A stream that a good and a hostile producer share: how long the good one's events take, without and with the other.
+"""Runs a stream that a good and a hostile producer share, and measures the good producer's landing times.
 
-Everything is a process of its own: moto as landing side, s3proxy as lake, the relay, the driver with its workers. The
-two producers are threads of this one. In the first phase only the good one sends; in the second the hostile one sends
-every kind of its objects and messages; in the third it sends objects that kill the workers that read them.
+moto as landing side, s3proxy as lake, the relay and the driver with its workers are separate processes. The two
+producers are threads of this process. In the first phase only the good producer sends. In the second the hostile one
+sends every kind of its objects and messages. In the third it sends objects that kill the workers that read them.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ from tests.faults.harness.process_group import ProcessGroup
 from tests.unit.sources.conftest import KEYS, Landing
 from tests.waiting import eventually
 
-#: How much of the time the phases have.
+#: Each phase's share of the time.
 USUAL, HOSTILE, DEADLY = "usual", "hostile", "deadly"
 SHARES = {USUAL: 0.3, HOSTILE: 0.45, DEADLY: 0.25}
-#: What is declared for a source that anybody may send to.
+#: Declaration of a source that accepts objects of any producer.
 SOURCE = {
     "max_object_bytes": "128MiB",
     "max_event_bytes": "1MiB",
@@ -58,7 +58,7 @@ _SETTLE_SECONDS = 300.0
 
 @dataclass(slots=True)
 class Outcome:
-    """What came of a run. `waits` are seconds from landing to bronze of the good producer's objects, by phase."""
+    """Result of a run. `waits` are seconds from landing to bronze of the good producer's objects, by phase."""
 
     waits: dict[str, list[float]]
     fates: HostileVerdict
@@ -71,7 +71,7 @@ class Outcome:
 
 @contextmanager
 def landing_side(stage: FaultProject) -> Iterator[Landing]:
-    """A moto server as a process of its own, wired as on AWS."""
+    """Starts a moto server as a separate process, with bucket, queue and notifications as on AWS."""
     os.environ.update(KEYS)
     with socket.socket() as chosen:
         chosen.bind((HOST, 0))
@@ -86,7 +86,7 @@ def landing_side(stage: FaultProject) -> Iterator[Landing]:
 
 
 class HostileRun:
-    """One run. `off` names protections that are taken away, of the driver or of its workers."""
+    """One run. `off` names protections that the driver or its workers run without."""
 
     def __init__(
         self,
@@ -112,7 +112,8 @@ class HostileRun:
         self._number = 0
 
     def run(self, minutes: float) -> Outcome:
-        """All phases, until what was sent is accounted for or never will be; then the verdict."""
+        """Runs all phases, waits until every object is accounted for or a time limit is over, and returns the
+        outcome."""
         hostile_objects.make_ready()
         workers = [name for name in self._off if name in FILE_PROTECTIONS]
         environment = {worker_daemon.OFF: " ".join(workers), crashing_objects.ARMED: "1"}
@@ -159,7 +160,7 @@ class HostileRun:
         return self._heartbeat()
 
     def _pass(self, phase: str, seconds: float, driver: Driver, good: Load) -> None:
-        """One phase; it ends early where there is nothing left to be measured."""
+        """Runs one phase; ends early if nothing remains to measure."""
         self._phase = phase
         end = time.monotonic() + seconds
         self._tell(f"{phase}: {seconds:.0f} s")
@@ -198,7 +199,7 @@ class HostileRun:
             self._landing.s3.delete_object(Bucket=self._landing.bucket, Key=key)
 
     def _await_accounted(self, driver: Driver) -> None:
-        """Wait until every object that was sent has a row, or the time for that is over."""
+        """Waits until every sent object has a row, or the time limit is over."""
         self._tell("nothing more is sent")
         sent = [*self._landed, *self._hostile]
         end = time.monotonic() + _SETTLE_SECONDS
@@ -219,7 +220,7 @@ class HostileRun:
 
 
 def is_one_owner(owners: tuple[Heartbeat, Heartbeat] | None) -> bool:
-    """Whether the stream is the process, under the epoch, that it was before the hostile producer came."""
+    """Returns whether the stream kept its process and owner epoch since before the hostile producer started."""
     return owners is not None and _identity(owners[0]) == _identity(owners[1])
 
 

@@ -1,4 +1,4 @@
-"""Judges a lake that a good and a hostile producer share: nothing of either may vanish, or come twice."""
+"""Checks a lake that a good and a hostile producer share: no event of either may be lost or doubled."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ from tests.faults.harness.oracle import Row, added_again
 from tests.faults.harness.slow_count import events_in
 
 _WHOLE = -1
-#: A row of one of these may stand for all that is left of a payload.
+#: A row with one of these reasons may account for the unread rest of a payload.
 _OF_A_REST = frozenset({"over_budget", "malformed"})
 
 
 @dataclass(frozen=True, slots=True)
 class ObjectOutcome:
-    """What became of one object: the positions of its events that landed, and of its rows in quarantine with why."""
+    """Outcome of one object: positions of its landed events and of its quarantine rows, with reasons."""
 
     landed: tuple[int, ...]
     quarantined: tuple[int, ...]
     reasons: Counter[str]
 
     def wrong(self, sent: HostileObject) -> str:
-        """What cannot be right of it, empty where all is accounted for."""
+        """Returns the contradictions with the sent object; empty if all events are accounted for."""
         rows = self.landed + self.quarantined
         if not rows:
             return "it vanished: no row has it"
@@ -47,7 +47,7 @@ class ObjectOutcome:
 
 @dataclass(slots=True)
 class HostileVerdict:
-    """All that was judged. `wrong` is by key; `reasons` are rows in quarantine by the kind of object and reason."""
+    """Result of the check. `wrong` is by key; `reasons` counts quarantine rows by kind of object and reason."""
 
     lost: Counter[Row] = field(default_factory=Counter)
     doubled: Counter[Row] = field(default_factory=Counter)
@@ -61,18 +61,18 @@ class HostileVerdict:
 
     @property
     def is_exact(self) -> bool:
-        """Every good event once in each of its tables, every hostile object accounted for."""
+        """Whether every good event is in each of its tables once and every hostile object is accounted for."""
         return not (self.lost or self.doubled or self.good_in_quarantine or self.wrong)
 
 
 def sequence_numbers(lake: Lake) -> dict[str, int]:
-    """The number of each object in the relay's log, by its key."""
+    """Returns each object's sequence number in the relay's log, by key."""
     rows = FileEventLog(lake, RELAY).read(0, columns=["seq", "key"]).to_pylist()
     return {row["key"]: row["seq"] for row in rows}
 
 
 def accounted_numbers(lake: Lake) -> set[int]:
-    """The numbers of the objects of which bronze or quarantine has a row."""
+    """Returns the sequence numbers of objects with a row in bronze or quarantine."""
     found: set[int] = set()
     for name in ("events", "quarantine"):
         rows = lake.rows(paths.table(PIPELINE, name), columns=["_seq"])
@@ -83,7 +83,7 @@ def accounted_numbers(lake: Lake) -> set[int]:
 def judge_both(
     lake: Lake, tables: list[str], owed: Counter[Row], hostile: Mapping[str, HostileObject]
 ) -> HostileVerdict:
-    """Compare the tables and quarantine with what both producers sent."""
+    """Compares the tables and quarantine with the events of both producers."""
     fates = HostileVerdict()
     _judge_good(lake, tables, owed, fates)
     _judge_hostile(lake, hostile, fates)
@@ -93,7 +93,7 @@ def judge_both(
 
 
 def _judge_good(lake: Lake, tables: list[str], owed: Counter[Row], fates: HostileVerdict) -> None:
-    """As queries and as readers of a change stream see a table; what was not sent by the good one is not its."""
+    """Checks the good producer's events as queries and as change readers see a table; ignores other events."""
     for name in tables:
         key = paths.table(PIPELINE, name)
         rows = lake.rows(key, columns=["event_id"])
@@ -138,5 +138,5 @@ def _judge_hostile(lake: Lake, hostile: Mapping[str, HostileObject], fates: Host
 
 
 def _named(reason: Mapping[str, str]) -> str:
-    """A reason as the table shows it; of a budget also which."""
+    """Returns a reason as the report shows it, with the budget's name for `over_budget`."""
     return f"{reason['code']} ({reason['path']})" if reason["code"] == "over_budget" else reason["code"]

@@ -1,14 +1,14 @@
-"""Faults inside a driver: at which points of a batch something happens, and what.
+"""Injects faults into a driver at given points of a batch.
 
-A driver is told by its environment. `DELTAWORKS_TEST_FAULTS` holds a JSON list of faults: at the `nth` time (1 is the
-first) that a point matching the pattern is reached, the action is done, once. Every point reached is also written to a
-timeline, with the machine's monotonic clock, which is one for all processes: so a test knows what was injected when,
-and how long the stream took to land a batch again.
+Environment variables configure a driver. `DELTAWORKS_TEST_FAULTS` holds a JSON list of faults: the `nth` time (from 1)
+a point that matches the pattern is reached, the action runs, once. Every reached point is also written to a timeline
+with the machine's monotonic clock, which all processes share. Tests read from it when a fault was injected and how long
+the stream took to land the next batch.
 
-Points are those of `tests.batch_points` (`files_written`, `prepared`, `committed:<table>`, `committed`, `completed`),
-and those that `install` adds: `leased`, `fenced`, `begun`, `gold_writing:<table>` and `gold_written:<table>`,
-`checked:<table>` (the transaction was looked for in the snapshot, the commit has not been put) and `half_ledger` (steps
-recorded, the batch not).
+Points are those of `tests.batch_points` (`files_written`, `prepared`, `committed:<table>`, `committed`, `completed`)
+and those that `install` adds: `leased`, `fenced`, `begun`, `gold_writing:<table>`, `gold_written:<table>`,
+`checked:<table>` (after the look-up of the transaction in the snapshot, before the put of the commit) and `half_ledger`
+(the steps are recorded, the batch is not).
 """
 
 from __future__ import annotations
@@ -31,10 +31,11 @@ TIMELINE = "DELTAWORKS_TEST_TIMELINE"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fault:
-    """What happens at a point. Actions: kill, kill_python, kill_jvm, stop, sleep, raise, fill (the disk given).
+    """The action at a point: kill, kill_python, kill_jvm, stop, sleep, raise, or fill (a given disk).
 
-    `kill` ends JVM and Python at once, as kill -9 of the process group does; `stop` freezes both (SIGSTOP). Points are
-    counted once `after` has been reached: `begun` leaves out what a driver finishes for its predecessor.
+    `kill` ends JVM and Python together, like SIGKILL to the process group; `stop` freezes both (SIGSTOP). Points count
+        only
+    once `after` has been reached: `begun` skips the batch that a driver completes for its predecessor.
     """
 
     point: str
@@ -46,12 +47,12 @@ class Fault:
 
 
 def as_variable(faults: Sequence[Fault]) -> str:
-    """The environment variable's text."""
+    """Returns the environment variable's value."""
     return json.dumps([asdict(fault) for fault in faults])
 
 
 class Injector:
-    """The driver's side: call it with every point that is reached. Safe for several threads."""
+    """Injects faults inside a driver: call it with every reached point. Thread-safe."""
 
     def __init__(self, faults: Sequence[Fault], timeline: Path) -> None:
         self._waiting = {fault: fault.nth for fault in faults}
@@ -61,7 +62,7 @@ class Injector:
 
     @classmethod
     def from_environment(cls) -> Injector:
-        """As the test that started this driver says."""
+        """Reads the faults that the test configured for this driver."""
         faults = [Fault(**each) for each in json.loads(os.environ.get(FAULTS, "[]"))]
         return cls(faults, Path(os.environ[TIMELINE]))
 
@@ -109,7 +110,7 @@ def _do(fault: Fault) -> None:
 
 
 def _fill(folder: Path) -> None:
-    """Use up the last byte of a small disk."""
+    """Fills a small disk to its last byte."""
     with (folder / "filler").open("ab", buffering=0) as filler:
         for size in (1 << 20, 1 << 12, 1):
             while True:
@@ -120,7 +121,7 @@ def _fill(folder: Path) -> None:
 
 
 def install(fault: Callable[[str], None]) -> None:
-    """Add points around our own functions, without a word in the product."""
+    """Wraps product functions so that they report points."""
     from deltalake import DeltaTable
 
     from deltaworks.control.locks.lease import Lease
@@ -163,7 +164,7 @@ def _before(owner: Any, name: str, also: Callable[..., Any]) -> None:
 
 
 def write_and_die_once(payloads: Any, spec: Any, stamp: Any, target: Any, **options: Any) -> Any:
-    """In a worker: write the files of all tables, then be killed before telling anyone, the first time."""
+    """Writes the files of all tables in a worker and kills the worker before it returns them; only the first time."""
     from deltaworks.engine.fan_out import write_payloads
 
     written = write_payloads(payloads, spec, stamp, target, **options)
@@ -178,9 +179,10 @@ def write_and_die_once(payloads: Any, spec: Any, stamp: Any, target: Any, **opti
 
 
 def write_and_lose_the_worker(armed: Path, payloads: Any, spec: Any, stamp: Any, target: Any, **options: Any) -> Any:
-    """In a task of a standalone cluster: write the files of all tables, then lose the machine, once a file `armed` is.
+    """Writes the files of all tables in a task of a standalone cluster, then kills the worker machine if a file `armed`
+    exists.
 
-    Lost are the worker's daemon and everything it started, this process among it; the file is renamed to `.lost`.
+    Kills the worker's daemon and everything it started, including this process, and renames the file to `.lost`.
     """
     import psutil
 

@@ -1,4 +1,4 @@
-"""How long events take from their landing to bronze, from the commits of a table."""
+"""Measures the time events take from landing to bronze, from the commits of a table."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from tests.faults.harness.oracle import commits_of
 
 
 def percentile(values: list[float], share: float) -> float:
-    """The value below which `share` of the values lie."""
+    """Returns the value below which a `share` of the values lie."""
     ordered = sorted(values)
     return ordered[min(len(ordered) - 1, int(len(ordered) * share))] if ordered else float("nan")
 
 
 def bronze_times(stage: FaultProject) -> dict[int, float]:
-    """When each object's events became readable in bronze: `seq` -> seconds since the epoch."""
+    """Returns when each object's events became readable in bronze: `seq` -> seconds since the epoch."""
     key = paths.table(PIPELINE, "events")
     committed: dict[int, float] = {}
     for actions in commits_of(stage.lake, key):

@@ -1,7 +1,7 @@
-"""Judges a live table: does it count every event once, and was every batch of its query merged once?
+"""Checks that a live table counts every event once and that every batch of its query is merged once.
 
-A merge puts whole counts in place of older ones, so one that is made twice leaves the newest snapshot as it was.
-Whoever reads the table's changes meets its rows twice: they are *doubled*, as a file that two commits add is.
+A merge replaces older counts, so a repeated merge does not change the newest snapshot. A reader of the table's changes
+receives its rows twice, however. Such rows count as *doubled*, like a file that two commits add.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ DECLARED = [
 
 @dataclass(frozen=True, slots=True)
 class LiveVerdict:
-    """Events not counted, and events or merged rows that count twice; how many merges there were."""
+    """Events not counted, events or merged rows counted twice, and the number of merges."""
 
     lost: int
     doubled: int
@@ -38,12 +38,12 @@ class LiveVerdict:
 
 
 def owed_counts(stage: FaultProject) -> Counter[str]:
-    """How many events of each name the live table owes."""
+    """Returns how many events of each name the live table must count."""
     return Counter(table for table, _ in stage.owed if table in stage.kinds)
 
 
 def seen_counts(stage: FaultProject) -> Counter[str]:
-    """How many events of each name it has counted."""
+    """Returns how many events of each name the live table has counted."""
     rows = stage.lake.rows(paths.table(PIPELINE, LIVE), columns=["event_name", "events"])
     seen: Counter[str] = Counter()
     for row in [] if rows is None else rows.to_pylist():
@@ -52,7 +52,7 @@ def seen_counts(stage: FaultProject) -> Counter[str]:
 
 
 def judge_live(stage: FaultProject) -> LiveVerdict:
-    """Compare the counts with what is owed, and the merges with the batches."""
+    """Compares the counts with the landed events, and the merges with the batches."""
     owed, seen = owed_counts(stage), seen_counts(stage)
     merged: Counter[tuple[str, str]] = Counter()
     again = merges = 0

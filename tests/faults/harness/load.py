@@ -1,4 +1,4 @@
-"""A steady load: objects landed at a fixed pace by a thread of its own, until it is closed."""
+"""Lands objects at a steady pace in a separate thread until it is closed."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 
 class Load:
-    """Calls `land` every so many seconds. `failure` is what it raised, after which nothing lands any more."""
+    """Calls `land` at a fixed interval. If a call raises, the error is stored in `failure` and landing ends."""
 
     def __init__(self, land: Callable[[], object], *, every_seconds: float = 1.0) -> None:
         self._land = land
@@ -24,7 +24,7 @@ class Load:
         while not self._end.is_set():
             try:
                 self._land()
-            except Exception as error:  # reported at the end: nothing is accepted any more
+            except Exception as error:  # reported at the end; nothing lands after an error
                 self.failure = error
                 return
             self.landed_at.append(time.time())
@@ -33,10 +33,10 @@ class Load:
 
     @property
     def seconds(self) -> float:
-        """From the first object to the last."""
+        """Seconds from the first object to the last."""
         return self.landed_at[-1] - self.landed_at[0] if len(self.landed_at) > 1 else 1.0
 
     def close(self) -> None:
-        """Land no more."""
+        """Stops landing."""
         self._end.set()
         self._thread.join(timeout=60)

@@ -1,11 +1,11 @@
-"""Kinds of upkeep in a process of their own, with a JVM where they need one, over and over until they are told to stop.
+"""Runs maintenance roles repeatedly in a separate process, with a JVM where they need one, until a stop file exists.
 
-`python -m tests.faults.harness.maintenance_entry ROLES RECORDS STOP SEED OFF`: operations go to files in RECORDS, and those
-in hand are completed once there is a file STOP. OFF names protections that are taken away. Names have plus signs
-between them.
+`python -m tests.faults.harness.maintenance_entry ROLES RECORDS STOP SEED OFF`: operations are recorded in files in
+RECORDS. Once a file STOP exists, current operations are completed. OFF names disabled protections. Names are separated
+by plus signs.
 
-VACUUM keeps a day at least, whatever it is asked for. So that minutes are enough, its process lives in another day: the
-clock that it judges ages by is ahead by a day less RETENTION_SECONDS, and nobody else's is.
+VACUUM keeps files for at least a day. To make minutes sufficient, the clock by which this process computes file ages is
+advanced by a day less RETENTION_SECONDS; other clocks are not changed.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from tests.faults.harness.slow_reader import SlowReader
 from tests.faults.harness.vacuum_clock import advance_vacuum_clock
 
 KEPT_HOURS = 24
-#: How long removed files are kept by VACUUM, by everybody else's clock.
+#: VACUUM's retention of removed files in real time.
 RETENTION_SECONDS = 60.0
 REST_SECONDS = {
     "optimize": 6.0,
@@ -49,9 +49,9 @@ REST_SECONDS = {
     "restore": 12.0,
     "read": 1.0,
 }
-#: Every so many VACUUMs list folders; the others go by the log where that will do.
+#: Every n-th VACUUM lists folders; the others use the log where possible.
 LISTED_EVERY = 5
-#: Which tables each VACUUM is for, in turn.
+#: Tables of each VACUUM, in rotation.
 VACUUMED: list[tuple[str, ...]] = [
     ("events", "k01", READ),
     ("k02", "activities"),
@@ -61,28 +61,28 @@ VACUUMED: list[tuple[str, ...]] = [
 
 
 def switch_off(names: str) -> None:
-    """Take protections away.
+    """Disables protections.
 
     Raises:
-        KeyError: there is none of that name.
+        KeyError: no protection has this name.
     """
     for name in filter(None, names.split("+")):
         {"turn": _turn, "holds": _holds}[name]()
 
 
 def _turn() -> None:
-    """Whoever merges does so at once."""
+    """Merges do not wait for the table's write turn."""
     apply.write_turn = lambda *_, **__: uncontested_turn("")  # type: ignore[assignment]
 
 
 def _holds() -> None:
-    """VACUUM asks nobody what is still needed, and comes to the reader's table each time."""
+    """VACUUM ignores pinned versions, and always includes the reader's table."""
     vacuum.holds_on = lambda *_: []
     VACUUMED[:] = [(READ,)]
 
 
 def optimizing(spark: Any, catalog: Catalog) -> Callable[[], Counts]:
-    """A night's OPTIMIZE by health."""
+    """Runs a nightly OPTIMIZE by table health."""
 
     def once() -> Counts:
         done = optimize_tables(lambda: spark, catalog, PIPELINE, minutes=5)
@@ -93,7 +93,7 @@ def optimizing(spark: Any, catalog: Catalog) -> Callable[[], Counts]:
 
 
 def vacuuming(spark: Any, catalog: Catalog) -> Callable[[], Counts]:
-    """VACUUM with a short retention, by explicit override: a few tables at a time, so that OPTIMIZE has its turns."""
+    """Runs VACUUM on a few tables with an overridden short retention, so that OPTIMIZE can run in between."""
     advance_vacuum_clock(kept_hours=KEPT_HOURS, retention_seconds=RETENTION_SECONDS)
     numbers = itertools.count(1)
     tables = itertools.cycle(VACUUMED)
@@ -123,7 +123,7 @@ def vacuuming(spark: Any, catalog: Catalog) -> Callable[[], Counts]:
 
 
 def mutating(spark: Any, catalog: Catalog, *, wait_seconds: float) -> Callable[[], Counts]:
-    """All requests that have come."""
+    """Applies all received requests."""
 
     def once() -> Counts:
         done = MutationRun(spark, catalog, PIPELINE, lease_wait_seconds=wait_seconds).run()
@@ -138,20 +138,20 @@ def mutating(spark: Any, catalog: Catalog, *, wait_seconds: float) -> Callable[[
     return once
 
 
-#: What each role that needs Spark does.
+#: Functions of the roles that need Spark.
 SPARK_WORK: dict[str, Callable[[Any, Catalog], Callable[[], Counts]]] = {
     "optimize": optimizing,
     "vacuum": vacuuming,
     "mutate": lambda spark, catalog: mutating(spark, catalog, wait_seconds=60.0),
-    # A second MERGE at once, which has to be refused.
+    # A second concurrent MERGE, which must be refused.
     "second_mutate": lambda spark, catalog: mutating(spark, catalog, wait_seconds=2.0),
-    # What has come by the end, after everybody else.
+    # Requests received by the end are applied after all other roles have stopped.
     "last_mutate": lambda spark, catalog: mutating(spark, catalog, wait_seconds=60.0),
 }
 
 
 class Roles:
-    """The roles of this process, each with a thread and, where it needs one, a Spark session of its own."""
+    """The roles of this process, each with a thread and, where needed, a Spark session."""
 
     def __init__(self, catalog: Catalog, records: Path, stop: Path, seed: str) -> None:
         self._catalog = catalog
@@ -161,7 +161,7 @@ class Roles:
         self._spark: SparkSession | None = None
 
     def run(self, roles: list[str]) -> None:
-        """All of them until they are told to stop."""
+        """Runs all roles until the stop file exists."""
         if set(roles) & set(SPARK_WORK):
             self._spark = build_session(self._catalog.environment, app_name=f"soak.{roles[0]}", master="local[2]")
         with ThreadPoolExecutor(len(roles)) as pool:

@@ -1,7 +1,8 @@
-"""A stream and everything that keeps its tables, at once on one lake: OPTIMIZE, VACUUM, mistakes and RESTORE, merges.
+"""Runs a stream and all maintenance of its tables at the same time: OPTIMIZE, VACUUM, bad deletes with RESTORE, merges.
 
-One pipeline has append tables and a mutable one with its requests and notifications. The stream is a process, and so
-are maintenance, mutations and the rest (`upkeep_entry`); what they may do at the same time is left to them.
+One pipeline has append tables, and a mutable table with its requests and notifications. The stream, maintenance,
+mutations and the other roles are separate processes (`maintenance_entry`). The product alone decides which of them may
+run at the same time.
 """
 
 from __future__ import annotations
@@ -28,11 +29,11 @@ from tests.faults.harness.oracle import Verdict, commits_after_takeover, judge
 from tests.faults.harness.process_group import ProcessGroup
 from tests.waiting import eventually
 
-#: The mutable tables aside: `events` and k01 to k04.
+#: Besides the mutable tables: `events` and k01 to k04.
 APPEND_TABLES = 5
-#: Who shares a process: maintenance, mutations, and what needs no JVM.
+#: Roles that share a process: maintenance, mutations, and roles without a JVM.
 PROCESSES = (("optimize", "vacuum"), ("mutate", "second_mutate"), ("restore", "read"))
-#: What has to have come up by the end, or nothing was shown: what a role did, and which of its counts says so.
+#: Counts by role that must be positive at the end; otherwise the run proves nothing.
 REQUIRED_COUNTS = (
     ("optimize", "partitions"),
     ("vacuum", "files"),
@@ -48,7 +49,7 @@ _END_SECONDS = BOUND_SECONDS + 120.0
 
 
 class Process(ProcessGroup):
-    """The process of some roles. Ends with its `with` block, whatever state it is in."""
+    """The process of some roles. Leaving the `with` block kills it in any state."""
 
     def __init__(self, stage: FaultProject, roles: Sequence[str], *, stop: Path, off: Sequence[str]) -> None:
         self._name = "+".join(roles)
@@ -59,12 +60,12 @@ class Process(ProcessGroup):
         super().__init__(
             [sys.executable, "-m", "tests.faults.harness.maintenance_entry", *arguments],
             log=stage.root / f"{self._name}.log",
-            # As for the drivers: compiling thoroughly would cost more than it brings.
+            # As for the drivers: full JIT compilation would cost more than it saves.
             environment={**stage.environment(), "JAVA_TOOL_OPTIONS": "-XX:TieredStopAtLevel=1"},
         )
 
     def has_begun(self) -> bool:
-        """Whether each of its roles has ended an operation, or is reading."""
+        """Returns whether each of its roles has ended an operation, or is reading."""
         assert self.process.poll() is None, self.tail()
         return all(
             any(each.outcome != "begun" or each.role == "read" for each in read_operations([path]))
@@ -72,7 +73,7 @@ class Process(ProcessGroup):
         )
 
     def wait(self) -> str:
-        """What is wrong with how it ended, empty where nothing is."""
+        """Waits for the end; returns the error, empty if there was none."""
         try:
             code = self.process.wait(_END_SECONDS)
         except subprocess.TimeoutExpired:
@@ -82,7 +83,7 @@ class Process(ProcessGroup):
 
 @dataclass(slots=True)
 class Outcome:
-    """What became of everything."""
+    """Result of a run."""
 
     verdict: Verdict
     harm: Damage
@@ -97,12 +98,12 @@ class Outcome:
 
     @property
     def failed(self) -> int:
-        """Operations that were neither done nor cleanly retried."""
+        """Returns operations that neither succeeded nor ended with a retryable condition."""
         return sum(tally.failed for tally in self.operations.values())
 
     @property
     def missing(self) -> list[str]:
-        """What never came up, so that nothing was shown of it."""
+        """Returns the required events that never occurred."""
         return [
             f"{role} {count}"
             for role, count in REQUIRED_COUNTS
@@ -111,7 +112,7 @@ class Outcome:
 
     @property
     def is_exact(self) -> bool:
-        """Nothing is lost, doubled or otherwise than the replay, and every operation was done."""
+        """Whether nothing is lost, doubled or different from the replay, and every operation succeeded."""
         return self.verdict.is_exact and not (self.harm or self.failed or self.wrong or self.late_commits)
 
     def __str__(self) -> str:
@@ -122,7 +123,7 @@ class Outcome:
 
 
 class MaintenanceLoad:
-    """The run of everything. Build it on a stage that has been made with APPEND_TABLES tables."""
+    """One run. Build it on a project made with APPEND_TABLES tables."""
 
     def __init__(self, stage: FaultProject, *, off: Sequence[str] = (), events_per_object: int = 40) -> None:
         self._stage = stage
@@ -133,7 +134,9 @@ class MaintenanceLoad:
         declare(stage)
 
     def run(self, minutes: float, *, tell: Callable[[str], None] = lambda line: None) -> Outcome:
-        """All at once for so long; then everybody completes what is in hand, and what is left lands and is merged."""
+        """Runs all roles for this time; then each completes its current operation, and the remaining events land and
+        are merged.
+        """
         stage = self._stage
         self._land()
         with ExitStack() as running:
@@ -142,7 +145,7 @@ class MaintenanceLoad:
             works = [
                 running.enter_context(Process(stage, roles, stop=self._stop, off=self._off)) for roles in PROCESSES
             ]
-            # JVMs that start are no load, and would take all there is of two cores.
+            # Starting JVMs are not part of the load, and would use both cores.
             eventually(
                 lambda: all(work.has_begun() for work in works), "every role has ended an operation", seconds=300
             )
@@ -158,7 +161,7 @@ class MaintenanceLoad:
         return self._judge(load, stream, wrong)
 
     def _land(self) -> None:
-        """Two objects: events for the append tables, and rows and requests for the mutable one."""
+        """Lands two objects: events for the append tables, and rows and requests for the mutable table."""
         stage = self._stage
         stage.land(per_kind=self._per_kind)
         events = events_of(stage, self._truth, rows=20, requests=2)
@@ -168,7 +171,7 @@ class MaintenanceLoad:
     def _watch(
         self, stream: Driver, load: Load, works: list[Process], minutes: float, tell: Callable[[str], None]
     ) -> None:
-        """Until the time is over, or nothing lands any more."""
+        """Prints progress until the time is over or landing has ended."""
         began = told = time.monotonic()
         while (now := time.monotonic()) - began < minutes * 60 and load.failure is None:
             if stream.process.poll() is not None:
@@ -219,7 +222,7 @@ def _completed(stream: Driver) -> list[float]:
 
 
 def declare(stage: FaultProject) -> None:
-    """Append tables, some of them in Z-order, beside the mutable one; nothing is too young for OPTIMIZE."""
+    """Declares append tables, some with Z-order, and the mutable table. OPTIMIZE may process files of any age."""
     columns = [{"name": "n", "path": "n", "type": "long", "required": True}]
     tables: list[dict[str, Any]] = [
         {"name": "events", "catch_all": True, "columns": columns, "zorder_by": ["event_name"]},
@@ -231,7 +234,7 @@ def declare(stage: FaultProject) -> None:
         tables=tables,
         source={"max_files_per_batch": 200},
         stream={"trigger_seconds": 3, "lease_ttl_seconds": 10},
-        # Spark merges: its commits take long enough to meet others.
+        # Spark does the merges: its commits take long enough to conflict with others.
         mutations={
             "requests": "requests",
             "notifications": "notifications",

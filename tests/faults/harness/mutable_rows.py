@@ -1,4 +1,4 @@
-"""Rows that mutations change, requests for it by chance, and what becomes of the rows by a replay of all requests."""
+"""Random rows and mutation requests, and the expected table after a replay of all requests."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.unit.mutations.replay_oracle import Request, Row, replay
 
 ORGANISATIONS = ("acme", "bolt", "core")
 IDS = "abcdef"
-#: The one field that updates set here, and what it is before.
+#: The only field that updates set, and its initial value.
 FIELD, UNSET = "f", "f0"
 OPS = ("rename", "rename", "merge", "delete", "undelete", "update", "rename_name")
 TABLES: list[dict[str, Any]] = [
@@ -61,7 +61,7 @@ TABLES: list[dict[str, Any]] = [
 
 
 class MutableRows:
-    """Rows and requests by chance, some of them of the past, and what becomes of them by a replay of all."""
+    """Random rows and requests, some with past times, and the rows that result from replaying them."""
 
     def __init__(self, seed: int) -> None:
         self._chance = random.Random(seed)
@@ -70,7 +70,7 @@ class MutableRows:
         self.requests: list[tuple[str, NameRequest]] = []
 
     def add(self, *, rows: int = 60, requests: int = 12) -> tuple[list[Any], list[Any]]:
-        """So many more of both."""
+        """Adds this many rows and requests."""
         chance, first = self._chance, (len(self.rows), len(self.requests))
         self._time += 20
         for _ in range(rows):
@@ -89,7 +89,7 @@ class MutableRows:
         return max(1, self._time - self._chance.randrange(40))
 
     def expected_rows(self) -> Counter[tuple[str, str, bool, str]]:
-        """Event, id, whether deleted, and the field, of every row."""
+        """Returns event, id, whether it is deleted, and the field for every row."""
         found: Counter[tuple[str, str, bool, str]] = Counter()
         for org in ORGANISATIONS:
             landed = {event: Row(origin=each_id, time=time_of(at)) for event, of, at, each_id in self.rows if of == org}
@@ -100,7 +100,7 @@ class MutableRows:
         return found
 
     def expected_names(self) -> set[tuple[str, str, str]]:
-        """Organisation, id and name."""
+        """Returns organisation, id and name."""
         return {
             (org, each_id, given.name)
             for org in ORGANISATIONS
@@ -112,7 +112,7 @@ class MutableRows:
 
 @dataclass(frozen=True)
 class Damage:
-    """What is wrong with the tables of a lake."""
+    """Differences between a lake's tables and the expected rows."""
 
     rows: int
     names: int
@@ -126,7 +126,9 @@ class Damage:
 
 
 def find_damage(lake: Lake, pipeline: str, truth: MutableRows) -> Damage:
-    """Rows that are not what a replay makes of them, lost or doubled ones too; names; keys told twice by one batch."""
+    """Returns rows that differ from the replay (wrong, lost or doubled), wrong names, and keys one batch announced
+    twice.
+    """
 
     def of(table: str) -> list[dict[str, Any]]:
         found = lake.rows(paths.table(pipeline, table))
@@ -156,7 +158,7 @@ def _as_request(asked: NameRequest) -> Request:
 
 
 def events_of(stage: FaultProject, truth: MutableRows, **counts: int) -> list[dict[str, Any]]:
-    """More rows and requests, as events of one object."""
+    """Adds rows and requests and returns them as events of one object."""
     rows, requests = truth.add(**counts)
     events = []
     for event, org, at, each_id in rows:

@@ -1,4 +1,4 @@
-"""Applies mutation requests in a process with a JVM of its own, which dies at a point, or lacks protections."""
+"""Applies mutation requests in a separate process with its own JVM that dies at a given point or lacks protections."""
 
 from __future__ import annotations
 
@@ -20,39 +20,39 @@ from deltaworks.mutations.apply import MutationRun
 from deltaworks.specs.project import load_catalog
 from deltaworks.tables.spark.session import build_session
 
-#: A batch dies while files of its merge are being written and no commit names them.
+#: The batch dies after its merge wrote files and before the commit that names them.
 IN_MERGE = "in_merge"
 
 
 def shorten_lease() -> None:
-    """Whoever dies is given up for dead after three seconds, not after thirty."""
+    """Declares a process dead after three seconds instead of thirty."""
     apply.LEASE_SECONDS = 3
     apply.write_turn = functools.partial(apply.write_turn, ttl_seconds=3.0)
 
 
 def switch_off(names: str) -> None:
-    """Take protections away, named with plus signs between them.
+    """Disables protections, given with plus signs between their names.
 
     Raises:
-        KeyError: there is none of that name.
+        KeyError: no protection has this name.
     """
     for name in filter(None, names.split("+")):
         {"turn": _turn, "transactions": _transactions, "bounds": _bounds}[name]()
 
 
 def _turn() -> None:
-    """Whoever merges does so at once."""
+    """Merges do not wait for the table's write turn."""
     apply.write_turn = lambda *_, **__: uncontested_turn("")  # type: ignore[assignment]
 
 
 def _transactions() -> None:
-    """A step is committed without its transaction, and nobody looks whether it has landed."""
+    """A step is committed without its transaction and without a look-up whether it has already landed."""
     commits.transaction_settings = lambda *_: {}
     commits.StepCommits.has_committed = lambda *_: False  # type: ignore[method-assign]
 
 
 def _bounds() -> None:
-    """A batch that died is not gone on with: every attempt covers what there is then, and puts that on record."""
+    """An interrupted batch is not continued: every attempt covers all requests present at that time."""
 
     def put(batches: MutationBatches, batch: MutationBatch) -> MutationBatch:
         batches._objects.put(paths.mutation_batch(batch.pipeline, batch.number), batch.encode())
@@ -63,7 +63,7 @@ def _bounds() -> None:
 
 
 def _die_in_merge(table: Path) -> None:
-    """End everything once the next commit of the table has written files and is not there yet."""
+    """Kills the process when the next commit of the table has written files and is not put yet."""
     known, log = set(table.rglob("*.parquet")), table / "_delta_log"
     commits_before = len(list(log.glob("*.json")))
     while len(list(log.glob("*.json"))) == commits_before:
@@ -77,7 +77,7 @@ def main() -> int:
     shorten_lease()
     switch_off(off)
     if point == IN_MERGE:
-        # Spark merges then, and between its files and its commit there is time to die in.
+        # Spark then does the merge, and there is time to die between its files and its commit.
         small_merge.free_memory_bytes = lambda *_: 0
     catalog = load_catalog()
     spark = build_session(catalog.environment, app_name="faults.mutations", master="local[2]")

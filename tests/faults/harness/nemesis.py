@@ -1,5 +1,6 @@
-"""Disturbs a running stream, seeded: everything it can do comes up once, in an order by chance, before anything comes
-up again. A disturbance that met nothing, for no driver ran or no request came, is tried again until it has."""
+"""Disturbs a running stream in a seeded random order. Every kind of disturbance occurs once before any repeats. A
+disturbance without effect, because no driver ran or no request came, is repeated until it has one.
+"""
 
 from __future__ import annotations
 
@@ -16,15 +17,15 @@ from tests.faults.harness.fleet import Fleet
 
 WRITES = r"/(_delta_log/\d{20}\.json|prepared/.*\.json|lease\.json|offsets/\d+|commits/\d+)(\?|$)"
 MEET_SECONDS = 60.0
-#: How long a batch is waited for before the next strike, so that most strikes meet a stream that lands.
+#: How long to wait for a batch before the next disturbance, so that most of them meet a working stream.
 BATCH_SECONDS = 60.0
-#: What a strike and the rest before it usually take.
+#: Usual seconds of a disturbance with the pause before it.
 STRIKE_SECONDS = 45.0
 
 
 @dataclass(frozen=True, slots=True)
 class Strike:
-    """A disturbance that met the stream, and when it began: monotonic seconds."""
+    """A disturbance that took effect, and its start in monotonic seconds."""
 
     name: str
     at: float
@@ -32,7 +33,7 @@ class Strike:
 
 @dataclass
 class Nemesis:
-    """What happens to the fleet and the storage of a stage. Its answers are all given by the seed."""
+    """Disturbs the drivers and the storage of a project; the seed determines every choice."""
 
     stage: FaultProject
     fleet: Fleet
@@ -46,7 +47,7 @@ class Nemesis:
 
     @property
     def disturbances(self) -> dict[str, Callable[[], bool]]:
-        """Everything it may do, by name; each says whether it met anything."""
+        """Returns all disturbances by name; each function returns whether it took effect."""
         return {
             "kill driver": lambda: self.fleet.signal_all(signal.SIGKILL),
             "kill jvm alone": lambda: self.fleet.kill_part("java"),
@@ -64,11 +65,11 @@ class Nemesis:
 
     @property
     def missing(self) -> list[str]:
-        """What has not come up yet."""
+        """Returns the disturbances that have not occurred yet."""
         return sorted(set(self.disturbances) - {strike.name for strike in self.happened})
 
     def strike(self) -> str:
-        """Do the next thing until it meets something; returns its name, and what came of it, once it is over."""
+        """Runs the next disturbance until it takes effect; returns its name and result once it is over."""
         if not self._next:
             self._next = sorted(self.disturbances)
             self._random.shuffle(self._next)
@@ -84,9 +85,9 @@ class Nemesis:
         return f"{name}: met nothing, comes up again"
 
     def rest(self, seconds_left: float) -> None:
-        """Wait for the next: mostly until a batch has landed since the last, so that a running stream is met.
+        """Pauses before the next disturbance: mostly until a batch has landed, so that it meets a running stream.
 
-        With little time left for what has not come up yet, that is all; else some seconds more, by chance.
+        Adds some random seconds unless little time remains for the disturbances still missing.
         """
         hurry = seconds_left < STRIKE_SECONDS * len(self.missing)
         since = self.happened[-1].at if self.happened else 0.0

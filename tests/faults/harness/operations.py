@@ -1,7 +1,7 @@
-"""Work done over and over beside a stream, and what became of each operation: a line of a file as it begins and ends.
+"""Repeats operations next to a stream and records each one: a line in a file at its start and at its end.
 
-An operation is *done*, at once or after attempts that failed in a way that says "try again" (`retried` has their
-conditions), or it has *failed*: for another reason, or because no attempt was let through within its bound.
+An operation is *done*, immediately or after attempts that ended with a retryable condition (listed in `retried`), or it
+has *failed*: with another error, or because no attempt succeeded within the time limit.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from typing import Literal
 from deltaworks.control.job import as_deltaworks_error
 from deltaworks.errors import DeltaworksError
 
-#: A conflict is over, and maintenance that is at work has ended, within this.
+#: Conflicts, and maintenance that is running, end within this time.
 BOUND_SECONDS = 400.0
-#: Not foreseen, whatever a launcher does with it.
+#: An unexpected error, even if a launcher would retry it.
 _UNFORESEEN = "JOB_FAILED"
 Counts = Mapping[str, float]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Operation:
-    """One operation; `begun` is how it is while it has not ended. Seconds are of all its attempts together."""
+    """One operation; `begun` until it has ended. Seconds cover all its attempts."""
 
     role: str
     number: int
@@ -40,7 +40,7 @@ class Operation:
 
 
 class Operations:
-    """Performs the operations of one process, and puts them on record."""
+    """Performs and records the operations of one process."""
 
     def __init__(self, records: Path, chance: random.Random) -> None:
         self._records = records
@@ -48,11 +48,11 @@ class Operations:
         self._numbers: Counter[str] = Counter()
 
     def perform(self, role: str, attempt: Callable[[], Counts], *, retried_conditions: tuple[str, ...] = ()) -> bool:
-        """One operation, tried until it is done or fails; whether it is done.
+        """Retries one operation until it is done or fails; returns whether it is done.
 
         Args:
-            attempt: what is tried; it returns what it has to show.
-            asked_again: conditions after which a person asks again, beside those that are said to be retryable.
+            attempt: performs the operation and returns its counts.
+            retried_conditions: further conditions after which it is retried, besides those marked retryable.
         """
         self._numbers[role] += 1
         begun = Operation(role=role, number=self._numbers[role])
@@ -96,7 +96,7 @@ def _told(found: DeltaworksError, problem: BaseException) -> str:
 
 
 def read_operations(records: Iterable[Path]) -> list[Operation]:
-    """All operations of these files, each as it ended, or as begun where its process did not live to see its end."""
+    """Returns all operations in these files in their last recorded state: `begun` where the process died."""
     found: dict[tuple[Path, str, int], Operation] = {}
     for path in records:
         for line in path.read_text().splitlines():
@@ -109,7 +109,7 @@ def read_operations(records: Iterable[Path]) -> list[Operation]:
 
 @dataclass(slots=True)
 class Tally:
-    """All operations of one role."""
+    """Totals of all operations of one role."""
 
     role: str
     started: int = 0
@@ -117,14 +117,14 @@ class Tally:
     failed: int = 0
     longest: float = 0.0
     done_after_retries: int = 0
-    #: How many attempts each condition ended.
+    #: Number of attempts ended by each condition.
     retried: Counter[str] = field(default_factory=Counter)
     counts: Counter[str] = field(default_factory=Counter)
     errors: list[str] = field(default_factory=list)
 
 
 def tallies(operations: list[Operation]) -> dict[str, Tally]:
-    """By role. What has begun and not ended has failed."""
+    """Returns the totals by role. Operations that have not ended count as failed."""
     found: dict[str, Tally] = {}
     for each in operations:
         tally = found.setdefault(each.role, Tally(each.role))

@@ -1,8 +1,8 @@
-"""Judges a lake: is every accepted event once in each table it is owed to, or once in quarantine, and nothing else?
+"""Checks a lake: every accepted event must be in each of its tables once, or in quarantine once, and nothing else.
 
-A table is read twice. Its newest snapshot is what queries see. Its log is what readers of a change stream see, commit
-after commit: a file that two commits add is one file to the first and twice the rows to the second. A row counts as
-doubled when either reader meets it twice.
+A table is read in two ways. The newest snapshot is what queries return. The log is what readers of a change stream
+receive, commit by commit: a file added by two commits is one file in the snapshot, but its rows reach a change reader
+twice. A row counts as doubled if either way returns it twice.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Row = tuple[str, str]
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What became of what was owed: `(table, event id)` and how often."""
+    """Result of the check: `(table, event id)` and how often it occurs."""
 
     owed: int
     lost: Counter[Row]
@@ -34,7 +34,7 @@ class Verdict:
 
     @property
     def is_exact(self) -> bool:
-        """Nothing lost, doubled or strange, and the ledger has every batch once."""
+        """Whether nothing is lost, doubled or unexpected, and the ledger has every batch once."""
         return not (self.lost or self.doubled or self.strange or self.ledger_gaps)
 
     def __str__(self) -> str:
@@ -45,7 +45,7 @@ class Verdict:
 
 
 def judge(lake: Lake, pipeline: str, names: list[str], owed: Counter[Row]) -> Verdict:
-    """Compare the tables `names` and quarantine with what is owed."""
+    """Compares the tables `names` and quarantine with the expected events."""
     seen: Counter[Row] = Counter()
     commits = 0
     for name in [*names, "quarantine"]:
@@ -69,12 +69,12 @@ def judge(lake: Lake, pipeline: str, names: list[str], owed: Counter[Row]) -> Ve
 
 
 def _identity(value: str, table: str) -> str:
-    """The event's id; a row in quarantine has it inside what was sent."""
+    """Returns the event's id; for a quarantine row, the id inside its raw payload."""
     return str(json.loads(value)["id"]) if table == "quarantine" else str(value)
 
 
 def commits_of(lake: Lake, key: str) -> list[list[dict[str, Any]]]:
-    """The actions of every commit of a table, oldest first."""
+    """Returns the actions of every commit of a table, oldest first."""
     folder = f"{arrow_path(lake.storage, key)}/_delta_log"
     found = [
         info
@@ -89,9 +89,9 @@ def commits_of(lake: Lake, key: str) -> list[list[dict[str, Any]]]:
 
 
 def added_again(lake: Lake, key: str, column: str) -> tuple[list[str], int]:
-    """The values in files that are added while they are there, once for each time; and the number of commits.
+    """Returns values in files added while already present, once per repetition, and the number of commits.
 
-    A file that a commit has taken out may come back with another, as when a table is put back.
+    A file that a commit removed may be added again, for example by a restore.
     """
     commits = commits_of(lake, key)
     there: set[str] = set()
@@ -111,7 +111,7 @@ def added_again(lake: Lake, key: str, column: str) -> tuple[list[str], int]:
 
 
 def rows_in_folder(lake: Lake, pipeline: str, name: str) -> Counter[Row]:
-    """What a reader meets who takes all files in a table's folder, without asking the log which of them count."""
+    """Returns the rows of all files in a table's folder, including files that the log does not name."""
     selector = FileSelector(arrow_path(lake.storage, paths.table(pipeline, name)), recursive=True)
     files = [
         info.path
@@ -126,14 +126,14 @@ def rows_in_folder(lake: Lake, pipeline: str, name: str) -> Counter[Row]:
 
 
 def ledger_gaps(lake: Lake, pipeline: str) -> tuple[int, ...]:
-    """Batch ids the ledger lacks or has more than once, up to its newest."""
+    """Returns the batch ids that the ledger lacks or has more than once, up to its newest."""
     rows = lake.rows(paths.pipeline_control(pipeline, "checkpoint_store"), columns=["batch_id"])
     counts = Counter([] if rows is None else rows.column("batch_id").to_pylist())
     return tuple(batch for batch in range(max(counts, default=-1) + 1) if counts[batch] != 1)
 
 
 def commits_after_takeover(lake: Lake, pipeline: str, names: list[str]) -> int:
-    """Commits made under an owner epoch after a later owner had committed to the same table."""
+    """Returns commits under an owner epoch that came after a commit of a later owner to the same table."""
     late = 0
     for name in [*names, "quarantine"]:
         highest = 0

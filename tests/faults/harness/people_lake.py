@@ -1,7 +1,8 @@
-"""A lake of millions of rows of people, with a stream, requests of mutations and landed objects that name them.
+"""A lake with millions of rows of people, a stream, mutation requests, and landed objects that contain their
+identifiers.
 
-Most rows are written as files, by no code of the product. What is landed beside has identifiers as they are, those of
-people who are being erased among them.
+Most rows are written directly as files, without product code. Landed objects contain plain identifiers, including those
+of people who are being erased.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from tests.faults.harness import mutable_rows
 from tests.faults.harness.fault_project import FIRST_TIME, PIPELINE, FaultProject
 from tests.faults.harness.mutable_rows import MutableRows, events_of
 
-#: `events` and k01 to k03, the first of which has the many rows.
+#: `events` and k01 to k03; k01 has the bulk rows.
 TABLES = 4
 BULK = "k01"
 DAYS, FILES_A_DAY = 20, 5
@@ -38,7 +39,7 @@ _PRIVACY = {
 
 
 def declare(stage: FaultProject) -> None:
-    """Tables with a player in each row, some in Z-order, beside the mutable one; a keyring and a vault."""
+    """Declares tables with a player in each row, some with Z-order, a mutable table, a keyring and a vault."""
     player = {"name": "player", "path": "player", "type": "string"}
     columns = [{"name": "n", "path": "n", "type": "long", "required": True}, player]
     activities, *others = mutable_rows.TABLES
@@ -71,11 +72,11 @@ def declare(stage: FaultProject) -> None:
 
 
 class People:
-    """Who is in the lake, who asks to be erased, and what was landed of whom.
+    """The people in the lake, the erasure requests, and the events landed for each person.
 
     Args:
-        rows: how many are written as files.
-        requests: how many people are erased.
+        rows: number of rows written as files.
+        requests: number of people to erase.
     """
 
     def __init__(self, stage: FaultProject, *, rows: int, requests: int) -> None:
@@ -86,7 +87,7 @@ class People:
         self.erased = frozenset(self._chance.sample(self.players, requests))
         self.owed: Counter[tuple[str, str]] = Counter()
         self.truth = MutableRows(stage.seed)
-        #: Of each row of the mutable table, by its event.
+        #: The player of each row of the mutable table, by event id.
         self.player_of: dict[str, str] = {}
         self._sent: Counter[tuple[str, str]] = Counter()
 
@@ -95,12 +96,12 @@ class People:
         return open_namespace(load_catalog("local", root=self.stage.root), "players")
 
     def tokens(self) -> dict[str, str]:
-        """The token of everybody."""
+        """Returns every person's token."""
         key = self.namespace.token_key
         return {player: token(key, kind="player", value=player) for player in self.players}
 
     def land(self, *, each: int = 10) -> None:
-        """One object for the tables of one kind and for quarantine, and one of mutable rows and requests."""
+        """Lands one object for the tables of one kind and quarantine, and one with mutable rows and requests."""
         stage, events = self.stage, []
         for kind in stage.kinds * each:
             events.append(stage.event(kind, player=self._random_person()))
@@ -112,7 +113,7 @@ class People:
         changing = events_of(stage, self.truth, rows=20, requests=2)
         for event in changing:
             event["player"] = self._random_person()
-            # A request is nobody's: what it moves is what is erased here, or not.
+            # Requests name no person, so a moved row proves the erasure right or wrong.
             if event["name"] == "request":
                 del event["player"]
             else:
@@ -121,7 +122,7 @@ class People:
         stage.announce(changing)
 
     def write_rows(self, lake: Path) -> None:
-        """The many rows, as files of the table that the stream has made."""
+        """Writes the bulk rows as files of the table that the stream has created."""
         folder = str(lake / paths.table(PIPELINE, BULK))
         schema = pa.schema(DeltaTable(folder).schema().to_arrow())
         tokens = pa.array(list(self.tokens().values()))
@@ -152,16 +153,16 @@ class People:
         self.rows = first
 
     def sent_to(self, table: str) -> Counter[str]:
-        """How many events of each player were landed for a table of their kind."""
+        """Returns how many events of each player were landed for a table."""
         return Counter({player: count for (name, player), count in self._sent.items() if name == table})
 
     def expected_mutable(self) -> Counter[tuple[str, str, bool, str]]:
-        """Event, id, whether deleted and the field of every row that is nobody's who is erased."""
+        """Returns event, id, whether it is deleted and the field for every row of a person who is not erased."""
         rows = self.truth.expected_rows()
         return Counter({row: count for row, count in rows.items() if self.player_of[row[0]] not in self.erased})
 
     def _random_person(self) -> str:
-        """One in ten is somebody who is erased: their events come on, before and behind it."""
+        """Returns a random person; one in ten is being erased, so their events land before and after the erasure."""
         return self._chance.choice(sorted(self.erased) if self._chance.random() < 0.1 else self.players)
 
     def _owe(self, event: dict[str, Any], *tables: str) -> None:
@@ -170,5 +171,5 @@ class People:
 
 
 def named_in(path: Path) -> set[str]:
-    """The players whom a landed object names."""
+    """Returns the players that a landed object contains."""
     return {str(json.loads(line).get("player")) for line in path.read_text().splitlines()}

@@ -1,7 +1,6 @@
-"""Judges a lake from which people were erased, by DuckDB over its files: no code of the product.
+"""Checks a lake after erasures with DuckDB over its files, without product code.
 
-Which files a version has is what delta-rs says; what is in them, and in all that lies in the folders besides, is read
-here.
+delta-rs lists the files of a version; rows, and all other files in the folders, are read here.
 """
 
 from __future__ import annotations
@@ -17,13 +16,13 @@ from typing import Any
 import duckdb
 from deltalake import DeltaTable
 
-#: A row of the many is this, in any file and order of columns.
+#: Content of a bulk row, independent of file and column order.
 _ROW = "event_id, event_name, event_time, event_date, n, player, _seq, _position"
 
 
 @dataclass(frozen=True, slots=True)
 class Content:
-    """How many rows, and the sum of their hashes."""
+    """Number of rows and the sum of their hashes."""
 
     rows: int
     hashes: int
@@ -31,7 +30,7 @@ class Content:
 
 @dataclass(slots=True)
 class PeopleVerdict:
-    """What is wrong, in words; what was looked at is in `counts`."""
+    """Errors found, as sentences, and the checked quantities in `counts`."""
 
     wrong: list[str] = field(default_factory=list)
     counts: dict[str, int] = field(default_factory=dict)
@@ -42,7 +41,7 @@ class PeopleVerdict:
 
 
 class LakeFiles:
-    """The tables of a pipeline in a folder, by their files."""
+    """The tables of a pipeline in a folder, read from their files."""
 
     def __init__(self, tables: Path) -> None:
         self._tables = tables
@@ -56,19 +55,19 @@ class LakeFiles:
         return DeltaTable(str(self._tables / table)).version()
 
     def files(self, table: str, version: int | None = None) -> list[str]:
-        """The files of the newest version, or of another."""
+        """Returns the files of the newest version, or of a given one."""
         opened = DeltaTable(str(self._tables / table), version=version)
         features = set(opened.protocol().reader_features or ())
         assert "deletionVectors" not in features, "these files would have rows that nobody sees"
         return [uri.removeprefix("file://") for uri in opened.file_uris()]
 
     def on_disk(self, table: str) -> list[str]:
-        """All that lies there, of whatever version or none."""
+        """Returns all files in the folder, whether or not a version names them."""
         found = sorted(map(str, (self._tables / table).rglob("*.parquet")))
         return [path for path in found if "_delta_log" not in path]
 
     def remaining_rows(self, table: str, gone: Collection[str], *, version: int | None = None) -> Content:
-        """The rows that were written as files and are of nobody who goes."""
+        """Returns the bulk rows of people who are not erased."""
         rows, hashes = self._one(
             f"SELECT count(*), coalesce(sum(hash({_ROW})::HUGEINT), 0) FROM {_READ} "
             "WHERE event_id[1] = 'b' AND player NOT IN (SELECT unnest(?))",
@@ -78,7 +77,7 @@ class LakeFiles:
         return Content(rows, hashes)
 
     def rows_of(self, table: str, people: Collection[str], *, version: int | None = None) -> Counter[str]:
-        """The rows of these people that were written as files, by token."""
+        """Returns these people's bulk rows, by token."""
         query = (
             f"SELECT player, count(*) FROM {_READ} "
             "WHERE event_id[1] = 'b' AND player IN (SELECT unnest(?)) GROUP BY player"
@@ -86,7 +85,7 @@ class LakeFiles:
         return Counter(dict(self._duck.execute(query, [self.files(table, version), list(people)]).fetchall()))
 
     def landed(self, table: str) -> Counter[str]:
-        """How often each event that came through the stream is there."""
+        """Returns how often each event of the stream is in the table."""
         if table == "quarantine":
             query = f"SELECT raw->>'id', count(*) FROM {_READ} GROUP BY 1"
         else:
@@ -95,7 +94,7 @@ class LakeFiles:
         return Counter(dict(self._duck.execute(query, [files]).fetchall()) if files else {})
 
     def batches_of_objects(self, table: str) -> dict[int, int]:
-        """By object of the stream how many batches have rows of it."""
+        """Returns by object how many batches have rows from it."""
         query = f"SELECT _seq, count(DISTINCT _batch_id) FROM {_READ} WHERE _seq > 0 GROUP BY _seq"
         return dict(self._duck.execute(query, [self.files(table)]).fetchall())
 
@@ -104,7 +103,7 @@ class LakeFiles:
         return Counter(self._duck.execute(query, [self.files("activities")]).fetchall())
 
     def rows_with_tokens(self, table: str, tokens: Collection[str]) -> int:
-        """Rows on the disk, of whatever version, that have one of these tokens in any column of texts."""
+        """Returns rows on disk, in any version, that contain one of these tokens in a text column."""
         files = self.on_disk(table)
         if not files:
             return 0
@@ -112,7 +111,7 @@ class LakeFiles:
         texts = [name for name, kind, *_ in described if kind == "VARCHAR"]
         if not texts:
             return 0
-        # A token is 29 characters from p1_ on, wherever in a text it stands.
+        # A token is 29 characters that begin with p1_, anywhere in a text.
         found = " OR ".join(
             f"list_has_any(regexp_extract_all(\"{name}\", 'p1_[a-z2-7]{{26}}'), ?::VARCHAR[])" for name in texts
         )
@@ -129,10 +128,10 @@ _READ = "read_parquet(?, hive_partitioning = true, union_by_name = true)"
 def wrong_with_certificates(
     folder: Path, requests: Sequence[str], *, table: str, at_least: dict[str, int], at_most: dict[str, int]
 ) -> list[str]:
-    """What certificates say that is not so: one for each request, a chain, and rows that add up.
+    """Returns errors in certificates: each request needs one, they must form a chain, and row counts must add up.
 
     Args:
-        at_least: by request the person's rows of `table` that there were before all; `at_most` with those that landed.
+        at_least: rows of the person in `table` before the run, by request; `at_most` includes rows landed since.
     """
     wrong, before = [], ""
     found = {path.stem: path.read_bytes() for path in folder.glob("*.json")}

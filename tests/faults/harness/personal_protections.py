@@ -1,4 +1,4 @@
-"""Protections of personal data, taken away in this process; then the command line runs.
+"""Runs the command line in this process with a protection of personal data disabled.
 
 `python -m tests.faults.harness.personal_protections OFF COMMAND …`
 """
@@ -34,7 +34,7 @@ def _seal_unreadable(put: Put) -> None:
 
 
 def _regulation(put: Put) -> None:
-    """No event is a child's or opted out."""
+    """Events of children and of people who opted out are treated as any other."""
     original = Redactor.__init__
 
     def unconditional(self: Any, *arguments: Any, **more: Any) -> None:
@@ -45,7 +45,7 @@ def _regulation(put: Put) -> None:
 
 
 def _namespace_key(put: Put) -> None:
-    """Each process uses its own token key."""
+    """Each process uses a different token key."""
     own = os.urandom(32)
     for module in (redaction_keys, collector_redaction):
         put(module, "namespace_token_key", lambda *_: own)
@@ -60,7 +60,7 @@ PROTECTIONS: dict[str, Callable[[Put], None]] = {
 
 
 def disable(off: str, put: Put = setattr) -> None:
-    """Take a protection away; nothing where `off` is empty."""
+    """Disables a protection; does nothing if `off` is empty."""
     if off:
         PROTECTIONS[off](put)
 

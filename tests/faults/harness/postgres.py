@@ -1,4 +1,4 @@
-"""A PostgreSQL server of its own for Airflow, from the packages of the machine, which can be stopped and started."""
+"""A PostgreSQL server for Airflow, from the machine's packages, that can be stopped and started."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-#: Debian keeps the server's programs out of the PATH.
+#: Debian installs the server's programs outside the PATH.
 _DEBIAN = Path("/usr/lib/postgresql")
 _NEEDED = ("initdb", "pg_ctl", "createdb")
 _DRIVERS = ("psycopg2", "asyncpg")
-#: What its driver takes besides: nothing. The stack's own are for SQLite.
+#: Connection arguments of the driver: none. The stack's own are for SQLite.
 CONNECT_ARGS: dict[str, str] = {}
 
 
 def missing() -> str:
-    """What the machine lacks, and how to get it; empty where nothing is missing."""
+    """Returns the missing packages and how to install them; empty if none is missing."""
     if _programs() is None:
         return "no PostgreSQL server: apt install postgresql"
     absent = [name for name in _DRIVERS if importlib.util.find_spec(name) is None]
@@ -38,26 +38,26 @@ def _programs() -> Path | None:
 
 @dataclass(frozen=True, slots=True)
 class Postgres:
-    """The server, with one empty database. Everybody on this machine may use it."""
+    """A server with one empty database, open to every user of this machine."""
 
     folder: Path
     port: int
 
     def address(self, driver: str = "psycopg2") -> str:
-        """As SQLAlchemy takes it."""
+        """Returns the address as a SQLAlchemy URL."""
         return f"postgresql+{driver}://airflow@127.0.0.1:{self.port}/airflow"
 
     def start(self) -> None:
-        """Start it and wait until it answers."""
+        """Starts the server and waits until it answers."""
         options = f"-p {self.port} -k {self.folder} -c listen_addresses=127.0.0.1 -c max_connections=200"
         self._run("pg_ctl", "-D", f"{self.folder}/data", "-l", f"{self.folder}/log", "-o", options, "-w", "start")
 
     def stop(self) -> None:
-        """Stop it as a crash would: connections are cut, and nothing is finished."""
+        """Stops the server like a crash: connections are cut and transactions are not completed."""
         self._run("pg_ctl", "-D", f"{self.folder}/data", "-m", "immediate", "-w", "stop")
 
     def create(self) -> None:
-        """Make the folder of its data, start it, and make the database."""
+        """Creates the data folder, starts the server and creates the database."""
         self._run("initdb", "-D", f"{self.folder}/data", "-A", "trust", "-U", "airflow", "-E", "UTF8", "--no-sync")
         self.start()
         self._run("createdb", "-h", "127.0.0.1", "-p", str(self.port), "-U", "airflow", "airflow")
@@ -77,12 +77,12 @@ class Postgres:
 
 
 def _owner() -> str | None:
-    """Who runs it: it refuses to be run by root."""
+    """Returns the user to run the server as: PostgreSQL refuses to run as root."""
     return "postgres" if os.getuid() == 0 else None
 
 
 def drivers_path() -> str:
-    """Where the drivers are installed, for the PYTHONPATH of processes that do not inherit this one's."""
+    """Returns the folder of the drivers, for the PYTHONPATH of processes that do not inherit this process's path."""
     specs = [importlib.util.find_spec(name) for name in _DRIVERS]
     return os.pathsep.join(
         sorted({str(Path(spec.origin).parent.parent) for spec in specs if spec is not None and spec.origin is not None})
@@ -91,8 +91,8 @@ def drivers_path() -> str:
 
 @contextmanager
 def running_postgres() -> Iterator[Postgres]:
-    """A server that ends, and is gone, with the block."""
-    # Not in the folder of the test: nobody but its owner may look into that.
+    """Runs a server inside the block and deletes its data afterwards."""
+    # Not in the test's folder: only its owner may read that.
     folder = Path(tempfile.mkdtemp(prefix="deltaworks-postgres-"))
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))

@@ -1,4 +1,5 @@
-"""A program in a process group of its own, whose output is kept and of which nothing is left after its `with` block."""
+"""A program in a separate process group, with logged output, that is killed completely at the end of its `with`
+block."""
 
 from __future__ import annotations
 
@@ -12,15 +13,15 @@ from typing import Self
 
 from deltaworks.specs.catalog import PROJECT_ROOT
 
-#: The project's packages and its tests.
+#: Path to the project's packages and its tests.
 PYTHONPATH = f"{PROJECT_ROOT / 'include'}{os.pathsep}{PROJECT_ROOT}"
 
 
 class ProcessGroup:
-    """One run of a program. It is killed with all that it started, whatever state it is in.
+    """One run of a program. Leaving the `with` block kills it and all processes it started.
 
     Args:
-        environment: on top of this process's own, with the project on Python's path.
+        environment: variables added to this process's own, with the project on Python's path.
     """
 
     def __init__(
@@ -45,16 +46,16 @@ class ProcessGroup:
         self.kill()
 
     def signal(self, number: int) -> None:
-        """Send a signal to everything in the group."""
+        """Sends a signal to every process of the group."""
         with suppress(ProcessLookupError):
             os.killpg(self.process.pid, number)
 
     def kill(self) -> None:
-        """SIGKILL to everything in the group."""
+        """Sends SIGKILL to every process of the group."""
         self.signal(signal.SIGKILL)
         with suppress(subprocess.TimeoutExpired):
             self.process.wait(10)
 
     def tail(self, lines: int = 25) -> str:
-        """The end of its output, for messages."""
+        """Returns the last lines of the output, for messages."""
         return "\n".join(self.log.read_text(errors="replace").splitlines()[-lines:])

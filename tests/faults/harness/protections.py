@@ -1,6 +1,6 @@
-"""Takes single protections away from a driver, so that a fault is seen to do harm where it is not held off.
+"""Disables single protections of a driver, so that tests can show which harm each one prevents.
 
-Each is a change of our own functions at run time, made by the test's entry script before the run is built.
+Each one is a change of product functions at run time, made by the test's entry script before the run is built.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from deltaworks.specs.storage import StorageSpec
 
 OFF = "DELTAWORKS_TEST_OFF"
 CLOCK = "DELTAWORKS_TEST_CLOCK_SECONDS"
-#: The class a driver without `put_read_back` runs, compiled by the harness.
+#: Log store class of a driver without `put_read_back`; the harness compiles it.
 FORGETFUL = "ForgetfulLogStore"
 
 
 def switch_off(names: Sequence[str]) -> None:
-    """Take away the protections called `names`.
+    """Disables the named protections.
 
     Raises:
-        KeyError: there is none of that name.
+        KeyError: no protection has this name.
     """
     for name in names:
         if name != "guard":
@@ -34,7 +34,7 @@ def switch_off(names: Sequence[str]) -> None:
 
 
 def before_job(names: Sequence[str]) -> None:
-    """The one protection that begins before the job's `main` does."""
+    """Disables the one protection that takes effect before the job's `main`."""
     if "guard" in names:
         import deltaworks.control.job
 
@@ -42,14 +42,14 @@ def before_job(names: Sequence[str]) -> None:
 
 
 def _replace(owner: Any, name: str, replacement: Any) -> None:
-    """Put something in the place of an attribute that has to be there: a seam that moved proves nothing."""
+    """Replaces an attribute that must exist: a patch of a renamed attribute would prove nothing."""
     if not hasattr(owner, name):
         raise AttributeError(f"{owner} has no {name}: the seam has moved")
     setattr(owner, name, replacement)
 
 
 def _transactions() -> None:
-    """A step is committed without a look at whether it has landed; what was put before is put again."""
+    """A step is committed, and repeated, without a look-up whether it has already landed."""
     from deltaworks.tables import commit
 
     original = commit.transaction_version
@@ -64,7 +64,7 @@ def _transactions() -> None:
 
 
 def _spark_transactions() -> None:
-    """Spark's steps, appends and merges, carry no transaction, and nobody looks whether one has landed."""
+    """Spark's appends and merges carry no transaction, and no look-up checks whether they have landed."""
     from pyspark.sql import DataFrameWriter
 
     from deltaworks.engine import live_merge, writers
@@ -85,21 +85,21 @@ def _spark_transactions() -> None:
 
 
 def _small_merges() -> None:
-    """No protection: all merges into live tables are Spark's, however few their rows."""
+    """Disables no protection: all merges into live tables are done by Spark, even for few rows."""
     from deltaworks.engine import live_merge
 
     _replace(live_merge, "MAX_COLLECTED_ROWS", 0)
 
 
 def _replacement_steps() -> None:
-    """Rows are replaced by a commit of ours without a look at whether its step has landed."""
+    """Replacements of rows are committed without a look-up whether their step has already landed."""
     from deltaworks.tables import replace_where
 
     _replace(replace_where, "is_step_committed", lambda state, step: False)
 
 
 def _put_read_back() -> None:
-    """Spark's log store does not read back who put the commit it could not put."""
+    """After a failed put, Spark's log store does not read back which writer's commit is in the log."""
     from deltaworks.specs import spark_conf
 
     spark_conf.LOG_STORE_S3A = FORGETFUL
@@ -107,7 +107,7 @@ def _put_read_back() -> None:
 
 
 def _prepared() -> None:
-    """No batch is fixed: every attempt writes files of its own and commits those."""
+    """Batches are not prepared durably: every attempt writes and commits its own files."""
     from deltaworks.control.records.prepared import PreparedBatches
 
     _replace(PreparedBatches, "read", lambda *_: None)
@@ -115,16 +115,16 @@ def _prepared() -> None:
 
 
 def _ledger() -> None:
-    """A batch is not looked up in the ledger before it is landed."""
+    """The ledger is not checked before a batch lands."""
     from deltaworks.engine.batches import BatchProcessor
 
     nothing = property(lambda _: None, lambda _, value: None)
-    # An attribute of each processor, which the class has no name for.
+    # An instance attribute of each processor, which the class does not have.
     BatchProcessor._last_completed = nothing  # type: ignore[assignment]
 
 
 def _owner_epoch() -> None:
-    """No owner epoch is raised or compared."""
+    """Owner epochs are neither raised nor compared."""
     from deltaworks.engine import table_set, writers
     from deltaworks.tables import commit
 
@@ -135,14 +135,14 @@ def _owner_epoch() -> None:
 
 
 def _lease_watch() -> None:
-    """A lost lease ends nothing: only the epoch in the tables stands between two owners."""
+    """A lost lease does not end the process: only the epoch in the tables separates two owners."""
     from deltaworks.engine.runner import IngestRun
 
     _replace(IngestRun, "_lease_lost", staticmethod(lambda: None))
 
 
 def _same_snapshot() -> None:
-    """Between the look at a transaction and the commit the table is opened anew."""
+    """The table is reopened between the look-up of a transaction and the commit."""
     from deltalake import DeltaTable
 
     original = DeltaTable.create_write_transaction
@@ -155,14 +155,14 @@ def _same_snapshot() -> None:
 
 
 def _lease() -> None:
-    """Whoever comes takes the lease."""
+    """Every process gets the lease immediately."""
     from deltaworks.control.locks.lease import Lease
 
     _replace(Lease, "_is_free", staticmethod(lambda _: True))
 
 
 def _monotonic_lease() -> None:
-    """The lease's age is judged by its time stamp and one's own wall clock, as is usual."""
+    """The lease's age is computed from its timestamp and the local wall clock."""
     from deltaworks.control import clock
     from deltaworks.control.locks.lease import Lease, LeaseRecord
 
@@ -175,7 +175,7 @@ def _monotonic_lease() -> None:
 
 
 def _ledger_offsets() -> None:
-    """A lost checkpoint is not noticed: Spark counts batches from 0 again, under the ids of old ones."""
+    """A lost checkpoint is not detected: Spark counts batches from 0 again and reuses old ids."""
     from deltaworks.control.records.generations import GenerationStore
     from deltaworks.engine.batches import BatchProcessor
 
@@ -184,14 +184,14 @@ def _ledger_offsets() -> None:
 
 
 def _stop_flag() -> None:
-    """Nobody looks at the stop flag."""
+    """The stop flag is ignored."""
     from deltaworks.control.health.stop import StopFlag
 
     _replace(StopFlag, "read", lambda _: None)
 
 
 def _quarantine() -> None:
-    """What does not fit is dropped."""
+    """Rejected events are dropped."""
     from deltaworks.engine.batches import BatchProcessor
 
     original = BatchProcessor._write
@@ -205,7 +205,7 @@ def _quarantine() -> None:
 
 
 def _one_commit_a_table() -> None:
-    """Each file of a table is a commit of its own, all under the batch's one transaction."""
+    """Each file of a table is committed separately, all under the batch's one transaction."""
     from deltaworks.engine.writers import FanOutWriter
 
     original = FanOutWriter.commit
@@ -219,7 +219,7 @@ def _one_commit_a_table() -> None:
 
 
 def _whole_objects() -> None:
-    """A control object on local disk is written in place."""
+    """A control object on local disk is written in place, not atomically."""
     from deltaworks.control.objects import LocalObjects
 
     def in_place(self: LocalObjects, key: str, data: bytes) -> bool:
@@ -233,7 +233,7 @@ def _whole_objects() -> None:
 
 
 def _suspension() -> None:
-    """A table that fails fails the batch, for all tables."""
+    """A failing table fails the batch for all tables."""
     from deltaworks.engine.held_tables import TableHolds
 
     def insist(_: TableHolds, table: str, batch_id: int, error: Exception) -> None:
@@ -243,14 +243,14 @@ def _suspension() -> None:
 
 
 def _checkpoint_check() -> None:
-    """Nobody looks at Spark's checkpoint before the query starts."""
+    """Spark's checkpoint is not checked before the query starts."""
     from deltaworks.engine import recovery as run_start
 
     _replace(run_start, "reject_damaged_checkpoint", lambda *_: None)
 
 
 def _ledger_check() -> None:
-    """Nobody looks whether the ledger has lost batches, nor under which checkpoint a batch was fixed."""
+    """The ledger is checked neither for missing batches nor for the checkpoint under which a batch was prepared."""
     from deltaworks.engine import recovery as run_start
     from deltaworks.engine.batches import BatchProcessor
 
@@ -259,14 +259,14 @@ def _ledger_check() -> None:
 
 
 def _deaths() -> None:
-    """A worker that dies is an error like any other: the batch has failed, and nothing of it is read apart."""
+    """A worker crash fails the batch like any other error; its payloads are not isolated."""
     from deltaworks.engine import fan_out
 
     _replace(fan_out, "crash_cause", lambda _: None)
 
 
 def _gold_number() -> None:
-    """A build of gold lands whatever has landed since it was planned."""
+    """A build of gold lands even if another build has landed since it was planned."""
     from deltaworks.gold import table_write
     from deltaworks.tables import replace_where
 
@@ -276,7 +276,7 @@ def _gold_number() -> None:
 
 @dataclass(frozen=True, slots=True)
 class NewestDatabases(PinnedDatabases):
-    """Databases of which every task opens what lies in the lake when it comes to it."""
+    """Enrichment databases of which every task opens the version that is current when it starts."""
 
     def reader(self, name: str) -> AddressLookup:
         return PinnedDatabases.open_lookup(
@@ -285,7 +285,7 @@ class NewestDatabases(PinnedDatabases):
 
 
 def _fixed_databases() -> None:
-    """No version of a database is fixed for a batch."""
+    """No database version is fixed for a batch."""
     from deltaworks.events import parser_inputs
 
     original = parser_inputs.pin_databases
@@ -325,7 +325,7 @@ PROTECTIONS: dict[str, Callable[[], None]] = {
 
 
 def shift_clock(seconds: float) -> None:
-    """Set this Python process's wall clock off by `seconds`; its monotonic clock and the JVM's keep running true."""
+    """Shifts this Python process's wall clock by `seconds`. Its monotonic clock and the JVM's clocks stay correct."""
     if not seconds:
         return
     from deltaworks.control import clock

@@ -1,4 +1,4 @@
-"""Reads one object in a process of its own, as a task of a stream or of a reprocess does, and prints its rows.
+"""Parses one object in a separate process, as a task of a stream or of a reprocess does, and prints its rows.
 
 `python -m tests.faults.harness.redaction_entry PROJECT WAY FILE AT_MS [OFF]`; WAY is `stream`, `record` or `reprocess`.
 """
@@ -23,12 +23,12 @@ KAFKA = {"kind": "kafka", "bootstrap_servers": "localhost:9092", "topics": ["ord
 
 
 def rows(root: Path, way: str, file: Path, at_ms: int) -> Iterator[dict[str, Any]]:
-    """The rows of all tables, quarantine among them."""
+    """Returns the rows of all tables, including quarantine."""
     catalog = load_catalog("local", root=root)
     spec, lake = catalog.pipeline("shop"), catalog.environment.lake
     if way == "record":
         declared = spec.model_dump(exclude_defaults=True, by_alias=True) | {"source": KAFKA}
-        # A copy keeps where the keys are, which is no part of what is declared.
+        # The spec's copy keeps the location of the keys, which is not part of the declaration.
         spec = spec.model_copy(update={"source": PipelineSpec.model_validate(declared).source})
     inputs, stamp = ParserInputs.pin(spec, lake), BatchStamp(1, at_ms * 1000, "f")
 

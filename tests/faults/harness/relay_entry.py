@@ -1,11 +1,11 @@
-"""A relay's process as Airflow starts it, without the protections a test takes away."""
+"""Runs a relay's process as Airflow starts it, with the given protections disabled."""
 
 from __future__ import annotations
 
 import os
 import sys
 
-#: Names of protections, separated by spaces.
+#: Names of disabled protections, separated by spaces.
 OFF = "DELTAWORKS_TEST_RELAY_OFF"
 
 if __name__ == "__main__":

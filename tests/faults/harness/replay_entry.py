@@ -1,4 +1,4 @@
-"""Replays a quarantine in a process of its own, which kills or stops itself at a point, or lacks protections."""
+"""Replays a quarantine in a separate process that kills or stops itself at a point, or lacks protections."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from tests.unit.recovery.replay_harness import ReplayHarness
 
 
 def switch_off(names: str) -> None:
-    """Take protections away, named with plus signs between them; also the look at what a table has already.
+    """Disables protections, given with plus signs between their names, and the look-up of rows already in a table.
 
     Raises:
-        KeyError: there is none of that name.
+        KeyError: no protection has this name.
     """
     for name in filter(None, names.split("+")):
         {"prepared": _prepared, "steps": _steps}[name]()
@@ -31,7 +31,7 @@ def switch_off(names: str) -> None:
 
 
 def _prepared() -> None:
-    """Whoever prepares decides, and what was left half done is not looked for."""
+    """Every run prepares its own replay and ignores an interrupted one."""
 
     def put(self: Any, replay: PreparedReplay) -> bool:
         self._records._objects.put(paths.prepared_replay(replay.pipeline, replay.ordinal), replay.encode())
@@ -42,7 +42,7 @@ def _prepared() -> None:
 
 
 def _steps() -> None:
-    """A share is committed without a look at whether it has landed."""
+    """A part of the replay is committed without a look-up whether it has already landed."""
     plain, count = replay_commit.commit_step, iter(range(os.getpid() * 1_000, 1 << 40))
 
     def blind(table: Any, actions: Any, *, step: Step, user_metadata: str) -> Any:
@@ -61,7 +61,7 @@ def _blindly() -> None:
 
 
 def main(root: str, spec: str, point: str, off: str) -> None:
-    """Replay everything; `point` is where to die, with `stop:` before it where to pause, `-` for nowhere."""
+    """Replays everything. `point` is where the process dies, or pauses with the prefix `stop:`; `-` for nowhere."""
     paused: list[str] = []
 
     def hit(reached: str) -> None:
@@ -72,7 +72,7 @@ def main(root: str, spec: str, point: str, off: str) -> None:
             os.kill(os.getpid(), signal.SIGSTOP)
 
     switch_off(off)
-    # Exclusion must not rest on the lease, so it is taken away here.
+    # Exclusion must not depend on the lease, so the lease is disabled here.
     quarantine_replay.exclusive_reread = lambda *_: contextlib.nullcontext()  # type: ignore[assignment, return-value]
     catalog = ReplayHarness(Path(root)).catalog(PipelineSpec.model_validate_json(spec))
     quarantine_replay.replay_quarantine(catalog, "shop", QuarantineFilter(), dry_run=False, slice_rows=50, fault=hit)

@@ -1,4 +1,4 @@
-"""Schedulers of one Airflow, each started again when it ends, as containers are."""
+"""Schedulers of one Airflow, each restarted when it ends, like containers."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ _AGAIN = 'while :; do "$@"; sleep 5; done'
 
 
 class Schedulers:
-    """Takes the place of the one scheduler of a stack that runs, until the block ends.
+    """Replaces the only scheduler of a running stack inside the block.
 
-    A scheduler ends with all that it started, as with its container. What outlived it would hold its connection to the
-    database, and so its last transaction, open: no other scheduler gets at the runs that it had locked.
+    A scheduler is killed with all processes it started, as in a container. A surviving process would hold its database
+    connection, and thereby its last transaction, open: no other scheduler could get the runs it had locked.
 
     Args:
-        variables: of the schedulers, over those of the stack.
-        count: how many there are.
+        variables: environment of the schedulers, overriding the stack's.
+        count: number of schedulers.
     """
 
     def __init__(self, home: StackHome, *, variables: Mapping[str, str], count: int) -> None:
@@ -63,7 +63,7 @@ class Schedulers:
             shell.wait()
 
     def kill_parent_of(self, pid: int) -> None:
-        """Kill the scheduler that started a process."""
+        """Kills the scheduler that started a process."""
         above = {parent.pid for parent in psutil.Process(pid).parents()}
         (shell,) = (shell for shell in self._shells if shell.pid in above)
         (scheduler,) = psutil.Process(shell.pid).children()

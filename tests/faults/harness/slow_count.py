@@ -1,6 +1,6 @@
-"""Counts the events of an object of JSON the slow, obvious way, sharing no code with what reads them in the product.
+"""Counts the events of a JSON object slowly and simply, without code shared with the product's reader.
 
-One token after another, with the open brackets on a list: no recursion, no parser, no budget.
+Reads one token after another with a list of open brackets: no recursion, no parser, no budget.
 """
 
 from __future__ import annotations
@@ -16,10 +16,9 @@ _CLOSES = {b"}": b"{", b"]": b"["}
 
 
 def events_in(body: bytes, *, at_most: int) -> int | None:
-    """How many events an object holds: its JSON values one behind the other, of an array its elements.
+    """Returns how many events an object holds: its JSON values in sequence; for an array, its elements.
 
-    Counts no further than `at_most`. None where it is no text of JSON, or its brackets or texts do not close: then
-    nobody can say.
+    Counts up to `at_most`. Returns None if the object is not JSON, or if brackets or strings do not close.
     """
     try:
         text = gzip.decompress(body) if body.startswith(b"\x1f\x8b") else body

@@ -1,4 +1,4 @@
-"""A reader that needs one version of a table for longer than VACUUM keeps files, and says so."""
+"""A reader that pins a table version for longer than VACUUM's retention."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _READ_EVERY = 5.0
 
 
 class SlowReader:
-    """Reads a version again and again for `pinned_seconds`, then takes its word back."""
+    """Reads a version repeatedly for `pinned_seconds`, then unpins it."""
 
     def __init__(self, catalog: Catalog, *, stop: Path, pinned_seconds: float) -> None:
         self._lake = Lake(catalog.environment.lake)
@@ -27,10 +27,10 @@ class SlowReader:
         self._pinned_seconds = pinned_seconds
 
     def read_pinned(self) -> Counts:
-        """One version from its beginning to its end.
+        """Pins and reads one version until the time is over.
 
         Raises:
-            AssertionError: it was not the same all the time.
+            AssertionError: two reads returned different rows.
         """
         opened = self._lake.open(paths.table(PIPELINE, TABLE))
         assert opened is not None

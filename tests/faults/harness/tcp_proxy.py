@@ -1,4 +1,4 @@
-"""A proxy before a server of any protocol: it cuts connections in the middle, stalls them, or refuses new ones."""
+"""A TCP proxy that cuts connections, stalls them, or refuses new ones."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ _PIECE = 16 << 10
 
 
 class TcpProxy:
-    """Forwards what comes to `port` to a server. A test sets the attributes while it runs.
+    """Forwards connections on `port` to a server. A test sets the attributes while it runs.
 
     Attributes:
         cut_after: bytes from the server after which each connection is reset; None for never.
-        refusing: connections are reset as soon as they are made, and those that are there too.
-        stalling: nothing is forwarded, and nothing is cut: the server seems to hang.
-        cuts: connections that were reset before their client or server ended them.
+        refusing: new and existing connections are reset immediately.
+        stalling: nothing is forwarded or closed, so that the server seems to hang.
+        cuts: connections that the proxy reset before client or server ended them.
     """
 
     def __init__(self, port: int, upstream_port: int) -> None:
@@ -52,7 +52,7 @@ class TcpProxy:
         (self._moving.clear if value else self._moving.set)()
 
     def cut_all(self) -> None:
-        """Reset every connection there is."""
+        """Resets every open connection."""
         with self._lock:
             pairs = list(self._pairs)
         for pair in pairs:
@@ -60,7 +60,7 @@ class TcpProxy:
             self.cuts += 1
 
     def serve(self) -> None:
-        """Take connections until the proxy is closed."""
+        """Accepts connections until the proxy is closed."""
         while True:
             try:
                 client, _ = self._listener.accept()
@@ -82,7 +82,7 @@ class TcpProxy:
                 threading.Thread(target=self._forward, args=arguments, daemon=True).start()
 
     def close(self) -> None:
-        """End it, and what it forwards."""
+        """Ends the proxy and its connections."""
         self._listener.close()
         self.stalling = False
         self.cut_all()
@@ -96,7 +96,7 @@ class TcpProxy:
                 self._moving.wait()
                 limit = self.cut_after
                 if counted and limit is not None and passed + len(piece) > limit:
-                    # Part of an answer has arrived, and the rest never will.
+                    # Part of a response has arrived, and the rest never will.
                     self.cuts += 1
                     sink.sendall(piece[: max(0, limit - passed)])
                     break
@@ -115,7 +115,7 @@ class TcpProxy:
     @staticmethod
     def _reset(connection: socket.socket) -> None:
         with suppress(OSError):
-            # Lingering for no time makes closing a reset.
+            # A linger time of zero turns the close into a reset.
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\x01\x00\x00\x00\x00\x00\x00\x00")
         with suppress(OSError):
             connection.shutdown(socket.SHUT_RDWR)
@@ -124,7 +124,7 @@ class TcpProxy:
 
 @contextmanager
 def running_tcp_proxy(port: int, upstream_port: int) -> Iterator[TcpProxy]:
-    """A proxy at `port` while the block runs."""
+    """Runs a proxy on `port` inside the block."""
     proxy = TcpProxy(port, upstream_port)
     threading.Thread(target=proxy.serve, daemon=True).start()
     try:

@@ -1,4 +1,4 @@
-"""How soon a stream lands a batch again after a fault, from the timelines of its drivers."""
+"""Measures recovery times of a stream from the timelines of its drivers."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from tests.faults.harness.driver import Driver
 
 
 def recovery_seconds(broken: Driver, *successors: Driver) -> float:
-    """From the fault to the first batch completed after it, by whichever driver."""
+    """Returns seconds from the fault to the first batch that any driver completed after it."""
     since = broken.first_fault_at()
     completed = [
         at
@@ -19,6 +19,6 @@ def recovery_seconds(broken: Driver, *successors: Driver) -> float:
 
 
 def engine_seconds(successor: Driver) -> float | None:
-    """The part of a recovery that is ours: from the Spark session to the batch completed."""
+    """Returns the product's part of a recovery: seconds from the Spark session's start to the completed batch."""
     began, completed = successor.first_reached_at("session"), successor.first_reached_at("completed")
     return completed - began if began is not None and completed is not None else None

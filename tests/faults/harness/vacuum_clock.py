@@ -1,4 +1,5 @@
-"""Lets VACUUM of this process live in another day: files that are a minute old are then as old as it wants them."""
+"""Shifts the clock that VACUUM uses in this process, so that files removed a minute ago exceed the minimum
+retention."""
 
 from __future__ import annotations
 
@@ -11,7 +12,9 @@ from deltaworks.maintenance import vacuum
 
 
 def advance_vacuum_clock(*, kept_hours: float, retention_seconds: float) -> timedelta:
-    """Let VACUUM go by a clock that is ahead by how long it keeps files, less so many seconds; all else is of today."""
+    """Advances the clock that VACUUM sees by the minimum retention less `retention_seconds`. Other code sees the real
+    time.
+    """
     ahead = timedelta(hours=kept_hours) - timedelta(seconds=retention_seconds)
     true_now, true_time = clock.utc_now, time.time
     vacuum.utc_now = lambda: true_now() + ahead

@@ -1,4 +1,4 @@
-"""Runs the vault's job in a process of its own, which is killed at one of its steps; protections can be taken away.
+"""Runs the vault's job in a separate process that is killed at a given step; protections can be disabled.
 
 `python -m tests.faults.harness.vault_entry FOLDER [--kill STEP] [--off NAME]`
 """
@@ -20,7 +20,7 @@ from deltaworks.vault.key_pages import SubjectKeys
 from deltaworks.vault.tables import VaultTables
 from tests.unit.vault.vault_harness import NAMESPACE, environment_of
 
-#: Where it dies, by what it has just done or is about to do.
+#: Step at which the process dies, named for the action before or after it.
 STEPS: dict[str, tuple[Any, str, str]] = {
     "keys are made": (SubjectKeys, "get_or_create", "after"),
     "cells are merged": (VaultTables, "merge_identities", "after"),
@@ -39,7 +39,7 @@ def _kill_at(step: str) -> None:
     original: Callable[..., Any] = getattr(owner, name)
 
     def dying(self: Any, *arguments: Any, **more: Any) -> Any:
-        # The lock's object is deleted as well, at the end.
+        # The lock's object is deleted too, at the end.
         counts = name != "delete" or str(arguments[0]).startswith("sealed/")
         if counts and when == "before":
             _die()
@@ -52,7 +52,7 @@ def _kill_at(step: str) -> None:
 
 
 def _state_after_deed() -> None:
-    """Files are deleted before what is in them has landed."""
+    """Files are deleted before their content has landed."""
     landed = ingest.VaultIngest._write_rows
 
     def deleted_first(self: Any, kept: Any, portion: Any) -> None:
@@ -67,13 +67,13 @@ PROTECTIONS: dict[str, Callable[[], None]] = {"state_after_deed": _state_after_d
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the job once."""
+    """Runs the job once."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("folder", type=Path)
     parser.add_argument("--kill", choices=STEPS)
     parser.add_argument("--off", choices=PROTECTIONS)
     options = parser.parse_args(arguments)
-    # Who was killed holds the lock for its time: here that is short.
+    # A killed process holds the lock until it expires, so the time is short here.
     namespace_vault.TTL_SECONDS = exclusive.TTL_SECONDS = 1.0
     namespace_vault.NamespaceVault.lock.__wrapped__.__kwdefaults__["ttl_seconds"] = 1.0  # type: ignore[attr-defined]
     if options.off:

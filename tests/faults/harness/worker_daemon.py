@@ -1,7 +1,7 @@
-"""Spark's own daemon of Python workers, whose workers lack what a test takes away, and die where it says so.
+"""Spark's daemon of Python workers, with protections disabled in the workers and optional crashes.
 
-Spark starts it in place of `pyspark.daemon` where its setting `spark.python.daemon.module` says so; workers are forked
-from it, and have what was changed before.
+Spark starts it instead of `pyspark.daemon` if `spark.python.daemon.module` names it. Workers are forked from it and
+inherit its changes.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import os
 
 from pyspark import daemon
 
-#: Names of protections, separated by spaces.
+#: Names of disabled protections, separated by spaces.
 OFF = "DELTAWORKS_TEST_WORKERS_OFF"
 
 if __name__ == "__main__":
