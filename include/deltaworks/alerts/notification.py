@@ -29,7 +29,7 @@ class AlertState:
 
     Args:
         notified_severity: severity in the last notification; None if it reported the end, or there was none.
-        last_notified_at: time of the last notification that raised the alert or reminded of it.
+        last_notified_at: time of the last notification that raised the alert or was a reminder.
         last_notified_severity: severity in that notification.
         notification_times: times of the notifications of the past hour.
         changes: how often the alert opened or ended since the last notification.

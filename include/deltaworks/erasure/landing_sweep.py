@@ -188,7 +188,7 @@ class LandingSweep:
             self._remove_version(landed)
 
     def _remove_version(self, landed: LandedObject) -> None:
-        """Deletes an old version that no reader needs: a replacement of it is recorded, or its key was deleted."""
+        """Deletes an old version that no reader needs, because its replacement is recorded or its key was deleted."""
         replaced = self._replacements.successors(landed.bucket, landed.key, landed.etag)
         if not (landed.is_deleted or replaced) or landed.version_id is None:
             self._report.record_blocked(landed, "an old version with different content")

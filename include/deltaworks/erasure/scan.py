@@ -64,14 +64,14 @@ class ScanReport:
 
 def scan_namespace(namespace: Namespace, search: TokenSearch) -> ScanReport:
     """Scans the lake and the vault's tables. Read-only; memory is bounded."""
-    kept = [
+    exempt_folders = [
         paths.table(spec.pipeline, table.name) + "/"
         for spec in namespace.pipelines
         for table in personal_tables(spec, namespace.home(spec.pipeline))
         if table.exemption_reason
     ]
     lakes = [(namespace.lake, ""), (namespace.vault_lake, _VAULT)]
-    return build_report(_scan_files(lakes, search), exempt_folders=kept)
+    return build_report(_scan_files(lakes, search), exempt_folders=exempt_folders)
 
 
 def build_report(scanned: Iterable[ScannedObject], *, exempt_folders: Iterable[str]) -> ScanReport:

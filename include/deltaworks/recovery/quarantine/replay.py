@@ -142,8 +142,8 @@ def _reject_withheld(spec: PipelineSpec, lake: Lake, selection: QuarantineFilter
     """
     if not spec.private or isinstance(spec.source, FileSourceSpec):
         return
-    rows, whole = Quarantine(lake, spec.pipeline).count_replayable(selection)
-    if rows and not whole:
+    rows, replayable = Quarantine(lake, spec.pipeline).count_replayable(selection)
+    if rows and not replayable:
         raise ContractError(
             "QUARANTINE_EVENTS_NOT_KEPT",
             f"None of the {rows} selected rows has kept its event: {spec.pipeline!r} declares private fields, so "

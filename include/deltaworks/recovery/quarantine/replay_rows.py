@@ -134,9 +134,9 @@ class PayloadFinder:
             payloads.missing.update({row_key(row): payload for row in rows})
             return
         by_position = {row["_position"]: row for row in rows}
-        whole = by_position.pop(ENTIRE_OBJECT, None)
-        if whole is not None:
-            payloads.add(whole, payload)
+        entire_object_row = by_position.pop(ENTIRE_OBJECT, None)
+        if entire_object_row is not None:
+            payloads.add(entire_object_row, payload)
         for position, event in self._frame_or_nothing(payload) if by_position else ():
             row = by_position.get(position)
             if row is not None and _is_same_event(row, *self._parser.redaction.redact_raw(event[1])):
@@ -153,9 +153,9 @@ class PayloadFinder:
 
 def _is_same_event(row: Row, raw: bytes, length: int) -> bool:
     """Returns whether an event of the object matches the row, as far as the row's value allows."""
-    kept = str(row["raw"] or "")
+    stored_text = str(row["raw"] or "")
     return length == row["raw_bytes"] and raw.decode("utf-8", "backslashreplace").startswith(
-        kept.rstrip("\\x0123456789abcdef")
+        stored_text.rstrip("\\x0123456789abcdef")
     )
 
 
@@ -184,11 +184,11 @@ class ReplayRows:
             blocked = {key for part in self.by_table.get(table, ()) for key in row_keys(part)}
             seqs = {seq for seq, position in self.landed if position == ENTIRE_OBJECT}
             # An unreadable object is a single quarantined row, so all of its events land or none.
-            whole = {(seq, ENTIRE_OBJECT) for seq, _ in blocked if seq in seqs}
-            for key in blocked | whole:
+            entire_objects = {(seq, ENTIRE_OBJECT) for seq, _ in blocked if seq in seqs}
+            for key in blocked | entire_objects:
                 if self.landed.pop(key, None) is not None:
                     self.missing[key] = cause
-            self._drop(blocked, {seq for seq, _ in whole})
+            self._drop(blocked, {seq for seq, _ in entire_objects})
 
     def rejection_counts(self) -> Counter[str]:
         """Counts the reasons of rows that still do not fit; a row counts once per reason."""
@@ -208,13 +208,13 @@ def replay_rows(
     """Parses the rows again. They keep batch, position, arrival time, and the time they were first read."""
     result = ReplayRows(missing=dict(payloads.missing))
     readable = {row_key(row) for row in rows} - result.missing.keys()
-    whole = {seq for seq, position in readable if position == ENTIRE_OBJECT}
-    tables: dict[RowKey, list[str]] = {(seq, ENTIRE_OBJECT): [] for seq in whole}
+    entire_object_seqs = {seq for seq, position in readable if position == ENTIRE_OBJECT}
+    tables: dict[RowKey, list[str]] = {(seq, ENTIRE_OBJECT): [] for seq in entire_object_seqs}
     for (batch_id, read_at_us), group in sorted(payloads.by_batch.items()):
         stamp = BatchStamp(batch_id, now_us, fingerprint, read_at_us)
         for name, part in parser.parse(sorted(group, key=lambda payload: payload.seq), stamp):
             if name == QUARANTINE_TABLE:
-                _record_rejected(result, part, whole)
+                _record_rejected(result, part, entire_object_seqs)
                 continue
             result.by_table.setdefault(name, []).append(part)
             for key in row_keys(part):

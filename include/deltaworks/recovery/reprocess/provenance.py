@@ -39,7 +39,7 @@ def assign_provenance(
     """
     source: list[RecordRange] = []
     archive: list[RecordRange] = []
-    gone: list[RecordRange] = []
+    missing: list[RecordRange] = []
 
     def put(target: list[RecordRange], part: RecordRange | None) -> None:
         if part is not None:
@@ -51,6 +51,6 @@ def assign_provenance(
             put(archive, one.clip(one.first, has.certain_from - 1))
             put(source, one.clip(has.certain_from, one.last))
         else:
-            put(gone, one.clip(one.first, possible_from - 1))
+            put(missing, one.clip(one.first, possible_from - 1))
             put(source, one.clip(possible_from, one.last))
-    return Provenance(source=tuple(source), archive=tuple(archive), missing=tuple(gone))
+    return Provenance(source=tuple(source), archive=tuple(archive), missing=tuple(missing))

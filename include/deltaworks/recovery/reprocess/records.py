@@ -94,9 +94,9 @@ class RecordResolver:
         Raises:
             TransientError: the source does not answer.
         """
-        kept = self.source.retained(spark, resolved.records)
+        retained_ranges = self.source.retained(spark, resolved.records)
         archived = self._archived_batches(resolved.records)
-        return assign_provenance(resolved.records, kept, archived=archived, countable=set(resolved.expected))
+        return assign_provenance(resolved.records, retained_ranges, archived=archived, countable=set(resolved.expected))
 
     def landed_ranges(self) -> list[RecordRange]:
         """Returns the ranges of all complete batches."""
@@ -138,11 +138,14 @@ class RecordResolver:
         """
         used = {one.batch_id for one in chosen}
         facts = BatchHistory(self._lake, self._home.objects, self._spec).source_metadata(min(used), max(used))
-        whole, parts = _group_by_batch(one for one in all_ranges if one.batch_id in used), _group_by_batch(chosen)
+        ranges_by_batch, chosen_by_batch = (
+            _group_by_batch(one for one in all_ranges if one.batch_id in used),
+            _group_by_batch(chosen),
+        )
         expected = {}
-        for batch, of_batch in parts.items():
+        for batch, of_batch in chosen_by_batch.items():
             records = facts.get(batch, {}).get("records")
-            if records is not None and _merged_seqs(of_batch) == _merged_seqs(whole[batch]):
+            if records is not None and _merged_seqs(of_batch) == _merged_seqs(ranges_by_batch[batch]):
                 expected[batch] = int(records)
             elif all(one.is_gapless for one in of_batch):
                 expected[batch] = sum(one.last - one.first + 1 for one in of_batch)

@@ -122,8 +122,12 @@ class DirectReplacer:
             self._delete_uncommitted()
             self._attempt = _RewriteAttempt()
             self._rewrite(current, ranges, new)
-            kept = {name: added for name, added in current.files.items() if name not in self._attempt.removed_files}
-            return TargetState({**kept, **{(added["path"], ""): added for added in self._attempt.added_files}})
+            remaining_files = {
+                name: added for name, added in current.files.items() if name not in self._attempt.removed_files
+            }
+            return TargetState(
+                {**remaining_files, **{(added["path"], ""): added for added in self._attempt.added_files}}
+            )
 
         commit = FilesCommit(
             step=step,
@@ -151,12 +155,12 @@ class DirectReplacer:
                 outcome="already_committed", rows_out=0, rows_in=new.num_rows, dates=(), version=done.version
             )
         write_due_checkpoint(self._lake, self._key, done.version)
-        made = self._attempt
+        attempt = self._attempt
         return ReplaceResult(
             outcome="committed",
-            rows_out=made.rows_out,
-            rows_in=made.rows_in,
-            dates=tuple(sorted(made.dates)),
+            rows_out=attempt.rows_out,
+            rows_in=attempt.rows_in,
+            dates=tuple(sorted(attempt.dates)),
             version=done.version,
         )
 
@@ -183,26 +187,26 @@ class DirectReplacer:
         """
         if reasons := reasons_against_files_commit(current):
             raise _SparkRequired(", ".join(reasons))
-        files, made = TableFiles(self._lake, current), self._attempt
-        kept = self._remaining_rows(current, files, ranges)
+        files, attempt = TableFiles(self._lake, current), self._attempt
+        remaining = self._remaining_rows(current, files, ranges)
         partition_by = list(current.metadata.get("partitionColumns") or ())
         _check_partitions(current, partition_by)
-        coming: dict[Partition, list[pa.RecordBatch]] = defaultdict(list, kept)
+        batches_by_partition: dict[Partition, list[pa.RecordBatch]] = defaultdict(list, remaining)
         for values, part in split_by_partition(new, partition_by) if new.num_rows else ():
-            coming[tuple(values.items())] += part.to_batches()
-            made.dates |= _row_dates(part, values)
-        made.rows_in = new.num_rows
-        if not made.rows_out and not made.rows_in:
+            batches_by_partition[tuple(values.items())] += part.to_batches()
+            attempt.dates |= _row_dates(part, values)
+        attempt.rows_in = new.num_rows
+        if not attempt.rows_out and not attempt.rows_in:
             raise _NoChanges
-        for place, batches in coming.items():
-            made.added_files += self._or_spark(lambda: files.write({"partitionValues": dict(place)}, batches))  # noqa: B023
+        for place, batches in batches_by_partition.items():
+            attempt.added_files += self._or_spark(lambda: files.write({"partitionValues": dict(place)}, batches))  # noqa: B023
 
     def _remaining_rows(
         self, current: TableState, files: TableFiles, ranges: SeqRanges
     ) -> dict[Partition, list[pa.RecordBatch]]:
         """Returns the rows to keep from rewritten files by partition; records the removed files."""
-        made, size = self._attempt, 0
-        kept: dict[Partition, list[pa.RecordBatch]] = {}
+        attempt, size = self._attempt, 0
+        remaining: dict[Partition, list[pa.RecordBatch]] = {}
         for name, added in current.files.items():
             if not _may_contain(added, ranges):
                 continue
@@ -212,17 +216,17 @@ class DirectReplacer:
             values = dict(added.get("partitionValues") or {})
             staying, rows_out = [], 0
             for batch in self._or_spark(lambda: list(files.read(added))):  # noqa: B023
-                going = _mask_in_ranges(batch, ranges)
-                gone = int(going.sum())
-                rows_out += gone
-                if gone:
-                    made.dates |= _row_dates(batch.filter(pa.array(going)), values)
-                staying.append(batch.filter(pa.array(~going)))
+                removed_mask = _mask_in_ranges(batch, ranges)
+                removed_count = int(removed_mask.sum())
+                rows_out += removed_count
+                if removed_count:
+                    attempt.dates |= _row_dates(batch.filter(pa.array(removed_mask)), values)
+                staying.append(batch.filter(pa.array(~removed_mask)))
             if rows_out:
-                made.removed_files.add(name)
-                made.rows_out += rows_out
-                kept.setdefault(tuple(values.items()), []).extend(staying)
-        return kept
+                attempt.removed_files.add(name)
+                attempt.rows_out += rows_out
+                remaining.setdefault(tuple(values.items()), []).extend(staying)
+        return remaining
 
     @staticmethod
     def _or_spark(work: Callable[[], list[Any]]) -> list[Any]:

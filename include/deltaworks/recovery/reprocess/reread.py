@@ -129,9 +129,9 @@ class Rereader:
     def read_payloads(self, payloads: Iterable[StampedPayload]) -> Iterator[tuple[str, pa.Table]]:
         """Yields the rows of payloads in batches. Consecutive payloads of one ingest batch are parsed together."""
         stamped = ((stamp, payload.seq in self._scope.quarantined, payload) for stamp, payload in payloads)
-        for ((batch_id, at_us), beside), group in groupby(stamped, lambda one: one[:2]):
+        for ((batch_id, at_us), positions), group in groupby(stamped, lambda one: one[:2]):
             stamp = BatchStamp(batch_id, at_us, self._fingerprint)
-            if beside:
+            if positions:
                 for _, _, payload in group:
                     yield from self._read_with_quarantine(payload, stamp)
                 continue
@@ -169,9 +169,9 @@ class Rereader:
         self.result.unmatched += sum(QUARANTINE_TABLE in tables for at, tables in places.items() if at not in before)
         for table, rows in parsed:
             if table in self._scope.tables:
-                kept = rows.filter(pc.invert(pc.is_in(rows.column("_position"), value_set=staying)))
-                if kept.num_rows:
-                    yield table, kept
+                remaining = rows.filter(pc.invert(pc.is_in(rows.column("_position"), value_set=staying)))
+                if remaining.num_rows:
+                    yield table, remaining
 
 
 def _file_reference(source: SourceObject) -> FileReference:

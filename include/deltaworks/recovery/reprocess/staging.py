@@ -96,13 +96,13 @@ class ObjectReread:
         """Reads the selected objects, see `RereadPlan.read`. Also raises ContractError REPROCESS_OBJECTS_MISSING."""
         resolved = self._resolver.resolve_again(SeqRanges(plan.ranges), through_batch=plan.through_batch)
         if resolved.bytes < self._direct_bytes:
-            did = reread_in_process(resolved.objects, opener=self._opener, spec=self._spec, settings=work)
+            result = reread_in_process(resolved.objects, opener=self._opener, spec=self._spec, settings=work)
         else:
-            did = reread_with_spark(
+            result = reread_with_spark(
                 self._spark(), resolved.objects, opener=self._opener, spec=self._spec, settings=work
             )
-        gone = self._newly_missing(plan, did, quarantined)
-        return RereadOutcome(did, ranges_without_missing(resolved, did.missing_keys), gone)
+        newly_missing = self._newly_missing(plan, result, quarantined)
+        return RereadOutcome(result, ranges_without_missing(resolved, result.missing_keys), newly_missing)
 
     @staticmethod
     def _newly_missing(plan: ReprocessPlan, result: RereadResult, quarantined: QuarantinedPositions) -> tuple[str, ...]:
@@ -110,15 +110,15 @@ class ObjectReread:
         row.
         """
         before = {seq for seq, positions in quarantined.items() if ENTIRE_OBJECT in positions}
-        gone = tuple(key for seq, key in sorted(result.missing_keys.items()) if seq not in before)
-        if gone and not plan.allow_missing:
+        newly_missing = tuple(key for seq, key in sorted(result.missing_keys.items()) if seq not in before)
+        if newly_missing and not plan.allow_missing:
             raise ContractError(
                 "REPROCESS_OBJECTS_MISSING",
-                f"{len(gone)} of {plan.objects} objects cannot be read any more: "
-                f"{', '.join(gone[:_KEYS_SHOWN])}{', …' * (len(gone) > _KEYS_SHOWN)}.",
+                f"{len(newly_missing)} of {plan.objects} objects cannot be read any more: "
+                f"{', '.join(newly_missing[:_KEYS_SHOWN])}{', …' * (len(newly_missing) > _KEYS_SHOWN)}.",
                 hint="Restore them; or begin a reprocess with --allow-missing, which leaves their rows as they are.",
             )
-        return gone
+        return newly_missing
 
 
 class RecordReread:
@@ -161,9 +161,9 @@ class Stager:
         """
         quarantined = self._quarantined_positions(SeqRanges(plan.ranges)) if plan.mode == "in_place" else {}
         names = frozenset([*plan.tables, QUARANTINE_TABLE] if plan.all_tables else plan.tables)
-        beside = {} if plan.all_tables or plan.mode == "shadow" else quarantined
+        positions = {} if plan.all_tables or plan.mode == "shadow" else quarantined
         inputs = ParserInputs.pin(self._spec, self._lake.storage)
-        scope, target = RereadScope(names, plan.all_tables, beside), self._target(plan, names)
+        scope, target = RereadScope(names, plan.all_tables, positions), self._target(plan, names)
         work = RereadSettings(scope, target, self._evolved_columns(), inputs)
         reading = source.read(plan, quarantined, work)
         did, ranges = reading.result, reading.ranges
@@ -225,11 +225,11 @@ class Stager:
         rows = self._lake.rows(key, filters=ranges.expression())
         if rows is None:
             raise table_missing_error(key)
-        kept = rows.filter(pa.array([place not in released for place in row_keys(rows)], pa.bool_()))
-        if not kept.num_rows:
+        remaining = rows.filter(pa.array([place not in released for place in row_keys(rows)], pa.bool_()))
+        if not remaining.num_rows:
             return StagedTable(table=QUARANTINE_TABLE, rows=0, files=(), ranges=ranges.ranges)
-        file = self._write_quarantine(plan, kept)
-        return StagedTable(table=QUARANTINE_TABLE, rows=kept.num_rows, files=(file,), ranges=ranges.ranges)
+        file = self._write_quarantine(plan, remaining)
+        return StagedTable(table=QUARANTINE_TABLE, rows=remaining.num_rows, files=(file,), ranges=ranges.ranges)
 
     def _write_quarantine(self, plan: ReprocessPlan, rows: pa.Table) -> str:
         """Stages quarantined rows as a file."""
@@ -251,8 +251,10 @@ def ranges_without_missing(resolved: ResolvedObjects, missing_keys: dict[int, st
     """Returns the ranges without missing objects. The rows of missing objects stay unchanged."""
     if not missing_keys:
         return resolved.ranges
-    kept: list[tuple[int, int]] = []
+    remaining: list[tuple[int, int]] = []
     for first, last in resolved.ranges:
         inside = [source.seq for source in resolved.objects if first <= source.seq <= last]
-        kept += SeqRanges.from_seqs((seq for seq in inside if seq not in missing_keys), existing_seqs=inside).ranges
-    return SeqRanges(tuple(kept))
+        remaining += SeqRanges.from_seqs(
+            (seq for seq in inside if seq not in missing_keys), existing_seqs=inside
+        ).ranges
+    return SeqRanges(tuple(remaining))

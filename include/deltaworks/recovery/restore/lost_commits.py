@@ -75,19 +75,19 @@ class LostCommits:
                 reading prepared batches.
         """
         # A rollback of the complete pipeline before `then` removed batches that the transactions of `then` still name.
-        behind = then.transactions.get(f"{self._pipeline}/start_over/{self._table}", 1)
+        generation_then = then.transactions.get(f"{self._pipeline}/start_over/{self._table}", 1)
         lost: list[LostTablePart] = []
-        for of_generation in range(1, generation + 1):
-            survives = self._home.start_overs.last_surviving_batch(of_generation, current=generation)
-            app_id = f"{self._pipeline}/g{of_generation}/{self._table}"
-            had, has = then.transactions.get(app_id, -1), now.transactions.get(app_id, -1)
-            kept = self._home.start_overs.last_surviving_batch(of_generation, current=behind)
-            had = had if kept is None else min(had, kept)
-            if survives is not None:
-                self._reject_abandoned_batches(then, of_generation, had, survives)
-                has = min(has, survives)
-            numbers = [number for number in range(had + 1, has + 1) if number not in skipped]
-            lost += self._lost_batches(of_generation, numbers)
+        for past_generation in range(1, generation + 1):
+            last_surviving = self._home.start_overs.last_surviving_batch(past_generation, current=generation)
+            app_id = f"{self._pipeline}/g{past_generation}/{self._table}"
+            batch_then, batch_now = then.transactions.get(app_id, -1), now.transactions.get(app_id, -1)
+            surviving_then = self._home.start_overs.last_surviving_batch(past_generation, current=generation_then)
+            batch_then = batch_then if surviving_then is None else min(batch_then, surviving_then)
+            if last_surviving is not None:
+                self._reject_abandoned_batches(then, past_generation, batch_then, last_surviving)
+                batch_now = min(batch_now, last_surviving)
+            numbers = [number for number in range(batch_then + 1, batch_now + 1) if number not in skipped]
+            lost += self._lost_batches(past_generation, numbers)
         return lost + self._lost_replays(then, now)
 
     def _reject_abandoned_batches(
@@ -230,16 +230,16 @@ class _LostRowStager:
         inputs = ParserInputs.pin(self._spec, self._lake.storage)
         rereader = Rereader(self._spec, scope, opener, evolved=self._evolved_columns(), inputs=inputs)
         files = list(self._write_files(_missing_rows(rereader.read_objects(objects), present)))
-        gone = tuple(key for _, key in sorted(rereader.result.missing_keys.items()))
-        if gone and not allow_missing:
+        missing_keys = tuple(key for _, key in sorted(rereader.result.missing_keys.items()))
+        if missing_keys and not allow_missing:
             raise ContractError(
                 "RELAND_OBJECTS_MISSING",
-                f"{len(gone)} of {len(objects)} objects that held lost rows cannot be read any more: "
-                f"{', '.join(gone[:_KEYS_SHOWN])}{', …' * (len(gone) > _KEYS_SHOWN)}.",
+                f"{len(missing_keys)} of {len(objects)} objects that held lost rows cannot be read any more: "
+                f"{', '.join(missing_keys[:_KEYS_SHOWN])}{', …' * (len(missing_keys) > _KEYS_SHOWN)}.",
                 hint="Restore them in the landing bucket; or run it again with --allow-missing, which leaves them out.",
             )
         rows = sum(file.rows for file in files)
-        return StagedRows(rows=rows, files=tuple(asdict(file) for file in files), missing=gone)
+        return StagedRows(rows=rows, files=tuple(asdict(file) for file in files), missing=missing_keys)
 
     def _reject_unsupported_table(self) -> None:
         handle = self._lake.open(self._key)
@@ -297,9 +297,9 @@ class _LostRowStager:
 
 def _missing_rows(parts: Iterable[tuple[str, pa.Table]], present: set[RowKey]) -> Iterator[pa.Table]:
     for _, rows in parts:
-        kept = rows.filter(pa.array([place not in present for place in row_keys(rows)], pa.bool_()))
-        if kept.num_rows:
-            yield kept
+        missing = rows.filter(pa.array([place not in present for place in row_keys(rows)], pa.bool_()))
+        if missing.num_rows:
+            yield missing
 
 
 def _concatenated(parts: Iterator[pa.Table]) -> Iterator[pa.Table]:

@@ -124,11 +124,11 @@ class RollbackStrategies:
         Raises:
             TransientError: the source does not answer.
         """
-        gone = self._expired_ranges()
+        expired = self._expired_ranges()
         return choose_strategy(
             missing_files=missing_files,
-            expired_after=[one for one in gone if one.batch_id > batch],
-            expired_before=[one for one in gone if one.batch_id <= batch],
+            expired_after=[one for one in expired if one.batch_id > batch],
+            expired_before=[one for one in expired if one.batch_id <= batch],
         )
 
     def _expired_ranges(self) -> list[RecordRange]:
@@ -136,8 +136,12 @@ class RollbackStrategies:
             return []
         resolver = RecordResolver(self._catalog, self._spec, self._lake, self._home)
         ranges = resolver.landed_ranges()
-        kept = resolver.source.retained(self._spark(), ranges)
-        return [part for one, has in zip(ranges, kept, strict=True) if (part := _expired_part(one, has)) is not None]
+        retained_ranges = resolver.source.retained(self._spark(), ranges)
+        return [
+            part
+            for one, has in zip(ranges, retained_ranges, strict=True)
+            if (part := _expired_part(one, has)) is not None
+        ]
 
 
 def _expired_part(batch_range: RecordRange, retained: RetainedRange) -> RecordRange | None:
