@@ -88,14 +88,14 @@ STREAMS: Final = (
     AlertCause(
         "COLLECTOR_UNHEALTHY",
         "critical",
-        "how-to/collect-over-http.md#when-something-is-wrong",
+        "how-to/collect-over-http.md#fix-an-unhealthy-collector",
         "a collector is silent, or acknowledged events stay in its spool",
         next_step="Check its process, its disk and the named sink.",
     ),
     AlertCause(
         "VAULT_UNHEALTHY",
         "critical",
-        "how-to/run-the-vault.md#when-something-is-wrong",
+        "how-to/run-the-vault.md#fix-an-unhealthy-vault",
         "the vault is behind, gets no keys, or has files it cannot decrypt",
         next_step="Check the last runs of its DAG; encrypted files wait.",
     ),
@@ -296,7 +296,7 @@ ERASURES: Final = (
     AlertCause(
         "ERASED_ROWS_REAPPEARED",
         "critical",
-        "how-to/erase-a-person.md#erased-rows-are-back",
+        "how-to/erase-a-person.md#erased-rows-reappear",
         "a table contains rows of erased people again",
         next_step="Delete them again: `deltaworks privacy reapply PIPELINE --no-dry-run`.",
     ),

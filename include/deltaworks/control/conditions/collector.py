@@ -15,7 +15,7 @@ COLLECTOR: Final = (
             "COLLECTOR_WITHOUT_SPOOL",
             "a collector with `ack: sink` was started as a process",
             "declare `ack: spool`, or deploy it as a Lambda function",
-            runbook="how-to/collect-over-http.md#running-it",
+            runbook="how-to/collect-over-http.md#run-a-collector",
         ),
         Condition(
             "COLLECTOR_SINK_UNDEFINED",

@@ -266,7 +266,7 @@ DECLARATIONS: Final = (
             "WORKERS_CRASH",
             "Python workers crash on any input, also on a known-readable payload; nothing was quarantined",
             "find the cause in the executor's log, fix the environment, then run `deltaworks start`",
-            runbook="how-to/operate.md#a-task-that-dies",
+            runbook="how-to/operate.md#a-worker-crashes",
         ),
         Condition(
             "QUEUE_REDRIVES_EARLY",

@@ -93,7 +93,7 @@ RUNTIME: Final = (
             "TASKS_CRASH",
             "tasks crash outside of payload parsing, also one at a time",
             "read the executors' tracebacks: the source may fail",
-            runbook="how-to/operate.md#a-task-that-dies",
+            runbook="how-to/operate.md#a-worker-crashes",
         ),
         Condition(
             "ENRICHMENT_REPLACED",

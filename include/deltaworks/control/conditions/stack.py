@@ -116,7 +116,7 @@ STACK: Final = (
             "CONSOLE_NOT_LOOPBACK",
             "`deltaworks console` has no logins and serves this machine only",
             "use `ssh -L 8990:127.0.0.1:8990`, or the console in Airflow",
-            runbook="how-to/use-the-console.md#alone",
+            runbook="how-to/use-the-console.md#without-airflow",
         ),
         Condition(
             "AIRFLOW_CONNECTION_MISSING",

@@ -19,13 +19,13 @@ VAULT: Final = (
             "VAULT_NOT_ISOLATED",
             "the vault shares the storage of the lake or of landing objects",
             "use a separate bucket for `privacy.vault`",
-            runbook="how-to/run-the-vault.md#where-it-lies",
+            runbook="how-to/run-the-vault.md#declare-the-vault",
         ),
         Condition(
             "VAULT_BUCKET_VERSIONED",
             "the vault's bucket is versioned or replicated, or does not report it: destroyed keys would survive",
             "use a new bucket without versioning, replication and backup",
-            runbook="how-to/run-the-vault.md#where-it-lies",
+            runbook="how-to/run-the-vault.md#declare-the-vault",
         ),
         Condition(
             "REVEAL_REFUSED",

@@ -116,7 +116,7 @@ def _findings(heartbeat: CollectorHeartbeat, now: datetime) -> Iterable[Finding]
     if dead_letters := sum(source.dead_letters for source in heartbeat.sources.values()):
         text = f"{where} has {dead_letters} events that its sink cannot accept."
         yield Finding(
-            "unhealthy", "EVENTS_UNDELIVERABLE", text, "See how-to/collect-over-http.md#when-something-is-wrong."
+            "unhealthy", "EVENTS_UNDELIVERABLE", text, "See how-to/collect-over-http.md#fix-an-unhealthy-collector."
         )
 
 

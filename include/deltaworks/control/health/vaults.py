@@ -87,7 +87,7 @@ def _findings(name: str, heartbeat: VaultHeartbeat, now: datetime) -> Iterator[F
         yield Finding("unhealthy", "VAULT_BEHIND", text, _check_runs_hint(name))
     if heartbeat.unreadable:
         text = f"Encrypted files that cannot be decrypted: {'; '.join(heartbeat.unreadable)}."
-        yield Finding("unhealthy", "VAULT_UNREADABLE", text, "See how-to/run-the-vault.md#files-that-cannot-be-opened.")
+        yield Finding("unhealthy", "VAULT_UNREADABLE", text, "See how-to/run-the-vault.md#files-cannot-be-decrypted.")
     if heartbeat.epoch_at and (age := age_seconds(heartbeat.epoch_at, now)) > MAX_EPOCH_AGE_SECONDS:
         text = f"Epoch {heartbeat.epoch} is {format_duration(age)} old: keys should be rotated each month."
         yield Finding("unhealthy", "VAULT_EPOCH_OLD", text, f"Check the DAG maintain_vault__{name}.")
