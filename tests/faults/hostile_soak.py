@@ -1,13 +1,14 @@
-"""The soak of a hostile producer: it sends the worst objects beside a good one, whose events must not notice.
+"""Soak test of a hostile producer: its objects must not affect the events of a good producer on the same stream.
 
-`make soak HOSTILE=1 MINUTES=10`. Prints for each kind of hostile object what became of it, the reasons in quarantine,
-and how long the good producer's events took to bronze: usually, beside the hostile one, and beside objects that kill
-workers. Ends with `1 passed, 0 failed` or the opposite.
+`make soak HOSTILE=1 MINUTES=10`. Prints the outcome of each kind of hostile object, the quarantine reasons, and the
+    good
+producer's times from landing to bronze: alone, next to the hostile producer, and next to objects that kill workers.
+Ends with `1 passed, 0 failed` or the opposite.
 
-It fails where an event of the good producer is lost, doubled or in quarantine, where a hostile object is neither in
-quarantine with a reason nor landed as a slow reader counts it, where the stream was restarted, or where events take
-longer than twice the usual time. The last does not hold for workers that die: the batch with such an object is read
-anew one task at a time, and a stall has to be waited for; what that costs is printed.
+Fails if an event of the good producer is lost, doubled or in quarantine; if a hostile object is neither in quarantine
+with a reason nor landed as a slow reader counts it; if the stream was restarted; or if events take longer than twice
+the usual time. The time limit does not apply to objects that kill workers: their batch is re-read one task at a time,
+and a stall has to time out. That cost is printed.
 """
 
 from __future__ import annotations
@@ -31,14 +32,14 @@ from tests.faults.harness.hostile_run import DEADLY, HOSTILE, USUAL, HostileRun,
 from tests.faults.harness.hostile_verdict import HostileVerdict
 from tests.faults.harness.landing_times import percentile
 
-#: So many times the usual time events may take.
+#: Highest allowed time, as a multiple of the usual one.
 MOST_TIMES = 2.0
 _SHARES = {"median": 0.5, "p95": 0.95}
 console = Console(width=150, highlight=False)
 
 
 def objects_listing(fates: HostileVerdict) -> Table:
-    """A line for each kind of object."""
+    """Returns a line for each kind of object."""
     table = Table("hostile object", "sent", "rows landed", "in quarantine, by reason", "unaccounted")
     for kind, count in fates.objects.items():
         reasons = {reason: rows for (of_kind, reason), rows in fates.reasons.items() if of_kind == kind}
@@ -48,7 +49,8 @@ def objects_listing(fates: HostileVerdict) -> Table:
 
 
 def times_listing(outcome: Outcome) -> Table:
-    """A line for each phase: how long the good producer's objects took, and how often the usual time that is."""
+    """Returns a line for each phase: landing times of the good producer's objects, and their ratio to the usual
+    ones."""
     table = Table(
         "good producer, landing to bronze", "objects", "median", "p95", "longest", "median / usual", "p95 / usual"
     )
@@ -64,7 +66,7 @@ def times_listing(outcome: Outcome) -> Table:
 
 
 def ratios(outcome: Outcome, phase: str) -> dict[str, float]:
-    """The time of a phase by the usual one, at the median and at the 95th percentile."""
+    """Returns the ratio of a phase's time to the usual one, at the median and the 95th percentile."""
     return {
         name: percentile(outcome.waits[phase], share) / percentile(outcome.waits[USUAL], share)
         for name, share in _SHARES.items()
@@ -72,7 +74,7 @@ def ratios(outcome: Outcome, phase: str) -> dict[str, float]:
 
 
 def misses(outcome: Outcome) -> list[str]:
-    """What was to be and is not."""
+    """Returns the expectations that were not met."""
     fates = outcome.fates
     missed = list(outcome.failures)
     for name, count in {
@@ -94,7 +96,7 @@ def misses(outcome: Outcome) -> list[str]:
 
 
 def report(outcome: Outcome, *, seed: int, ids: int, off: Sequence[str]) -> bool:
-    """Print what came of it; whether that is what was to come: all is exact, or harm is done without a protection."""
+    """Prints the result; returns whether it is as expected: exact, or damaged without a protection."""
     fates = outcome.fates
     console.print(objects_listing(fates), markup=False)
     console.print(times_listing(outcome), markup=False)

@@ -1,10 +1,10 @@
-"""The soak of erasures: people go from a lake of millions of rows that a stream, merges and OPTIMIZE are at work on.
+"""Soak test of erasures: erases people from a lake of millions of rows during streaming, merges and OPTIMIZE.
 
-`make soak PRIVACY=1 ROWS=10000000 REQUESTS=100`. A reader holds a version meanwhile, for which no certificate may be
-given. Objects that name these people land all the time, before their erasure and behind it. Then it is judged, by files
-and objects and not by code of the product: every certificate says what is so, nobody else's row is another, no batch
-was lost or doubled. Prints what was done when, figures, and `1 passed, 0 failed` or the opposite; it fails too where
-something never came up.
+`make soak PRIVACY=1 ROWS=10000000 REQUESTS=100`. A reader pins a version meanwhile, which must delay the certificates.
+Objects with data of these people land before and after their erasure. The result is checked from files and objects,
+without product code: every certificate is correct, no other person's row changed, and no batch was lost or doubled.
+Prints the steps with their times, quantities, and `1 passed, 0 failed` or the opposite. Also fails if a required event
+never occurred.
 """
 
 from __future__ import annotations
@@ -42,9 +42,9 @@ from tests.faults.harness.people_verdict import LakeFiles, PeopleVerdict, wrong_
 from tests.faults.harness.vacuum_clock import advance_vacuum_clock
 from tests.waiting import eventually
 
-#: Who is at work beside, each in a process with a JVM of its own.
+#: Roles that run concurrently, each in a process with its own JVM.
 PROCESSES = (("optimize",), ("mutate",))
-#: What has to have come up by the end, or nothing was shown.
+#: Events that must have occurred by the end; otherwise the run proves nothing.
 SHOWN = (("optimize", "partitions"), ("mutate", "rows"))
 READER = "analyst"
 _LAND_EVERY = 2.0
@@ -52,7 +52,7 @@ _PAUSE_SECONDS = 3.0
 
 
 class Soak:
-    """One run. Build it on a stage of TABLES tables in a folder."""
+    """One run. Build it on a project with TABLES tables in a folder."""
 
     def __init__(
         self, stage: FaultProject, *, rows: int, requests: int, retention_seconds: float, patience: float
@@ -73,7 +73,7 @@ class Soak:
         self.seconds: dict[str, float] = {}
 
     def run(self) -> bool:
-        """All of it; whether everything is as it is to be."""
+        """Runs everything; returns whether the result is as expected."""
         people, stage = self._people, self._stage
         people.land()
         with Driver(stage) as first:
@@ -107,7 +107,9 @@ class Soak:
         return self._judge(before, wrong)
 
     def _erase(self, rows: Counter[str]) -> None:
-        """From the requests to their certificates, all beside the others; the reader goes once it was waited for."""
+        """Runs the requests until they are certified, next to the other roles. The reader unpins once it has blocked a
+        request.
+        """
         people, stage = self._people, self._stage
         received_at, began = datetime.now(UTC), time.monotonic()
         self._landed_before = sorted(stage.landing.rglob("*.json"))
@@ -142,14 +144,14 @@ class Soak:
         ahead: timedelta = timedelta(),
         may_purge: bool = True,
     ) -> None:
-        """Run after run, as the DAG does, until all requests are there."""
+        """Advances the erasures in repeated runs, like the DAG, until all requests have reached a state."""
         end, results = time.monotonic() + self._patience, []
         while True:
             try:
                 results = ErasureRun(self._people.namespace, now=datetime.now(UTC) + ahead, may_purge=may_purge).run()
             except Exception as error:
                 found = as_deltaworks_error(error)
-                # What a launcher tries again.
+                # Errors that a launcher retries.
                 if not found.retryable or time.monotonic() > end:
                     raise
                 self._retried[found.condition] += 1
@@ -204,7 +206,7 @@ class Soak:
         return self._report(verdict, operations, erased=of_before.total())
 
     def _judge_stream(self, verdict: PeopleVerdict) -> None:
-        """What was landed of others is once where it is owed, each object by one batch, and nothing else is there."""
+        """Checks that every other landed event is in its tables once, each object in one batch, and nothing else."""
         lost = doubled = strange = 0
         for table in (*(f"k{number:02d}" for number in range(1, TABLES)), "events", "quarantine"):
             there = self._files.landed(table)
@@ -244,7 +246,7 @@ def _all_at(results: list[ErasureResult], state: str) -> bool:
 
 
 def main() -> int:
-    """Run it; the exit code."""
+    """Runs the soak; returns the exit code."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rows", type=int, default=1_000_000)
     parser.add_argument("--requests", type=int, default=20)

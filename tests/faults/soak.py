@@ -1,9 +1,8 @@
-"""The soak: a stream under continuous load, disturbed at random for minutes, then judged.
+"""Soak test: a stream under continuous load and random disturbances for minutes, with a check of all rows at the end.
 
-`make soak MINUTES=20`. Prints what was done when, and at the end, for each disturbance, how often it met the stream and
-how soon a batch was complete again; events a second, landing to bronze at the 50th and 99th percentile, lost and
-doubled, the seed and the machine. Ends with `1 passed, 0 failed` or the opposite; it fails too where something never
-came up.
+`make soak MINUTES=20`. Prints each disturbance, and at the end for each kind how often it took effect and how soon a
+batch was completed again; events per second, landing to bronze at the 50th and 99th percentile, lost and doubled, the
+seed and the machine. Ends with `1 passed, 0 failed` or the opposite; also fails if a disturbance never took effect.
 """
 
 from __future__ import annotations
@@ -34,12 +33,12 @@ from tests.faults.harness.nemesis import Nemesis
 from tests.faults.harness.oracle import commits_after_takeover, judge
 
 FINISH_SECONDS = 600.0
-#: What a soak too short for all of its disturbances may take beyond its time.
+#: Time by which a short soak may exceed its minutes, so that every disturbance occurs.
 LONGER = 900.0
 
 
 def finish(stage: FaultProject) -> None:
-    """Undisturbed, drivers land what is left; a table that was suspended meanwhile catches up as it is asked to."""
+    """Lets undisturbed drivers land the rest, and resumes tables that were held."""
     end = time.monotonic() + FINISH_SECONDS
     while True:
         for table in PipelineHome(stage.objects, PIPELINE).held.read():
@@ -52,7 +51,7 @@ def finish(stage: FaultProject) -> None:
 
 
 def run(nemesis: Nemesis, load: Load, *, minutes: float) -> None:
-    """Strike until the time is over, and beyond it until everything has come up once."""
+    """Disturbs the stream for the given time, and longer until every disturbance has occurred."""
     began = time.monotonic()
     end = began + minutes * 60
     while load.failure is None and (time.monotonic() < end or (nemesis.missing and time.monotonic() < end + LONGER)):
@@ -63,7 +62,7 @@ def run(nemesis: Nemesis, load: Load, *, minutes: float) -> None:
 
 
 def print_disturbances(nemesis: Nemesis, fleet: Fleet) -> list[float]:
-    """A line for each kind: how often, and how long until the next batch was complete; all those seconds."""
+    """Prints a line for each kind: its number, and the seconds until the next completed batch."""
     completed = fleet.completed()
     everything: list[float] = []
     for name in sorted(nemesis.disturbances):
@@ -77,7 +76,7 @@ def print_disturbances(nemesis: Nemesis, fleet: Fleet) -> list[float]:
 
 
 def report(stage: FaultProject, nemesis: Nemesis, load: Load, fleet: Fleet, *, off: Sequence[str]) -> bool:
-    """Print what came of it; whether that is what was to come: all is exact, or harm is done without a protection."""
+    """Prints the result; returns whether it is as expected: exact, or damaged without a protection."""
     names = ["events", *stage.kinds]
     verdict = judge(stage.lake, PIPELINE, names, stage.owed)
     late = commits_after_takeover(stage.lake, PIPELINE, names)

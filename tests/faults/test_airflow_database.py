@@ -1,6 +1,7 @@
-"""A stream under two schedulers and PostgreSQL, as deployments have them: one scheduler is killed in the middle of a
-batch, and the database is away for a minute. The stream comes back by itself, every event is in the table once, and
-Airflow does its other work again."""
+"""A stream under two schedulers and PostgreSQL, as in a deployment: one scheduler is killed in the middle of a batch,
+and the database is stopped for a minute. The stream must recover, every event must be in the table once, and Airflow
+must run other tasks again.
+"""
 
 from __future__ import annotations
 
@@ -31,16 +32,16 @@ from tests.integration.airflow_harness import (
 pytestmark = pytest.mark.skipif(bool(missing()), reason=missing())
 Tell = Callable[..., None]
 OUTAGE_SECONDS = 60.0
-#: For so long a scheduler that has failed lets its tasks go on.
+#: How long Airflow keeps the tasks of a failed scheduler.
 GRACE_SECONDS = 20.0
-#: Where nobody starts a task for so long, nobody will: the stream, which is waited for, runs for hours.
+#: If no task starts within this time, none will: the stream's own task runs for hours.
 PATIENCE_SECONDS = 120.0
 OURS, AIRFLOWS = "deltaworks.airflow.executor.LocalExecutor", "LocalExecutor"
 
 
 @dataclass(frozen=True, slots=True)
 class Deployment:
-    """What runs beside the schedulers: the stream's stage, its switches, and Airflow's database."""
+    """The stream's project, its control files and Airflow's database."""
 
     harness: AirflowHarness
     switches: Switches
@@ -65,7 +66,7 @@ def deployment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]
 
 @pytest.fixture(scope="module")
 def schedulers(deployment: Deployment, request: pytest.FixtureRequest) -> Iterator[Schedulers]:
-    """So many schedulers with an executor; those of one executor end before those of another begin."""
+    """Runs this many schedulers per executor; those of one executor end before those of the next start."""
     executor, count = request.param
     variables = {"AIRFLOW__CORE__EXECUTOR": executor, "DELTAWORKS_EXECUTOR_GRACE_SECONDS": str(GRACE_SECONDS)}
     with Schedulers(deployment.harness.home, variables=variables, count=count) as schedulers:
@@ -74,7 +75,7 @@ def schedulers(deployment: Deployment, request: pytest.FixtureRequest) -> Iterat
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What became of the stream, and after how many seconds it landed rows again."""
+    """The check's result, and the seconds until the stream landed rows again."""
 
     recovery_seconds: float
     sent: int
@@ -82,7 +83,7 @@ class Outcome:
     doubled: int
 
     def tell(self, print_result: Tell, fault: str, *facts: str, off: str = "") -> None:
-        """Print the line of the fault."""
+        """Prints the result line of the fault."""
         print_result(
             fault,
             f"WITHOUT {off}" if off else "protected",
@@ -95,7 +96,7 @@ class Outcome:
 
 
 def kill_a_scheduler_in_a_batch(deployment: Deployment, schedulers: Schedulers) -> Outcome:
-    """Kill the scheduler under which the stream runs between the commits of a batch and its end."""
+    """Kills the scheduler of the stream's task after a batch's commits and before its completion."""
     harness = deployment.harness
     harness.send()
     before = harness.await_progress(len(harness.rows()))
@@ -112,11 +113,12 @@ def kill_a_scheduler_in_a_batch(deployment: Deployment, schedulers: Schedulers) 
 
 
 def outage(deployment: Deployment, *, patience_seconds: float) -> tuple[int, float, float | None]:
-    """Stop the database for a minute while the stream works.
+    """Stops the database for a minute while the stream runs.
 
     Returns:
-        Rows that landed meanwhile; the time of the database's return; seconds from there until Airflow had run a task,
-        None where it had not within the patience.
+        Rows landed meanwhile; the time of the database's return; seconds from there until Airflow ran a task, None if
+            it
+        did not within the time limit.
     """
     harness, run_id = deployment.harness, f"after-{time.time():.0f}"
     harness.send()
@@ -181,7 +183,7 @@ def test_without_what_is_fixed_of_a_batch_a_killed_scheduler_doubles_rows(
 def test_without_its_end_a_scheduler_waits_for_the_stream_and_starts_nothing(
     deployment: Deployment, schedulers: Schedulers, print_result: Tell
 ) -> None:
-    # One scheduler, which has the stream: of two, the one without a task that never ends would come back.
+    # One scheduler, which runs the stream: of two, the one without a running task would recover.
     landed, _, scheduled = outage(deployment, patience_seconds=PATIENCE_SECONDS)
 
     ran = "no task ran" if scheduled is None else f"a task ran after {scheduled:.0f} s"

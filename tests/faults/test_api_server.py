@@ -19,14 +19,14 @@ from sandbox.stack.stack_programs import API_SERVER
 from sandbox.stack.supervisor import Supervisor
 from tests.integration.airflow_harness import AirflowHarness, alive, ancestors, running_harness
 
-#: Airflow's default gives a task up about half a minute after its API server is gone.
+#: With its default, Airflow fails a task about half a minute after the API server has stopped.
 OUTAGE_SECONDS = 75.0
 LOOK_SECONDS = 1.0
 SETTING = "AIRFLOW__WORKERS__MAX_FAILED_HEARTBEATS"
 
 
 def take_away_the_setting(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Airflow's own default stands again for the heartbeats a task may fail."""
+    """Restores Airflow's default limit of failed task heartbeats."""
 
     def without(*positional: object, **named: object) -> dict[str, str]:
         settings = airflow_settings(*positional, **named)  # type: ignore[arg-type]
@@ -37,7 +37,7 @@ def take_away_the_setting(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def outage(harness: AirflowHarness, family: dict[str, int]) -> tuple[float | None, int]:
-    """Stop the API server and start it again; after how many seconds the stream was gone, and the rows landed."""
+    """Stops and restarts the API server; returns after how many seconds the stream ended, and the landed rows."""
     rows = len(harness.rows())
     began = time.monotonic()
     gone: float | None = None

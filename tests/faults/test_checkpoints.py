@@ -1,4 +1,4 @@
-"""Spark's checkpoint loses files, or is lost: batches are known from our own records."""
+"""Spark's checkpoint loses files or is deleted; the product's own records identify completed batches."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ def checkpoint(stage: FaultProject) -> Path:
 
 
 def delete_commit(stage: FaultProject, batch: int) -> None:
-    """As if the driver had ended before Spark wrote that the batch is done."""
+    """Deletes Spark's commit file, as if the driver had ended before it was written."""
     folder = checkpoint(stage) / "commits"
     for name in (f"{batch}", f".{batch}.crc"):
         (folder / name).unlink(missing_ok=True)
 
 
 def repair(stage: FaultProject) -> None:
-    """What the refusal tells an operator to do."""
+    """Runs the repair that the error message recommends."""
     command = [sys.executable, "-m", "deltaworks.cli", "checkpoint", "repair", PIPELINE, "--no-dry-run"]
     environment = {**os.environ, **stage.environment(), "PYTHONPATH": str(PROJECT_ROOT / "include")}
     subprocess.run(command, check=True, env=environment)
@@ -59,7 +59,7 @@ def test_a_batch_replayed_because_its_commit_file_is_gone_adds_no_row(make_stage
     verdict = tell("2 commits/N deleted", stage, recovery=engine_seconds(successor))
     assert replayed
     assert verdict.is_exact
-    # A takeover is one commit a table, and nothing else was written.
+    # A takeover adds one commit per table, and nothing else was written.
     assert verdict.commits == before + 5
 
 
@@ -75,13 +75,13 @@ def test_without_our_records_a_replayed_batch_doubles(make_stage: MakeStage, tel
 
 
 def lose_checkpoint_in_a_torn_batch(stage: FaultProject) -> Driver:
-    """Two batches landed, the third interrupted, then the checkpoint gone; meanwhile more has arrived."""
+    """Lands two batches, interrupts the third, deletes the checkpoint, and lands more files."""
     stage.land(files=3)
     with Driver(stage, faults=[Fault(point="committed:.*", nth=2 * (stage.tables + 1) + 3)]) as broken:
         broken.wait()
     shutil.rmtree(checkpoint(stage))
     stage.land(files=3)
-    # What has gathered makes one large batch: under the number of an old one it would be taken for done.
+    # The backlog becomes one large batch; under an old batch's number it would count as already landed.
     stage.declare(source={"max_files_per_batch": 100})
     return broken
 
@@ -138,7 +138,7 @@ def test_a_damaged_checkpoint_is_refused_by_name_and_repaired(
 
 
 def set_back(stage: FaultProject, batch: int) -> None:
-    """As if a backup had been put in the checkpoint's place, from before the batch."""
+    """Restores the checkpoint from before the batch, like a backup."""
     for name in ("offsets", "commits"):
         for file in (f"{batch}", f".{batch}.crc"):
             (checkpoint(stage) / name / file).unlink(missing_ok=True)
@@ -149,7 +149,7 @@ def test_a_checkpoint_that_was_set_back_is_given_up(make_stage: MakeStage, tell:
     stage = landed(make_stage(tables=4), 3)
     set_back(stage, 2)
     stage.land(files=3)
-    # Spark plans the batch anew, with more in it than has landed under its number.
+    # Spark plans the batch again, with more files than have landed under its number.
     stage.declare(source={"max_files_per_batch": 100})
     with Driver(stage, off=off) as surprised:
         code = surprised.wait()

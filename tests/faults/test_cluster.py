@@ -1,4 +1,4 @@
-"""A standalone cluster as operators have it, all at once on S3: a machine of it is lost, and another one comes."""
+"""A standalone cluster with all kinds of jobs on S3: one worker machine is lost, and another one joins."""
 
 from __future__ import annotations
 
@@ -26,12 +26,14 @@ Line = Callable[..., None]
 
 
 def names_with_cores(cluster: Cluster) -> set[str]:
-    """The applications that have an executor."""
+    """Returns the applications that have an executor."""
     return {app["name"] for app in cluster.state()["activeapps"] if app["cores"]}
 
 
 def lose_a_worker_and_add_one(stage: ClusterProject, cluster: Cluster) -> set[str]:
-    """The worker dies behind the files of a batch, before anybody has heard of them; which applications it met."""
+    """Kills a worker after a batch's files are written and before the driver knows them; returns the applications it
+    ran.
+    """
     met: set[str] = set()
 
     def all_have_begun() -> bool:
@@ -58,12 +60,12 @@ def test_a_worker_lost_while_everything_runs_loses_and_doubles_nothing(
         load = stage.load()
         stack.callback(load.close)
         streams = stack.enter_context(stage.streams())
-        # So that OPTIMIZE has files to put together.
+        # Gives OPTIMIZE files to compact.
         streams.await_more(2)
         jobs = [stack.enter_context(stage.job(name)) for name in JOBS]
 
         met = lose_a_worker_and_add_one(stage, cluster)
-        # The first may have been on its way.
+        # The first batch may already have been in progress.
         streams.await_more(2)
         for job in jobs:
             job.run_to_end()

@@ -19,7 +19,7 @@ from tests.waiting import eventually
 
 pytestmark = pytest.mark.faults
 OUTAGE_SECONDS = float(os.environ.get("DELTAWORKS_OUTAGE_SECONDS", "20"))
-#: Beyond what Python takes for itself: of an outage nothing may gather in memory.
+#: Above Python's own use: nothing may accumulate in memory during an outage.
 MEMORY_BYTES = 64 << 20
 AWAY = Fault(action=Action.UNAVAILABLE, method="PUT")
 LOST = Fault(action=Action.LOSE_REPLY, method="PUT", every=2)
@@ -118,7 +118,7 @@ def test_an_orphaned_folder_is_drained_by_another_process(tmp_path: Path) -> Non
         with harness.load():
             eventually(lambda: len(harness.acknowledged) > 100, "it takes events")
         harness.end(signal.SIGKILL)
-        # The process that had it is gone for good: another one has its place.
+        # The former process is gone for good, and another one runs in its place.
         (harness.spool / "w0").rename(harness.spool / "w1")
         harness.proxy.faults = ()
         harness.start()

@@ -57,7 +57,7 @@ class Lake:
         return load_catalog(root=self.stage.root)
 
     def keys(self) -> list[str]:
-        """The objects in the bucket, in their order."""
+        """Returns the objects in the bucket, in order."""
         pages = self.stage.client.get_paginator("list_objects_v2").paginate(Bucket=BUCKET)
         return [item["Key"] for page in pages for item in page.get("Contents", [])]
 
@@ -78,7 +78,7 @@ class Lake:
         later = dt.datetime.now(dt.UTC) + dt.timedelta(hours=2, minutes=10)
         if looked:
             find_lost_events(self.catalog, self.objects, "edge", now=later)
-        # The health check of now: by that of two hours later the collector itself were silent.
+        # The health check runs with the current time: two hours later the collector itself would count as silent.
         verdicts = [report.verdict for report in process_reports(self.catalog, self.objects)]
         alert_on_verdicts(self.objects, verdicts, now=later)
         return set(open_subjects(self.objects, "EVENTS_LOST"))
@@ -86,7 +86,7 @@ class Lake:
 
 @pytest.fixture
 def lake(tmp_path: Path) -> Iterator[Lake]:
-    """A collector that has landed some objects, an event that is no JSON among them."""
+    """A collector that has landed some objects, including an event that is not JSON."""
     with collector_harness(tmp_path, close_bytes="4KiB") as harness:
         lake = Lake(harness)
         harness.start()

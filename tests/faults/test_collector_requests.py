@@ -23,7 +23,7 @@ CLIENTS = 8
 
 @pytest.fixture
 def collector(tmp_path: Path) -> Iterator[Callable[..., CollectorProcess]]:
-    """Makes collectors, and ends them."""
+    """Makes collectors and ends them after the test."""
     with ExitStack() as stack:
 
         def make(declared: dict[str, Any] | None = None, **more: Any) -> CollectorProcess:
@@ -35,7 +35,7 @@ def collector(tmp_path: Path) -> Iterator[Callable[..., CollectorProcess]]:
 
 
 class Burst:
-    """Clients that send as fast as they can, each an event a request, and note what was answered 200."""
+    """Clients that send one event per request as fast as they can, and record those answered with 200."""
 
     def __init__(self, collector: CollectorProcess, *, name: str = "") -> None:
         self._name = name
@@ -122,7 +122,7 @@ def test_sigterm_in_a_burst_loses_no_request_while_load_balancers_switch(
 
 
 def until(holds: Callable[[], bool]) -> None:
-    """Wait until something holds."""
+    """Waits until a condition holds."""
     end = time.monotonic() + 60
     while not holds():
         assert time.monotonic() < end
@@ -211,7 +211,7 @@ def test_without_the_time_limit_a_slow_body_would_stay_open(collector: Callable[
 
 
 def answer_of(connection: socket.socket) -> bytes:
-    """All that comes until the other end closes."""
+    """Reads from a connection until the other end closes it."""
     connection.settimeout(30)
     pieces = []
     try:

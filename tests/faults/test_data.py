@@ -1,4 +1,4 @@
-"""Producers change what they send: a new field, another type, a field dropped, a null where a value is required."""
+"""Producers change their events: a new field, another type, a missing field, a null in a required field."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ MakeStage = Callable[..., FaultProject]
 
 
 def land_changed_events(stage: FaultProject) -> int:
-    """Good events with a new field among them, and events that lost or changed what is required."""
+    """Lands valid events with a new field, and events whose required fields are missing or changed."""
     fits, misfits = [], []
     for kind in stage.kinds:
         fits.append(stage.event(kind, brand_new="a field nobody declared", nested={"deep": [1, None]}))

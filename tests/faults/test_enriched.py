@@ -1,5 +1,6 @@
-"""The database that addresses are looked up in is replaced all the while a stream reads it, and under one that is
-killed: the rows of a batch have answers of one version. With none fixed for a batch they have those of two."""
+"""The IP database is replaced repeatedly while a stream reads it, and drivers are killed: all rows of a batch must be
+enriched from one version. Without a fixed version per batch they mix two.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +22,7 @@ from tests.shared_data import SHARED_DATA
 
 NAME = "geo/City.mmdb"
 MAXMIND = SHARED_DATA / "maxmind"
-#: The one knows nothing of the address, the other one a city.
+#: One version does not contain the address, the other one returns a city.
 VERSIONS = ("GeoLite2-City-Test.mmdb", "GeoIP2-City-Test.mmdb")
 ADDRESS, CITY = "214.78.120.0", "San Diego"
 BATCHES, FILES = 6, 8
@@ -32,7 +33,7 @@ pytestmark = pytest.mark.skipif(
 
 
 class Lookups:
-    """A stream of events of one address, and the answers that its batches have."""
+    """A stream of events with one IP address, and the enriched values of its batches."""
 
     def __init__(self, stage: FaultProject) -> None:
         self.stage = stage
@@ -51,7 +52,7 @@ class Lookups:
         self.put(0)
 
     def put(self, version: int) -> None:
-        """Put one of the two versions in the place of what is there."""
+        """Replaces the database with one of the two versions."""
         self.stage.objects.put(paths.database(NAME), self.versions[version])
 
     def land(self, files: int) -> None:
@@ -60,7 +61,7 @@ class Lookups:
 
     @contextmanager
     def replaced(self) -> Iterator[None]:
-        """Put the one and the other in turns while the block runs."""
+        """Alternates between both versions inside the block."""
         ended = threading.Event()
 
         def replace() -> None:
@@ -78,7 +79,7 @@ class Lookups:
             thread.join()
 
     def answers(self) -> list[set[Any]]:
-        """The answers that the rows of each batch have: a batch is one commit of the table."""
+        """Returns the enriched values of each batch; a batch is one commit of the table."""
         table = DeltaTable(self.stage.storage.uri(paths.table(PIPELINE, "events")))
         before: set[str] = set()
         answers = []

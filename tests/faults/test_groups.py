@@ -1,4 +1,4 @@
-"""The driver of a whole group is killed in the middle of a batch: what comes next resumes each pipeline, once."""
+"""The driver of a stream group is killed in the middle of a batch; its successor resumes each pipeline exactly once."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Line = Callable[..., None]
 
 
 def killed_and_resumed(stage: GroupHarness, point: str, *, nth: int, off: list[str]) -> tuple[int, int]:
-    """Events lost and doubled: a driver is killed at a point of one member, another works off what is there."""
+    """Kills a driver at a point of one member and lets another finish; returns events lost and doubled."""
     for name in MEMBERS:
         stage.declare(name)
         stage.land(name, files=2)
@@ -29,13 +29,13 @@ def killed_and_resumed(stage: GroupHarness, point: str, *, nth: int, off: list[s
         stage.land(name)
     with Driver(stage, off=off) as successor:
         successor.run_to_end()
-    # A file that two commits add is one file in the table, and its rows come twice to readers of its changes.
+    # A file added by two commits is one file in the table, but change readers receive its rows twice.
     landed, owed = stage.landed() + added_twice(stage), stage.expected()
     return sum((owed - landed).values()), sum((landed - owed).values())
 
 
 def added_twice(stage: GroupHarness) -> Counter[tuple[str, int]]:
-    """The events of files that came again by a later commit."""
+    """Returns the events in files that a later commit added again."""
     again = ((name, added_again(stage.lake, paths.table(name, "events"), "n")[0]) for name in MEMBERS)
     return Counter((name, number) for name, numbers in again for number in numbers)
 

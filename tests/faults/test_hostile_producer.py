@@ -1,4 +1,4 @@
-"""A producer of the worst objects beside a good one: the good one's events land once, the stream lives on."""
+"""A hostile producer next to a good one: the good one's events land once, and the stream keeps running."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Say = Callable[..., None]
 
 
 def beside_each_other(make_stage: MakeStage, print_result: Say, *, minutes: float, off: str = "") -> Outcome:
-    """All phases, short, with every kind of object."""
+    """Runs all phases, shortened, with every kind of object."""
     stage = make_stage(tables=3, storage="s3")
     with landing_side(stage) as landing:
         options = {"hostile_every_seconds": 1.2, "deadly_every_seconds": 10.0}

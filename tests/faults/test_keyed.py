@@ -1,5 +1,6 @@
-"""A driver is killed between the commit of a history and the merge into its keyed table, and around the merge: whoever
-comes next merges what is missing, and no key is left with an older row."""
+"""A driver is killed between the history's commit and the merge into its keyed table, and around the merge. Its
+successor merges the missing rows, and no key keeps an older row.
+"""
 
 from __future__ import annotations
 
@@ -22,12 +23,12 @@ TABLE: dict[str, Any] = {
     ],
     "keyed": {"by": "symbol", "newest_by": "version"},
 }
-#: The first one lies between the two commits.
+#: The first point is between the two commits.
 POINTS = ("committed:ticks", f"merging:{LATEST}", f"merged:{LATEST}")
 
 
 class Ticks:
-    """Events of some symbols whose versions come in no order, and the greatest version of each symbol."""
+    """Events of some symbols with versions in random order, and the greatest version of each symbol."""
 
     def __init__(self, stage: FaultProject) -> None:
         self.stage = stage
@@ -37,7 +38,7 @@ class Ticks:
         self._random.shuffle(self._versions)
 
     def land(self, count: int) -> None:
-        """One object, which is announced twice."""
+        """Lands one object and announces it twice."""
         events = []
         for _ in range(count):
             symbol, version = f"s{self._random.randrange(40)}", self._versions.pop()
@@ -79,6 +80,6 @@ def test_a_driver_killed_before_a_merge_leaves_it_to_its_successor(
         f"driver killed at {', '.join(POINTS)}", "protected", f"keys {len(ticks.newest)}", f"behind then {behind}"
     )
     assert ticks.merged() == ticks.newest
-    # Otherwise nothing was left to the successor.
+    # Otherwise the successor had nothing to do.
     assert behind[0] > 0
     assert behind[1] > 0

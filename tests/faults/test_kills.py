@@ -1,5 +1,6 @@
-"""Processes are killed in the middle of batches: the driver at every kind of point, its JVM alone, its Python alone, a
-worker. What comes next commits the files that were written, once."""
+"""Processes are killed in the middle of batches: the driver at every kind of point, only its JVM, only its Python, or a
+worker. The successor commits the written files once.
+"""
 
 from __future__ import annotations
 
@@ -15,14 +16,14 @@ from tests.faults.harness.oracle import Verdict, rows_in_folder
 from tests.faults.harness.timings import engine_seconds, recovery_seconds
 
 TABLES = 30
-#: After how many of the tables between the first and the last a driver is killed.
+#: Numbers of committed tables, between first and last, after which a driver is killed.
 SAMPLES = {"local": 4, "s3": 1}
 Tell = Callable[..., Verdict]
 MakeStage = Callable[..., FaultProject]
 
 
 def kill_points(seed: int, tables: int, samples: int) -> list[Fault]:
-    """Kills after table k of n for a sample of k, and at every other kind of point of a batch."""
+    """Returns kills after table k of n for a sample of k, and at every other kind of point of a batch."""
     after = sorted(random.Random(seed).sample(range(2, tables), samples))
     own = [
         *(Fault(point=point, after="begun") for point in ("files_written", "prepared")),
@@ -33,7 +34,7 @@ def kill_points(seed: int, tables: int, samples: int) -> list[Fault]:
 
 
 def kill_again_and_again(stage: FaultProject, points: list[Fault]) -> list[float]:
-    """A driver for each point: it finishes what its predecessor left and is killed in a batch of its own."""
+    """Starts a driver per point: each completes its predecessor's batch and is killed in its own."""
     recoveries: list[float] = []
     broken: Driver | None = None
     stage.land(files=2)
@@ -81,9 +82,9 @@ def test_without_the_transaction_of_a_step_a_killed_driver_doubles(
 
 
 def in_the_middle(action: str) -> list[Fault]:
-    """The action at the fourteenth of thirty commits, and ten commits still to come a while later.
+    """Runs the action at the fourteenth of thirty commits and delays ten further commits.
 
-    Eight run at once: all of them wait, so that whoever is left has time to continue, and something to do.
+    Eight commits run concurrently and all are delayed, so that surviving threads have time and work to continue.
     """
     waiting = [Fault(point="committed:.*", nth=k, action="sleep", seconds=12) for k in range(15, 22)]
     return [Fault(point="committed:.*", nth=14, action=action, seconds=12), *waiting]

@@ -1,7 +1,7 @@
-"""A stream that keeps gold and a table of newest rows fresh is killed while it does, and the DAG builds beside it: no
-row twice, no older answer over a newer one, and what is announced is the last answer.
+"""A stream that maintains gold and a latest-rows table is killed while the DAG builds the same gold. No row may be
+doubled, no older result may replace a newer one, and the last announced result must be current.
 
-With the numbers of builds off, the DAG's older answer lands over the stream's.
+With build numbers disabled, the DAG's older result replaces the stream's.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ NEWEST_SQL = "SELECT symbol, n FROM ticks_now ORDER BY symbol\n"
 
 
 class Traffic:
-    """Events at random times of an hour, each in bronze once or more, and what all answers have to be."""
+    """Events at random times of an hour, each in bronze once or more, and the expected results."""
 
     def __init__(self, stage: FaultProject, aws: Aws | None = None) -> None:
         self.stage = stage
@@ -105,7 +105,7 @@ class Traffic:
         file.write_text(yaml.safe_dump(environment, sort_keys=False))
 
     def land(self, count: int = 60) -> None:
-        """Two objects; the second one has some events of the first again, as a producer sends them twice."""
+        """Lands two objects; the second repeats some events of the first, as producers do."""
         made = [
             self.stage.event(
                 "tick", symbol=f"s{self._random.randrange(20)}", at=FIRST_TIME + self._random.randrange(3_000)
@@ -118,25 +118,25 @@ class Traffic:
         self.stage.announce(made[half:] + [dict(event) for event in made[:3]])
 
     def minutes(self) -> Counter[tuple[int, int, int]]:
-        """What gold says: minute, events, sum; a row that is there twice counts twice."""
+        """Returns gold's rows: minute, events, sum. A doubled row counts twice."""
         rows = self.stage.lake.rows(paths.table(PIPELINE, GOLD), columns=["minute", "events", "total"])
         listed = [] if rows is None else rows.to_pylist()
         return Counter((int(row["minute"].timestamp()) // 60, row["events"], row["total"]) for row in listed)
 
     def true_minutes(self) -> Counter[tuple[int, int, int]]:
-        """What was landed, by minute."""
+        """Returns the landed events by minute."""
         by_minute: dict[int, list[int]] = {}
         for event in self.events:
             by_minute.setdefault(event["at"] // 60, []).append(event["n"])
         return Counter((minute, len(numbers), sum(numbers)) for minute, numbers in by_minute.items())
 
     def newest(self) -> Counter[tuple[str, int]]:
-        """What the table of newest rows says."""
+        """Returns the rows of the latest-rows table."""
         rows = self.stage.lake.rows(paths.table(PIPELINE, LATEST), columns=["symbol", "n"])
         return Counter((row["symbol"], row["n"]) for row in ([] if rows is None else rows.to_pylist()))
 
     def true_newest(self) -> Counter[tuple[str, int]]:
-        """By bronze: of each symbol the row of the greatest time, and of that the one that came last."""
+        """Returns from bronze the row with the greatest time of each symbol; among equal times the last arrived."""
         columns = ["symbol", "n", "event_time", "_seq", "_position"]
         rows = self.stage.lake.rows(paths.table(PIPELINE, "events"), columns=columns)
         newest: dict[str, Any] = {}
@@ -148,11 +148,11 @@ class Traffic:
 
     @property
     def is_right(self) -> bool:
-        """Whether both tables say what they have to."""
+        """Whether both tables have the expected rows."""
         return self.minutes() == self.true_minutes() and self.newest() == self.true_newest()
 
     def built_from(self) -> list[int]:
-        """The version of the input of every build that landed, the oldest first."""
+        """Returns the input version of every landed build, oldest first."""
         table = self.stage.lake.open(paths.table(PIPELINE, GOLD))
         if table is None:
             return []
@@ -162,7 +162,7 @@ class Traffic:
 
 @contextmanager
 def streaming(stage: FaultProject, **options: Any) -> Iterator[Driver]:
-    """A stream that runs on until the block ends, and then ends by its stop flag."""
+    """Runs a stream inside the block and ends it through its stop flag."""
     flag = StopFlag(stage.objects, paths.stop_request(paths.pipeline_control(PIPELINE)))
     with Driver(stage, available_now=False, **options) as driver:
         yield driver

@@ -1,8 +1,8 @@
-"""The storage does what Spark asks and its reply is lost: appends and merges by Spark are in their tables once.
+"""The storage performs Spark's requests but their replies are lost: Spark's appends and merges must land exactly once.
 
-Two things hold what Spark commits, each alone: the log store reads back who put the commit it could not put, and a
-step's transaction is in the table. A lost reply does harm only where both are away. So it is with the small merges of
-live tables, which are ours: without both is in tests/unit/engine/test_live_merge.py.
+Two protections suffice individually: the log store reads back which writer's commit was put, and the table holds the
+step's transaction. A lost reply does harm only with both disabled. Small merges of live tables do not use Spark; they
+are tested without both protections in tests/unit/engine/test_live_merge.py.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ OFF = pytest.mark.parametrize("off", [[], ["put_read_back"], BOTH], ids=["protec
 
 
 def losing(table: str, *, every: int) -> fault_proxy.Fault:
-    """Every so many puts of a commit to tables whose name matches are done and answered by nothing.
+    """Performs every n-th put of a commit to matching tables, but drops the reply.
 
-    Not every other one: the client asks again after each, so that without a protection no commit would ever end.
+    Not every second one: the client retries after each, so without a protection no commit would ever succeed.
     """
     path = rf"/{table}/_delta_log/\d{{20}}\.json(\?|$)"
     return fault_proxy.Fault(action=Action.LOSE_REPLY, method="PUT", path=path, every=every)
@@ -60,7 +60,7 @@ def test_appends_by_spark_whose_reply_is_lost_land_once(make_stage: MakeStage, t
 
 
 def land_and_count(stage: FaultProject, *, off: Sequence[str], endpoint: dict[str, str], rounds: int) -> Counter[int]:
-    """Drivers, one after the other as they end, until each round's events are counted live; their exit codes."""
+    """Runs drivers in sequence until each round's events are counted live; returns their exit codes."""
     codes: Counter[int] = Counter()
     driver: Driver | None = None
     try:

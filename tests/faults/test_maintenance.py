@@ -1,4 +1,5 @@
-"""Fault 11: a stream, OPTIMIZE, VACUUM, DELETE with RESTORE, and two MERGEs at once on S3; nothing is lost or stuck."""
+"""Fault 11: a stream, OPTIMIZE, VACUUM, DELETE with RESTORE, and two concurrent MERGEs on S3; nothing is lost
+or stuck."""
 
 from __future__ import annotations
 
@@ -8,13 +9,13 @@ from tests.faults.harness.fault_project import FaultProject
 from tests.faults.harness.maintenance_load import APPEND_TABLES, MaintenanceLoad, Outcome
 
 MakeStage = Callable[..., FaultProject]
-#: No operation is tried for longer than this before it is done, and the stream never stands still for longer.
+#: Limit for the retries of an operation and for pauses of the stream.
 BOUND_SECONDS = 400.0
 STREAM_SECONDS = 120.0
 
 
 def kept_at_work(make_stage: MakeStage, print_result: Callable[..., None], *, minutes: float, off: str = "") -> Outcome:
-    """A few minutes of everything at once."""
+    """Runs all roles together for a few minutes."""
     stage = make_stage(tables=APPEND_TABLES, storage="s3")
     outcome = MaintenanceLoad(stage, off=(off,) if off else ()).run(minutes)
     retried = {
@@ -46,7 +47,7 @@ def test_everything_at_once_loses_nothing_and_every_operation_is_done(
     assert max(tally.longest for tally in outcome.operations.values()) < BOUND_SECONDS
     merges = [tally for role, tally in outcome.operations.items() if role.endswith("mutate")]
     assert all("DELTA_CONFLICT" not in tally.retried for tally in merges)
-    # A merge is let in once: where it is tried again, it was a conflict.
+    # Only one merge is admitted at a time, so a retried merge met a conflict.
     assert sum(tally.counts["attempts"] for tally in merges) == sum(tally.counts["merges"] for tally in merges)
 
 

@@ -1,4 +1,6 @@
-"""Mutation batches are killed wherever they can be, beside a stream and OPTIMIZE: rows end where the log leads them."""
+"""Mutation batches are killed at every point, concurrently with a stream and OPTIMIZE: the rows must match a replay of
+the request log.
+"""
 
 from __future__ import annotations
 
@@ -25,13 +27,13 @@ from tests.spark.mutations.mutation_harness import PIPELINE as CRM
 from tests.spark.mutations.mutation_harness import MutationHarness, declared
 
 MakeStage = Callable[..., FaultProject]
-#: All steps are crashed at in tests/spark/mutations/test_apply_crashes.py; these are killed for good.
+#: tests/spark/mutations/test_apply_crashes.py crashes at all steps; these processes are killed with SIGKILL.
 POINTS = (IN_MERGE, "merged:activities", "notified:activities", "stored")
 END_SECONDS = 300.0
 
 
 class Log:
-    """A stage whose tables are filled at once, without a stream: what is killed is the batch."""
+    """A project whose tables are filled directly, without a stream; only the batch is killed."""
 
     def __init__(self, stage: FaultProject) -> None:
         self.stage = stage
@@ -43,7 +45,7 @@ class Log:
         self.tables = MutationHarness(stage.root / "lake", spec)
 
     def land(self, **counts: int) -> None:
-        """One batch of a stream."""
+        """Lands one batch, as a stream does."""
         rows, requests = self.truth.add(**counts)
         self.tables.land(
             rows=[
@@ -61,7 +63,7 @@ class Log:
         )
 
     def mutate(self, point: str = "-", off: str = "") -> float:
-        """A run that is killed at a point, or ends well; its seconds."""
+        """Runs a mutation batch that is killed at a point or succeeds; returns its seconds."""
         with Mutation(self.stage, CRM, point, off) as run:
             assert run.wait() == (0 if point == "-" else -signal.SIGKILL), run.tail()
             return time.monotonic() - run.began
@@ -71,13 +73,13 @@ class Log:
 
 
 class Stream:
-    """A stage with a stream that lands rows and requests from objects."""
+    """A project with a stream that lands rows and requests from objects."""
 
     def __init__(self, stage: FaultProject) -> None:
         self.stage = stage
         self.truth = MutableRows(stage.seed)
         mutations = {"requests": "requests", "notifications": "notifications", "optimize_every": 2}
-        # Spark's merge takes seconds, in which a stream commits; one by delta-rs is over before it could.
+        # Spark's merge takes seconds, in which a stream commits; delta-rs would finish before.
         mutations["small_merge_bytes"] = 0
         stage.declare(
             tables=TABLES,
@@ -87,7 +89,7 @@ class Stream:
         )
 
     def land(self, **counts: int) -> None:
-        """One object."""
+        """Lands one object."""
         self.stage.announce(events_of(self.stage, self.truth, **counts))
 
     def harm(self) -> Damage:
@@ -116,7 +118,7 @@ def test_a_batch_killed_at_its_steps_is_completed_within_its_bounds(
     log.land()
     for point in POINTS:
         log.mutate(point)
-        # What comes after a death is for the next batch; the one that died is gone on with.
+        # Requests after a crash belong to the next batch; the interrupted one is continued.
         log.land(rows=20, requests=6)
     took = log.mutate()
 
@@ -173,7 +175,7 @@ def test_a_batch_during_a_stream_and_optimize(
         stop = StopFlag(stream.stage.objects, paths.pipeline_control(PIPELINE, "stop.json"))
         stop.set(by="test", reason="done")
         assert driver.wait() == 0, driver.tail()
-        # What landed since the last batch is read by the driver that comes next.
+        # Rows landed since the last batch are read by the next driver.
         stop.clear()
     told = run.log.read_text()
     conflicts = told.count("met another writer")
@@ -211,7 +213,7 @@ def _tell(
 
 
 def optimize(stage: FaultProject) -> subprocess.Popen[bytes]:
-    """OPTIMIZE of the pipeline's tables as its own job."""
+    """Runs OPTIMIZE of the pipeline's tables as a separate job."""
     job = PROJECT_ROOT / "spark_jobs" / "optimize_tables.py"
     return subprocess.Popen(
         [sys.executable, str(job), "--pipeline", PIPELINE, "--no-dry-run"],

@@ -1,4 +1,4 @@
-"""Drivers die with files written that no batch names: maintenance removes those, and never a file that is needed."""
+"""Drivers die with written files that no batch names: maintenance removes these files and never a needed one."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ MakeStage = Callable[..., FaultProject]
 
 
 def die(stage: FaultProject, point: str) -> None:
-    """A driver that is killed there, in a batch of its own."""
+    """Starts a driver that is killed at this point of its own batch."""
     stage.land()
     with Driver(stage, faults=[Fault(point=point, after="begun")]) as driver:
         assert driver.wait() != 0, driver.tail()
@@ -48,7 +48,7 @@ def data_files(stage: FaultProject) -> set[Path]:
 
 
 def live_files(stage: FaultProject) -> dict[Path, str]:
-    """Every file of the newest version of every table, with its checksum."""
+    """Returns every file of the newest version of every table, with its checksum."""
     found = {}
     for name in ("events", "quarantine", *stage.kinds):
         table = stage.lake.open(paths.table(PIPELINE, name))

@@ -1,4 +1,4 @@
-"""What hands rows to others and what acts by itself, as processes that are killed in the middle of a call."""
+"""Processes that send rows to other systems or act automatically, killed in the middle of a request."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ from tests.waiting import eventually
 
 ROOT = Path(__file__).resolve().parents[2]
 ROWS = 2_000
-#: Random ones: a process refuses those that everybody knows.
+#: Random secrets: a process rejects published ones.
 ACCESS_KEY, SECRET_KEY = secrets.token_hex(10), secrets.token_urlsafe(33)
 Launch = Callable[..., "subprocess.Popen[str]"]
 
 
 @pytest.fixture
 def launch(tmp_path: Path) -> Iterator[Launch]:
-    """Starts a process of the project in `tmp_path` as Airflow does; ends those that are left."""
+    """Starts a process of the project in `tmp_path` as Airflow does; ends the remaining ones."""
     started: list[subprocess.Popen[str]] = []
 
     def start(module: str, *arguments: str) -> subprocess.Popen[str]:
@@ -73,7 +73,7 @@ def write_environment(folder: Path, **more: Any) -> None:
 
 
 class Receiver:
-    """An address that takes changes, and holds back its reply to the calls that come after the first few."""
+    """An HTTP endpoint that receives changes and delays its replies after the first few requests."""
 
     def __init__(self, *, replies: int) -> None:
         self.changes: list[dict[str, Any]] = []
@@ -87,7 +87,7 @@ class Receiver:
                 receiver.left -= 1
                 if receiver.left == 0:
                     receiver.holds.set()
-                    # Longer than the process lives.
+                    # Longer than the process's lifetime.
                     threading.Event().wait(20)
                 try:
                     self.send_response(200)
@@ -123,7 +123,7 @@ def test_feeds_that_are_killed_in_a_call_deliver_every_row(tmp_path: Path, launc
     first.send_signal(signal.SIGKILL)
     first.wait()
     launch("deltaworks.feeds", "--feeds", "shop")
-    # Its predecessor's lease has to run out first.
+    # Its predecessor's lease has to expire first.
     eventually(lambda: stage.record.number == 1, "the successor delivers the rest", seconds=180)
     assert applied(receiver.changes, ("event_date", "country")) == stage.rows()
     by_id = {change["id"]: change["key"]["country"] for change in receiver.changes}

@@ -1,5 +1,6 @@
-"""Two drivers of one stream: the second is refused; a first that was paused and wakes finds itself fenced; a stop comes
-between batches; clocks that are wrong change nothing."""
+"""Two drivers of one stream: the second is refused; a paused first driver finds itself fenced when it resumes; a stop
+takes effect between batches; wrong clocks change nothing.
+"""
 
 from __future__ import annotations
 
@@ -64,9 +65,9 @@ def test_a_second_driver_of_a_stream_is_refused(
 
 
 def wake_a_paused_owner(stage: FaultProject, *, when: str, off: list[str]) -> tuple[Driver, Driver, int]:
-    """The first owner is frozen in the middle of its commits; it wakes once its successor has reached `when`.
+    """Freezes the first owner in the middle of its commits and resumes it once its successor has reached `when`.
 
-    The lease's own watch is off throughout: what is to hold the former owner off is the epoch in the tables alone.
+    The lease watch is disabled throughout: only the epoch in the tables may stop the former owner.
     """
     stage.land()
     paused = Fault(point="committed:.*", nth=9, action="stop")
@@ -89,7 +90,7 @@ def test_a_paused_owner_that_wakes_after_a_takeover_commits_nothing(
 
     note = f"it woke when its successor had {when}, and ended with {code}"
     verdict = tell("6 paused owner wakes", stage, recovery=recovery_seconds(first, second), note=note)
-    # Where all has landed, what it finds is the checkpoint: Spark's file of the batch is its successor's.
+    # If everything has landed, it finds the checkpoint: Spark's file of the batch is its successor's.
     assert code == FencedError.exit_code if when == "fenced" else code != 0
     assert late_commits(stage) == 0
     assert verdict.is_exact
@@ -106,7 +107,7 @@ def test_without_the_owner_epoch_a_paused_owner_goes_on_writing(make_stage: Make
 
 
 def pause_between_check_and_commit(stage: FaultProject, *, off: list[str]) -> tuple[Driver, Driver, int]:
-    """The first owner has looked for its transaction and is frozen before it puts the commit; a second takes over."""
+    """Freezes the first owner between its transaction look-up and the put of the commit; a second owner takes over."""
     stage.land()
     paused = Fault(point="checked:k0[3-9]", action="stop", after="prepared")
     with Driver(stage, faults=[paused], off=["lease_watch", *off]) as first:

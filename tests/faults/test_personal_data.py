@@ -1,6 +1,8 @@
-"""Personal data on its way through processes that are killed: what leaks, what one person is called, who is followed.
+"""Personal data in processes that are killed: leaks, tokens of one person, and the treatment of children and opt-outs.
 
-A collector, parsers and the vault's job are processes; each fault also has its protection taken away, to do harm."""
+A collector, parsers and the vault's job are processes. Each fault also runs with its protection disabled, which must do
+harm.
+"""
 
 from __future__ import annotations
 
@@ -74,7 +76,7 @@ privacy:
 
 @pytest.fixture
 def stage(tmp_path: Path) -> Iterator[CollectorHarness]:
-    """A collector, not started yet, of a pipeline with personal data, with its keyring and its vault."""
+    """A collector, not started yet, of a pipeline with personal data, a keyring and a vault."""
     with collector_harness(tmp_path, close_bytes="4KiB") as stage:
         (tmp_path / "include" / "pipelines" / "shop" / "pipeline.yaml").write_text(PIPELINE)
         environment = tmp_path / "include" / "environments" / "local.yaml"
@@ -102,14 +104,14 @@ def send(stage: CollectorHarness, *events: Any) -> None:
 
 
 def landed(stage: CollectorHarness) -> dict[str, bytes]:
-    """The objects of the bucket, as they were before they were compressed."""
+    """Returns the objects of the bucket, decompressed."""
     pages = stage.client.get_paginator("list_objects_v2").paginate(Bucket=BUCKET)
     keys = [item["Key"] for page in pages for item in page.get("Contents", [])]
     return {key: gzip.decompress(stage.client.get_object(Bucket=BUCKET, Key=key)["Body"].read()) for key in keys}
 
 
 def deliver(stage: CollectorHarness, *, off: str = "") -> dict[str, bytes]:
-    """Kill the collector, start it on what it left, and wait until all of that has landed."""
+    """Kills the collector, restarts it on its spool, and waits until everything has landed."""
     assert stage.end(signal.SIGKILL) == -signal.SIGKILL
     stage.start(off=off)
     eventually(lambda: stage.heartbeat().get("oldest_at") is None and len(landed(stage)) > 0, "it is delivered")
@@ -117,7 +119,7 @@ def deliver(stage: CollectorHarness, *, off: str = "") -> dict[str, bytes]:
 
 
 def stream(stage: CollectorHarness, objects: dict[str, bytes]) -> None:
-    """Land the objects in the lake, and the record of their batch, as a stream does."""
+    """Lands the objects in the lake and records their batch, as a stream does."""
     catalog = load_catalog("local", root=stage.root)
     spec, lake = catalog.pipeline("shop"), stage.root / "lake"
     parser = Parser(spec, redaction_keys=ParserInputs.pin(spec, catalog.environment.lake).redaction_keys)
@@ -131,7 +133,7 @@ def stream(stage: CollectorHarness, objects: dict[str, bytes]) -> None:
 
 
 def read_in_process(stage: CollectorHarness, way: str, data: bytes, *, at_ms: int = AT_MS, off: str = "") -> list[Any]:
-    """The rows of an object, by a process of its own."""
+    """Returns the rows of an object, parsed in a separate process."""
     file = stage.root / "object.json"
     file.write_bytes(data)
     program = [
@@ -153,7 +155,7 @@ def read_in_process(stage: CollectorHarness, way: str, data: bytes, *, at_ms: in
 
 
 def has_canary(data: bytes) -> bool:
-    """Whether it is in bytes: as they are, or in gzip within them, as in the frames of a spool."""
+    """Whether bytes contain the canary, directly or in gzip members such as the frames of a spool."""
     if NEEDLE in data:
         return True
     at = data.find(b"\x1f\x8b\x08")
@@ -168,7 +170,7 @@ def has_canary(data: bytes) -> bool:
 
 
 def places_of(folder: Path) -> set[str]:
-    """The files below a folder that have the canary, decoded."""
+    """Returns the files below a folder that contain the canary, decoded."""
     places = set()
     for path in (path for path in folder.rglob("*") if path.is_file()):
         data = repr(pq.read_table(path).to_pylist()).encode() if path.suffix == ".parquet" else path.read_bytes()
@@ -178,7 +180,9 @@ def places_of(folder: Path) -> set[str]:
 
 
 def everywhere(stage: CollectorHarness) -> set[str]:
-    """Where the canary is: in spool, log, metrics, landed objects, lake, vault, or in what a core would hold."""
+    """Returns each place that has the canary: spool, log, metrics, landed objects, lake, vault, or the memory of a core
+    dump.
+    """
     found = {name for name in ("spool", "lake", "vault") if places_of(stage.root / name)}
     if has_canary(stage.log.read_bytes()):
         found.add("log")
@@ -193,7 +197,7 @@ def everywhere(stage: CollectorHarness) -> set[str]:
 
 
 def canaries() -> list[Any]:
-    """The canary in every declared field, and in what is no event."""
+    """Returns events with the canary in every declared field, and payloads that are not events."""
     event = {"name": "order", "event_id": "1", "player": "ann", "email": "ann@example.org", "amount": 1}
     fields: list[dict[str, Any]] = [
         {"player": CANARY},
@@ -281,7 +285,7 @@ def test_of_children_and_who_refuses_the_vault_has_nothing_and_nobody_is_followe
     send(stage, child, refused, adult)
     objects = deliver(stage, off=off)
     eventually(lambda: bool(list((stage.root / "vault" / "sealed").rglob("*.dws"))), "what is sealed is in the vault")
-    # The job dies with the keys made and goes on.
+    # The job dies after it created the keys; the next run continues.
     for arguments, code in ((["--kill", "keys are made"], -signal.SIGKILL), ([], 0)):
         program = [sys.executable, "-m", "tests.faults.harness.vault_entry", str(stage.root), *arguments]
         assert subprocess.run(program, cwd=Path(__file__).parents[2], check=False, timeout=120).returncode == code

@@ -1,4 +1,4 @@
-"""One table refuses every commit: the other 29 go on without it, and it catches up exactly once it is mended."""
+"""One table rejects every commit: the other 29 continue, and it catches up exactly once after the repair."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ MakeStage = Callable[..., FaultProject]
 
 
 def poison(stage: FaultProject) -> Path:
-    """Commit to the table that its writers need a feature nobody has: delta-rs and Spark both refuse from then on."""
+    """Commits a writer feature to the table that neither delta-rs nor Spark supports, so that both refuse to write."""
     log = Path(stage.storage.prefix) / paths.table(PIPELINE, POISONED) / "_delta_log"
     newest = max(int(path.stem) for path in log.glob("*.json"))
     protocol = {"minReaderVersion": 3, "minWriterVersion": 7, "readerFeatures": [], "writerFeatures": ["fromTomorrow"]}

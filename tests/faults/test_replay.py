@@ -1,4 +1,4 @@
-"""Replays are killed wherever they can be, and paused while another runs: each row lands once, or stays open."""
+"""Quarantine replays are killed at every point, and paused while another runs: each row lands once or stays open."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def replay(stage: ReplayHarness, point: str = "-", off: str = "") -> subprocess.
 
 @pytest.fixture
 def stage(tmp_path: Path) -> ReplayHarness:
-    """An object whose rows are in quarantine, all but one in ten."""
+    """An object of whose rows nine in ten are in quarantine."""
     stage = ReplayHarness(tmp_path)
     lines: list[dict[str, Any]] = [
         {"name": "order", "time": 1_700_000_000, "level": number if number % 10 == 0 else f"level {number}"}
@@ -50,7 +50,9 @@ def stage(tmp_path: Path) -> ReplayHarness:
 
 
 def judged(stage: ReplayHarness) -> tuple[int, int]:
-    """Rows lost, and rows too many: each place is once in both tables, or is a number, which no text column takes."""
+    """Returns the lost and the surplus rows. Each position must be in both tables once, or hold a number, which no text
+    column accepts.
+    """
     owed: Places = Counter((1, position) for position in range(ROWS))
     lost = doubled = 0
     for table in ("events", "orders"):

@@ -1,4 +1,4 @@
-"""What has landed is read again beside a running stream, by a job that is killed in the middle and run again."""
+"""Landed objects are reprocessed next to a running stream, by a job that is killed in the middle and run again."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Job(ProcessGroup):
         )
 
     def kill_after(self, tables: int) -> None:
-        """SIGKILL to the job and its JVM once so many tables are done."""
+        """Sends SIGKILL to the job and its JVM once this many tables are done."""
         end = time.monotonic() + END_SECONDS
         while self.log.read_text().count("reprocess=") < tables:
             assert time.monotonic() < end, self.tail()
@@ -51,7 +51,7 @@ class Job(ProcessGroup):
 
 
 def await_all_landed(stage: FaultProject) -> None:
-    """Wait until the newest complete batch ends where the file event log does."""
+    """Waits until the newest completed batch ends at the end of the file event log."""
     spec = load_catalog("local", root=stage.root).pipeline(PIPELINE)
     end = time.monotonic() + END_SECONDS
     while time.monotonic() < end:
@@ -64,7 +64,7 @@ def await_all_landed(stage: FaultProject) -> None:
 
 
 def rows_now(stage: FaultProject) -> Counter[tuple[str, str]]:
-    """`(table, event id)` of all rows there are."""
+    """Returns `(table, event id)` of all rows."""
     found: Counter[tuple[str, str]] = Counter()
     for name in ["events", *stage.kinds]:
         rows = stage.lake.rows(paths.table(PIPELINE, name), columns=["event_id"])

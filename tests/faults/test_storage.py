@@ -1,5 +1,4 @@
-"""The storage fails in the ways storages do: the disk is full, a reply is lost; and two files go to one table in one
-batch."""
+"""Storage failures: the disk is full, a reply is lost, and two files of one table in one batch."""
 
 from __future__ import annotations
 
@@ -26,7 +25,7 @@ PREPARED = r"/prepared/g\d+/\d+\.json(\?|$)"
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of 48 MB, where this machine lets us mount one."""
+    """A file system of 48 MB, if this machine allows the test to mount one."""
     folder = tmp_path / "disk"
     folder.mkdir()
     done = subprocess.run(
@@ -64,7 +63,7 @@ def test_a_full_disk_is_loud_and_leaves_nothing_torn(
 
 
 def run_behind_lost_replies(stage: FaultProject, *, off: list[str]) -> int:
-    """Land batches while every third put of a commit, and every other of a prepared batch, is answered by nothing."""
+    """Lands batches while the reply to every third commit put and every second prepared batch is dropped."""
     assert stage.server is not None
     stage.land(files=3)
     faults = [

@@ -1,4 +1,4 @@
-"""Faults 18 and 25, and kill -9 of the vault's job at each of its steps; each also with its protection taken away."""
+"""Faults 18 and 25, and SIGKILL of the vault's job at each step; each also with its protection disabled."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def run(folder: Path, *arguments: str) -> int:
 
 
 def stored(folder: Path) -> tuple[int, int, int]:
-    """Values that open, links, and sealed files that wait."""
+    """Returns the number of values that decrypt, of links, and of waiting sealed files."""
     home = NamespaceVault.open(environment_of(folder), NAMESPACE)
     subjects = [subject_of(name) for name in NAMES]
     keys = home.keys.get(subjects)

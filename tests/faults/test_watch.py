@@ -1,5 +1,6 @@
-"""The watch under Airflow's own processes: a stream that hangs is told and started anew although its last progress is
-green, and a scheduler that is dead is told by something that is not Airflow. What was told is read from a queue."""
+"""Health checks under Airflow's processes: a hanging stream with recent progress is reported and restarted, and a dead
+scheduler is reported by a process outside Airflow. Notifications are read from a queue.
+"""
 
 from __future__ import annotations
 
@@ -20,11 +21,11 @@ from sandbox.stack.stack_programs import DEADMAN, SCHEDULER
 from sandbox.stack.supervisor import Supervisor
 from tests.integration.airflow_harness import AirflowHarness, alive, ancestors, running_harness, wait
 
-#: Stale after twenty seconds and young for sixty, looked at each minute, and a task that is slow to start.
+#: Stale after twenty seconds, start time of sixty, checked each minute, and a slow start of the task.
 WATCH = "health: {{stale_seconds: 20, start_seconds: 60, restarts_per_hour: {per_hour}}}\n"
 PAGE_SECONDS = 150.0
 RESTART_SECONDS = 150.0
-#: Declared 90 s, looked at each half minute.
+#: 90 s are declared, checked each half minute.
 DEADMAN_SECONDS = 150.0
 
 
@@ -36,13 +37,13 @@ def harness(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AirflowHarness
 
 
 def stop_all(family: dict[str, int]) -> None:
-    """Freeze driver and JVM: nothing fails, nothing ends, no progress is wrong."""
+    """Freezes driver and JVM: no process fails or ends, and the recorded progress stays valid."""
     for name in ("jvm", "driver"):
         os.kill(family[name], signal.SIGSTOP)
 
 
 def end_all(family: dict[str, int]) -> None:
-    """What is left of a frozen stream."""
+    """Kills the processes of a frozen stream."""
     for name in ("jvm", "driver"):
         if alive(family[name]):
             os.kill(family[name], signal.SIGKILL)
@@ -53,13 +54,13 @@ def told(harness: AirflowHarness, cause: str, kind: str) -> bool:
 
 
 def is_open(harness: AirflowHarness, cause: str) -> bool:
-    """Whether the alert is raised. A second notification of it within minutes is held back."""
+    """Whether the alert is raised. A second notification within minutes is suppressed."""
     found = alerts(open_objects(harness.catalog.environment.lake))
     return any(alert.cause == cause and alert.state.is_open for alert in found)
 
 
 def await_looks(harness: AirflowHarness, count: int) -> None:
-    """Wait until the health check has run so many times more."""
+    """Waits until the health check has run this many more times."""
     seen = {harness.health_beat()}
 
     def looked() -> bool:
@@ -107,7 +108,7 @@ def test_a_stream_that_hangs_is_told_and_started_anew_once(
 
 
 def restarts_of(harness: AirflowHarness) -> list[datetime]:
-    """When the health check started the stream anew."""
+    """Returns when the health check restarted the stream."""
     found = open_objects(harness.catalog.environment.lake).get(paths.pipeline_control("clicks", "restarts.json"))
     return parse_restarts(found.data) if found else []
 
@@ -182,7 +183,7 @@ def test_without_the_dead_man_check_nobody_tells_of_a_dead_scheduler(
 
 @contextmanager
 def without_programs(harness: AirflowHarness, *programs: str) -> Iterator[None]:
-    """Stop programs of the stack for the length of the block."""
+    """Stops programs of the stack inside the block."""
     Supervisor(harness.home).stop(programs, seconds=45)
     try:
         yield

@@ -1,7 +1,7 @@
-"""Feeds the product what it does not expect: `python -m tests.fuzz --minutes 10 --seed 7 [--only json,csv]`.
+"""Fuzzes the product's readers: `python -m tests.fuzz --minutes 10 --seed 7 [--only json,csv]`.
 
-Prints a line every ten seconds, a line for each kind of failure with the command that replays it, and a table. Ends
-with 1 where anything failed.
+Prints a progress line every ten seconds, each kind of failure with the command that replays it, and a final table.
+Exits with 1 after any failure.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
-"""A slow, obvious reader of Avro object containers, written from the specification: no library decodes a value here.
+"""A slow, simple reader of Avro containers, written from the specification without a decoding library.
 
-A library follows a schema into whatever depth the bytes say, on the stack of C, and takes the process with it. Here a
-schema is followed so many levels deep; what is beyond that, or what readers are free to refuse of it, decides nothing.
-What is damaged leaves some room: a block that cannot be read is one event at least, and one more than it says it has at
-most.
+A library follows a schema to any depth on the C stack and may crash the process. This reader limits the depth; deeper
+values, and values that readers may refuse, do not count as a difference. Damaged containers leave a range: an
+unreadable block holds at least one event, and at most one more than it declares.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ import fastavro
 
 from tests.fuzz.plain_readers import BROKEN, NOTHING, SURROGATE, UNSURE, Reading, exactly
 
-#: Records beyond that are not read one by one: such an object is beyond the product's budgets too.
+#: Limit of records read individually; a larger object exceeds the product's budgets too.
 MOST_READ = 20_000
 _MOST_LEVELS = 60
 _SYNC_BYTES = 16
@@ -30,20 +29,22 @@ _LONGEST_NUMBER = 10
 
 
 class _Torn(Exception):
-    """The container ends, or stops making sense."""
+    """Raised when the container is truncated or inconsistent."""
 
 
 class _Doubtful(Exception):
-    """No writer writes that, and readers take it or refuse it: a number beyond 64 bits, a branch that is negative."""
+    """Raised for values that no writer produces and readers may accept or refuse: integers beyond 64 bits, a negative
+    branch.
+    """
 
 
 class _Typed:
-    """Stands for a value of a logical type, such as an instant: a text, a number or what it is written as."""
+    """Placeholder for a value of a logical type, such as an instant, which may be read as text, number or raw value."""
 
 
 @dataclass(slots=True)
 class _Bytes:
-    """What is left of a container, or of a block. `has_bad_text` once a text was no UTF-8."""
+    """The unread bytes of a container or block. `has_bad_text` is set once a string was invalid UTF-8."""
 
     data: bytes
     position: int = 0
@@ -67,14 +68,14 @@ class _Bytes:
 
 @dataclass(frozen=True, slots=True)
 class _Type:
-    """How a value of a type is read, and how many bytes it has at least."""
+    """Reads values of a type, and knows their minimum size in bytes."""
 
     read: Callable[[_Bytes], Any]
     least_bytes: int
 
 
 def avro_records(payload: bytes) -> Reading:
-    """An Avro object container, block by block and record by record."""
+    """Reads an Avro container block by block and record by record."""
     content = _Bytes(payload)
     try:
         if content.take(4) != b"Obj\x01":
@@ -82,7 +83,7 @@ def avro_records(payload: bytes) -> Reading:
         metadata = _metadata(content)
         sync = content.take(_SYNC_BYTES)
         declared = _json(metadata[b"avro.schema"])
-    except Exception:  # whatever a damaged header leads to: nothing of it can be read
+    except Exception:  # a damaged header may raise anything; nothing of the container can be read
         return NOTHING
     if not isinstance(declared, dict) or declared.get("type") != "record":
         return NOTHING
@@ -105,7 +106,7 @@ def _counted(blocks: Sequence[tuple[int, bytes | None]], codec: bytes, record: _
         except (_Torn, zlib.error):
             broken, least, most, is_certain = broken + 1, least + 1, most + max(count, 0) + 1, False
         else:
-            # Behind what is broken nothing says at which position an event is.
+            # After a broken block the positions of events are unknown.
             events += records if is_certain else []
             least, most = least + len(records), most + len(records)
     return exactly(events) if is_certain else Reading(events, least, most, whole=bool(broken), broken=broken)
@@ -129,7 +130,7 @@ def _metadata(content: _Bytes) -> dict[bytes, bytes]:
 
 
 def _blocks(content: _Bytes, sync: bytes) -> Iterator[tuple[int, bytes | None]]:
-    """The number of records and the bytes of each block; no bytes where it is torn, which is the last one then."""
+    """Yields the number of records and the bytes of each block; for a truncated last block, no bytes."""
     while content.position < len(content.data):
         count = 0
         try:
@@ -174,21 +175,21 @@ def _records(block: bytes | None, codec: bytes, record: _Type, count: int) -> li
 
 
 def _plain_type(declared: dict[str, Any]) -> _Type | None:
-    """The type that a schema declares; None where readers are free to refuse it.
+    """Returns the type that a schema declares; None if readers may refuse it.
 
-    That is a type inside itself or nested deeply, items or records that take no bytes, and what is no schema.
+    Readers may refuse recursive or deeply nested types, items or records of zero bytes, and invalid schemas.
     """
     try:
         record = _Types().of(declared, "", 0)
-        # Names, defaults and symbols: reading needs them not, and readers look at them.
+        # Names, defaults and symbols are not needed for reading, but readers validate them.
         fastavro.parse_schema(declared)
-    except Exception:  # a damaged schema leads to any
+    except Exception:  # a damaged schema may raise any error
         return None
     return record if record.least_bytes else None
 
 
 class _Types:
-    """The types of one schema; those with a name can be used by it."""
+    """The types of one schema; later types can refer to named ones."""
 
     def __init__(self) -> None:
         self._named: dict[str, _Type] = {}
@@ -245,7 +246,7 @@ def _bytes(content: _Bytes) -> bytes:
 
 
 def _shown(data: bytes) -> str:
-    """Bytes as an event has them: UTF-8, or hexadecimal where they are none."""
+    """Returns bytes as they appear in an event: UTF-8, or hexadecimal if invalid."""
     try:
         return data.decode()
     except UnicodeDecodeError:
@@ -322,7 +323,7 @@ def _map(value: _Type) -> _Type:
         for _ in _items(content):
             had_bad_text = content.has_bad_text
             name = _text(content)
-            # Readers that take any bytes for a text need not take them for a name.
+            # Readers that accept any bytes in a string need not accept them in a name.
             if content.has_bad_text and not had_bad_text:
                 raise _Doubtful
             values[name] = value.read(content)
@@ -332,7 +333,7 @@ def _map(value: _Type) -> _Type:
 
 
 def _items(content: _Bytes) -> Iterator[int]:
-    """As many as there are, block after block."""
+    """Yields the items of an array or map, block by block."""
     while count := _number(content):
         if count < 0:
             count, _ = -count, _number(content)
@@ -353,7 +354,7 @@ _LOGICAL_TYPES = {
 
 
 def _logical(plain: _Type, kind: Any, name: Any) -> _Type:
-    """The type, with what stands for its values where they are of a logical type."""
+    """Returns the type, with placeholders for values of a logical type."""
 
     def typed(content: _Bytes) -> Any:
         plain.read(content)

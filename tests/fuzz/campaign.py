@@ -1,6 +1,7 @@
-"""A run of the fuzzer: every target in turn, in slices, until the time is over; then a table.
+"""One run of the fuzzer: fuzzes the targets in turns until the time is over, then prints a table.
 
-A failure is saved with the line that replays it. One that ended its process is made smaller in new processes.
+Failing inputs are saved with the command that replays them. Inputs that crashed their process are shrunk in new
+processes.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ _EXAMPLES_OF_A_KIND = 3
 
 @dataclass(slots=True)
 class Tally:
-    """What one target has come to. `repeated` are inputs that failed as one before them did."""
+    """Totals of one target. `repeated` counts inputs that failed like an earlier one."""
 
     inputs: int = 0
     events: int = 0
@@ -39,17 +40,17 @@ class Tally:
 
 @dataclass(slots=True)
 class Campaign:
-    """One run. `failures` are the saved inputs by signature; `lines` what it has said."""
+    """One run. `failures` are the saved inputs by signature; `lines` is the printed output."""
 
     targets: Sequence[str]
     seed: int
     seconds: float
     folder: Path
     module: str = "tests.fuzz.child"
-    #: Turns of each variant of each target, in place of a time.
+    #: Turns of each variant of each target, as an alternative to a time.
     passes: int | None = None
     is_quiet: bool = False
-    #: A failure that ends its process costs a start of the process for each attempt at a smaller one.
+    #: Every attempt to shrink a crashing input costs the start of a process.
     shrinking_seconds: float = 30.0
     tallies: dict[str, Tally] = field(default_factory=dict)
     failures: dict[str, list[Path]] = field(default_factory=dict)
@@ -58,7 +59,7 @@ class Campaign:
     _shown_at: float = 0.0
 
     def run(self) -> int:
-        """Fuzz until the time is over; 1 where anything failed, else 0."""
+        """Fuzzes until the time is over; returns 1 after any failure, else 0."""
         self._began = self._shown_at = time.monotonic()
         self.tallies = {name: Tally() for name in self.targets}
         rng = Random(self.seed)
@@ -74,7 +75,7 @@ class Campaign:
         return int(bool(self.failures))
 
     def _slice(self, process: JudgingProcess, name: str, seed: int, seconds: float) -> None:
-        """Fuzz one target for its time, in a new process after each that has died."""
+        """Fuzzes one target for its time; starts a new process after each crash."""
         until = time.monotonic() + seconds
         while not self._lived(process, name, seed, max(_LEAST_SECONDS, until - time.monotonic())):
             seed += 1
@@ -82,7 +83,7 @@ class Campaign:
                 return
 
     def _lived(self, process: JudgingProcess, name: str, seed: int, seconds: float) -> bool:
-        """Fuzz one target; whether the process that does lived to the end."""
+        """Fuzzes one target; returns whether the judging process survived."""
         tally, before = self.tallies[name], Tally()
         began, lived = time.monotonic(), True
         request = {"target": name, "seed": seed, "seconds": seconds, "seen": list(self.failures), "passes": self.passes}
@@ -98,7 +99,7 @@ class Campaign:
             lived = False
             tally.inputs += 1
             if died.case is None:
-                # The slow reader itself went beyond the bounds: no fault of the product's.
+                # The slow reader itself exceeded the limits; that is no failure of the product.
                 self._say(f"{name}: the slow reading {died.how}; the input is passed over")
             else:
                 self._crashed(died)
@@ -157,7 +158,7 @@ class Campaign:
             print(line, flush=True)
 
     def table(self) -> str:
-        """What each target came to."""
+        """Returns the totals of each target."""
         heads = ("target", "inputs", "events", "quarantined", "failures", "repeated", "peak MiB", "inputs/s")
         rows = [heads] + [
             (
@@ -178,7 +179,7 @@ class Campaign:
 
 
 def outcome(process: JudgingProcess, case: Case) -> tuple[str, str]:
-    """The signature of what is wrong with an input, and its detail; empty where nothing is."""
+    """Returns the failure's signature and detail; empty without a failure."""
     try:
         answers = list(process.ask({"case": case.encode().decode("latin-1")}))
     except Died as died:
@@ -187,7 +188,7 @@ def outcome(process: JudgingProcess, case: Case) -> tuple[str, str]:
 
 
 def replay(files: Sequence[tuple[Path, Case]], folder: Path, *, module: str = "tests.fuzz.child") -> dict[Path, str]:
-    """What is wrong with saved inputs now, for those with which anything is."""
+    """Judges saved inputs again; returns the problems of those that still fail."""
     wrong = {}
     with JudgingProcess(folder, module=module) as process:
         for path, case in files:

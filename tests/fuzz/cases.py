@@ -1,7 +1,7 @@
-"""Inputs of the fuzzer as files: which target they are for, in which variant of it, and their bytes.
+"""Fuzzer inputs as files: target, variant of the target, and bytes.
 
-A file has a line of JSON, then the bytes as they are, so that an editor shows most of them. Its name is a digest, so
-the same input is saved once.
+A file has one line of JSON followed by the raw bytes, so that an editor shows most of it. Its name is a digest, so an
+input is saved only once.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ SUFFIX = ".case"
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One input. `variant` says how the target is declared to read it."""
+    """One input. `variant` names the declaration the target reads it with."""
 
     target: str
     variant: str
@@ -25,24 +25,24 @@ class Case:
 
     @property
     def digest(self) -> str:
-        """What distinguishes it from every other input."""
+        """Digest of target, variant and bytes."""
         head = f"{self.target}/{self.variant}/".encode()
         return hashlib.blake2b(head + self.data, digest_size=8).hexdigest()
 
     def encode(self, note: str = "") -> bytes:
-        """As a file holds it; `note` is for people."""
+        """Returns the file content; `note` is a comment for people."""
         head = {"target": self.target, "variant": self.variant} | ({"note": note} if note else {})
         return json.dumps(head).encode() + b"\n" + self.data
 
     @classmethod
     def decode(cls, content: bytes) -> Case:
-        """The reverse of `encode`, without the note."""
+        """Parses a file's content; drops the note."""
         head, _, data = content.partition(b"\n")
         fields = json.loads(head)
         return cls(fields["target"], fields["variant"], data)
 
     def save(self, folder: Path, note: str = "") -> Path:
-        """Write it below `folder`; idempotent."""
+        """Writes the case below `folder`; idempotent."""
         folder.mkdir(parents=True, exist_ok=True)
         path = folder / f"{self.target}-{self.digest}{SUFFIX}"
         path.write_bytes(self.encode(note))
@@ -51,7 +51,7 @@ class Case:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What judging one input came to: events, how many of them are in quarantine, and what is wrong."""
+    """Result for one input: events, quarantined events, and the problem found."""
 
     events: int = 0
     quarantined: int = 0
@@ -60,7 +60,7 @@ class Verdict:
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """An input that was judged wrong. `signature` is the same for inputs that fail in the same way."""
+    """An input judged wrong. Inputs that fail in the same way have equal signatures."""
 
     case: Case
     signature: str
@@ -68,11 +68,11 @@ class Failure:
 
 
 def replay_command(path: Path) -> str:
-    """The line that judges a saved input again."""
+    """Returns the command line that judges a saved input again."""
     return f"python -m tests.fuzz --replay {path}"
 
 
 def read_cases(paths: Sequence[Path]) -> list[tuple[Path, Case]]:
-    """The saved inputs at these paths; those of a folder in the order of their names."""
+    """Reads the saved inputs at these paths; files of a folder are sorted by name."""
     files = [file for path in paths for file in (sorted(path.glob(f"*{SUFFIX}")) if path.is_dir() else [path])]
     return [(file, Case.decode(file.read_bytes())) for file in files]

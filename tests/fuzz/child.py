@@ -1,8 +1,7 @@
-"""The process that judges: with bounds on memory and CPU, so that a crash, a bomb or a stall costs it and nobody else.
+"""The judging process, with limits on memory and CPU, so that a crash, bomb or stall only ends this process.
 
-`python -m tests.fuzz.child --folder F` reads requests from standard input, one line of JSON each, and answers each with
-lines of JSON, the last of which has `done`. The input under way is in `F/current`, where whoever started the process
-reads it when the process has died.
+`python -m tests.fuzz.child --folder F` reads requests from standard input, one JSON line each, and answers each with
+JSON lines; the last one has `done`. The current input is in `F/current`, where the parent reads it after a crash.
 """
 
 from __future__ import annotations
@@ -29,10 +28,10 @@ from tests.fuzz.mutations import mutated
 from tests.fuzz.shrinking import shrunk
 
 CURRENT = "current"
-#: What judging one input may add to the process, and what makes the process fail outright.
+#: Memory that one input may add, and the address space limit of the process.
 MOST_RESIDENT_BYTES = 512 << 20
 MOST_ADDRESSED_BYTES = 1 << 30
-#: CPU after which the kernel ends the process.
+#: CPU limit after which the kernel ends the process.
 MOST_CPU_SECONDS = 20
 _EXAMPLES_A_ROUND = 100
 _SHRINKING_SECONDS = 6.0
@@ -41,7 +40,7 @@ _PAGE = resource.getpagesize()
 
 
 class Bench:
-    """Judges inputs one after another, each under its own bounds, and keeps the one under way where it can be read."""
+    """Judges inputs one after another under limits, and stores the current one for the parent."""
 
     def __init__(self, folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
@@ -50,7 +49,7 @@ class Bench:
         self.most_grown_bytes = 0
 
     def judge(self, case: Case) -> Verdict:
-        """The verdict; memory that the product took and gave back counts too."""
+        """Returns the verdict. The memory limit includes memory that the product used and released again."""
         content = case.encode()
         os.ftruncate(self._current, 0)
         os.pwrite(self._current, PRODUCT + content, 0)
@@ -58,13 +57,13 @@ class Bench:
         limit = int(used.ru_utime + used.ru_stime) + MOST_CPU_SECONDS + 1
         resource.setrlimit(resource.RLIMIT_CPU, (limit, resource.RLIM_INFINITY))
         before, peak = _memory()[1], 0
-        # The rusage of a process begins with its parent's peak.
+        # A process's rusage starts with its parent's peak.
         Path("/proc/self/clear_refs").write_text("5")
 
         def at(phase: bytes) -> None:
             nonlocal peak
             os.pwrite(self._current, phase, 0)
-            # Making inputs and reading them slowly are no business of the product's.
+            # The limits exclude the generation of inputs and the slow reader.
             most = _memory()[0] + MOST_ADDRESSED_BYTES if phase == PRODUCT else resource.RLIM_INFINITY
             resource.setrlimit(resource.RLIMIT_AS, (most, resource.RLIM_INFINITY))
             if phase == BETWEEN and not peak:
@@ -80,22 +79,22 @@ class Bench:
 
 
 def _memory() -> tuple[int, int]:
-    """Bytes that the process addresses, and those that are resident."""
+    """Returns the process's address space and resident memory, in bytes."""
     addressed, resident, *_ = Path("/proc/self/statm").read_text().split()
     return int(addressed) * _PAGE, int(resident) * _PAGE
 
 
 def _peak_bytes() -> int:
-    """The most that was resident since it was last reset."""
+    """Returns the peak of resident memory since the last reset."""
     status = Path("/proc/self/status").read_text()
     return int(status.partition("VmHWM:")[2].split()[0]) << 10
 
 
 class Hunt:
-    """Makes inputs for one target, by Hypothesis and by damage in turn, until the time is over.
+    """Generates inputs for one target, alternating between Hypothesis and damaged real objects, until the time is over.
 
     Args:
-        passes: how often each variant has its turn, however long that takes; None: until `seconds` are over.
+        passes: number of turns of each variant, without a time limit; None: until `seconds` are over.
     """
 
     def __init__(
@@ -111,7 +110,7 @@ class Hunt:
         self.inputs = self.events = self.quarantined = self.repeated = 0
 
     def run(self) -> Iterator[dict[str, Any]]:
-        """Progress and failures, as lines for whoever started the process."""
+        """Yields progress and failures as lines for the parent process."""
         variants = list(self._target.variants())
         passes = 0
         while time.monotonic() < self._until and passes != self._passes:
@@ -141,7 +140,7 @@ class Hunt:
         return failure(case, verdict)
 
     def _made(self, variant: str) -> Iterator[dict[str, Any]]:
-        """A round of inputs by structure; of each new kind of failure the smallest example Hypothesis comes to."""
+        """Judges a round of generated inputs; yields Hypothesis' smallest example of each new kind of failure."""
         smallest: list[Failure] = []
         until = self._until
 
@@ -178,7 +177,7 @@ class Hunt:
         )(seed(self._rng.getrandbits(63))(given(self._target.inputs(variant))(shrinking)))
         try:
             run()
-        except BaseException as error:  # what Hypothesis makes of a failure, or of one that comes no more
+        except BaseException as error:  # Hypothesis raises this for a failure, or for one that does not reproduce
             if isinstance(error, KeyboardInterrupt | SystemExit | MemoryError) or not smallest:
                 raise
         if smallest:
@@ -186,7 +185,7 @@ class Hunt:
         yield from self._due_progress()
 
     def _damaged(self, variant: str) -> Iterator[dict[str, Any]]:
-        """A round of real objects, damaged."""
+        """Judges a round of damaged real objects."""
         from tests.fuzz.seeds import seeds
 
         objects = seeds(self._target.name, variant)
@@ -243,7 +242,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--folder", type=Path, required=True)
     options = parser.parse_args()
-    # Standard output is for answers: whatever else is printed must not come between them.
+    # Standard output is reserved for answers; other output must not mix with them.
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     signal.signal(signal.SIGINT, signal.SIG_IGN)

@@ -1,6 +1,6 @@
-"""Objects of Avro and Parquet, made by Hypothesis: right ones, odd types and values, and what is small but grows.
+"""Hypothesis strategies for Avro and Parquet objects: valid ones, unusual types and values, and decompression bombs.
 
-Avro containers are written by hand, so that their blocks can say what no writer would.
+Avro containers are encoded by hand, so that their blocks can contradict the specification.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _FAR = [0, 1, -1, 10**9, 10**12, 10**15, 10**18, 2**62, -(2**62), -62_135_596_80
 
 
 def long(value: int) -> bytes:
-    """A number as Avro writes it."""
+    """Encodes a number as an Avro long."""
     value, out = (value << 1) ^ (value >> 63), b""
     while value & ~0x7F:
         out += bytes([(value & 0x7F) | 0x80])
@@ -42,7 +42,7 @@ def long(value: int) -> bytes:
 
 
 def avro_container(schema: Any, blocks: Sequence[tuple[int, bytes]], codec: str = "null") -> bytes:
-    """A container of blocks, each with its number of records and their bytes, which may contradict each other."""
+    """Returns a container of blocks with record counts and bytes that may contradict each other."""
     metadata = {"avro.schema": json.dumps(schema).encode(), "avro.codec": codec.encode()}
     out = b"Obj\x01" + long(len(metadata))
     for name, value in metadata.items():
@@ -135,7 +135,7 @@ _ODD_DATA = st.one_of(
 
 
 def avro_payloads() -> st.SearchStrategy[bytes]:
-    """Containers: events in blocks, types and values of all kinds, recursion, and much out of few bytes."""
+    """Generates containers: events in blocks, types and values of all kinds, recursion, and bombs."""
     records_without_bytes = _record({"name": "a", "type": "null"})
     array_without_bytes = _record({"name": "a", "type": {"type": "array", "items": "null"}})
     text = _record({"name": "a", "type": "bytes"})
@@ -240,7 +240,7 @@ def _table(columns: list[pa.Array], events: list[dict[str, Any]], with_events: b
 
 
 def parquet_object(table: pa.Table, **options: Any) -> bytes:
-    """A table as Parquet."""
+    """Returns a table as a Parquet file."""
     sink = io.BytesIO()
     pq.write_table(table, sink, **options)
     return sink.getvalue()
@@ -252,7 +252,7 @@ def _bomb(rows: int, width: int) -> bytes:
 
 
 def parquet_payloads() -> st.SearchStrategy[bytes]:
-    """Objects with columns of all types and values that Python has no place for; and large ones in few bytes."""
+    """Generates files with columns of all types, values that Python cannot represent, and bombs."""
     tables = st.builds(
         _table, st.lists(_ODD_COLUMNS, max_size=2), st.lists(RIGHT_EVENTS, min_size=1, max_size=4), st.booleans()
     )
@@ -286,7 +286,8 @@ COMPRESSORS = {
 
 
 def compressed_payloads(payloads: st.SearchStrategy[bytes]) -> st.SearchStrategy[bytes]:
-    """Payloads in one or several members, with padding or garbage behind them, cut off, or of a size nobody expects."""
+    """Compresses payloads in one or several members, with padding or trailing garbage, truncated, or of extreme
+    size."""
     members = st.lists(payloads, min_size=1, max_size=2)
     behind = st.sampled_from([b"", b"", b"", b"\0" * 9, b"garbage", b"\x1f\x8b"])
     packed = st.builds(

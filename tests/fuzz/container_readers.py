@@ -1,7 +1,6 @@
-"""Slow, obvious readers of Parquet objects and of compressed content, apart from the product's.
+"""Slow, simple readers of Parquet objects and of compressed content, without product code.
 
-What is damaged leaves some room: a group of rows that cannot be read is one event at least, and one more than it says
-it has at most.
+Damaged files leave a range: an unreadable row group holds at least one event, and at most one more than it declares.
 """
 
 from __future__ import annotations
@@ -19,20 +18,20 @@ import zstandard
 
 from tests.fuzz.plain_readers import BROKEN, NOTHING, Reading, exactly
 
-#: Columns nested more deeply need not be read (docs/reference/formats.md).
+#: Depth up to which nested columns have to be read (docs/reference/formats.md).
 _MOST_LEVELS = 64
-#: Rows beyond that are not read one by one: such an object is beyond the product's budgets too.
+#: Limit of rows read individually; a larger object exceeds the product's budgets too.
 MOST_READ = 20_000
 
 
 def parquet_rows(payload: bytes) -> Reading:
-    """A Parquet object, group by group and row by row."""
+    """Reads a Parquet file row group by row group and row by row."""
     if not payload.startswith(b"PAR1"):
         return NOTHING
     try:
         file = pq.ParquetFile(pa.BufferReader(payload), page_checksum_verification=True)
         sizes = [file.metadata.row_group(number).num_rows for number in range(file.num_row_groups)]
-    except Exception:  # a damaged footer: nothing of it can be read
+    except Exception:  # a damaged footer makes the file unreadable
         return NOTHING
     events: list[Any] = []
     least, most, broken = 0, 0.0, 0
@@ -59,7 +58,7 @@ def _levels(file: pq.ParquetFile) -> int:
 def _group(file: pq.ParquetFile, number: int) -> pa.Table | None:
     try:
         return file.read_row_group(number)
-    except Exception:  # its pages do not hold what the footer says
+    except Exception:  # its pages contradict the footer
         return None
 
 
@@ -68,17 +67,17 @@ def _row(table: pa.Table, index: int) -> Any:
     for name, column in zip(table.column_names, table.columns, strict=True):
         try:
             row[name] = column[index].as_py()
-        except Exception:  # a value that Python has no place for
+        except Exception:  # a value that Python cannot represent
             return BROKEN
     return row
 
 
 def content_of(data: bytes, *, most: int) -> bytes | None:
-    """What compressed content holds; None where it is damaged, or more than `most` bytes."""
+    """Decompresses content; None if it is damaged, or larger than `most` bytes."""
     try:
         if data.startswith(b"\x1f\x8b"):
             return _bounded(gzip.GzipFile(fileobj=io.BytesIO(data)), most)
-        # Three letters are a text: a block has to follow, or the end of an empty content.
+        # The magic bytes alone are plain text: a block or the end marker must follow.
         if re.match(rb"BZh[1-9](?:1AY&SY|\x17rE8P\x90)", data):
             return _members(data, most)
         if data.startswith(b"\x28\xb5\x2f\xfd"):
@@ -89,7 +88,7 @@ def content_of(data: bytes, *, most: int) -> bytes | None:
 
 
 def _members(data: bytes, most: int) -> bytes | None:
-    """The content of all members; a reader of files would pass over what lies behind the last one."""
+    """Decompresses all members; a file reader would ignore bytes after the last one."""
     content = b""
     while data:
         member = bz2.BZ2Decompressor()
@@ -101,7 +100,7 @@ def _members(data: bytes, most: int) -> bytes | None:
 
 
 def _frames(data: bytes, most: int) -> bytes | None:
-    """The content of all frames; a reader of streams would take a frame that is cut off for its end."""
+    """Decompresses all frames; a stream reader would take a truncated frame for the end."""
     content = b""
     while data:
         frame = zstandard.ZstdDecompressor().decompressobj()

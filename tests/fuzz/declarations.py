@@ -1,4 +1,4 @@
-"""Declarations of a project: any text is a spec, or a mistake that names its file; nothing else, and soon."""
+"""Fuzzes project declarations: any text must give a spec or a validation error that names its file, in limited time."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tests.fuzz.mutations import ODD_VALUES
 from tests.fuzz.targets import Inputs
 
 NAME = "shop"
-#: Where each variant's text stands in a project.
+#: File of each variant's text in a project.
 PLACES = {
     "pipeline": f"include/pipelines/{NAME}/pipeline.yaml",
     "relay": "include/relays/landing.yaml",
@@ -156,7 +156,7 @@ _ODD = st.one_of(st.sampled_from(ODD_VALUES), _TYPES, _PATTERNS, st.text(max_siz
 
 
 def _spoilt(declared: Any, rng: Random, odd: list[Any]) -> Any:
-    """The declaration with one value in it replaced, whatever it was."""
+    """Returns the declaration with one random value replaced."""
     if isinstance(declared, dict) and declared and rng.random() < 0.85:
         name = rng.choice(list(declared))
         if rng.random() < 0.08:
@@ -183,7 +183,7 @@ def _inputs(variant: str) -> Inputs:
 
 @cache
 def _project() -> tempfile.TemporaryDirectory[str]:
-    """A project of one pipeline, one relay and one environment, for the life of the process."""
+    """A project of one pipeline, one relay and one environment, cached for the process."""
     folder = tempfile.TemporaryDirectory(prefix="fuzz-project-")
     for variant, place in PLACES.items():
         path = Path(folder.name) / place
@@ -194,7 +194,7 @@ def _project() -> tempfile.TemporaryDirectory[str]:
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """What came of a declaration: a spec's digest, or the condition and message of the mistake."""
+    """Result of loading a declaration: the spec's digest, or the error's condition and message."""
 
     digest: str
     condition: str = ""
@@ -206,7 +206,7 @@ class Loaded:
 
 @dataclass(frozen=True, slots=True)
 class DeclarationTarget:
-    """A pipeline's, a relay's or an environment's file in an otherwise right project, read with all of it."""
+    """Loads a fuzzed pipeline, relay or environment file in an otherwise valid project."""
 
     name: str = "declarations"
     kind: str = "yaml"
@@ -242,13 +242,13 @@ class DeclarationTarget:
 
 
 def real_declarations(variant: str) -> list[bytes]:
-    """The declarations of this project."""
+    """Returns the declarations of this repository's project."""
     folder = {"pipeline": "pipelines/*/pipeline.yaml", "relay": "relays/*.yaml", "environment": "environments/*.yaml"}[
         variant
     ]
     texts = [path.read_bytes() for path in sorted((PROJECT_ROOT / "include").glob(folder))]
     if variant == "pipeline":
-        # A mutation of a file of a thousand lines hardly ever meets anything: a table or two will do.
+        # A mutation rarely matters in a thousand lines, so one or two tables are enough.
         texts += [json.dumps(_MINIMAL[variant], indent=1).encode(), _first_tables(texts[0])]
     return [
         text.replace(b"pipeline: games", b"pipeline: shop").replace(b"pipeline: edits", b"pipeline: shop")

@@ -1,8 +1,8 @@
-"""What is asked of everything that parses: nothing raises, no event vanishes or comes twice, twice reads the same.
+"""Checks of every parsing target: no exception, no event lost or doubled, and equal results when parsed twice.
 
-`observe` runs the product; `problems` compares what it gave with a slow reading of the same payload. An event is
-certain to land where all that the declaration reads of it is plainly right, certain not to where something is plainly
-wrong, and may do either otherwise; wherever it lands, it lands in exactly the tables its name promises.
+`observe` runs the product; `problems` compares its result with a slow reader's. An event must land if all fields that
+the declaration reads are clearly valid, must not land if one is clearly invalid, and may do either otherwise. A landed
+event must be in exactly the tables of its name.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from deltaworks.specs.sources.payload import PayloadSpec
 from tests.fuzz.plain_readers import BROKEN, UNSURE, Reading
 
 STAMP = BatchStamp(batch_id=3, ingested_at_us=1_700_000_000_000_000, fingerprint="fp")
-#: What a payload may be refused for though all of it could be read.
+#: Reasons to refuse a payload that is readable.
 _BEYOND_BUDGET = frozenset({str(ReasonCode.TOO_LARGE), "over_budget"})
-#: What the parser says where it met an error that nobody thought of: it lost nothing, and is to be mended all the same.
+#: The parser's reason for an unforeseen error: no event is lost, but the bug has to be fixed.
 _UNFORESEEN = re.compile(r"(?:splitting|reading|converting) failed: \w+")
-#: Less than is declared otherwise, so that inputs of some kilobytes reach it; partitions are bounded elsewhere.
+#: Lower than usual, so that inputs of some kilobytes reach the limits; partitions are limited elsewhere.
 _BUDGET = {"max_decoded_bytes": "128MiB", "max_records": 20_000, "max_partitions": 1_000_000_000}
 _SECONDS_FROM, _SECONDS_TO = -2_208_988_800, 253_402_300_799
 _SHOWN = 3
@@ -91,7 +91,7 @@ def _spec(source: str, event: str) -> PipelineSpec:
     )
 
 
-#: A task has one parser for all its payloads, and building one takes longer than reading a small payload.
+#: Tasks reuse one parser for all payloads, and building it takes longer than parsing a small payload.
 _PARSERS: dict[tuple[str, bool], Parser] = {}
 
 
@@ -104,41 +104,41 @@ def _parser(spec: PipelineSpec, *, by_columns: bool) -> Parser:
 
 
 def declared(event: Mapping[str, Any] | None = None, **source: Any) -> PipelineSpec:
-    """The one pipeline that all payloads are read by, with this source; `event` replaces parts of the event's."""
+    """Returns the pipeline that reads all payloads, with this source; `event` overrides parts of its event section."""
     return _spec(json.dumps(source), json.dumps(dict(event or {})))
 
 
 @dataclass(frozen=True, slots=True)
 class Observed:
-    """What became of payloads: tables and event ids by place, and the reasons by place of what is in quarantine."""
+    """The product's result for payloads: tables and event ids by position, and quarantine reasons by position."""
 
     tables: Mapping[tuple[int, int], tuple[str, ...]]
     ids: Mapping[tuple[int, int], tuple[str | None, ...]]
     reasons: Mapping[tuple[int, int], tuple[str, ...]]
-    #: All rows by table, to compare two runs.
+    #: All rows by table, for comparing two runs.
     rows: Mapping[str, pa.Table] = field(default_factory=dict, compare=False)
     notes: tuple[str, ...] = ()
     unforeseen: tuple[str, ...] = ()
 
     def of(self, seq: int) -> tuple[dict[int, tuple[str, ...]], dict[int, tuple[str, ...]]]:
-        """Tables and reasons of one payload by position."""
+        """Returns tables and reasons of one payload by position."""
         landed = {position: names for (of, position), names in self.tables.items() if of == seq}
         return landed, {position: codes for (of, position), codes in self.reasons.items() if of == seq}
 
     def differs(self, other: Observed) -> bool:
-        """Whether the same payloads came to other rows."""
+        """Whether another run on the same payloads gave other rows."""
         if self != other or self.rows.keys() != other.rows.keys():
             return True
         return any(not _in_order(rows).equals(_in_order(other.rows[name])) for name, rows in self.rows.items())
 
 
 def _in_order(rows: pa.Table) -> pa.Table:
-    """Rows of quarantine have no order in a chunk that anybody rests on."""
+    """Sorts quarantine rows, whose order within a chunk is not guaranteed."""
     return rows.sort_by([("_seq", "ascending"), ("_position", "ascending")]) if "reasons" in rows.column_names else rows
 
 
 def observe(spec: PipelineSpec, payloads: Sequence[Payload], notes: Sequence[str] = ()) -> Observed:
-    """Parse payloads as a task does; by rows too where events are decoded, which has to come to the same."""
+    """Parses payloads as a task does. Where events are decoded in columns, also parses them row by row and compares."""
     by_columns = _parser(spec, by_columns=True)
     observed = _observed(by_columns, payloads, notes)
     if by_columns.row_parser_reason is None and _observed(_parser(spec, by_columns=False), payloads, notes).differs(
@@ -179,7 +179,8 @@ def _observed(parser: Parser, payloads: Sequence[Payload], notes: Sequence[str])
 
 
 def problems(observed: Observed, reading: Reading, *, seq: int = 1) -> list[str]:
-    """What the slow reading of payload `seq` says against what was observed; nothing where they agree."""
+    """Returns the contradictions between the slow reading of payload `seq` and the observed rows; empty if they
+    agree."""
     return list(_problems(observed, reading, seq))[:_SHOWN]
 
 
@@ -235,7 +236,7 @@ def _of_event(
 
 
 def expected_tables(event: Any) -> set[str]:
-    """The tables an event belongs to; none where it can be in quarantine only."""
+    """Returns the tables an event belongs to; empty if it can only be in quarantine."""
     if event is BROKEN or not isinstance(event, dict):
         return set()
     name, time, event_id = event.get("name"), event.get("time"), event.get("id")
@@ -247,7 +248,7 @@ def expected_tables(event: Any) -> set[str]:
 
 
 def is_plainly_right(event: Any) -> bool:
-    """Whether there is nothing about an event that could keep it from landing."""
+    """Whether nothing about an event could prevent it from landing."""
     if not expected_tables(event) or not {*event} <= {"name", "time", "id", "device"}:
         return False
     time, texts = event["time"], (event["name"], event["id"], event.get("device") or "")
@@ -259,5 +260,5 @@ def is_plainly_right(event: Any) -> bool:
 
 
 def counts(observed: Observed) -> tuple[int, int]:
-    """Events, and how many of them are in quarantine."""
+    """Returns the numbers of events and of quarantined events."""
     return len({*observed.tables, *observed.reasons}), len(observed.reasons)

@@ -1,6 +1,6 @@
-"""Judges one input: runs the product on it twice, then the slow reading, and says what is wrong.
+"""Judges one input: runs the product on it twice, then the slow reader, and describes the difference.
 
-Whatever leaves the product is a problem, described by where it was raised, so that two inputs that fail alike have one
+An exception that leaves the product is a problem, described by its place in the code, so that similar failures share a
 signature.
 """
 
@@ -20,16 +20,16 @@ if TYPE_CHECKING:
     from tests.fuzz.targets import Target
 
 PRODUCT, READER, BETWEEN = b"p", b"r", b"-"
-#: CPU that reading one input once may take; an input is at most 128 KiB, or grows to at most 4 MiB.
+#: CPU limit for reading one input once; an input has at most 128 KiB, or 4 MiB decompressed.
 MOST_CPU_SECONDS = 4.0
 _FOLDERS = ("deltaworks", "generator", "collector")
 
 
 def judge(case: Case, *, at: Callable[[bytes], None] = lambda _: None, target: Target | None = None) -> Verdict:
-    """What is wrong with the product's reading of one input.
+    """Returns the problem in the product's reading of one input.
 
     Args:
-        at: called with what runs next (`PRODUCT`, `READER`) or has ended (`BETWEEN`), for whoever watches the process.
+        at: called with the next phase (`PRODUCT`, `READER`) or after the last one (`BETWEEN`), for the parent process.
     """
     target = target or registry.target(case.target)
     at(PRODUCT)
@@ -40,7 +40,7 @@ def judge(case: Case, *, at: Callable[[bytes], None] = lambda _: None, target: T
         again = target.observe(case)
     except (KeyboardInterrupt, SystemExit):
         raise
-    except BaseException as error:  # a panic of a Rust library is no Exception
+    except BaseException as error:  # a panic in a Rust library is not an Exception
         return Verdict(problems=(f"raised {_described(error)}",))
     finally:
         at(BETWEEN)
@@ -57,14 +57,14 @@ def judge(case: Case, *, at: Callable[[bytes], None] = lambda _: None, target: T
 
 
 def failure(case: Case, verdict: Verdict) -> Failure | None:
-    """The verdict as a failure, if it is one."""
+    """Returns the verdict as a failure, or None."""
     if not verdict.problems:
         return None
     return Failure(case, f"{case.target}: {_without_values(verdict.problems[0])}", "; ".join(verdict.problems))
 
 
 def _without_values(problem: str) -> str:
-    """What is the same in problems of one kind."""
+    """Removes values from a problem's text, so that problems of one kind are equal."""
     head = problem.split("\n", maxsplit=1)[0]
     if not head.startswith("raised "):
         head = re.sub(r"['\"{\[(<].*", "", head)
@@ -72,7 +72,7 @@ def _without_values(problem: str) -> str:
 
 
 def _described(error: BaseException) -> str:
-    """Type, the place of ours where it was raised, and the text of an error."""
+    """Returns an error's type, the product line that raised it, and its text."""
     ours = [
         f"{Path(frame.filename).stem}.{frame.name}"
         for frame in traceback.extract_tb(error.__traceback__)

@@ -1,4 +1,4 @@
-"""Damages real objects: bits, bytes, pieces and tokens, and the trees of JSON. The same generator, the same damage."""
+"""Damages real objects deterministically: bits, bytes, pieces, tokens, and nodes of JSON trees."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ _DEPTHS = (10, 200, 330, 500, 900, 980, 990, 1_000, 1_010, 1_020, 1_030, 5_000)
 
 
 def mutated(data: bytes, rng: Random, *, kind: str, others: Sequence[bytes] = ()) -> bytes:
-    """`data` after one to four damages of `kind`, a key of `TOKENS`; `others` are what it is spliced with."""
+    """Returns `data` after one to four mutations of `kind`, a key of `TOKENS`; `others` are inputs to splice with."""
     for _ in range(rng.choice((1, 1, 1, 2, 3, 4))):
         if kind == "json" and rng.random() < 0.3:
             data = _tree_mutated(data, rng)
@@ -127,7 +127,7 @@ _DAMAGES: tuple[Callable[[bytes, Random, str, Sequence[bytes]], bytes], ...] = (
 
 
 def _tree_mutated(data: bytes, rng: Random) -> bytes:
-    """One value of a JSON document, or of one of its lines, replaced, removed, nested or named anew."""
+    """Replaces, removes, nests or renames one value of a JSON document, or of one of its lines."""
     lines = data.split(b"\n") if rng.random() < 0.5 else [data]
     place = rng.randrange(len(lines))
     try:
@@ -164,7 +164,7 @@ def _changed_text(value: str, rng: Random) -> str:
 
 
 def nested(value: Any, rng: Random) -> Any:
-    """The value deep inside arrays or objects."""
+    """Returns the value deep inside arrays or objects."""
     as_list = rng.random() < 0.5
     for _ in range(min(rng.choice(_DEPTHS), 940)):
         value = [value] if as_list else {"a": value}
@@ -172,7 +172,7 @@ def nested(value: Any, rng: Random) -> Any:
 
 
 def deep_json(rng: Random) -> bytes:
-    """An event with a value nested as deeply as parsers can bear, and a little more."""
+    """Returns an event with a value nested to about the depth limit of parsers."""
     depth = rng.choice(_DEPTHS) + rng.randrange(-9, 10)
     opening, closing = rng.choice(((b"[", b"]"), (b'{"a":', b"}")))
     field = rng.choice((b"device", b"params", b"tags", b"extra", b"name", b"id", b"place"))

@@ -1,4 +1,4 @@
-"""The targets of payloads: each format with the declarations it is read by, its inputs and its slow reader."""
+"""Payload targets: each format with its declarations, input strategies and slow reader."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.fuzz.container_inputs import avro_payloads, compressed_payloads, parq
 from tests.fuzz.plain_readers import Reading
 from tests.fuzz.targets import CompressedTarget, PayloadTarget, Reader, Target, Variant
 
-#: What compressed content may grow to here.
+#: Size limit of decompressed content.
 MOST_CONTENT_BYTES = 4 << 20
 _FIELDS = ("name", "time", "id", "device")
 _FIELDS_LINE = b"#Fields: name time id device\n"
@@ -24,7 +24,7 @@ def _wrapped(payload: bytes) -> Reading:
 
 
 def _opened(data: bytes) -> bytes | Reason:
-    """An object's content as a task opens it."""
+    """Returns an object's content as a task opens it."""
     try:
         return decompress(data, "auto", max_bytes=MOST_CONTENT_BYTES)
     except ContentTooLarge as error:
@@ -34,7 +34,7 @@ def _opened(data: bytes) -> bytes | Reason:
 
 
 def _counted(read: Reader) -> Reader:
-    """The same reading, for declarations by which no event's fate is plain; how many there are is."""
+    """Returns only the number of events, for declarations where no single event's outcome is certain."""
 
     def counted(payload: bytes) -> Reading:
         reading = read(payload)
@@ -53,7 +53,7 @@ def _csv(delimiter: str, quote: str, *, header: bool) -> Variant:
     )
 
 
-#: Personal data of whom nobody refuses, so that there are as many events as without.
+#: Personal data of people without opt-out, so that the number of events is the same as without.
 PERSONAL = {
     "namespace": "players",
     "subject": ["device", "id"],

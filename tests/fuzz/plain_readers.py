@@ -1,7 +1,7 @@
-"""Readers of JSON, CSV, TSV and lines of text, written from the documentation: slow, obvious, without the product.
+"""Slow, simple readers of JSON, CSV, TSV and text lines, written from the documentation without product code.
 
-A reader says which events a payload holds, or how many there may be where the documentation leaves that open: what is
-broken in JSON is at least one event, and takes in as little as possible.
+A reader returns the events of a payload, or a range of their number where the documentation leaves it open. Broken JSON
+counts as at least one event and covers as few bytes as possible.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-#: What is longer is read by the product alone, for its memory and CPU.
+#: Longer payloads are only checked for the product's memory and CPU.
 MOST_BYTES = 1 << 19
 _WHITE_SPACE = " \t\r\n"
 _MOST_DIGITS = 300
@@ -22,7 +22,7 @@ _MARK = "\ufeff"
 
 
 class _Mark:
-    """Stands for an event that is there."""
+    """Placeholder for an event."""
 
     def __init__(self, text: str) -> None:
         self._text = text
@@ -31,17 +31,18 @@ class _Mark:
         return self._text
 
 
-#: An event that cannot be read, and one whose fate is not plain.
+#: An unreadable event, and one whose outcome is not certain.
 BROKEN, UNSURE = _Mark("<broken>"), _Mark("<unsure>")
 
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """What a payload holds.
+    """Content of a payload.
 
-    `events` are all of it where `least` and `most` are their number; the first ones otherwise. `whole` where one row
-    may, or must, stand for all of the payload. `kept` are events which have to be among those that are read, wherever;
-    `broken` is how many rows have to be in quarantine at least. `may_be_empty` where none of it may have a row.
+    `events` are all events if `least` and `most` equal their number, otherwise the first ones. `whole`: one quarantine
+        row
+    may, or must, represent the complete payload. `kept` are events that must be read, at any position; `broken` is the
+    minimum number of quarantine rows. `may_be_empty`: the payload may have no row.
     """
 
     events: Sequence[Any] = ()
@@ -54,12 +55,12 @@ class Reading:
 
     @property
     def is_exact(self) -> bool:
-        """Whether there is but one right answer."""
+        """Whether only one result is correct."""
         return self.least == self.most == len(self.events) and not self.whole
 
 
 def exactly(events: Sequence[Any]) -> Reading:
-    """These events and no others."""
+    """Returns a reading of these events and no others."""
     return Reading(events, len(events), len(events))
 
 
@@ -84,12 +85,12 @@ def _number(text: str) -> float:
 
 
 _DECODER = json.JSONDecoder(parse_constant=_refuse_constant, parse_int=_whole_number, parse_float=_number)
-#: Half of a character: JSON's grammar has it, and no text in UTF-8 does.
+#: A lone surrogate: valid in JSON's grammar, but not in UTF-8.
 SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 
 
 def json_values(payload: bytes) -> Reading:
-    """JSON: any sequence of values; the elements of an array count one by one."""
+    """Reads JSON: any sequence of values; elements of an array count individually."""
     payload = payload.removeprefix(_MARK.encode())
     if len(payload) > MOST_BYTES:
         return Reading((), 0, float("inf"), whole=True)
@@ -114,7 +115,7 @@ def json_values(payload: bytes) -> Reading:
 
 
 def _whole_lines(text: str) -> list[dict[str, Any]]:
-    """The objects on lines of their own, where every other line is the beginning of one and no more."""
+    """Returns the objects on single lines, if every other line is just the beginning of one."""
     kept = []
     for line in (part.strip(_WHITE_SPACE) for part in text.split("\n")):
         if not line:
@@ -132,10 +133,10 @@ def _whole_lines(text: str) -> list[dict[str, Any]]:
 
 
 def unwrapped(reading: Reading, name: str) -> Reading:
-    """The events below a field: an object, an array of objects, or either as a text."""
+    """Returns the events in a field: an object, an array of objects, or either as a string."""
     try:
         events = [event for value in reading.events for event in _inside(value, name)]
-    except (ValueError, RecursionError):  # what parsers are free to refuse
+    except (ValueError, RecursionError):  # values that parsers may refuse
         return Reading((), 1, float("inf"), whole=True)
     least = len(events) + reading.least - len(reading.events)
     return Reading(events, least, reading.most if reading.most == float("inf") else least, reading.whole)
@@ -148,7 +149,7 @@ def _inside(value: Any, name: str) -> list[Any]:
             inner = json.loads(inner)
         except ValueError:
             return [BROKEN]
-        # Once more: what one parser takes and another does not decides nothing.
+        # Parses again: values that only some parsers accept do not count as a difference.
         _DECODER.decode(value[name])
         if SURROGATE.search(value[name]):
             raise ValueError("half of a character")
@@ -156,7 +157,7 @@ def _inside(value: Any, name: str) -> list[Any]:
 
 
 def text_lines(payload: bytes) -> list[str]:
-    """Lines with their ends: `\\n`, `\\r` or both; bytes that are no UTF-8 stay what they are."""
+    r"""Splits lines at `\n`, `\r` or both and keeps the ends; invalid UTF-8 bytes are preserved."""
     text = payload.decode("utf-8", "surrogateescape").removeprefix(_MARK)
     return re.findall(r"[^\r\n]*(?:\r\n|\r|\n)|[^\r\n]+$", text)
 
@@ -164,7 +165,7 @@ def text_lines(payload: bytes) -> list[str]:
 def csv_records(
     payload: bytes, *, delimiter: str = ",", quote: str = '"', names: Sequence[str] = (), null: str = ""
 ) -> Reading:
-    """CSV as RFC 4180 has it; names are those of the first record where none are declared."""
+    """Reads CSV by RFC 4180; without declared names the first record holds them."""
     if not payload.removeprefix(_MARK.encode()).strip():
         return NOTHING
     records = _records(text_lines(payload), delimiter, quote)
@@ -196,9 +197,9 @@ def _records(lines: Sequence[str], delimiter: str, quote: str) -> list[Any]:
 
 
 def _record(lines: Sequence[str], delimiter: str, quote: str) -> tuple[list[str] | None, int]:
-    """The fields of the record that begins with the first line, and how many lines it takes.
+    """Returns the fields of the record that begins on the first line, and its number of lines.
 
-    None for one that is broken, which takes its first line; none at all for a blank line.
+    Returns None for a broken record, which takes its first line, and no fields for a blank line.
     """
     if lines[0].strip("\r\n") == "":
         return [], 1
@@ -240,7 +241,7 @@ def _lines_up_to(lines: Sequence[str], end: int) -> int:
 
 
 def field_lines(payload: bytes, *, names: Sequence[str] = (), null: str = "-") -> Reading:
-    """Lines of fields between tabs, named by the declaration or the `#Fields:` line before them."""
+    """Reads tab-separated lines; names come from the declaration or the `#Fields:` line before them."""
     if not payload.removeprefix(_MARK.encode()).strip():
         return NOTHING
     declared, has_names, events = bool(names), bool(names), []
@@ -258,7 +259,7 @@ def field_lines(payload: bytes, *, names: Sequence[str] = (), null: str = "-") -
 
 
 def matched_lines(payload: bytes, pattern: str) -> Reading:
-    """Lines that are not blank, taken apart by a pattern."""
+    """Splits non-blank lines by a pattern."""
     if not payload.removeprefix(_MARK.encode()).strip():
         return NOTHING
     events: list[Any] = []

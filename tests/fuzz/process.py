@@ -1,4 +1,4 @@
-"""A judging process and what becomes of it: its answers, or the input it died on and how."""
+"""Runs a judging process; returns its answers, or the input it crashed on and how."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from typing import Any, Self
 from tests.fuzz.cases import Case
 
 ROOT = Path(__file__).resolve().parents[2]
-#: How long a process may say nothing before it counts as stalled; its CPU is bounded far below that.
+#: Seconds without output after which a process counts as stalled; its CPU limit is far lower.
 SILENT_SECONDS = 300.0
 CURRENT = "current"
 
 
 class Died(Exception):
-    """The process is gone. `case` is what it worked at, None where that was none of the product's work."""
+    """Raised when the process has ended. `case` is its current input; None if it was not running the product."""
 
     def __init__(self, how: str, case: Case | None) -> None:
         super().__init__(how)
@@ -32,7 +32,7 @@ class Died(Exception):
 
 
 class JudgingProcess:
-    """One process of `tests.fuzz.child`, started when it is first used and again after it has died."""
+    """One process of `tests.fuzz.child`, started on first use and again after a crash."""
 
     def __init__(
         self, folder: Path, *, module: str = "tests.fuzz.child", silent_seconds: float = SILENT_SECONDS
@@ -53,10 +53,10 @@ class JudgingProcess:
         self.close()
 
     def ask(self, request: dict[str, Any]) -> Iterator[dict[str, Any]]:
-        """The answers to a request.
+        """Returns the answers to a request.
 
         Raises:
-            Died: the process has ended, or was ended since it said nothing for too long.
+            Died: the process has ended, or was killed because it produced no output for too long.
         """
         process = self._running()
         assert process.stdin is not None
@@ -72,7 +72,7 @@ class JudgingProcess:
             yield answer
 
     def close(self) -> None:
-        """End the process."""
+        """Ends the process."""
         if self._process is not None:
             self._process.kill()
             self._process.communicate()

@@ -1,7 +1,7 @@
-"""Messages about objects: S3's notifications, in SNS's envelope or bare, and EventBridge's events, up to the log.
+"""Fuzzes messages about objects, up to the log: S3 notifications, bare or in an SNS envelope, and EventBridge events.
 
-What a message leads to is opened too: its object on local storage, below the landing folder and nowhere else, and the
-request for it as HTTP would carry it.
+Also opens the object that a message names on local storage, which must be below the landing folder, and checks the HTTP
+request for it.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ _TIMES = st.sampled_from(
 
 
 def _with_odd(right: Mapping[str, Any]) -> Any:
-    """The values as they should be, any of them odd or absent now and then."""
+    """Replaces or drops some of the values at random."""
     return st.fixed_dictionaries(
         {}, optional={name: strategy | strategy | strategy | _ODD for name, strategy in right.items()}
     ) | st.fixed_dictionaries(dict(right))
@@ -134,7 +134,7 @@ _INPUTS = {
 
 @dataclass(frozen=True, slots=True)
 class Relayed:
-    """What became of one message: what it says, the rows it is logged by, what is wrong with opening its objects."""
+    """Result of one message: its parsed content, its log rows, and problems with opening its objects."""
 
     parsed: ParsedMessage
     logged: int
@@ -153,7 +153,7 @@ class _Relay:
 
 @cache
 def _relay() -> _Relay:
-    """A relay's log and a landing folder with a file beside it, for the life of the process."""
+    """A relay's log and a landing folder next to another file, cached for the process."""
     folder = tempfile.TemporaryDirectory(prefix="fuzz-relay-")
     root = Path(folder.name)
     (root / "landing").mkdir()
@@ -165,7 +165,7 @@ def _relay() -> _Relay:
 
 
 def _of_opening(event: FileEvent) -> list[str]:
-    """What is wrong with opening the object of a file event; one that is missing is all right."""
+    """Returns the problem with opening a file event's object; a missing object is fine."""
     payload = _relay().opener(FileReference(1, event.key, ""))
     escaped = [f"a key leads out of the landing folder: {event.key!r}"] if payload.data == b"secret" else []
     carried = {"etag": event.etag, "version": event.version_id or ""}
@@ -175,7 +175,7 @@ def _of_opening(event: FileEvent) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class MessageTarget:
-    """Bodies of queue messages, read, logged and opened as the relay and a task do."""
+    """Reads, logs and opens bodies of queue messages as the relay and a task do."""
 
     name: str = "messages"
     kind: str = "json"
@@ -212,7 +212,7 @@ class MessageTarget:
 
 
 def records_of(body: bytes) -> int | None:
-    """How many records a message has, each of which must come to something; None where that is not certain."""
+    """Returns how many records a message has, each of which must have a result; None if that is uncertain."""
     try:
         content = json.loads(body.decode("utf-8", "replace"))
         if isinstance(content, dict) and "TopicArn" in content and "Message" in content:
@@ -221,7 +221,7 @@ def records_of(body: bytes) -> int | None:
             content = json.loads(content["Message"])
     except (TypeError, ValueError, RecursionError):
         return 1
-    # What one parser of JSON takes and another does not makes the whole message one problem.
+    # If JSON parsers disagree on it, the message counts as one problem.
     if re.search(rb"NaN|Infinity|\\+u[dD]|[eE]\+?\d\d\d|\d{19}|[\[{]{99}", body):
         return None
     if not isinstance(content, dict) or content.get("Event") == "s3:TestEvent" or "detail-type" in content:

@@ -1,4 +1,4 @@
-"""The targets of the fuzzer by name. Each is imported when it is first asked for: a run of one needs not the others."""
+"""The fuzzer's targets by name, each imported on first use, so that a run of one does not load the others."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ NAMES = (*PAYLOADS, "kafka", "kinesis", "messages", "declarations")
 
 @cache
 def target(name: str) -> Target:
-    """The target called `name`.
+    """Returns the target with this name.
 
     Raises:
-        KeyError: there is none.
+        KeyError: there is no such target.
     """
     if name in PAYLOADS:
         from tests.fuzz.payload_targets import PAYLOAD_TARGETS

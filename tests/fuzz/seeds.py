@@ -1,4 +1,4 @@
-"""Real objects to damage: those of the shared test data where they are, and some that the generators make anyway."""
+"""Real objects to damage: beginnings of the shared test data if present, and objects from the generators."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _EVENTS = [
 
 
 def _shared(*patterns: str) -> list[bytes]:
-    """The beginnings of shared files; whole lines, where they have any."""
+    """Returns the beginnings of shared files, cut at line ends where they have lines."""
     texts = []
     for pattern in patterns:
         for path in sorted(SHARED_DATA.glob(pattern)):
@@ -48,7 +48,7 @@ def _shared(*patterns: str) -> list[bytes]:
 
 @cache
 def _requests() -> tuple[bytes, ...]:
-    """Objects as the game's producers send them: requests one behind the other, some of them broken."""
+    """Returns objects as the game's producers send them: concatenated requests, some of them broken."""
     settings = GamesSettings(players=20, days=1, events_per_file=8)
     objects = []
     for delivery in deliveries(settings):
@@ -220,11 +220,11 @@ def _wrapped(events: Sequence[Any]) -> list[bytes]:
 
 @cache
 def seeds(target: str, variant: str) -> tuple[bytes, ...]:
-    """Objects to damage for one variant of a target; the same on every machine that has the same shared data."""
+    """Returns objects to damage for one variant of a target; deterministic for the same shared data."""
     return tuple(data for data in _BY_TARGET[target](variant) if data)
 
 
 def own_seeds(target: str, variant: str) -> tuple[bytes, ...]:
-    """Those that need no shared data; the same on every machine."""
+    """Returns the seeds that need no shared data; deterministic."""
     with patch.object(sys.modules[__name__], "_shared", lambda *patterns: []):
         return tuple(data for data in _BY_TARGET[target](variant) if data)

@@ -1,4 +1,4 @@
-"""Makes a failing input smaller, by leaving out pieces of it as long as it fails in the same way."""
+"""Shrinks a failing input by removing pieces while it fails in the same way."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from collections.abc import Callable
 
 
 def shrunk(data: bytes, fails: Callable[[bytes], bool], *, seconds: float) -> bytes:
-    """The smallest input met that still fails; after `seconds` the smallest one so far.
+    """Returns the smallest input found that still fails; stops after `seconds`.
 
-    Pieces of half the input are left out first, then of a quarter, down to single bytes; then again, while that helps.
+    Removes pieces of half the input first, then of a quarter, down to single bytes, and repeats while that helps.
     """
     until = time.monotonic() + seconds
     size = max(1, len(data) // 2)

@@ -1,4 +1,4 @@
-"""Records of Kafka and Kinesis as a task gets them: keys, headers, times, and what a producer library has packed."""
+"""Fuzzes Kafka and Kinesis records as a task receives them: keys, headers, times, and aggregated records."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ KAFKA_INPUTS: Inputs = st.lists(
 
 
 def _kafka_records(data: bytes) -> list[dict[str, Any]]:
-    """The records that bytes describe; any bytes describe one."""
+    """Decodes bytes to records; any bytes are valid."""
     try:
         records = [record for record in json.loads(data) if isinstance(record, dict)]
     except (ValueError, TypeError, RecursionError):
@@ -101,7 +101,7 @@ _HEADER_TYPE = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]
 
 @dataclass(frozen=True, slots=True)
 class KafkaTarget:
-    """A batch of records as Spark's connector gives it; `tombstones` says what a record without value is."""
+    """A batch of records as Spark's connector returns it; `tombstones` sets how records without a value are treated."""
 
     name: str = "kafka"
     kind: str = "json"
@@ -159,7 +159,7 @@ class KafkaTarget:
 
 
 def _observed(records: list[Record], spec: Any) -> Observed:
-    """What parsing gives, and what the driver makes of the figures a task sends it."""
+    """Returns the parsed rows, and the metrics that the driver computes from the task's result."""
     facts, of_all = ReadStatistics(), ReadStatistics()
     payloads = list(facts.count(records))
     of_all.add(facts)
@@ -180,13 +180,13 @@ def _field(number: int, data: bytes) -> bytes:
 
 
 def aggregate(keys: Sequence[str], records: Sequence[tuple[int, bytes]]) -> bytes:
-    """The message of a packed record: keys, and for each user record the number of its key and its data."""
+    """Encodes an aggregated record's message: keys, and for each user record its key index and data."""
     message = b"".join(_field(1, key.encode()) for key in keys)
     return message + b"".join(_field(3, _varint(1 << 3) + _varint(index) + _field(3, data)) for index, data in records)
 
 
 def sealed(message: bytes) -> bytes:
-    """A message with its mark and its digest."""
+    """Adds magic bytes and digest to a message."""
     return MAGIC + message + hashlib.md5(message, usedforsecurity=False).digest()
 
 
@@ -222,10 +222,10 @@ KINESIS_INPUTS: dict[str, Inputs] = {
 
 
 def plain_user_records(message: bytes) -> list[tuple[str, bytes]] | None:
-    """The key and data of each user record, by the wire format alone; None where the message is damaged.
+    """Returns key and data of each user record by the wire format alone; None for a damaged message.
 
     Raises:
-        ValueError: it has fields of a kind that readers are free to refuse.
+        ValueError: it has field types that readers may refuse.
     """
     keys: list[str] = []
     records: list[tuple[int, bytes]] = []
@@ -279,7 +279,7 @@ def _read_varint(message: bytes, position: int) -> tuple[int, int]:
 
 @dataclass(frozen=True, slots=True)
 class KinesisTarget:
-    """A record of a shard; the `sealed` ones are the message of a packed record, to which mark and digest are added."""
+    """A record of a shard; `sealed` inputs are messages of an aggregated record that get magic bytes and digest."""
 
     name: str = "kinesis"
     kind: str = "binary"
@@ -335,7 +335,7 @@ class KinesisTarget:
         return event_checks.counts(observed)
 
 
-#: A record packed by another implementation, as the producers' documentation has it.
+#: A record aggregated by another implementation, from the producers' documentation.
 PACKED_ELSEWHERE = base64.b64decode(
     "84mawgoIcGxheWVyIDEKCHBsYXllciAyGhkIABoVeyJldmVudE5hbWUiOiJsb2dpbiJ9GhwIARoYeyJldmVudE5hbWUiOiJwdXJjaGFzZSJ9"
     "GhoIABoWeyJldmVudE5hbWUiOiJsb2dvdXQiffmWLRxlaQOm01LzTAwR7UM="

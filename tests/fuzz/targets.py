@@ -1,6 +1,6 @@
-"""What the fuzzer feeds: for each target its variants, its inputs, the product's reading of them and the slow one.
+"""Base classes of fuzz targets: each has variants, inputs, the product's reading and a slow reader.
 
-A target is added by a line in `TARGETS`, which `tests.fuzz.registry` assembles.
+To add a target, add a line to `TARGETS`, which `tests.fuzz.registry` collects.
 """
 
 from __future__ import annotations
@@ -26,31 +26,31 @@ Inputs = st.SearchStrategy[bytes]
 
 
 class Target(Protocol):
-    """One way into the product."""
+    """One entry point of the product."""
 
     name: str
-    #: Which damages suit its bytes: a key of `mutations.TOKENS`.
+    #: Mutations that suit its bytes: a key of `mutations.TOKENS`.
     kind: str
 
     def variants(self) -> Sequence[str]:
-        """The ways it is declared to read."""
+        """Returns the names of the declarations it is read with."""
 
     def inputs(self, variant: str) -> Inputs:
-        """Inputs by structure."""
+        """Returns the Hypothesis strategy for its inputs."""
 
     def observe(self, case: Case) -> Any:
-        """What the product makes of it; equal, and `differs` is false, for equal inputs."""
+        """Returns the product's result; equal inputs give results for which `differs` is false."""
 
     def problems(self, case: Case, observed: Any) -> Sequence[str]:
-        """What a slow reading has against it."""
+        """Returns the contradictions with the slow reader."""
 
     def counts(self, observed: Any) -> tuple[int, int]:
-        """Events, and how many of them are in quarantine."""
+        """Returns the numbers of events and of quarantined events."""
 
 
 @dataclass(frozen=True, slots=True)
 class Variant:
-    """One declaration of a format: the source's keys, its inputs and its slow reader."""
+    """One declaration of a format: the source's keys, input strategy and slow reader."""
 
     source: Mapping[str, Any]
     inputs: Inputs
@@ -63,7 +63,7 @@ class Variant:
 
 @dataclass(frozen=True, slots=True)
 class PayloadTarget:
-    """Objects of one format, given to the parser as a task gives them."""
+    """Objects of one format, passed to the parser as a task does."""
 
     name: str
     kind: str
@@ -88,14 +88,14 @@ class PayloadTarget:
 
 
 def _lost_bytes(spec: PipelineSpec, payload: bytes) -> list[str]:
-    """Whether every byte of JSON without arrays is in the bytes of one of its events, white space excepted."""
+    """Returns whether a byte of JSON without arrays is missing from all events, white space excepted."""
     if spec.source.format != "json" or b"[" in payload or len(payload) > 1 << 16:
         return []
     try:
         events = list(create_framer(spec.source)(payload))
-    except Exception:  # nothing of it can be read: that is judged by its row in quarantine
+    except Exception:  # an unreadable payload is judged by its quarantine row
         return []
-    if any(isinstance(value, OverBudget) for value, _ in events):  # what is left behind a budget stays in the object
+    if any(isinstance(value, OverBudget) for value, _ in events):  # bytes beyond a budget stay in the object
         return []
     kept = b"".join(raw for _, raw in events)
     if _squeezed(kept) == _squeezed(payload.removeprefix(b"\xef\xbb\xbf")):
@@ -109,7 +109,7 @@ def _squeezed(data: bytes) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class CompressedTarget:
-    """Objects that are compressed, opened and parsed; a slow reader of the compression comes before the format's."""
+    """Compressed objects, opened and parsed; a slow decompressor precedes the format's slow reader."""
 
     name: str
     kind: str
@@ -142,5 +142,5 @@ class CompressedTarget:
         return event_checks.counts(observed)
 
 
-#: Why content that grows beyond the bound is refused; a slow reader stops there too.
+#: Reason for refusing content above the size limit; the slow reader stops there too.
 TOO_LARGE = ReasonCode.TOO_LARGE

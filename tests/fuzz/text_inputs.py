@@ -1,4 +1,4 @@
-"""Payloads of JSON, CSV, TSV and lines, made by Hypothesis: mostly right, partly odd, written in all ways."""
+"""Hypothesis strategies for JSON, CSV, TSV and text lines: mostly valid, partly malformed, in all notations."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ JUNK = st.sampled_from(
         b"\\",
     ]
 )
-#: Much of the same, which what reads it again and again takes long over: before it, itself, behind it.
+#: Long repetitions, on which a reader that retries takes quadratic time: prefix, repeated part, suffix.
 _SCALE = st.tuples(
     st.sampled_from([b"", b'{"a":"', b'{"a":', b"[", b'"', b"{" * 3, b'{"k":' * 900 + b"["]),
     st.sampled_from(
@@ -91,7 +91,7 @@ SEPARATORS = st.sampled_from([b"", b"\n", b"\n", b"\r\n", b" ", b",", b"  \t\n\n
 
 
 def json_payloads() -> st.SearchStrategy[bytes]:
-    """Values on lines, one behind the other, in arrays or indented; pieces that are broken; and much of the same."""
+    """Generates values on lines, concatenated, in arrays or indented; broken pieces; and long repetitions."""
     pieces = st.builds(lambda separator, pieces: separator.join(pieces), SEPARATORS, JSON_PIECES)
     return st.one_of(
         pieces,
@@ -115,7 +115,7 @@ def _cut_line(events: list[dict[str, Any]], which: int, length: int) -> bytes:
 
 
 def wrapped_payloads() -> st.SearchStrategy[bytes]:
-    """Requests of API Gateway: the event, or an array of events, is a text or a value below `body`."""
+    """Generates API Gateway requests: `body` holds the event or an array of events, as a string or a value."""
     bodies = st.one_of(
         EVENTS,
         EVENTS.map(json.dumps),
@@ -165,7 +165,7 @@ RAW_LINES = st.lists(
 
 
 def csv_payloads(delimiter: str, quote: str, header: bool) -> st.SearchStrategy[bytes]:
-    """CSV as a writer makes it, and lines that no writer makes."""
+    """Generates CSV as writers produce it, and lines that no writer produces."""
     heads = st.sampled_from(
         [
             b"name,time,id,device",
@@ -210,7 +210,7 @@ def csv_payloads(delimiter: str, quote: str, header: bool) -> st.SearchStrategy[
 
 
 def line_payloads(fields: bytes) -> st.SearchStrategy[bytes]:
-    """Lines of fields between tabs, behind `fields` or other lines that begin with `#`."""
+    """Generates tab-separated lines after `#Fields:` or other comment lines."""
     head = st.sampled_from(
         [
             fields,

@@ -60,7 +60,7 @@ def never() -> Any:
 
 
 def alert_of(landing: Any) -> str:
-    """Returns the alerts that the health check raises for the relay now."""
+    """Returns the alert cause that the health check finds for the relay; empty if it is healthy."""
     heartbeat = read_heartbeat(open_objects(landing.lake), relay_control("landing", "heartbeat.json"))
     return evaluate_health(heartbeat, None, kind="relay", name="landing", now=utc_now()).cause
 

@@ -240,7 +240,7 @@ def test_27_dead_letters_raise_an_alert_and_come_back_by_a_redrive(
 
 
 def alert_of(landing: Any) -> str:
-    """Returns the alerts that the health page shows for the relay now."""
+    """Returns the alert cause that the health check finds for the relay; empty if it is healthy."""
     heartbeat = read_heartbeat(open_objects(landing.lake), relay_control("landing", "heartbeat.json"))
     assert heartbeat is not None
     return evaluate_health(heartbeat, None, kind="relay", name="landing", now=utc_now()).cause

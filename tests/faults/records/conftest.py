@@ -1,6 +1,6 @@
-"""Pipelines that read records from real servers which fail, and the line that says what became of the records.
+"""Pipelines that read records from real, failing servers, and the printed result of each fault.
 
-The driver runs in this process: what is disturbed here is the source, not the driver.
+The driver runs in this process, because the source is disturbed and not the driver.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Tell = Callable[..., tuple[int, int]]
 
 @pytest.fixture
 def report_records_fault(print_result: Callable[..., None], seed: int) -> Tell:
-    """Compares what landed with what was sent, by number, and prints the line of the fault: lost, doubled."""
+    """Compares landed with sent records by number and prints the result of the fault: lost, doubled."""
 
     def say(
         fault: str, landed: Iterable[int], sent: Iterable[int], *, off: str = "", note: str = ""

@@ -1,4 +1,4 @@
-"""What happens to a Delta table while a stream reads it: rewritten, replaced, its log or its files gone. Fault 15."""
+"""Changes of a Delta table while a stream reads it: rewritten, replaced, log or files deleted. Fault 15."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ NOBODY_LOOKS = "spark.sql.files.ignoreMissingFiles"
 
 @pytest.fixture
 def project(make_project: Callable[..., Project], spark: SparkSession) -> Project:
-    """One whose reader has read the first two rows."""
+    """A project whose stream has read the first two rows."""
     made = reading(make_project)
     sell(made, 1, 2)
     run(spark, made)
@@ -36,13 +36,13 @@ def project(make_project: Callable[..., Project], spark: SparkSession) -> Projec
 
 @pytest.fixture
 def careless(spark: SparkSession) -> Iterator[Callable[[], None]]:
-    """Tells Spark to pass over files that are gone."""
+    """Makes Spark ignore missing files."""
     yield partial(spark.conf.set, NOBODY_LOOKS, "true")
     spark.conf.unset(NOBODY_LOOKS)
 
 
 def with_option(monkeypatch: pytest.MonkeyPatch, name: str, value: str) -> None:
-    """Have the stream read with an option that the project never gives."""
+    """Adds a reader option that the product never sets."""
     monkeypatch.setattr(DeltaSource, "_start_options", lambda *_: {name: value})
 
 

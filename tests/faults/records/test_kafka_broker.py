@@ -1,4 +1,4 @@
-"""A Kafka broker that dies, hangs or cuts its answers off; transactions that are aborted. Faults 36 and 39."""
+"""A Kafka broker that dies, hangs or truncates its responses, and aborted transactions. Faults 36 and 39."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ from tests.spark.conftest import Project
 from tests.spark.sources.kafka_harness import ProjectOf, Topic, numbers, order, run
 
 RECORDS = 20_000
-#: Several megabytes: a client asks for one of a partition at a time.
+#: Several megabytes: a client requests one per partition and fetch.
 MANY = 80_000
-#: What a client waits for at most, so that a test need not wait for a minute.
+#: Longest wait of a client, so that a test does not take a minute.
 HASTY = {"default.api.timeout.ms": "6000", "request.timeout.ms": "3000"}
-#: One that comes back only after the test.
+#: A retry only after the test.
 NEVER_BACK = {"reconnect.backoff.ms": "600000", "reconnect.backoff.max.ms": "600000"}
 
 
 @dataclass
 class Before:
-    """A broker behind a proxy: clients that know the proxy are told of no other way."""
+    """A broker behind a proxy. Its metadata names the proxy's address only."""
 
     broker: RunningBroker
     proxy: TcpProxy
@@ -69,7 +69,7 @@ def before(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Before]:
 
 @pytest.fixture
 def client_with(monkeypatch: pytest.MonkeyPatch) -> Callable[[dict[str, str]], None]:
-    """Gives the pipeline's Kafka clients properties that the project never gives."""
+    """Sets properties of the pipeline's Kafka clients that the product never sets."""
     plain = KafkaSource._client_settings
 
     def change(properties: dict[str, str]) -> None:
@@ -85,7 +85,7 @@ def failure(spark: SparkSession, project: Project) -> DeltaworksError:
 
 
 def in_all_files(project: Project) -> list[int]:
-    """What a reader finds that goes by the folder instead of the log."""
+    """Returns the rows of all files in the folder, without regard to the log."""
     folder = Path(project.catalog.environment.lake.prefix) / paths.table("shop", "orders")
     return [number for path in folder.rglob("*.parquet") for number in pq.read_table(path)["number"].to_pylist()]
 
@@ -130,7 +130,7 @@ def test_36_answers_that_are_cut_off_again_and_again(
     topic = Topic(before.broker, "cut")
     topic.send(range(MANY))
     project = project_of(topic.source(bootstrap_servers=before.bootstrap, max_records_per_batch=MANY // 4))
-    # One whole answer of a megabyte, and a part of the next.
+    # One complete response of a megabyte, and part of the next.
     before.proxy.cut_after = 1_200_000
     if not protected:
         client_with(HASTY | NEVER_BACK)
@@ -228,7 +228,7 @@ def test_39_records_of_aborted_and_of_open_transactions(
     project = project_of(topic.source(bootstrap_servers=before.bootstrap, max_records_per_batch=40))
 
     run(spark, project)
-    # Behind a transaction that is open, nothing is read: it is, once that has ended.
+    # Records after an open transaction are not read before it has ended.
     seen = numbers(project)
     sender.abort_transaction()
     topic.send(range(50, 60))

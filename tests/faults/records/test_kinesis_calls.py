@@ -1,6 +1,7 @@
-"""What a task makes of a Kinesis that throttles, fails, forgets iterators and cuts its answers off. Faults 32 and 33.
+"""Tasks that read from a Kinesis server that throttles, fails, expires iterators and truncates responses. Faults 32,
+33.
 
-The task's own function runs here, against a real server behind a proxy, so that a protection can be taken from it.
+The task's function runs in this process against a real server behind a proxy, so that tests can disable protections.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ def proxy(kinesis_server: Server, seed: int) -> Iterator[FaultProxy]:
 def drained(
     kinesis_server: Server, proxy: FaultProxy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Callable[..., list[int]]:
-    """Puts records into a stream of one shard, and reads them in shares of 50 through the proxy."""
+    """Puts records into a stream of one shard and reads them through the proxy in requests of 50."""
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", KEYS["aws_access_key_id"])
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", KEYS["aws_secret_access_key"])
     name = f"games-{uuid.uuid4().hex[:8]}"
