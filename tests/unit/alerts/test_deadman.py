@@ -40,7 +40,7 @@ def test_a_silent_health_check_is_notified_once_and_so_is_its_return(objects: Lo
     assert states == ["well"] * 5 + ["silent"] * 5
     assert notified(said) == [("HEALTH_SILENT", "raised")]
     assert said.notifications[0].severity == "critical"
-    assert said.notifications[0].runbook == "reference/alerts.md#nobody-watches"
+    assert said.notifications[0].runbook == "reference/alerts.md#the-health-check-is-silent"
 
     write_health_heartbeat(objects, run="health", checked=3, unhealthy=0, now=clock.advance(60))
     assert deadman.check(now=clock.now).state == "well"

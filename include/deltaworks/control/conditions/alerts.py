@@ -39,7 +39,7 @@ STREAMS: Final = (
     AlertCause(
         "DATA_LOSS_NEAR",
         "critical",
-        "reference/alerts.md#the-source-is-about-to-forget",
+        "reference/alerts.md#the-source-will-delete-unread-input",
         "the source will soon delete unread input",
         next_step="Raise the source's retention now, then find out why the stream is behind.",
     ),
@@ -141,7 +141,7 @@ JOBS: Final = (
     AlertCause(
         "MAINTENANCE_DRY_RUN",
         "warning",
-        "reference/alerts.md#upkeep-only-counts",
+        "reference/alerts.md#maintenance-only-counts",
         "the first maintenance run on an existing lake only counted the files it would delete",
         repeat_seconds=24 * 3600,
         next_step="Check the counts; the next run deletes the files.",
@@ -149,7 +149,7 @@ JOBS: Final = (
     AlertCause(
         "MAINTENANCE_LIMIT_EXCEEDED",
         "warning",
-        "reference/alerts.md#upkeep-stops-at-its-bound",
+        "reference/alerts.md#maintenance-exceeds-its-limit",
         "maintenance would delete more of a table than its limit, and left it to a person",
         repeat_seconds=24 * 3600,
         next_step="Check whether files were deleted by mistake; otherwise run the named command.",
@@ -307,7 +307,7 @@ MONITORING: Final = (
     AlertCause(
         "HEALTH_SILENT",
         "critical",
-        "reference/alerts.md#nobody-watches",
+        "reference/alerts.md#the-health-check-is-silent",
         "the health check has not run for too long",
         next_step="Check that the scheduler runs, and that `stream_health` is neither paused nor failing.",
     ),
@@ -321,7 +321,7 @@ MONITORING: Final = (
     AlertCause(
         "CONTROL_UNREADABLE",
         "critical",
-        "reference/alerts.md#nobody-watches",
+        "reference/alerts.md#the-health-check-is-silent",
         "the control storage does not answer",
         next_step="Fix the storage, its credentials or the network; streams wait for it.",
     ),

@@ -152,7 +152,7 @@ HEALTH: Final = (
         "ALERTS_UNDELIVERED",
         "no channel reaches a person: all are logs",
         "set `DELTAWORKS_ALERTS_WEBHOOK`, or declare a channel under `alerts`; then `deltaworks alerts check --send`",
-        runbook="reference/alerts.md#nobody-hears-of-alerts",
+        runbook="reference/alerts.md#no-alert-reaches-a-person",
     ),
     Condition(
         "ROWS_QUARANTINED",

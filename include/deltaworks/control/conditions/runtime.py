@@ -120,7 +120,7 @@ RUNTIME: Final = (
             "HEALTH_SILENT",
             "the health check has not run for too long",
             "check that the scheduler is running",
-            runbook="reference/alerts.md#nobody-watches",
+            runbook="reference/alerts.md#the-health-check-is-silent",
         ),
         Condition(
             "SCHEMA_COLUMNS_ADDED",
