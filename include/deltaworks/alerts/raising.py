@@ -261,7 +261,7 @@ def _update_alert(
             return notification
     raise ConcurrencyError(
         "ALERT_CONTENDED",
-        f"The alert {cause.name} of {subject!r} was changed by others each of {_MAX_ATTEMPTS} times.",
+        f"The alert {cause.name} of {subject!r} was changed by other processes in all {_MAX_ATTEMPTS} attempts.",
         hint="Nothing is lost: the alert is reported when it is raised again.",
     )
 

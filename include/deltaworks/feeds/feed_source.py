@@ -116,7 +116,7 @@ class _ComparableSource:
             missing_files = self._missing_files_error(base) or self._missing_files_error(target)
             raise ContractError(
                 "FEED_POSITION_UNAVAILABLE" if missing_files else "FEED_SOURCE_UNREADABLE",
-                f"What {self._name} held at {base} and {target} cannot be compared: "
+                f"{self._name} cannot be compared between {base} and {target}: "
                 f"{missing_files.message if missing_files else ' '.join(str(error).split())[:500]}",
                 hint=_REPLAY_HINT
                 if missing_files

@@ -262,4 +262,4 @@ class FeedAlerts:
         try:
             action()
         except DeltaworksError as error:
-            log.warning("feed=%s alert could not be kept: %s", self._subject, error)
+            log.warning("feed=%s alert could not be stored: %s", self._subject, error)

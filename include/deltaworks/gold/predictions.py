@@ -49,7 +49,7 @@ def _update_alert(catalog: Catalog, spec: PipelineSpec, model: ModelSpec, now: d
         cause=CAUSE,
         subject=subject,
         summary=(
-            f"{rows[0]['model']} expects what {model.label} describes {_EXPECTATIONS[model.predicts]} within "
+            f"{rows[0]['model']} expects the state in {model.label} {_EXPECTATIONS[model.predicts]} within "
             f"{_describe_horizon(model)} for {', '.join(names[:_MAX_NAMED_ROWS])}{more}."
         ),
         severity="warning",

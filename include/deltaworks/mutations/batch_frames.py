@@ -244,7 +244,7 @@ def _bounds_unavailable(batch: MutationBatch, error: Exception) -> Exception:
     return ContractError(
         "MUTATION_BOUNDS_UNAVAILABLE",
         f"Mutation batch {batch.number} of {batch.pipeline!r} reads {batch.requests.table!r} at version "
-        f"{batch.requests.up_to}, which is not there any more: {mapped.message}",
-        hint=f"`deltaworks mutations run {batch.pipeline} --everything --no-dry-run` gives it up and compares all rows "
+        f"{batch.requests.up_to}, which no longer exists: {mapped.message}",
+        hint=f"`deltaworks mutations run {batch.pipeline} --everything --no-dry-run` abandons it and compares all rows "
         "with all requests again.",
     )

@@ -154,7 +154,7 @@ def _new_files(lake: Lake, key: str, after: int, up_to: int) -> Iterator[_File]:
         if actions is None:
             raise ContractError(
                 "CHANGES_EXPIRED",
-                f"{lake.storage.uri(key)} no longer has version {version} in its log, and with it what changed then.",
+                f"The log of {lake.storage.uri(key)} no longer has version {version}, so its changes are unknown.",
                 hint="Read everything again with since=None, and poll more often than the log is kept "
                 "(delta.logRetentionDuration).",
             )
@@ -163,9 +163,9 @@ def _new_files(lake: Lake, key: str, after: int, up_to: int) -> Iterator[_File]:
             if removed is not None and removed.get("dataChange", True):
                 raise ContractError(
                     "CHANGES_STARTED_OVER",
-                    f"Version {version} of {lake.storage.uri(key)} takes notifications out: the pipeline was started "
-                    "over, or the table restored, and the rows that were read before may be others now.",
-                    hint="Empty what was derived and read everything again with since=None.",
+                    f"Version {version} of {lake.storage.uri(key)} removes notifications: the pipeline was started "
+                    "over or the table restored, so rows that were read before may have changed.",
+                    hint="Delete the derived data and read everything again with since=None.",
                 )
             if action.get("add") is not None and action["add"].get("dataChange", True):
                 yield _parse_file(action["add"])
@@ -240,7 +240,7 @@ def _read_batches(lake: Lake, key: str, file: _File) -> list[tuple[str, int]]:
     except FileNotFoundError as error:
         raise ContractError(
             "CHANGES_EXPIRED",
-            f"{lake.storage.uri(key)}/{file.path} is gone: VACUUM removed it after its rows were moved together.",
+            f"{lake.storage.uri(key)}/{file.path} no longer exists: VACUUM removed it after it was compacted.",
             hint="Read everything again with since=None, and poll more often than VACUUM's retention.",
         ) from error
     rows = rows.filter(pc.and_(pc.is_valid(rows.column(KIND)), pc.is_valid(rows.column(BATCH))))

@@ -139,7 +139,7 @@ class _Purge:
         alert_limit_exceeded(
             home, name, summary=summary, command=f"`deltaworks mutations purge {self._spec.pipeline} --no-dry-run`"
         )
-        return f"left to a person: {summary}"
+        return f"skipped: {summary}"
 
     def _purgeable_rows(self) -> Column:
         return (F.col(MUTATION_COLUMN) <= self._last_batch) & F.col(DELETED_COLUMN)

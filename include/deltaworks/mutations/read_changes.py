@@ -127,9 +127,9 @@ def next_position(
     if (since.source, since.table_id) != (newest.source, newest.table_id) or since.version > newest.version:
         raise ContractError(
             "CHANGES_STARTED_OVER",
-            f"The position {since} is none of {table.table_uri} at version {newest.version}: that table was recreated "
-            "or restored, or the position was kept by a reader of another one.",
-            hint="Empty what was derived and read everything again with since=None.",
+            f"The position {since} does not belong to {table.table_uri} at version {newest.version}: the table was "
+            "recreated or restored, or the position is from another table.",
+            hint="Delete the derived data and read everything again with since=None.",
         )
     return newest, since.version
 
@@ -182,7 +182,7 @@ def _read_notified(tracked: TrackedTable, since: ChangePosition | None, *, tombs
     if tracked.notification_table is None:
         raise ConfigError(
             "CHANGES_NOT_ANNOUNCED",
-            f"No table of {tracked.pipeline.pipeline} announces {tracked.data.name!r}: nothing says what changed.",
+            f"No table of {tracked.pipeline.pipeline} announces {tracked.data.name!r}, so its changes are unknown.",
             hint="Declare one with `announces`, or switch on Delta's change data feed and read through it.",
         )
     key, lake = tracked.key(tracked.notification_table), tracked.lake

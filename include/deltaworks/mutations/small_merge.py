@@ -84,7 +84,7 @@ class SmallMerge:
             raise ConcurrencyError(
                 "DELTA_CONFLICT",
                 f"Another writer committed to {snapshot.table_uri} while it was merged: {error}",
-                hint="Run the job again; it starts from the table as it is then.",
+                hint="Run the job again; it starts from the new version.",
             ) from error
         if not metrics["num_target_files_removed"]:
             # If nothing differs, delta-rs makes no commit. Record the step nevertheless, as Spark does.
@@ -200,7 +200,7 @@ def _reasons_for_spark(
     if affected.periods > MAX_PERIODS:
         yield f"{affected.periods:,} periods are more than {MAX_PERIODS:,}"
     if mutable_spec(table).deletion_vectors:
-        yield "rows are to be marked, as `deletion_vectors` says"
+        yield "deletion vectors are declared"
     types = table.column_types()
     for name in fields:
         if not isinstance(parse_type(types[name]), Primitive | Decimal):

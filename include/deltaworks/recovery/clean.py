@@ -181,14 +181,14 @@ def _require_declaration(spec: RelaySpec, landing: StorageSpec | None) -> tuple[
     if spec.clean is None:
         raise ConfigError(
             "RELAY_CLEANUP_UNDECLARED",
-            f"Relay {spec.relay!r} declares no `clean`: what lands stays.",
+            f"Relay {spec.relay!r} declares no `clean`, so landed objects are not removed.",
             hint=f"Declare `clean: {{mode: delete, after_days: 30}}` in include/relays/{spec.relay}.yaml.",
         )
     if landing is None:
         raise ConfigError(
             "LANDING_MISSING",
-            f"Relay {spec.relay!r} cleans its buckets, but the environment does not say how to reach them.",
-            hint="Give the environment a `landing`.",
+            f"Relay {spec.relay!r} cleans its buckets, but the environment declares no `landing`.",
+            hint="Declare `landing` in the environment.",
         )
     return spec.clean, landing
 

@@ -226,7 +226,7 @@ class _StartOverRun:
         if held:
             raise ConcurrencyError(
                 "START_OVER_TABLE_HELD",
-                f"Batches of {self._pipeline!r} hold rows back that {', '.join(sorted(held))} does not have yet.",
+                f"{', '.join(sorted(held))} of {self._pipeline!r} still lacks rows of batches that are complete.",
                 hint="Start the stream with the declaration it ran with, `deltaworks tables resume`, then stop it.",
             )
         complete_prepared_replay(self._spec, self._lake, self._home)
@@ -237,7 +237,7 @@ class _StartOverRun:
         if spec is None:
             raise ContractError(
                 "START_OVER_UNREADABLE",
-                f"The declaration {begun.spec_fingerprint} that {begun.pipeline!r} was to start over with is gone.",
+                f"{begun.pipeline!r} cannot start over: the recorded declaration {begun.spec_fingerprint} is missing.",
                 hint=f"Restore specs/{begun.spec_fingerprint}.json in its control folder from the storage's versions.",
             )
         declared = declared_tables(spec)
@@ -332,6 +332,6 @@ def _require_bound(plan: StartOver, max_rows: int | None) -> None:
     if rows > max_rows:
         raise ConfigError(
             "START_OVER_TOO_LARGE",
-            f"Starting {plan.pipeline!r} over would give up {rows} rows, more than {max_rows}.",
-            hint="Look at what the tables hold; then give a higher bound.",
+            f"Starting {plan.pipeline!r} over would abandon {rows} rows, more than {max_rows}.",
+            hint="Check the content of the tables, then give a higher bound.",
         )

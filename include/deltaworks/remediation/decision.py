@@ -91,7 +91,7 @@ def early_refusal(spec: RemediationSpec, situation: Situation) -> Refusal | None
     if len(situation.sources) != 1:
         named = ", ".join(sorted(situation.sources)) or "none"
         reason = RefusalReason.NO_TARGET if situation.sources else RefusalReason.NO_SOURCE
-        return Refusal(reason, f"it is about {named} of the targets, and one is needed that others can relieve")
+        return Refusal(reason, f"it concerns {named} of the targets; exactly one is required, with another to shift to")
     return _limit_refusal(spec, situation)
 
 
@@ -102,7 +102,7 @@ def _limit_refusal(spec: RemediationSpec, situation: Situation) -> Refusal | Non
     under_way = [record for record in acted if record.state in ("planned", "called")]
     if under_way:
         return Refusal(
-            RefusalReason.IN_PROGRESS, f"what notification {under_way[0].notification} set off is not verified yet"
+            RefusalReason.IN_PROGRESS, f"the shift for notification {under_way[0].notification} is not verified yet"
         )
     times = [at for record in acted if (at := parse_iso(record.at)) is not None]
     cooldown = timedelta(minutes=spec.cooldown_minutes)

@@ -112,7 +112,7 @@ class RemediationProcess:
             notification = parse_notification(message.body)
         except UnusableMessage as error:
             self.counts.unusable += 1
-            log.warning("message=%s is kept aside: %s", message.message_id, error)
+            log.warning("message=%s cannot be handled and is stored: %s", message.message_id, error)
             key = outbound_paths.unusable_message(self._spec.name, message.message_id)
             self._objects.put(key, message.body.encode("utf-8", "surrogatepass"))
         else:

@@ -67,7 +67,7 @@ class StepNotifier:
         try:
             action()
         except DeltaworksError as error:
-            log.warning("a notification could not be kept: %s", error)
+            log.warning("a notification could not be stored: %s", error)
 
 
 def resolve_hold_alerts(objects: ObjectStore, remediation: str) -> None:

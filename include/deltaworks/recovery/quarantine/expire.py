@@ -198,7 +198,7 @@ class _ExpiryRun:
         return fits + dt.timedelta(days=1)
 
     def _nothing_to_expire(self, name: str, days: int | None) -> ExpiryResult:
-        reason = "it is kept for ever, as declared" if days is None else "it does not exist yet"
+        reason = "its rows are kept without limit, as declared" if days is None else "it does not exist yet"
         return ExpiryResult(table=name, dry_run=self._dry_run, reason=reason)
 
     def _delete(self, table: DeltaTable, condition: str, before: str) -> None:

@@ -146,9 +146,9 @@ def _reject_withheld(spec: PipelineSpec, lake: Lake, selection: QuarantineFilter
     if rows and not replayable:
         raise ContractError(
             "QUARANTINE_EVENTS_NOT_KEPT",
-            f"None of the {rows} selected rows has kept its event: {spec.pipeline!r} declares private fields, so "
-            f"quarantine holds no raw value, and {spec.source.kind} keeps no objects to read again.",
-            hint=f"Read again what the source still has: `deltaworks reprocess {spec.pipeline}`.",
+            f"None of the {rows} selected rows contains its event: {spec.pipeline!r} declares private fields, so "
+            f"quarantine stores no raw values, and {spec.source.kind} keeps no objects to read again.",
+            hint=f"Read the records again that the source still has: `deltaworks reprocess {spec.pipeline}`.",
         )
 
 

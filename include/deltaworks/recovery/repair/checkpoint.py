@@ -86,7 +86,7 @@ def _missing_batches(prepared: list[int], last: int | None, pipeline: str) -> li
     if missing != list(range(first, first + len(missing))) or not missing:
         raise ContractError(
             "LEDGER_NOT_REBUILDABLE",
-            f"Prepared batches of {pipeline!r} are missing between those the ledger lacks, so it cannot be recreated.",
+            f"The ledger of {pipeline!r} cannot be rebuilt: there is a gap in the prepared batches that it lacks.",
             hint="Restore checkpoint_store, or the prepared batches, from the storage's versions.",
         )
     return missing

@@ -75,7 +75,7 @@ def _check_erased_rows(catalog: Catalog, pipeline: str, *, table: str, gold: Map
 
 
 def _rebuild_instruction(pipeline: str, keyed: KeyedTable) -> str:
-    return f"move its folder away and restart the stream of {pipeline}, which builds it anew from {keyed.history!r}"
+    return f"move its folder away and restart the stream of {pipeline}, which rebuilds it from {keyed.history!r}"
 
 
 def _check_table(lake: Lake, home: PipelineHome, name: str, *, rebuild: str) -> Iterator[Damage]:
@@ -102,7 +102,7 @@ def _check_table(lake: Lake, home: PipelineHome, name: str, *, rebuild: str) -> 
         )
     elif (filled := filled_without_restore(lake, objects, key)) is not None:
         yield damage(
-            "log_gap", f"version {filled} was filled in, and the table has not gone back to before it yet", "log"
+            "log_gap", f"version {filled} was filled, and the table is not restored to the version before it yet", "log"
         )
     missing_files = find_missing_files(lake, key, state.files)
     if missing_files:

@@ -119,7 +119,7 @@ class ReprocessPlanner:
                 "REPROCESS_GENERATION_ENDED",
                 f"Reprocess {plan.id!r} was planned for generation {plan.generation}; {plan.pipeline!r} has started "
                 f"over since, in generation {generation}.",
-                hint="Nothing is left to do for it; begin a new reprocess under another id.",
+                hint="Start a new reprocess under another id.",
             )
         if not self._home.specs.produces_same_rows(plan.spec_fingerprint, self._spec):
             raise ContractError(
@@ -138,7 +138,7 @@ class ReprocessPlanner:
             raise ConcurrencyError(
                 "REPROCESS_TABLE_HELD",
                 f"{', '.join(held)} of {plan.pipeline!r} waits for rows of batches that are to be read again.",
-                hint="Let it catch up first: `deltaworks tables resume`.",
+                hint="Resume the table and wait until it has caught up: `deltaworks tables resume`.",
             )
 
     def _waiting_tables(self, plan: ReprocessPlan) -> list[str]:
@@ -210,5 +210,5 @@ def check_running_spec(objects: ObjectStore, spec: PipelineSpec) -> None:
         raise ContractError(
             "REPROCESS_SPEC_DIFFERS",
             f"The stream of {spec.pipeline!r} has not started with this pipeline.yaml: {', '.join(different)}.",
-            hint="Restart the stream first, or what lands meanwhile keeps to the old declaration; or use a shadow.",
+            hint="Restart the stream first, so that new rows follow this declaration too; or use a shadow.",
         )

@@ -122,14 +122,14 @@ def reject_missing_records(spec: PipelineSpec, missing_ranges: Sequence[RecordRa
         return
     keys = [one.key for one in missing_ranges]
     batches = sorted({one.batch_id for one in missing_ranges})
-    without = "" if spec.archive is not None else " It declares no archive, which would have kept them."
+    without = "" if spec.archive is not None else " It declares no archive."
     raise ContractError(
         "REPROCESS_RECORDS_EXPIRED",
         f"Records of {len(batches)} batches of {spec.pipeline!r} ({batches[0]} to {batches[-1]}) are neither in "
         f"{spec.source.kind} nor in the archive any more: {', '.join(keys[:_KEYS_SHOWN])}"
         f"{', …' * (len(keys) > _KEYS_SHOWN)}.{without}",
-        hint="Select what is there, as the dry run lists it; or begin with --allow-missing, which leaves the rows of "
-        "these records as they are. `archive: {retain_days: N}` keeps those to come.",
+        hint="Select only the ranges that the dry run lists as available, or use --allow-missing, which leaves rows of "
+        "missing records unchanged. To keep future records, declare `archive: {retain_days: N}`.",
     )
 
 
@@ -145,7 +145,7 @@ def reject_incomplete_batches(resolved: ResolvedRecords, parts: Provenance, resu
         if batch not in partly and came != records:
             raise ContractError(
                 "REPROCESS_RECORDS_MISSING",
-                f"Of batch {batch}, which had read {records} records, {came} came: what is read is not what it was.",
-                hint="Run it again. If it stays so, records were removed from the middle, as compaction does: select "
-                "other batches, or name what is there with --offsets.",
+                f"Batch {batch} yielded {came} records, but had {records} when it landed.",
+                hint="Run it again. If it fails again, the source has removed records, such as by "
+                "compaction: select other batches, or existing records with --offsets.",
             )

@@ -254,7 +254,7 @@ def raise_task_failure(result: RereadResult, spec: PipelineSpec) -> None:
     if result.failure:
         raise ContractError(
             "REPROCESS_STOPPED",
-            f"The data is such that {spec.pipeline!r} declares to stop: {result.failure}",
+            f"{spec.pipeline!r} is declared to stop at such data: {result.failure}",
             hint="Change the rule or the declaration, or leave the object out.",
         )
 

@@ -174,7 +174,7 @@ class Reprocess:
                 raise ConfigError(
                     "REPROCESS_UNKNOWN",
                     f"There is no reprocess {records.id!r} of {self._spec.pipeline!r} to resume.",
-                    hint="Say what to read again to begin one.",
+                    hint="To start a new one, select the records to read again.",
                 )
             plan = records.get_or_create_plan(planner.plan(records.id, request))
         if records.completion() is None:

@@ -67,7 +67,7 @@ def ambiguous_selection_error() -> ConfigError:
     """Builds the error for a selection with zero or several fields."""
     return ConfigError(
         "REPROCESS_SELECTION_INVALID",
-        "Say what to read again in exactly one way.",
+        "Exactly one selection is required.",
         hint="Give one of --batches, --files, --offsets, --events, --arrived or --from-start.",
     )
 
@@ -236,8 +236,8 @@ def ingested_at_us(home: PipelineHome, batch: BatchSummary) -> int:
     if batch.prepared_at is None:
         raise ContractError(
             "LEDGER_WITHOUT_TIME",
-            f"The ledger of {home.pipeline!r} does not say when batch {batch.batch_id} was prepared.",
-            hint="Restore its prepared object, or that row of the ledger, from the storage's versions.",
+            f"The ledger of {home.pipeline!r} has no preparation time for batch {batch.batch_id}.",
+            hint="Restore the prepared batch, or its row in the ledger, from the storage's versions.",
         )
     return int(batch.prepared_at.timestamp() * 1_000_000)
 
@@ -247,7 +247,7 @@ def empty_selection_error(spec: PipelineSpec, why: str) -> ConfigError:
     return ConfigError(
         "REPROCESS_EMPTY",
         f"There is nothing of {spec.pipeline!r} to read again: {why}.",
-        hint=f"`deltaworks batches {spec.pipeline}` shows what there is.",
+        hint=f"`deltaworks batches {spec.pipeline}` lists the batches.",
     )
 
 

@@ -33,8 +33,8 @@ def reject_mutable(spec: PipelineSpec, table: str) -> None:
     if table != QUARANTINE_TABLE and table in tables_affected_by_mutations(spec):
         raise ContractError(
             "RESTORE_MUTABLE",
-            f"{spec.pipeline}.{table} holds rows that mutations change, or that are announced to others: neither would "
-            "be undone.",
+            f"{spec.pipeline}.{table} contains rows that mutations change or notifications announce; a restore would "
+            "undo neither.",
             hint=f"`deltaworks restore {spec.pipeline} --to-batch` puts all tables back and applies all requests; "
             f"so does `deltaworks pipelines start-over {spec.pipeline}` from the beginning.",
         )

@@ -97,8 +97,8 @@ class LostCommits:
             raise ContractError(
                 "RESTORE_GENERATION_ENDED",
                 f"Version {then.version} of {self._pipeline}.{self._table} holds batches of generation {generation} up "
-                f"to {last_batch}, which were given up after {last_surviving}: what they read has landed again since.",
-                hint="Go back to a version of the present generation; or roll the whole pipeline back.",
+                f"to {last_batch}. Those after {last_surviving} were abandoned and have landed again since.",
+                hint="Restore a version of the present generation, or roll back the complete pipeline.",
             )
 
     def _lost_replays(self, then: TableState, now: TableState) -> list[LostTablePart]:
@@ -249,8 +249,8 @@ class _LostRowStager:
             batches = f"{min(self._rollback.batches)}-{max(self._rollback.batches)}"
             raise ContractError(
                 "RELAND_NEEDS_SPARK",
-                f"Rows of {self._rollback.pipeline}.{self._rollback.table} cannot be read again without Spark: it is, "
-                f"or has, {', '.join(reasons)}.",
+                f"Rows of {self._rollback.pipeline}.{self._rollback.table} cannot be read again without Spark, "
+                f"because of {', '.join(reasons)}.",
                 hint=f"`deltaworks reprocess {self._rollback.pipeline} --batches {batches}` reads them through Spark.",
             )
 

@@ -87,14 +87,14 @@ class PipelineRestorePlanner:
         if survives is not None and batch.batch_id > survives:
             raise ContractError(
                 "RESTORE_GENERATION_ENDED",
-                f"Batch {batch.batch_id} of {self._pipeline!r} was given up; its generation ended with {survives}.",
-                hint=f"`deltaworks batches {self._pipeline}` lists the batches it can go back to.",
+                f"Batch {batch.batch_id} of {self._pipeline!r} was abandoned; its generation ended with {survives}.",
+                hint=f"`deltaworks batches {self._pipeline}` lists the batches that can be restored.",
             )
         if batch.end_offset is None:
             raise ContractError(
                 "LEDGER_WITHOUT_OFFSET",
-                f"The ledger of {self._pipeline!r} does not say where batch {batch.batch_id} ended.",
-                hint="Go back to another batch.",
+                f"The ledger of {self._pipeline!r} has no end offset for batch {batch.batch_id}.",
+                hint="Restore another batch.",
             )
         return batch
 
@@ -104,7 +104,7 @@ class PipelineRestorePlanner:
         if point.time is None:
             raise ConfigError(
                 "RESTORE_POINT_INVALID",
-                "A version is one table's: all tables of a pipeline go back to a batch or a time.",
+                "A version applies to one table; a pipeline can be rolled back to a batch or a time.",
                 hint="Give --to-batch or --to-time, or name the table.",
             )
         complete = [b.batch_id for b in history.completed() if b.completed_at and b.completed_at <= point.time]

@@ -32,7 +32,7 @@ def ambiguous_point_error() -> ConfigError:
     """Builds the error for a restore point with zero or several fields."""
     return ConfigError(
         "RESTORE_POINT_INVALID",
-        "Say what to go back to in exactly one way.",
+        "Exactly one restore point is required.",
         hint="Give --to-version, --to-time or --to-batch.",
     )
 

@@ -78,7 +78,7 @@ def choose_strategy(
         expired_before: records landed up to the batch that the source may no longer have.
     """
     reasons = [
-        f"{len(files)} files of {table} are gone, most likely removed by VACUUM"
+        f"{len(files)} files of {table} are missing, most likely removed by VACUUM"
         for table, files in sorted(missing_files.items())
         if files
     ]

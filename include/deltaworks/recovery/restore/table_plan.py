@@ -290,8 +290,8 @@ def _reject_changed_columns(then: TableState, now: TableState) -> None:
     if different:
         raise ContractError(
             "RESTORE_COLUMNS_DIFFER",
-            f"Version {then.version} of {now.key} has other columns than the table now: {', '.join(different)}.",
-            hint="Go back to a later version, or with --repair none, which takes the columns back too.",
+            f"Version {then.version} of {now.key} and the current table differ in columns: {', '.join(different)}.",
+            hint="Restore a later version, or use --repair none, which restores the columns too.",
         )
 
 

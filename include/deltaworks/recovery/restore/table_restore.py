@@ -157,7 +157,7 @@ class TableRestore:
         if request is None:
             raise ConfigError(
                 "RESTORE_POINT_INVALID",
-                f"No rollback of {self._pipeline}.{self._table} was begun, and no point to go back to was given.",
+                f"No rollback of {self._pipeline}.{self._table} was started, and no restore point was given.",
                 hint="Give --to-version, --to-time or --to-batch.",
             )
         plan = self._planner.plan_table(request)

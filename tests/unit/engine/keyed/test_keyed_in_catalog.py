@@ -73,7 +73,7 @@ def test_a_damaged_one_is_rebuilt(harness: KeyedHarness, catalog: Catalog) -> No
     next(folder.glob("*.parquet")).unlink()
     (damage,) = check_pipeline(catalog, "market", table=LATEST)
 
-    assert "which builds it anew from 'ticks'" in damage.repair
+    assert "which rebuilds it from 'ticks'" in damage.repair
     shutil.move(folder, folder.with_name("aside"))
     harness.follow()
     assert harness.latest() == harness.expected()

@@ -202,7 +202,7 @@ def test_it_follows_bronze_and_is_neither_restored_nor_recreated_separately(
         reject_mutable(latest.spec, NOW)
     next((latest.root / paths.table("market", NOW)).glob("*.parquet")).unlink()
     (damage,) = check_pipeline(catalog, "market", table=NOW)
-    assert "which builds it anew from 'ticks'" in damage.repair
+    assert "which rebuilds it from 'ticks'" in damage.repair
 
 
 def test_sql_and_lineage_show_it(latest: LatestHarness, catalog: Catalog) -> None:

@@ -80,7 +80,7 @@ def test_a_row_goes_whether_a_replay_has_landed_it_or_not(stage: ReplayHarness) 
 def test_what_is_kept_for_ever_stays(stage: ReplayHarness) -> None:
     kept = expire(stage, after=10_000 * DAY, days=None)
 
-    assert (kept.rows, kept.reason) == (0, "it is kept for ever, as declared")
+    assert (kept.rows, kept.reason) == (0, "its rows are kept without limit, as declared")
     assert len(stage.rows("quarantine")) == 3
 
 

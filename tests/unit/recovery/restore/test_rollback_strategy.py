@@ -44,7 +44,7 @@ def test_the_reasons_name_what_is_gone() -> None:
     way = choose_strategy(missing_files=REMOVED, expired_after=[NEW], expired_before=[OLD])
 
     assert way.describe("shop") == (
-        "nothing brings all rows back; 1 files of orders are gone, most likely removed by VACUUM; "
+        "nothing brings all rows back; 1 files of orders are missing, most likely removed by VACUUM; "
         "the source does not have all that landed since: shop/0/10-19; "
         "the source does not have all that landed before: shop/0/0-9"
     )
