@@ -133,14 +133,14 @@ class _ReportReader:
             return replace(report, error=describe_error(problem))
 
     def _with_choice(self, lake: Lake, report: TableReport, health: TableHealth) -> TableReport:
-        order = self._ledgers.get(report.owner) if report.kind in _OPTIMIZED_KINDS else None
-        if order is None:
+        ledger_state = self._ledgers.get(report.owner) if report.kind in _OPTIMIZED_KINDS else None
+        if ledger_state is None:
             return report
-        if isinstance(order, Exception):
+        if isinstance(ledger_state, Exception):
             return replace(
-                report, error=f"the Z-order ledger of {report.owner} cannot be read: {describe_error(order)}"
+                report, error=f"the Z-order ledger of {report.owner} cannot be read: {describe_error(ledger_state)}"
             )
-        table, ledger = self._optimized[report.owner][report.name], order.table_state(report.name)
+        table, ledger = self._optimized[report.owner][report.name], ledger_state.table_state(report.name)
         policy = read_policy(self._catalog.pipeline(report.owner))
         layout = read_layout(lake, report.owner, table)
         choice = choose_partitions(health, layout, ledger=ledger, now=self._now, policy=policy)
