@@ -176,7 +176,7 @@ DECLARATIONS: Final = (
         ),
         Condition(
             "KINESIS_CONSUMER_LIMIT",
-            "the stream accepts no more registered consumers",
+            "the stream's limit of registered consumers is reached",
             "run `deltaworks consumers list`, and deregister an unused one",
         ),
         Condition(

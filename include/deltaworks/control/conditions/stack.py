@@ -287,7 +287,7 @@ STACK: Final = (
         ),
         Condition(
             "EVENTS_NOT_DELIVERED",
-            "the sink of the demo's collector accepts no more events",
+            "the sink of the demo's collector rejects events",
             "`deltaworks status` shows the state of the sink",
         ),
         Condition("LAKE_NOT_EMPTY", "the demo needs an empty lake", "`make demo` empties it", default_retryable=False),
