@@ -25,10 +25,11 @@ class RunScript:
 
 
 class AirflowServer(ThreadingHTTPServer):
-    """Airflow with its DAGs, one login, and what tests let go wrong.
+    """A fake Airflow with DAGs, one login and configurable errors.
 
-    `slow` requests are not answered, `broken` ones with 503; `forbidden` are the beginnings of `METHOD /path` that the
-    login may not send; `page` is the most DAGs a page has.
+    `slow` requests are not answered, `broken` ones get status 503. `forbidden` lists prefixes of `METHOD /path` that
+        the
+    login may not send. `page` is the largest number of DAGs per page.
     """
 
     daemon_threads = True

@@ -1,7 +1,7 @@
-"""The generated parts of docs/explanation/architecture.md: the layers, the rules and the packages.
+"""Generates parts of docs/explanation/architecture.md: the layers, the rules and the packages.
 
-They come from the import contracts in pyproject.toml and from the first sentence of each package's docstring, so the
-page cannot drift from the code: a unit test compares the two. `python -m tests.architecture` rewrites the page.
+The source is the import contracts in pyproject.toml and the first sentence of each package's docstring. A unit test
+compares the page with them. `python -m tests.architecture` rewrites the page.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "docs" / "explanation/architecture.md"
 LIBRARY = ROOT / "include"
-#: Packages beside the library that take part in the import contracts.
+#: Packages outside the library that take part in the import contracts.
 COMPANIONS = ("collector", "generator", "sandbox")
 
 
 def contracts() -> list[dict[str, Any]]:
-    """The contracts of import-linter, as pyproject.toml declares them."""
+    """Returns import-linter's contracts from pyproject.toml."""
     declared: list[dict[str, Any]] = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"][
         "contracts"
     ]
@@ -29,18 +29,18 @@ def contracts() -> list[dict[str, Any]]:
 
 
 def layers() -> list[list[str]]:
-    """The layers of the library, the highest first; the packages of one layer do not import each other."""
+    """Returns the layers of the library, highest first; packages of one layer do not import each other."""
     declared = next(contract for contract in contracts() if contract["type"] == "layers")
     return [[package.strip() for package in layer.split("|")] for layer in declared["layers"]]
 
 
 def short(package: str) -> str:
-    """A package's name within the library."""
+    """Returns a package's name within the library."""
     return package.removeprefix("deltaworks.")
 
 
 def layer_graph() -> str:
-    """A mermaid graph with one row a layer and an arrow from each layer's packages to those of the next one."""
+    """Returns a mermaid graph with a row per layer and arrows from each layer's packages to the next layer's."""
     lines = ["```mermaid", "flowchart TB"]
     for layer in layers():
         lines += [f'    {short(package)}["{package}"]' for package in layer]
@@ -50,7 +50,7 @@ def layer_graph() -> str:
 
 
 def import_rules() -> str:
-    """The contracts that forbid imports, one bullet each."""
+    """Returns the contracts that forbid imports as a bullet list."""
     rules = []
     for contract in contracts():
         if contract["type"] == "forbidden":
@@ -61,7 +61,7 @@ def import_rules() -> str:
 
 
 def package_folders() -> list[Path]:
-    """Every package of the library and beside it, in the order of the layers; subpackages follow their parent."""
+    """Returns all packages in and outside the library, in the order of the layers; subpackages follow their parent."""
     order = [short(package) for layer in layers() for package in layer]
     library = LIBRARY / "deltaworks"
     folders = [library / name for name in order if (library / name).is_dir()]
@@ -70,10 +70,10 @@ def package_folders() -> list[Path]:
 
 
 def first_sentence(folder: Path) -> str:
-    """The first sentence of a package's docstring.
+    """Returns the first sentence of a package's docstring.
 
     Raises:
-        ValueError: the package has none.
+        ValueError: the package has no docstring.
     """
     docstring = ast.get_docstring(ast.parse((folder / "__init__.py").read_text()))
     if not docstring:
@@ -83,7 +83,7 @@ def first_sentence(folder: Path) -> str:
 
 
 def package_table() -> str:
-    """A table of packages with the first sentence of each docstring."""
+    """Returns a table of packages with the first sentence of each docstring."""
     rows = ["| package | what it is |", "|---|---|"]
     for folder in package_folders():
         name = str(folder.relative_to(LIBRARY)).replace("/", ".")
@@ -95,7 +95,7 @@ GENERATED = {"layers": layer_graph, "rules": import_rules, "packages": package_t
 
 
 def rendered(text: str) -> str:
-    """The page with every generated block replaced by what the code says now.
+    """Returns the page with every generated block replaced.
 
     Raises:
         ValueError: the page lacks the markers of a block.

@@ -26,7 +26,7 @@ _FAULTS: dict[int | None, Fault] = {}
 
 
 def call_at_points_of(epoch: int | None, fault: Fault | None) -> None:
-    """Calls `fault` at every point that this owner, or any owner if None, reaches; a fault of None stops that."""
+    """Calls `fault` at every point this owner reaches (None: any owner); a `fault` of None ends the calls."""
     _install()
     if fault is None:
         _FAULTS.pop(epoch, None)

@@ -1,6 +1,6 @@
-"""What every test run keeps to: examples that are the same on every machine, however slow it is.
+"""Settings of every test run: Hypothesis examples are deterministic and have no deadline.
 
-`pytest --hypothesis-profile=explore` looks for new examples instead.
+`pytest --hypothesis-profile=explore` generates new examples instead.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ settings.load_profile("repeatable")
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Print what tests recorded as "summary": figures that are watched from one run to the next."""
+    """Prints the properties that tests recorded as "summary", for comparison between runs."""
     for reports in terminalreporter.stats.values():
         for report in reports:
             for name, value in getattr(report, "user_properties", ()):
@@ -31,7 +31,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 
 @pytest.fixture(autouse=True)
 def no_fault_is_left() -> Iterator[None]:
-    """What a test lets happen at points of a batch ends with it."""
+    """Clears the faults a test installed at points of a batch."""
     yield
     if (points := sys.modules.get("tests.batch_points")) is not None:
         points.clear_faults()

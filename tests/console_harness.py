@@ -28,7 +28,7 @@ from deltaworks.specs.catalog import Catalog
 from deltaworks.specs.project import load_catalog
 
 EVERYTHING = "everything"
-#: A busy machine may take longer for a file than a page waits; only tests of slow storages are about that.
+#: A busy machine may need longer to read a file than a page waits; only tests of slow storage use the real limit.
 _WAIT_SECONDS = 30.0
 
 

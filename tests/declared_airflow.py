@@ -19,7 +19,7 @@ from tests.airflow_server import AirflowServer
 from tests.unit.specs.conftest import ENVIRONMENT, write_project
 
 DAG = "stream__shop"
-#: The environment's own words for where its Airflow is; the tests run without the variable that would win over them.
+#: The environment's declaration of its Airflow; tests unset the variable that would override it.
 DECLARED = "airflow: {{url: {url}, username: ada, password: env:PASSWORD_OF_ADA}}\n"
 
 
@@ -34,12 +34,12 @@ def declare_airflow(folder: Path, airflow: AirflowServer, monkeypatch: pytest.Mo
 
 
 def stop_flag(lake: ObjectStore) -> StopFlag:
-    """The stop flag of the stream."""
+    """Returns the stop flag of the stream."""
     return StopFlag(lake, paths.pipeline_control("shop", "stop.json"))
 
 
 def write_heartbeat(lake: ObjectStore, state: Any, *, at: str = "", run: str = "r") -> None:
-    """Writes the heartbeat of the stream, as of now or another time."""
+    """Writes the heartbeat of the stream with the current or another time."""
     now = at or iso_now()
     heartbeat = Heartbeat(
         pipeline="shop", owner="o", epoch=1, run=run, state=state, written_at=now, started_at=now, trigger_seconds=60

@@ -1,7 +1,7 @@
-"""How many examples a property is tried with.
+"""Sets the number of Hypothesis examples of a property.
 
-They are the same in every run, so a run that is done again and again tries a share of them: `make test` does. All are
-tried by whoever runs the tests without DELTAWORKS_EXAMPLES_SHARE, as `make unit` does.
+Examples are deterministic. `make test`, which is repeated often, runs a share of them; without
+DELTAWORKS_EXAMPLES_SHARE, as in `make unit`, all of them run.
 """
 
 from __future__ import annotations
@@ -13,6 +13,6 @@ _FEWEST = 6
 
 
 def examples(count: int) -> int:
-    """So many examples, or the share of them that this run tries."""
+    """Sets the number of examples, reduced to this run's share."""
     share = float(os.environ.get(SHARE_VARIABLE, "1"))
     return max(min(count, _FEWEST), round(count * share))

@@ -1,4 +1,4 @@
-"""Control objects of a storage that is full for a while: what tests of writes that are made up for stand on."""
+"""Control objects whose writes fail until a test allows them, for tests of retries on a full storage."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from deltaworks.control.objects import LocalObjects
 
 
 class RefusingObjects(LocalObjects):
-    """Objects in a folder, of which none is written as long as `refuses` is set, as it is at first."""
+    """Objects in a folder. Writes fail while `refuses` is set, which is the initial state."""
 
     refuses = True
 

@@ -1,4 +1,4 @@
-"""A corrected moto in place of Kinesis, and separate streams per test."""
+"""Test servers for Kinesis: moto with corrections, and a separate stream per test."""
 
 from __future__ import annotations
 
@@ -26,20 +26,20 @@ __all__ = ["HALF", "KEYS", "WireStream", "kinesis_client", "running_kinesis", "s
 
 @contextmanager
 def running_kinesis() -> Iterator[str]:
-    """A server of this process; its address."""
+    """Serves Kinesis in this process; yields the address."""
     correct_moto()
     with running_moto() as address:
         yield address
 
 
 def kinesis_client(endpoint: str) -> Any:
-    """boto3's own client, which tries once."""
+    """Returns boto3's client without retries."""
     return boto3.client("kinesis", endpoint_url=endpoint, config=Config(retries={"total_max_attempts": 1}), **KEYS)
 
 
 @contextmanager
 def switched(**switches: Any) -> Iterator[MotoKinesis]:
-    """The server's switches, so set and put back at the end."""
+    """Sets the server's switches and restores them afterwards."""
     before, MotoKinesis.current = MotoKinesis.current, MotoKinesis(**switches)
     try:
         yield MotoKinesis.current
@@ -48,7 +48,7 @@ def switched(**switches: Any) -> Iterator[MotoKinesis]:
 
 
 class WireStream:
-    """A stream of its own on the server."""
+    """A separate stream on the server."""
 
     def __init__(self, client: Any, shards: int = 1) -> None:
         self.client = client
@@ -57,12 +57,12 @@ class WireStream:
 
     @property
     def arn(self) -> str:
-        """How AWS names it."""
+        """The stream's ARN."""
         summary = self.client.describe_stream_summary(StreamName=self.name)
         return str(summary["StreamDescriptionSummary"]["StreamARN"])
 
     def put(self, *texts: str, key: str | None = None, data: bytes | None = None) -> list[dict[str, str]]:
-        """Put records, a text each or `data` in its place; where each of them went."""
+        """Puts records with these texts, or with `data`; returns each record's shard and sequence number."""
         records = [{"Data": data or text.encode(), "PartitionKey": key or text} for text in texts]
         landed: list[dict[str, str]] = []
         for begin in range(0, len(records), 500):
@@ -71,16 +71,16 @@ class WireStream:
         return landed
 
     def split(self, shard: int, at: str = HALF) -> None:
-        """Divide a shard in two."""
+        """Splits a shard in two."""
         self.client.split_shard(StreamName=self.name, ShardToSplit=shard_id(shard), NewStartingHashKey=at)
 
     def merge(self, left: int, right: int) -> None:
-        """Make one shard of two neighbours."""
+        """Merges two adjacent shards."""
         merged = {"ShardToMerge": shard_id(left), "AdjacentShardToMerge": shard_id(right)}
         self.client.merge_shards(StreamName=self.name, **merged)
 
     def age(self, hours: float) -> None:
-        """Make every record that is there older."""
+        """Makes all present records older."""
         backends = (regions[REGION] for regions in kinesis_backends.values())
         stream = next(each.streams[self.name] for each in backends if self.name in each.streams)
         for shard in stream.shards.values():

@@ -1,8 +1,7 @@
-"""Runs everything that a submission must pass, several parts at a time: `python -m tests.lanes`.
+"""Runs all checks of a submission in parallel processes: `python -m tests.lanes`.
 
-Each part is a process of its own, so Spark's session and Airflow's settings stay apart, and one that waits leaves its
-core to the others. A part's output comes whole once the part has ended, then a line for each part, and last one line
-in pytest's own form, which counts all of them.
+Spark's session and Airflow's settings need separate processes, and a waiting process leaves its core to others. Prints
+a part's output once the part has ended, a line for each part, and a last line in pytest's format with the total counts.
 """
 
 from __future__ import annotations
@@ -23,25 +22,25 @@ from pathlib import Path
 from tests.examples import SHARE_VARIABLE
 
 ROOT = Path(__file__).resolve().parents[1]
-#: Spark's three parts take the longest and wait for a third of it; two others run beside them.
+#: Spark's three parts take the longest and wait for a third of that time; two other parts run meanwhile.
 LANES = 5
-#: Of the examples of properties, which are the same in every run.
+#: Share of the Hypothesis examples to run; the selection is deterministic.
 EXAMPLES_SHARE = "0.3"
 _COUNTS = re.compile(r"(\d+) (failed|passed|skipped|deselected|xfailed|xpassed|errors?|subtests passed)\b")
 _CLOSING = re.compile(r"^=* ?(\d+ (?:failed|passed|skipped|deselected|errors?|no tests ran).* in [\d.]+s.*)$")
 _NO_TESTS = 5
-#: How far a part stands back that gives way: a third of the time of one that does not, where both want a processor.
+#: Niceness of a low-priority part: it gets a third of another part's processor time when both need it.
 _STANDS_BACK = 5
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """One process: tests, or a check that passes or fails as a whole."""
+    """One process: tests, or a check that passes or fails."""
 
     name: str
     command: tuple[str, ...]
     is_pytest: bool = True
-    #: Takes the processors only while no other part wants them.
+    #: Runs at low priority.
     gives_way: bool = True
 
 
@@ -53,7 +52,7 @@ def _check(name: str, *command: str) -> Part:
     return Part(name, (str(Path(sys.executable).with_name(command[0])), *command[1:]), is_pytest=False)
 
 
-#: Folders of tests/unit by the part that they are in; the rest of tests/unit is another, whatever is added to it.
+#: Folders of tests/unit by part; the rest of tests/unit is one more part.
 _UNIT = {
     "unit/pipelines": ("pipelines", "rules", "models", "feeds", "remediation", "collector", "generator"),
     "unit/engine": ("engine", "gold", "maintenance", "mutations"),
@@ -62,14 +61,14 @@ _UNIT = {
     "unit/events": ("events",),
 }
 _IN_UNIT_PARTS = (f"--ignore=tests/unit/{folder}" for folders in _UNIT.values() for folder in folders)
-#: Folders of tests/spark by the session that they share; the rest of tests/spark has one more.
+#: Folders of tests/spark by Spark session; the rest of tests/spark has one more.
 _SESSIONS = {
     "spark/sources": ("gold", "sources"),
     "spark/recovery": ("maintenance", "mutations", "recovery", "sandbox"),
 }
 _IGNORED = (f"--ignore=tests/spark/{folder}" for folders in _SESSIONS.values() for folder in folders)
-#: The longest first, so that no part is left alone at the end: Spark's do one thing after the other, whatever is free
-#: beside them, so what they want they get, and the others fill what they leave.
+#: Longest first, so that no part runs alone at the end. Spark's parts are sequential and have priority; the others fill
+#: the remaining processor time.
 PARTS = (
     *(
         _tests(name, *(f"tests/spark/{folder}" for folder in folders), gives_way=False)
@@ -88,7 +87,7 @@ PARTS = (
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """How a part ended. `cpu_seconds` are its own and those of the processes it has waited for."""
+    """Result of a part. `cpu_seconds` includes the processes it has waited for."""
 
     part: Part
     code: int
@@ -98,7 +97,7 @@ class Outcome:
 
     @property
     def counts(self) -> Counter[str]:
-        """Tests by outcome; a check counts as one, and so does a part that ended without a closing line."""
+        """Tests by outcome. A check counts as one test, and so does a part that ended without pytest's last line."""
         counts: Counter[str] = Counter()
         if closing := self.closing:
             counts.update({name: int(number) for number, name in _COUNTS.findall(closing)})
@@ -120,7 +119,7 @@ class Outcome:
 
 
 def run_part(part: Part) -> Outcome:
-    """Run one part to its end."""
+    """Runs one part to its end."""
     began = time.monotonic()
     command = ("nice", "-n", str(_STANDS_BACK), *part.command) if part.gives_way else part.command
     environment = {SHARE_VARIABLE: EXAMPLES_SHARE, **os.environ}
@@ -135,7 +134,7 @@ def run_part(part: Part) -> Outcome:
 
 
 def closing_line(outcomes: Sequence[Outcome], seconds: float) -> str:
-    """One line for all parts, as pytest writes it, which always counts the failed."""
+    """Returns one line for all parts in pytest's format; the number of failures is always present."""
     total: Counter[str] = Counter(failed=0, passed=0)
     for outcome in outcomes:
         total.update(outcome.counts)
@@ -146,7 +145,7 @@ def closing_line(outcomes: Sequence[Outcome], seconds: float) -> str:
 
 
 def run(parts: Sequence[Part], *, lanes: int) -> int:
-    """Run the parts in their order, so many at a time; 0 where all of them passed."""
+    """Runs the parts in order, this many at a time; returns 0 if all passed."""
     began, printing = time.monotonic(), threading.Lock()
 
     def run_and_print(part: Part) -> Outcome:

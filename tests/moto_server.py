@@ -1,4 +1,4 @@
-"""AWS as moto plays it, served by this process."""
+"""Serves moto's AWS services in this process."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from moto.server import ThreadedMotoServer
 
 @contextmanager
 def running_moto() -> Iterator[str]:
-    """A server at a free port of this machine; its address."""
+    """Serves moto on a free port; yields the address."""
     server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
     server.start()
     host, port = server.get_host_and_port()

@@ -1,4 +1,4 @@
-"""Control objects that note what is read: what tests of reads that are made once, or not at all, stand on."""
+"""Control objects that record every read, for tests of caching."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from deltaworks.control.objects import LocalObjects, StoredObject
 
 
 class NotingObjects(LocalObjects):
-    """Objects in a folder; `reads` are the keys and prefixes that were asked for, in their order."""
+    """Objects in a folder; `reads` are the requested keys and prefixes, in order."""
 
     def __init__(self, root: Path) -> None:
         super().__init__(root)
@@ -23,5 +23,5 @@ class NotingObjects(LocalObjects):
         return super().list(prefix)
 
     def times_read(self, prefix: str) -> int:
-        """How many reads began so."""
+        """Returns how many recorded reads have this prefix."""
         return sum(key.startswith(prefix) for key in self.reads)

@@ -1,6 +1,6 @@
-"""`make screenshots`: every page of the console in light and dark, over records as the demo leaves them, into docs.
+"""`make screenshots`: captures every console page in light and dark mode, with records like the demo's, into docs.
 
-Pages are those of the registry that need no name but a pipeline's; records are written as the product writes them.
+Captures the registered pages that need no name except a pipeline's. The records are written by product code.
 """
 
 from __future__ import annotations
@@ -50,11 +50,11 @@ from tests.unit.control.records.recorded_summaries import AT, SUMMARIES, TABLE
 
 CHROMIUM = shutil.which("chromium")
 WIDTH, HEIGHT = 1280, 800
-#: Pages of other pipelines than that of games, and parts of pages that read its tables, of which there are none.
+#: Pages of pipelines other than games, and page parts that read its tables, which do not exist here.
 COLD = ("mutations", "cascade", "samples", "history", "certificates")
 NAMESPACE = "players"
 PRIVACY = f"privacy: {{namespace: {NAMESPACE}, fields: [{{path: secret, action: drop}}]}}\n"
-#: Beside the pages of the registry.
+#: Captured in addition to the registered pages.
 MORE = {"act": "/actions/control/games?verb=restart&reason=a+new+key", "restore": "/actions/restore/games?table=events"}
 
 
@@ -135,7 +135,7 @@ def write_summaries(objects: ObjectStore) -> None:
 
 
 def write_batches(objects: ObjectStore) -> None:
-    """Writes 36 hours of batches: more rows by day than by night, and one hour without an answer of the lake."""
+    """Writes 36 hours of batches: more rows by day than by night, and one hour in which the lake did not answer."""
     writer, now, minutes = StreamSummaryWriter(objects, "games"), utc_now(), range(36 * 60, -1, -2)
     for number, back in enumerate(minutes, start=813 - len(minutes)):
         at = now - timedelta(minutes=back)

@@ -1,4 +1,4 @@
-"""Real data beside the checkout, which is no part of it: tests read it there, and skip with a reason without it."""
+"""Paths of real test data outside the repository. Tests that need it are skipped with a reason if it is missing."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""How tests wait for something another thread or process does: for as long as it takes, and no longer.
+"""Waits for results of other threads or processes.
 
-A deadline is there to end a test that would hang. It is no claim about speed, so it is far beyond what the slowest
-machine needs.
+The deadline only ends a test that would hang. It makes no claim about speed, so it is far beyond what a slow machine
+needs.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ PATIENCE_SECONDS = 120.0
 
 
 def eventually(condition: Callable[[], bool], what: str, *, seconds: float = PATIENCE_SECONDS) -> None:
-    """Wait until something holds.
+    """Polls until a condition holds.
 
     Raises:
-        AssertionError: it does not, after `seconds`.
+        AssertionError: it does not hold after `seconds`.
     """
     deadline = time.monotonic() + seconds
     while not condition():

@@ -1,4 +1,6 @@
-"""Events as a platform's webhooks send them: sixty types of very different frequency, nested ids, and the truth."""
+"""Test events like a platform's webhooks: sixty event types of very different frequency, nested ids, and expected
+counts.
+"""
 
 from __future__ import annotations
 
@@ -13,27 +15,27 @@ from typing import Any
 
 SUBJECTS = ("pull_request", "issue", "order", "invoice", "customer", "build", "deploy", "release", "member", "comment")
 ACTIONS = ("created", "updated", "deleted", "closed", "assigned", "labelled")
-#: The most frequent first: the second is sent half as often, the third a third as often.
+#: Most frequent first: the n-th type has 1/n of the first one's events.
 TYPES = tuple(f"{subject}.{action}" for action in ACTIONS for subject in SUBJECTS)
 START = dt.datetime(2026, 3, 1, tzinfo=dt.UTC)
 
 
 @dataclass
 class Webhooks:
-    """Events, and what must be in the tables: how many of each type, and the money of orders."""
+    """Events, and the expected table contents: number of events per type, and the total amount of orders."""
 
     events: list[dict[str, Any]] = field(default_factory=list)
     by_type: Counter[str] = field(default_factory=Counter)
     order_cents: int = 0
 
     def write(self, path: Path) -> Path:
-        """Write one event a line."""
+        """Writes one event per line."""
         path.write_text("".join(json.dumps(event) + "\n" for event in self.events), encoding="utf-8")
         return path
 
 
 def webhooks(count: int, *, seed: int = 1) -> Webhooks:
-    """Events of three days, each type at least once; the same seed gives the same events."""
+    """Returns events of three days, at least one per type; deterministic for a seed."""
     rng, sent = random.Random(seed), Webhooks()
     weights = [1 / rank for rank in range(1, len(TYPES) + 1)]
     types = [*TYPES, *rng.choices(TYPES, weights, k=max(0, count - len(TYPES)))]
@@ -78,10 +80,10 @@ def _payload(subject: str, rng: random.Random, at: dt.datetime) -> dict[str, Any
     common = {"id": rng.randint(1, 10**12), "state": rng.choice(["open", "closed", "merged"])}
     if subject in ("order", "invoice"):
         items = [{"sku": f"s-{rng.randint(1, 99)}", "count": rng.randint(1, 5)} for _ in range(rng.randint(1, 3))]
-        # An amount as a text, as payment providers send it.
+        # An amount as a string, as payment providers send it.
         return {**common, "amount": f"{rng.randint(100, 99_999) / 100:.2f}", "currency": "EUR", "items": items}
     if subject in ("build", "deploy"):
-        # Keys that are data, and a number that is a text in some events.
+        # Map keys that are data, and a number that is a string in some events.
         stages = {f"{rng.randint(1, 10**6)}": round(rng.random() * 100, 3) for _ in range(rng.randint(1, 4))}
         return {**common, "seconds": rng.random() * 600, "stages": stages, "attempt": rng.choice([1, 2, "retry"])}
     due = (at + dt.timedelta(days=rng.randint(1, 30))).date().isoformat()

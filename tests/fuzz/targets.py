@@ -88,7 +88,7 @@ class PayloadTarget:
 
 
 def _lost_bytes(spec: PipelineSpec, payload: bytes) -> list[str]:
-    """Returns whether a byte of JSON without arrays is missing from all events, white space excepted."""
+    """Returns the problem if bytes of JSON without arrays are missing from all events, white space excepted."""
     if spec.source.format != "json" or b"[" in payload or len(payload) > 1 << 16:
         return []
     try:

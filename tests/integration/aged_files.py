@@ -1,4 +1,4 @@
-"""A table of a running stack with files that nobody has needed for days, and what is left of them on disk."""
+"""Makes files in a table of a running stack old enough for VACUUM, and lists the remaining files on disk."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ CREATED_HOURS = 20 * 24.0
 
 @dataclass(frozen=True, slots=True)
 class AgedFiles:
-    """Names of files in the table's folder: what VACUUM may delete after two days, and how many bytes that is."""
+    """Names of files in the table's folder: those VACUUM may delete with a retention of two days, and their bytes."""
 
     replaced: frozenset[str]
     orphan: str
@@ -36,8 +36,9 @@ class AgedFiles:
 
 
 def age_files(harness: AirflowHarness, *, files: int = 2) -> AgedFiles:
-    """Let a rewrite have replaced some files of the table 60 h ago, a crashed writer have left one then and another
-    one 10 h ago, and the table have been made 20 days ago. Nothing may write to it meanwhile."""
+    """Ages a table: it was created 20 days ago, some files were replaced 60 hours ago, and a crashed writer left one
+    orphan 60 and one 10 hours ago. Nothing may write to the table meanwhile.
+    """
     objects = open_objects(harness.catalog.environment.lake)
     table = Lake(harness.catalog.environment.lake).open(KEY)
     assert table is not None
@@ -67,7 +68,7 @@ def age_files(harness: AirflowHarness, *, files: int = 2) -> AgedFiles:
 
 
 def data_files(harness: AirflowHarness) -> set[str]:
-    """The data files of the table on the disk of the lake's server, by their paths below it."""
+    """Returns the table's data files on the lake server's disk, as relative paths."""
     folder = _folder(harness)
     return {str(path.relative_to(folder)) for path in folder.rglob("*.parquet") if "_delta_log" not in path.parts}
 
@@ -90,7 +91,7 @@ def _paths(table: Any) -> list[str]:
 
 
 def _actions(objects: ObjectStore) -> list[dict[str, Any]]:
-    """All actions of the table's commits, the earliest first."""
+    """Returns the actions of all commits of the table, oldest first."""
     commits = sorted(key for key in objects.list(f"{KEY}/_delta_log/") if key.endswith(".json"))
     found = [objects.get(key) for key in commits]
     return [json.loads(line) for commit in found if commit is not None for line in commit.data.splitlines()]

@@ -1,4 +1,4 @@
-"""A small stream under Airflow's own processes, a continuous sender, and accessors for tests."""
+"""A small stream under real Airflow processes, a continuous sender, and accessors for tests."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ tables:
 stream: {trigger_seconds: 1, lease_ttl_seconds: 6}
 """
 
-# Airflow backfills no DAG without a schedule. This one hardly ever fires.
+# Airflow cannot backfill a DAG without a schedule, so this one has a very rare one.
 GOLD = """
 gold:
   schedule: "0 0 29 2 *"
@@ -70,8 +70,9 @@ def _declare(project: Path, more: str) -> None:
 
 
 def linked_project(folder: Path) -> Path:
-    """A project on this checkout's code with its relays and its embedded environment, and no pipeline yet; its alerts
-    go to a topic."""
+    """Creates a project on this checkout's code with its relays and embedded environment, without pipelines. Alerts go
+    to a topic.
+    """
     include = folder / "include"
     (include / "environments").mkdir(parents=True)
     environment = (PROJECT_ROOT / "include" / "environments" / "local.yaml").read_text()
@@ -91,7 +92,7 @@ def linked_project(folder: Path) -> Path:
 
 
 def clicks_project(folder: Path, *, more: str = "") -> Path:
-    """A project of one small pipeline."""
+    """Creates a project with one small pipeline."""
     project = linked_project(folder)
     clicks = project / "include" / "pipelines" / "clicks"
     clicks.mkdir(parents=True)
@@ -102,7 +103,7 @@ def clicks_project(folder: Path, *, more: str = "") -> Path:
 
 @dataclass
 class Sender:
-    """Lands one object of events a second, numbered from `sent` on, until it is closed."""
+    """Lands an object of events every second, numbered from `sent`, until it is closed."""
 
     catalog: Catalog
     sent: int = 0
@@ -125,7 +126,7 @@ class Sender:
         return self._end.is_set()
 
     def close(self) -> int:
-        """Stop; the number of events landed."""
+        """Stops; returns the number of landed events."""
         self._end.set()
         self._thread.join(timeout=30)
         return self.sent
@@ -142,7 +143,7 @@ class AirflowHarness:
 
     @cached_property
     def queue(self) -> str:
-        """A queue that listens to the topic alerts go to, on the stack's own server."""
+        """Returns a queue on the stack's server that is subscribed to the alerts topic."""
         topic, queue = self._aws("sns").create_topic(Name="alerts")["TopicArn"], self._aws("sqs")
         url: str = queue.create_queue(QueueName="people")["QueueUrl"]
         arn = queue.get_queue_attributes(QueueUrl=url, AttributeNames=["QueueArn"])["Attributes"]["QueueArn"]
@@ -154,7 +155,7 @@ class AirflowHarness:
         return session.client(service, **self.catalog.environment.messaging.boto3_options())
 
     def told(self) -> list[tuple[str, str, str]]:
-        """Cause, subject and kind of every notification that has reached the queue, the earliest first."""
+        """Returns cause, subject and kind of every notification in the queue, oldest first."""
         sqs = self._aws("sqs")
         while messages := sqs.receive_message(QueueUrl=self.queue, MaxNumberOfMessages=10).get("Messages"):
             for message in messages:
@@ -164,17 +165,17 @@ class AirflowHarness:
         return self.notifications
 
     def declare(self, more: str) -> None:
-        """Let the pipeline declare this besides, and nothing else; a stream that runs continues as it began."""
+        """Replaces the additional keys of the pipeline's declaration. A running stream continues with the old one."""
         _declare(self.home.project, more)
 
     @contextmanager
     def people(self) -> Iterator[People]:
-        """Airflow as people see it."""
+        """Returns a client for Airflow's API with actions of people."""
         with people_of(self.home) as people:
             yield people
 
     def health_beat(self) -> bytes | None:
-        """What the health check last said of itself."""
+        """Returns the last heartbeat of the health check."""
         found = open_objects(self.catalog.environment.lake).get(paths.alerts("health.json"))
         return found.data if found else None
 
@@ -183,12 +184,12 @@ class AirflowHarness:
         return read_heartbeat(objects, paths.pipeline_control("clicks", "heartbeat.json"))
 
     def rows(self) -> list[int]:
-        """The numbers of all events in the table."""
+        """Returns the numbers of all events in the table."""
         found = Lake(self.catalog.environment.lake).rows(paths.table("clicks", "clicks"), columns=["number"])
         return [] if found is None else found.column("number").to_pylist()
 
     def await_progress(self, after: int) -> Heartbeat:
-        """Wait until a live stream has landed rows beyond `after`."""
+        """Waits until a live stream has landed more rows than `after`."""
 
         def moving() -> bool:
             beat = self.beat()
@@ -200,19 +201,19 @@ class AirflowHarness:
         return beat
 
     def send(self) -> None:
-        """Land events again, where the sender has ended."""
+        """Restarts a sender that has ended."""
         if self.sender.closed:
             self.sender = Sender(self.catalog, sent=self.sender.sent)
 
     def settle(self) -> tuple[int, int, int]:
-        """End the sender and wait for its last event: events sent, lost, doubled."""
+        """Stops the sender and waits for its last event; returns events sent, lost and doubled."""
         sent = self.sender.close()
         wait(lambda: len(self.rows()) >= sent, f"not all of {sent} events arrived", BACK_SECONDS)
         owed, seen = Counter(range(sent)), Counter(self.rows())
         return sent, (owed - seen).total(), (seen - owed).total()
 
     def turns(self) -> list[str]:
-        """The runs that committed to the table, newest first, each as often as it began to after another."""
+        """Returns the runs that committed to the table, newest first; a run occurs again after another one's commit."""
         lake, key = Lake(self.catalog.environment.lake), paths.table("clicks", "clicks")
         table = lake.open(key)
         assert table is not None
@@ -229,10 +230,10 @@ def wait(condition: Callable[[], bool], what: str, seconds: float) -> None:
 
 @contextmanager
 def running_stack(project: Path, *, variables: Mapping[str, str] | None = None) -> Iterator[tuple[StackHome, Catalog]]:
-    """A stack of its own that runs a project; all of it ends with the block.
+    """Runs a separate stack with a project inside the block.
 
     Args:
-        variables: of its processes, over those that a stack has.
+        variables: environment of its processes, overriding the stack's defaults.
     """
     before = dict(os.environ)
     os.environ["DELTAWORKS_PROJECT"] = str(project)
@@ -249,10 +250,10 @@ def running_stack(project: Path, *, variables: Mapping[str, str] | None = None) 
 
 @contextmanager
 def running_harness(folder: Path, *, more: str = "") -> Iterator[AirflowHarness]:
-    """A stack of its own in the new folder, with its stream and its sender; all of it ends with the block.
+    """Runs a separate stack in the new folder with its stream and sender inside the block.
 
     Args:
-        more: what the pipeline declares besides.
+        more: additional keys of the pipeline's declaration.
     """
     with running_stack(clicks_project(folder, more=more)) as (home, catalog):
         harness = AirflowHarness(home, catalog, Sender(catalog))
@@ -264,7 +265,7 @@ def running_harness(folder: Path, *, more: str = "") -> Iterator[AirflowHarness]
 
 @contextmanager
 def people_of(home: StackHome) -> Iterator[People]:
-    """Airflow as people see it."""
+    """Returns a client for Airflow's API with actions of people."""
     addresses = status(home=home).addresses
     assert addresses is not None
     with People(addresses.airflow_login()) as people:
@@ -272,7 +273,7 @@ def people_of(home: StackHome) -> Iterator[People]:
 
 
 def ancestors(pid: int) -> dict[str, int]:
-    """The processes of a stream: driver, its JVM, the task's runner, and that one's supervisor."""
+    """Returns the processes of a stream: driver, its JVM, the task runner, and the runner's supervisor."""
     names = ("driver", "jvm", "runner", "supervisor")
     found: dict[str, int] = {}
     current: int | None = pid

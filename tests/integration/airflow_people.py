@@ -1,4 +1,4 @@
-"""Airflow's REST API as people use it: reads of pools and questions, and answers."""
+"""Client for Airflow's REST API with the actions of people: pools, approvals and their answers."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from deltaworks.operations.airflow_api import AirflowApi
 
 @dataclass(frozen=True, slots=True)
 class Slot:
-    """A task that ran or runs, and the pool a slot of which it has."""
+    """A task that runs or has run, and its pool."""
 
     dag_id: str
     task_id: str
@@ -24,18 +24,18 @@ class Slot:
 
 
 class People(AirflowApi):
-    """The client of this project with what only people ask of Airflow."""
+    """The product's API client, extended by what only people do in Airflow."""
 
     def question(self, dag_id: str, run_id: str, task_id: str) -> Mapping[str, Any] | None:
-        """What a task asks and how it was answered; None before it has asked."""
+        """Returns what a task asks and its answer; None before it has asked."""
         answer = self._request("GET", _question(dag_id, run_id, task_id), missing_ok=True)
         return answer if answer is None else dict(answer)
 
     def answer(self, dag_id: str, run_id: str, task_id: str, option: str, *, seconds: float = 240.0) -> None:
-        """Choose one of the options, and again where the task asks again.
+        """Chooses an option, and again if the task asks again.
 
-        An answer that comes before the scheduler has heard that the task asks counts as a failure of the task, and
-        its next try asks anew.
+        If the answer arrives before the scheduler knows that the task waits, Airflow counts a failure of the task, and
+        its next try asks again.
         """
         end, body = time.monotonic() + seconds, {"chosen_options": [option], "params_input": {}}
         while time.monotonic() < end:
@@ -49,24 +49,24 @@ class People(AirflowApi):
         raise AssertionError(f"{run_id} has not taken the answer {option!r} to {task_id} within {seconds:.0f} s")
 
     def mark_successful(self, dag_id: str, run_id: str, task_id: str) -> None:
-        """Set the state of a task by hand, as the button of the UI does, without what comes before and after it."""
+        """Marks a task as successful, like the UI's button, without upstream and downstream tasks."""
         body = {"new_state": "success"}
         self._request("PATCH", f"{_run(dag_id, run_id)}/taskInstances/{task_id}", json=body)
 
     def results(self, dag_id: str, run_id: str, task_id: str) -> list[Mapping[str, Any]]:
-        """What the job of a task said that it did."""
+        """Returns the results of the task's job."""
         path = f"{_run(dag_id, run_id)}/taskInstances/{task_id}/xcomEntries/results"
         value = self._get(path, stringify=False)["value"]
         return [dict(result) for result in value]
 
     def run(self, dag_id: str, run_id: str, conf: Mapping[str, Any], *, seconds: float) -> None:
-        """Submit a form and wait until its run has succeeded."""
+        """Submits a form and waits until its run has succeeded."""
         self.trigger(dag_id, conf=conf, run_id=run_id)
         ended = self.wait_for_run(dag_id, run_id, timeout_seconds=seconds)
         assert ended.state == "success", (dag_id, run_id, self.task_instances(dag_id, run_id))
 
     def backfill(self, dag_id: str, first: date, last: date) -> int:
-        """Have a DAG run once for each date from the first to the last; the number of the backfill."""
+        """Backfills a DAG for each date from the first to the last; returns the backfill's id."""
         body = {
             "dag_id": dag_id,
             "from_date": f"{first}T00:00:00Z",
@@ -79,12 +79,12 @@ class People(AirflowApi):
         return int(self._request("POST", "/backfills", json=body)["id"])
 
     def occupied(self, pool: str) -> tuple[int, int]:
-        """How many slots of a pool are taken, and how many it has."""
+        """Returns the used and the total slots of a pool."""
         found = self._get(f"/pools/{pool}")
         return int(found["occupied_slots"]), int(found["slots"])
 
     def resize(self, pool: str, slots: int) -> None:
-        """Give a pool another number of slots."""
+        """Sets the number of slots of a pool."""
         self._request(
             "PATCH",
             f"/pools/{pool}",
@@ -93,7 +93,7 @@ class People(AirflowApi):
         )
 
     def slots(self, dag_id: str, run_id: str) -> list[Slot]:
-        """The tasks of a run that have begun. One that is skipped takes no slot."""
+        """Returns the started tasks of a run. Skipped tasks use no slot."""
         found = self._get(f"{_run(dag_id, run_id)}/taskInstances", limit=100)["task_instances"]
         return [
             Slot(

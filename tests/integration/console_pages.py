@@ -1,4 +1,4 @@
-"""A client of the console in a real Airflow, which follows links and sends forms as a browser does."""
+"""Client of the console in a real Airflow that follows links and submits forms like a browser."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ RUN_SECONDS = 300.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shown:
-    """A trouble as the overview shows it, with the address of what is to be pressed."""
+    """A condition on the overview, with the address of its action."""
 
     cause: str
     subject: str
@@ -32,7 +32,7 @@ class Shown:
 
 
 class _Form(HTMLParser):
-    """The values that a browser sends of the page's form of an act, where nobody changes it."""
+    """The values a browser submits for an unchanged form of an action."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -82,7 +82,7 @@ class _Form(HTMLParser):
 
 
 class Console:
-    """The console as one person has it."""
+    """The console as one person sees it."""
 
     def __init__(self, people: People) -> None:
         login = people.login
@@ -97,28 +97,28 @@ class Console:
         self._origin = login.url
 
     def close(self) -> None:
-        """End its connections."""
+        """Closes its connections."""
         self._client.close()
 
     def page(self, path: str) -> str:
-        """A page."""
+        """Returns a page's HTML."""
         answer = self._client.get(path)
         assert answer.status_code == 200, answer.text
         return answer.text
 
     def view(self, path: str) -> Any:
-        """The data of a page."""
+        """Returns a page's data."""
         answer = self._client.get(path, params={"format": "json"} if "?" not in path else None)
         assert answer.status_code == 200, answer.text
         return answer.json()["view"]
 
     def troubles(self) -> list[Shown]:
-        """What needs somebody, as the overview has it."""
+        """Returns the open issues of the overview."""
         _, _, needs = self.page("/").partition('<ul class="issues">')
         return [_shown(item) for item in needs.partition("</ul>")[0].split("<li")[1:]]
 
     def await_trouble(self, *causes: str, subject: str, seconds: float = 240.0) -> Shown:
-        """Wait until the overview shows a trouble of one of these causes, or of any, on a subject."""
+        """Waits until the overview shows a condition with one of these causes, or any, on a subject."""
         shown: list[Shown] = []
 
         def seen() -> bool:
@@ -132,7 +132,7 @@ class Console:
         return shown[0]
 
     def await_end(self, trouble: Shown, *, seconds: float = 240.0) -> None:
-        """Wait until the overview shows a trouble no more."""
+        """Waits until the overview no longer shows a condition."""
         gone = trouble.cause, trouble.subject
         wait(
             lambda: gone not in [(one.cause, one.subject) for one in self.troubles()],
@@ -141,14 +141,15 @@ class Console:
         )
 
     def press(self, act: str, **values: str) -> str:
-        """Open a form by its address, send it as it is filled but for these values, and wait for its run. What only
-        counts is then done by the link of its run's page. The run's id."""
+        """Opens a form by its address, submits it with these values changed, and waits for its run; returns the run's
+        id. After a dry run it follows the link on the run's page to execute the action.
+        """
         run_id = self.send(act, act, values)
         confirm = self._run(act, run_id)["confirm"]
         return self.send(confirm, act, {}) if confirm else run_id
 
     def send(self, page: str, act: str, values: dict[str, str]) -> str:
-        """Send the form of a page, and wait until its run has succeeded; a question of it is answered with yes."""
+        """Submits a page's form and waits until its run has succeeded; approves the run if asked."""
         form = _Form()
         form.feed(self.page(page))
         assert "_nonce" in form.values, "no form is shown"
@@ -178,7 +179,7 @@ def _shown(item: str) -> Shown:
     def text(markup: str) -> str:
         return html.unescape(re.sub(r"<[^>]*>", "", markup)).strip()
 
-    # Commands are marked up to be copied; in words they stand between backticks.
+    # Commands have markup for copying; in plain text they are in backticks.
     item = re.sub(r'<code class="command"[^>]*>([^<]*)</code>', r"`\1`", item)
     head, _, rest = item.partition(">")[2].partition("<br>")
     detail, _, step = rest.partition("<strong>Next:</strong>")
@@ -194,7 +195,7 @@ def _shown(item: str) -> Shown:
 
 @contextmanager
 def console_of(people: People) -> Iterator[Console]:
-    """The console of a person, for the block."""
+    """Opens a person's console inside the block."""
     console = Console(people)
     try:
         yield console

@@ -1,4 +1,4 @@
-"""The rows of the engagement pipeline held against the generator's own replay, wherever the pipeline runs."""
+"""Compares the rows of the engagement pipeline with the generator's own replay."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from generator.engagement_truth import EngagementTruth
 
 
 class EngagementTables(Protocol):
-    """What has been sent to a pipeline, and what is in its tables."""
+    """The events sent to a pipeline, and its table rows."""
 
     @property
     def truth(self) -> EngagementTruth:
-        """What must become of everything that was sent."""
+        """Returns the expected rows after all sent requests."""
 
     def rows(self, table: str) -> list[dict[str, Any]]:
-        """All rows of a table."""
+        """Returns all rows of a table."""
 
 
 def arrived(truth: EngagementTruth) -> Counter[tuple[str, str, str]]:
@@ -33,7 +33,7 @@ def ended(truth: EngagementTruth) -> Counter[tuple[Any, ...]]:
 
 
 def told(platform: EngagementTables) -> Counter[tuple[str, int, str]]:
-    """What the stream's notifications say: organisation, batch and key of each row."""
+    """Returns organisation, batch and key of each row of the stream's notifications."""
     return Counter(
         (row["org_id"], row["batch"], key)
         for row in platform.rows("notifications")
@@ -43,7 +43,7 @@ def told(platform: EngagementTables) -> Counter[tuple[str, int, str]]:
 
 
 def check_landed(platform: EngagementTables) -> None:
-    """Every row is there as it arrived, and told of once."""
+    """Checks that every row has landed unchanged and was announced once."""
     rows, truth = platform.rows("activities"), platform.truth
     assert Counter((row["org_id"], row["event_id"], row["origin_contact_id"]) for row in rows) == arrived(truth)
     assert len(platform.rows("requests")) == truth.requests
@@ -55,7 +55,7 @@ def check_landed(platform: EngagementTables) -> None:
 
 
 def check_mutated(platform: EngagementTables) -> None:
-    """Every row and every name is what a replay in order says."""
+    """Checks every row and name against a replay in order."""
     rows, truth = platform.rows("activities"), platform.truth
     columns = ("org_id", "event_id", "origin_contact_id", "contact_id", "template_id")
     found = Counter((*(row[name] for name in columns), bool(row["_deleted"])) for row in rows)

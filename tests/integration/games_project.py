@@ -1,7 +1,7 @@
-"""The games pipeline with four of its tables under Airflow's own processes, and a plain reading of what was landed.
+"""The games pipeline with four tables under real Airflow processes, and an independent reading of the landed objects.
 
-Two columns are declared with a wrong path at first, as people do: their rows land with nothing in them, until the
-declaration is mended and what has landed is read again.
+Two columns are declared with a wrong path at first, as a user might do. Their rows land without values until the
+declaration is corrected and the objects are reprocessed.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from tests.integration.airflow_harness import BACK_SECONDS, linked_project, peop
 from tests.integration.airflow_people import People
 
 TABLES = ("events", "session_start", "install", "purchase")
-#: The column of a table that is declared with a wrong path at first, and the path that is right.
+#: Column with the wrong path, by table, and its correct path.
 MISTAKEN = {
     "events": ("platform", "eventParams.platform"),
     "session_start": ("device_model", "eventParams.device_model"),
@@ -51,11 +51,11 @@ SETTINGS = GamesSettings(
     buffer_seconds=21_600,
     rates=FaultRates(**{rate.name: 0.02 if rate.name == "duplicates" else 0.0 for rate in fields(FaultRates)}),
 )
-#: Objects of which no pipeline reads one, and one of which has an event that fits no table.
+#: One object that no pipeline reads, and one with an event that fits no table.
 UNCLAIMED, UNFIT = "aside/notes.json", "games/2024/03/09/00/unfit.json"
-#: Quarantine keeps only the beginning of what is so long: a replay needs the object.
+#: Quarantine stores only the beginning of long payloads, so a replay needs the object.
 UNFIT_EVENT = {"eventName": "install", "eventTime": 1_709_300_000, "eventParams": {"note": "x" * 100_000}}
-#: A task runs for as long as a JVM starts and works on a machine that does other things too.
+#: Time limit of a task: a JVM start and its work on a busy machine.
 JOB_SECONDS = 300.0
 #: The event's id, its time in seconds, and the value of the column that is mistaken at first.
 Row = tuple[str, int, str | None]
@@ -63,7 +63,7 @@ Row = tuple[str, int, str | None]
 
 @dataclass(frozen=True, slots=True)
 class Landed:
-    """One event as a plain reading of the landed objects has it."""
+    """One landed event, read independently of the product."""
 
     key: str
     name: str
@@ -101,27 +101,27 @@ def _project(folder: Path) -> Path:
 
 @dataclass
 class GamesProject:
-    """The running stack, and what has landed in it."""
+    """The running stack, and the events landed in it."""
 
     home: StackHome
     catalog: Catalog
     landed: list[Landed] = field(default_factory=list)
-    #: Keys of the objects of which a table has the rows as the right declaration reads them.
+    #: Objects whose rows in a table have been read with the correct declaration.
     read_again: dict[str, frozenset[str]] = field(default_factory=lambda: dict.fromkeys(TABLES, frozenset()))
 
     def mend(self) -> None:
-        """Correct the declaration, as people do in its file."""
+        """Corrects the declaration file."""
         _declare(self.home.project, mended=True)
 
     def restart(self, people: People) -> None:
-        """Accept the declaration as it is now, and have the stream begin again with it, by the button of its task."""
+        """Accepts the current declaration and restarts the stream with it, by clearing its task."""
         objects = open_objects(self.catalog.environment.lake)
         before = read_heartbeat(objects, paths.pipeline_control("games", "heartbeat.json"))
         assert before is not None
         dag_id, run_id = airflow_run_of(before.run)
         spec = load_catalog("local", root=self.home.project).pipeline("games")
         specs = PipelineHome.open(self.catalog.environment.lake, "games").specs
-        # Rows of before and after differ in what the columns mean, until those of before are read again.
+        # Older and newer rows have different column meanings until the older ones are reprocessed.
         specs.accept(spec, by="tests", reason="the paths were wrong")
         people.clear_task(dag_id, run_id, "ingest")
 
@@ -132,7 +132,7 @@ class GamesProject:
 
     @contextmanager
     def people(self) -> Iterator[People]:
-        """Airflow as people see it."""
+        """Returns a client for Airflow's API with actions of people."""
         with people_of(self.home) as people:
             yield people
 
@@ -141,7 +141,7 @@ class GamesProject:
         return Lake(self.catalog.environment.lake)
 
     def land(self) -> None:
-        """Land all of it, with an object that nobody reads and one that does not fit, and wait for the last row."""
+        """Lands all objects, including the unread one and the unfitting one, and waits for the last row."""
         put = landing_sink(self.catalog.environment.landing)
         for delivery in deliveries(SETTINGS):
             pieces = list(scan(gzip.decompress(delivery.body)))
@@ -161,13 +161,13 @@ class GamesProject:
         return [] if answer is None else answer.to_pylist()
 
     def rows(self, table: str) -> Counter[Row]:
-        """The rows of a table, or of a shadow beside it, as they are."""
+        """Returns the rows of a table, or of its shadow."""
         column = MISTAKEN.get(table.partition("__")[0], ("event_id",))[0]
         rows = self._rows(table, sorted({"event_id", "event_time", column}))
         return Counter((row["event_id"], int(row["event_time"].timestamp()), row[column]) for row in rows)
 
     def batch_of_rows(self, table: str) -> dict[tuple[str, int], int]:
-        """The batch that each row of a table came with."""
+        """Returns the batch of each row of a table."""
         rows = self._rows(table, ["event_id", "event_time", "_batch_id"])
         return {(row["event_id"], int(row["event_time"].timestamp())): row["_batch_id"] for row in rows}
 
@@ -181,12 +181,12 @@ class GamesProject:
 
     @property
     def landing(self) -> frozenset[str]:
-        """The keys of all objects that lie in the landing bucket."""
+        """Returns the keys of all objects in the landing bucket."""
         bucket = self.home.lake / LANDING_BUCKET
         return frozenset(str(path.relative_to(bucket)) for path in bucket.rglob("*") if path.is_file())
 
     def owed(self, table: str, *, read_again: Collection[str] | None = None) -> Counter[Row]:
-        """What a table has to hold, where these objects were read with the right declaration."""
+        """Returns the expected rows of a table for these objects, with the correct declaration."""
         right = self.read_again[table] if read_again is None else read_again
         return Counter(
             (event.event_id, event.seconds, self._value(table, event, right=event.key in right))
@@ -201,21 +201,21 @@ class GamesProject:
         return event.params.get(MISTAKEN[table][1].rpartition(".")[2]) if right else None
 
     def note_read_again(self, keys: frozenset[str]) -> None:
-        """All tables have to hold the rows of these objects as the right declaration reads them."""
+        """Records that all tables now must hold these objects' rows as the correct declaration reads them."""
         self.read_again = {table: already | keys for table, already in self.read_again.items()}
 
     def check(self) -> None:
-        """Every table holds exactly what it has to."""
+        """Checks that every table holds exactly the expected rows."""
         for table in TABLES:
             assert self.rows(table) == self.owed(table), table
 
     @property
     def keys(self) -> frozenset[str]:
-        """The keys of all objects with events."""
+        """Returns the keys of all objects with events."""
         return frozenset(event.key for event in self.landed)
 
     def keys_of_batches(self, first: int, last: int) -> frozenset[str]:
-        """The objects that came with some batches, by the rows that say which batch they came with."""
+        """Returns the objects of some batches, from the batch number in their rows."""
         batches = self.batch_of_rows("events")
         return frozenset(e.key for e in self.landed if first <= batches[e.event_id, e.seconds] <= last)
 
@@ -234,7 +234,7 @@ def _read_plainly(key: str, body: bytes) -> Iterator[Landed]:
 
 @contextmanager
 def running_games(folder: Path) -> Iterator[GamesProject]:
-    """A stack in which everything has landed as it was declared at first; nothing runs on a schedule."""
+    """Runs a stack in which everything has landed with the first declaration; nothing is scheduled."""
     with running_stack(_project(folder), variables={SCHEDULES_VARIABLE: "off"}) as (home, catalog):
         stage = GamesProject(home, catalog)
         stage.land()

@@ -1,8 +1,8 @@
-"""What stands for the images of others: programs of this machine, behind entry points that do what theirs do.
+"""Substitutes for third-party images: programs of this machine with equivalent entry points.
 
-`apache/airflow` gives its user, its folders, its variables, dumb-init and an entry point that waits for Airflow's
-database. `postgres` gives an entry point that creates the database once, while it listens on no network, and serves it
-then. The programs are this machine's: Python and the packages of the environment, Java, and PostgreSQL of Debian.
+`apache/airflow` provides its user, folders, variables, dumb-init, and an entry point that waits for Airflow's database.
+`postgres` provides an entry point that creates the database once, without network, and then serves it. The programs are
+this machine's: Python with the environment's packages, Java, and Debian's PostgreSQL.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 AIRFLOW_USER = (50000, 0)
-#: What apache/airflow sets and this project's services can notification.
+#: Variables that apache/airflow sets and this project's services can observe.
 _AIRFLOW_VARIABLES = {
     "AIRFLOW_HOME": "/opt/airflow",
     "AIRFLOW_UID": "50000",
@@ -94,12 +94,12 @@ exec "$@" -D "${data}" -c listen_addresses='*'
 
 @dataclass(frozen=True, slots=True)
 class BaseImage:
-    """What an image starts with.
+    """Content of a substitute image.
 
     Attributes:
-        files: text by path of the container; all can be run.
+        files: text by container path; all are executable.
         folders: owner and group by path.
-        accounts: lines that /etc/passwd has more.
+        accounts: additional lines of /etc/passwd.
     """
 
     variables: Mapping[str, str]
@@ -113,17 +113,17 @@ class BaseImage:
 
 
 def base_image(reference: str) -> BaseImage:
-    """What stands for an image of somebody else, by its name without tag and digest.
+    """Returns the substitute for a third-party image, by its name without tag and digest.
 
     Raises:
-        KeyError: nothing stands for it.
+        KeyError: it has no substitute.
     """
     name = reference.partition("@")[0].rpartition(":")[0]
     return {"apache/airflow": _airflow, "postgres": _postgres}[name]()
 
 
 def postgres_programs() -> Path | None:
-    """The folder of PostgreSQL's programs on this machine, of its newest version; None where there is none."""
+    """Returns the folder of this machine's newest PostgreSQL programs; None without PostgreSQL."""
     on_path = shutil.which("postgres")
     folders = sorted(Path("/usr/lib/postgresql").glob("*/bin"), key=lambda folder: float(folder.parent.name))
     if folders:

@@ -1,6 +1,6 @@
-"""Reads a Compose file the way `docker compose` does, as far as this project's file goes.
+"""Reads a Compose file like `docker compose`, limited to the keys this project uses.
 
-A key that is not read here is refused: what the run does not obey must not be in the file unnoticed.
+Any other key is refused, so that the file cannot contain settings the test run ignores.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _KEYS = frozenset(
     | {"image", "ports", "profiles", "restart", "secrets", "stop_grace_period", "volumes"}
 )
 _HEALTH_KEYS = {"test", "interval", "timeout", "retries", "start_period", "start_interval", "disable"}
-#: An extending service replaces these as a whole; other lists are joined, and mappings are merged.
+#: An extending service replaces these completely; other lists are concatenated and mappings are merged.
 _REPLACED = {"command", "entrypoint", "test"}
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)(ms|us|h|m|s)")
 _SECONDS = {"h": 3600.0, "m": 60.0, "s": 1.0, "ms": 1e-3, "us": 1e-6}
@@ -39,14 +39,14 @@ _POLICIES = {"no", "always", "unless-stopped", "on-failure"}
 
 
 def read_compose(path: Path, *, shell: Mapping[str, str], profiles: Collection[str] = ()) -> ProjectSpec:
-    """The project of a Compose file.
+    """Reads the project of a Compose file.
 
     Args:
-        shell: the variables of the shell that `docker compose` would be run from; they go before those of `.env`.
+        shell: variables of the calling shell; they override those of `.env`.
         profiles: services of other profiles are left out.
 
     Raises:
-        ComposeFileError: Compose would refuse the file, or it has a key that is not read here.
+        ComposeFileError: Compose would refuse the file, or it has an unsupported key.
     """
     folder = path.parent
     dotenv = folder / ".env"
@@ -76,7 +76,7 @@ def read_compose(path: Path, *, shell: Mapping[str, str], profiles: Collection[s
 
 
 def seconds(duration: str | float) -> float:
-    """A duration as Compose writes it, such as `1m30s`, in seconds."""
+    """Parses a Compose duration such as `1m30s`; returns seconds."""
     text = str(duration)
     if not text or _DURATION.sub("", text):
         raise ComposeFileError(f"{duration!r} is no duration; write 30s or 1m30s")
@@ -91,7 +91,7 @@ def _load(path: Path, variables: Mapping[str, str]) -> dict[str, Any]:
 
 
 def _extended(document: Mapping[str, Any], name: str, path: Path, variables: Mapping[str, str]) -> dict[str, Any]:
-    """A service on top of what it extends, in this file or another one."""
+    """Merges a service with the service it extends, in this file or another one."""
     if name not in document["services"]:
         raise ComposeFileError(f"{path}: there is no service {name} to extend")
     service = dict(document["services"][name])
@@ -116,7 +116,7 @@ def _merged(base: Any, more: Any, key: str = "") -> Any:
 
 
 class _ServiceReader:
-    """Turns the merged mapping of a service into what it says."""
+    """Converts the merged mapping of a service to its spec."""
 
     def __init__(
         self, folder: Path, shell: Mapping[str, str], volumes: frozenset[str], secrets: Mapping[str, Any]
@@ -149,7 +149,7 @@ class _ServiceReader:
         )
 
     def _variables(self, service: Mapping[str, Any]) -> dict[str, str]:
-        """Those of the files in their order, and over them those of `environment`."""
+        """Returns the variables of the env files in order, overridden by `environment`."""
         files = service.get("env_file", [])
         variables: dict[str, str] = {}
         for file in [files] if isinstance(files, (str, Mapping)) else files:
@@ -202,7 +202,7 @@ def _pair(text: str) -> tuple[str, str | None]:
 
 
 def _dependencies(service: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """What a service waits for, in Compose's long form."""
+    """Returns a service's dependencies in Compose's long form."""
     needs = service.get("depends_on") or {}
     long = needs if isinstance(needs, Mapping) else dict.fromkeys(needs)
     return {name: {"condition": Condition.STARTED, **(how or {})} for name, how in long.items()}

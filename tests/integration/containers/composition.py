@@ -1,4 +1,4 @@
-"""Runs the services of a Compose file in containers of this machine: up, what Docker does while they run, and down."""
+"""Runs the services of a Compose file in containers of this machine: start, health checks, restarts, and stop."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ _POLL_SECONDS = 0.2
 
 
 class CompositionError(RuntimeError):
-    """A service did not become what another one waits for."""
+    """Raised when a service cannot reach the state another one depends on."""
 
 
 @dataclass
 class Service:
-    """A service as it runs: its container, its health, and how it ended."""
+    """A running service: its container, health and exit status."""
 
     spec: ServiceSpec
     log: Path
@@ -37,15 +37,15 @@ class Service:
     state: HealthState = field(default_factory=HealthState)
     exit_status: int | None = None
     starts: int = 0
-    #: Seconds from the start of the container to the first probe that succeeded.
+    #: Seconds from the container's start to the first successful probe.
     healthy_after_seconds: float | None = None
     refusal: str = ""
 
     def meets(self, condition: Condition) -> bool:
-        """Whether what waits for this service can start.
+        """Returns whether a service that depends on this one can start.
 
         Raises:
-            CompositionError: it never will.
+            CompositionError: it can never start.
         """
         if self.refusal:
             raise CompositionError(self.refusal)
@@ -62,12 +62,12 @@ class Service:
                 return self.exit_status == 0
 
     def tail(self, lines: int = 40) -> str:
-        """The end of what it wrote."""
+        """Returns the end of its output."""
         return "\n".join(self.log.read_text(errors="replace").splitlines()[-lines:]) if self.log.exists() else ""
 
 
 class Composition:
-    """A project that is up. Not for several threads, but for the ones it starts itself."""
+    """A running project. Not thread-safe, except for the threads it starts itself."""
 
     def __init__(self, host: NamespaceHost, project: ProjectSpec, folder: Path, builder: ImageBuilder) -> None:
         self._host = host
@@ -84,7 +84,7 @@ class Composition:
         }
 
     def up(self) -> None:
-        """Start all services, each once what it needs is there; returns at once."""
+        """Starts all services, each after its dependencies; returns immediately."""
         self._publish()
         for spec in self._project.start_order():
             thread = threading.Thread(target=self._run, args=(self.services[spec.name],), name=spec.name, daemon=True)
@@ -92,32 +92,32 @@ class Composition:
             self._threads.append(thread)
 
     def await_condition(self, name: str, condition: Condition, *, seconds: float) -> None:
-        """Wait until a service is healthy, or has ended well.
+        """Waits until a service is healthy, or has exited successfully.
 
         Raises:
-            CompositionError: it never will be.
+            CompositionError: it can never reach that state.
         """
         service = self.services[name]
         eventually(lambda: service.meets(condition), f"{name}: {condition}; {service.state}", seconds=seconds)
 
     def container(self, name: str) -> Container:
-        """The container of a service that runs."""
+        """Returns the container of a running service."""
         container = self.services[name].container
         assert container is not None, f"{name} does not run"
         return container
 
     def probe(self, name: str) -> Probe:
-        """Run the health check of a service now."""
+        """Runs the health check of a service now."""
         check = self._project.services[name].health_check
         assert check is not None, f"{name} has no health check"
         return self.container(name).execute(check.command, timeout_seconds=check.timeout_seconds)
 
     def start_nothing_more(self) -> None:
-        """What ends from now on stays as it is."""
+        """Disables restarts of services that end from now on."""
         self._ending.set()
 
     def down(self) -> dict[str, int]:
-        """Stop everything, what others need last; the exit status by service."""
+        """Stops all services, dependencies last; returns the exit status by service."""
         self._ending.set()
         statuses = {}
         for spec in reversed(self._project.start_order()):
@@ -129,7 +129,7 @@ class Composition:
         return statuses
 
     def _all_images(self, builder: ImageBuilder) -> dict[str, Image]:
-        """The image of each service; what is built is built once."""
+        """Returns the image of each service; builds each Dockerfile target once."""
         images: dict[str, Image] = {}
         for spec in self._project.services.values():
             if spec.image not in images:
@@ -138,7 +138,7 @@ class Composition:
         return images
 
     def _run(self, service: Service) -> None:
-        """Start the service, and again as its policy says, until the project goes down."""
+        """Runs the service and restarts it by its policy until the project is stopped."""
         try:
             self._await_needs(service)
             while not self._ending.is_set():
@@ -146,7 +146,7 @@ class Composition:
                 service.exit_status = status
                 if not _is_restarted(service.spec.restart, status):
                     return
-                # Docker waits longer from one time to the next; the first steps are enough here.
+                # Docker's delay grows with each restart; the first delays are sufficient here.
                 self._ending.wait(min(10.0, 0.1 * 2**service.starts))
         except Exception as error:
             service.refusal = f"{service.spec.name}: {error}"
@@ -157,7 +157,7 @@ class Composition:
                 time.sleep(_POLL_SECONDS)
 
     def _run_once(self, service: Service) -> int:
-        """Run a container to its end, watching its health."""
+        """Runs a container to its end and its health checks meanwhile."""
         number = list(self._project.services).index(service.spec.name)
         folder = self._folder / "containers" / f"{service.spec.name}-{service.starts}"
         spec = self._container_spec(service.spec, number * 100 + service.starts)
@@ -196,7 +196,7 @@ class Composition:
     def _container_spec(self, spec: ServiceSpec, number: int) -> ContainerSpec:
         image = self._images[spec.image]
         entrypoint = image.entrypoint if spec.entrypoint is None else spec.entrypoint
-        # An entry point of the file takes the place of the image's command, too.
+        # An `entrypoint` in the file also removes the image's command.
         standing = image.command if spec.entrypoint is None else ()
         command = standing if spec.command is None else spec.command
         return ContainerSpec(
@@ -212,7 +212,9 @@ class Composition:
         )
 
     def _volume(self, mount: MountSpec, image: Image) -> MountSpec:
-        """A volume as a folder; the first container that mounts it gives it the content and owner of its own folder."""
+        """Returns a volume's folder. The first container that mounts it copies content and owner of its own folder into
+        it.
+        """
         if not mount.is_volume:
             return mount
         folder = self._folder / "volumes" / mount.source

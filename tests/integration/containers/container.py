@@ -1,4 +1,4 @@
-"""One container: a process that is the first of its own namespaces, on the files of an image, as the image's user."""
+"""One container: a process in new namespaces, on the files of an image, as the image's user."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from tests.waiting import eventually
 
 _STARTS_WITHIN_SECONDS = 30.0
 _OUTPUT = 2_000
-#: Runs as the first process of the container, as root and with the mounts of the machine, until it becomes the service.
-#: Its arguments: the root, the host name, the address, the gateway, then mounts up to `--`, then the command.
+#: First process of the container. Runs as root with the machine's mounts until it becomes the service. Arguments: the
+#: root, the host name, the address, the gateway, then mounts up to `--`, then the command.
 _ENTER = """\
 set -eu
 root=$1 name=$2 address=$3 gateway=$4
@@ -51,7 +51,7 @@ exec "$@" </dev/null
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ContainerSpec:
-    """What a container is started from; `words` are entry point and command."""
+    """Settings of a container; `words` are entry point and command."""
 
     name: str
     image: Image
@@ -65,7 +65,7 @@ class ContainerSpec:
 
 
 class Container:
-    """A container that was started. Its files are thrown away with it; volumes stay."""
+    """A started container. Its files are deleted with it; volumes remain."""
 
     def __init__(self, host: NamespaceHost, folder: Path, spec: ContainerSpec, *, log: Path) -> None:
         self._host = host
@@ -85,32 +85,32 @@ class Container:
 
     @property
     def root(self) -> Path:
-        """Its files, as they can be read from outside, without its volumes."""
+        """Path of its files as seen from outside, without volumes."""
         return self._host.inside(self._root)
 
     def wait(self, seconds: float | None = None) -> int | None:
-        """Its exit status once it has ended; None where it still runs after these seconds."""
+        """Waits for its end; returns the exit status, or None if it still runs after these seconds."""
         try:
             return self._process.wait(seconds)
         except subprocess.TimeoutExpired:
             return None
 
     def stop(self, *, grace_seconds: float) -> int:
-        """End it as `docker stop` does: SIGTERM, and SIGKILL to all that is left after the grace; its status."""
+        """Stops it like `docker stop`: SIGTERM, then SIGKILL after the grace period; returns the exit status."""
         self._signal(signal.SIGTERM)
         if self.wait(grace_seconds) is None:
             self.kill()
         return self._process.wait()
 
     def kill(self) -> None:
-        """End every process of it at once."""
+        """Kills all its processes immediately."""
         self._signal(signal.SIGKILL)
         self._process.wait()
 
     def kill_service(self) -> int:
-        """Kill everything in it and keep it: its first process stands still, so that its namespaces stay.
+        """Kills its processes but keeps its namespaces: the first process is only stopped.
 
-        Where the first process is the service itself, that stands still. Returns how many processes were killed.
+        If the service itself is the first process, it is stopped too. Returns the number of killed processes.
         """
         os.kill(self.pid, signal.SIGSTOP)
         killed = 0
@@ -124,7 +124,7 @@ class Container:
     def execute(
         self, words: Sequence[str], *, timeout_seconds: float = 60.0, variables: Mapping[str, str] | None = None
     ) -> Probe:
-        """Run a command in it, as `docker exec` does, with its variables and as its user."""
+        """Runs a command in it like `docker exec`, with its variables and user."""
         owner, group = self._ids
         target = ["--target", str(self.pid), "--mount", "--uts", "--ipc", "--net", "--pid", "--root"]
         user = ["--setuid", str(owner), "--setgid", str(group)]
@@ -148,11 +148,11 @@ class Container:
         return Probe(status, output[-_OUTPUT:].strip(), time.monotonic() - start)
 
     def command_lines(self) -> list[str]:
-        """What a process list shows of it."""
+        """Returns the command lines of its processes."""
         return [" ".join(process.cmdline()) for process in self.processes()]
 
     def processes(self) -> list[psutil.Process]:
-        """Every process that is alive in its namespace."""
+        """Returns all live processes in its namespace."""
         namespace = os.readlink(f"/proc/{self.pid}/ns/pid")
         members = []
         for process in psutil.process_iter():
@@ -203,7 +203,7 @@ class Container:
             )
 
     def _network_files(self) -> list[tuple[str, str, str]]:
-        """Names of containers as Docker's resolver knows them, and no resolver beyond."""
+        """Writes hosts and resolver files: container names as in Docker's DNS, and no other resolver."""
         hosts = {"localhost": "127.0.0.1", **self._spec.hosts, self._spec.hostname: self._spec.address}
         texts = {
             "hosts": "".join(f"{address}\t{name}\n" for name, address in hosts.items()),
@@ -215,7 +215,7 @@ class Container:
         return [(str(self._folder / name), f"/etc/{name}", "ro") for name in texts]
 
     def _first_process(self) -> int:
-        """The process that is the first one of the container, as this machine numbers it."""
+        """Returns the container's first process by this machine's process ids."""
 
         def candidates() -> list[int]:
             if self._process.poll() is not None:
@@ -232,7 +232,7 @@ class Container:
 
 
 def _namespaces(pid: int) -> int:
-    """How many namespaces of processes a process is in: this machine's, the host's and its container's."""
+    """Returns in how many nested process namespaces a process is: this machine's, the host's and its container's."""
     try:
         status = Path(f"/proc/{pid}/status").read_text(encoding="utf-8")
     except OSError:

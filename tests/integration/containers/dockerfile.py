@@ -1,4 +1,4 @@
-"""Reads a Dockerfile into stages, and a .dockerignore into what goes to the build."""
+"""Parses a Dockerfile into stages, and a .dockerignore into the build context."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ _READ = frozenset({"FROM", "USER", "RUN", "WORKDIR", "SHELL", "COPY", "ENV", "EN
 
 
 class DockerfileError(ValueError):
-    """A Dockerfile, or a build of it, that Docker would refuse, or that has an instruction not read here."""
+    """Raised for a Dockerfile or build that Docker would refuse, or an unsupported instruction."""
 
 
 @dataclass(frozen=True, slots=True)
 class Instruction:
-    """One instruction with its continued lines joined; `line` counts from one."""
+    """One instruction with its continuation lines joined; `line` counts from one."""
 
     name: str
     text: str
@@ -32,7 +32,7 @@ class Instruction:
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """A stage: what it stands on, by image or by the name of another stage, its own name, and what is done."""
+    """A build stage: its base (an image or another stage), its name and its instructions."""
 
     base: str
     name: str
@@ -41,7 +41,7 @@ class Stage:
 
 @dataclass(frozen=True, slots=True)
 class CopySpec:
-    """A COPY: paths of the context, or of another stage where `stage` names one."""
+    """A COPY: paths of the context, or of another stage if `stage` names one."""
 
     sources: tuple[str, ...]
     target: str
@@ -50,10 +50,10 @@ class CopySpec:
 
 
 def read_dockerfile(text: str) -> tuple[Stage, ...]:
-    """The stages in their order.
+    """Returns the stages in order.
 
     Raises:
-        DockerfileError: an instruction that is not read here.
+        DockerfileError: an unsupported instruction.
     """
     stages: list[Stage] = []
     for instruction in _instructions(text):
@@ -69,7 +69,7 @@ def read_dockerfile(text: str) -> tuple[Stage, ...]:
 
 
 def read_copy(instruction: Instruction) -> CopySpec:
-    """What a COPY copies. Only `--from` and `--chown` are read."""
+    """Parses a COPY. Only `--from` and `--chown` are supported."""
     options = {}
     words = list(instruction.words())
     while words and words[0].startswith("--"):
@@ -81,12 +81,12 @@ def read_copy(instruction: Instruction) -> CopySpec:
 
 
 def expand(text: str, variables: dict[str, str]) -> str:
-    """`$NAME` and `${NAME}` of an ENV or a WORKDIR put in."""
+    """Substitutes `$NAME` and `${NAME}` in an ENV or a WORKDIR."""
     return re.sub(r"\$(?:\{(\w+)\}|(\w+))", lambda match: variables.get(match[1] or match[2], ""), text)
 
 
 def build_context(folder: Path) -> tuple[PurePosixPath, ...]:
-    """The files that go to the build: all that no line of .dockerignore leaves out; the last line that fits counts."""
+    """Returns the files of the build context: .dockerignore's last matching line decides."""
     path = folder / ".dockerignore"
     lines = path.read_text(encoding="utf-8").splitlines() if path.is_file() else []
     rules = [line.strip() for line in lines if line.strip() and not line.startswith("#")]
@@ -96,7 +96,7 @@ def build_context(folder: Path) -> tuple[PurePosixPath, ...]:
         for entry in sorted(stack.pop().iterdir()):
             relative = PurePosixPath(entry.relative_to(folder).as_posix())
             if entry.is_dir() and not entry.is_symlink():
-                # Nothing below `.git` and the like is looked at where no rule takes anything back from there.
+                # Ignored folders such as `.git` are not traversed unless an exception may match below them.
                 if not is_ignored(relative, rules) or any(_reaches(rule, relative) for rule in rules):
                     stack.append(entry)
             elif not is_ignored(relative, rules):
@@ -105,7 +105,7 @@ def build_context(folder: Path) -> tuple[PurePosixPath, ...]:
 
 
 def is_ignored(path: PurePosixPath, rules: list[str]) -> bool:
-    """Whether .dockerignore leaves a path out: a rule fits a path, and everything below a folder it fits."""
+    """Whether .dockerignore excludes a path: a rule matches it or one of its parent folders."""
     places = [path, *path.parents][:-1]
     ignored = False
     for rule in rules:
@@ -116,7 +116,7 @@ def is_ignored(path: PurePosixPath, rules: list[str]) -> bool:
 
 
 def _fits(path: PurePosixPath, pattern: str) -> bool:
-    """Go's filepath.Match, with `**` for any number of folders: a star is never a slash."""
+    """Matches like Go's filepath.Match, with `**` for any number of folders; a star never matches a slash."""
     return _fit(path.parts, PurePosixPath(pattern).parts)
 
 
@@ -129,7 +129,7 @@ def _fit(parts: tuple[str, ...], pattern: tuple[str, ...]) -> bool:
 
 
 def _reaches(rule: str, folder: PurePosixPath) -> bool:
-    """Whether an exception to the rules is about something below a folder."""
+    """Whether an exception rule may match something below a folder."""
     return rule.startswith("!") and PurePosixPath(rule.removeprefix("!")).parts[: len(folder.parts)] == folder.parts
 
 

@@ -1,6 +1,6 @@
-"""Lands a file of edits through the published port of the landing server: a program of the host, as a producer would.
+"""Lands a file of edits through the landing server's published port, like a producer on the host.
 
-The address and the keys come in its environment, under the names the project uses.
+Address and keys come from environment variables with the project's names.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from sandbox.servers.landing import LANDING_BUCKET, landing_client
 
 
 def main(path: Path) -> None:
-    """Send every line of the file."""
+    """Sends every line of the file."""
     client = landing_client(
         "s3",
         endpoint=os.environ["DELTAWORKS_AWS_ENDPOINT"],

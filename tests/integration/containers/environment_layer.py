@@ -1,8 +1,7 @@
-"""The environment of the image without installing it: the packages of this checkout, at the path of the image.
+"""Provides the image's Python environment without installing it: this checkout's packages at the image's path.
 
-The packages that only the containers have are installed by hash from docker/requirements.lock, as the build does; uv
-keeps them, so they are fetched once. The installer of the build is replaced by one that looks whether the lock files
-it is to install from are in the image and carry hashes.
+Packages that only the containers have are installed by hash from docker/requirements.lock, as in the build, and cached
+by uv. The build's installer is replaced by one that checks that its lock files are in the image and have hashes.
 """
 
 from __future__ import annotations
@@ -34,14 +33,14 @@ for lock in locks:
 
 @dataclass(frozen=True, slots=True)
 class EnvironmentLayers:
-    """`installed`, the uppermost first, is the environment; `installer` is on top of it while the image is built."""
+    """`installed`, topmost first, is the environment; `installer` is added on top during the build."""
 
     installer: Path
     installed: tuple[Path, ...]
 
 
 def environment_layers(folder: Path, context: Path) -> EnvironmentLayers:
-    """The layers, made below `folder`.
+    """Creates the layers below `folder`.
 
     Raises:
         RuntimeError: the packages of docker/requirements.lock could not be installed.
@@ -63,7 +62,7 @@ def environment_layers(folder: Path, context: Path) -> EnvironmentLayers:
 
 
 def _give_folders(environment: Path, moved: Path) -> None:
-    """Every folder of the environment as the user's who installs it in the image: Spark's worker writes below it."""
+    """Makes the image's installing user the owner of every folder: Spark's worker writes below the environment."""
     for folder, _, _ in os.walk(environment):
         place = moved / Path(folder).relative_to(environment)
         place.mkdir(parents=True, exist_ok=True)
@@ -71,7 +70,7 @@ def _give_folders(environment: Path, moved: Path) -> None:
 
 
 def _move_programs(environment: Path, moved: Path) -> None:
-    """The scripts of the environment with the Python of the image in their first line."""
+    """Rewrites the first line of the environment's scripts to the image's Python."""
     for script in sorted((environment / "bin").iterdir()):
         first = b"" if script.is_symlink() else script.read_bytes()[:200].partition(b"\n")[0]
         if first.startswith(b"#!/") and b"/bin/python" in first:

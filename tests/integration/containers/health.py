@@ -1,4 +1,4 @@
-"""What Docker calls healthy: a command that is run again and again, and how often it failed in a row."""
+"""Implements Docker's health status from the results of a repeated command."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tests.integration.containers.specs import HealthCheckSpec
 
 
 class Health(StrEnum):
-    """As Docker reports it."""
+    """Docker's health status."""
 
     STARTING = "starting"
     HEALTHY = "healthy"
@@ -19,7 +19,7 @@ class Health(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """One run of a check: its exit status and what it wrote; `-1` where it took too long."""
+    """One run of a health check: exit status and output; `-1` after a time-out."""
 
     status: int
     output: str
@@ -28,7 +28,7 @@ class Probe:
 
 @dataclass(frozen=True, slots=True)
 class HealthState:
-    """How a container is, after the probes so far."""
+    """A container's health after the probes so far."""
 
     health: Health = Health.STARTING
     failures_in_a_row: int = 0
@@ -37,9 +37,9 @@ class HealthState:
 
 
 def judge(state: HealthState, probe: Probe, *, check: HealthCheckSpec, age_seconds: float) -> HealthState:
-    """The state after one more probe, of a container that was started `age_seconds` before the probe began.
+    """Returns the state after one more probe, which began `age_seconds` after the container's start.
 
-    What fails in the start period does not count, until something has succeeded.
+    Failures within the start period do not count until a probe has succeeded.
     """
     state = replace(state, probes=state.probes + 1, last=probe)
     if probe.status == 0:
@@ -52,7 +52,7 @@ def judge(state: HealthState, probe: Probe, *, check: HealthCheckSpec, age_secon
 
 
 def pause_seconds(state: HealthState, *, check: HealthCheckSpec, age_seconds: float) -> float:
-    """How long Docker waits before it looks again: not so long while the container starts."""
+    """Returns Docker's pause before the next probe, which is shorter in the start period."""
     if state.health is Health.STARTING and age_seconds < check.start_period_seconds:
         return min(check.start_interval_seconds, check.interval_seconds)
     return check.interval_seconds
@@ -66,10 +66,10 @@ def watch(
     clock: Callable[[], float],
     wait: Callable[[float], bool],
 ) -> None:
-    """Look, report and wait until `wait` says that the container has ended.
+    """Probes and reports repeatedly until `wait` reports the container's end.
 
     Args:
-        wait: waits for seconds at most; True where the container has ended.
+        wait: waits up to this many seconds; returns True if the container has ended.
     """
     state, start = HealthState(), clock()
     while not wait(pause_seconds(state, check=check, age_seconds=clock() - start)):

@@ -1,8 +1,8 @@
-"""Builds images from a Dockerfile without Docker: COPY copies, and RUN runs, each in the layers below it.
+"""Builds images from a Dockerfile without Docker: executes COPY and RUN on overlay layers.
 
-What is fetched from elsewhere is not fetched: `apt-get` does nothing, and the environment is this checkout's, once the
-lock files that it would be installed from are in the image. Everything else of a RUN is done: folders, owners, rights,
-and the check of the jars, which are there already.
+Nothing is downloaded: `apt-get` does nothing, and the environment is this checkout's, provided once its lock files are
+in the image. All other parts of a RUN are executed: folders, owners, permissions, and the check of the jars, which are
+present already.
 """
 
 from __future__ import annotations
@@ -29,22 +29,22 @@ from tests.integration.containers.dockerfile import (
 from tests.integration.containers.environment_layer import VENV, environment_layers
 from tests.integration.containers.namespace_host import NamespaceHost, program
 
-#: What containers see of this machine, below what the base image has there; nothing else of its root.
+#: Folders of this machine visible in containers, below the base image's files.
 _SHOWN = tuple(name for name in ("bin", "etc", "lib", "lib64", "sbin", "usr") if Path("/", name).is_dir())
 _EMPTY = ("dev", "home", "mnt", "opt", "proc", "root", "run", "srv", "sys", "var/lib/apt/lists", "var/log", "var/run")
 _SHIMS = "/run/shims"
 _PASS = "#!/bin/sh\nexit 0\n"
-#: `python -m venv` finds the environment made; anything else is for the Python behind it.
+#: `python -m venv` finds the environment already present; other commands go to the real Python.
 _PYTHON = '#!/bin/sh\n[ "$1 $2" = "-m venv" ] && exit 0\nPATH="${PATH#/run/shims:}" exec python "$@"\n'
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Image:
-    """Layers of files, the uppermost first, and how a container of them starts.
+    """Layers of files, topmost first, and how a container of them starts.
 
     Attributes:
-        base: the lowest layer, of what stands for somebody else's image.
-        environments: layers of an environment by the path it is at.
+        base: the lowest layer, from the substitute of a third-party image.
+        environments: layers of a Python environment, by its path.
     """
 
     layers: tuple[Path, ...]
@@ -57,7 +57,7 @@ class Image:
     environments: Mapping[str, tuple[Path, ...]] = field(default_factory=dict)
 
     def mount(self, host: NamespaceHost, root: Path, *, upper: Path) -> None:
-        """Show the files at `root`; what is written goes to `upper`."""
+        """Mounts the files at `root`; writes go to `upper`."""
         host.mount_layers(root, self.layers, upper=upper)
         for name in _SHOWN:
             if not (self.base / name).is_symlink():
@@ -73,7 +73,7 @@ class Image:
 
 
 class ImageBuilder:
-    """Builds in a folder of its own. `fetched` are folders that a stage has already, by stage and path in it."""
+    """Builds in a separate folder. `fetched` are folders that a stage already has, by stage and path in it."""
 
     def __init__(
         self, host: NamespaceHost, folder: Path, *, fetched: Mapping[str, Mapping[str, Path]] | None = None
@@ -83,7 +83,7 @@ class ImageBuilder:
         self._fetched = fetched or {}
 
     def base(self, reference: str) -> Image:
-        """What stands for an image of somebody else."""
+        """Returns the substitute for a third-party image."""
         start = base_image(reference)
         layer = self._folder / reference.replace("/", "-").replace(":", "-")
         if not layer.exists():
@@ -99,10 +99,10 @@ class ImageBuilder:
         )
 
     def build(self, context: Path) -> Image:
-        """The image of the last stage of `context/Dockerfile`.
+        """Builds the image of the last stage of `context/Dockerfile`.
 
         Raises:
-            DockerfileError: Docker would refuse the build; with the line and what was missing, or what RUN wrote.
+            DockerfileError: Docker would refuse the build. Contains the line, and the missing file or RUN's output.
         """
         text = (context / "Dockerfile").read_text(encoding="utf-8")
         allowed = frozenset(build_context(context))
@@ -147,12 +147,12 @@ class ImageBuilder:
 @dataclass(frozen=True, slots=True)
 class _BuiltStage:
     image: Image
-    #: Its files, as the host has them mounted.
+    #: Path of its files on the host.
     root: Path
 
 
 class _StageBuild:
-    """One stage: its instructions change the image and the files below its root."""
+    """Builds one stage: its instructions change the image and the files below its root."""
 
     def __init__(
         self,
@@ -220,7 +220,7 @@ class _StageBuild:
             _lay(source, into, owner, files)
 
     def _files_of(self, text: str) -> frozenset[PurePosixPath]:
-        """The files of the context at or below a path, seen from it, without what .dockerignore leaves out."""
+        """Returns the context's files at or below a path, relative to it, without those .dockerignore excludes."""
         path = PurePosixPath(text)
         return frozenset(file.relative_to(path) for file in self._allowed if file == path or path in file.parents)
 
@@ -246,7 +246,7 @@ class _StageBuild:
             raise DockerfileError(f"line {instruction.line}: RUN ended with {done.returncode}: {output}")
 
     def _make_environment(self) -> None:
-        """Show the environment where `python -m venv` would make it, with an installer that only looks at locks."""
+        """Mounts the environment at the path of `python -m venv`, with an installer that only checks lock files."""
         layers = environment_layers(self._environment, self._context)
         self._place(VENV).mkdir(parents=True)
         self._host.mount_layers(self._root / VENV.lstrip("/"), (layers.installer, *layers.installed))
@@ -257,7 +257,7 @@ class _StageBuild:
 
 
 def ids_of(user: str, passwd: Path) -> tuple[int, int]:
-    """User and group as numbers, from a name or a number, with or without a group."""
+    """Returns numeric user and group for a name or number, with or without a group."""
     lines = [line.split(":") for line in passwd.read_text(encoding="utf-8").splitlines()]
     name, _, group = user.partition(":")
     account = next((line for line in lines if name in (line[0], line[2])), None)
@@ -266,7 +266,7 @@ def ids_of(user: str, passwd: Path) -> tuple[int, int]:
 
 
 def container_command(host: NamespaceHost, image: Image, root: Path, words: list[str], passwd: Path) -> list[str]:
-    """The command line that runs words on the files of an image, without a network and as its user."""
+    """Returns the command line that runs words on the files of an image, without network and as its user."""
     owner, group = ids_of(image.user, passwd)
     unshare = ["unshare", "--net", "--ipc", "--pid", "--fork", "--kill-child"]
     chroot = [program("chroot"), f"--userspec={owner}:{group}", f"--groups={group}", str(root)]
@@ -274,7 +274,7 @@ def container_command(host: NamespaceHost, image: Image, root: Path, words: list
 
 
 def _lay(source: Path, target: Path, owner: tuple[int, int], files: frozenset[PurePosixPath] | None) -> None:
-    """Copy a file or the content of a folder, or only these files of it."""
+    """Copies a file, the content of a folder, or only the given files of it."""
     if not source.is_dir():
         _make_folders(target.parent, owner)
         shutil.copy(source, target)
@@ -293,7 +293,7 @@ def _lay(source: Path, target: Path, owner: tuple[int, int], files: frozenset[Pu
 
 
 def _make_folders(folder: Path, owner: tuple[int, int]) -> None:
-    """Make a folder and those above it that are missing, all of them with the owner of the copy."""
+    """Creates a folder and its missing parents, all with the owner of the copy."""
     missing = [folder, *folder.parents]
     for place in reversed([place for place in missing if not place.exists()]):
         place.mkdir()

@@ -1,7 +1,7 @@
-"""Variables in the values of a Compose file and in files of variables, as Compose puts them in.
+"""Substitutes variables in Compose values and env files by Compose's rules.
 
 The rules are those of the Compose specification: `$NAME`, `${NAME}`, and `${NAME…word}` with `:-`, `-`, `:?`, `?`, `:+`
-and `+`, where the word may hold variables itself. `$$` is a dollar sign, and a `$` that begins no variable stays.
+and `+`, where the word may contain variables. `$$` is a dollar sign, and a `$` that begins no variable is kept.
 """
 
 from __future__ import annotations
@@ -11,19 +11,19 @@ from collections.abc import Mapping
 from typing import Any
 
 _NAME = re.compile(r"[_a-zA-Z][_a-zA-Z0-9]*")
-#: The longer ones first, so that `:-` is not read as a name followed by something else.
+#: Longer operators first, so that `:-` is not read as part of the word.
 _OPERATORS = (":-", ":?", ":+", "-", "?", "+")
 
 
 class ComposeFileError(ValueError):
-    """A Compose file, or a file it names, that Compose would refuse, or that holds what is not read here."""
+    """Raised for a Compose file, or a file it names, that Compose would refuse or that has an unsupported key."""
 
 
 def interpolate(text: str, variables: Mapping[str, str]) -> str:
-    """`text` with its variables put in; one that is not set and has no default is empty.
+    """Returns `text` with its variables substituted; an unset variable without default is empty.
 
     Raises:
-        ComposeFileError: a variable that has to be set is not, or the syntax is not Compose's.
+        ComposeFileError: a required variable is not set, or the syntax is invalid.
     """
     pieces = []
     position = 0
@@ -35,7 +35,7 @@ def interpolate(text: str, variables: Mapping[str, str]) -> str:
 
 
 def interpolate_tree(value: Any, variables: Mapping[str, str]) -> Any:
-    """All texts of lists and mappings with their variables put in; keys stay as they are."""
+    """Substitutes variables in all strings of lists and mappings; keys are kept."""
     match value:
         case str():
             return interpolate(value, variables)
@@ -48,7 +48,7 @@ def interpolate_tree(value: Any, variables: Mapping[str, str]) -> Any:
 
 
 def _variable(text: str, dollar: int, variables: Mapping[str, str]) -> tuple[str, int]:
-    """What stands for the `$` at this place, and where the text goes on."""
+    """Returns the value for the `$` at this position, and the position after it."""
     after = dollar + 1
     if text.startswith("$", after):
         return "$", after + 1
@@ -61,7 +61,7 @@ def _variable(text: str, dollar: int, variables: Mapping[str, str]) -> tuple[str
 
 
 def _closing(text: str, opening: int) -> int:
-    """Where the brace ends that opens here; braces of variables within are passed over."""
+    """Returns the position of the matching closing brace."""
     depth = 0
     for position in range(opening, len(text)):
         if text[position] == "{" and text[position - 1] == "$":

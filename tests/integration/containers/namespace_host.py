@@ -1,7 +1,7 @@
-"""The machine that containers run on: namespaces of network, mounts and processes of their own on this one.
+"""The host of the test containers: separate network, mount and process namespaces on this machine.
 
-Nothing of it outlives its first process, whatever becomes of the tests: the kernel ends every process in it, and with
-the last one all mounts, interfaces and addresses are gone. It needs root and Linux.
+The kernel ends every process in it with its first process, and with the last one all mounts, interfaces and addresses,
+even if the tests are killed. Needs root and Linux.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _ENDS_WITHIN_SECONDS = 60.0
 
 
 def missing_rights() -> str:
-    """Why containers cannot be run here; empty where they can."""
+    """Returns why containers cannot run here; empty if they can."""
     if os.geteuid() != 0:
         return "namespaces of network and mounts need root"
     missing = [program for program in PROGRAMS if shutil.which(program) is None]
@@ -43,26 +43,26 @@ def missing_rights() -> str:
 
 @dataclass(frozen=True, slots=True)
 class NamespaceHost:
-    """The namespaces, by the process that holds them."""
+    """The namespaces, identified by the process that holds them."""
 
     pid: int
 
     @property
     def root(self) -> Path:
-        """The file system as it is inside, with what is mounted there alone."""
+        """The file system inside, including its private mounts."""
         return Path(f"/proc/{self.pid}/root")
 
     def inside(self, path: Path) -> Path:
-        """Where a path of the inside can be read and written from outside."""
+        """Returns the outside path of an inside path."""
         return self.root / path.relative_to("/")
 
     def command(self, words: Sequence[str]) -> list[str]:
-        """The command line that runs words inside."""
+        """Returns the command line that runs words inside."""
         target = ["--target", str(self.pid), "--mount", "--net", "--pid"]
         return [program("nsenter"), *target, "--", program(words[0]), *words[1:]]
 
     def run(self, *words: str, variables: Mapping[str, str] | None = None) -> str:
-        """Run a command inside to its end and return what it wrote.
+        """Runs a command inside to its end; returns its output.
 
         Raises:
             RuntimeError: it failed.
@@ -75,7 +75,7 @@ class NamespaceHost:
         return done.stdout
 
     def mount_layers(self, target: Path, lower: Sequence[Path], *, upper: Path | None = None) -> None:
-        """Lay folders over each other at `target`, the first on top; what is written goes to `upper`."""
+        """Mounts folders as an overlay at `target`, the first one on top; writes go to `upper`."""
         options = f"lowerdir={':'.join(str(folder) for folder in lower)}"
         if upper is not None:
             work = upper.with_name(f"{upper.name}.work")
@@ -86,7 +86,7 @@ class NamespaceHost:
         self.run("mount", "-t", "overlay", "overlay", "-o", options, str(target))
 
     def bind(self, source: Path, target: Path, *, read_only: bool = False) -> None:
-        """Show a file or a folder at a second path."""
+        """Bind-mounts a file or a folder to a second path."""
         place = self.inside(target)
         if source.is_dir():
             place.mkdir(parents=True, exist_ok=True)
@@ -96,14 +96,14 @@ class NamespaceHost:
         self.run("mount", "--bind", "-o", "ro" if read_only else "rw", str(source), str(target))
 
     def connect(self, pid: int, *, interface: str, address: str) -> None:
-        """Give the network namespace of a process an interface with an address that all others reach."""
+        """Adds a network interface to a process's namespace, with an address that all other containers reach."""
         self.run(
             "ip", "link", "add", interface, "type", "veth", "peer", "name", "eth0", "netns", str(self._inner_pid(pid))
         )
         self.run("ip", "link", "set", interface, "master", BRIDGE, "up")
 
     def _inner_pid(self, pid: int) -> int:
-        """The number that a process has inside."""
+        """Returns a process's id inside the namespace."""
         status = Path(f"/proc/{pid}/status").read_text(encoding="utf-8")
         numbers = next(line for line in status.splitlines() if line.startswith("NSpid:")).split()[1:]
         return int(numbers[1])
@@ -111,10 +111,10 @@ class NamespaceHost:
 
 @contextmanager
 def namespace_host() -> Iterator[NamespaceHost]:
-    """A host until the block ends; then nothing of it is left."""
+    """Runs a host inside the block and removes it completely afterwards."""
     unshare = [program("unshare"), "--net", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc"]
     process = subprocess.Popen(
-        # With the thread that starts it, were that killed, it ends too.
+        # It also ends with the thread that starts it, if that is killed.
         [program("setpriv"), "--pdeathsig", "KILL", *unshare, program("sleep"), "infinity"],
         stdin=subprocess.DEVNULL,
     )
@@ -129,7 +129,7 @@ def namespace_host() -> Iterator[NamespaceHost]:
             host.run(*words)
         yield host
     finally:
-        # The first process inside ends once all others there have; `unshare` waits for it.
+        # The first process inside ends after all others there; `unshare` waits for it.
         for first in psutil.Process(process.pid).children():
             first.kill()
         try:
@@ -139,17 +139,17 @@ def namespace_host() -> Iterator[NamespaceHost]:
 
 
 def container_address(number: int) -> str:
-    """The address of the container of this number."""
+    """Returns the address of the container with this number."""
     return f"{GATEWAY.rpartition('.')[0]}.{_FIRST_ADDRESS + number}"
 
 
 def program(name: str) -> str:
-    """The path of a program of this machine; the PATH of a container says nothing about it."""
+    """Returns the path of a program of this machine, independent of a container's PATH."""
     return name if name.startswith("/") else (shutil.which(name) or name)
 
 
 def _first_process(pid: int) -> int:
-    """The process that is the first one of its namespace, below the one that made it."""
+    """Returns the first process of its namespace, a child of the process that created it."""
     eventually(lambda: bool(psutil.Process(pid).children()), "unshare has started its program")
     child = psutil.Process(pid).children()[0]
     eventually(lambda: child.name() == "sleep", "the namespaces are made")

@@ -1,4 +1,4 @@
-"""Publishes ports of containers at addresses of their host, as Docker's proxy does: a program of the host."""
+"""Publishes container ports at addresses of their host, like Docker's proxy; runs on the host."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ async def _forward(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -
 
 
 async def _publish(place: str) -> None:
-    """Serve `address:port=address:port`, the host's first, for ever."""
+    """Forwards `address:port=address:port`, the host's first, without end."""
     at, _, to = place.partition("=")
     address, _, port = at.rpartition(":")
     target, _, target_port = to.rpartition(":")
@@ -37,7 +37,7 @@ async def _publish(place: str) -> None:
 
 
 async def main(places: list[str]) -> None:
-    """Serve all places."""
+    """Forwards all given ports."""
     await asyncio.gather(*(_publish(place) for place in places))
 
 

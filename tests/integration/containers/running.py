@@ -1,4 +1,4 @@
-"""This checkout's Compose project, set up as docs/how-to/deploy.md says and run in containers of this machine."""
+"""Runs this checkout's Compose project in containers of this machine, set up as docs/how-to/deploy.md describes."""
 
 from __future__ import annotations
 
@@ -21,25 +21,25 @@ ROOT = Path(__file__).resolve().parents[3]
 _FILES = ("Dockerfile", "docker-compose.yaml", ".dockerignore", "requirements.lock", "requirements-uv.lock")
 _FOLDERS = ("dags", "docker", "include", "plugins", "spark_jobs")
 _NOT_CHECKED_OUT = shutil.ignore_patterns("target", "secrets", "__pycache__", ".mypy_cache")
-#: The jars, which `make jars` has resolved: Maven would fetch them in the stage of this name.
+#: The jars resolved by `make jars`; in a real build Maven downloads them in the stage with this name.
 FETCHED = {"jars": {"/opt/airflow/include/jars/target": ROOT / "include" / "jars" / "target"}}
 
 
 @dataclass(frozen=True, slots=True)
 class RunningProject:
-    """A project that is up, its host, and what it was made from."""
+    """A running project, its host and its source checkout."""
 
     host: NamespaceHost
     spec: ProjectSpec
     composition: Composition
 
     def secrets(self) -> dict[str, str]:
-        """Every secret that `make secrets` made, by its variable."""
+        """Secrets made by `make secrets`, by variable."""
         folder = self.spec.folder / "docker" / "secrets"
         return {name: value for path in folder.iterdir() for name, value in read_variables(path, {}).items()}
 
     def on_host(self, *words: str, variables: Mapping[str, str] | None = None) -> subprocess.CompletedProcess[str]:
-        """Run a command on the machine the containers are published on."""
+        """Runs a command on the host that publishes the containers' ports."""
         return subprocess.run(
             self.host.command(words),
             env=variables,
@@ -51,7 +51,7 @@ class RunningProject:
 
 
 def check_out(folder: Path) -> Path:
-    """What a user has after a checkout and `make secrets`, in a folder of its own."""
+    """Creates a folder as a user has it after a checkout and `make secrets`."""
     folder.mkdir(parents=True)
     for name in _FILES:
         shutil.copy(ROOT / name, folder / name)
@@ -74,10 +74,10 @@ def running_project(
     profiles: Collection[str],
     choose: Callable[[ProjectSpec], ProjectSpec] = lambda spec: spec,
 ) -> Iterator[RunningProject]:
-    """The project of `folder / "checkout"`, up; nothing of it is left once the block has ended.
+    """Runs the project of `folder / "checkout"` inside the block and removes it completely afterwards.
 
     Args:
-        choose: leaves out services that are not to run.
+        choose: selects the services to run.
     """
     with namespace_host() as host:
         builder = ImageBuilder(host, folder / "images", fetched=FETCHED)

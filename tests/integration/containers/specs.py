@@ -1,4 +1,4 @@
-"""What a Compose file says once everything is put in and merged: services, and how their health is told."""
+"""Compose services after variable substitution and merging, and their health check settings."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 
 class Condition(StrEnum):
-    """What a service waits for in another one."""
+    """A dependency's required state."""
 
     STARTED = "service_started"
     HEALTHY = "service_healthy"
@@ -18,7 +18,7 @@ class Condition(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HealthCheckSpec:
-    """A command that is run in the container again and again; defaults are Docker's."""
+    """A health check command; defaults are Docker's."""
 
     command: tuple[str, ...]
     interval_seconds: float = 30.0
@@ -30,7 +30,7 @@ class HealthCheckSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MountSpec:
-    """A named volume, or a path of this machine, at a path of the container."""
+    """A named volume or a path of this machine, mounted at a path of the container."""
 
     source: str
     target: str
@@ -40,7 +40,7 @@ class MountSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PublishedPort:
-    """A port of the container at an address and a port of the machine."""
+    """A container port published at an address and port of the machine."""
 
     address: str
     port: int
@@ -49,7 +49,7 @@ class PublishedPort:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServiceSpec:
-    """A service. `entrypoint` and `command` are None where the image's own is meant."""
+    """A service. `entrypoint` and `command` are None if the image's are used."""
 
     name: str
     image: str
@@ -68,7 +68,7 @@ class ServiceSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProjectSpec:
-    """The services of the profiles that were asked for, by name, and the named volumes."""
+    """The services of the selected profiles by name, and the named volumes."""
 
     name: str
     folder: Path
@@ -76,7 +76,7 @@ class ProjectSpec:
     volumes: frozenset[str]
 
     def start_order(self) -> tuple[ServiceSpec, ...]:
-        """Every service behind all that it needs."""
+        """Returns every service after its dependencies."""
         order: dict[str, ServiceSpec] = {}
 
         def add(name: str) -> None:

@@ -1,4 +1,6 @@
-"""Rows and distinct values of a bronze table, for `python -` in a container: the project's own way to the lake."""
+"""Prints rows and distinct values of a bronze table; runs by `python -` in a container through the project's storage
+code.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,7 @@ from deltaworks.tables.lake import Lake
 
 
 def main() -> None:
-    """Print what is in the table; null where there is none yet."""
+    """Prints the counts; null if the table does not exist."""
     rows = Lake(load_catalog().environment.lake).rows(paths.table("edits", "edits"), columns=["user_name", "added"])
     answers = None
     if rows is not None:

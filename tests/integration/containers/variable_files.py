@@ -1,7 +1,7 @@
-"""Files of variables (`env_file`, `.env`) as Compose reads them.
+"""Reads files of variables (`env_file`, `.env`) by Compose's rules.
 
-Lines without quotes and in double quotes have variables put in, of the shell first and of the lines before. In single
-quotes everything stands for itself.
+Unquoted and double-quoted values have variables substituted, from the shell first and then from earlier lines. Single
+quotes are literal.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ _ESCAPES = {"n": "\n", "r": "\r", "t": "\t"}
 
 
 def read_variables(path: Path, shell: Mapping[str, str]) -> dict[str, str]:
-    """The variables of a file. One without `=` is taken from the shell, and is not there where the shell has none.
+    """Returns the variables of a file. A name without `=` is taken from the shell, and left out if the shell has none.
 
     Raises:
-        ComposeFileError: the file is not there, or a line is no variable.
+        ComposeFileError: the file does not exist, or a line is invalid.
     """
     if not path.is_file():
         raise ComposeFileError(f"env file {path} not found")

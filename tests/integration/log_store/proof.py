@@ -1,4 +1,4 @@
-"""Runs writers of one table side by side and compares what they were told with what the table holds."""
+"""Runs concurrent writers of one table and compares their acknowledged commits with the table."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ COMMIT_FILES = r"/_delta_log/\d{20}\.json"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Writer:
-    """A writer process: its kind, how many commits it tries, and through which endpoint."""
+    """A writer process: its kind, number of commits, and endpoint."""
 
     kind: str
     name: str
@@ -38,10 +38,11 @@ class Writer:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What became of all commits.
+    """Result of all commits.
 
-    `doubled` holds ids that are in the table twice and files that two commits add. A reader of the table sees such a
-    file once, for it has one path, but whoever streams from the table reads its rows twice.
+    `doubled` holds ids that are in the table twice, and files added by two commits. A table reader sees such a file
+        once,
+    because it has one path, but a stream from the table reads its rows twice.
     """
 
     acknowledged: int
@@ -61,7 +62,7 @@ class Verdict:
 
 @contextmanager
 def lake_server(directory: Path) -> Iterator[ObjectStoreAddress]:
-    """An object store with the lake's bucket, which this process and the writers it starts find as the lake."""
+    """Runs an object store with the lake's bucket, which this process and its writers use as the lake."""
     with running_object_store(directory, buckets=["deltaworks-lake"]) as address:
         before = {name: os.environ.get(name) for name in address.environment()}
         os.environ.update(address.environment())
@@ -73,13 +74,13 @@ def lake_server(directory: Path) -> Iterator[ObjectStoreAddress]:
 
 
 def create_table() -> None:
-    """The empty table that all writers append to; frequent checkpoints, so that a snapshot costs few reads."""
+    """Creates the empty table for all writers; checkpoints are frequent, so that a snapshot needs few reads."""
     properties = {"delta.checkpointInterval": "10"}
     Lake(lake_storage(ROOT)).ensure(TABLE, SCHEMA, user_metadata="{}", properties=properties)
 
 
 def run_appends(writers: Sequence[Writer], *, work: Path, seconds: float) -> Verdict:
-    """Let the writers append at once to one table of the lake, and judge the table afterwards."""
+    """Lets the writers append concurrently to one table, then checks the table."""
     create_table()
     took, outcomes = run_writers(writers, work=work, seconds=seconds)
     table = Lake(lake_storage(ROOT)).open(TABLE)
@@ -98,7 +99,7 @@ def run_appends(writers: Sequence[Writer], *, work: Path, seconds: float) -> Ver
 
 
 def added_files() -> Counter[str]:
-    """How many commits of the table's log add each data file."""
+    """Returns how many commits in the table's log add each data file."""
     filesystem, log = Lake(lake_storage(ROOT)).filesystem, f"{ROOT.removeprefix('s3://')}/{TABLE}/_delta_log"
     commits = [found.path for found in filesystem.get_file_info(FileSelector(log)) if found.extension == "json"]
     added: Counter[str] = Counter()
@@ -110,7 +111,7 @@ def added_files() -> Counter[str]:
 
 
 def run_writers(writers: Sequence[Writer], *, work: Path, seconds: float) -> tuple[float, dict[str, str]]:
-    """Let the writers work to their end, and return the seconds they took and each commit's outcome."""
+    """Runs the writers to their end; returns the seconds and each commit's outcome."""
     with started_writers(writers, work=work, seconds=seconds) as processes:
         started = time.monotonic()
         codes = [process.wait(seconds + 120) for process in processes]
@@ -122,7 +123,7 @@ def run_writers(writers: Sequence[Writer], *, work: Path, seconds: float) -> tup
 
 @contextmanager
 def started_writers(writers: Sequence[Writer], *, work: Path, seconds: float) -> Iterator[list[subprocess.Popen[str]]]:
-    """Writers that all begin together once the last one is ready; those still running at the end are killed."""
+    """Starts writers that begin together once all are ready; kills those still running at the end."""
     processes = [_start(one, work=work, seconds=seconds) for one in writers]
     try:
         for process in processes:
@@ -161,7 +162,7 @@ def _await_ready(process: subprocess.Popen[str]) -> None:
 
 
 def _kill_with_children(process: subprocess.Popen[str]) -> None:
-    """SIGKILL for the writer and its JVM at once: a JVM that outlives its Python keeps writing for a while."""
+    """Sends SIGKILL to the writer and its JVM together: a JVM that outlives its Python keeps writing for a while."""
     if process.poll() is None:
         for one in [*psutil.Process(process.pid).children(recursive=True), psutil.Process(process.pid)]:
             with suppress(psutil.NoSuchProcess):

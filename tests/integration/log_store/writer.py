@@ -1,8 +1,8 @@
-"""One writer of the many-writers proof, as a process of its own: commits small appends to one table and says which
-of them were acknowledged.
+"""One writer of the concurrent-writers test in a separate process: commits small appends to one table and reports which
+were acknowledged.
 
-Every commit carries one row with an id of its own. A writer that is not told that a commit succeeded continues with
-the next id: what the table then holds of the failed one is left open, but what was acknowledged must be there once.
+Every commit carries one row with a unique id. After an unacknowledged commit the writer continues with the next id. The
+table may or may not hold the failed one, but must hold each acknowledged one once.
 """
 
 from __future__ import annotations
@@ -34,21 +34,21 @@ SPARKS_FILE_MANAGER = "org.apache.spark.sql.execution.streaming.checkpointing.Fi
 ROOT = "s3://deltaworks-lake"
 TABLE = "tables/proof/appends"
 CHECKPOINT = "control/proof/checkpoint"
-#: Several JVMs on few cores for a minute or two: compiling thoroughly would cost more than it brings.
+#: Several JVMs on few cores for a minute or two: full JIT compilation would cost more than it saves.
 SHORT_LIVED_JVM = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
 ATTEMPTS = 10
 STREAM_CHECKPOINT = "control/proof/stream"
 LOCAL_LOG = "local/_delta_log"
 LOCAL_LINES = 20_000
 SCHEMA = pa.schema([pa.field("id", pa.string()), pa.field("writer", pa.string())])
-#: What a writer says once it can begin; it then waits for a line of input, so that all begin together.
+#: Printed by a writer that is ready; it then waits for a line of input, so that all begin together.
 READY = "READY"
 
 
 def small_session(name: str, *, protected: bool, classes: Path | None = None) -> SparkSession:
-    """A driver as light as it gets, with Deltaworks' storage classes, or with Delta's and Spark's own.
+    """Returns a minimal Spark session, with Deltaworks' storage classes, or with Delta's and Spark's.
 
-    `classes` is a folder of more Java classes.
+    `classes` is a folder of additional Java classes.
     """
     jars, log4j = project_paths(project_root())
     builder = SparkSession.builder.appName(name).master("local[1]")
@@ -74,7 +74,7 @@ def small_session(name: str, *, protected: bool, classes: Path | None = None) ->
 
 
 def spark_appends(name: str, *, protected: bool) -> Callable[[int], None]:
-    """Plain Spark appends, without application transactions: exclusion rests on the log store alone."""
+    """Appends by Spark without application transactions: only the log store excludes conflicts."""
     spark = small_session(name, protected=protected)
     uri = lake_storage(ROOT).spark_uri(TABLE)
     spark.read.format("delta").load(uri).count()
@@ -87,10 +87,10 @@ def spark_appends(name: str, *, protected: bool) -> Callable[[int], None]:
 
 
 def guarded_appends(name: str) -> Callable[[int], None]:
-    """delta-rs under Deltaworks' rule: a step is looked for in the snapshot that the commit is made from.
+    """Appends by delta-rs with Deltaworks' rule: a step is looked up in the snapshot from which its commit is made.
 
-    A step that ends in an error is taken again from a fresh snapshot, as a restarted job does. There are such errors
-    without any fault: a file-backed server lists a folder while it changes, and delta-rs refuses a log with a gap.
+    A failed step is repeated from a new snapshot, as a restarted job does. Errors also occur without faults: a
+    file-backed server lists a folder while it changes, and delta-rs refuses a log with a gap.
     """
     lake = Lake(lake_storage(ROOT))
 
@@ -112,7 +112,7 @@ def guarded_appends(name: str) -> Callable[[int], None]:
 
 
 def plain_appends(name: str) -> Callable[[int], None]:
-    """delta-rs as it comes, which repeats a commit that it believes met another writer."""
+    """Appends by unmodified delta-rs, which repeats a commit after a suspected conflict."""
     storage = lake_storage(ROOT)
 
     def append(number: int) -> None:
@@ -123,7 +123,7 @@ def plain_appends(name: str) -> Callable[[int], None]:
 
 
 def checkpoint_adds(name: str, *, protected: bool) -> Callable[[int], None]:
-    """Spark's own commit log of a streaming query; every driver writes the same bytes for a batch."""
+    """Writes Spark's commit log of a streaming query; every driver writes the same bytes for a batch."""
     spark = small_session(name, protected=protected)
     jvm = spark.sparkContext._jvm
     package = getattr(jvm, "org.apache.spark.sql.execution.streaming.checkpointing")
@@ -138,10 +138,10 @@ def checkpoint_adds(name: str, *, protected: bool) -> Callable[[int], None]:
 
 
 def local_commits(name: str, *, protected: bool) -> Callable[[int], None]:
-    """Commits of a log on local disk, straight through the log store; big enough to be caught half-written.
+    """Commits to a log on local disk directly through the log store; each is large enough to be observed half-written.
 
-    Unprotected, on a disk that is slow between the two steps of Delta's own log store: they are some microseconds
-    apart, and two drivers meet there once in thousands of commits.
+    The unprotected variant delays between the two steps of Delta's own log store: without the delay they are
+    microseconds apart, and two drivers conflict once in thousands of commits.
     """
     spark = small_session(name, protected=protected, classes=None if protected else _slow_rename(Path.cwd() / name))
     jvm = spark.sparkContext._jvm
@@ -165,14 +165,14 @@ def local_commits(name: str, *, protected: bool) -> Callable[[int], None]:
 
 
 def _slow_rename(folder: Path) -> Path:
-    """The folder of its compiled class."""
+    """Returns the folder of its compiled class."""
     source, hadoop = Path(__file__).with_name("SlowRename.java"), Path(pyspark.__file__).with_name("jars")
     subprocess.run(["javac", "-cp", f"{hadoop}/*", "-d", str(folder), str(source)], check=True)
     return folder
 
 
 def stream_runs(name: str, *, protected: bool) -> Callable[[int], None]:
-    """A streaming query that is started anew for each batch, with its checkpoint on S3 and once more on local disk."""
+    """Runs a streaming query per batch, with its checkpoint on S3 and once on local disk."""
     spark = small_session(name, protected=protected)
     checkpoints = [lake_storage(ROOT).spark_uri(STREAM_CHECKPOINT), (Path.cwd() / STREAM_CHECKPOINT).as_uri()]
 
@@ -188,11 +188,11 @@ def stream_runs(name: str, *, protected: bool) -> Callable[[int], None]:
 
 
 class AlreadyTaken(Exception):
-    """The batch or commit is there: another driver has created it."""
+    """Raised when another driver has already created the batch or commit."""
 
 
 def attempts(append: Callable[[int], None], numbers: range) -> Iterator[tuple[int, str]]:
-    """Each number with `ok`, or with the class of what kept it from being acknowledged."""
+    """Yields each number with `ok`, or the error class that prevented its acknowledgement."""
     for number in numbers:
         try:
             append(number)

@@ -1,4 +1,6 @@
-"""Sends numbered events through an SDK: `send.py segment|rudder URL KEY COUNT RETRIES`; prints what was given up."""
+"""Sends numbered events through an SDK: `send.py segment|rudder URL KEY COUNT RETRIES`; prints the events it gave up
+on.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,7 @@ from typing import Any
 
 
 def main() -> None:
-    """Track events one by one, then wait until the SDK has none left."""
+    """Tracks events one by one, then waits until the SDK's queue is empty."""
     sdk, url, key, count, retries = sys.argv[1:]
     abandoned: list[Any] = []
 
