@@ -43,7 +43,7 @@ COLLECTOR: Final = (
         Condition(
             "SPOOL_PROGRESS_UNREADABLE",
             "a spool's delivery progress is damaged, or of another release",
-            "restore that release; or move the file away to deliver all events again",
+            "restore that release, or move the file away to redeliver all events",
             runbook="how-to/collect-over-http.md#the-spool",
         ),
         Condition(

@@ -12,7 +12,7 @@ DATA: Final = (
         ContractError,
         Condition(
             "VIEW_UNREADABLE",
-            "the SQL of a published view fails",
+            "a published view's SQL fails",
             "run it with `deltaworks sql`, and fix its file",
         ),
         Condition(
@@ -54,8 +54,7 @@ DATA: Final = (
         ),
         Condition(
             "REFERENCE_INVALID",
-            "a reference file lacks a column, or has a value of another type, or an empty or duplicate key; "
-            "readers see the previous version",
+            "a reference file lacks a column, or has an invalid value or key; readers see the previous version",
             "fix the file, or its declared columns and key",
         ),
         Condition(
@@ -71,7 +70,7 @@ DATA: Final = (
         Condition(
             "MODEL_UNREADABLE",
             "a model's manifest is damaged or of another release",
-            "restore it from the storage's versions, run the release that wrote it, or delete its folder",
+            "restore it, run the release that wrote it, or delete its folder",
         ),
         Condition(
             "CHANGES_EXPIRED",
@@ -85,7 +84,7 @@ DATA: Final = (
         ),
         Condition(
             "INPUT_DAMAGED",
-            "an input file is truncated, or its compression damaged; landed events are kept",
+            "an input file is damaged; landed events are kept",
             "land it again; existing objects are skipped",
         ),
         Condition(
@@ -111,7 +110,7 @@ DATA: Final = (
         Condition(
             "SOURCE_HAS_NO_OBJECTS",
             "the pipeline's source has no objects to re-read",
-            "use the rows in the tables; complete quarantined rows can be replayed",
+            "use the tables' rows; complete quarantined rows can be replayed",
         ),
         Condition(
             "SOURCE_EXPIRED",
@@ -131,7 +130,7 @@ DATA: Final = (
         Condition("DELTA_SOURCE_MISSING", "the source table does not exist", "start the pipeline that writes it"),
         Condition(
             "DELTA_SOURCE_REWRITTEN",
-            "merges, updates, deletes or builds rewrite the source table",
+            "rows of the source table are rewritten",
             "read its input table, or declare `change_feed: true` or `skip_change_commits: true`",
         ),
         Condition(
@@ -198,7 +197,7 @@ DATA: Final = (
         ),
         Condition(
             "PREPARED_FILES_INCOMPATIBLE",
-            "files of an earlier spec cannot be converted to the table's types without loss",
+            "files of an earlier spec do not fit the table's types",
             "restore their type or column, then resume the table",
         ),
         Condition(

@@ -27,7 +27,7 @@ DECLARATIONS: Final = (
         ),
         Condition(
             "SOURCE_CERTIFICATE_MISSING",
-            "a truststore or keystore does not exist on this machine",
+            "a truststore or keystore does not exist here",
             "install it on the driver and every worker",
         ),
         Condition(
@@ -48,11 +48,11 @@ DECLARATIONS: Final = (
         Condition(
             "LANDING_WITHOUT_OBJECTS",
             "the pipeline reads no objects, so it has no landing bucket",
-            "send records to its stream or topic, as the message describes",
+            "send records to its stream or topic, see the message",
         ),
         Condition(
             "PIPELINE_EXISTS",
-            "a pipeline of that name exists and is not overwritten",
+            "a pipeline of that name exists",
             "use another name, or delete the folder",
         ),
         Condition("SPEC_MISSING", "a spec file cannot be read", "create it, or correct the name"),
@@ -65,7 +65,7 @@ DECLARATIONS: Final = (
         Condition("OVERRIDE_INVALID", "a `DELTAWORKS_SET__…` variable is invalid", "fix or unset the variable"),
         Condition(
             "ALERT_CAUSE_UNKNOWN",
-            "an alert was raised with an unknown name",
+            "an alert has an unknown name",
             "use the suggested name, or add a row to `deltaworks.control.conditions.alerts`",
         ),
         Condition(
@@ -74,14 +74,14 @@ DECLARATIONS: Final = (
             "correct the name; overrides of deleted pipelines only warn",
         ),
         Condition(
-            "MUTATIONS_UNDECLARED", "the pipeline declares no `mutations`", "declare them, or name another pipeline"
+            "MUTATIONS_UNDECLARED", "the pipeline declares no `mutations`", "declare them, or use another pipeline"
         ),
         Condition("GROUP_UNKNOWN", "there is no such stream group", "use the suggested name"),
         Condition("PIPELINE_UNKNOWN", "there is no such pipeline", "use the suggested name"),
         Condition("DASHBOARD_UNKNOWN", "the pipeline declares no such dashboard", "use the suggested name"),
         Condition(
             "BACKTEST_SPAN_INVALID",
-            "the time range of a backtest is invalid or reversed",
+            "a backtest's time range is invalid or reversed",
             "write dates as YYYY-MM-DD, times as YYYY-MM-DDTHH:MM, in UTC",
         ),
         Condition(
@@ -91,7 +91,7 @@ DECLARATIONS: Final = (
         ),
         Condition(
             "INCIDENTS_INVALID",
-            "an incidents file is not CSV with the columns `from` and `to`, or a line lacks a time",
+            "an incidents file is not CSV with `from` and `to`, or a line lacks a time",
             "fix the named line",
         ),
         Condition(
@@ -111,7 +111,7 @@ DECLARATIONS: Final = (
         ),
         Condition(
             "DASHBOARD_SPAN_INVALID",
-            "the time range of a dashboard is invalid or reversed",
+            "a dashboard's time range is invalid or reversed",
             "write both times in UTC, as `2026-01-31` or `2026-01-31T14:00`, in order",
         ),
         Condition("MODEL_UNKNOWN", "the pipeline declares no such model", "use the suggested name"),
@@ -177,7 +177,7 @@ DECLARATIONS: Final = (
         Condition(
             "KINESIS_CONSUMER_LIMIT",
             "the stream's limit of registered consumers is reached",
-            "run `deltaworks consumers list`, and deregister an unused one",
+            "deregister an unused one of `deltaworks consumers list`",
         ),
         Condition(
             "PIPELINE_WITHOUT_CONSUMERS",
@@ -186,7 +186,7 @@ DECLARATIONS: Final = (
         ),
         Condition(
             "KINESIS_STATE_NOT_SHARED",
-            "a task cannot see the state its driver wrote",
+            "a task cannot see its driver's state",
             "use a `stateLocation` that all executors share",
         ),
         Condition("GOLD_SQL_INVALID", "the SQL of a gold table fails", "fix the named file"),
@@ -229,7 +229,7 @@ DECLARATIONS: Final = (
         Condition(
             "VACUUM_RETENTION_TOO_SHORT",
             "the retention is below 168 hours without a reason, or below 24",
-            "use 168 hours or more; for less, trigger the maintenance DAG with hours and a reason",
+            "use 168 hours or more, or the maintenance DAG with hours and a reason",
             runbook="how-to/operate.md#what-vacuum-deletes-and-what-holds-it-back",
         ),
         Condition(
@@ -260,12 +260,12 @@ DECLARATIONS: Final = (
         Condition(
             "ENRICHMENT_UNREADABLE",
             "an enrichment database is missing or damaged; the batch was not committed",
-            "upload a valid database to the named key; the batch is then retried",
+            "upload a valid database to the named key; the batch is retried",
         ),
         Condition(
             "WORKERS_CRASH",
-            "Python workers crash on any input, also on a known-readable payload; nothing was quarantined",
-            "find the cause in the executor's log, fix the environment, then run `deltaworks start`",
+            "Python workers crash even on a known-readable payload; nothing was quarantined",
+            "find the cause in the executor's log, fix it, then `deltaworks start`",
             runbook="how-to/operate.md#a-worker-crashes",
         ),
         Condition(

@@ -84,8 +84,8 @@ ERASURE: Final = (
         ),
         Condition(
             "ERASURE_MISCOUNTED",
-            "rows of others would be deleted, or rows of the person remain; nothing was committed or certified",
-            "run it again; if it recurs, keep the file and report it",
+            "rows of others would be deleted, or rows of the person remain; nothing was done",
+            "run it again; if it recurs, report it",
             runbook="how-to/erase-a-person.md#what-a-certificate-says",
         ),
         Condition(

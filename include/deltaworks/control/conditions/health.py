@@ -41,7 +41,7 @@ HEALTH: Final = (
     Condition(
         "HEARTBEAT_STALE",
         "the process hangs or has died",
-        "clear its task: it resumes where it was",
+        "clear its task: it resumes",
         alert="STREAM_HUNG",
     ),
     Condition(
@@ -59,7 +59,7 @@ HEALTH: Final = (
     Condition(
         "COLLECTOR_STALE",
         "a collector has written no heartbeat for two minutes",
-        "check its process and log; acknowledged events are in its spool, and are delivered after a restart",
+        "check its process and log; acknowledged events are in its spool",
         alert="COLLECTOR_UNHEALTHY",
     ),
     Condition(
@@ -71,7 +71,7 @@ HEALTH: Final = (
     Condition(
         "SPOOL_DAMAGED",
         "a spool file is damaged and kept; its intact events are delivered",
-        "check the disk and what is missing, then move the `.damaged` file away",
+        "check the disk, then move the `.damaged` file away",
         alert="COLLECTOR_UNHEALTHY",
     ),
     Condition(
@@ -83,7 +83,7 @@ HEALTH: Final = (
     Condition(
         "EVENTS_LOST",
         "a collector's event numbers are neither in a table nor in quarantine, an hour after acknowledgement",
-        "search the landing bucket for the objects of the named ranges, and reconcile the relay",
+        "search the landing bucket for the named ranges, and reconcile the relay",
         alert="EVENTS_LOST",
     ),
     Condition(
@@ -96,7 +96,7 @@ HEALTH: Final = (
     Condition(
         "KEYS_UNREACHABLE",
         "the vault's job gets no keys",
-        "check that the key service answers and grants the role its keys; collectors stop accepting events after a day",
+        "check the key service and the role's grants; collectors stop accepting after a day",
         runbook="how-to/run-the-vault.md#the-key-service-is-unavailable",
         alert="VAULT_UNHEALTHY",
     ),
@@ -110,7 +110,7 @@ HEALTH: Final = (
     Condition(
         "VAULT_EPOCH_OLD",
         "the vault's keys were not rotated for forty days; copies of destroyed keys may decrypt",
-        "check its maintenance DAG, or run `deltaworks privacy maintain NAMESPACE --no-dry-run`",
+        "run `deltaworks privacy maintain NAMESPACE --no-dry-run`",
         runbook="how-to/run-the-vault.md#rotation",
         alert="VAULT_UNHEALTHY",
     ),
@@ -144,7 +144,7 @@ HEALTH: Final = (
     ),
     Condition(
         "INPUT_SILENT",
-        "no input for longer than declared, or than usual at this hour",
+        "no input for longer than declared or usual",
         "ask the producer",
         alert="INPUT_SILENT",
     ),
@@ -163,7 +163,7 @@ HEALTH: Final = (
     ),
     Condition(
         "GOLD_REFRESH_FAILING",
-        "a gold table that the stream refreshes cannot be built; batches commit, and it retries",
+        "a gold table cannot be built; batches commit, and it retries",
         "fix the named condition of the build",
         runbook="reference/alerts.md#gold-is-stale",
         alert="GOLD_REFRESH_FAILING",

@@ -23,8 +23,8 @@ OUTBOUND_CONDITIONS: Final = (
         ),
         Condition(
             "FEED_REPLAY_UNBOUNDED",
-            "a replay would send more changes than `--limit`",
-            "choose a later delivery, or a larger `--limit`",
+            "a replay exceeds `--limit` changes",
+            "choose a later delivery, or raise `--limit`",
         ),
         Condition(
             "FEED_DELIVERY_UNKNOWN",

@@ -19,7 +19,7 @@ PRIVACY: Final = (
         Condition(
             "REDACTION_KEYS_MISSING",
             "the redaction keys for personal data are missing",
-            "declare `privacy` in the environment, and grant the process access to its key service",
+            "declare `privacy`, and grant the process its key service",
             runbook="explanation/personal-data.md#keys",
         ),
         Condition(

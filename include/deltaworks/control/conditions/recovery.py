@@ -12,13 +12,13 @@ RECOVERY: Final = (
         ConfigError,
         Condition(
             "VACUUM_TOO_LARGE",
-            "VACUUM would delete more files than approved, or than `--max-files`; nothing was deleted",
+            "VACUUM would delete more files than approved or `--max-files`; nothing was deleted",
             "repeat the dry run; then approve, or raise the limit",
         ),
         Condition(
             "START_OVER_UNBOUNDED",
             "the start-over has no limit on lost rows",
-            "pass `--max-rows`; the message has the number",
+            "pass `--max-rows` with the number in the message",
         ),
         Condition(
             "START_OVER_TOO_LARGE",
@@ -27,7 +27,7 @@ RECOVERY: Final = (
         ),
         Condition(
             "RESTORE_POINT_INVALID",
-            "the version to restore is missing, given twice, or malformed",
+            "the version is missing, given twice, or malformed",
             "pass one of `--to-version`, `--to-time`, `--to-batch`",
         ),
         Condition(
@@ -38,7 +38,7 @@ RECOVERY: Final = (
         Condition(
             "RESTORE_UNBOUNDED",
             "the restore has no limit on removed rows",
-            "check the dry run, which names `--max-rows`",
+            "pass the `--max-rows` of the dry run",
         ),
         Condition(
             "RESTORE_TOO_LARGE",
@@ -47,7 +47,7 @@ RECOVERY: Final = (
         ),
         Condition(
             "REPROCESS_SELECTION_INVALID",
-            "the input to re-read is missing, given twice, or malformed",
+            "the selected input is missing, given twice, or malformed",
             "pass one of `--batches`, `--files`, `--file-list`, `--events`, `--from-start`",
         ),
         Condition("REPROCESS_EMPTY", "no completed batch matches the selection", "check `deltaworks batches PIPELINE`"),
@@ -91,8 +91,8 @@ RECOVERY: Final = (
         ),
         Condition(
             "APPROVAL_REFUSED",
-            "an approval is by the requester or an unauthorised person, or for other options; nothing was done",
-            "have another person approve; see `approvals` of the environment and `approvers` of the pipeline",
+            "an approval is by the requester or an unauthorised person, or for other options",
+            "have another person approve; see `approvals` and `approvers`",
         ),
         Condition(
             "APPROVAL_EXPIRED",
@@ -112,12 +112,12 @@ RECOVERY: Final = (
         Condition(
             "REPROCESS_OBJECTS_MISSING",
             "objects can no longer be read; nothing was changed",
-            "restore them, or keep their rows with `--allow-missing`",
+            "restore them, or use `--allow-missing`",
         ),
         Condition(
             "REPROCESS_RECORDS_EXPIRED",
             "records are neither in the source nor in the archive; nothing was changed",
-            "select available records, or keep their rows with `--allow-missing`; declare `archive`",
+            "select available records, or use `--allow-missing`; declare `archive`",
         ),
         Condition(
             "REPROCESS_RECORDS_MISSING",
@@ -156,7 +156,7 @@ RECOVERY: Final = (
         ),
         Condition(
             "QUARANTINE_EVENTS_NOT_KEPT",
-            "the selected rows lack their events because fields are private; the source has no objects",
+            "the rows lack their events (private fields), and the source has no objects",
             "`deltaworks reprocess` re-reads remaining records",
         ),
         Condition(
@@ -166,7 +166,7 @@ RECOVERY: Final = (
         ),
         Condition(
             "CHECKPOINT_DAMAGED",
-            "the named file of Spark's checkpoint is empty, truncated or missing",
+            "the named checkpoint file is empty, truncated or missing",
             "`deltaworks checkpoint repair PIPELINE --no-dry-run`",
         ),
         Condition(
@@ -181,7 +181,7 @@ RECOVERY: Final = (
         ),
         Condition(
             "DELTA_SOURCE_ROLLED_BACK",
-            "the source pipeline was rolled back: rows read from it will be written again",
+            "the source pipeline was rolled back and writes rows again",
             "`deltaworks pipelines start-over` the reader; change feed readers continue",
         ),
         Condition(
@@ -201,7 +201,7 @@ RECOVERY: Final = (
         ),
         Condition(
             "ROLLBACK_LOSES_ROWS",
-            "files of the version are missing, or the source lacks later input; nothing was changed",
+            "files of the version are missing, or the source lacks later input",
             "the message says whether a start-over restores all rows; otherwise choose a later batch",
         ),
         Condition(
@@ -237,7 +237,7 @@ RECOVERY: Final = (
         Condition(
             "RELAND_OBJECTS_MISSING",
             "the named objects of lost rows are missing",
-            "restore them, or give their rows up with `--allow-missing`",
+            "restore them, or use `--allow-missing`",
         ),
         Condition(
             "TABLE_DROPPED",

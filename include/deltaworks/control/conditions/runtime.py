@@ -113,7 +113,7 @@ RUNTIME: Final = (
         ),
         Condition(
             "CONTROL_UNREADABLE",
-            "the control storage does not answer the dead man's switch",
+            "the control storage does not answer",
             "fix the storage, its credentials or the network",
         ),
         Condition(
@@ -135,7 +135,7 @@ RUNTIME: Final = (
         Condition(
             "STORAGE_REFUSED", "the object store returned an error", "check endpoint, credentials and permissions"
         ),
-        Condition("STORAGE_UNREACHABLE", "a server did not answer", "wait, or restart it; jobs continue by themselves"),
+        Condition("STORAGE_UNREACHABLE", "a server did not answer", "wait, or restart it; jobs continue"),
         Condition(
             "MUTATIONS_BEHIND",
             "requests of the named pipelines have waited longer than `alert_after_minutes`",
@@ -195,11 +195,11 @@ RUNTIME: Final = (
         Condition(
             "PYTHON_WORKER_TIMEOUT",
             "a Python worker did not connect to Spark within ten seconds",
-            "nothing: the next run retries; if it persists, share a driver (`stream_group`), or read the driver log",
+            "nothing: it is retried; if it persists, share a driver (`stream_group`)",
         ),
         Condition(
             "SPARK_APPLICATION_ENDED",
-            "the Spark application of a stream group ended, with all members",
+            "a stream group's Spark application ended",
             "nothing: the next run resumes each; the driver log has the cause",
         ),
         Condition("QUERY_ENDED", "a query ended without an error", "the next run restarts it"),
@@ -271,7 +271,7 @@ RUNTIME: Final = (
     ),
     Condition(
         "STREAM_PARKED",
-        "a pipeline of a stream group failed too often after its start; the others continue",
+        "a stream group's pipeline failed too often; the others continue",
         "fix its last failure, then `deltaworks start PIPELINE`",
         alert="STREAM_UNHEALTHY",
         error=ContractError,

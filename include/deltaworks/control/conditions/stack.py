@@ -13,7 +13,7 @@ STACK: Final = (
         Condition(
             "KUBERNETES_UNDECLARED",
             "the environment declares no cluster for manifests",
-            "declare `kubernetes`, or name another environment in the settings file",
+            "declare `kubernetes`, or use another environment",
             runbook="how-to/deploy.md#kubernetes",
         ),
         Condition(
@@ -50,7 +50,7 @@ STACK: Final = (
         ),
         Condition(
             "SPARK_UNPROTECTED",
-            "the environment does not declare how its standalone cluster is protected",
+            "the protection of a standalone cluster is undeclared",
             "set `spark.protected: true` and `spark.secret`; `false` if no one else can reach it",
             runbook="how-to/deploy.md#another-spark-master",
         ),
@@ -72,7 +72,7 @@ STACK: Final = (
         Condition(
             "JARS_INCOMPLETE",
             "Maven succeeded, but jars are missing",
-            "delete the named folder, then `make jars`",
+            "delete the named folder, then run `make jars`",
         ),
         Condition(
             "IMAGE_NOT_LOCKED",
@@ -114,14 +114,14 @@ STACK: Final = (
         ),
         Condition(
             "CONSOLE_NOT_LOOPBACK",
-            "`deltaworks console` has no logins and serves this machine only",
+            "`deltaworks console` serves this machine only",
             "use `ssh -L 8990:127.0.0.1:8990`, or the console in Airflow",
             runbook="how-to/use-the-console.md#without-airflow",
         ),
         Condition(
             "AIRFLOW_CONNECTION_MISSING",
             "the address of Airflow's API is unknown",
-            "declare `airflow` in the environment, start the stack, or set `AIRFLOW_CONN_DELTAWORKS_AIRFLOW`",
+            "declare `airflow`, start the stack, or set `AIRFLOW_CONN_DELTAWORKS_AIRFLOW`",
             runbook="how-to/deploy.md#commands-that-ask-airflow",
         ),
         Condition(
@@ -189,8 +189,8 @@ STACK: Final = (
         Condition(
             "GENERATE_DESTINATION_MISSING",
             "`deltaworks generate` has no destination",
-            "pass `--directory`, `--land` or `--post`; for `engagement` `--directory` or `--send`; for `viewers` "
-            "and `market` `--directory` or `--land`",
+            "pass `--directory`, `--land` or `--post` (`engagement`: `--directory`, `--send`; `viewers`, "
+            "`market`: `--directory`, `--land`)",
         ),
         Condition(
             "GENERATOR_SETTING_INVALID",

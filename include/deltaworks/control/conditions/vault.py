@@ -23,7 +23,7 @@ VAULT: Final = (
         ),
         Condition(
             "VAULT_BUCKET_VERSIONED",
-            "the vault's bucket is versioned or replicated, or does not report it: destroyed keys would survive",
+            "the vault's bucket is, or may be, versioned or replicated: destroyed keys would survive",
             "use a new bucket without versioning, replication and backup",
             runbook="how-to/run-the-vault.md#declare-the-vault",
         ),
