@@ -122,17 +122,17 @@ from pathlib import Path
 from deltaworks.vault import rotation
 from deltaworks.vault.key_pages import SubjectKeys
 from deltaworks.vault.epochs import EpochKeys
-from deltaworks.vault.namespace_vault import VaultHome
+from deltaworks.vault.namespace_vault import NamespaceVault
 from tests.unit.vault.vault_harness import NAMESPACE, environment_of
-owner, name = {"begin": (EpochKeys, "begin"), "rewrap": (SubjectKeys, "rewrap"), "page": (SubjectKeys, "_rewrap_page"),
+owner, name = {"begin": (EpochKeys, "get_or_create"), "rewrap": (SubjectKeys, "rewrap"), "page": (SubjectKeys, "_rewrap_page"),
                "destroy": (EpochKeys, "destroy")}[sys.argv[2]]
 original = getattr(owner, name)
 def dying(*arguments, **more):
     original(*arguments, **more)
     os.kill(os.getpid(), signal.SIGKILL)
 setattr(owner, name, dying)
-home = VaultHome.open(environment_of(Path(sys.argv[1])), NAMESPACE)
-rotation.rotate(NAMESPACE, home.epochs, home.keys, dry_run=False, at_once=True)
+vault = NamespaceVault.open(environment_of(Path(sys.argv[1])), NAMESPACE)
+rotation.rotate(NAMESPACE, vault.epochs, vault.keys, dry_run=False, force=True)
 """
 
 

@@ -22,7 +22,7 @@ from tests.faults.harness import held_stream, protections
 
 switches = held_stream.Switches(Path(__file__).parent)
 protections.switch_off(switches.off)
-switches.obey()
+switches.hold_batches()
 runpy.run_path("{PROJECT_ROOT}/spark_jobs/ingest_stream.py", run_name="__main__")
 """
 
