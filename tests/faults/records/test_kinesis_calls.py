@@ -72,7 +72,7 @@ def drained(
                 into += [int(data) for data in rows.column("data").to_pylist()]
             end = state.shard_range_end("run", batch, SHARD)
             assert end is not None
-            if not end.more:
+            if not end.has_more:
                 return into
             start, batch = end.end, batch + 1
 

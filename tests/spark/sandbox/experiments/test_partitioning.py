@@ -29,7 +29,7 @@ def test_both_sides_hold_the_same_rows_and_the_figures_have_their_names(spark: S
     # Loaded, then a round of one batch; a difference between sides ends the run.
     assert result.rows == WORKLOAD.rows_per_batch * 2
     assert [side.scheme for side in result.results] == [BY_DATE, BY_ORG]
-    assert {figure.metric: figure.ratio > 0 for figure in to_results(result)} == {
+    assert {figure.metric: figure.ratio > 0 for figure in to_results(result, name="partitioning")} == {
         "read": True,
         "update": True,
         "insert": True,
