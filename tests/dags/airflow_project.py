@@ -1,4 +1,4 @@
-"""A small declared project, and fresh interpreters with an Airflow home of their own."""
+"""A small declared project, and fresh interpreters with a separate Airflow home."""
 
 from __future__ import annotations
 

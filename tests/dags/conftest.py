@@ -1,4 +1,4 @@
-"""Airflow for these tests: a home of its own, set before Airflow is imported."""
+"""Fixtures for tests with Airflow, with a separate Airflow home set before Airflow is imported."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 
 from tests.dags.airflow_project import AIRFLOW_SETTINGS, HOME, write_project
 
-# Airflow reads where its home is when it is first imported, which happens while these tests are collected.
+# Airflow reads its home folder on first import, which happens while these tests are collected.
 _BEFORE = {name: os.environ.get(name) for name in AIRFLOW_SETTINGS}
 os.environ.update(AIRFLOW_SETTINGS)
 

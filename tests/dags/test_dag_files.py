@@ -174,7 +174,7 @@ def test_batch_tasks_have_a_timeout(bag: Any) -> None:
         if "continuous" not in dag.tags:
             assert dag.dagrun_timeout is not None, dag.dag_id
             for task in dag.tasks:
-                # What waits for a person has a time-out of its own, which ends before the run's.
+                # A task that waits for a person has its own time-out, which ends before the run's.
                 timeout = task.execution_timeout or task.response_timeout
                 assert timeout is not None, task.task_id
                 assert task.execution_timeout or timeout < dag.dagrun_timeout, task.task_id

@@ -148,7 +148,7 @@ def test_a_missing_secret_is_rejected_only_in_processes_that_need_it(
     in_need: tuple[str, ...],
     not_in_need: tuple[str, ...],
 ) -> None:
-    # Airflow's configuration has nothing then, either.
+    # Airflow's configuration is empty then, too.
     monkeypatch.setenv(variable, "")
     del variables[variable]
 
@@ -156,7 +156,7 @@ def test_a_missing_secret_is_rejected_only_in_processes_that_need_it(
         in_need, "SECRET_WEAK"
     )
     assert {command: start_error(variables, command=command) for command in not_in_need} == dict.fromkeys(not_in_need)
-    # What is set, but to nothing, is a mistake everywhere.
+    # A variable set to an empty value is an error in every environment.
     blank = {**variables, variable: ""}
     assert start_error(blank, command="dag-processor") == "SECRET_WEAK"
 

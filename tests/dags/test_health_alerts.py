@@ -99,12 +99,12 @@ def test_alerts_of_undeclared_subjects_are_resolved(objects: LocalObjects) -> No
 
 @pytest.mark.parametrize("off", [False, True], ids=["protected", "without a bound"])
 def test_an_old_backlog_raises_an_alert_and_resolves_itself(objects: LocalObjects, off: bool) -> None:
-    """Twice the capacity comes in for three hours, then nothing until all of it has landed."""
+    """Input at twice the capacity arrives for three hours, then none until all of it has landed."""
     limits = HealthLimits(backlog_seconds_max=1e9 if off else 3600, stall_seconds=1e9)
     previous, causes = None, []
     for minute in range(0, 420, 5):
         now = NOW + timedelta(minutes=minute)
-        # Landed after m minutes is what came in by m/2: the oldest that waits came in then.
+        # After m minutes the input of the first m/2 minutes has landed; the oldest waiting event arrived then.
         waited = minute / 2 if minute <= 180 else max(0.0, 180 - minute / 2)
         waits = minute < 360
         beat = Heartbeat(
@@ -126,7 +126,7 @@ def test_an_old_backlog_raises_an_alert_and_resolves_itself(objects: LocalObject
 
 @pytest.mark.parametrize("off", [False, True], ids=["protected", "without a bound"])
 def test_quarantined_rows_raise_an_alert_with_reasons_and_resolve_it(objects: LocalObjects, off: bool) -> None:
-    """For half an hour nothing that comes in fits, then everything does."""
+    """For half an hour every event is rejected, then every event is valid."""
     limits = HealthLimits(quarantined_share_max=1.0 if off else 0.05, stall_seconds=1e9)
     previous, throughput, causes, summaries = None, Throughput(), [], set()
     for minute in range(0, 150, 5):
@@ -263,7 +263,7 @@ def test_restarts_of_a_hung_stream_are_limited_and_alerted(objects: LocalObjects
 
 def test_concurrent_health_checks_restart_once(objects: LocalObjects) -> None:
     class Racing(LocalObjects):
-        """Another one writes between our look and our write."""
+        """Another health check writes between this one's read and write."""
 
         def put_if_absent(self, key: str, data: bytes) -> bool:
             super().put_if_absent(key, json.dumps({"at": [NOW.isoformat()], "other": True}).encode())
@@ -392,7 +392,7 @@ def test_a_skipped_night_is_alerted_as_overdue(objects: LocalObjects) -> None:
     catalog, night = load_catalog("local"), "maintenance__games"
     assert night not in alert_on_overdue_jobs(objects, catalog, now=NOW)
     late = NOW + timedelta(hours=49)
-    # No run, no callback: without the look nobody would know.
+    # Without a run there is no callback: only the check detects it.
     assert open_alerts(objects) == set()
 
     assert [night in alert_on_overdue_jobs(objects, catalog, now=late + timedelta(minutes=n)) for n in range(3)] == [

@@ -124,11 +124,11 @@ class Clock:
 
 
 def restart_gaps(objects: LocalObjects, outcomes: list[str]) -> list[float]:
-    """Seconds between the end of each run of a stream and the moment its next one opens something.
+    """Returns seconds between the end of each run of a stream and the next run's first access to storage.
 
-    Every layer waits as it does in production: Airflow by the policy, or by its own settings where the task was killed;
-    nobody between the last try of a DAG run and the first of the next, which `@continuous` starts at once; then the
-    stream itself, for what is left on its record.
+    Every layer waits as in production: Airflow by the retry policy, or by its own settings if the task was killed; no
+    wait between the last try of a DAG run and the next run, which `@continuous` starts immediately; then the stream
+    itself, for the rest of its recorded delay.
     """
     clock, ends, starts, try_number = Clock(), [], [], 1
     for outcome in outcomes:

@@ -28,7 +28,7 @@ from tests.dags.airflow_project import REPOSITORY, environment_variables, write_
 from tests.unit.alerts.aws_harness import Aws
 
 DONE = "DAG_RUN_DONE "
-#: Runs the DAG of each line it reads, in one Airflow: starting one takes longer than a run.
+#: Runs the DAG named on each input line in one Airflow process, because starting Airflow takes longer than a run.
 RUNNER = f"""
 import json, sys
 from airflow.dag_processing.dagbag import DagBag, sync_bag_to_db

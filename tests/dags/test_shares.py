@@ -1,4 +1,4 @@
-"""Every task runs in the pool of its class, and every Spark job with its share, in all DAGs of the project."""
+"""Every task runs in the pool of its job class, and every Spark job with that class's resources, in all DAGs."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from deltaworks.specs.share_conf import launch_settings, stream_share
 from deltaworks.specs.shares import ClusterShares, JobClass
 
 REPOSITORY = Path(__file__).resolve().parents[2]
-#: Every class with a size and a pool of its own, so that none can be taken for another.
+#: Every class has a different size and pool, so that none can be mistaken for another.
 APART = ClusterShares.model_validate(
     {
         name: {"executors": 1, "executor_cores": cores, "pool": f"pool_{name}", "slots": cores}
@@ -35,7 +35,7 @@ def catalog() -> Catalog:
 
 @pytest.fixture(scope="module")
 def dags(catalog: Catalog) -> dict[str, Any]:
-    """All DAGs, built as the files of dags/ build them."""
+    """All DAGs, built like the files in dags/ do."""
     return {dag.dag_id: dag for dag in build_dags(catalog)}
 
 

@@ -22,7 +22,7 @@ CLUSTER = KubernetesSpec(image="registry.example.com/deltaworks:1", namespace="l
 
 @pytest.fixture(autouse=True)
 def _provider(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Airflow's provider for Kubernetes, which only the image for pods has."""
+    """Airflow's provider for Kubernetes, which only the image for pods contains."""
     place = "airflow.providers.apache.spark.hooks.spark_submit.kube_client"
     monkeypatch.setattr(place, object(), raising=False)
 
@@ -57,7 +57,7 @@ def test_a_driver_pod_has_image_account_and_job(project: Path, monkeypatch: pyte
     assert conf["spark.kubernetes.namespace"] == "lakehouse"
     assert conf["spark.kubernetes.container.image"] == "registry.example.com/deltaworks:1"
     assert conf["spark.kubernetes.authenticate.driver.serviceAccountName"] == "deltaworks-driver"
-    # In the image it lies where it lies here; a path without a scheme would be uploaded.
+    # The file has the same path in the image; a path without a scheme would be uploaded.
     assert submitted[-3] == f"local://{project / 'spark_jobs' / 'rebuild_gold.py'}"
 
 

@@ -1,4 +1,4 @@
-"""The DAG that trains a pipeline's models: weekly, with a form, in the share of maintenance."""
+"""The DAG that trains a pipeline's models: weekly, with a form, with the resources of maintenance."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ def site() -> Iterator[PageSite]:
 
 @pytest.fixture
 def collector(tmp_path: Path, site: PageSite) -> Iterator[CollectorProcess]:
-    """A collector that takes events of the site; it starts again on the same port."""
+    """A collector for the site's events; it restarts on the same port."""
     listen = {"host": "127.0.0.1", "port": free_port(), "metrics_port": 0}
     declared = declaration(listen=listen)
     declared["sources"]["games"]["origins"] = [site.origin]
@@ -49,26 +49,26 @@ def collector(tmp_path: Path, site: PageSite) -> Iterator[CollectorProcess]:
 
 @pytest.fixture
 def snippet(site: PageSite, collector: CollectorProcess) -> str:
-    """The page of the docs, which sends every 200 ms."""
+    """The docs' page, which sends every 200 ms."""
     code = client("browser").replace("https://events.example.org", collector.url)
     site.page = f"<script>{code.replace('the key of the source', KEY).replace('5000', '200')}</script>"
     return site.origin
 
 
 def taken(collector: CollectorProcess) -> int:
-    """How many events the process has answered for, as its own figures have it."""
+    """Returns how many events the process has acknowledged, by its metrics."""
     text = httpx.get(collector.metrics_url).text
     start = "deltaworks_collector_events_total{"
     return sum(int(float(line.rpartition(" ")[2])) for line in text.splitlines() if line.startswith(start))
 
 
 def waits(page: Any, name: str) -> bool:
-    """Whether an event is in what the page keeps over its own end."""
+    """Whether the page's persistent queue contains an event."""
     return bool(page.evaluate("name => JSON.parse(localStorage.events || '[]').some(e => e.event === name)", name))
 
 
 def sees(page: Any, condition: Any, what: str) -> None:
-    """Wait for something while the browser handles its own events."""
+    """Waits for a condition while the browser handles its events."""
     eventually(lambda: (page.wait_for_timeout(50), condition())[1], what)
 
 
@@ -102,7 +102,7 @@ def test_a_page_loses_no_event_while_the_collector_is_unavailable_even_on_unload
     collector.kill()
     page.evaluate("track('away', {}); flush()")
     sees(page, lambda: page.evaluate("!busy"), "sending failed")
-    page.close(run_before_unload=False)  # all that is left of it is what its origin stores
+    page.close(run_before_unload=False)  # only its origin's storage remains
 
     page = context.new_page()
     page.goto(snippet)
@@ -122,7 +122,7 @@ def test_a_page_loses_no_event_while_the_collector_is_unavailable_even_on_unload
 def test_a_script_can_read_every_response_and_another_sites_script_none(
     browser: Any, snippet: str, collector: CollectorProcess
 ) -> None:
-    """The answer of a failure that is no failure of CORS: its status, code and `Retry-After` are there to be read."""
+    """An error response is no CORS error: the script can read its status, code and `Retry-After`."""
     page = browser.new_context().new_page()
     page.goto(snippet)
     ask = """async ([url, key, type]) => {
@@ -168,7 +168,7 @@ def analytics() -> bytes:
 def test_segments_sdk_sends_all_events_after_an_outage_of_the_collector(
     browser: Any, site: PageSite, collector: CollectorProcess, analytics: bytes
 ) -> None:
-    options = {"integrations": {"Segment.io": {"protocol": "http"}}}  # https is what it takes for granted
+    options = {"integrations": {"Segment.io": {"protocol": "http"}}}  # the SDK defaults to https
     begun = f"window.analytics = Object.assign([], {{_writeKey: {KEY!r}, _cdn: {collector.url!r}, "
     site.page = f"<script>{begun}_loadOptions: {json.dumps(options)}}});</script><script src='/analytics.js'></script>"
     site.files["/analytics.js"] = analytics

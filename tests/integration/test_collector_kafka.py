@@ -28,13 +28,13 @@ def events(first: int, last: int) -> list[SpooledEvent]:
 
 
 def taken(broker: RunningBroker, topic: str) -> Counter[int]:
-    """How often each event is in the topic."""
+    """Returns how often each event is in the topic."""
     options = {"bootstrap.servers": broker.address.bootstrap, "group.id": "test", "auto.offset.reset": "earliest"}
     consumer = Consumer(options)
     consumer.subscribe([topic])
     counts: Counter[int] = Counter()
     try:
-        # The group needs a moment to begin with; after it, a topic that gives nothing has nothing more.
+        # The consumer group needs a moment to start; afterwards an empty poll means the end of the topic.
         while (record := consumer.poll(5 if counts else 30)) is not None:
             assert record.error() is None
             value = record.value()

@@ -27,7 +27,7 @@ SDKS = ("segment", "rudder")
 
 @pytest.fixture(scope="module")
 def packages() -> Path:
-    """The folder the SDKs are installed in; made once, and again when another version is pinned."""
+    """The folder with the installed SDKs; reinstalled when another version is pinned."""
     folder = Path(os.environ.get("DELTAWORKS_SDKS", PROJECT_ROOT / ".deltaworks" / "sdks"))
     pins = (HERE / "requirements.txt").read_text()
     stamp = folder / "requirements.txt"
@@ -71,7 +71,7 @@ def test_an_sdk_drops_no_batch_if_the_collector_is_killed_while_it_sends(
 
 @contextmanager
 def answering(status: int) -> Iterator[str]:
-    """A server that answers every request with a status and nothing in it."""
+    """Runs a server that answers every request with a status and an empty body."""
 
     class Handler(http.server.BaseHTTPRequestHandler):
         def do_POST(self) -> None:

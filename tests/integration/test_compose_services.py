@@ -1,8 +1,8 @@
-"""docker-compose.yaml as it runs: its services in containers of this machine, made from it and from the Dockerfile.
+"""Runs the services of docker-compose.yaml in containers of this machine, built from the Dockerfile.
 
-Docker is not needed, root and Linux are. Two images stand for those of others (`containers/base_images.py`): programs
-are this machine's. So nothing is said here about what is in the images `apache/airflow` and `postgres` themselves, nor
-about the way packages get into ours; what the Compose file, the Dockerfile's COPY and RUN, and the scripts say is run.
+Needs root and Linux, but no Docker. Two third-party images have substitutes (`containers/base_images.py`) with this
+machine's programs. The content of `apache/airflow` and `postgres`, and the installation of packages into the images,
+are therefore not tested; the Compose file, the Dockerfile's COPY and RUN, and the scripts are.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ STARTS_WITHIN_SECONDS = 600.0
 LANDS_WITHIN_SECONDS = 600.0
 FAILS_WITHIN_SECONDS = 300.0
 ONE_SHOT = ("airflow-init", "landing-init")
-#: Told by their entries in the database or by a file, so only after a while.
+#: Health is read from database entries or a file, so it changes with a delay.
 TOLD_LATE = ("deadman", "airflow-dag-processor", "airflow-triggerer")
 EDITS = SHARED_DATA / "wikipedia_edits" / "wikiticker-2015-09-12-sampled.json.gz"
 
 
 @pytest.fixture
 def running(tmp_path: Path) -> Iterator[RunningProject]:
-    """The profile `local` with one pipeline, and no job but its stream: everything has two cores in a test."""
+    """The profile `local` with one pipeline and only its stream: a test has two cores."""
     settings = check_out(tmp_path / "checkout") / "docker" / "local.env"
     text = settings.read_text().replace("DELTAWORKS_PIPELINES=edits,games", "DELTAWORKS_PIPELINES=edits")
     (settings.parent / "one.env").write_text(f"{text}DELTAWORKS_SCHEDULES=off\n")
@@ -65,7 +65,7 @@ def await_healthy(project: RunningProject) -> None:
 
 
 def edits_file(folder: Path) -> Path:
-    """A day of Wikipedia as it was published; where that is not there, edits of the same form."""
+    """A published day of Wikipedia edits, or generated edits of the same form without it."""
     if EDITS.is_file():
         return EDITS
     path = folder / "edits.json"
@@ -84,7 +84,7 @@ def edits_file(folder: Path) -> Path:
 
 
 def counts(project: RunningProject) -> dict[str, int] | None:
-    """What the lake says, asked in the scheduler's container, where a user would ask."""
+    """Queries the lake in the scheduler's container, as a user would."""
     code = Path(table_counts.__file__).read_text()
     answer = project.composition.container("airflow-scheduler").execute(["python", "-c", code], timeout_seconds=120)
     assert answer.status == 0, answer.output
@@ -159,7 +159,7 @@ def variables_of(process: psutil.Process) -> str:
 
 
 def is_daemon(process: psutil.Process) -> bool:
-    """A Java process that is no executor: to those a worker gives the secret by their environment, as Spark has it."""
+    """Whether a Java process is no executor: a worker passes the secret to executors in their environment."""
     return any(
         (line.startswith(("java", "/usr/lib/jvm")) or "/bin/java" in line) and "ExecutorBackend" not in line
         for line in command_line(process)
@@ -167,7 +167,7 @@ def is_daemon(process: psutil.Process) -> bool:
 
 
 def spark_lets_nobody_in_without_the_secret(project: RunningProject) -> None:
-    """A worker without the secret is started where a driver could be: the master has two workers before and after."""
+    """Starts a worker without the secret from a driver's place: the master has two workers before and after."""
     assert len(workers(project)) == 2
     stranger = project.composition.container("airflow-scheduler").execute(
         ["timeout", "25", "spark-class", "org.apache.spark.deploy.worker.Worker", "spark://spark-master:7077"],
@@ -179,7 +179,7 @@ def spark_lets_nobody_in_without_the_secret(project: RunningProject) -> None:
 
 
 def workers(project: RunningProject) -> list[str]:
-    """The workers that the master's published page says are alive."""
+    """Returns the live workers on the master's published page."""
     page = project.on_host("curl", "--silent", "--fail", "http://127.0.0.1:8081/json/")
     return [worker["id"] for worker in json.loads(page.stdout)["workers"] if worker["state"] == "ALIVE"]
 
@@ -200,7 +200,7 @@ def everything_ends_in_its_grace(project: RunningProject) -> None:
 
     print(f"down took {time.monotonic() - start:.0f} s: {statuses}")
     assert set(statuses) == set(project.spec.services) - set(ONE_SHOT)
-    # 137 is SIGKILL: what had to be killed had not ended in its grace.
+    # 137 is SIGKILL: the process did not end within its grace period.
     assert {name: status for name, status in statuses.items() if status in (137, -9)} == {}
     assert [pid for pid in pids if psutil.pid_exists(pid)] == []
 
@@ -211,7 +211,7 @@ def test_each_health_check_fails_when_its_service_is_killed(running: RunningProj
     at_once = [name for name in checked if name not in TOLD_LATE and name != "postgres"]
     assert failing(running, checked) == {}
 
-    # Those that are told by the database first, the database last: each has to fail by its own service.
+    # Services checked through the database come first, the database last: each must fail by its own fault.
     for names in (TOLD_LATE, at_once, ["postgres"]):
         for name in names:
             composition.container(name).kill_service()
@@ -228,6 +228,6 @@ def test_each_health_check_fails_when_its_service_is_killed(running: RunningProj
 
 
 def failing(project: RunningProject, names: list[str]) -> dict[str, str]:
-    """What the health checks that fail right now write, by service."""
+    """Returns the output of the failing health checks, by service."""
     probes = {name: project.composition.probe(name) for name in names}
     return {name: probe.output for name, probe in probes.items() if probe.status != 0}

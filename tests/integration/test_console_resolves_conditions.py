@@ -79,7 +79,7 @@ STREAM, FEW_SECONDS, TWO_MINUTES = "stream clicks", 90.0, 120.0
 
 @dataclass
 class Lake(AirflowHarness):
-    """The stage, whose events land when a test says so."""
+    """A project whose events land only when a test lands them."""
 
     landed: int = 0
 
@@ -92,13 +92,13 @@ class Lake(AirflowHarness):
         return self.home.project / "include" / "pipelines" / "clicks" / "pipeline.yaml"
 
     def edit(self, old: str, new: str) -> None:
-        """Edit the declaration as a person does."""
+        """Edits the declaration."""
         text = self.declaration.read_text()
         assert old in text
         self.declaration.write_text(text.replace(old, new))
 
     def land(self, count: int = 10, *, name: str = "click", **fields: Any) -> None:
-        """Land an object of so many events."""
+        """Lands an object with this many events."""
         first = self.landed
         events = [
             {"name": name, "number": first + i, "at": 1_700_000_000 + first + i, "person": f"p{i}", **fields}
@@ -109,30 +109,30 @@ class Lake(AirflowHarness):
         self.landed += count
 
     def numbers(self, table: str = "clicks", column: str = "number") -> list[Any]:
-        """What a table has of a column."""
+        """Returns a column of a table."""
         from deltaworks.tables.lake import Lake as Tables
 
         found = Tables(self.catalog.environment.lake).rows(paths.table("clicks", table), columns=[column])
         return [] if found is None else found.column(column).to_pylist()
 
     def lands(self) -> None:
-        """Land something, and wait until it has arrived."""
+        """Lands an object and waits for its rows."""
         self.land()
         last = self.landed - 1
         wait(lambda: last in self.numbers(), "nothing lands", BACK_SECONDS)
 
     def file(self, key: str) -> Path:
-        """A file of the lake, as it lies on this machine."""
+        """Returns the local path of a file in the lake."""
         return self.home.lake / LAKE_BUCKET / key
 
     def judged(self, people: People) -> None:
-        """Have the health check run now, in place of within a minute."""
+        """Runs the health check now instead of within a minute."""
         run_id = f"now-{iso_now()}"
         people.trigger(names.HEALTH_DAG_ID, run_id=run_id)
         people.wait_for_run(names.HEALTH_DAG_ID, run_id, timeout_seconds=BACK_SECONDS)
 
     def keep_undelivered(self) -> None:
-        """Give the subscription of the people a queue of dead letters, without which the check is not content."""
+        """Adds a dead-letter queue to the subscription, which the check requires."""
         sqs, sns = self._aws("sqs"), self._aws("sns")
         dead = sqs.create_queue(QueueName="people-dead")["QueueUrl"]
         arn = sqs.get_queue_attributes(QueueUrl=dead, AttributeNames=["QueueArn"])["Attributes"]["QueueArn"]
@@ -144,7 +144,7 @@ class Lake(AirflowHarness):
         )
 
     def command(self, words: str) -> subprocess.CompletedProcess[str]:
-        """A command as a person runs it where the stack runs."""
+        """Runs a command on the stack's machine."""
         program, *arguments = shlex.split(words)
         assert program == "deltaworks"
         return subprocess.run(
@@ -160,7 +160,7 @@ class Lake(AirflowHarness):
 
 @dataclass
 class _NoSender:
-    """Nothing lands by itself here."""
+    """Replaces the sender: nothing lands automatically."""
 
     def close(self) -> int:
         return 0
@@ -190,7 +190,7 @@ def console(people: People) -> Iterator[Console]:
 
 
 def command_in(text: str) -> str:
-    """The command that a next step names."""
+    """Returns the command in a next step."""
     named = re.search(r"`(deltaworks [^`]*)`", text)
     assert named is not None, text
     return named[1]
@@ -324,7 +324,7 @@ def test_a_hung_driver_is_restarted_and_its_successor_continues(lake: Lake, cons
 
 
 class Intruder:
-    """Somebody who takes the lease of the stream and keeps it."""
+    """Takes over the stream's lease and keeps it."""
 
     def __init__(self, objects: ObjectStore, key: str) -> None:
         self._objects, self._key = objects, key
@@ -367,7 +367,7 @@ class Intruder:
 def test_a_lost_lease_is_shown_and_the_stream_restarts_once_it_is_free(lake: Lake, console: Console) -> None:
     before = epoch(lake)
     with Intruder(lake.objects, paths.lease(paths.pipeline_control("clicks"))):
-        # Who has lost it may no longer write the heartbeat, and who has it writes none here.
+        # The former owner may not write the heartbeat, and the new one does not write any.
         trouble = console.await_trouble("LEASE_LOST", "LEASE_HELD", "HEARTBEAT_STALE", subject=STREAM)
 
     console.press(trouble.act, reason="the other one has ended")
@@ -404,7 +404,7 @@ def relay_beat(lake: Lake) -> Heartbeat:
 
 
 def test_a_dead_relay_is_restarted(lake: Lake, console: Console) -> None:
-    # As often as the health check does so by itself within an hour: now it is left to people.
+    # The limit of automatic restarts per hour is reached, so only a person can restart.
     taken = [(utc_now() - timedelta(minutes=minutes)).isoformat() for minutes in range(3)]
     lake.objects.put(f"{paths.relay_control('landing')}/restarts.json", json.dumps({"at": taken}).encode())
     before = relay_beat(lake)

@@ -1,4 +1,4 @@
-"""Containers of this machine behave as Docker's: by two light services of the Compose file, postgres and moto."""
+"""Containers of this machine behave like Docker's; uses two small services of the Compose file, postgres and moto."""
 
 from __future__ import annotations
 

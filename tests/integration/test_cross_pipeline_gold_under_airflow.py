@@ -1,6 +1,4 @@
-"""Gold that reads gold of another pipeline under Airflow's own processes: it is built after it, and for changed dates
-only.
-"""
+"""Gold that reads another pipeline's gold under real Airflow processes: built after it, and only for changed dates."""
 
 from __future__ import annotations
 
@@ -28,7 +26,7 @@ from tests.integration.airflow_people import People
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
 BUILD_SECONDS = 300.0
 CLICKS_GOLD, DIGEST_GOLD = names.gold_dag_id("clicks"), names.gold_dag_id("digest")
-# Airflow backfills no DAG without a schedule. This one hardly ever fires.
+# Airflow cannot backfill a DAG without a schedule, so this one has a very rare one.
 PER_DAY = """
 gold:
   schedule: "0 0 29 2 *"
@@ -54,14 +52,14 @@ DATES = [date(2023, 11, day) for day in (14, 15, 16)]
 
 @dataclass
 class AirflowHarness:
-    """Two pipelines, and how many clicks of each date have landed."""
+    """Two pipelines, and the number of landed clicks per date."""
 
     home: StackHome
     catalog: Catalog
     landed: Counter[date] = field(default_factory=Counter)
 
     def land(self, day: date, count: int) -> None:
-        """Land clicks of a date, and wait until they are in the table."""
+        """Lands clicks of a date and waits for their rows."""
         noon, first = int(datetime(day.year, day.month, day.day, 12, tzinfo=UTC).timestamp()), self.landed.total()
         lines = [json.dumps({"number": first + number, "at": noon + number}) for number in range(count)]
         landing_sink(self.catalog.environment.landing)(f"clicks/{first:06}.json", "\n".join(lines).encode())
@@ -77,7 +75,7 @@ class AirflowHarness:
         return [] if rows is None else rows.to_pylist()
 
     def check(self) -> None:
-        """Both gold tables say what has landed."""
+        """Checks both gold tables against the landed clicks."""
         per_day = Counter({row["event_date"]: row["clicks"] for row in self.rows("clicks", "per_day")})
         assert per_day == self.landed
         twice = Counter({row["event_date"]: row["twice"] for row in self.rows("digest", "doubled")})
@@ -88,7 +86,7 @@ class AirflowHarness:
         return -1 if opened is None else opened.version()
 
     def dates_written(self, pipeline: str, table: str, *, after: int) -> list[set[str]]:
-        """The dates that each commit wrote after a version, the earliest first."""
+        """Returns the dates written by each commit after a version, oldest first."""
         key = paths.table(pipeline, table)
         folder = self.home.lake / self.catalog.environment.lake.bucket / key / "_delta_log"
         written = []
@@ -120,12 +118,12 @@ def people(harness: AirflowHarness) -> Iterator[People]:
 
 
 def followed(people: People) -> list[DagRun]:
-    """The runs that began since gold of the other pipeline was built, the newest first."""
+    """Returns the runs since the last build of the other pipeline's gold, newest first."""
     return [run for run in people.dag_runs(DIGEST_GOLD, limit=50) if run.run_id.startswith("asset_triggered__")]
 
 
 def await_followed(people: People, runs: int) -> None:
-    """Wait until so many such runs have ended, all of them well."""
+    """Waits until this many such runs have succeeded."""
     wait(lambda: len(followed(people)) >= runs, "nothing follows the build", BUILD_SECONDS)
     for run in followed(people):
         assert people.wait_for_run(DIGEST_GOLD, run.run_id, timeout_seconds=BUILD_SECONDS).state == "success"

@@ -1,4 +1,5 @@
-"""The embedded stack of a project that reads Kafka: its broker comes up with it, heals, keeps its topics, and ends."""
+"""The embedded stack of a project that reads Kafka: its broker starts with it, is restarted, keeps topics, and
+stops."""
 
 from __future__ import annotations
 
@@ -32,7 +33,7 @@ tables: [{name: clicks, catch_all: true}]
 
 @pytest.fixture(scope="module")
 def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StackHome]:
-    """A project of one pipeline that reads Kafka, and no DAG."""
+    """A project with one Kafka pipeline and no DAG."""
     project = tmp_path_factory.mktemp("project")
     include = project / "include"
     (include / "pipelines" / "clicks").mkdir(parents=True)

@@ -1,4 +1,4 @@
-"""The embedded stack for real: it starts, heals itself, stops without a trace and continues where it was."""
+"""The embedded stack with real processes: it starts, restarts failed parts, stops completely and resumes."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ TASK_SECONDS = 20
 # By default Airflow ends a task about 30 s after its API server is gone.
 OUTAGE_SECONDS = 55
 LONG_TASK_SECONDS = 90
-# Airflow gives a killed scheduler 30 s before it starts that scheduler's tasks anew.
+# Airflow waits 30 s for a killed scheduler before it restarts its tasks.
 HEAL_SECONDS = 150.0
 DAG = f"""
 from datetime import datetime
@@ -95,7 +95,7 @@ def _heals(home: StackHome, program: str, killed: int) -> None:
 
 
 def _running_since(api: AirflowApi, moment: float) -> DagRun | None:
-    """The run whose task is running and was started after `moment`."""
+    """Returns the run whose running task started after `moment`."""
     for run in api.dag_runs("endless"):
         for task in api.task_instances("endless", run.run_id):
             if task.state == "running" and task.start is not None and task.start.timestamp() > moment:

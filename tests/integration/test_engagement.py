@@ -1,4 +1,4 @@
-"""The engagement pipeline whole: a broker, the stream, mutations and gold, held against the generator's own replay."""
+"""The complete engagement pipeline: broker, stream, mutations and gold, compared with the generator's own replay."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ SETTINGS = EngagementSettings(activities=1_200, organisations=8, days=10, seed=1
 
 @dataclass
 class Platform:
-    """A project with the pipeline as it is declared, its broker, and what has been sent so far."""
+    """A project with the shipped pipeline, its broker, and the events sent so far."""
 
     spark: SparkSession
     catalog: Catalog
@@ -58,7 +58,7 @@ class Platform:
                     self.log.record(piece.event)
 
     def stream(self, *, crash_at: str = "") -> None:
-        """Land everything that was sent; the run breaks off once where it is told to, and is begun again."""
+        """Lands all sent events; the run crashes once at a given point and is restarted."""
         if crash_at:
             crashing = _Crashing(crash_at)
             with call_at_points(crashing), pytest.raises(StreamingQueryException, match="the run breaks off"):
@@ -80,7 +80,7 @@ class Platform:
 
 @dataclass
 class _Crashing:
-    """Breaks a run off at one point."""
+    """Crashes a run at one point."""
 
     point: str
     crashed: bool = False
@@ -119,7 +119,7 @@ def _project(root: Path, bootstrap: str) -> Catalog:
 
 
 def check_answers(platform: Platform) -> None:
-    """Gold and the views agree with what the replay says of events, each counted once."""
+    """Checks gold and the views against the replay, each event counted once."""
     rebuild_gold(platform.spark, platform.catalog, PIPELINE)
     alive = [row for row in platform.truth.rows.to_pylist() if not row["deleted"]]
     names = {(row["org_id"], row["id"]): row["name"] for row in platform.truth.names.to_pylist()}
@@ -162,7 +162,7 @@ def test_what_was_sent_lands_and_ends_as_a_replay_in_order_says(platform: Platfo
     check_mutated(platform)
     check_answers(platform)
 
-    # Requests about what landed before, requests and rows that come late, rows under ids that were renamed away.
+    # Requests about earlier rows, late requests and rows, and rows with renamed ids.
     platform.send(sent[len(sent) // 2 :])
     platform.stream(crash_at="prepared")
     check_landed(platform)

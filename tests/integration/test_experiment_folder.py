@@ -1,4 +1,4 @@
-"""The folder of an experiment on S3: taken only when it is new, gone in the end, and nothing beside it."""
+"""The folder of an experiment on S3: refused unless new, deleted at the end, and nothing else is touched."""
 
 from __future__ import annotations
 

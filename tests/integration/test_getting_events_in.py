@@ -1,4 +1,4 @@
-"""What docs/tutorials/first-pipeline.md shows is typed: files, HTTP and Kafka lead to the right answers."""
+"""Runs the commands of docs/tutorials/first-pipeline.md: files, HTTP and Kafka give the documented results."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.webhook_events import webhooks
 
 pytestmark = pytest.mark.integration
 PAGE = PROJECT_ROOT / "docs" / "tutorials/first-pipeline.md"
-#: A cold start: Airflow reads its DAGs, and a JVM and its workers start.
+#: A cold start: Airflow parses its DAGs, and a JVM and its workers start.
 ANSWER_SECONDS = 420.0
 SHARED = (
     *(f"include/{name}" for name in ("deltaworks", "collector", "sandbox", "spark", "jars")),
@@ -31,24 +31,24 @@ SHARED = (
 
 
 def section(name: str) -> str:
-    """What the page says under a heading of the second level."""
+    """Returns the page's text under a second-level heading."""
     return PAGE.read_text().partition(f"\n## {name}\n")[2].partition("\n## ")[0]
 
 
 def blocks(name: str, kind: str = "") -> list[str]:
-    """The examples of a section: of a language, or the commands."""
+    """Returns a section's code blocks in a language, or its commands."""
     fenced = re.findall(r"^```(\w*)\n(.*?)^```$", section(name), re.DOTALL | re.MULTILINE)
     return [text for language, text in fenced if language == kind]
 
 
 def shown() -> list[list[str]]:
-    """The commands of the page's first example, as words."""
+    """Returns the words of the commands in the page's first example."""
     return [shlex.split(line)[1:] for line in blocks("Files")[0].splitlines()]
 
 
 @pytest.fixture
 def project(tmp_path: Path) -> Iterator[Path]:
-    """A project on this checkout's code without any pipeline, in a folder of its own."""
+    """A separate project on this checkout's code without pipelines."""
     include = tmp_path / "include"
     (include / "environments").mkdir(parents=True)
     environment = (PROJECT_ROOT / "include" / "environments" / "local.yaml").read_text()
@@ -61,13 +61,13 @@ def project(tmp_path: Path) -> Iterator[Path]:
 
 
 def variables(project: Path) -> dict[str, str]:
-    """The environment of whoever types in the project's folder."""
+    """Environment of a shell in the project's folder."""
     own = {"DELTAWORKS_PROJECT": str(project), "DELTAWORKS_HOME": str(project / "home")}
     return {key: value for key, value in os.environ.items() if not key.startswith("DELTAWORKS_")} | own
 
 
 def typed(words: list[str], project: Path) -> subprocess.CompletedProcess[str]:
-    """One command, typed in the project's folder."""
+    """Runs one command in the project's folder."""
     command = [sys.executable, "-m", "deltaworks.cli", *words]
     done = subprocess.run(
         command, cwd=project, env=variables(project), capture_output=True, text=True, timeout=300, check=False
@@ -95,7 +95,7 @@ def test_the_page_leads_from_a_file_to_an_answer(project: Path) -> None:
 
 
 def answer(words: list[str], project: Path, *, until: Callable[[list[dict[str, Any]]], object]) -> list[dict[str, Any]]:
-    """What a query answers in the end."""
+    """Waits for the final result of a query."""
     rows: list[dict[str, Any]] = []
     end = time.monotonic() + ANSWER_SECONDS
     while not until(rows) and time.monotonic() < end:

@@ -43,7 +43,7 @@ def backfilled(people: People) -> list[DagRun]:
 
 
 def builds(harness: AirflowHarness) -> list[dict[str, int]]:
-    """What each build of the gold table was made from, the newest first."""
+    """Returns the inputs of each build of the gold table, newest first."""
     lake, key = Lake(harness.catalog.environment.lake), paths.table("clicks", "per_day")
     table = lake.open(key)
     if table is None:
@@ -70,7 +70,7 @@ def test_airflows_backfill_builds_its_dates(harness: AirflowHarness, people: Peo
     wait(lambda: len(backfilled(people)) == 2, "Airflow made no two runs", 60)
     for run in backfilled(people):
         assert people.wait_for_run(GOLD_DAG, run.run_id, timeout_seconds=BUILD_SECONDS).state == "success"
-    # A date that is built alone leaves what the others were built from as it was.
+    # A build of one date does not change the recorded inputs of other dates.
     newest, first = builds(harness)[0], builds(harness)[-1]
     assert newest == first
     answers = Lake(harness.catalog.environment.lake).rows(paths.table("clicks", "per_day"))

@@ -1,4 +1,4 @@
-"""The Dockerfile as it is built here: what it copies and runs is in a container, and nothing else is."""
+"""The Dockerfile in the test builder: a container has what it copies and runs, and nothing else."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Workshop:
         return self.folder / "checkout"
 
     def without(self, file: str, text: str) -> None:
-        """Take a text out of a file of the checkout."""
+        """Removes a text from a file of the checkout."""
         path = self.checkout / file
         before = path.read_text()
         assert text in before
@@ -44,7 +44,7 @@ class Workshop:
         return ImageBuilder(self.host, self.folder / f"images-{self.builds}", fetched=FETCHED).build(self.checkout)
 
     def run(self, image: Image, *words: str) -> subprocess.CompletedProcess[str]:
-        """Run a command in a container of the image, without a network."""
+        """Runs a command in a container of the image, without a network."""
         root = self.folder / f"root-{self.builds}"
         if not self.host.inside(root).exists():
             image.mount(self.host, root, upper=self.folder / f"upper-{self.builds}")

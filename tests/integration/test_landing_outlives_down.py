@@ -1,4 +1,4 @@
-"""What landed outlives the stack: a stop before it was read loses and doubles nothing, and it can be read again."""
+"""Landed objects survive a stop of the stack: nothing is lost or doubled, and they can be read again."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ NIGHT = names.maintenance_dag_id("clicks")
 VACUUM, BACK = (names.operation_dag_id(name, "clicks") for name in ("vacuum_tables", "restore"))
 ASKS, DELETES = "approve", "vacuum_tables"
 REASON = {"allow_below_minimum": "the disk is full"}
-#: What waits its turn on one machine, of whatever class it is.
+#: Time a job waits for its slot on one machine, for any job class.
 POOL = "spark_jobs"
 SHORT = {"tables": ["clicks"], "retention_hours": 48, "dry_run": False}
 #: A night without OPTIMIZE is two JVMs and four processes, one after another; a VACUUM is a JVM that counts and one
@@ -53,7 +53,7 @@ def state_of(people: People, dag_id: str, run_id: str, task_id: str) -> str | No
 
 
 def await_question(people: People, dag_id: str, run_id: str, task_id: str) -> str:
-    """Wait until a run asks; the text it asks with."""
+    """Waits until a run asks; returns the text of the question."""
 
     def asks() -> bool:
         return any(
@@ -173,7 +173,7 @@ def test_jobs_of_two_dags_share_one_slot(harness: AirflowHarness, people: People
 
 
 def in_turn(slots: list[Slot]) -> bool:
-    """Whether each task began after the one before it had ended."""
+    """Whether each task began after the previous one had ended."""
     ordered = sorted(slots, key=lambda slot: slot.start)
     return all(one.end is not None and one.end <= other.start for one, other in itertools.pairwise(ordered))
 

@@ -41,7 +41,7 @@ JOB_SECONDS = 300.0
 
 @dataclass
 class Platform:
-    """The running pipeline, and what has been sent to it so far."""
+    """The running pipeline, and the events sent so far."""
 
     home: StackHome
     catalog: Catalog
@@ -50,7 +50,7 @@ class Platform:
     sent: int = 0
 
     def send(self, some: Sequence[EngagementRecord], *, seconds: float = 0.0) -> None:
-        """Send them in order, evenly over so many seconds."""
+        """Sends events in order, evenly over this many seconds."""
         with topic_sink(self.broker) as send:
             for piece in some:
                 send(piece.topic, piece.key, piece.value)
@@ -62,7 +62,7 @@ class Platform:
                 time.sleep(seconds / len(some))
 
     def await_landed(self) -> None:
-        """Wait until everything that was sent is in some table."""
+        """Waits until every sent event is in a table."""
 
         def landed() -> bool:
             truth = self.truth
@@ -72,12 +72,12 @@ class Platform:
         wait(landed, f"not all of {self.sent} records have landed", BACK_SECONDS)
 
     def count(self, table: str) -> int:
-        """How many rows a table has."""
+        """Returns the number of a table's rows."""
         rows = self.lake.rows(paths.table("engagement", table), columns=["_batch_id"])
         return 0 if rows is None else rows.num_rows
 
     def rows(self, table: str) -> list[dict[str, Any]]:
-        """All rows of a table."""
+        """Returns all rows of a table."""
         rows = self.lake.rows(paths.table("engagement", table))
         return [] if rows is None else rows.to_pylist()
 
@@ -87,12 +87,12 @@ class Platform:
 
     @property
     def truth(self) -> EngagementTruth:
-        """What must become of everything that was sent."""
+        """Returns the expected rows after all sent requests."""
         return self.log.truth().tokenized(get_tokens(self.catalog, "engagement"))
 
     @property
     def beat(self) -> Heartbeat:
-        """What the stream says of itself."""
+        """Returns the stream's heartbeat."""
         objects = open_objects(self.catalog.environment.lake)
         beat = read_heartbeat(objects, paths.pipeline_control("engagement", "heartbeat.json"))
         assert beat is not None
@@ -148,7 +148,7 @@ def test_requests_are_applied_during_the_stream_and_every_row_equals_a_replay(
     while sending.is_alive():
         number += 1
         people.run(MUTATIONS, f"beside-{number}", {"dry_run": False}, seconds=JOB_SECONDS)
-        # What landed while a run was at work, which has given the table back by now.
+        # Rows landed during a run; the run has released the table by now.
         beside = max(beside, platform.count("activities") - rows)
     sending.join()
     platform.await_landed()

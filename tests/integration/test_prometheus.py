@@ -43,7 +43,7 @@ Query = Callable[[str], list[Any]]
 
 
 def free_port() -> int:
-    """A port that nothing listens on."""
+    """Returns an unused port."""
     with socket.socket() as probe:
         probe.bind((HOST, 0))
         return int(probe.getsockname()[1])
@@ -51,7 +51,7 @@ def free_port() -> int:
 
 @contextmanager
 def running(command: list[str], log: Path, **options: Any) -> Iterator[subprocess.Popen[bytes]]:
-    """A process that ends with the block."""
+    """Runs a process inside the block."""
     with log.open("wb") as output:
         process = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT, **options)
         try:
@@ -63,7 +63,7 @@ def running(command: list[str], log: Path, **options: Any) -> Iterator[subproces
 
 @pytest.fixture
 def lake(tmp_path: Path) -> LocalObjects:
-    """A lake with the heartbeats of a stream that lags and a relay."""
+    """A lake with the heartbeats of a lagging stream and a relay."""
     objects = LocalObjects(tmp_path / "lake")
     for folder, name, more in (
         (paths.pipeline_control("shop"), "shop", {"rows": 1200, "backlog_records": 90}),
@@ -99,7 +99,7 @@ def exporter(tmp_path: Path, lake: LocalObjects) -> Iterator[str]:
 
 @pytest.fixture
 def query(tmp_path: Path, exporter: str) -> Iterator[Query]:
-    """Asks a Prometheus that scrapes the exporter each second."""
+    """Queries a Prometheus that scrapes the exporter each second."""
     (tmp_path / "prometheus.yml").write_text(CONFIG.format(target=exporter))
     port = free_port()
     command = [

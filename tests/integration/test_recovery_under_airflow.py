@@ -50,7 +50,7 @@ def test_a_reprocess_into_a_shadow_counts_first_and_keeps_the_tables(games: Game
 
 
 def test_only_selected_batches_are_reprocessed_in_place(games: GamesProject, people: People) -> None:
-    # With another declaration than the stream's nothing is replaced.
+    # Nothing is replaced if the declaration differs from the stream's.
     games.restart(people)
     keys = games.keys_of_batches(0, 0)
     assert keys < games.keys
@@ -114,7 +114,7 @@ def _state(people: People, run_id: str, task_id: str) -> str | None:
 
 
 def _age(games: GamesProject, before: date) -> frozenset[str]:
-    """Let the objects that landed for dates before this one, and those beside them, have come a month ago."""
+    """Makes objects that landed for earlier dates, and those next to them, a month old."""
     log = games.lake.open(file_events_key("landing"))
     assert log is not None
     prefixes = [f"games/{before - timedelta(days=days):%Y/%m/%d}/" for days in range(1, 4)]

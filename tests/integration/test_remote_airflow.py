@@ -29,7 +29,7 @@ DECLARED = "airflow: {url: env:URL_OF_AIRFLOW, username: env:USER_OF_AIRFLOW, pa
 
 @dataclass
 class RemoteMachine:
-    """A checkout of the same pipeline, and of one more, with an environment that declares the stack's Airflow."""
+    """A checkout of the same pipeline and one more, whose environment declares the stack's Airflow."""
 
     folder: Path
     variables: Mapping[str, str]
@@ -45,7 +45,7 @@ class RemoteMachine:
         )
 
     def run(self, *words: str, exit_code: int = 0, **variables: str) -> tuple[str, str]:
-        """What a command says, on standard output and error, where it ends with that exit code."""
+        """Runs a command that must end with this exit code; returns its standard output and error."""
         with self.start(*words, **variables) as process:
             said, complained = process.communicate(timeout=400)
         assert process.returncode == exit_code, (said, complained)
@@ -82,7 +82,7 @@ def remote(harness: AirflowHarness, tmp_path_factory: pytest.TempPathFactory) ->
         "PYTHONPATH": str(PROJECT_ROOT / "include"),
         "DELTAWORKS_PROJECT": str(folder),
         "DELTAWORKS_ENVIRONMENT": "far",
-        # No stack was ever started here, so no settings are taken over.
+        # No stack was started here, so no settings are inherited.
         "DELTAWORKS_HOME": str(folder / "no-stack"),
         "URL_OF_AIRFLOW": login.url,
         "USER_OF_AIRFLOW": login.username,

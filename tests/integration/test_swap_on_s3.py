@@ -1,4 +1,4 @@
-"""A swap on S3: files are copied by the storage itself, whatever their partitions are called, and nothing else goes."""
+"""A table swap on S3: the storage copies files itself, for any partition names, and other objects are not touched."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One Spark session for all tests here, and a small project on local disk to run operations on."""
+"""Fixtures: one Spark session for all tests, and a small project on local disk to run operations on."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ buckets: [landing]
 
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    """The session every Spark test shares: local, two shuffle partitions, Deltaworks' own settings."""
+    """The session shared by all Spark tests: local, two shuffle partitions, Deltaworks' settings."""
     # Connections are closed when Python ends, and pytest's streams are closed by then.
     logging.getLogger("py4j").setLevel(logging.WARNING)
     here = StorageSpec(root="file:///deltaworks-tests")
@@ -53,14 +53,14 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         "spark.sql.shuffle.partitions": "2",
         "spark.default.parallelism": "2",
         "spark.ui.enabled": "false",
-        # Tables here have tens of rows: compiling Java for a query takes longer than to interpret it. The demo, the
-        # benchmarks and the tests that start processes of their own run compiled.
+        # Tables here have tens of rows, so compiling Java for a query takes longer than interpreting it. The demo, the
+        # benchmarks and tests with separate processes run compiled.
         "spark.sql.codegen.wholeStage": "false",
         "spark.sql.codegen.factoryMode": "NO_CODEGEN",
         "spark.sql.warehouse.dir": str(tmp_path_factory.mktemp("warehouse")),
     }
-    # Hundreds of small queries, none of which lives to see code compiled well; and beside two other sessions a
-    # collector that works on several processors only takes them from the tests.
+    # Hundreds of small queries never reach well-compiled code, and a parallel garbage collector would only take
+    # processors from the tests.
     java = "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=192m -XX:+UseSerialGC -Xms512m -Xmn256m"
     spark = {"conf": conf, "java_options": java}
     environment = environment.model_copy(update={"spark": environment.spark.model_copy(update=spark)})
@@ -71,7 +71,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
 
 @pytest.fixture(autouse=True)
 def several_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have the few events of a test read by several tasks, as those of a large batch are."""
+    """Makes several tasks read the few events of a test, like those of a large batch."""
     monkeypatch.setattr(base, "MIN_BYTES_PER_TASK", 1)
 
 
@@ -85,13 +85,13 @@ class Project:
     _ordinals: Iterator[int] = field(default_factory=lambda: itertools.count(1))
 
     def spec(self, pipeline: str) -> PipelineSpec:
-        """A pipeline's declaration."""
+        """Returns a pipeline's spec."""
         return self.catalog.pipeline(pipeline)
 
     def append(self, pipeline: str, table: str, rows: Sequence[Mapping[str, Any]]) -> int:
-        """Append events to a bronze table the way the stream does; the version they are in.
+        """Appends events to a bronze table like the stream does; returns the new version.
 
-        A row gives `event_id`, `event_time` and own columns; `_seq` grows with each call unless it is given.
+        A row gives `event_id`, `event_time` and its own columns; `_seq` grows with each call unless given.
         """
         columns = self.spec(pipeline).table(table).column_types()
         schema, batch = arrow_schema(columns), next(self._ordinals)
@@ -106,7 +106,7 @@ class Project:
         return self.lake.append(opened, key, data, step=step, user_metadata=made).version
 
     def rows(self, pipeline: str, table: str) -> list[dict[str, Any]]:
-        """The rows of a table, read without Spark."""
+        """Returns the rows of a table, read without Spark."""
         found = self.lake.rows(paths.table(pipeline, table))
         return [] if found is None else found.to_pylist()
 

@@ -1,6 +1,6 @@
-"""An Airflow in a browser: its API server over serialized DAGs, without a scheduler.
+"""A real Airflow API server for browser tests, with serialized DAGs and without a scheduler.
 
-A trigger form needs no more: it creates a run, which stays queued.
+Trigger forms need no scheduler: they create a run, which stays queued.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class AirflowSite:
 
 
 def _dags_folder(folder: Path, more: Sequence[Path]) -> Path:
-    """The DAG files of this checkout and some of the tests' own."""
+    """Creates a folder with this checkout's DAG files and additional ones of the tests."""
     dags = folder / "dags"
     shutil.copytree(REPOSITORY / "dags", dags, ignore=shutil.ignore_patterns("__pycache__"))
     for file in more:
@@ -45,7 +45,7 @@ def _dags_folder(folder: Path, more: Sequence[Path]) -> Path:
 
 
 def _copy_database(to: Path) -> None:
-    """Copy the metadata database of these tests, with what its write-ahead log still holds."""
+    """Copies the tests' metadata database, including its write-ahead log."""
     with closing(sqlite3.connect(HOME / "airflow.db")) as source, closing(sqlite3.connect(to)) as target:
         source.backup(target)
 
@@ -60,9 +60,9 @@ def _airflow(environment: dict[str, str], log: Path, *arguments: str) -> None:
 
 @contextmanager
 def running_airflow(*, project: Path, dag_files: Sequence[Path] = ()) -> Iterator[AirflowSite]:
-    """An API server with the stack's own settings and the DAGs of a project, in a folder that ends with the block.
+    """Runs an API server inside the block, with the stack's settings and the DAGs of a project.
 
-    The metadata database is a copy of that of these tests, which is to be there by now.
+    Uses a copy of the tests' metadata database, which must exist.
 
     Args:
         dag_files: DAG files besides those of this checkout.

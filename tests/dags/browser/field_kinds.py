@@ -1,4 +1,4 @@
-"""A DAG file with a form field of every kind, which shows what Airflow's form makes of a JSON schema."""
+"""A DAG file with a form field of every kind, to show how Airflow's form renders a JSON schema."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Every DAG's Trigger form opens ready to be sent and submits what was filled in, and the rules that make it so.
+"""Every DAG's Trigger form can be sent when opened and submits its values, and the rules behind this hold.
 
-`trigger_form.py` lists the rules; this project's forms are derived by them.
+`trigger_form.py` lists the rules; this project's forms follow them.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def page(site: AirflowSite) -> Iterator[Any]:
 
 
 def _missing_on_purpose(params: dict[str, Any]) -> list[str]:
-    """The required params that were declared without a value."""
+    """Returns the required params declared without a value."""
     return [name for name, param in params.items() if required(param["schema"]) and param["value"] is None]
 
 

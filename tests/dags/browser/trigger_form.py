@@ -48,7 +48,7 @@ _ASCII = st.characters(codec="ascii", categories=("L", "N", "P", "S", "Zs"))
 
 @contextmanager
 def logged_in(site: AirflowSite) -> Iterator[Page]:
-    """A page of a browser whose user has logged in."""
+    """Opens a browser page with a logged-in user."""
     from playwright.sync_api import sync_playwright
 
     with sync_playwright() as playwright:
@@ -110,7 +110,7 @@ class TriggerForm:
         page.goto(f"{site.url}/dags/{dag_id}")
         page.get_by_test_id("trigger-dag-button").first.click()
         form = cls(page, site.url, dag_id, params)
-        # A form is complete, and has judged its values, once all sections of its params are there.
+        # A form is complete and validated once all sections of its params are present.
         for name in form._sections():
             form._section(name).wait_for()
         return form
@@ -127,7 +127,7 @@ class TriggerForm:
         return self.page.get_by_test_id("trigger-dag-submit").is_enabled()
 
     def fill(self, name: str, value: Any) -> None:
-        """Fill one field with the value; None clears it."""
+        """Fills one field with the value; None clears it."""
         schema = self.params[name]["schema"]
         section = self._section(schema.get("section") or "Run Parameters")
         if section.get_attribute("aria-expanded") == "false":
@@ -168,10 +168,10 @@ class TriggerForm:
         return str(self.params[name]["schema"].get("title") or name)
 
     def send(self) -> str:
-        """Press Trigger; the id of the run.
+        """Presses Trigger; returns the run's id.
 
         Raises:
-            AssertionError: Airflow refused it, with its answer.
+            AssertionError: Airflow refused it; contains the response.
         """
         with self.page.expect_response(lambda response: _creates_run(response.request)) as sent:
             self.page.get_by_test_id("trigger-dag-submit").click()
@@ -185,14 +185,14 @@ def _creates_run(request: Any) -> bool:
 
 
 def _typed(value: Any) -> str:
-    """What a person types for a value."""
+    """Returns what a person types for a value."""
     if value is None:
         return ""
     return "\n".join(value) if isinstance(value, list) else str(value)
 
 
 def value_for(schema: Mapping[str, Any], default: Any) -> Any:
-    """A value of a field other than its default, which its schema allows.
+    """Returns a valid value of a field that differs from its default.
 
     Raises:
         NotImplementedError: a kind of field that no form of this project has.

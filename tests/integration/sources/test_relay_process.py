@@ -45,7 +45,7 @@ Launch = Callable[..., subprocess.Popen[str]]
 
 @pytest.fixture
 def launch(landing: Any, tmp_path: Path) -> Iterator[Launch]:
-    """Starts relay processes of a project declared for this test; ends those that are left."""
+    """Starts relay processes of a project declared for this test; ends the remaining ones."""
     started: list[subprocess.Popen[str]] = []
     include = tmp_path / "include"
 
@@ -81,7 +81,7 @@ def launch(landing: Any, tmp_path: Path) -> Iterator[Launch]:
 
 
 def ended(process: subprocess.Popen[str]) -> tuple[int, str]:
-    """Exit code and last line of output."""
+    """Returns exit code and last line of output."""
     out, err = process.communicate(timeout=40)
     lines = out.strip().splitlines()
     assert lines, err

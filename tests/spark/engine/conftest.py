@@ -237,7 +237,7 @@ def shop(make_shop: Callable[..., Shop]) -> Shop:
 
 @pytest.fixture
 def make_stage(make_shop: Callable[..., Shop]) -> Callable[..., Any]:
-    """Makes a `reprocess_stage.Stage` with tables so declared: `make_stage(EVENTS, ORDERS)`."""
+    """Makes a `reprocess_harness.ReprocessHarness` with these tables: `make_stage(EVENTS, ORDERS)`."""
     from tests.spark.recovery.reprocess_harness import stage_of
 
     return lambda *tables: stage_of(make_shop(tables=list(tables)))

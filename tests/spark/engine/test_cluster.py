@@ -56,7 +56,7 @@ print("RESULT " + json.dumps({
 }), flush=True)
 spark.stop()
 """
-#: A driver that says nothing of a secret, another one, or the cluster's own.
+#: A driver without a secret, with another one, or with the cluster's own.
 STRANGER = f"""
 import sys
 from pyspark.sql import SparkSession

@@ -176,7 +176,7 @@ def test_of_two_writers_on_one_checkpoint_one_is_refused_by_name(stage: Stage, a
     (stage.folder / "go").touch()
 
     assert (end_of(first), ended_second) == ("CHECKPOINT_IN_USE", "well")
-    # The batch that both of them had is there once: by its transaction, since the checkpoint is asked too late for it.
+    # The batch of both writers is in the table once because of its transaction: the checkpoint is checked too late.
     assert stage.landed() - owed == (Counter() if app_id else Counter({("batches", 10 + each): 1 for each in range(5)}))
     assert not owed - stage.landed()
 

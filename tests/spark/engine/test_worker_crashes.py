@@ -24,7 +24,7 @@ from deltaworks.sources.objects.payloads import FileReference
 from deltaworks.sources.records import Record
 from tests.spark.engine.conftest import DECLARED, Shop, payload
 
-#: How an object kills whoever reads it, behind its first event: by what it begins with.
+#: How an object kills its reader after its first event, by the object's first bytes.
 CRASH_KINDS = {
     "a segmentation fault": b"#segfault#",
     "memory that libraries do not get": b"#memory#",
@@ -46,7 +46,7 @@ def crashing_payloads(opener: Callable[[FileReference], Payload]) -> Callable[[F
 
             def framed(self: Any, opened: Any, frame: Any) -> Any:
                 data = opened.data or b""
-                # Of these alone: the worker goes on to read other tests' objects, logs that begin with # among them.
+                # Only for these objects: the worker also reads other tests' objects, including logs that begin with #.
                 way = next((way for way in ways if data.startswith(way)), b"")
                 for framed_event in self.harmless(replace(opened, data=data[len(way) :]), frame):
                     yield framed_event
@@ -67,7 +67,7 @@ def crashing_payloads(opener: Callable[[FileReference], Payload]) -> Callable[[F
             library = ctypes.CDLL(None)
             library.malloc.restype, library.malloc.argtypes = ctypes.c_void_p, [ctypes.c_size_t]
             library.free.argtypes = [ctypes.c_void_p]
-            # A library that does not look at what it was given; with memory enough nothing happens.
+            # A library that does not validate its input; with enough memory nothing happens.
             taken = library.malloc(size)
             ctypes.memset(taken, 1, size)
             library.free(taken)
@@ -146,7 +146,7 @@ def test_isolated_and_normal_reads_give_the_same_rows(make_shop: Callable[..., S
     assert shop.objects.list(paths.pipeline_control("shop", "crashes")) == []
 
 
-#: A library that is there and crashes whenever it reads: in front of the real one on the workers' path.
+#: An installed library that crashes on every read, placed before the real one on the workers' path.
 BROKEN_LIBRARY = """
 import ctypes, importlib.machinery, importlib.util, sys
 from pathlib import Path

@@ -26,7 +26,8 @@ def lake(tmp_path: Path) -> PeopleLake:
 
 @pytest.fixture
 def uri(spark: SparkSession, lake: PeopleLake) -> str:
-    """Two files with rows of both and one of Bob alone; of one file all of Ann's rows are deleted by a vector."""
+    """Two files with rows of both people, one with Bob's only; in one file a deletion vector deletes all of
+    Ann's rows."""
     uri = lake.namespace.lake.storage.spark_uri(KEY)
     columns = "event_date DATE, player STRING, device STRING, email STRING, amount BIGINT"
     spark.sql(
@@ -59,7 +60,7 @@ def test_rows_deleted_by_vectors_stay_deleted_and_are_purged(spark: SparkSession
     assert amounts(spark, uri) == [3, 6, 7]
     assert len(list((lake.root / "lake" / KEY).rglob("deletion_vector_*.bin"))) == 1
     lake.pass_time(days=8)
-    # What Spark and Hadoop have noted of the log is of before time passed.
+    # Spark and Hadoop cached the log before its timestamps were changed.
     for noted in (lake.root / "lake" / KEY / "_delta_log").glob("*.crc"):
         noted.unlink()
     for noted in (lake.root / "lake" / KEY).rglob(".*.crc"):

@@ -22,14 +22,14 @@ from tests.spark.engine.conftest import Shop
 from tests.spark.recovery.reprocess_harness import EVENTS, ORDERS, ReprocessHarness
 
 pytestmark = [pytest.mark.spark, pytest.mark.integration]
-#: Whose order is the first event of the first object.
+#: Player of the first event of the first object.
 WHO = "o1-0"
 TABLES = ("events", "orders", "quarantine")
 PRIVACY = {"namespace": "buyers", "subject": "id", "fields": [{"path": "id", "action": "token", "as": "buyer"}]}
 
 
 class People:
-    """A pipeline whose events are each of somebody else, with all of one of them erased behind the second batch."""
+    """A pipeline with one person per event; one person's events are erased after the second batch."""
 
     def __init__(self, shop: Shop) -> None:
         root = shop.environment.lake.root

@@ -17,7 +17,7 @@ from urllib.parse import parse_qs, urlsplit
 
 @dataclass
 class ClusterApi:
-    """The server's address, what was made by kind and name, and the verbs that were used on each kind."""
+    """The server's address, its created objects by kind and name, and the verbs used on each kind."""
 
     address: str = ""
     objects: dict[tuple[str, str], dict[str, Any]] = field(default_factory=dict)
@@ -25,13 +25,13 @@ class ClusterApi:
     closing: threading.Event = field(default_factory=threading.Event)
 
     def of_kind(self, kind: str) -> list[dict[str, Any]]:
-        """The objects of a kind, such as `pods`."""
+        """Returns the objects of a kind, such as `pods`."""
         return [item for (of, _), item in sorted(self.objects.items()) if of == kind]
 
 
 @contextmanager
 def running_api() -> Iterator[ClusterApi]:
-    """The server, until the block ends."""
+    """Runs the server inside the block."""
     api = ClusterApi()
     server = ThreadingHTTPServer(("127.0.0.1", 0), _handler(api))
     server.daemon_threads = True
@@ -52,7 +52,7 @@ def _handler(api: ClusterApi) -> type[BaseHTTPRequestHandler]:
         protocol_version = "HTTP/1.1"
 
         def log_message(self, *_: Any) -> None:
-            """Nothing: tests look at what was asked."""
+            """Logs nothing: tests read the recorded requests."""
 
         def do_POST(self) -> None:
             body = self._body()
@@ -63,7 +63,7 @@ def _handler(api: ClusterApi) -> type[BaseHTTPRequestHandler]:
         def do_PATCH(self) -> None:
             body = self._body()
             kind, name, _ = self._place()
-            # What is applied is made where it is not there.
+            # Apply creates missing objects.
             if (kind, name) not in api.objects:
                 api.verbs.add(("create", kind))
             api.verbs.add(("patch", kind))

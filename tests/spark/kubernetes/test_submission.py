@@ -63,7 +63,7 @@ def submit(api: ClusterApi, templates: Mapping[str, str], *arguments: str, **mor
 
 
 def requested_verbs(role: str) -> set[tuple[str, str]]:
-    """What a role may do, as verbs of kinds."""
+    """Returns the permissions of a role, as verbs by kind."""
     assert ENVIRONMENT.kubernetes is not None
     rules = next(
         item["rules"]
@@ -74,7 +74,7 @@ def requested_verbs(role: str) -> set[tuple[str, str]]:
 
 
 def checked(pod: dict[str, Any]) -> dict[str, Any]:
-    """The spec of a pod that is of the schema, its one container with it."""
+    """Validates a pod by its schema; returns its spec and its only container."""
     for version in VERSIONS:
         check(pod, version)
     (container,) = pod["spec"]["containers"]

@@ -17,7 +17,7 @@ BATCHES = 150
 
 
 def race(work: Path, *, protected: bool) -> tuple[Counter[int], Counter[str]]:
-    """How many of two drivers were told that they created each batch's file, and what the others were told."""
+    """Returns how many of two drivers created each batch's file, and the errors of the other one."""
     drivers = [
         Writer(kind="checkpoint", name=name, commits=BATCHES, protected=protected) for name in ("driver-1", "driver-2")
     ]

@@ -1,4 +1,4 @@
-"""What a lost reply does to delta-rs, and that the rule of guarded commits undoes it. Needs no Spark, only s3proxy."""
+"""Lost replies make delta-rs commit twice, and guarded commits prevent it. Needs s3proxy, but no Spark."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Delta logs on local disk: drivers exclude each other, and a killed one leaves no torn commit."""
+"""Delta logs on local disk: drivers exclude each other, and a killed driver leaves no half-written commit."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ COMMITS = 120
 
 
 def race(work: Path, *, protected: bool) -> Counter[int]:
-    """How many of two drivers were told that they made each commit."""
+    """Returns how many of two drivers were told that they made each commit."""
     drivers = [
         Writer(kind="local", name=name, commits=COMMITS, protected=protected) for name in ("driver-1", "driver-2")
     ]

@@ -1,4 +1,4 @@
-"""Two Spark drivers and a delta-rs writer on one table of an S3 server: the short proof of the log store."""
+"""Two Spark drivers and a delta-rs writer on one table of an S3 server: the short test of the log store."""
 
 from __future__ import annotations
 

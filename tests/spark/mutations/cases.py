@@ -1,7 +1,7 @@
-"""Many generated logs of requests at once, each as an organisation of its own, and what the oracle says of them.
+"""Generates many request logs, one per organisation, and compares resolve with the oracle's replay.
 
-Spark takes a second for any resolve, of one log or of thousands. So a batch of logs is resolved together, which tests
-besides that organisations with the same ids and times do not mix.
+A resolve takes Spark about a second for one log or thousands. The logs are therefore resolved in one batch, which also
+tests that organisations with equal ids and times do not mix.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ _FIELDS = st.dictionaries(st.sampled_from("fgh"), _VALUES, max_size=2)
 _SEQ = st.sampled_from([None, 1, 2, 3, 4])
 _OPS = st.sampled_from(["rename"] * 5 + ["update"] * 3 + ["merge", "delete", "delete", "undelete", "undelete"])
 
-#: A log of one organisation.
+#: The request log of one organisation.
 Log = tuple[Request, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """A row of which resolve says something else than the replay."""
+    """A row for which resolve and the replay disagree."""
 
     log: Log
     row: tuple[str, Any]
@@ -41,12 +41,12 @@ class Difference:
 
 
 def at(time: Any) -> datetime:
-    """A time of a log as a timestamp."""
+    """Returns a log time as a timestamp."""
     return _START + timedelta(seconds=time)
 
 
 def frame(spark: SparkSession, logs: Sequence[Log]) -> DataFrame:
-    """The logs as requests of as many organisations."""
+    """Returns the logs as requests, one organisation per log."""
     rows = [
         (str(org), each.op, each.id, each.new_id, dict(each.fields), each.seq, at(each.time))
         for org, log in enumerate(logs)
@@ -57,7 +57,7 @@ def frame(spark: SparkSession, logs: Sequence[Log]) -> DataFrame:
 
 @st.composite
 def logs(draw: st.DrawFn) -> Log:
-    """A log with few ids and few times, so that requests meet: some doubled, in any order."""
+    """Generates a log with few ids and times, so that requests interact; some are doubled, in random order."""
     ids = st.sampled_from(_IDS[: draw(st.integers(1, len(_IDS)))])
     times = st.sampled_from(_TIMES)
     log = [_request(draw, ids, times) for _ in range(draw(st.integers(1, 14)))]
@@ -80,7 +80,7 @@ def logs(draw: st.DrawFn) -> Log:
             Request(time=time, op="rename", id=other, new_id=one, seq=4),
         ]
     for move in [each for each in log if each.op in {"rename", "merge", "delete"}][: draw(st.integers(0, 3))]:
-        # An update at the very time of a move, of the same id, and another one of the same field where it leads.
+        # An update at the time of a move of the same id, and another one of the same field at the target.
         name, seq = draw(st.sampled_from("fgh")), draw(_SEQ)
         log.append(Request(time=move.time, op="update", id=move.id, fields={name: draw(_VALUES)}, seq=seq))
         target, later = move.new_id or move.id, draw(st.integers(move.time, max(_TIMES)))
@@ -101,7 +101,7 @@ def _request(draw: st.DrawFn, ids: st.SearchStrategy[str], times: st.SearchStrat
 
 
 def generated(count: int, *, start: int) -> list[Log]:
-    """So many logs; the same ones for the same start."""
+    """Returns this many logs; deterministic for the same start."""
     found: list[Log] = []
 
     @seed(start)
@@ -121,7 +121,7 @@ def generated(count: int, *, start: int) -> list[Log]:
 
 
 def differences(logs: Sequence[Log], intervals: DataFrame) -> list[Difference]:
-    """Every row of every log that ends otherwise than in the replay, or that several intervals claim."""
+    """Returns every row for which resolve and the replay disagree, or that several intervals claim."""
     by_id: dict[tuple[str, str], list[Any]] = defaultdict(list)
     for each in intervals.collect():
         by_id[each.org_id, each.id].append(each)
@@ -134,12 +134,12 @@ def differences(logs: Sequence[Log], intervals: DataFrame) -> list[Difference]:
 
 
 def smallest(differences: Sequence[Difference]) -> Difference | None:
-    """The difference of the shortest log, to look at."""
+    """Returns the difference of the shortest log, for debugging."""
     return min(differences, key=lambda each: len(each.log), default=None)
 
 
 def _probes(log: Log) -> list[Row]:
-    """Rows of every id at every time of a request, between any two, before and after."""
+    """Returns rows of every id at every request's time, between any two, before and after."""
     return [Row(origin=name, time=half / 2) for name in _IDS for half in range(2 * max(_TIMES) + 3)]
 
 
@@ -164,7 +164,7 @@ def _resolved(intervals: Sequence[Any], row: Row) -> Any:
 
 
 def kinds(logs: Sequence[Log]) -> Mapping[str, int]:
-    """How often what is hard occurs in the logs, as the replay sees it."""
+    """Counts difficult situations in the logs, as the replay sees them."""
     counted: Counter[str] = Counter()
     for log in logs:
         replayed = replay(_probes(log), log)
@@ -192,13 +192,13 @@ def kinds(logs: Sequence[Log]) -> Mapping[str, int]:
 
 
 def _fields(log: Log, *, delay: float) -> list[Mapping[str, str | None]]:
-    """What updates set on rows that were there from the beginning, if all of them came later by so much."""
+    """Returns the fields that updates set on initial rows, if all updates came this much later."""
     delayed = [replace(each, time=each.time + delay) if each.op == "update" else each for each in log]
     return [row.fields for row in replay(_first_rows(), delayed)]
 
 
 def _set_again(log: Log) -> bool:
-    """Whether a field of some row is set, the row moves, and the field is set to something else."""
+    """Whether a row's field is set, the row moves, and the field is set to another value."""
     known: dict[tuple[int, str], tuple[int, str | None]] = {}
     for time in _TIMES:
         for index, row in enumerate(replay(_first_rows(), [each for each in log if each.time <= time])):
@@ -210,7 +210,7 @@ def _set_again(log: Log) -> bool:
 
 
 def _last_by_update(log: Log, row: Row) -> bool:
-    """Whether the last that reached a row is an update of the time of its last move, with a higher sequence."""
+    """Whether the last request of a row is an update at the time of its last move, with a higher sequence."""
     if row.last is None or not row.hops:
         return False
     time, seq = row.last

@@ -1,4 +1,4 @@
-"""A pipeline with mutable rows in a temporary folder: rows and requests land as a stream would land them, by hand."""
+"""A pipeline with mutable rows in a temporary folder; tests append rows and requests like a stream does."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ DATA, REQUESTS, TOLD = "activities", "requests", "notifications"
 def declared(
     *, partition_by: Sequence[str] = ("org_id",), deletion_vectors: bool | None = None, **mutations: Any
 ) -> PipelineSpec:
-    """The pipeline; `mutations` change its section of that name."""
+    """Returns the pipeline's declaration; `mutations` overrides that section."""
     columns = ["org_id", "contact_id", "origin_contact_id", *FIELDS, *(f"origin_{name}" for name in FIELDS)]
     source = {name: name.removeprefix("origin_") for name in columns}
     return PipelineSpec.model_validate(
@@ -99,7 +99,7 @@ class MutationHarness:
         return PipelineHome(self.objects, PIPELINE).mutations
 
     def land(self, *, rows: Sequence[Mapping[str, Any]] = (), requests: Sequence[Mapping[str, Any]] = ()) -> None:
-        """Append rows (`org_id`, `id`, `time` and fields) and requests (`time`, `op`, ...) as one batch."""
+        """Appends rows (`org_id`, `id`, `time` and fields) and requests (`time`, `op`, ...) as one batch."""
         batch = next(self._next)
         self._append(DATA, [_activity(row) for row in rows], batch)
         self._append(REQUESTS, [{**row, "event_name": "request"} for row in requests], batch)
@@ -117,12 +117,12 @@ class MutationHarness:
             self.lake.append(opened, key, data, step=step, user_metadata=made)
 
     def rows(self, table: str = DATA) -> list[dict[str, Any]]:
-        """The rows of a table, without Spark."""
+        """Returns a table's rows, read without Spark."""
         found = self.lake.rows(paths.table(PIPELINE, table))
         return [] if found is None else found.to_pylist()
 
     def version(self, table: str = DATA) -> int:
-        """The version of a table."""
+        """Returns the version of a table."""
         opened = self.lake.open(paths.table(PIPELINE, table))
         assert opened is not None
         return opened.version()

@@ -1,7 +1,7 @@
-"""One run of the sample reader in a process of its own, killed where its argument says.
+"""Runs the sample reader once in a separate process and kills it at a given moment.
 
 `python reader_entry.py ROOT MOMENT [apart]`. Moments: `never`, `before`, `during` and `after` the commit of its output.
-`apart` takes the protection away: the position is kept in a file, written once the output is there.
+`apart` disables the protection: the position is written to a file after the output is committed.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ JOB = Path(__file__).resolve().parents[3] / "spark_jobs" / "count_engagement_day
 
 
 def job() -> ModuleType:
-    """The sample, loaded from where it is run from."""
+    """Loads the sample from its folder."""
     spec = importlib.util.spec_from_file_location("count_engagement_days", JOB)
     assert spec is not None
     assert spec.loader is not None

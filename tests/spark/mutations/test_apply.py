@@ -1,4 +1,4 @@
-"""A mutation batch brings rows where a replay of all requests, one after the other, brings them."""
+"""A mutation batch gives the same rows as a sequential replay of all requests."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def moment(time: float) -> dt.datetime:
 
 
 class Interleaving:
-    """Organisations with a log each, whose rows and requests land in some order, in several parts."""
+    """Organisations with one log each, whose rows and requests land in random order in several parts."""
 
     def __init__(self, logs: Sequence[Log], *, parts: int, seed: int) -> None:
         self._logs = logs
@@ -49,7 +49,7 @@ class Interleaving:
                 chance.choice(self.requests).append({**request, "time": moment(each.time), "fields": given})
 
     def expected(self) -> dict[str, tuple[str, bool, dict[str, str]]]:
-        """What rows become by all requests, by the oracle."""
+        """Returns the oracle's rows after all requests."""
         found = {}
         for org, log in enumerate(self._logs):
             landed = [row for part in self.rows for row in part if row["org_id"] == f"o{org}"]
@@ -120,7 +120,7 @@ def test_a_batch_changes_only_the_requested_rows_and_notifies_them(spark: SparkS
     stage = MutationHarness(tmp_path)
     orgs = ("acme", "bolt", "core")
     stage.land(rows=[row(org, f"{org}-{number}", "a", number) for org in orgs for number in (1, 5)])
-    # The files of an organisation that is not in the batch are gone: whoever reads them fails.
+    # The files of organisations outside the batch are deleted, so that reading them fails.
     for file in (tmp_path / paths.table(PIPELINE, DATA) / "org_id=core").glob("*.parquet"):
         file.unlink()
     stage.land(
@@ -163,7 +163,7 @@ def test_a_repeated_batch_changes_nothing_and_late_rows_get_the_same_outcome(
     assert repeated.tables[0].rows == 3
     assert versions == [stage.version(name) for name in (DATA, TOLD, "intervals", "names")]
 
-    # A row that comes after its rename was applied, a request that comes after the time it speaks of, and an undelete.
+    # A row that lands after its rename was applied, a request about an earlier time, and an undelete.
     stage.land(
         rows=[row("acme", "acme-late", "a", 2)],
         requests=[request("acme", 2.5, "update", "a", fields=[("f", "late")]), request("bolt", 20, "undelete", "a")],
@@ -177,13 +177,13 @@ def test_a_repeated_batch_changes_nothing_and_late_rows_get_the_same_outcome(
         **{f"bolt-{number}": ("a", "f0") for number in (1, 5)},
     }
     kinds = {(each["change"], *each["keys"]) for each in stage.rows(TOLD) if each["batch"] == 2}
-    # A late row is told like the others of its stretch, which were called so before.
+    # A late row is announced like the others of its interval, under their former id.
     assert kinds == {("update", "acme-1", "acme-late"), ("insert", "bolt-1", "bolt-5")}
     assert second.tables[0].optimized is False
 
 
 def repeat(spark: SparkSession, stage: MutationHarness) -> MutationCompletion:
-    """The newest batch once more, as a process does that was given up for dead."""
+    """Runs the newest batch again, like a process that was wrongly declared dead."""
     batch = stage.batches.batch(stage.batches.numbers()[1])
     assert batch is not None
     steps = BatchSteps(
@@ -261,5 +261,5 @@ def test_only_rows_deleted_long_ago_are_purged(
     assert (done.rows, done.organisations) == (1, 1)
     assert {each["event_id"] for each in stage.rows()} == {"new", "kept"}
     assert [each.rows for each in purge.purge_deleted(spark, stage.catalog, PIPELINE, dry_run=False)] == [0]
-    # What the purge wrote is nothing that came.
+    # Rows written by the purge are not new rows.
     assert run(spark, stage).batches == []

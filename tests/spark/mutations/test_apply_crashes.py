@@ -1,4 +1,4 @@
-"""A batch that dies at any of its steps is completed by the next run; what came since is for the one after it."""
+"""The next run completes a batch that crashed at any step; later requests belong to the batch after it."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ POINTS = (
 
 
 class Crash(Exception):
-    """The process ends here."""
+    """Simulates the end of the process."""
 
 
 def crash_at(point: str) -> Callable[[str], None]:
@@ -38,7 +38,7 @@ def crash_at(point: str) -> Callable[[str], None]:
 
 
 def land(stage: MutationHarness, part: int) -> None:
-    """Two rows and a rename of what all rows before it are called, and a name for it."""
+    """Lands two rows, a rename that covers them, and a name."""
     base = {"org_id": "acme", "seq": part, "fields": None, "time": START.replace(hour=part + 1)}
     stage.land(
         rows=[
@@ -81,6 +81,6 @@ def test_a_crash_after_any_step_is_recovered(
     assert len(result.completed) == (points[-1] != "ended")
     ends: list[Any] = [stage.batches.completion(number) for number in range(1, stage.batches.numbers()[1] + 1)]
     assert all(end is not None and end.outcome == "applied" for end in ends)
-    # A batch that is completed after its intervals were stored may find nothing to merge.
+    # A batch completed after its intervals were stored may have nothing to merge.
     assert {table.engine for end in ends for table in end.tables} - {""} == {engine}
     assert MutationRun(spark, stage.catalog, PIPELINE).run().batches == []

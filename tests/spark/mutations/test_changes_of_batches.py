@@ -1,4 +1,4 @@
-"""Readers of changes over what a stream and mutation batches really write, not over tables made by hand."""
+"""Change readers over the tables of real streams and mutation batches."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.integration
 
 
 def tell(stage: MutationHarness, batch: int) -> None:
-    """The notifications a stream's batch ends with, as the fan-out makes them."""
+    """Returns the notifications that end a stream's batch, as the fan-out creates them."""
     rows = stage.lake.rows(paths.table(PIPELINE, DATA))
     assert rows is not None
     landed = rows.filter(pc.equal(rows.column("_batch_id"), batch))
@@ -35,7 +35,7 @@ def tell(stage: MutationHarness, batch: int) -> None:
 
 
 def states(rows: Any) -> list[tuple[str, str, bool]]:
-    """The rows that were read: event, contact, whether deleted."""
+    """Returns the rows read: event, contact, whether deleted."""
     found = rows.select("event_id", "contact_id", "_deleted").collect()
     return sorted((each["event_id"], each["contact_id"], bool(each["_deleted"])) for each in found)
 
@@ -60,7 +60,7 @@ def test_a_reader_sees_each_row_once_after_batches_of_both_kinds(spark: SparkSes
         requests=[request("acme", 3, "rename", "a", "b"), request("bolt", 9, "delete", "a")],
     )
     MutationRun(spark, stage.catalog, PIPELINE).run()
-    # The mutation batch got to telling before the stream's batch did: its rows have come when that tells of them too.
+    # The mutation batch announced its changes first; its rows are read when the stream's batch announces them.
     assert read() == [("late", "b", False), ("one", "b", False), ("three", "a", True)]
     tell(stage, 2)
     assert read() == []

@@ -1,4 +1,4 @@
-"""Connected components against NetworkX, whatever the shape, and no component mixed with another organisation's."""
+"""Connected components match NetworkX for every graph shape, and organisations do not mix."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Edge = tuple[str, str, str]
 
 
 def expected(connected: Iterable[Edge]) -> set[tuple[str, str, str, int]]:
-    """Every id of every organisation with the least id and the size of its component."""
+    """Returns for every id of every organisation the least id and the size of its component."""
     graphs: dict[str, networkx.Graph] = {}
     for org, one, other in connected:
         graphs.setdefault(org, networkx.Graph()).add_edge(one, other)
@@ -29,7 +29,7 @@ def expected(connected: Iterable[Edge]) -> set[tuple[str, str, str, int]]:
 
 
 def shapes() -> list[Edge]:
-    """Paths in and against the order of ids and shuffled, a star, a ring, a clique, a tree, random graphs."""
+    """Returns paths in ascending, descending and shuffled order, a star, ring, clique, tree, and random graphs."""
     chance = random.Random(5)
     names = [f"{number:02}" for number in range(60)]
     shuffled = chance.sample(names, len(names))

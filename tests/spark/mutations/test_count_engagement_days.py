@@ -1,4 +1,4 @@
-"""The sample reader: its counts are those of the table after every run, also of one that was killed anywhere."""
+"""The sample reader's counts match the table after every run, including runs killed at any moment."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.spark.mutations.reader_entry import job
 from tests.spark.mutations.tracked_lake import NAME, TrackedLake
 
 ENTRY, ROOT = Path(__file__).with_name("reader_entry.py"), Path(__file__).resolve().parents[3]
-#: How often rows of each organisation's and day's changed, as a reader counts that comes after each step.
+#: Changes per organisation and day, as seen by a reader that runs after each step.
 CHANGES = {("a", 0): 5, ("a", 1): 3, ("b", 0): 3}
 
 
@@ -41,7 +41,7 @@ STEPS = (first_step, second_step, third_step)
 
 
 def counts(followed: TrackedLake) -> dict[tuple[str, int], tuple[int, int, int]]:
-    """What the sample's table says: activities, contacts and changes."""
+    """Returns the sample table's activities, contacts and changes."""
     found = followed.lake.rows(job().KEY)
     rows: list[dict[str, Any]] = [] if found is None else found.to_pylist()
     first = min(row["engagement_date"] for row in rows)
@@ -52,7 +52,7 @@ def counts(followed: TrackedLake) -> dict[tuple[str, int], tuple[int, int, int]]
 
 
 def expected(followed: TrackedLake) -> dict[tuple[str, int], tuple[int, int, int]]:
-    """The same, counted from the data."""
+    """Returns the same counts, computed from the data."""
     contacts: dict[tuple[str, int], list[str]] = defaultdict(list)
     rows = followed.rows()
     first = min(row["engagement_date"] for row in rows)

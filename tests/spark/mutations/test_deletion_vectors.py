@@ -1,4 +1,4 @@
-"""A table that marks rows instead of rewriting files has the same rows, for all who read it."""
+"""A table with deletion vectors returns the same rows as one with rewritten files, for every reader."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_marked_rows_are_read_once_by_every_reader(spark: SparkSession, tmp_path
     expected = {f"e{number}": (f"c{number}" if number else "z", False) for number in range(20)}
     assert {event: state[:2] for event, state in ended(stage).items()} == expected
 
-    # What the stream appends by delta-rs and the next batch come upon marked files.
+    # The stream appends by delta-rs, and the next batch meets files with deletion vectors.
     stage.land(rows=[row("acme", "late", "c0", 2)], requests=[request("acme", 6, "delete", "z")])
     (second,) = run(spark, stage).batches
 

@@ -1,4 +1,4 @@
-"""Entities of a file of requests: real renames end where they are known to end, and rows come out as stated."""
+"""Entities in a real request file: renames end at the known targets, and rows have the stated values."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_all_real_renames_resolve_to_their_known_final_ids(spark: SparkSession) 
 
 
 def partition(rows: Iterable[Mapping[str, Any]]) -> set[frozenset[str]]:
-    """The origins that are of one component, whatever it is called."""
+    """Groups origins by component, independent of component names."""
     groups: dict[str, set[str]] = defaultdict(set)
     for row in rows:
         groups[row["component_id"]].add(row["origin_id"])
@@ -58,9 +58,9 @@ def test_an_entity_is_named_by_the_id_it_had_before_its_first_request(spark: Spa
     file = file_of(
         tmp_path,
         "ts,org_id,op,old_id,new_id,fields\n"
-        # An id that two entities used in turn; the id they went to is none of its own.
+        # Two entities used this id one after the other; the id they moved to belongs to neither.
         "10,used again,rename,a,b,\n20,used again,rename,a,c,\n30,used again,rename,b,d,\n"
-        # Both sides of a merge are entities, also where the target came from elsewhere before.
+        # Both sides of a merge are entities, even if the target was moved before.
         "10,merged,merge,a,b,\n10,merged later,rename,x,b,\n20,merged later,merge,a,b,\n"
         '10,deleted,rename,a,b,\n20,deleted,delete,b,,\n30,deleted,update,b,,"{""stage"": ""won""}"\n'
         "10,back,delete,a,,\n20,back,undelete,a,,\n30,back,rename,a,b,\n"
@@ -94,7 +94,7 @@ def test_every_interval_is_printed_with_the_times_of_the_file(spark: SparkSessio
 
     printed = io.StringIO()
     print_rows(rows, tuple(rows[0]), OutputFormat.CSV, printed)
-    # Between the two commits of one time no row can be: b has no interval there.
+    # No row can be between the two commits of one time: b has no interval there.
     assert printed.getvalue() == (
         "org_id,id,valid_from,valid_to,final_id,deleted,fields,hops\n"
         ",a,,2026-01-01,c,true,{},3\n"

@@ -1,4 +1,6 @@
-"""How resolve works: rounds by the logarithm of the longest chain, joins of what still moves, nothing on the driver."""
+"""The cost of resolve: rounds grow with the logarithm of the longest chain, joins only cover unfinished requests, and
+no rows reach the driver.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,7 @@ _PYTHON = re.compile(r"PythonUDF|EvalPython|MapIn|InPandas|InArrow|PythonRunner"
 
 @dataclass
 class Watch:
-    """A checkpoint that remembers the plan of what it was given, and how many rows that came to."""
+    """A checkpoint that records the plans and row counts it receives."""
 
     plans: list[str] = field(default_factory=list)
     rows: list[int] = field(default_factory=list)
@@ -35,7 +37,7 @@ class Watch:
 
     @property
     def rounds(self) -> list[int]:
-        """Rows of each round. Two frames come before them, and what has settled is collected without a join."""
+        """Returns the rows of each round. Two frames precede them; finished requests are collected without a join."""
         return [rows for plan, rows in zip(self.plans[2:], self.rows[2:], strict=True) if joins(plan)]
 
 
@@ -48,7 +50,7 @@ def joins(plan: str) -> int:
 
 
 def chains(spark: SparkSession, lengths: Sequence[int]) -> DataFrame:
-    """One chain of renames for each length, made by Spark itself."""
+    """Returns one rename chain per length, created by Spark."""
     sizes = spark.createDataFrame(list(enumerate(lengths)), "chain int, length int")
     return sizes.select("chain", F.explode(F.sequence(F.lit(0), F.col("length") - 1)).alias("hop")).select(
         F.lit("o").alias("org_id"),
@@ -63,7 +65,7 @@ def chains(spark: SparkSession, lengths: Sequence[int]) -> DataFrame:
 
 @dataclass(frozen=True)
 class Resolved:
-    """One resolve that was watched: a chain of `longest` requests beside 500 single ones."""
+    """One recorded resolve: a chain of `longest` requests and 500 single ones."""
 
     longest: int
     watch: Watch
@@ -72,7 +74,7 @@ class Resolved:
 
 
 def watched(spark: SparkSession, longest: int) -> Resolved:
-    """Resolve while nothing may come to the driver but counts."""
+    """Resolves while only counts may reach the driver."""
     watch, group = Watch(), f"resolve-{longest}"
     requests = chains(spark, [longest] + [1] * 500)
     with pytest.MonkeyPatch.context() as patch:
@@ -121,8 +123,8 @@ def test_only_unresolved_moves_take_part_in_a_round(resolved: Resolved) -> None:
     longest, requests = resolved.longest, resolved.longest + 500
     rounds = math.ceil(math.log2(longest))
 
-    # Every request leaves an id and comes to one. Then only those take part that have not come to the end of their
-    # chain: all but the last of the longest one, all but the last two, the last four.
+    # Every request moves one id to another. Each later round only covers requests that have not reached their chain's
+    # end: all but the last of the longest chain, all but the last two, the last four.
     assert resolved.watch.rows[:2] == [2 * requests, requests]
     assert resolved.watch.rounds == [longest - 2**done for done in range(rounds)]
 
@@ -130,8 +132,8 @@ def test_only_unresolved_moves_take_part_in_a_round(resolved: Resolved) -> None:
 def test_jobs_grow_with_the_logarithm_of_the_longest_chain(resolved: Resolved) -> None:
     rounds = math.ceil(math.log2(resolved.longest))
 
-    # A materialisation runs a job for each shuffle and broadcast it reads; what the watch counts is one more each. A
-    # join for every hop would take three jobs more for every request of the chain.
+    # A materialisation runs one job per shuffle and broadcast; each count of the watch adds one. A join per hop would
+    # take three more jobs for every request of the chain.
     assert rounds < resolved.jobs <= 9 * (rounds + 2) + 6
 
 
@@ -167,6 +169,6 @@ def test_a_hub_of_a_hundred_thousand_requests_resolves(spark: SparkSession) -> N
 
     assert found.where("id LIKE 's%' AND final_id = 'over' AND hops = 3").count() == hub // 2
     assert found.where(f"id LIKE 's%' AND fields['stage'] = 'v{hub - 1}'").count() == hub // 2
-    # One update counts, the last one: an interval up to it, and one from there to the rename.
+    # Only the last update counts: one interval up to it, and one from there to the rename.
     assert found.where("id = 'hub'").count() == 2
     found.unpersist()

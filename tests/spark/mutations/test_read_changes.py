@@ -1,4 +1,4 @@
-"""Readers of changes: every row that changed, once and in its newest state, whatever is under way meanwhile."""
+"""Change readers return every changed row once in its newest state, also during concurrent writes."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_each_change_is_read_once_by_the_position_of_the_read_before(followed: T
     followed.land(2, [("e3", "a", "x", 1)])
     followed.mutate(1, "contact_id = 'x'", {"contact_id": "'z'"})
     followed.mutate(2, "event_id = 'e1'", {"contact_id": "'w'"})
-    # The position goes through a text, as readers keep it; twice from one position is twice the same.
+    # The position is stored as text, as readers do; two reads from one position are equal.
     second = followed.changes(str(first.position))
 
     assert states(second) == [("e1", "w", False), ("e3", "z", False)]
@@ -73,7 +73,7 @@ def test_only_files_of_the_notified_organisations_and_batches_are_read(followed:
     followed.land(1, [(f"e{org}", f"org{org}", "x", 0) for org in range(8)])
     followed.land(2, [("before", "org3", "x", 2), ("other", "org4", "x", 2)])
     first = followed.changes()
-    # Of the same organisation and day as rows that were read before: only the batch tells their files apart.
+    # Same organisation and day as rows read before: only the batch number separates their files.
     followed.land(3, [("late", "org3", "x", 2)])
 
     changed = followed.changes(first.position).rows
@@ -92,7 +92,7 @@ def test_optimize_of_either_table_changes_no_result(followed: TrackedLake, spark
         spark.sql(f"OPTIMIZE delta.`{followed.lake.storage.spark_uri(key)}`").collect()
 
     assert states(followed.changes(first.position)) == [("e1", "z", False), ("e2", "x", False)]
-    # Files that hold several batches are opened, since their statistics do not tell these apart.
+    # Files with several batches are opened, because their statistics do not separate the batches.
     assert states(followed.changes()) == [("e1", "z", False), ("e2", "x", False)]
 
 
@@ -145,7 +145,7 @@ def test_the_change_data_feed_gives_the_same_rows(tmp_path: Path, spark: SparkSe
 
     assert states(second) == [("e1", "z", True), ("e3", "z", False)]
     assert followed.changes(second.position, source="change_feed").is_empty
-    # Rows that requests deleted are told of then, and not once more when they are removed for good.
+    # Rows deleted by requests are announced then, and not again when they are physically removed.
     spark.sql(f"DELETE FROM delta.`{uri}` WHERE event_id IN ('e1', 'e2')").collect()
     third = followed.changes(second.position, source="change_feed", tombstones=True)
     assert states(third) == [("e2", "y", True)]

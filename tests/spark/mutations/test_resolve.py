@@ -1,4 +1,4 @@
-"""Resolve: every example of the documents, and what the replay of generated logs says, row by row."""
+"""Resolve matches the documented examples and the replay of generated logs, row by row."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Both engines of a merge leave the same rows, and a merge by delta-rs lands once, whatever is committed beside it."""
+"""Spark's and delta-rs's merge give the same rows, and a delta-rs merge lands once despite concurrent commits."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from deltaworks.tables.lake import Lake
 
 PIPELINE, BOTH = "crm", ("spark", "delta_rs")
 START = dt.datetime(2026, 1, 1, tzinfo=dt.UTC)
-#: As awkward as values of a partition may be. The last one is in no batch.
+#: Partition values with special characters. The last one is in no batch.
 ORGS = ("acme", "o'neil \\ sons/100% ä", "bolt", "", "core")
 FIELDS: dict[str, tuple[str, list[str | None]]] = {
     "order": ("string", ["won", "it's \\n", "", None]),
@@ -96,7 +96,7 @@ def arrived(chance: random.Random, event: str, org: str | None) -> dict[str, Any
 
 
 def stretches(spark: SparkSession, chance: random.Random) -> DataFrame:
-    """Of some ids, one, two or no stretches that follow one another, open at either end or not."""
+    """Returns for some ids one, two or no adjacent intervals, each end open or closed."""
     rows = []
     for org in ORGS[:-1]:
         for each in chance.sample("abcdef", 4):
@@ -111,7 +111,7 @@ def stretches(spark: SparkSession, chance: random.Random) -> DataFrame:
 
 
 class Bench:
-    """The same table twice."""
+    """Two copies of the same table."""
 
     def __init__(self, spark: SparkSession, root: Path, partition_by: str = "org_id") -> None:
         self.spark = spark
@@ -141,7 +141,7 @@ class Bench:
         return StepCommits(self.spark.newSession(), self.lake, PIPELINE, number, before_commit=before)
 
     def merge(self, engine: str, wanted: DataFrame, number: int, before: Callable[[], None] = lambda: None) -> int:
-        """Merge by one engine; returns the attempts."""
+        """Merges with one engine; returns the attempts."""
         reach, commits, name = affected_range(wanted), self.commits(number, before), self.tables[engine].name
         if engine == "delta_rs":
             small = SmallMerge(self.table, wanted, reach, batch=number)
@@ -152,7 +152,7 @@ class Bench:
         return commits.commit_once(name, lambda: merge.execute(session, uri, batch=number), settings=settings)
 
     def rows(self, engine: str) -> list[Any]:
-        """All rows with all columns, as Spark reads them."""
+        """Returns all rows with all columns, as Spark reads them."""
         uri = self.lake.storage.spark_uri(self.key(engine))
         columns = [f"CAST({name} AS STRING)" if name in FIELDS else name for name in self.table.column_types()]
         found = self.spark.read.format("delta").load(uri).selectExpr(*columns, "_deleted", "_mutation")
@@ -183,7 +183,7 @@ def test_both_engines_leave_the_same_rows_in_files_that_hold_the_same(
     assert [engine_of(made[engine]) for engine in BOTH] == list(BOTH)
     told = [commit.metadata for commit in made.values() if commit is not None]
     assert [{**each, "step": ""} for each in told] == [{**told[0], "step": ""}] * 2
-    # A merge of what is so already changes nothing, and is on record as done.
+    # A merge without changes is recorded as done.
     for engine in BOTH:
         before = bench.opened(engine).file_uris()
         assert bench.merge(engine, wanted, 2) == 1
@@ -199,7 +199,7 @@ def test_files_of_other_organisations_are_not_read_and_their_statistics_are_pres
     bench = Bench(spark, tmp_path)
     for batch in range(3):
         bench.land(batch, [arrived(chance, f"{batch}-{org}", org) for org in ORGS], ("delta_rs",))
-    # Of the organisation that no batch names, and of the id that none has: whoever reads these files fails.
+    # Files of an organisation and an id outside every batch: reading them fails.
     only = spark.createDataFrame(
         [("acme", "zz", None, None, "b", False, {}), ("acme", "zzz", None, None, "b", False, {})],
         stretches(spark, chance).schema,
@@ -251,7 +251,7 @@ def test_a_merge_retries_after_a_conflict_and_skips_a_step_committed_meanwhile(
     merged = bench.rows("delta_rs")
     assert len(merged) == 12
 
-    # Whoever read the table before this step, or a later one, landed can commit nothing to it.
+    # A writer whose snapshot precedes this step, or a later one, cannot commit.
     stale, other = bench.opened("delta_rs"), stretches(spark, chance)
     bench.merge("delta_rs", stretches(spark, chance), 2)
     now = bench.rows("delta_rs")
@@ -287,7 +287,7 @@ def test_delta_rs_merges_only_what_fits_memory_and_what_it_supports(
         assert "bytes of memory that are free" in short.reasons[0]
         many = dataclasses.replace(reach, periods=200_001)
         assert plan_merge(bench.lake, bench.key("delta_rs"), bench.table, many, small_merge_bytes=total).reasons
-    # Only partitions by organisation tell which bytes are an organisation's.
+    # Only partitions by organisation show which bytes belong to an organisation.
     assert sizes == {"org_id": False, "event_date": True}
     uri = bench.lake.storage.spark_uri(bench.key("delta_rs"))
     spark.sql(f"ALTER TABLE delta.`{uri}` SET TBLPROPERTIES ('delta.enableDeletionVectors' = 'true')").collect()

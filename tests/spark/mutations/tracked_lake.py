@@ -1,4 +1,4 @@
-"""A mutable table and its notifications, written by hand in the shapes a stream and a mutation batch leave them in."""
+"""A mutable table and its notifications, written directly as a stream and a mutation batch would leave them."""
 
 from __future__ import annotations
 
@@ -83,7 +83,9 @@ class TrackedLake:
         self._properties = dict(properties or {})
 
     def land(self, batch: int, rows: Sequence[tuple[str, str, str, int]], *, told: bool = True) -> Callable[[], None]:
-        """A stream's batch: its rows and, where `told`, its notifications; else what it returns tells of them."""
+        """Writes a stream's batch of rows and, if `told`, its notifications; otherwise returns a function that writes
+        them.
+        """
         filled = [
             {
                 "event_id": event_id,
@@ -105,7 +107,7 @@ class TrackedLake:
         return self._tell(batch, "stream", "insert", filled, told=told)
 
     def mutate(self, number: int, where: str, updates: Mapping[str, str], *, told: bool = True) -> Callable[[], None]:
-        """A mutation batch: rows rewritten with its number, then its notifications."""
+        """Writes a mutation batch: rewritten rows with its number, then its notifications."""
         opened = self.lake.open(self.data_key)
         assert opened is not None
         opened.update(updates={**updates, "_mutation": str(number)}, predicate=where)
@@ -114,12 +116,12 @@ class TrackedLake:
         return self._tell(number, "mutation", change, rows, told=told)
 
     def rows(self) -> list[dict[str, Any]]:
-        """The data, deleted rows too."""
+        """Returns all rows, including deleted ones."""
         found = self.lake.rows(self.data_key)
         return [] if found is None else found.to_pylist()
 
     def changes(self, since: Any = None, **options: Any) -> Changes:
-        """`read_changes` of the table."""
+        """Calls `read_changes` of the table."""
         assert self._spark is not None
         return read_changes(self._spark, NAME, since, catalog=self.catalog, **options)
 
@@ -167,6 +169,6 @@ class TrackedLake:
 
 
 def states(changes: Changes) -> list[tuple[str, str, bool]]:
-    """The event, the contact and whether it is deleted, of every row that was read."""
+    """Returns event, contact and whether it is deleted for every row read."""
     found = changes.rows.select("event_id", "contact_id", "_deleted").collect()
     return sorted((row["event_id"], row["contact_id"], bool(row["_deleted"])) for row in found)

@@ -1,4 +1,4 @@
-"""A shop whose objects are announced in a file event log and landed in batches, for what reads them again."""
+"""A shop whose objects are in a file event log and landed in batches, for tests of reprocessing."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ Row = tuple[str, int, int]
 
 
 def content(seq: int) -> bytes:
-    """Orders over three days, one without its amount, a refund and a broken piece."""
+    """Returns orders of three days, one without an amount, a refund and a malformed event."""
     orders = [
         {"name": "order", "id": f"o{seq}-{n}", "time": 1_700_000_000 + (n + seq) % 3 * 86_400, "amount": n}
         for n in range(4)
@@ -54,12 +54,12 @@ def content(seq: int) -> bytes:
 
 
 def made_at(seq: int) -> datetime:
-    """When the store made the object: two days apart."""
+    """Returns the object's creation time in the store: objects are two days apart."""
     return datetime(2026, 1, 1, tzinfo=UTC) + timedelta(days=2 * seq)
 
 
 class ReprocessHarness:
-    """A shop whose objects are announced in a file event log, landed in batches of two."""
+    """A shop whose announced objects are landed in batches of two."""
 
     def __init__(self, shop: Shop) -> None:
         self.shop = shop
@@ -69,7 +69,7 @@ class ReprocessHarness:
         self.landed_seqs: list[int] = []
         self.batches = 0
         self.processor = shop.processor()
-        #: 0 has everything done by Spark.
+        #: 0: Spark does everything.
         self.direct_bytes = MAX_DIRECT_BYTES
         self.sessions = 0
         self.note_spec()
@@ -78,7 +78,7 @@ class ReprocessHarness:
         PipelineHome(self.shop.objects, "shop").specs.record_start(self.shop.spec, owner_epoch=self.shop.epoch)
 
     def land(self, objects: int = 2) -> None:
-        """One more batch, as the stream lands it."""
+        """Lands one more batch, like the stream."""
         seqs = [len(self.landed_seqs) + 1 + at for at in range(objects)]
         events, sizes, references = [], [], []
         for seq in seqs:
@@ -100,7 +100,7 @@ class ReprocessHarness:
         self.landed_seqs += seqs
 
     def redeclare(self, *tables: dict[str, Any]) -> None:
-        """Edit the pipeline and restart its stream."""
+        """Edits the pipeline and restarts its stream."""
         self.shop.spec = PipelineSpec.model_validate(DECLARED | {"tables": list(tables)})
         self.processor = self.shop.processor()
         self.note_spec()
@@ -119,11 +119,11 @@ class ReprocessHarness:
         return self.job(fault=stop_at).run(name, asked)
 
     def job(self, **settings: Any) -> Reprocess:
-        """A reprocess of the shop, in the way that the stage is for."""
+        """Returns a reprocess of the shop in this harness's mode."""
         return Reprocess(self.spark, self.catalog(), "shop", **({"direct_bytes": self.direct_bytes} | settings))
 
     def spark(self) -> SparkSession:
-        """The session, which is counted."""
+        """Returns the session and counts its uses."""
         self.sessions += 1
         return self.shop.spark
 
@@ -131,7 +131,7 @@ class ReprocessHarness:
         return self.shop.landed()
 
     def expected(self, spec: PipelineSpec | None = None, seqs: list[int] | None = None) -> Counter[Row]:
-        """What parsing all objects with this declaration says."""
+        """Returns the rows from parsing all objects with this declaration."""
         chosen = self.landed_seqs if seqs is None else seqs
         payloads = [Payload(seq, f"f{seq}.json", content(seq)) for seq in chosen]
         return Counter(
@@ -151,7 +151,7 @@ class ReprocessHarness:
 
 
 def stage_of(shop: Shop) -> ReprocessHarness:
-    """Three batches of two objects each; orders without an amount are in quarantine, and so are refunds."""
+    """Lands three batches of two objects; orders without an amount, and refunds, are in quarantine."""
     made = ReprocessHarness(shop)
     for _ in range(3):
         made.land()

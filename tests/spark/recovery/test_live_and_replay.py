@@ -1,4 +1,4 @@
-"""Rows that a replay lands reach the live table while their window is open; later ones are in bronze, for gold."""
+"""Replayed rows reach the live table while their window is open; later ones are only in bronze and gold."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def work_off(spark: SparkSession, stage: ReplayHarness, declared: PipelineSpec) 
 
 
 def counts(stage: ReplayHarness) -> dict[int, int]:
-    """Events by hours after noon."""
+    """Returns events by hours after noon."""
     rows = stage.lake.rows(paths.table("shop", "hourly"))
     assert rows is not None
     return {(int(row["window_start"].timestamp()) - NOON) // HOUR: row["events"] for row in rows.to_pylist()}

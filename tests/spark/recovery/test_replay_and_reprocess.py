@@ -1,4 +1,4 @@
-"""A replay and a reprocess of the same rows, one after the other: nothing is lost, doubled, or closed by mistake."""
+"""A replay followed by a reprocess of the same rows, and the reverse: no row is lost, doubled or wrongly closed."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def replay(stage: ReprocessHarness, fault: str = "") -> int:
 
 
 def in_tables_or_open(stage: ReprocessHarness) -> Counter[Row]:
-    """Every row of a table, and every open one of quarantine."""
+    """Returns every row of a table, and every open quarantine row."""
     rows = Counter({row: count for row, count in stage.landed().items() if row[0] != "quarantine"})
     keys = Quarantine(stage.shop.lake, "shop").keys(QuarantineFilter()).to_pylist()
     return rows + Counter(("quarantine", row["_seq"], row["_position"]) for row in keys)
@@ -34,7 +34,7 @@ def in_tables_or_open(stage: ReprocessHarness) -> Counter[Row]:
 
 @pytest.fixture
 def stage(make_stage: MakeStage) -> ReprocessHarness:
-    """Orders without an amount were in quarantine, and have been landed by a replay since."""
+    """Orders without an amount were quarantined and then landed by a replay."""
     stage = make_stage(EVENTS, ORDERS)
     stage.redeclare(EVENTS, MENDED)
     assert replay(stage) == 6

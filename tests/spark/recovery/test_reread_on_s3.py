@@ -1,4 +1,4 @@
-"""What has landed is read again on an S3 server: a reprocess in place, a replay of quarantine, and a start over."""
+"""Landed objects are read again on S3: a reprocess in place, a replay of quarantine, and a start over."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def stage(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 
 
 def in_tables_or_open(stage: ReprocessHarness) -> Counter[Row]:
-    """Every row of a table, and every open one of quarantine."""
+    """Returns every row of a table, and every open quarantine row."""
     rows = Counter({row: count for row, count in stage.landed().items() if row[0] != "quarantine"})
     keys = Quarantine(stage.shop.lake, "shop").keys(QuarantineFilter()).to_pylist()
     return rows + Counter(("quarantine", row["_seq"], row["_position"]) for row in keys)

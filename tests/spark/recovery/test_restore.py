@@ -1,4 +1,4 @@
-"""What Spark makes of a table that went back by a commit of ours: readers, streams that follow it, its change feed."""
+"""Spark reads a table restored by Deltaworks' own commit: queries, streams that follow it, and its change feed."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def places(frame: DataFrame) -> Rows:
 
 
 def followed(spark: SparkSession, stage: SourceHarness, uri: str, seen: Rows) -> None:
-    """A stream that leaves changes out reads on from where it was."""
+    """A stream that ignores changes continues from its offset."""
 
     def note(batch: DataFrame, _: int) -> None:
         seen.update(places(batch))

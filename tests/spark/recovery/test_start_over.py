@@ -1,4 +1,4 @@
-"""What reads a pipeline's tables continues rightly when it starts over; and Spark makes anew what delta-rs cannot."""
+"""Readers of a pipeline's tables continue correctly after a start over; Spark recreates tables delta-rs cannot."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ BEFORE, AFTER = spec("int"), spec("double")
 
 @pytest.fixture
 def stage(tmp_path: Path) -> ReplayHarness:
-    """Three orders of two dates, one of which has no whole number for its level."""
+    """Three orders of two dates, one with a level that is no integer."""
     stage = ReplayHarness(tmp_path)
     sql = stage.landing / "include" / "pipelines" / "shop" / "gold" / "daily.sql"
     sql.parent.mkdir(parents=True)
@@ -65,7 +65,7 @@ def over(stage: ReplayHarness, declared: PipelineSpec, **options: Any) -> int:
 
 
 def counted(spark: SparkSession, stage: ReplayHarness, declared: PipelineSpec) -> int:
-    """Events in the live table once its query has worked off what there is."""
+    """Returns the events in the live table after its query has processed all input."""
     query = start_live_query(spark, stage.catalog(declared), "shop", declared.live[0], available_now=True)
     query.awaitTermination(120)
     found = stage.lake.rows(paths.table("shop", "hourly"), columns=["events"])

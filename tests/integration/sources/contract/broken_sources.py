@@ -18,7 +18,7 @@ from deltaworks.sources.worker_crashes import CrashIsolation
 
 
 class WrappedSource:
-    """A source as it is, for those that change one thing of it."""
+    """Delegates to a source; subclasses change one method."""
 
     def __init__(self, inner: Source, spark: SparkSession) -> None:
         self.inner = inner
@@ -45,14 +45,14 @@ class OpensInDriver(WrappedSource):
 
 
 class ReversesPositions(WrappedSource):
-    """Numbers the payloads of a task from its last to its first."""
+    """Numbers a task's payloads in reverse order."""
 
     def slice_of(self, batch: DataFrame, *, batch_id: int, offsets: Callable[[], OffsetRange]) -> Slice:
         return ChangedSlice(super().slice_of(batch, batch_id=batch_id, offsets=offsets), _reversed)
 
 
 class IgnoresBatchEnd(WrappedSource):
-    """Reads a topic to where it ends by now, whatever the batch says."""
+    """Reads a topic to its current end and ignores the batch's end offset."""
 
     def slice_of(self, batch: DataFrame, *, batch_id: int, offsets: Callable[[], OffsetRange]) -> Slice:
         declared: Any = self.inner
@@ -79,7 +79,7 @@ class DuplicatesPayloads(WrappedSource):
 
 
 class FailsOnUnreadable(WrappedSource):
-    """Ends with what it cannot read."""
+    """Fails on unreadable payloads."""
 
     def slice_of(self, batch: DataFrame, *, batch_id: int, offsets: Callable[[], OffsetRange]) -> Slice:
         return ChangedSlice(
@@ -88,7 +88,7 @@ class FailsOnUnreadable(WrappedSource):
 
 
 class ChangedSlice:
-    """A slice whose tasks are given other payloads."""
+    """A slice whose tasks get modified payloads."""
 
     def __init__(self, inner: Slice, change: Callable[[Iterable[Payload]], Iterable[Payload]]) -> None:
         self._inner, self._change = inner, change

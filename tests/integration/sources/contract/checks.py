@@ -15,21 +15,21 @@ Rows = Sequence[Mapping[str, Any]]
 
 
 def each_event_once(rows: Rows, numbers: Iterable[int]) -> list[str]:
-    """Each event that was sent is there, once, at a place of its own."""
+    """Checks that each sent event has landed once, at a unique position."""
     wrong = exactly_these(rows, numbers)
     places = Counter((row["_seq"], row["_position"]) for row in rows)
     return wrong + [f"{count} rows at {place}" for place, count in places.items() if count > 1]
 
 
 def exactly_these(rows: Rows, numbers: Iterable[int]) -> list[str]:
-    """These events have landed, each once, and no other."""
+    """Checks that exactly these events have landed, once each."""
     landed, sent = Counter(row["number"] for row in rows), Counter(numbers)
     wrong = {"missing": sent - landed, "too many": landed - sent}
     return [f"{what}: {sorted(events.elements())}" for what, events in wrong.items() if events]
 
 
 def in_order(rows: Rows) -> list[str]:
-    """In each lane the rows' places are in the order in which they were sent, and so are their batches."""
+    """Checks that in each lane positions and batches follow the order of sending."""
     lanes: dict[str, list[Mapping[str, Any]]] = {}
     for row in sorted(rows, key=lambda row: (row["_seq"], row["_position"])):
         lanes.setdefault(row["lane"], []).append(row)
@@ -43,7 +43,7 @@ def in_order(rows: Rows) -> list[str]:
 
 
 def within_limit(rows: Rows, *, most: int) -> list[str]:
-    """No batch has more events than the limit lets in, and one batch was not enough."""
+    """Checks that no batch exceeds the limit, and that there was more than one batch."""
     sizes = Counter(row["_batch_id"] for row in rows)
     if len(sizes) < 2:
         return [f"one batch was enough: {dict(sizes)}"]
@@ -51,11 +51,11 @@ def within_limit(rows: Rows, *, most: int) -> list[str]:
 
 
 def read_in_tasks(reading: Sequence[Request], given: Rows, *, driver: int) -> list[str]:
-    """Rows were asked for by processes of both executors and by no other, and came to tasks in both.
+    """Checks that only processes of both executors requested rows, and that tasks in both received them.
 
     Args:
-        reading: the requests for rows that the server's side has seen.
-        given: what the tasks noted.
+        reading: the requests for rows recorded by the server.
+        given: the payloads recorded by tasks.
         driver: the process id of the driver's Python.
     """
     wrong = []
@@ -75,7 +75,7 @@ def read_in_tasks(reading: Sequence[Request], given: Rows, *, driver: int) -> li
 
 
 def reread_identically(first: Mapping[int, Any], again: Mapping[int, Any], *, batches: Sequence[int]) -> list[str]:
-    """Both have read these batches, whose payloads are the same ones with the same content, and no other has both."""
+    """Checks that both runs read exactly these batches with identical payloads."""
     both = sorted(first.keys() & again.keys())
     wrong = [] if both == list(batches) else [f"batches {both} were read twice"]
     wrong += [f"batch {batch} held nothing: this shows nothing" for batch in both if not first[batch]]

@@ -1,4 +1,6 @@
-"""The servers of all sources behind proxies, a project that reads them, and the driver that runs its pipelines."""
+"""Fixtures: the servers of all sources behind proxies, a project that reads them, and the driver that runs its
+pipelines.
+"""
 
 from __future__ import annotations
 
@@ -55,7 +57,7 @@ PIPELINE: dict[str, Any] = {
 
 @pytest.fixture(scope="session")
 def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The project's folder; jars and settings are the checkout's."""
+    """The project's folder, with jars and settings of the checkout."""
     found = tmp_path_factory.mktemp("contract")
     for name in ("environments", "relays", "pipelines"):
         (found / "include" / name).mkdir(parents=True)
@@ -72,7 +74,7 @@ def servers(aws_endpoint: str, root: Path) -> Iterator[Servers]:
         os.environ["CONTRACT_TABLES_ACCESS_KEY"] = tables.access_key
         os.environ["CONTRACT_TABLES_SECRET_KEY"] = tables.secret_key
         broker_wire = enter(running_wire("kafka"))
-        # Kafka's clients go where the broker says that it is.
+        # Kafka clients connect to the address that the broker advertises.
         told = {"advertised.listeners": f"PLAINTEXT://{broker_wire.bootstrap}"}
         broker = enter(running_broker(root / "kafka", settings=told))
         host, _, port = broker.address.bootstrap.rpartition(":")
@@ -98,7 +100,7 @@ def servers(aws_endpoint: str, root: Path) -> Iterator[Servers]:
 
 @pytest.fixture(scope="session")
 def drivers(root: Path, servers: Servers) -> Iterator[Drivers]:
-    """The driver, in a project whose servers are reached through the wires."""
+    """The driver process, in a project that reaches its servers through the proxies."""
     keys = {"access_key": "env:DELTAWORKS_AWS_ACCESS_KEY", "secret_key": "env:DELTAWORKS_AWS_SECRET_KEY"}
     aws = {"endpoint": servers.wires["aws"].endpoint, **keys}
     environment = {
@@ -108,7 +110,7 @@ def drivers(root: Path, servers: Servers) -> Iterator[Drivers]:
         "messaging": aws,
         "spark": {
             "shuffle_partitions": 2,
-            # Each driver lives for a minute: compiling well costs more than it brings.
+            # Each driver lives for a minute, so full JIT compilation would cost more than it saves.
             "java_options": "-XX:TieredStopAtLevel=1",
             "conf": {
                 "spark.executor.memory": "700m",
@@ -127,7 +129,7 @@ def drivers(root: Path, servers: Servers) -> Iterator[Drivers]:
 
 @dataclass
 class Bench:
-    """A stage, the pipeline that reads it, and what its runs have read and landed."""
+    """A source's input, the pipeline that reads it, and the records of its runs."""
 
     harness: SourceHarness
     drivers: Drivers
@@ -140,7 +142,7 @@ class Bench:
         return self.root / "notes" / self.harness.name
 
     def declare(self) -> None:
-        """Write the pipeline, and the relay where there is one."""
+        """Writes the declarations of the pipeline and, if needed, the relay."""
         include, name = self.root / "include", self.harness.name
         declared = PIPELINE | {"pipeline": name, "source": self.harness.declared() | self.limits}
         (include / "pipelines" / name).mkdir(exist_ok=True)
@@ -150,7 +152,7 @@ class Bench:
         self.folder.mkdir(parents=True, exist_ok=True)
 
     def start(self, **command: Any) -> str:
-        """Begin a run; its name."""
+        """Starts a run; returns its name."""
         self.runs += 1
         for name in ("held", "go"):
             (self.folder / name).unlink(missing_ok=True)
@@ -159,37 +161,37 @@ class Bench:
         return run
 
     def held(self) -> None:
-        """Wait until the run is held at its point."""
+        """Waits until the run is held at its point."""
         eventually((self.folder / "held").exists, "the run to be held")
 
     def go(self) -> None:
-        """Let a held run continue."""
+        """Releases a held run."""
         (self.folder / "go").touch()
 
     def run(self, **command: Any) -> dict[str, Any]:
-        """A run to its end, which has to be a good one."""
+        """Runs to the end; fails if the run fails."""
         self.start(**command)
         return self.ended()
 
     def ended(self) -> dict[str, Any]:
-        """The answer of the run that was started."""
+        """Returns the result of the started run."""
         found = self.drivers.answer()
         assert found is not None, self.drivers.log()
         assert "error" not in found, found["message"]
         return found
 
     def rows(self, table: str = "orders") -> list[dict[str, Any]]:
-        """What is in a table, by its place."""
+        """Returns a table's rows by position."""
         found = Lake(self.harness.servers.lake).rows(paths.table(self.harness.name, table))
         rows: list[dict[str, Any]] = [] if found is None else found.to_pylist()
         return sorted(rows, key=lambda row: (row["_seq"], row["_position"]))
 
     def readings(self) -> list[dict[str, Any]]:
-        """What each task of each run was given, in order of time."""
+        """Returns the payloads of each task of each run, in time order."""
         return [json.loads(path.read_text()) for path in sorted(self.folder.glob("*.json"))]
 
     def batches_read(self, run: str) -> dict[int, list[list[Any]]]:
-        """The payloads of each batch that a run has read."""
+        """Returns the payloads of each batch that a run has read."""
         found: dict[int, list[list[Any]]] = {}
         for told in self.readings():
             if told["run"] == run:
@@ -199,7 +201,9 @@ class Bench:
 
 @pytest.fixture(scope="session")
 def make_bench(servers: Servers, drivers: Drivers, root: Path) -> Callable[..., Bench]:
-    """Makes a bench with a stage of its own: `make_bench("kafka", max_records_per_batch=3)`; without limits, ours."""
+    """Makes a bench with separate input: `make_bench("kafka", max_records_per_batch=3)`; the product's limits by
+    default.
+    """
 
     def make(kind: str, **limits: Any) -> Bench:
         harness = HARNESSES[kind](servers, f"{kind.replace('_', '')}{uuid.uuid4().hex[:6]}")
@@ -212,7 +216,7 @@ def make_bench(servers: Servers, drivers: Drivers, root: Path) -> Callable[..., 
 
 @pytest.fixture(autouse=True)
 def restored_servers(servers: Servers, drivers: Drivers) -> Iterator[None]:
-    """Wires and servers are whole after each test, and no driver continues with the last one's work."""
+    """Repairs proxies and servers after each test and ends the driver."""
     yield
     if drivers.busy:
         drivers.close()

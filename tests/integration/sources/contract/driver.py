@@ -40,10 +40,10 @@ _PATIENCE_SECONDS = 90
 
 
 def noted(task: Task, folder: str, run: str, batch_id: int) -> Task:
-    """The task, and beside its files one that says which payloads it was given, and in which process."""
+    """Records in a file which payloads a task received and in which process."""
 
     def work(payloads: Iterable[Payload]) -> TaskOutput:
-        # This function travels by value, and a mark that travelled with it would be another one.
+        # This function is pickled by value, and a sentinel pickled with it would be another object.
         from deltaworks.events.parse import END_OF_CHUNK
 
         seen: list[tuple[int, str, str]] = []
@@ -73,7 +73,7 @@ def noted(task: Task, folder: str, run: str, batch_id: int) -> Task:
 
 
 class RecordedSlice:
-    """A slice whose tasks note what they are given."""
+    """A slice whose tasks record their payloads."""
 
     def __init__(self, inner: Slice, folder: str, run: str, batch_id: int) -> None:
         self._inner = inner
@@ -96,7 +96,7 @@ class RecordedSlice:
 
 
 class RecordedSource:
-    """A source whose slices are noted."""
+    """A source whose slices record their payloads."""
 
     def __init__(self, inner: Source, folder: str, run: str) -> None:
         self._inner = inner
@@ -115,7 +115,7 @@ class RecordedSource:
 
 
 def fault_of(command: dict[str, Any], folder: Path) -> Callable[[str], None]:
-    """What happens at the points of the engine."""
+    """Returns the action at the engine's points."""
     reached: dict[str, int] = {}
 
     def fault(point: str) -> None:
@@ -136,7 +136,7 @@ def fault_of(command: dict[str, Any], folder: Path) -> Callable[[str], None]:
 
 
 def run(spark: SparkSession, command: dict[str, Any]) -> dict[str, Any]:
-    """One run of a pipeline."""
+    """Runs a pipeline once."""
     folder = Path(command["folder"])
 
     def opened(*declared: Any) -> Source:
@@ -158,7 +158,7 @@ def run(spark: SparkSession, command: dict[str, Any]) -> dict[str, Any]:
 
 
 def two_executors(spark: SparkSession) -> None:
-    """Wait until both are there: a first batch would else be read by one alone."""
+    """Waits until both executors are registered, because the first batch would otherwise use only one."""
     deadline = time.monotonic() + _PATIENCE_SECONDS
 
     def where(_: int) -> str:
@@ -171,8 +171,8 @@ def two_executors(spark: SparkSession) -> None:
 
 
 def main() -> None:
-    """Serve commands until there are no more."""
-    # Executors have no such modules: what is defined here travels with the tasks.
+    """Executes commands until the input ends."""
+    # Executors do not have these modules, so their definitions are pickled with the tasks.
     cloudpickle.register_pickle_by_value(broken_sources)
     answers, sys.stdout = sys.stdout, sys.stderr
     environment = load_catalog("local", skip_invalid=True).environment

@@ -23,7 +23,7 @@ CHECKOUT = HERE.parents[3]
 
 @dataclass(slots=True)
 class Drivers:
-    """One driver at a time, of the project in `root`."""
+    """One driver at a time for the project in `root`."""
 
     root: Path
     variables: Mapping[str, str]
@@ -32,7 +32,7 @@ class Drivers:
     _process: subprocess.Popen[str] | None = field(default=None, repr=False)
 
     def send(self, command: Mapping[str, Any]) -> None:
-        """Give it a command; `answer` waits for it."""
+        """Sends it a command; `answer` waits for the result."""
         process = self._running()
         assert process.stdin is not None
         process.stdin.write(json.dumps(command) + "\n")
@@ -40,7 +40,7 @@ class Drivers:
         self.busy = True
 
     def answer(self) -> dict[str, Any] | None:
-        """What it answers, or None where it was killed instead."""
+        """Returns its answer, or None if it was killed."""
         process = self._running()
         line = _out(process).readline()
         self.busy = False
@@ -83,11 +83,11 @@ class Drivers:
             )
 
     def log(self) -> str:
-        """The end of what it said."""
+        """Returns the end of its output."""
         return (self.root / "driver.log").read_text(errors="replace")[-4000:]
 
     def close(self) -> None:
-        """End it, with its JVM and workers."""
+        """Ends it with its JVM and workers."""
         process, self._process, busy, self.busy = self._process, None, self.busy, False
         if process is None:
             return

@@ -31,7 +31,7 @@ from sandbox.servers.object_store import ObjectStoreAddress
 from tests.integration.sources.contract.wire import Wire
 
 EVENTS_A_UNIT = 4
-#: Of what a batch may hold; a unit of records is one event, of the others EVENTS_A_UNIT.
+#: Limit of units in a batch; a unit of records is one event, other units have EVENTS_A_UNIT.
 LIMIT_EVENTS = 8
 MOST_EVENT_BYTES = 50_000
 TABLES_BUCKET = "tables"
@@ -48,7 +48,7 @@ class Servers:
     tables: ObjectStoreAddress
     lake: StorageSpec
     wires: Mapping[Server, Wire]
-    #: What makes a server answer with errors; for the broker, cut connections are all there is.
+    #: Injects error responses; for the broker only connections can be cut.
     faults: Mapping[Server, FaultProxy]
 
 
@@ -63,7 +63,7 @@ def as_json(*events: Mapping[str, Any]) -> bytes:
 
 
 def units_of(numbers: Sequence[int]) -> list[Sequence[int]]:
-    """The events that are sent together, where several are."""
+    """Groups the events that are sent together."""
     return [numbers[start : start + EVENTS_A_UNIT] for start in range(0, len(numbers), EVENTS_A_UNIT)]
 
 
@@ -72,10 +72,10 @@ class SourceHarness(ABC):
 
     kind: ClassVar[str]
     server: ClassVar[Server] = "aws"
-    #: Of a request that brings rows; `{name}` is the stage's.
+    #: Pattern of a request for rows; `{name}` is the input's name.
     reading: ClassVar[str]
     limits: ClassVar[Mapping[str, Any]]
-    #: Events of a batch whose limit is 90 kB, where they have 10 kB each; None where a source has no such limit.
+    #: Events in a batch limited to 90 kB, at 10 kB per event; None if a source has no such limit.
     bytes_let_in: ClassVar[int | None] = LIMIT_EVENTS
     #: Requests that a failing server refuses, every third of them.
     refused_paths: ClassVar[str] = ".*"
@@ -89,41 +89,41 @@ class SourceHarness(ABC):
 
     @property
     def wire(self) -> Wire:
-        """What the source reaches its server through."""
+        """The proxy between source and server."""
         return self.servers.wires[self.server]
 
     @property
     def faults(self) -> FaultProxy | None:
-        """What makes its server answer with errors, if anything does."""
+        """Injects error responses, if the server supports it."""
         return self.servers.faults.get(self.server)
 
     def is_reading(self, head: str) -> bool:
-        """Whether a request brings rows of this stage."""
+        """Whether a request reads rows of this input."""
         return self.row_request_description().search(head) is not None
 
     def row_request_description(self) -> re.Pattern[str]:
-        """What requests for rows look like."""
+        """Describes requests for rows."""
         return re.compile(self.reading.replace("{name}", self.name))
 
     @abstractmethod
     def create(self) -> None:
-        """Make what is read, empty."""
+        """Creates the empty topic, stream, table or bucket."""
 
     @abstractmethod
     def declared(self) -> dict[str, Any]:
-        """The pipeline's `source`, without limits."""
+        """Returns the pipeline's `source` section without limits."""
 
     @abstractmethod
     def send(self, numbers: Sequence[int], *, pad_bytes: int = 0) -> None:
-        """One event each number, complete when this returns: whoever starts to read finds them."""
+        """Sends one event per number; all are readable when this returns."""
 
     @abstractmethod
     def send_malformed(self) -> None:
-        """Empty, huge and malformed units."""
+        """Sends empty, huge and malformed units."""
 
 
 class FileHarness(SourceHarness):
-    """Objects of a bucket of this stage's own."""
+    """Objects of a separate bucket."""
 
     reading = r"^GET /{name}/in/"
     limits: ClassVar[Mapping[str, Any]] = {"max_files_per_batch": LIMIT_EVENTS // EVENTS_A_UNIT}
@@ -144,11 +144,11 @@ class FileHarness(SourceHarness):
 
     @abstractmethod
     def relay(self) -> dict[str, Any]:
-        """The relay's declaration."""
+        """Returns the relay's declaration."""
 
     @abstractmethod
     def announced(self) -> None:
-        """Bring what was put into the relay's log."""
+        """Runs the relay until the put objects are in its log."""
 
     def send(self, numbers: Sequence[int], *, pad_bytes: int = 0) -> None:
         for unit in units_of(numbers):
@@ -178,7 +178,7 @@ class FileHarness(SourceHarness):
 
 
 class NotifiedHarness(FileHarness):
-    """Objects that a queue announces."""
+    """Objects announced by a queue."""
 
     kind = "s3_sqs"
 
@@ -202,7 +202,7 @@ class NotifiedHarness(FileHarness):
 
 
 class ListedHarness(FileHarness):
-    """Objects that nobody announces."""
+    """Objects without notifications, found by listing."""
 
     kind = "cloud_files"
 
@@ -218,15 +218,15 @@ class RecordHarness(SourceHarness):
     """Records in two lanes."""
 
     limits: ClassVar[Mapping[str, Any]] = {"max_records_per_batch": LIMIT_EVENTS}
-    #: A record without a byte, or with as few as its server takes, and what else only this server takes.
+    #: An empty record, or the smallest one its server accepts, and records only this server accepts.
     empty: ClassVar[Sequence[bytes | None]] = (b" ",)
 
     @abstractmethod
     def put(self, lane: int, value: bytes | None) -> None:
-        """Send one record."""
+        """Sends one record."""
 
     def flush(self) -> None:
-        """Return once everything is there."""
+        """Waits until all records are stored."""
 
     def send(self, numbers: Sequence[int], *, pad_bytes: int = 0) -> None:
         for number in numbers:
@@ -275,7 +275,7 @@ class KinesisHarness(RecordHarness):
     bad_codes = frozenset({"malformed", "object_empty", "too_large"})
 
     def is_reading(self, head: str) -> bool:
-        # Whether an idle shard has anything new the driver asks too, for one record that it hands to nobody.
+        # The driver also polls an idle shard for one record, which it does not return.
         return super().is_reading(head) and not re.search(r'"Limit": 1\b', head)
 
     def create(self) -> None:
@@ -294,9 +294,9 @@ class DeltaHarness(SourceHarness):
 
     kind = "delta"
     server = "tables"
-    # Of the log too, Hadoop's growing pauses would take minutes.
+    # Errors on log files are excluded: Hadoop's growing retry pauses would take minutes.
     refused_paths = r"\.parquet"
-    #: Delta lets one file more in where the limit is not reached.
+    #: Delta admits one more file while the limit is not reached.
     bytes_let_in = LIMIT_EVENTS + EVENTS_A_UNIT
     reading = r"^GET /tables/{name}/[^_].*\.parquet"
     limits: ClassVar[Mapping[str, Any]] = {"max_files_per_batch": LIMIT_EVENTS // EVENTS_A_UNIT}
@@ -327,7 +327,7 @@ class DeltaHarness(SourceHarness):
 
 
 def tables_storage(address: ObjectStoreAddress, endpoint: str) -> StorageSpec:
-    """The bucket of the Delta tables that are read, through this endpoint. Its keys are in the environment."""
+    """Returns the bucket of the Delta tables that are read, through this endpoint. Its keys are in the environment."""
     return StorageSpec.model_validate(
         {
             "root": f"s3://{TABLES_BUCKET}",
@@ -340,7 +340,7 @@ def tables_storage(address: ObjectStoreAddress, endpoint: str) -> StorageSpec:
     )
 
 
-#: Which server each kind of source is run against.
+#: The server of each kind of source.
 HARNESSES: Mapping[str, type[SourceHarness]] = {
     harness.kind: harness for harness in (NotifiedHarness, ListedHarness, KafkaHarness, KinesisHarness, DeltaHarness)
 }

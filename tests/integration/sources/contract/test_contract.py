@@ -1,6 +1,6 @@
-"""The promises of every registered source, checked against its server on a cluster of two workers.
+"""Checks the source contract for every registered source, against its server on a cluster of two workers.
 
-A source that is added to `SOURCES` is run here too, and fails until `HARNESSES` has its server.
+A source added to `SOURCES` is tested here too, and fails until it has a harness in `HARNESSES`.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ AWAY_SECONDS = 4.0
 
 @dataclass
 class History:
-    """Two runs: the first was held in its first batch while more arrived, the second came after it."""
+    """Two runs: the first was held in its first batch while more events arrived; the second started afterwards."""
 
     bench: Bench
     first: dict[str, Any]

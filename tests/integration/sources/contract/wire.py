@@ -30,7 +30,7 @@ _KAFKA_NAMES = {0: "PRODUCE", 1: "FETCH", 2: "LIST_OFFSETS", 3: "METADATA"}
 
 @dataclass(frozen=True, slots=True)
 class Client:
-    """The process at the other end. `executor` is the JVM it belongs to, None for the driver and everybody else."""
+    """The process at the other end. `executor` is the JVM it belongs to, None for the driver and other processes."""
 
     pid: int
     executor: int | None
@@ -39,7 +39,7 @@ class Client:
 
 @dataclass(slots=True)
 class Request:
-    """One request: the beginning of its text, or the name of Kafka's call, and who sent it."""
+    """One request: the beginning of its text, or the name of Kafka's call, and its sender."""
 
     head: str
     client: Client
@@ -47,19 +47,19 @@ class Request:
 
 @dataclass(slots=True)
 class Wire:
-    """A running proxy. What it does to connections can be changed at any time and counts from the next bytes on."""
+    """A running proxy. Its faults can be changed at any time and apply to the next bytes."""
 
     protocol: Protocol
     upstream: tuple[str, int]
     address: tuple[str, int] = (HOST, 0)
     requests: list[Request] = field(default_factory=list)
-    #: Each request reaches the server so late.
+    #: Delay of each request in seconds.
     delay_seconds: float = 0.0
-    #: Every n-th request that matches is lost with its connection, half of them after the server has done it.
+    #: Every n-th matching request is lost with its connection, half of them after the server has processed it.
     cut: re.Pattern[str] | None = None
     cut_every: int = 3
     cuts: int = 0
-    #: Nobody gets an answer; how many have asked in vain.
+    #: No request is answered; counts the attempts.
     away: bool = False
     refused: int = 0
     _matched: int = 0
@@ -73,12 +73,12 @@ class Wire:
         return f"{self.address[0]}:{self.address[1]}"
 
     def heal(self) -> None:
-        """Forward everything, at once."""
+        """Removes all faults."""
         self.delay_seconds, self.cut, self.away, self.cuts, self._matched = 0.0, None, False, 0, 0
         self.refused = 0
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Answer one connection until either side ends it."""
+        """Forwards one connection until either end closes it."""
         client = await asyncio.to_thread(client_of, writer.get_extra_info("peername")[1], self.address[1])
         server: asyncio.StreamWriter | None = None
         try:
@@ -142,14 +142,14 @@ class Wire:
 
 
 class Frames:
-    """Finds where requests begin in what a client sends."""
+    """Finds the beginnings of requests in a client's bytes."""
 
     def __init__(self, protocol: Protocol) -> None:
         self._protocol = protocol
         self._kept = b""
 
     def heads(self, data: bytes) -> list[str]:
-        """The requests that begin in these bytes."""
+        """Returns the requests that begin in these bytes."""
         if self._protocol == "http":
             # Clients here send a head in one piece; what does not begin with a method continues with a body.
             if re.match(rb"(GET|PUT|POST|HEAD|DELETE) ", data):
@@ -167,7 +167,7 @@ class Frames:
 
 
 def client_of(port: int, server_port: int) -> Client:
-    """Whose connection from `port` of this machine it is."""
+    """Returns the process that owns the connection from `port` of this machine."""
     inode = _inode(port, server_port)
     for folder in Path("/proc").iterdir():
         if inode is not None and folder.name.isdigit() and _holds(folder, inode):
@@ -204,7 +204,7 @@ def _described(pid: int) -> Client:
 
 @contextmanager
 def running_wire(protocol: Protocol, upstream: str = f"{HOST}:1") -> Iterator[Wire]:
-    """A proxy before `upstream` (host:port) while the block runs."""
+    """Runs a proxy in front of `upstream` (host:port) inside the block."""
     host, _, port = upstream.rpartition(":")
     wire = Wire(protocol, (host, int(port)))
     with run_server(wire.serve, name="wire") as own:

@@ -32,7 +32,7 @@ from deltaworks.tables.lake import Lake
 
 GROUP = "small"
 MEMBERS = ("ants", "bees", "cats")
-#: What a table with this rule is poisoned by: the first event that is not even.
+#: The first odd number makes a table with this rule fail.
 POISON = {"rules": [{"name": "even", "check": "n % 2 = 0", "on_fail": "fail"}]}
 
 
@@ -41,7 +41,7 @@ class GroupHarness:
     """A separate project. Events are numbered; each is expected once in its pipeline's table."""
 
     root: Path
-    #: At the first failure: after one that no retry can mend the next try comes only after minutes.
+    #: Used at the first failure: after a permanent error the next try comes only minutes later.
     settings: dict[str, Any] = field(default_factory=lambda: {"non_outage_failures": 1})
     owed: Counter[tuple[str, int]] = field(default_factory=Counter)
     number: int = 0

@@ -1,4 +1,4 @@
-"""Events without a time of their own keep that of their arrival, however often they are read."""
+"""Events without a time field keep their arrival time, however often they are reprocessed."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ ARRIVING = {"event": {"name": {"path": "name"}, "time": {"arrival": True}, "id":
 
 
 def rows(stage: ReprocessHarness, table: str) -> list[dict[str, Any]]:
-    """Without the time of the batch, which is the replay's for rows that it lands."""
+    """Returns rows without the batch's time, which for replayed rows is the replay's."""
     kept = stage.shop.table(table).drop_columns(["_ingested_at"])
     return kept.sort_by([("_seq", "ascending"), ("_position", "ascending")]).to_pylist()
 

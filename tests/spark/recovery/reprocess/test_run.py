@@ -1,4 +1,4 @@
-"""What has landed is read again: every event stays exactly once, whatever runs or dies meanwhile."""
+"""A reprocess keeps every event exactly once, with concurrent jobs and after crashes."""
 
 from __future__ import annotations
 
@@ -137,7 +137,7 @@ def test_the_stream_goes_on_meanwhile_and_loses_nothing(stage: ReprocessHarness)
 
     def stream() -> None:
         try:
-            # A slow machine lands no more than a fast one: each batch is more to read again.
+            # Same number of batches on slow and fast machines: each one has to be re-read.
             while not stop.wait(0.2):
                 if stage.batches < 12:
                     stage.land()
@@ -164,7 +164,7 @@ def test_the_stream_goes_on_meanwhile_and_loses_nothing(stage: ReprocessHarness)
 
 
 class LandsOnce:
-    """A turn that is not kept: the stream lands a batch between what the job has read and its commit."""
+    """A write turn that does not exclude: the stream lands a batch between the job's read and commit."""
 
     def __init__(self, stage: ReprocessHarness) -> None:
         self._stage = stage

@@ -1,4 +1,4 @@
-"""The partition experiment, end to end and small: the same rows on all sides, figures by name, nothing left behind."""
+"""The partition experiment end to end with little data: equal rows in all variants, metrics by name, no leftovers."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def test_both_sides_hold_the_same_rows_and_the_figures_have_their_names(spark: S
         spark, StorageSpec(root=f"file://{tmp_path}"), WORKLOAD, prefix="run", repeats=1, reads=READS, warm_up=False
     )
 
-    # Loaded, then a round of one batch; a difference between sides ends the run.
+    # Loads, then runs one batch; a difference between variants ends the run.
     assert result.rows == WORKLOAD.rows_per_batch * 2
     assert [side.scheme for side in result.results] == [BY_DATE, BY_ORG]
     assert {figure.metric: figure.ratio > 0 for figure in to_results(result, name="partitioning")} == {
@@ -97,7 +97,7 @@ def test_rows_follow_from_their_number_and_the_seed_alone(spark: SparkSession) -
     by_org = {f"org-{rank:06d}": 0 for rank in range(50)}
     for row in rows:
         by_org[row["org_id"]] += 1
-    # The share of the largest is what the power law says, within chance.
+    # The largest share matches the power law within random deviation.
     assert by_org["org-000000"] / len(rows) == pytest.approx(share_above(workload, 1), abs=0.03)
     assert by_org["org-000000"] > 5 * by_org["org-000010"] > 0
     requests = {(row["org_id"], row["id"]) for row in rename_requests(spark, workload, 1, 4).collect()}
