@@ -1,4 +1,4 @@
-"""The picture of the architecture is what the import contracts and the packages say."""
+"""The generated architecture page matches the import contracts and the packages' docstrings."""
 
 from __future__ import annotations
 

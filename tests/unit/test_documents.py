@@ -1,4 +1,4 @@
-"""The documents say what is: their links, commands, examples, conditions and formats are held against the project."""
+"""The docs match the project: links, commands, examples, conditions and formats."""
 
 from __future__ import annotations
 

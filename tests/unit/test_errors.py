@@ -1,4 +1,4 @@
-"""Errors: a condition, what happened, what to do next, and whether to try again."""
+"""Errors have a condition, a message, a next step, and whether a retry helps."""
 
 from __future__ import annotations
 

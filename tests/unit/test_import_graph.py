@@ -1,7 +1,7 @@
-"""How far a reader has to walk: what an operation reaches by imports, and the longest way down.
+"""Limits on imports: how many modules an operation reaches, and the longest import chain.
 
-Bounds are what the code needs today and a little more. A change that needs more raises a bound and says why. Every walk
-reads what a pipeline declares, rules, feeds and models included, what collectors declare, and the environment.
+The limits are slightly above today's values. A change that needs more raises a limit and gives the reason. Every count
+includes the specs of pipelines, rules, feeds, models, collectors and the environment.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""`make test` runs every part, shows what failed, and ends with one line that counts all of them."""
+"""`make test` runs every part, shows failures, and ends with one line of total counts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The docs as a site: every page is in its navigation once, and nothing it needs is fetched from others."""
+"""The docs as a site: every page is in its navigation once, and it loads nothing from other hosts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The shape of the code: sizes, names, layers, and what a module may not say."""
+"""Limits on the code's structure: sizes, names, layers, and forbidden words in modules."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`file_sizes` tells the whole of an ingest and, beside it, what its batches took."""
+"""`file_sizes` reports the total time of an ingest and the time of its batches."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""The harness takes turns, leaves the warm-up out, takes medians, and prints what programs can read."""
+"""The benchmark harness alternates variants, excludes warm-ups, computes medians, and prints machine-readable
+results."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`peers` holds all sides to the rows that were sent, and goes on without dlt where it cannot be installed."""
+"""`peers` checks that all tools loaded the sent rows, and skips dlt if it cannot be installed."""
 
 from __future__ import annotations
 

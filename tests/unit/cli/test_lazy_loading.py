@@ -1,4 +1,4 @@
-"""Imports of `deltaworks`: only help texts for its help, and for a command only what it needs."""
+"""`deltaworks` imports only help texts for its help, and for a command only what it needs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""docker-compose.yaml holds together: services, what they wait for, and the variables each of them is given."""
+"""docker-compose.yaml is consistent: services, their dependencies and their variables."""
 
 from __future__ import annotations
 

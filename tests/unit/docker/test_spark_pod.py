@@ -1,4 +1,4 @@
-"""The script that starts drivers and executors in pods hands on what Spark asks for; the image for them is locked."""
+"""The start script of driver and executor pods passes on Spark's arguments, and the image's dependencies are locked."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The soak's hostile objects and its judge: what is read of every object is what a slow reader counts, and no less."""
+"""The hostile objects of the soak test: the product reads exactly the events that a slow reader counts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The judge of the fault suite finds what is lost, doubled or strange, whichever way it came about."""
+"""The checker of the fault suite finds lost, doubled and unexpected events."""
 
 from __future__ import annotations
 

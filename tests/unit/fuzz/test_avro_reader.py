@@ -1,4 +1,4 @@
-"""The slow reader of Avro reads what a library writes, and outlives what takes a library's stack."""
+"""The fuzzer's slow Avro reader reads a library's files, and survives input that overflows a library's stack."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The fuzzer sees what it is there for: each kind of fault is planted, met, made small, saved and replayed."""
+"""The fuzzer detects, shrinks, saves and replays a planted fault of each kind."""
 
 from __future__ import annotations
 

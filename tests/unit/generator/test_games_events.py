@@ -1,4 +1,4 @@
-"""What the game sends: the same for a seed, every event type, and just what the pipeline declares."""
+"""Generated game events are deterministic for a seed, cover every event type, and match the pipeline's declaration."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The gold SQL gives the truth: run on a slow reading of what the generator emitted, in DuckDB's dialect."""
+"""The gold SQL, run in DuckDB on the generator's events, gives the generator's expected results."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The pipelines' declarations, read by the ingest's own parser, make of emitted objects what the truth says."""
+"""The ingest's parser turns generated objects into the expected rows of the shipped pipelines."""
 
 from __future__ import annotations
 

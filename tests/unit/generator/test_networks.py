@@ -1,4 +1,4 @@
-"""Databases of invented networks are what MaxMind's own reader reads, and the addresses drawn from them are in them."""
+"""Generated network databases are readable by MaxMind's reader and contain the generated addresses."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""The semantics of requests, case by case: what rows become. Each is an example of docs/reference/mutations.md.
+"""Examples of docs/reference/mutations.md: requests, and the rows that result.
 
-Times are whole numbers of any unit. A row is told by the id and the time it arrived with.
+Times are integers in any unit. A row is identified by the id and the time it arrived with.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""The slow truth about requests: replays the log time by time over every row, in plain Python.
+"""A slow oracle for mutation requests: replays the log over every row in order of time, in plain Python.
 
-It knows nothing of intervals, pointers or origins: at each time it looks at all rows, finds those that bear an id of a
-request, and rewrites them. Nothing of the code under test is used.
+It uses no intervals, pointers or product code: at each time it scans all rows and rewrites those with an id in a
+request.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What came to a table is read from its log: by version, whatever batch the rows were of, and nothing of our own."""
+"""Arrivals in a table are read from its log by version, for any batch, without the product's own commits."""
 
 from __future__ import annotations
 

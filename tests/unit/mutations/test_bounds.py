@@ -1,4 +1,4 @@
-"""What the next batch covers, and what waits for one, from the logs of tables alone."""
+"""The requests covered by the next batch, and those that wait, derived only from table logs."""
 
 from __future__ import annotations
 

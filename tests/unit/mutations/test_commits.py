@@ -1,4 +1,4 @@
-"""What a merge's commit says of itself, whichever engine made it."""
+"""The metadata of a merge's commit is equal for both engines."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Names of ids by the log of an organisation: where requests leave them."""
+"""Names of ids after an organisation's requests."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a notification table was told between two versions, from its log alone."""
+"""Notifications between two versions of a table, read only from its log."""
 
 from __future__ import annotations
 

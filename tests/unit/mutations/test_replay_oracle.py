@@ -1,4 +1,4 @@
-"""The oracle itself: it says of every example what the documents say."""
+"""The replay oracle gives the documented result for every example."""
 
 from __future__ import annotations
 

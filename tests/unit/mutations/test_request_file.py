@@ -1,4 +1,4 @@
-"""Files of requests: what is simultaneous, what comes first, and every mistake with its line."""
+"""Request files: simultaneous requests, their order, and every error with its line."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""The pipeline `cdn_logs` on real logs of CloudFront, and on what was written for tests of firewalls: answers that were
-counted by other means."""
+"""The pipeline `cdn_logs` on real CloudFront logs and on firewall test input gives independently counted results."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Generated viewers and a generated market, parsed and answered: every answer is what was counted meanwhile."""
+"""Generated viewer and market events, parsed and aggregated, give the generator's counts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What models predict from, by the shipped SQL in DuckDB's dialect, against a look at every arrival at every minute."""
+"""Model features from the shipped SQL, run in DuckDB, match a scan of all arrivals at every minute."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which gold of the shipped pipelines their streams build: what an event changes near its own time, and no more."""
+"""Streams of the shipped pipelines only refresh gold whose changes stay near an event's own time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The rules that are shipped: each is asked of tables as its pipeline declares them, and has the columns it needs."""
+"""Every shipped rule runs on tables as its pipeline declares them and has the columns it needs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`deltaworks experiment partitioning`: what it passes on, and what it prints of a result."""
+"""`deltaworks experiment partitioning`: the options it passes on, and how it prints a result."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`deltaworks generate viewers` and `market`: objects with the right answers beside them."""
+"""`deltaworks generate viewers` and `market` write objects together with the expected results."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Guarded commits: each step is committed once, whoever repeats it and whichever reply is lost."""
+"""Guarded commits: each step is committed once, after any retry and any lost reply."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The vault's job: what was sealed ends in the vault once, under its subject's key, and then its file goes."""
+"""The vault's job stores each sealed value once, encrypted with its subject's key, and then deletes the sealed file."""
 
 from __future__ import annotations
 

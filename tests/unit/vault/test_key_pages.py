@@ -1,4 +1,4 @@
-"""Keys of subjects: one for each, in pages, gone for good when they are shredded."""
+"""Keys of subjects: one per subject, stored in pages, unrecoverable once destroyed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reveals: on record before anything is opened, and no more than that is opened."""
+"""Reveals are recorded before a value is decrypted, and decrypt only the approved values."""
 
 from __future__ import annotations
 

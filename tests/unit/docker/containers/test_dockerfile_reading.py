@@ -1,4 +1,4 @@
-"""A Dockerfile is read into stages, and .dockerignore says what goes to the build."""
+"""A Dockerfile is parsed into stages, and .dockerignore selects the build context."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Replays: what fits now lands once, wherever a replay died and however many ran, and the rest stays open."""
+"""Replays land rows that are now valid once, after any crash and in any number of runs; other rows stay open."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A pipeline starts over: what replays landed of its quarantine is void, and no replay reaches into what is new."""
+"""A start over invalidates earlier replays of the quarantine, and no replay affects the new tables."""
 
 from __future__ import annotations
 

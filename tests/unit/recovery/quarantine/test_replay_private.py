@@ -1,4 +1,5 @@
-"""Replays where fields are private: quarantine holds no raw value, so objects are read again, and records cannot be."""
+"""Replays with private fields: quarantine holds no raw values, so objects are re-read and records cannot be
+replayed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The summary of quarantine, counted anew, says what the table says; and its failure is nobody's."""
+"""The recomputed quarantine summary matches the table, and its failure affects no other job."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The page on recovering, executed: damage is done, the page's own commands are run, and every row is there once."""
+"""Executes the recovery page: after damage, the page's own commands restore every row exactly once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rows of some seqs are replaced without Spark: nothing else of the table changes, whatever else is committed to it."""
+"""Replacing the rows of a seq range without Spark changes nothing else in the table, despite concurrent commits."""
 
 from __future__ import annotations
 

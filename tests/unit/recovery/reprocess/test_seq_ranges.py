@@ -1,4 +1,4 @@
-"""Ranges of seq hold exactly what was selected, as SQL and Arrow conditions see it too."""
+"""Seq ranges hold exactly the selected numbers, also as SQL and Arrow conditions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A small reprocess is done without Spark, exactly once, and what is not small is left to Spark as it was begun."""
+"""A small reprocess runs without Spark, exactly once; a larger one continues with Spark."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Going back and mending on S3: the commits, the listings and the checkpoints are those of a bucket."""
+"""Restores and repairs on S3 handle a bucket's commits, listings and checkpoints."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The way back to a batch loses no row, and where there is none it says why."""
+"""A rollback to a batch loses no row, and states the reason if it is impossible."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Airflow's database beside its own writers: a savepoint waits for its turn instead of failing."""
+"""Airflow's SQLite database with concurrent writers: a savepoint waits for the lock instead of failing."""
 
 from __future__ import annotations
 

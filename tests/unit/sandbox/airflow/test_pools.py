@@ -1,4 +1,4 @@
-"""The embedded stack's pools are those its environment declares, brought in when that changes and not before."""
+"""The embedded stack's pools are those its environment declares, and are updated only when it changes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""The answers of the engagement pipeline beside the generator's replay: right ones pass, and a wrong one is shown."""
+"""The demo compares the engagement pipeline's results with the generator's replay: equal ones pass, others are
+shown."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A steady rate is measured once streams and relays look for what comes; those that do not are named."""
+"""A steady rate is measured once streams and relays poll for input; processes that do not are named."""
 
 from __future__ import annotations
 

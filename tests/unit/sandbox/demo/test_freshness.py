@@ -1,4 +1,4 @@
-"""The age of an object in bronze and in gold, by what the log, the ledger and the commits of gold say of it."""
+"""The age of an object in bronze and in gold, computed from the log, the ledger and the commits of gold."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The demo's page: it shows what ran and nothing else, and what is not known yet is no zero."""
+"""The demo's page shows only what ran, and does not show unknown values as zero."""
 
 from __future__ import annotations
 

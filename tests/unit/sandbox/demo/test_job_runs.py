@@ -1,4 +1,4 @@
-"""Chains of DAG runs: one behind the other, the chains beside each other, waited for as long as they move."""
+"""Chains of DAG runs: sequential within a chain, parallel across chains, awaited while they make progress."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The demo says what it promised and did not hold."""
+"""The demo reports the checks that failed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the demo runs: only what gets events, so that nothing else can look as if it had run."""
+"""The demo runs only pipelines that receive events, so that an idle one does not count as tested."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an experiment is asked to do, and what it says of files: no Spark."""
+"""Sizes of an experiment, and its statistics about files, without Spark."""
 
 from __future__ import annotations
 

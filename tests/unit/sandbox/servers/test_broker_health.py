@@ -1,4 +1,4 @@
-"""Whether a broker serves is told by an answer of it, not by an open port."""
+"""A broker is healthy once it answers a request, not when its port is open."""
 
 from __future__ import annotations
 

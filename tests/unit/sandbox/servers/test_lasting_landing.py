@@ -1,4 +1,4 @@
-"""The landing side over a store and a journal: what was sent outlives its process, even killed, and arrives once."""
+"""The landing server with a store and a journal: sent objects survive a kill of its process and arrive once."""
 
 from __future__ import annotations
 

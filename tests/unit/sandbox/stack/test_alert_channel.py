@@ -1,4 +1,4 @@
-"""The first start asks where alerts are to go, once, and keeps the answer for its own eyes."""
+"""The first start asks once where to send alerts and stores the answer in a private file."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A stack has a broker exactly where a pipeline's source in use is that broker."""
+"""A stack starts a broker only if a pipeline's active source uses it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a machine lacks is said by name, with what to install."""
+"""Missing programs of a machine are named, with the package to install."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Processes of a stack are found on the machine itself, refused beside a start, and ended by id."""
+"""Processes of a stack are found on the machine, prevent a second start, and are ended by id."""
 
 from __future__ import annotations
 

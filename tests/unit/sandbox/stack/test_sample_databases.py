@@ -1,4 +1,4 @@
-"""A stack of its own begins with databases of invented networks where its pipelines need some and there are none."""
+"""A new stack gets generated network databases if its pipelines need some and none exist."""
 
 from __future__ import annotations
 

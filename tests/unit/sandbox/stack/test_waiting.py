@@ -1,4 +1,4 @@
-"""Waits last as long as something moves: slowness is no failure, and what hangs is told."""
+"""Waits last while there is progress: a slow process does not fail, and a stalled one is reported."""
 
 from __future__ import annotations
 

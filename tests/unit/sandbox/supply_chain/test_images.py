@@ -1,4 +1,4 @@
-"""Images by digest: where references are, what a lock demands, and that nothing is made up."""
+"""Images pinned by digest: where references are found, what a lock requires, and that no digest is invented."""
 
 from __future__ import annotations
 

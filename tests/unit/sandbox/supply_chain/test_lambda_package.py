@@ -1,4 +1,4 @@
-"""The zip of the Lambda: the same each time, without what it does not need, and able to take an event by itself."""
+"""The Lambda's zip is reproducible, has no unneeded files, and can process an event without other packages."""
 
 from __future__ import annotations
 
