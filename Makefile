@@ -64,7 +64,7 @@ audit: env ## ask a vulnerability service about every locked package (SERVICE=os
 lambda: env ## pack the collector as an AWS Lambda into dist/collector-lambda.zip, byte for byte the same each time
 	@$(RUN) -m sandbox.supply_chain.lambda_package
 
-demo: env ## run pipelines end to end and compare every answer with the truth (PIPELINES=names for others)
+demo: env ## run pipelines end to end and compare every result with the expected one (PIPELINES=names to choose)
 	@$(RUN) -m deltaworks.tables.spark.jars --broker
 	@$(RUN) -m deltaworks.cli demo $(if $(PIPELINES),--pipelines $(PIPELINES)) $(if $(EVENTS),--events "$(EVENTS)") $(DEMO)
 
@@ -93,13 +93,13 @@ dags: env ## the tests of the DAGs
 integration: jars ## the long tests: Airflow's own processes, Spark clusters, every source against its server, many writers
 	@$(RUN) -m pytest -m integration $(TESTS)
 
-faults: jars ## kill real processes and check that nothing is lost or doubled (ONLY=words for some)
+faults: jars ## kill real processes and check that nothing is lost or doubled (ONLY=words to select tests)
 	@$(RUN) -m pytest -m faults --durations=0 $(if $(ONLY),-k "$(ONLY)") $(or $(TESTS),tests/faults)
 
-soak: jars ## disturb a stream under load at random, MINUTES=20 long, and judge what it landed (MAINTENANCE=1: keep its tables meanwhile; HOSTILE=1: beside a hostile producer; COLLECTOR=1: a collector whose sink takes half of what comes; PRIVACY=1: erase REQUESTS=20 people from ROWS=1000000 rows meanwhile)
+soak: jars ## disturb a loaded stream at random for MINUTES=20 and check its rows (MAINTENANCE=1: with concurrent maintenance; HOSTILE=1: with a hostile producer; COLLECTOR=1: a collector at twice the capacity of its sink; PRIVACY=1: erase REQUESTS=20 people from ROWS=1000000 rows)
 	@$(RUN) -m tests.faults.$(if $(PRIVACY),privacy_,$(if $(MAINTENANCE),maintenance_,$(if $(HOSTILE),hostile_,$(if $(COLLECTOR),collector_))))soak $(if $(PRIVACY),--rows $(or $(ROWS),1000000) --requests $(or $(REQUESTS),20),--minutes $(or $(MINUTES),$(if $(MAINTENANCE)$(HOSTILE),10,20))) $(SOAK)
 
-fuzz: env ## feed the product damaged and hostile input, MINUTES=10 long (SEED=n repeats a run, ONLY=json,csv for some)
+fuzz: env ## feed the product damaged and hostile input for MINUTES=10 (SEED=n repeats a run, ONLY=json,csv selects targets)
 	@$(RUN) -m tests.fuzz --minutes $(or $(MINUTES),10) $(if $(SEED),--seed $(SEED)) $(if $(ONLY),--only $(ONLY)) $(FUZZ)
 
 bench: jars ## side-by-side measurements (ONLY=name for one)
