@@ -124,8 +124,8 @@ from deltaworks.vault.key_pages import SubjectKeys
 from deltaworks.vault.epochs import EpochKeys
 from deltaworks.vault.namespace_vault import NamespaceVault
 from tests.unit.vault.vault_harness import NAMESPACE, environment_of
-owner, name = {"begin": (EpochKeys, "get_or_create"), "rewrap": (SubjectKeys, "rewrap"), "page": (SubjectKeys, "_rewrap_page"),
-               "destroy": (EpochKeys, "destroy")}[sys.argv[2]]
+owner, name = {"begin": (EpochKeys, "get_or_create"), "rewrap": (SubjectKeys, "rewrap"),
+               "page": (SubjectKeys, "_rewrap_page"), "destroy": (EpochKeys, "destroy")}[sys.argv[2]]
 original = getattr(owner, name)
 def dying(*arguments, **more):
     original(*arguments, **more)
