@@ -78,7 +78,7 @@ def test_who_does_not_look_for_events_is_named(
     if relay is not None:
         beat(catalog, paths.relay_control("landing"), relay)
 
-    with pytest.raises(TransientError, match=rf"INGEST_TIMEOUT.*look for events: {late}\."):
+    with pytest.raises(TransientError, match=rf"INGEST_TIMEOUT.*poll for events: {late}\."):
         sending_of(catalog, tmp_path).await_streams()
 
 

@@ -95,7 +95,8 @@ def test_work_of_a_process_and_of_those_it_has_ended_counts_and_sleep_does_not()
         eventually(lambda: cpu_seconds([process.pid]) >= worked, "it can be read")
         process.kill()
 
-    assert worked >= 0.4
+    # The kernel counts in ticks, and differences of them are not exact as floats.
+    assert worked >= 0.39
     assert cpu_seconds([process.pid]) == 0.0
     assert busy_steps([process.pid]) == 0
     assert cpu_seconds([os.getpid()]) > 0
