@@ -117,7 +117,7 @@ def _land(storage: StorageSpec, spec: PipelineSpec, batches: list[pa.RecordBatch
     from deltaworks.engine.archive import ArchiveWriter
     from deltaworks.engine.fan_out import partition_columns, write_payloads
     from deltaworks.engine.table_files import FileTarget
-    from deltaworks.events.parse import BatchStamp
+    from deltaworks.events.parse import BatchMetadata
     from deltaworks.sources.kafka.archive_rows import kafka_archive_columns
     from deltaworks.sources.kafka.source import KafkaReader
     from deltaworks.specs.sources.records import KafkaSourceSpec
@@ -126,7 +126,7 @@ def _land(storage: StorageSpec, spec: PipelineSpec, batches: list[pa.RecordBatch
         raise TypeError(spec.source.kind)
     folders = {name: f"{time.time_ns()}/{name}" for name in partition_columns(spec)}
     target = FileTarget.of(storage, folders, partition_by=partition_columns(spec))
-    stamp = BatchStamp(0, 1_767_225_600_000_000, spec.fingerprint())
+    stamp = BatchMetadata(0, 1_767_225_600_000_000, spec.fingerprint())
     reader = KafkaReader.for_source(spec.source, with_fields=False)
     archiver = ArchiveWriter(target, stamp, partial(kafka_archive_columns, spec.source.topics))
     cpu = time.process_time()

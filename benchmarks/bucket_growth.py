@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
-_SHARE = 100
+_SMALL_LOG_DIVISOR = 100
 _MAX_FILES = 100_000
 _NEW_FILES = 10
 _FILES_PER_FOLDER = 1_000
@@ -44,7 +44,7 @@ def run(options: Options) -> list[Result]:
 
     spark = sides.session()
     root = bench_folder() / f"growth-{uuid.uuid4().hex[:8]}"
-    objects, few, files = options.events, options.events // _SHARE, min(options.events, _MAX_FILES)
+    objects, few, files = options.events, options.events // _SMALL_LOG_DIVISOR, min(options.events, _MAX_FILES)
     try:
         with (
             _log_query(spark, root / "few", few, options) as log_of_few,

@@ -182,12 +182,12 @@ def _land(storage: StorageSpec, spec: PipelineSpec, payloads: list[Payload], clo
     """Runs a task's work on all lines, without Spark."""
     from deltaworks.engine.fan_out import partition_columns, write_payloads
     from deltaworks.engine.table_files import FileTarget
-    from deltaworks.events.parse import BatchStamp
+    from deltaworks.events.parse import BatchMetadata
     from deltaworks.events.parser_inputs import ParserInputs
 
     folders = {name: f"{time.time_ns()}/{name}" for name in partition_columns(spec)}
     target = FileTarget.of(storage, folders, partition_by=partition_columns(spec))
-    stamp = BatchStamp(0, 1_767_225_600_000_000, spec.fingerprint())
+    stamp = BatchMetadata(0, 1_767_225_600_000_000, spec.fingerprint())
     cpu = time.process_time()
     with clock:
         output = write_payloads(payloads, spec, stamp, target, inputs=ParserInputs.pin(spec, storage))

@@ -86,9 +86,9 @@ def _payloads(files: GamesFiles) -> list[Payload]:
 
 def _side(spec: PipelineSpec, payloads: Sequence[Payload], events: int, *, by_columns: bool) -> Run:
     """Creates a side that parses all payloads. Raises if an event is lost."""
-    from deltaworks.events.parse import BatchStamp, Parser
+    from deltaworks.events.parse import BatchMetadata, Parser
 
-    stamp = BatchStamp(1, 1_717_200_000_000_000, "benchmark")
+    stamp = BatchMetadata(1, 1_717_200_000_000_000, "benchmark")
 
     def parse(clock: Clock) -> None:
         parser = Parser(spec, columnar_from_bytes=0 if by_columns else None)

@@ -48,7 +48,7 @@ def run(options: Options) -> list[Result]:
     plain = Side("plain", fan_out(spec, clean))
     flagging = with_events(spec, duplicates={"flag_within_days": 7})
     pairs = {
-        "quarantine_0_bad": (plain, Side("nothing_to_check", fan_out(unchecked(spec), clean))),
+        "quarantine_0_bad": (plain, Side("nothing_to_check", fan_out(spec_without_checks(spec), clean))),
         "quarantine_5_percent_bad": (Side("bad", fan_out(spec, bad)), plain),
         "rules": (Side("rules", fan_out(with_events(spec, rules=RULES), clean)), plain),
         "duplicates": (Side("flags_2", again(flagging, 2)), Side("no_flags_2", again(spec, 2))),
@@ -73,7 +73,7 @@ def with_events(spec: PipelineSpec, **changes: object) -> PipelineSpec:
     return PipelineSpec.model_validate(declared)
 
 
-def unchecked(spec: PipelineSpec) -> PipelineSpec:
+def spec_without_checks(spec: PipelineSpec) -> PipelineSpec:
     """Returns the pipeline without required columns."""
     declared = spec.model_dump(mode="json")
     for table in declared["tables"]:

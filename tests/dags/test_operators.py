@@ -272,9 +272,9 @@ def test_an_invalid_option_fails_before_the_job_is_submitted(project: Path, conn
     [
         (None, True),
         ([], False),
-        ([{"table": "a", "spark_required": 0}, {"table": "b", "spark_required": 0}], False),
-        ([{"table": "a", "spark_required": 0}, {"table": "b", "spark_required": 2}], True),
-        ([{"table": "a", "spark_required": 0}, {"left_out": 40}], True),
+        ([{"table": "a", "spark_work_count": 0}, {"table": "b", "spark_work_count": 0}], False),
+        ([{"table": "a", "spark_work_count": 0}, {"table": "b", "spark_work_count": 2}], True),
+        ([{"table": "a", "spark_work_count": 0}, {"left_out": 40}], True),
     ],
 )
 @pytest.mark.usefixtures("project")
@@ -306,9 +306,9 @@ def test_spark_runs_if_the_previous_task_left_work_or_no_result(
 @pytest.mark.parametrize(
     ("look", "needed"),
     [
-        ('print(\'[{"table": "a", "spark_required": 0}]\')', False),
-        ('print(\'[{"table": "a", "spark_required": 0}, {"table": "b", "spark_required": 1}]\')', True),
-        ('print(\'[{"table": "a", "spark_required": 0}]\')\nraise SystemExit(3)', True),
+        ('print(\'[{"table": "a", "spark_work_count": 0}]\')', False),
+        ('print(\'[{"table": "a", "spark_work_count": 0}, {"table": "b", "spark_work_count": 1}]\')', True),
+        ('print(\'[{"table": "a", "spark_work_count": 0}]\')\nraise SystemExit(3)', True),
         ("print('nothing is known')", True),
     ],
 )
@@ -326,7 +326,7 @@ def test_a_job_tried_without_spark_is_submitted_if_work_remains_or_the_try_fails
 
     assert submitted.exists() == needed
     assert json.loads(asked.read_text()) == ["--pipeline", "games", "--no-spark"]
-    assert needed or instance.pushed == {"results": [{"table": "a", "spark_required": 0}]}
+    assert needed or instance.pushed == {"results": [{"table": "a", "spark_work_count": 0}]}
 
 
 def test_gold_is_tried_without_spark_at_night_and_on_schedule(project: Path) -> None:

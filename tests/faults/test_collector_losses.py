@@ -16,7 +16,7 @@ from deltaworks.alerts.raising import open_subjects
 from deltaworks.control import paths
 from deltaworks.control.health.processes import process_reports
 from deltaworks.control.objects import LocalObjects
-from deltaworks.events.parse import BatchStamp, Parser, Payload
+from deltaworks.events.parse import BatchMetadata, Parser, Payload
 from deltaworks.maintenance.lost_events import find_lost_events
 from deltaworks.specs.catalog import Catalog
 from deltaworks.specs.project import load_catalog
@@ -66,7 +66,7 @@ class Lake:
         spec = self.catalog.pipeline("shop")
         waiting = [key for key in self.keys() if key not in self._read]
         payloads = [Payload(number, key, self._lines(key)) for number, key in enumerate(waiting, len(self._read) + 1)]
-        for name, rows in Parser(spec).parse(payloads, BatchStamp(1, 1_700_000_000_000_000, "")):
+        for name, rows in Parser(spec).parse(payloads, BatchMetadata(1, 1_700_000_000_000_000, "")):
             write_deltalake(str(self.root / paths.table("shop", name)), rows, mode="append")
         self._read |= set(waiting)
 

@@ -24,7 +24,7 @@ from confluent_kafka import Consumer, Producer
 from deltalake import DeltaTable, write_deltalake
 
 from deltaworks.control import paths, vault_paths
-from deltaworks.events.parse import BatchStamp, Parser, Payload
+from deltaworks.events.parse import BatchMetadata, Parser, Payload
 from deltaworks.events.parser_inputs import ParserInputs
 from deltaworks.specs.project import load_catalog
 from sandbox.servers.kafka_broker import create_topics, running_broker
@@ -124,7 +124,7 @@ def stream(stage: CollectorHarness, objects: dict[str, bytes]) -> None:
     spec, lake = catalog.pipeline("shop"), stage.root / "lake"
     parser = Parser(spec, redaction_keys=ParserInputs.pin(spec, catalog.environment.lake).redaction_keys)
     payloads = [Payload(seq, key, data) for seq, (key, data) in enumerate(sorted(objects.items()), 1)]
-    for table, part in parser.parse(payloads, BatchStamp(1, AT_MS * 1000, "f")):
+    for table, part in parser.parse(payloads, BatchMetadata(1, AT_MS * 1000, "f")):
         write_deltalake(str(lake / paths.table("shop", table)), part, mode="append")
     record = parser.findings.as_record() | {"facts": parser.findings.ledger_entry()}
     prepared = lake / paths.prepared_batch("shop", 1, 1)

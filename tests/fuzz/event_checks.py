@@ -18,14 +18,14 @@ from typing import Any
 
 import pyarrow as pa
 
-from deltaworks.events.parse import BatchStamp, Parser, Payload
+from deltaworks.events.parse import BatchMetadata, Parser, Payload
 from deltaworks.events.reasons import ENTIRE_OBJECT, QUARANTINE_TABLE, ReasonCode
 from deltaworks.events.redaction import RedactionKeys
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.specs.sources.payload import PayloadSpec
 from tests.fuzz.plain_readers import BROKEN, UNSURE, Reading
 
-STAMP = BatchStamp(batch_id=3, ingested_at_us=1_700_000_000_000_000, fingerprint="fp")
+STAMP = BatchMetadata(batch_id=3, ingested_at_us=1_700_000_000_000_000, fingerprint="fp")
 #: Reasons to refuse a payload that is readable.
 _BEYOND_BUDGET = frozenset({str(ReasonCode.TOO_LARGE), "over_budget"})
 #: The parser's reason for an unforeseen error: no event is lost, but the bug has to be fixed.

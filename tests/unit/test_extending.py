@@ -33,7 +33,7 @@ from deltaworks.dashboards.answers import answer_dashboard
 from deltaworks.dashboards.page import dashboard_page
 from deltaworks.dashboards.spans import parse_span
 from deltaworks.events.formats.json import Malformed
-from deltaworks.events.parse import BatchStamp, Parser, Payload
+from deltaworks.events.parse import BatchMetadata, Parser, Payload
 from deltaworks.events.redaction import RedactionKeys
 from deltaworks.models.labels import label_query
 from deltaworks.privacy.tokens import token
@@ -46,7 +46,7 @@ from deltaworks.specs.project import load_catalog
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs" / "contributing/extending.md"
 KEY = bytes(32)
-STAMP = BatchStamp(batch_id=1, ingested_at_us=1_700_000_000_000_000, fingerprint="fp")
+STAMP = BatchMetadata(batch_id=1, ingested_at_us=1_700_000_000_000_000, fingerprint="fp")
 ENVIRONMENT = """\
 environment: local
 lake: {root: "file:///lake"}

@@ -99,7 +99,7 @@ class SparkJobOperator(_OptionArguments, SparkSubmitOperator):
         from_form: whether options are read from the run's params of the same names.
         only_if: a template; the job is skipped where it renders to `False`.
         try_without_spark: a template; where it renders to `True` the operation first runs as a process without Spark
-            (option `spark` off), and is submitted only if the results leave work for Spark (`spark_required`).
+            (option `spark` off), and is submitted only if the results leave work for Spark (`spark_work_count`).
         share: the job's share of the cluster. With a local master: its cores and niceness.
 
     Raises:
@@ -190,7 +190,7 @@ class SparkJobOperator(_OptionArguments, SparkSubmitOperator):
         )
         for line in completed.stdout.splitlines():
             output.parse_line(line)
-        if completed.returncode != 0 or not results or any(result.get("spark_required", 1) for result in results):
+        if completed.returncode != 0 or not results or any(result.get("spark_work_count", 1) for result in results):
             return False
         self.log.info(completed.stdout)
         context["ti"].xcom_push(key=RESULTS_KEY, value=results)

@@ -173,7 +173,7 @@ def _record_night_task(pipeline: str, environment: EnvironmentSpec) -> BaseOpera
 
 #: The partitions that the compaction task left to Spark. If it has no result, the Spark job runs.
 _COMPACT_RESULTS = f"ti.xcom_pull(task_ids='compact_tables', key='{RESULTS_KEY}')"
-_SPARK_PARTITIONS = f"({_COMPACT_RESULTS} | map(attribute='spark_required', default=1) | sum)"
+_SPARK_PARTITIONS = f"({_COMPACT_RESULTS} | map(attribute='spark_work_count', default=1) | sum)"
 _IS_SPARK_NEEDED = f"{{{{ {_COMPACT_RESULTS} is none or {_SPARK_PARTITIONS} > 0 }}}}"
 
 

@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from deltaworks.engine.table_files import FileTarget, TableWriters
 from deltaworks.events.archive import RecordsToColumns, archive_rows
-from deltaworks.events.parse import BatchStamp
+from deltaworks.events.parse import BatchMetadata
 from deltaworks.specs.archive import ARCHIVE
 from deltaworks.tables.files import WrittenFile
 
@@ -19,7 +19,7 @@ from deltaworks.tables.files import WrittenFile
 class ArchiveWriter:
     """Writes the raw records of one task to archive files. Used by one thread."""
 
-    def __init__(self, target: FileTarget, stamp: BatchStamp, to_archive: RecordsToColumns) -> None:
+    def __init__(self, target: FileTarget, stamp: BatchMetadata, to_archive: RecordsToColumns) -> None:
         self._writers = TableWriters(target)
         self._stamp = stamp
         self._to_archive = to_archive

@@ -39,7 +39,7 @@ from deltaworks.engine.table_files import FileTarget
 from deltaworks.engine.writers import FanOutWriter, SparkWriter, TableWriter, staging_key
 from deltaworks.errors import TransientError
 from deltaworks.events.evolution import EvolvedColumns, to_records
-from deltaworks.events.parse import BatchStamp
+from deltaworks.events.parse import BatchMetadata
 from deltaworks.events.parser_inputs import ParserInputs
 from deltaworks.events.redaction_keys import export_to_vault
 from deltaworks.sources.base import Slice
@@ -228,7 +228,7 @@ class BatchProcessor:
         self, source: Slice, spark_batch_id: int, batch_id: int, span: OffsetRange, isolation: CrashIsolation
     ) -> PreparedBatch:
         spec, (start, end) = self._spec, span
-        stamp = BatchStamp(batch_id, time.time_ns() // 1000, spec.fingerprint())
+        stamp = BatchMetadata(batch_id, time.time_ns() // 1000, spec.fingerprint())
         written = self._write(source, stamp, isolation)
         return self._home.prepared.get_or_create(
             PreparedBatch(
@@ -251,7 +251,7 @@ class BatchProcessor:
             )
         )
 
-    def _write(self, source: Slice, stamp: BatchStamp, isolation: CrashIsolation) -> FanOutResult:
+    def _write(self, source: Slice, stamp: BatchMetadata, isolation: CrashIsolation) -> FanOutResult:
         if source.is_empty():
             return FanOutResult()
         if self._spark is None:

@@ -27,7 +27,7 @@ from deltaworks.engine.worker_probe import PROBE_SECONDS, probe_worker
 from deltaworks.errors import ConfigError, DeltaworksError, TransientError
 from deltaworks.events.archive import ARCHIVE_PARTITION
 from deltaworks.events.evolution import EvolvedColumns, merge_evolved, new_columns
-from deltaworks.events.parse import BatchStamp, Payload
+from deltaworks.events.parse import BatchMetadata, Payload
 from deltaworks.events.parser_inputs import NO_PARSER_INPUTS, ParserInputs
 from deltaworks.events.reasons import QUARANTINE_PARTITION
 from deltaworks.events.task_findings import TaskFindings
@@ -76,7 +76,7 @@ def _gc_paused() -> Iterator[None]:
 def write_payloads(
     payloads: Iterable[Payload],
     spec: PipelineSpec,
-    stamp: BatchStamp,
+    stamp: BatchMetadata,
     target: FileTarget,
     *,
     evolved: EvolvedColumns | None = None,
@@ -138,7 +138,7 @@ def fan_out(
     source: Slice,
     *,
     spec: PipelineSpec,
-    stamp: BatchStamp,
+    stamp: BatchMetadata,
     target: FileTarget,
     evolved: EvolvedColumns | None = None,
     inputs: ParserInputs = NO_PARSER_INPUTS,
@@ -176,7 +176,7 @@ def fan_out(
 
 def _task_functions(
     spec: PipelineSpec,
-    stamp: BatchStamp,
+    stamp: BatchMetadata,
     target: FileTarget,
     *,
     evolved: EvolvedColumns | None,

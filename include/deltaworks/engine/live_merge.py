@@ -82,7 +82,7 @@ class LiveMerge:
         replacement = Replacement(
             rows=[rows],
             classify_file=lambda added: FileEffect.REWRITTEN if _date_of(added) in dates else FileEffect.UNCHANGED,
-            retained_rows=_rows_without_newer(rows, self._key_columns),
+            retained_rows=_retain_unreplaced_rows(rows, self._key_columns),
             predicate=f"`{_DATE}` {_in_list(dates)}",
             step=step,
             user_metadata=metadata,
@@ -127,7 +127,7 @@ def _date_of(added: Action) -> str | None:
     return date
 
 
-def _rows_without_newer(rows: pa.Table, key_columns: Sequence[str]) -> Callable[[pa.Table], list[pa.Table]]:
+def _retain_unreplaced_rows(rows: pa.Table, key_columns: Sequence[str]) -> Callable[[pa.Table], list[pa.Table]]:
     """Returns a function that removes the rows of a file that `rows` replaces."""
     newer = set(_keys(rows, key_columns))
 

@@ -165,7 +165,7 @@ class TablePurger:
                 self._lake,
                 self._objects,
                 self._key,
-                lambda current: _target(current, state, survey, written),
+                lambda current: _target_state(current, state, survey, written),
                 commit=self._commit(step, purge),
                 before_commit=before_commit,
             )
@@ -301,7 +301,7 @@ class _FileReplacedError(Exception):
     """A concurrent commit replaced a file that was read."""
 
 
-def _target(
+def _target_state(
     current: TableState, read: TableState, survey: TableSurvey, written: Mapping[FileId, Action]
 ) -> TargetState:
     if any(name not in current.files for name in survey.by_file) or set(current.files) - set(read.files):

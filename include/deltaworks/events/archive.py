@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 import pyarrow as pa
 
-from deltaworks.events.parse import BatchStamp
+from deltaworks.events.parse import BatchMetadata
 
 ARCHIVE_SCHEMA = pa.schema(
     [
@@ -36,10 +36,10 @@ ARCHIVE_SCHEMA = pa.schema(
 ARCHIVE_PARTITION = ("archive_date",)
 #: Converts Spark's records to archive columns, without the batch columns.
 RecordsToColumns = Callable[[pa.RecordBatch], dict[str, pa.Array]]
-_STAMP_COLUMNS = ("archive_date", "_batch_id", "_ingested_at")
+_BATCH_METADATA_COLUMNS = ("archive_date", "_batch_id", "_ingested_at")
 
 
-def archive_rows(columns: dict[str, pa.Array], stamp: BatchStamp) -> pa.Table:
+def archive_rows(columns: dict[str, pa.Array], stamp: BatchMetadata) -> pa.Table:
     """Returns archive rows from the columns of records, by name, and adds the batch's columns. Missing columns are
     null.
     """
@@ -52,6 +52,6 @@ def archive_rows(columns: dict[str, pa.Array], stamp: BatchStamp) -> pa.Table:
     }
     arrays = []
     for field in ARCHIVE_SCHEMA:
-        array = stamp_columns[field.name] if field.name in _STAMP_COLUMNS else columns.get(field.name)
+        array = stamp_columns[field.name] if field.name in _BATCH_METADATA_COLUMNS else columns.get(field.name)
         arrays.append(pa.nulls(count, field.type) if array is None else array.cast(field.type))
     return pa.Table.from_arrays(arrays, schema=ARCHIVE_SCHEMA)

@@ -22,7 +22,7 @@ from deltaworks.events.conversion import ChunkConverter, ConvertedChunk, RowInde
 from deltaworks.events.envelope import envelope_arrays
 
 if TYPE_CHECKING:
-    from deltaworks.events.parse import BatchStamp
+    from deltaworks.events.parse import BatchMetadata
 
 #: Events that are converted together.
 _BLOCK_EVENTS = 256
@@ -118,7 +118,7 @@ def _drop_indexes(
 def convert_by_columns(
     conversion: ChunkConverter,
     chunk: Chunk,
-    stamp: BatchStamp,
+    stamp: BatchMetadata,
     to_row_chunk: Callable[[Chunk, RowIndexes], tuple[Chunk, RowIndexes]],
 ) -> ConvertedChunk:
     """Converts a chunk in which some events are decoded: these by columns, the others by the row parser.
@@ -171,7 +171,7 @@ def convert_by_columns(
 class _TableParts:
     """Collects the rows of each table from decoded events, one part per plan."""
 
-    def __init__(self, conversion: ChunkConverter, chunk: Chunk, stamp: BatchStamp) -> None:
+    def __init__(self, conversion: ChunkConverter, chunk: Chunk, stamp: BatchMetadata) -> None:
         self.parts: dict[str, list[tuple[RowIndexes, pa.Table]]] = {}
         self._columns = conversion.columns
         self._stamp = stamp

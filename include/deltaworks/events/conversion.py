@@ -31,7 +31,7 @@ from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.specs.sources.payload import TEXT_FORMATS
 
 if TYPE_CHECKING:
-    from deltaworks.events.parse import BatchStamp
+    from deltaworks.events.parse import BatchMetadata
 
 #: Table name and rows.
 TableRows = tuple[str, pa.Table]
@@ -97,7 +97,7 @@ class ChunkConverter:
         engine = RuleEngine()
         self._rules = {table.name: RuleChecker(table, engine) for table in spec.tables if table.rules}
 
-    def convert_by_rows(self, chunk: Chunk, stamp: BatchStamp) -> ConvertedChunk:
+    def convert_by_rows(self, chunk: Chunk, stamp: BatchMetadata) -> ConvertedChunk:
         """Converts a chunk whose events are all held as Python objects."""
         envelope, reasons, unusable = self._envelope.columns(chunk, stamp)
         parts: dict[str, list[tuple[RowIndexes, pa.Table]]] = {}

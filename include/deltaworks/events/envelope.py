@@ -21,7 +21,7 @@ from deltaworks.specs.table import ENVELOPE_COLUMNS
 from deltaworks.specs.types import Primitive
 
 if TYPE_CHECKING:
-    from deltaworks.events.parse import BatchStamp
+    from deltaworks.events.parse import BatchMetadata
 
 
 class EnvelopeBuilder:
@@ -38,7 +38,7 @@ class EnvelopeBuilder:
         self._ids = EventIdReader(spec)
         self._id_text = ", ".join(spec.event.id)
 
-    def columns(self, chunk: Chunk, stamp: BatchStamp) -> tuple[pa.Table, Reasons, list[int]]:
+    def columns(self, chunk: Chunk, stamp: BatchMetadata) -> tuple[pa.Table, Reasons, list[int]]:
         """Builds the envelope of all events of a chunk.
 
         Returns:
@@ -66,7 +66,7 @@ class EnvelopeBuilder:
 
 
 def envelope_arrays(
-    stamp: BatchStamp, *, ids: pa.Array, names: pa.Array, times: pa.Array, seqs: pa.Array, positions: pa.Array
+    stamp: BatchMetadata, *, ids: pa.Array, names: pa.Array, times: pa.Array, seqs: pa.Array, positions: pa.Array
 ) -> list[pa.Array]:
     """Returns the envelope columns in order, including the batch's constant columns."""
     count = len(ids)

@@ -25,7 +25,7 @@ from deltaworks.specs.sources.payload import TEXT_FORMATS
 from deltaworks.specs.types import Primitive
 
 if TYPE_CHECKING:
-    from deltaworks.events.parse import BatchStamp
+    from deltaworks.events.parse import BatchMetadata
 
 _DAY_US, _MINUTE_US = 86_400_000_000, 60_000_000
 #: Path in the reason for events without a time field.
@@ -46,7 +46,7 @@ class EventTimes:
         self._max_age_days = declared.max_age_days
         self._max_future_minutes = declared.max_future_minutes
 
-    def read(self, chunk: Chunk, stamp: BatchStamp) -> tuple[pa.Array, Reasons, list[int]]:
+    def read(self, chunk: Chunk, stamp: BatchMetadata) -> tuple[pa.Array, Reasons, list[int]]:
         """Reads the times of all events of a chunk.
 
         Returns:
@@ -78,7 +78,7 @@ class EventTimes:
         parents = parent_objects(events, path[:-1]) if len(path) > 1 else events
         return [parent.get(path[-1]) for parent in parents]
 
-    def out_of_bounds(self, times: pa.Array, stamp: BatchStamp) -> ConversionErrors:
+    def out_of_bounds(self, times: pa.Array, stamp: BatchMetadata) -> ConversionErrors:
         """Returns errors by index for events whose time is too far from their arrival."""
         errors: ConversionErrors = {}
         if self._max_age_days is None and self._max_future_minutes is None:

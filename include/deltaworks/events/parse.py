@@ -79,7 +79,7 @@ END_OF_CHUNK = Payload(-1, "", None)
 
 
 @dataclass(frozen=True, slots=True)
-class BatchStamp:
+class BatchMetadata:
     """Column values that all rows of a batch share.
 
     The age of events is relative to `arrived_at_us` if it is set (for events that are read again), else to
@@ -161,7 +161,7 @@ class Parser:
         self._withholds_raw = bool(spec.private)
         self._quotes_values = not (spec.private or spec.privacy) or spec.source.format in _FORMATS_WITHOUT_QUOTES
 
-    def parse(self, payloads: Iterable[Payload], stamp: BatchStamp) -> Iterator[TableRows]:
+    def parse(self, payloads: Iterable[Payload], stamp: BatchMetadata) -> Iterator[TableRows]:
         """Parses payloads. Yields (table name, rows) any number of times per table, in chunks of bounded size.
 
         Raises:
@@ -280,7 +280,7 @@ class Parser:
         shows_detail = self._quotes_values or error.code in (ReasonCode.TOO_LARGE, ReasonCode.OVER_BUDGET)
         return Reason(error.code, error.path, error.detail if shows_detail else "(withheld: fields are private)")
 
-    def _finish_chunk(self, chunk: Chunk, stamp: BatchStamp) -> Iterator[TableRows]:
+    def _finish_chunk(self, chunk: Chunk, stamp: BatchMetadata) -> Iterator[TableRows]:
         parts, errors = self._convert_chunk(chunk, stamp)
         yield from parts
         rejected = self.redaction.redact_rejected(chunk.rejected + errors)
@@ -288,7 +288,7 @@ class Parser:
         if rejected:
             yield "quarantine", self._quarantine_rows(rejected, stamp)
 
-    def _convert_chunk(self, chunk: Chunk, stamp: BatchStamp) -> tuple[list[TableRows], list[RejectedEvent]]:
+    def _convert_chunk(self, chunk: Chunk, stamp: BatchMetadata) -> tuple[list[TableRows], list[RejectedEvent]]:
         """Converts a chunk. Returns the rows by table and the rejected events.
 
         Findings are recorded once, even if parts of the chunk are converted again after an error.
@@ -324,7 +324,7 @@ class Parser:
         first, second = (self._convert_chunk(half, stamp) for half in chunk.split())
         return first[0] + second[0], first[1] + second[1]
 
-    def _convert(self, chunk: Chunk, stamp: BatchStamp) -> ConvertedChunk:
+    def _convert(self, chunk: Chunk, stamp: BatchMetadata) -> ConvertedChunk:
         if not chunk.decoded:
             return self._converter.convert_by_rows(chunk, stamp)
         return convert_by_columns(self._converter, chunk, stamp, self._to_row_chunk)
@@ -358,7 +358,7 @@ class Parser:
         self.findings.record_rejected_object(str(reason.code), payload.key)
         return rejected_event_of(payload, ENTIRE_OBJECT, b"", None, (reason,))
 
-    def _quarantine_rows(self, rejected: list[RejectedEvent], stamp: BatchStamp) -> pa.Table:
+    def _quarantine_rows(self, rejected: list[RejectedEvent], stamp: BatchMetadata) -> pa.Table:
         return quarantine_rows(
             rejected,
             batch_id=stamp.batch_id,

@@ -26,7 +26,7 @@ def pending_gold(
     full: bool = False,
     dates: frozenset[dt.date] | None = None,
 ) -> list[GoldTableResult]:
-    """Plans `rebuild_gold` with the same arguments; `spark_required` is 1 for tables with work.
+    """Plans `rebuild_gold` with the same arguments; `spark_work_count` is 1 for tables with work.
 
     Records tables without work as up to date, and refreshes reference tables. Idempotent; builds nothing.
 
@@ -39,14 +39,14 @@ def pending_gold(
     home = PipelineHome.open(catalog.environment.lake, pipeline)
     results: dict[str, GoldTableResult] = {}
     for table in select_gold_tables(spec, tables):
-        if pending_inputs := sorted(name for name in table.reads if name in results and results[name].spark_required):
+        if pending_inputs := sorted(name for name in table.reads if name in results and results[name].spark_work_count):
             reason = f"input {', '.join(pending_inputs)} needs a build"
-            results[table.name] = GoldTableResult(table.name, True, reason, {}, spark_required=1)
+            results[table.name] = GoldTableResult(table.name, True, reason, {}, spark_work_count=1)
             continue
         key, pinned = paths.table(pipeline, table.name), pin_inputs(lake, spec, table.reads)
         job = plan_job(catalog, spec, lake, table, pinned, key=key, full=full, dates=dates)
         work = int(job.plan.has_work)
-        results[table.name] = GoldTableResult(table.name, True, job.plan.reason, job.built_from, spark_required=work)
+        results[table.name] = GoldTableResult(table.name, True, job.plan.reason, job.built_from, spark_work_count=work)
         if not work and dates is None and job.built_from:
             record_refreshed(home, table.name)
     return list(results.values())

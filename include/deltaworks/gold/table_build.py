@@ -45,7 +45,7 @@ class GoldTableResult:
     - `checks_passed`: false after failed checks, also for tables that read this one.
     - `partitions`: the rebuilt dates or values; None for all.
     - `version`: the commit; None without one.
-    - `spark_required`: 1 if a check without Spark found work for the table.
+    - `spark_work_count`: 1 if a check without Spark found work for the table.
     """
 
     table: str
@@ -59,7 +59,7 @@ class GoldTableResult:
     seconds: float = 0.0
     failed_checks: tuple[str, ...] = ()
     checks_passed: bool = True
-    spark_required: int = 0
+    spark_work_count: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

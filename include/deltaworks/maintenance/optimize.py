@@ -69,7 +69,7 @@ class OptimizeResult:
     compacted: int = 0
     without_spark: int = 0
     deferred: int = 0
-    spark_required: int = 0
+    spark_work_count: int = 0
     files_before: int = 0
     files_after: int = 0
     bytes_before: int = 0
@@ -128,7 +128,7 @@ class TableOptimizer:
             chosen, BYTES_PER_WRITE_TURN if self._layout.has_mutable_rows else BYTES_PER_GROUP
         ):
             if group[0].action in SPARK_ACTIONS and self._spark is None:
-                result = replace(result, spark_required=result.spark_required + len(group))
+                result = replace(result, spark_work_count=result.spark_work_count + len(group))
             elif time.monotonic() >= self._deadline:
                 result = replace(result, deferred=result.deferred + len(group))
             else:
@@ -163,7 +163,7 @@ class TableOptimizer:
             compacted=result.compacted + (len(rewritten) if action != "zorder" else 0),
             without_spark=result.without_spark + without_spark,
             deferred=result.deferred + overtaken,
-            spark_required=result.spark_required + len(remaining),
+            spark_work_count=result.spark_work_count + len(remaining),
             files_before=result.files_before + sum(partition.files_before for partition in rewritten),
             files_after=result.files_after + sum(partition.files for partition in rewritten),
             bytes_before=result.bytes_before + sum(partition.bytes_before for partition in rewritten),

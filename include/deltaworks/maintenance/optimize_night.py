@@ -85,7 +85,8 @@ class OptimizeRun:
         results = {name: _initial_result(choice, night, policy) for name, choice in choices.items()}
         if self._spark is None:
             results = {
-                name: replace(result, spark_required=choices[name].spark_required) for name, result in results.items()
+                name: replace(result, spark_work_count=choices[name].spark_work_count)
+                for name, result in results.items()
             }
         for name in night.tables():
             table = declared[name]

@@ -98,7 +98,7 @@ class TableChoice:
         )
 
     @property
-    def spark_required(self) -> int:
+    def spark_work_count(self) -> int:
         """The number of partitions that need Spark."""
         return sum(choice.action in SPARK_ACTIONS for choice in self.partitions)
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from deltaworks.errors import ConfigError
 from deltaworks.events.inference.pipeline_proposal import NO_OVERRIDES, Overrides, PipelineProposal, propose_pipeline
-from deltaworks.events.parse import BatchStamp, Parser, Payload
+from deltaworks.events.parse import BatchMetadata, Parser, Payload
 from deltaworks.operations.event_sample import EventSample, sample_files
 from deltaworks.operations.pipeline_yaml import pipeline_yaml
 from deltaworks.sources.objects.landing.inputs import find_inputs
@@ -23,7 +23,7 @@ from deltaworks.specs.sources.payload import TEXT_FORMATS
 SAMPLE_BYTES = 64 << 20
 #: The batch that sample events are parsed as. Its values do not matter: only limits on the age of events would use
 #: them.
-_STAMP = BatchStamp(batch_id=0, ingested_at_us=0, fingerprint="")
+_STAMP = BatchMetadata(batch_id=0, ingested_at_us=0, fingerprint="")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -113,7 +113,7 @@ class ReprocessRemainder:
     """The result of a reprocess that needs Spark for the rest. The Spark job continues it by its id."""
 
     id: str
-    spark_required: int = 1
+    spark_work_count: int = 1
 
 
 def _refuse_spark() -> SparkSession:

@@ -86,7 +86,7 @@ class RuleProcess:
         stamp = ""
         while not self._leased_process.should_stop:
             try:
-                changed = project_stamp(catalog.root)
+                changed = project_fingerprint(catalog.root)
                 if changed != stamp:
                     catalog, stamp = load_catalog(skip_invalid=True), changed
                     self._load_evaluators(catalog, self._objects, tables)
@@ -136,7 +136,7 @@ class RuleProcess:
         return self._leased_process.stopping.is_set()
 
 
-def project_stamp(root: Path) -> str:
+def project_fingerprint(root: Path) -> str:
     """Returns a value that changes with any declaration file: the number of files and the newest modification time."""
     times = [file.stat().st_mtime_ns for file in (root / "include").glob("*/**/*") if file.suffix in (".yaml", ".sql")]
     return f"{len(times)} {max(times, default=0)}"

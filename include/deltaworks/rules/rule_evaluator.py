@@ -95,7 +95,7 @@ class RuleEvaluator:
         last_complete = minute_of(newest_at) - (0 if step == 1440 else step)
         last = min(settled, last_complete) // step * step
         last = last if inhibitors_until is None else min(last, inhibitors_until // step * step)
-        previous = self.last_minute if self._has_same_labels else None
+        previous = self.last_minute if self._labels_are_unchanged else None
         if previous is None:
             return DueMinutes(last, last)
         if last <= previous:
@@ -203,7 +203,7 @@ class RuleEvaluator:
         return False
 
     @property
-    def _has_same_labels(self) -> bool:
+    def _labels_are_unchanged(self) -> bool:
         return self.state.labels == self.rule.labels
 
     @property
@@ -219,7 +219,7 @@ class RuleEvaluator:
         If the declared labels have changed, all open alerts are resolved and the state starts empty.
         """
         state, outbox = self.state, list(self.state.outbox)
-        if self._has_same_labels:
+        if self._labels_are_unchanged:
             return state, outbox
         decisions = OpenAlerts(self._pipeline, self.rule, state.open_alerts())
         evaluation = RuleEvaluation(self.rule)

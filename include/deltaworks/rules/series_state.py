@@ -39,7 +39,7 @@ class SeriesState(NamedTuple):
     """
 
     phase: Phase = "learning"
-    steps: int = 0
+    consecutive_minutes: int = 0
     began: int | None = None
     fired: int | None = None
     unknown: bool = False
@@ -75,7 +75,7 @@ def next_state(
     if before.fired is None:
         return _not_firing(before, verdict, minute, for_steps)
     if verdict is Verdict.CLEAR:
-        steps = before.steps + 1
+        steps = before.consecutive_minutes + 1
         return OK if steps >= keep_firing_steps else SeriesState("recovering", steps, before.began, before.fired)
     if verdict is Verdict.LEARNING:
         return before._replace(unknown=False)
@@ -84,7 +84,7 @@ def next_state(
 
 def _not_firing(before: SeriesState, verdict: Verdict, minute: int, for_steps: int) -> SeriesState:
     if verdict is Verdict.BREACHED:
-        steps = before.steps + 1
+        steps = before.consecutive_minutes + 1
         began = minute if before.began is None else before.began
         return SeriesState("firing", 0, began, minute) if steps >= for_steps else SeriesState("pending", steps, began)
     return START if verdict is Verdict.LEARNING else OK

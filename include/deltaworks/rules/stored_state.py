@@ -180,7 +180,7 @@ def _series_record(labels: Labels, series: Series) -> SeriesRecord:
     return SeriesRecord.model_construct(
         labels=labels,
         phase=state.phase,
-        steps=state.steps,
+        steps=state.consecutive_minutes,
         began=_minute_text_or_none(state.began),
         fired=_minute_text_or_none(state.fired),
         unknown=state.unknown,

@@ -69,7 +69,7 @@ NOTIFICATION_COLUMNS: dict[str, str] = {
 }
 
 _NEXT_MUTATIONS = Edit(Effect.SAFE, "Nothing: applies from the next mutation batch.")
-_CHANGES_MUTATIONS = Edit(
+_MUTATIONS_EDIT = Edit(
     Effect.MIXED_ROWS,
     "Rows changed by past mutations would follow the old declaration, others the new one. Revert it; or accept "
     "it with `deltaworks pipelines diff {pipeline} --accept` and restart: applied requests are not applied again.",
@@ -83,9 +83,9 @@ class MutableSpec(Spec):
     update can set to the columns with their original values.
     """
 
-    id: Annotated[str, _CHANGES_MUTATIONS]
-    origin: Annotated[str, _CHANGES_MUTATIONS]
-    fields: Annotated[dict[str, str], _CHANGES_MUTATIONS] = Field(default_factory=dict)
+    id: Annotated[str, _MUTATIONS_EDIT]
+    origin: Annotated[str, _MUTATIONS_EDIT]
+    fields: Annotated[dict[str, str], _MUTATIONS_EDIT] = Field(default_factory=dict)
     deletion_vectors: Annotated[bool | None, _NEXT_MUTATIONS] = Field(
         default=None, description="use deletion vectors in merges; by default the table's setting"
     )
@@ -104,7 +104,7 @@ class AnnouncesSpec(Spec):
 class MutationsSpec(Spec):
     """How requests are applied to the pipeline's mutable tables."""
 
-    requests: Annotated[Name, _CHANGES_MUTATIONS]
+    requests: Annotated[Name, _MUTATIONS_EDIT]
     schedule: Annotated[Schedule | None, IMMEDIATE] = "*/10 * * * *"
     max_requests: Annotated[int, _NEXT_MUTATIONS] = Field(
         default=1_000_000, ge=1, description=("maximum number of requests per batch")
@@ -126,7 +126,7 @@ class MutationsSpec(Spec):
     purge_after_days: Annotated[int, NEXT_MAINTENANCE] = Field(
         default=30, ge=1, description="days after which deleted rows are physically removed"
     )
-    names: Annotated[Name, _CHANGES_MUTATIONS] = "names"
-    intervals: Annotated[Name, _CHANGES_MUTATIONS] = "intervals"
+    names: Annotated[Name, _MUTATIONS_EDIT] = "names"
+    intervals: Annotated[Name, _MUTATIONS_EDIT] = "intervals"
     notifications: Annotated[Name | None, _NEXT_MUTATIONS] = None
-    merge_names: Annotated[Literal["keep_target", "keep_source", "newest"], _CHANGES_MUTATIONS] = "keep_target"
+    merge_names: Annotated[Literal["keep_target", "keep_source", "newest"], _MUTATIONS_EDIT] = "keep_target"

@@ -78,7 +78,7 @@ SESSION_SETTINGS: dict[str, tuple[str, str]] = {
 }
 
 #: Settings that `spark.protected: true` adds. A standalone master and its workers also need the first four.
-PROTECTION_SETTINGS: dict[str, tuple[str, str]] = {
+AUTHENTICATION_SETTINGS: dict[str, tuple[str, str]] = {
     "spark.authenticate": ("true", "joining an application or a standalone cluster requires its secret"),
     "spark.network.crypto.enabled": ("true", "storage keys and rows are encrypted between processes"),
     "spark.network.crypto.cipher": ("AES/GCM/NoPadding", "authenticated: the default, CTR, does not detect changes"),
@@ -185,7 +185,7 @@ def protection_conf(environment: EnvironmentSpec) -> dict[str, str]:
     """Returns the settings that authenticate and encrypt traffic between driver and executors; empty unless enabled."""
     if not environment.spark.protected:
         return {}
-    return {name: value for name, (value, _) in PROTECTION_SETTINGS.items()}
+    return {name: value for name, (value, _) in AUTHENTICATION_SETTINGS.items()}
 
 
 def check_master(environment: EnvironmentSpec, master: str) -> None:

@@ -17,7 +17,7 @@ from deltaworks.tables.lake import Lake
 
 CHECKPOINT_STORE = "checkpoint_store"
 BATCH_METADATA_STORE = "batch_metadata_store"
-REPLAYS = "quarantine_replays"
+REPLAYS_TABLE = "quarantine_replays"
 #: Outcomes of a table's commit that was skipped in its batch, and of one that was made later.
 HELD, CAUGHT_UP = "held", "caught_up"
 #: Outcomes of a commit whose rows a rollback removed, and of one whose rows the rollback's commit added again.
@@ -87,7 +87,7 @@ def read_last_completed(lake: Lake, pipeline: str, generation: int) -> int | Non
 
 def last_replay(record: DeltaTable | None, pipeline: str) -> int:
     """Returns the ordinal of the last complete replay in a snapshot of the replay record; 0 before the first."""
-    return 0 if record is None else record.transaction_version(replay_step(pipeline, REPLAYS, 0).app_id) or 0
+    return 0 if record is None else record.transaction_version(replay_step(pipeline, REPLAYS_TABLE, 0).app_id) or 0
 
 
 def read_last_replay(lake: Lake, pipeline: str) -> int:

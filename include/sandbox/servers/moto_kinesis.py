@@ -34,7 +34,7 @@ LOCK = threading.RLock()
 #: Sequence numbers of Kinesis have 56 digits and gaps.
 _FIRST_NUMBER = 49_600_000_000_000_000_000_000_000_000_000_000_000_000_000_000_000_000_000
 _STEP = 1 << 64
-_numbers = itertools.count(_FIRST_NUMBER, _STEP)
+_next_sequence_number = itertools.count(_FIRST_NUMBER, _STEP)
 
 
 @dataclass
@@ -112,7 +112,7 @@ def correct_kinesis() -> None:
 
 def _put_into_shard(shard: Any, partition_key: str, data: str, explicit_hash_key: str) -> str:
     with LOCK:
-        number = next(_numbers)
+        number = next(_next_sequence_number)
         shard.records[number] = Record(partition_key, data, number, explicit_hash_key)
     return str(number)
 

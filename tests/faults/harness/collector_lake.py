@@ -13,7 +13,7 @@ import pyarrow as pa
 from deltalake import DeltaTable, write_deltalake
 
 from deltaworks.control import paths
-from deltaworks.events.parse import BatchStamp, Parser, Payload
+from deltaworks.events.parse import BatchMetadata, Parser, Payload
 from deltaworks.specs.project import load_catalog
 from deltaworks.tables.query import QUARANTINE
 from tests.faults.harness.collector_harness import BUCKET, CollectorHarness
@@ -83,7 +83,7 @@ class CollectorLake:
         waiting = [version for version in versions if version not in self._read]
         for batch in (waiting[start : start + 200] for start in range(0, len(waiting), 200)):
             payloads = [Payload(number, key, self._lines(key, version)) for number, (key, version) in enumerate(batch)]
-            for name, rows in parser.parse(payloads, BatchStamp(1, 1_700_000_000_000_000, "")):
+            for name, rows in parser.parse(payloads, BatchMetadata(1, 1_700_000_000_000_000, "")):
                 write_deltalake(str(self._place(name)), rows, mode="append")
             self._read |= set(batch)
         return len(waiting)

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from deltaworks.events.parse import BatchStamp, Parser, Payload
+from deltaworks.events.parse import BatchMetadata, Parser, Payload
 from deltaworks.events.parser_inputs import ParserInputs
 from deltaworks.recovery.reprocess.reread import Rereader, RereadScope
 from deltaworks.recovery.reprocess.selection import SourceObject
@@ -30,7 +30,7 @@ def rows(root: Path, way: str, file: Path, at_ms: int) -> Iterator[dict[str, Any
         declared = spec.model_dump(exclude_defaults=True, by_alias=True) | {"source": KAFKA}
         # The spec's copy keeps the location of the keys, which is not part of the declaration.
         spec = spec.model_copy(update={"source": PipelineSpec.model_validate(declared).source})
-    inputs, stamp = ParserInputs.pin(spec, lake), BatchStamp(1, at_ms * 1000, "f")
+    inputs, stamp = ParserInputs.pin(spec, lake), BatchMetadata(1, at_ms * 1000, "f")
 
     def payload(seq: int, key: str) -> Payload:
         record = {"topic": "orders", "partition": 0, "offset": 0} if way == "record" else None

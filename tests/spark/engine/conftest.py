@@ -21,7 +21,7 @@ from deltaworks.engine.batches import BatchProcessor, Ownership
 from deltaworks.engine.commit import BatchStores
 from deltaworks.engine.ledger import Ledger, owner_step
 from deltaworks.engine.table_set import TableSet
-from deltaworks.events.parse import BatchStamp, Parser, Payload
+from deltaworks.events.parse import BatchMetadata, Parser, Payload
 from deltaworks.sources.base import ObjectSlice
 from deltaworks.sources.objects.payloads import FileOpener, FileReference
 from deltaworks.specs.environment import EnvironmentSpec
@@ -203,7 +203,7 @@ class Shop:
         payloads = [Payload(seq, f"f{seq}.json", payload(seq)) for seq in seqs]
         return Counter(
             (name, row["_seq"], row["_position"])
-            for name, rows in Parser(self.spec).parse(payloads, BatchStamp(0, 0, ""))
+            for name, rows in Parser(self.spec).parse(payloads, BatchMetadata(0, 0, ""))
             for row in rows.to_pylist()
         )
 

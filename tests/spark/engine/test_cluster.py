@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from deltaworks.specs.catalog import PROJECT_ROOT
-from deltaworks.specs.spark_conf import PROTECTION_SETTINGS
+from deltaworks.specs.spark_conf import AUTHENTICATION_SETTINGS
 from tests.spark.engine.standalone import run_driver, standalone_cluster
 
 pytestmark = [pytest.mark.spark, pytest.mark.integration]
@@ -118,5 +118,5 @@ def test_daemons_and_drivers_have_the_same_settings() -> None:
 
     assert written.pop("spark.authenticate.secret") == "${DELTAWORKS_SPARK_SECRET}"
     assert written.pop("spark.master.rest.enabled") == "false", "submissions over REST need no secret"
-    assert written.items() <= {name: value for name, (value, _) in PROTECTION_SETTINGS.items()}.items()
+    assert written.items() <= {name: value for name, (value, _) in AUTHENTICATION_SETTINGS.items()}.items()
     assert {"spark.authenticate", "spark.network.crypto.enabled"} <= written.keys()

@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 
 from deltaworks.control import paths
 from deltaworks.control.home import PipelineHome
-from deltaworks.events.parse import BatchStamp, Parser, Payload
+from deltaworks.events.parse import BatchMetadata, Parser, Payload
 from deltaworks.recovery.reprocess.plan import ReprocessRequest
 from deltaworks.recovery.reprocess.replace_directly import MAX_DIRECT_BYTES
 from deltaworks.recovery.reprocess.run import Reprocess, ReprocessResult
@@ -136,7 +136,7 @@ class ReprocessHarness:
         payloads = [Payload(seq, f"f{seq}.json", content(seq)) for seq in chosen]
         return Counter(
             (name, row["_seq"], row["_position"])
-            for name, rows in Parser(spec or self.shop.spec).parse(payloads, BatchStamp(0, 0, ""))
+            for name, rows in Parser(spec or self.shop.spec).parse(payloads, BatchMetadata(0, 0, ""))
             for row in rows.to_pylist()
         )
 

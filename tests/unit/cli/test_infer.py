@@ -13,7 +13,7 @@ from typer.testing import CliRunner, Result
 
 from deltaworks.cli import app
 from deltaworks.errors import ConfigError, DeltaworksError
-from deltaworks.events.parse import BatchStamp, Parser, Payload
+from deltaworks.events.parse import BatchMetadata, Parser, Payload
 from deltaworks.specs.project import load_catalog
 from tests.webhook_events import webhooks
 
@@ -94,7 +94,7 @@ def test_landed_events_are_read_into_the_inferred_tables(project: Path) -> None:
     payloads = [Payload(seq, path.name, gzip.decompress(path.read_bytes())) for seq, path in enumerate(objects)]
 
     rows: Counter[tuple[str, str]] = Counter()
-    for table, part in Parser(spec).parse(payloads, BatchStamp(batch_id=1, ingested_at_us=0, fingerprint="")):
+    for table, part in Parser(spec).parse(payloads, BatchMetadata(batch_id=1, ingested_at_us=0, fingerprint="")):
         rows.update((table, name) for name in part.column("event_name").to_pylist())
 
     assert len(objects) >= 2

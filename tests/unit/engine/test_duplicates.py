@@ -22,7 +22,7 @@ from deltaworks.engine.duplicates.window import duplicate_windows
 from deltaworks.engine.fan_out import FanOutResult, merge_outputs, write_payloads
 from deltaworks.engine.table_files import FileTarget
 from deltaworks.engine.table_set import TableSet
-from deltaworks.events.parse import BatchStamp, Payload
+from deltaworks.events.parse import BatchMetadata, Payload
 from deltaworks.sources.task_output import TaskOutput
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.specs.storage import StorageSpec
@@ -73,7 +73,7 @@ class Shop:
         roots = {name: arrow_path(self.lake.storage, paths.table("shop", name)) for name in names}
         by = {name: ("event_date",) for name in names} | {"quarantine": ("quarantine_date",)}
         target, windows = FileTarget(None, roots, by), self.windows(at)
-        stamp = BatchStamp(self.batch + 1, int(at.timestamp() * 1_000_000), "f")
+        stamp = BatchMetadata(self.batch + 1, int(at.timestamp() * 1_000_000), "f")
         outputs = []
         for number, ids in enumerate(tasks):
             time = int(NOW.timestamp())

@@ -18,7 +18,7 @@ from deltaworks.engine.table_files import FileTarget
 from deltaworks.errors import ConfigError, TransientError
 from deltaworks.events.enrichment import databases as module
 from deltaworks.events.enrichment.databases import PinnedDatabases
-from deltaworks.events.parse import BatchStamp, Payload
+from deltaworks.events.parse import BatchMetadata, Payload
 from deltaworks.events.parser_inputs import ParserInputs
 from deltaworks.events.source_fields import pin_databases
 from deltaworks.sources.task_output import TaskOutput
@@ -34,7 +34,7 @@ DAMAGED = MAXMIND / "bad-data" / "libmaxminddb" / "libmaxminddb-oversized-map.mm
 pytestmark = pytest.mark.skipif(
     not CITY.exists(), reason=f"no databases at {MAXMIND}; name their folder in DELTAWORKS_SHARED_DATA"
 )
-STAMP = BatchStamp(batch_id=1, ingested_at_us=1_700_000_000_000_000, fingerprint="fp")
+STAMP = BatchMetadata(batch_id=1, ingested_at_us=1_700_000_000_000_000, fingerprint="fp")
 IN_LONDON, COOKIE = "81.2.69.142", "session7f3a"
 PRIVATE = [{"path": "ip", "keep": "network"}, {"path": "cookie", "keep": "nothing"}]
 

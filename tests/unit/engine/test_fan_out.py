@@ -20,7 +20,7 @@ from deltaworks.control.objects import open_objects
 from deltaworks.engine.fan_out import fan_out, partition_columns, write_payloads
 from deltaworks.engine.table_files import FileTarget, TableWriters
 from deltaworks.errors import ConfigError, ContractError, DeltaworksError, TransientError
-from deltaworks.events.parse import BatchStamp, Parser, Payload
+from deltaworks.events.parse import BatchMetadata, Parser, Payload
 from deltaworks.sources.base import split_balanced, useful_task_count
 from deltaworks.sources.task_output import TaskOutput
 from deltaworks.sources.worker_crashes import CrashIsolation
@@ -28,7 +28,7 @@ from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.specs.storage import StorageSpec
 from deltaworks.tables.files import WrittenFile
 
-STAMP = BatchStamp(batch_id=7, ingested_at_us=1_700_000_000_000_000, fingerprint="fp")
+STAMP = BatchMetadata(batch_id=7, ingested_at_us=1_700_000_000_000_000, fingerprint="fp")
 DAY = 86_400
 
 

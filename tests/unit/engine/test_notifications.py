@@ -22,7 +22,7 @@ from deltaworks.engine.fan_out import partition_columns, write_payloads
 from deltaworks.engine.notifications import with_notifications
 from deltaworks.engine.table_files import FileTarget
 from deltaworks.errors import ContractError
-from deltaworks.events.parse import BatchStamp, Payload
+from deltaworks.events.parse import BatchMetadata, Payload
 from deltaworks.recovery.quarantine.open_rows import QuarantineFilter
 from deltaworks.recovery.quarantine.replay import replay_quarantine
 from deltaworks.recovery.reprocess.plan import reject_mutable
@@ -31,13 +31,13 @@ from deltaworks.specs.mutation import NAMES_COLUMNS
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.tables.arrow_types import arrow_schema
 from deltaworks.tables.commit import Step
-from deltaworks.tables.steps import REPLAYS
+from deltaworks.tables.steps import REPLAYS_TABLE
 from tests.examples import examples
 from tests.unit.engine.batch_records import asked_turn
 from tests.unit.engine.hold_harness import Crash, Harness, declared
 from tests.unit.recovery.replay_harness import ReplayHarness as ReplayStage
 
-STAMP = BatchStamp(batch_id=7, ingested_at_us=1_700_000_000_000_000, fingerprint="fp")
+STAMP = BatchMetadata(batch_id=7, ingested_at_us=1_700_000_000_000_000, fingerprint="fp")
 OBJECTS = {"kind": "s3_sqs", "relay": "landing", "bucket": "landing"}
 ORG, DAY = {"name": "org_id", "path": "org", "type": "string"}, {"name": "day", "path": "day", "type": "date"}
 VISITS: dict[str, Any] = {
@@ -345,7 +345,9 @@ def test_replayed_rows_are_announced_after_they_are_committed(tmp_path: Path) ->
     assert news is not None
     assert notified_keys(news.to_pylist())[("o1", dt.date(2026, 1, 2), 0, "v1")] == 1
     points = [point for point, _ in seen]
-    assert points.index("committed:visits") < points.index("committed:news") < points.index(f"committed:{REPLAYS}")
+    assert (
+        points.index("committed:visits") < points.index("committed:news") < points.index(f"committed:{REPLAYS_TABLE}")
+    )
 
 
 @pytest.mark.parametrize("tables", [(), ("visits",)])

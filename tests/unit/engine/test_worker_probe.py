@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from deltaworks.engine.worker_probe import probe_payload
-from deltaworks.events.parse import BatchStamp, Parser, Payload
+from deltaworks.events.parse import BatchMetadata, Parser, Payload
 from deltaworks.specs.pipeline import PipelineSpec
 
 _OBJECTS = {"kind": "s3_sqs", "relay": "landing", "bucket": "b"}
@@ -42,7 +42,7 @@ def test_a_probe_contains_one_event_in_the_sources_format(source: dict[str, Any]
     )
     payload = Payload(0, "canary", probe_payload(spec.source))
 
-    parts = list(Parser(spec).parse([payload], BatchStamp(0, 0, "")))
+    parts = list(Parser(spec).parse([payload], BatchMetadata(0, 0, "")))
 
     rows = [(row["_position"], row["reasons"][0]["code"]) for _, part in parts for row in part.to_pylist()]
     assert rows == [(0, "unknown_event")]

@@ -9,7 +9,7 @@ from typing import Any
 
 from deltaworks.erasure.landing_sweep import LandingReport, LandingSweep
 from deltaworks.erasure.token_search import TokenSearch
-from deltaworks.events.parse import BatchStamp, Parser, Payload
+from deltaworks.events.parse import BatchMetadata, Parser, Payload
 from deltaworks.events.redaction import RedactionKeys
 from deltaworks.sources.objects.file_event_log import FileEventLog
 from deltaworks.sources.objects.payloads import FileOpener, FileReference
@@ -101,7 +101,7 @@ class LandedPeople(PeopleLake):
         each order, and what became of events that are no rows."""
         parser = Parser(self.catalog.pipeline("shop"), redaction_keys=RedactionKeys(self.namespace.token_key))
         rows = []
-        for table, part in parser.parse(self.payloads(), BatchStamp(1, 0, "f")):
+        for table, part in parser.parse(self.payloads(), BatchMetadata(1, 0, "f")):
             if table == "orders":
                 rows += [(row["_seq"], row["_position"], row["amount"]) for row in part.to_pylist()]
             else:

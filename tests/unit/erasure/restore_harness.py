@@ -22,7 +22,7 @@ from deltaworks.erasure.erasure_run import ErasureRun
 from deltaworks.erasure.namespace import Namespace, open_namespace
 from deltaworks.erasure.requests import receive_request, token_of
 from deltaworks.erasure.token_search import TokenSearch
-from deltaworks.events.parse import BatchStamp, Payload
+from deltaworks.events.parse import BatchMetadata, Payload
 from deltaworks.events.parser_inputs import ParserInputs
 from deltaworks.recovery.repair.log_gap import repair_log
 from deltaworks.recovery.repair.lost_files import repair_files, repair_table
@@ -199,7 +199,7 @@ class RestoreHarness(SourceHarness):
         tag = hashlib.md5(body).hexdigest()
         event = FileEvent("landing", f"f{seq}.json", len(body), tag, None, AT, "ObjectCreated:Put", None)
         FileEventLogWriter(self.lake, "landing", epoch=seq).append([ReceivedEvent(event, "m", AT)])
-        stamp = BatchStamp(seq, 1_700_000_000_000_000, self.spec.fingerprint())
+        stamp = BatchMetadata(seq, 1_700_000_000_000_000, self.spec.fingerprint())
         parsed: dict[str, list[pa.Table]] = {}
         parser = ParserInputs.pin(self.spec, self.storage).create_parser(self.spec)
         for name, rows in parser.parse([Payload(seq, f"f{seq}.json", body)], stamp):
@@ -249,7 +249,7 @@ class RestoreHarness(SourceHarness):
     def land_again(self, processor: Any, batch_id: int, seq: int) -> None:
         """A batch of the second generation, that reads an object of the first."""
         body = (self.root / "landing" / f"f{seq}.json").read_bytes()
-        stamp = BatchStamp(batch_id, 1_700_000_000_000_000, self.spec.fingerprint())
+        stamp = BatchMetadata(batch_id, 1_700_000_000_000_000, self.spec.fingerprint())
         parsed: dict[str, list[pa.Table]] = {}
         parser = ParserInputs.pin(self.spec, self.storage).create_parser(self.spec)
         for name, rows in parser.parse([Payload(seq, f"f{seq}.json", body)], stamp):

@@ -15,7 +15,7 @@ from deltaworks.control.records.prepared import PreparedBatch
 from deltaworks.engine.ledger import Ledger, owner_step
 from deltaworks.erasure import purge_window
 from deltaworks.events.collector_sequence_numbers import CollectorSequenceNumbers
-from deltaworks.events.parse import BatchStamp, Parser, Payload
+from deltaworks.events.parse import BatchMetadata, Parser, Payload
 from deltaworks.events.redaction import RedactionKeys
 from deltaworks.maintenance import lost_events
 from deltaworks.maintenance.lost_events import LossReport, find_lost_events
@@ -69,7 +69,7 @@ class Collected(LandedPeople):
         parser = Parser(spec, redaction_keys=keys_of)
         self.batch += 1
         payloads = [Payload(number, key, self.content(key)) for number, key in enumerate(keys)]
-        for table, part in parser.parse(payloads, BatchStamp(self.batch, 1_780_000_000_000_000, "f")):
+        for table, part in parser.parse(payloads, BatchMetadata(self.batch, 1_780_000_000_000_000, "f")):
             add_rows(lake, paths.table("shop", table), part.to_pylist(), part.schema, partition_by=())
         batch = PreparedBatch(
             pipeline="shop",

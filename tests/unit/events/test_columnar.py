@@ -16,7 +16,7 @@ import pytest
 
 from deltaworks.events.columnar_plan import EventPlan
 from deltaworks.events.formats import json as framing
-from deltaworks.events.parse import BatchStamp, Parser, Payload
+from deltaworks.events.parse import BatchMetadata, Parser, Payload
 from deltaworks.specs.catalog import project_root
 from deltaworks.specs.loading import load_spec
 from deltaworks.specs.pipeline import PipelineSpec
@@ -26,7 +26,7 @@ from tests.unit.events.spoilt_events import NUMBERS, VALUES, as_payload, spoilt,
 from tests.unit.recovery.replay_harness import shop
 
 NOW = 1_717_200_000
-STAMP = BatchStamp(7, NOW * 1_000_000, "f" * 16)
+STAMP = BatchMetadata(7, NOW * 1_000_000, "f" * 16)
 #: A column of every kind, at the top, inside objects, and two that read one field.
 COLUMNS = [
     {"name": "device", "path": "device", "type": "string"},

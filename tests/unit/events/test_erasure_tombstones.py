@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from deltaworks.events.erasure_tombstones import tombstone, tombstone_line
-from deltaworks.events.parse import BatchStamp, Parser, Payload
+from deltaworks.events.parse import BatchMetadata, Parser, Payload
 from deltaworks.specs.pipeline import PipelineSpec
 
 REQUEST = "e20260301-0123456789"
@@ -36,7 +36,7 @@ def read(spec: PipelineSpec, data: bytes, *, by_columns: bool = False) -> tuple[
     parser = Parser(spec, columnar_from_bytes=0 if by_columns else None)
     rows = [
         (table, row["_position"])
-        for table, part in parser.parse([Payload(1, "k", data)], BatchStamp(1, 0, "f"))
+        for table, part in parser.parse([Payload(1, "k", data)], BatchMetadata(1, 0, "f"))
         for row in part.to_pylist()
     ]
     assert bool(parser.columnar_count) == by_columns

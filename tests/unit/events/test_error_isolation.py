@@ -14,14 +14,14 @@ from hypothesis import strategies as st
 
 from deltaworks.errors import ContractError
 from deltaworks.events.events import EventReader
-from deltaworks.events.parse import BatchStamp, Parser, Payload, TableRows
+from deltaworks.events.parse import BatchMetadata, Parser, Payload, TableRows
 from deltaworks.events.reasons import Reason, ReasonCode, RejectedEvent, quarantine_rows
 from deltaworks.events.table_columns import SharedColumns, TableColumns
 from deltaworks.specs.pipeline import PipelineSpec
 from tests.examples import examples
 
 MakeSpec = Callable[..., PipelineSpec]
-STAMP = BatchStamp(batch_id=7, ingested_at_us=1_700_000_000_000_000, fingerprint="fp")
+STAMP = BatchMetadata(batch_id=7, ingested_at_us=1_700_000_000_000_000, fingerprint="fp")
 KINDS: dict[str, Callable[[], Exception]] = {
     "RecursionError": RecursionError,
     "MemoryError": MemoryError,

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from deltaworks.events.parse import BatchStamp, Parser, Payload
+from deltaworks.events.parse import BatchMetadata, Parser, Payload
 from deltaworks.specs.pipeline import PipelineSpec
 from tests.unit.recovery.replay_harness import shop
 
@@ -36,7 +36,7 @@ def parsed(
     ]
     parser = Parser(spec)
     rows: dict[str, list[dict[str, Any]]] = {"hooks": [], "quarantine": []}
-    for name, part in parser.parse(numbered, BatchStamp(3, read_us, "f")):
+    for name, part in parser.parse(numbered, BatchMetadata(3, read_us, "f")):
         rows[name] += part.to_pylist()
     assert all(row["event_date"] == row["event_time"].date() for row in rows["hooks"])
     assert all(row["_ingested_at"].timestamp() * 1e6 == read_us for row in rows["hooks"])
@@ -136,7 +136,7 @@ def test_quarantine_says_when_an_event_arrived() -> None:
         Payload(3, "k", b"{}", arrived_at_us=1 << 62),
     ]
 
-    (part,) = [rows for name, rows in parser.parse(payloads, BatchStamp(0, READ_US, "f")) if name == "quarantine"]
+    (part,) = [rows for name, rows in parser.parse(payloads, BatchMetadata(0, READ_US, "f")) if name == "quarantine"]
 
     assert part.column("arrived_at").to_pylist() == [ARRIVED, ARRIVED, None, None]
 

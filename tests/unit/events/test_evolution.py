@@ -24,7 +24,7 @@ from deltaworks.events.evolution import (
     new_columns,
     to_records,
 )
-from deltaworks.events.parse import BatchStamp, Parser, Payload
+from deltaworks.events.parse import BatchMetadata, Parser, Payload
 from deltaworks.events.task_findings import TaskFindings
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.specs.storage import StorageSpec
@@ -33,7 +33,7 @@ from deltaworks.tables.lake import Lake
 from tests.examples import examples
 
 MakeSpec = Callable[..., PipelineSpec]
-STAMP = BatchStamp(batch_id=7, ingested_at_us=1_700_000_000_000_000, fingerprint="fp")
+STAMP = BatchMetadata(batch_id=7, ingested_at_us=1_700_000_000_000_000, fingerprint="fp")
 OWNER = Step("shop/owner", 3)
 CAMPAIGN = "struct<network: string, cost: double>"
 

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from deltaworks.events import events
 from deltaworks.events.lossless_numbers import has_rounded_number
-from deltaworks.events.parse import BatchStamp, Parser, Payload
+from deltaworks.events.parse import BatchMetadata, Parser, Payload
 from deltaworks.specs.pipeline import PipelineSpec
 from tests.unit.recovery.replay_harness import shop
 
@@ -36,7 +36,7 @@ FORMS: dict[str, Callable[[list[str]], str]] = {
 def parsed(spec: PipelineSpec, payload: str) -> dict[str, list[dict[str, Any]]]:
     rows: dict[str, list[dict[str, Any]]] = {}
     for name, table in Parser(spec).parse(
-        [Payload(1, "k", payload.encode())], BatchStamp(0, 1_700_000_000_000_000, "f")
+        [Payload(1, "k", payload.encode())], BatchMetadata(0, 1_700_000_000_000_000, "f")
     ):
         rows.setdefault(name, []).extend(table.to_pylist())
     return rows

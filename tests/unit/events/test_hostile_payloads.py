@@ -18,12 +18,12 @@ import pytest
 
 from deltaworks.events.budget import Budget, BudgetExceededError
 from deltaworks.events.formats.registry import create_framer
-from deltaworks.events.parse import BatchStamp, Parser, Payload
+from deltaworks.events.parse import BatchMetadata, Parser, Payload
 from deltaworks.events.task_findings import TaskFindings
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.specs.sources.payload import BudgetSpec
 
-STAMP = BatchStamp(batch_id=0, ingested_at_us=1_700_000_000_000_000, fingerprint="fp")
+STAMP = BatchMetadata(batch_id=0, ingested_at_us=1_700_000_000_000_000, fingerprint="fp")
 GOOD = b'{"n":"good","t":1700000000,"id":"g","c":"x"}'
 MIB = 1 << 20
 

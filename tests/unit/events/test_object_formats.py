@@ -17,14 +17,14 @@ import pytest
 from deltaworks.events.conversion_errors import ConversionError
 from deltaworks.events.formats.json import Malformed
 from deltaworks.events.formats.registry import FORMATS, create_framer
-from deltaworks.events.parse import BatchStamp, Parser, Payload
+from deltaworks.events.parse import BatchMetadata, Parser, Payload
 from deltaworks.events.reasons import Reason, ReasonCode
 from deltaworks.events.task_findings import TaskFindings
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.specs.sources.objects import FileSourceSpec
 from deltaworks.specs.sources.payload import PayloadSpec
 
-STAMP = BatchStamp(batch_id=0, ingested_at_us=1_700_000_000_000_000, fingerprint="fp")
+STAMP = BatchMetadata(batch_id=0, ingested_at_us=1_700_000_000_000_000, fingerprint="fp")
 
 
 def source(**options: Any) -> FileSourceSpec:

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from deltaworks.events.parse import BatchStamp, Parser, Payload
+from deltaworks.events.parse import BatchMetadata, Parser, Payload
 from deltaworks.events.reasons import QUARANTINE_SCHEMA, Reason, ReasonCode
 from deltaworks.events.task_findings import TaskFindings
 from deltaworks.specs.pipeline import PipelineSpec
@@ -24,7 +24,7 @@ from tests.unit.events.routing_oracle import expected
 
 MakeSpec = Callable[..., PipelineSpec]
 Rows = dict[str, list[dict[str, Any]]]
-STAMP = BatchStamp(batch_id=7, ingested_at_us=1_700_000_000_000_000, fingerprint="fp")
+STAMP = BatchMetadata(batch_id=7, ingested_at_us=1_700_000_000_000_000, fingerprint="fp")
 
 
 def parse(spec: PipelineSpec, *payloads: Payload | bytes, chunk_events: int = 20_000) -> Rows:

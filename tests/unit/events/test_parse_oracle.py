@@ -8,12 +8,12 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from deltaworks.events.parse import BatchStamp, Parser, Payload
+from deltaworks.events.parse import BatchMetadata, Parser, Payload
 from deltaworks.specs.pipeline import PipelineSpec
 from tests.examples import examples
 from tests.unit.events.reference_parser import ARRIVED, DECLARED, KEPT, tell
 
-STAMP = BatchStamp(batch_id=3, ingested_at_us=ARRIVED * 1_000_000, fingerprint="fp")
+STAMP = BatchMetadata(batch_id=3, ingested_at_us=ARRIVED * 1_000_000, fingerprint="fp")
 DAY = 86_400
 ODD_VALUES = st.sampled_from([None, True, "x", [1], {"a": {"b": None}}, 2**31, 2**63, -1])
 TIMES = st.sampled_from([0, -30 * DAY, -31 * DAY, 3_600, 3_601, 10**12, 10**15]).map(lambda later: ARRIVED + later)

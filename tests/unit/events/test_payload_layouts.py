@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from deltaworks.events.events import EventReader
 from deltaworks.events.formats.json import read_events
-from deltaworks.events.parse import BatchStamp, Parser, Payload
+from deltaworks.events.parse import BatchMetadata, Parser, Payload
 from deltaworks.sources.objects.payloads import FileOpener, FileReference
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.specs.storage import StorageSpec
@@ -32,7 +32,7 @@ SPEC: dict[str, Any] = {
     "event": {"name": {"constant": "e"}, "time": {"path": "t", "unit": "epoch_seconds"}},
     "tables": [{"name": "events", "catch_all": True, "columns": [{"name": "n", "path": "n", "type": "int"}]}],
 }
-STAMP = BatchStamp(batch_id=0, ingested_at_us=1_700_000_000_000_000, fingerprint="fp")
+STAMP = BatchMetadata(batch_id=0, ingested_at_us=1_700_000_000_000_000, fingerprint="fp")
 JSON_VALUES = st.recursive(
     st.none() | st.booleans() | st.integers(-(2**53), 2**53) | st.text(max_size=8),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
@@ -103,7 +103,7 @@ def test_compressed_in_one_or_several_members_it_is_the_same(
     assert [row["_position"] for row in rows] == list(range(len(wanted)))
 
 
-def parsed(spec: PipelineSpec, data: bytes, stamp: BatchStamp = STAMP) -> list[tuple[str, Any]]:
+def parsed(spec: PipelineSpec, data: bytes, stamp: BatchMetadata = STAMP) -> list[tuple[str, Any]]:
     """`(table, codes or n)` of every row."""
     found: list[tuple[str, Any]] = []
     for name, table in Parser(spec).parse([Payload(1, "k", data)], stamp):
@@ -135,7 +135,7 @@ def test_age_is_measured_at_the_arrival_of_the_event(seconds: int, code: str | N
     wanted = [("events", 0)] if code is None else [("quarantine", [code])]
 
     assert parsed(spec, line) == wanted
-    much_later = BatchStamp(0, STAMP.ingested_at_us * 2, "fp", arrived_at_us=STAMP.ingested_at_us)
+    much_later = BatchMetadata(0, STAMP.ingested_at_us * 2, "fp", arrived_at_us=STAMP.ingested_at_us)
     assert parsed(spec, line, much_later) == wanted
 
 

@@ -17,12 +17,12 @@ from deltaworks.control.health.heartbeat import HeartbeatWriter
 from deltaworks.control.job import as_deltaworks_error
 from deltaworks.control.objects import LocalObjects
 from deltaworks.errors import ContractError, DeltaworksError
-from deltaworks.events.parse import BatchStamp, Parser, Payload
+from deltaworks.events.parse import BatchMetadata, Parser, Payload
 from deltaworks.specs.pipeline import PipelineSpec
 from tests.examples import examples
 
 CANARY = "canary7f3a"
-STAMP = BatchStamp(batch_id=1, ingested_at_us=1_700_000_000_000_000, fingerprint="fp")
+STAMP = BatchMetadata(batch_id=1, ingested_at_us=1_700_000_000_000_000, fingerprint="fp")
 #: Where a rule's own expression fails on a text, where it fails the event, and where it only warns.
 CHECKS = {
     "none": [],

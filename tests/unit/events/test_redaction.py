@@ -15,7 +15,7 @@ from collector.redaction import SourceRedactor
 from deltaworks.control.objects import LocalObjects, ObjectStore, open_objects
 from deltaworks.errors import ConfigError
 from deltaworks.events import redaction_keys
-from deltaworks.events.parse import BatchStamp, Parser, Payload
+from deltaworks.events.parse import BatchMetadata, Parser, Payload
 from deltaworks.events.redaction import RedactionKeys
 from deltaworks.events.redaction_keys import export_to_vault, load_redaction_keys
 from deltaworks.privacy import paths
@@ -31,7 +31,7 @@ from tests.unit.collector.request_handler_harness import HandlerHarness, declare
 
 CANARY = "canary7f3a@example.org"
 KEY = bytes(range(32))
-STAMP = BatchStamp(batch_id=1, ingested_at_us=1_795_435_200_000_000, fingerprint="fp")
+STAMP = BatchMetadata(batch_id=1, ingested_at_us=1_795_435_200_000_000, fingerprint="fp")
 PRIVACY: dict[str, Any] = {
     "namespace": "players",
     "subject": "p.id",

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from deltaworks.engine.fan_out import write_payloads
 from deltaworks.engine.table_files import FileTarget
 from deltaworks.errors import ContractError
-from deltaworks.events.parse import BatchStamp, Parser, Payload
+from deltaworks.events.parse import BatchMetadata, Parser, Payload
 from deltaworks.events.rules import RuleChecker, RuleEngine
 from deltaworks.events.task_findings import TaskFindings
 from deltaworks.sources.task_output import TaskOutput
@@ -23,7 +23,7 @@ from deltaworks.specs.table import TableSpec
 from tests.examples import examples
 
 MakeSpec = Callable[..., PipelineSpec]
-STAMP = BatchStamp(batch_id=7, ingested_at_us=1_700_000_000_000_000, fingerprint="fp")
+STAMP = BatchMetadata(batch_id=7, ingested_at_us=1_700_000_000_000_000, fingerprint="fp")
 
 
 def spec_with(make_spec: MakeSpec, *rules: dict[str, str]) -> PipelineSpec:

@@ -17,14 +17,14 @@ from deltaworks.events.conversion_errors import ConversionError
 from deltaworks.events.formats.csv import MAX_RECORD_LINES
 from deltaworks.events.formats.json import Malformed
 from deltaworks.events.formats.registry import create_framer
-from deltaworks.events.parse import BatchStamp, Parser, Payload
+from deltaworks.events.parse import BatchMetadata, Parser, Payload
 from deltaworks.recovery.quarantine.open_rows import QuarantineFilter
 from deltaworks.recovery.quarantine.replay import replay_quarantine
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.specs.sources.objects import FileSourceSpec
 from tests.unit.recovery.replay_harness import ReplayHarness
 
-STAMP = BatchStamp(batch_id=0, ingested_at_us=1_700_000_000_000_000, fingerprint="fp")
+STAMP = BatchMetadata(batch_id=0, ingested_at_us=1_700_000_000_000_000, fingerprint="fp")
 NGINX = r'(?P<host>\S+) \[(?P<at>[^\]]+)\] "(?P<method>\S+) (?P<path>\S+)" (?P<status>\d+)(?: (?P<agent>.+))?'
 
 

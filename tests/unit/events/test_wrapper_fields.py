@@ -11,13 +11,13 @@ import pytest
 
 from deltaworks.events.conversion_errors import ConversionError
 from deltaworks.events.events import EventReader
-from deltaworks.events.parse import BatchStamp, Parser, Payload
+from deltaworks.events.parse import BatchMetadata, Parser, Payload
 from deltaworks.events.reasons import ReasonCode
 from deltaworks.specs.pipeline import PipelineSpec
 from tests.shared_data import SHARED_DATA
 
 MakeSpec = Callable[..., PipelineSpec]
-STAMP = BatchStamp(batch_id=0, ingested_at_us=1_700_000_000_000_000, fingerprint="fp")
+STAMP = BatchMetadata(batch_id=0, ingested_at_us=1_700_000_000_000_000, fingerprint="fp")
 
 
 def keeping(make_spec: MakeSpec, *keep: str, path: str = "body", **more: Any) -> PipelineSpec:

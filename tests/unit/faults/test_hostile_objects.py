@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from deltaworks.events.parse import BatchStamp, Parser
+from deltaworks.events.parse import BatchMetadata, Parser
 from deltaworks.sources.objects.payloads import FileOpener, FileReference
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.specs.storage import StorageSpec
@@ -18,7 +18,7 @@ from tests.faults.harness.hostile_run import SOURCE
 from tests.faults.harness.hostile_verdict import ObjectOutcome
 from tests.faults.harness.slow_count import events_in
 
-STAMP = BatchStamp(batch_id=0, ingested_at_us=1_700_000_000_000_000, fingerprint="fp")
+STAMP = BatchMetadata(batch_id=0, ingested_at_us=1_700_000_000_000_000, fingerprint="fp")
 #: As many numbers as there are kinds of objects that differ by theirs.
 NUMBERS = range(7)
 

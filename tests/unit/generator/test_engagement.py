@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 from deltaworks.cli import app
 from deltaworks.errors import ConfigError
-from deltaworks.events.parse import BatchStamp, Parser, Payload
+from deltaworks.events.parse import BatchMetadata, Parser, Payload
 from deltaworks.events.redaction import RedactionKeys
 from deltaworks.specs.project import load_catalog
 from generator.engagement import EngagementRecord, engagement_records, generate_engagement, write_engagement
@@ -133,7 +133,7 @@ def test_the_pipeline_reads_what_is_delivered(delivered: list[EngagementRecord],
     payloads = [Payload(seq, piece.topic, piece.value) for seq, piece in enumerate(delivered)]
 
     rows: Counter[str] = Counter()
-    for name, part in Parser(spec, redaction_keys=RedactionKeys(bytes(32))).parse(payloads, BatchStamp(0, 0, "")):
+    for name, part in Parser(spec, redaction_keys=RedactionKeys(bytes(32))).parse(payloads, BatchMetadata(0, 0, "")):
         rows[name] += part.num_rows
 
     expected = {"activities": truth.activities, "requests": truth.requests, "quarantine": truth.malformed}

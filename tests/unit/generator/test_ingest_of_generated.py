@@ -7,7 +7,7 @@ from collections import Counter
 
 import pytest
 
-from deltaworks.events.parse import BatchStamp, Parser, Payload
+from deltaworks.events.parse import BatchMetadata, Parser, Payload
 from deltaworks.events.redaction import RedactionKeys
 from generator.games import deliveries
 from generator.settings import FaultRates, GamesSettings
@@ -28,7 +28,7 @@ def test_every_event_is_recovered_and_every_fault_has_its_reason(seed: int) -> N
     rows: Counter[str] = Counter()
     reasons: Counter[str] = Counter()
     parser = Parser(GAMES, redaction_keys=RedactionKeys(bytes(32)))
-    for name, table in parser.parse(payloads, BatchStamp(batch_id=0, ingested_at_us=0, fingerprint="f")):
+    for name, table in parser.parse(payloads, BatchMetadata(batch_id=0, ingested_at_us=0, fingerprint="f")):
         rows[name] += table.num_rows
         if name == "quarantine":
             reasons.update(reason["code"] for each in table["reasons"].to_pylist() for reason in each)

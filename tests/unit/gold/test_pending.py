@@ -41,7 +41,7 @@ def lake(catalog: Catalog) -> Lake:
 def pending(catalog: Catalog) -> tuple[int, str]:
     (result,) = pending_gold(catalog, "shop")
     assert (result.table, result.skipped, result.version) == ("daily", True, None)
-    return result.spark_required, result.reason
+    return result.spark_work_count, result.reason
 
 
 def built(catalog: Catalog, lake: Lake, pipeline: str = "shop") -> None:
@@ -90,7 +90,7 @@ def test_requested_builds_are_work_without_changes(catalog: Catalog, lake: Lake)
     built(catalog, lake)
 
     assert pending(catalog)[0] == 0
-    assert pending_gold(catalog, "shop", full=True)[0].spark_required == 1
+    assert pending_gold(catalog, "shop", full=True)[0].spark_work_count == 1
     with pytest.raises(ConfigError, match="GOLD_TABLE_UNKNOWN"):
         pending_gold(catalog, "shop", tables=["nothing"])
 
@@ -105,7 +105,7 @@ def test_gold_of_another_pipeline_is_an_input_after_its_first_build(tmp_path: Pa
 
     def work() -> tuple[int, str]:
         (result,) = pending_gold(catalog, "board")
-        return result.spark_required, result.reason
+        return result.spark_work_count, result.reason
 
     assert work() == (0, "input shop.daily is not built yet")
     make(lake, "shop", "orders", files=1, days=2)

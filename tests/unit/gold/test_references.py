@@ -193,6 +193,6 @@ def test_a_pending_check_loads_the_file_and_reports_the_change(tmp_path: Path) -
 
     (result,) = pending_gold(catalog, "shop")
 
-    assert result.spark_required == 1
+    assert result.spark_work_count == 1
     assert {*result.built_from} == {"orders", "splits"}
     assert rows(catalog).num_rows == 3

@@ -67,7 +67,7 @@ def test_small_tables_need_no_session_and_a_second_run_does_nothing(catalog: Cat
     for name in ("orders", "visits"):
         done = first[name]
         assert (done.partitions, done.compacted, done.without_spark, done.zordered) == (3, 3, 3, 0)
-        assert (done.files_before, done.files_after, done.spark_required) == (15, 3, 0)
+        assert (done.files_before, done.files_after, done.spark_work_count) == (15, 3, 0)
         assert second[name].skipped
         assert second[name].reason == "nothing to do: 3 partitions of one file"
     assert [lake.open(key).version() for key in keys] == [version + 1 for version in before]  # type: ignore[union-attr]
@@ -81,7 +81,7 @@ def test_a_run_without_spark_counts_partitions_that_need_it(catalog: Catalog, la
 
     done = night(catalog, None, policy=worth_an_order)
 
-    assert {name: (result.partitions, result.spark_required) for name, result in done.items()} == {
+    assert {name: (result.partitions, result.spark_work_count) for name, result in done.items()} == {
         "orders": (0, 2),
         "visits": (0, 2),
         "never": (0, 0),
@@ -104,8 +104,8 @@ def test_an_unsupported_partition_goes_to_spark_or_is_counted(
     append(lake, key, 4, days=(1,))
     with_spark = night(catalog, lambda: "session")["visits"]
 
-    assert (without.partitions, without.without_spark, without.spark_required) == (1, 1, 1)
-    assert (with_spark.partitions, with_spark.without_spark, with_spark.spark_required) == (1, 1, 0)
+    assert (without.partitions, without.without_spark, without.spark_work_count) == (1, 1, 1)
+    assert (with_spark.partitions, with_spark.without_spark, with_spark.spark_work_count) == (1, 1, 0)
     assert commands == [("session", [(("event_date", "2026-01-01"),)])]
 
 

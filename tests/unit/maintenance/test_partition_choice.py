@@ -192,7 +192,7 @@ def test_spark_merges_large_partitions_and_unsupported_tables() -> None:
     )
 
     assert actions(choice) == {"2026-03-01": "compact", "2026-03-02": "compact_small"}
-    assert (choice.spark_required, actions(choice.without_spark())) == (1, {"2026-03-02": "compact_small"})
+    assert (choice.spark_work_count, actions(choice.without_spark())) == (1, {"2026-03-02": "compact_small"})
     assert actions(only_spark) == {"2026-03-02": "compact"}
 
 

@@ -44,7 +44,7 @@ def test_a_small_table_is_compacted_and_others_are_skipped(lake: Lake, spec: Pip
     found = select_partitions(lake, spec, policy=read_policy(spec), now=NIGHT)
 
     taken = {choice.action for each in found for choice in each.partitions}
-    assert (taken, sum(each.spark_required for each in found)) == ({"compact_small"}, 0)
+    assert (taken, sum(each.spark_work_count for each in found)) == ({"compact_small"}, 0)
     assert sorted(each.table for each in found if each.partitions) == sorted(IN_NEED)
 
 

@@ -16,7 +16,7 @@ from deltalake import write_deltalake
 
 from deltaworks.control import paths
 from deltaworks.control.objects import open_objects
-from deltaworks.events.parse import BatchStamp, Parser, Payload
+from deltaworks.events.parse import BatchMetadata, Parser, Payload
 from deltaworks.events.redaction_keys import load_redaction_keys
 from deltaworks.events.source_fields import pin_databases
 from deltaworks.gold.inputs import pin_inputs
@@ -90,7 +90,7 @@ class ShippedLake:
             payloads.append(Payload(self._seq, key, data, arrived_at_us=ingested_at_us))
         lake = self.catalog.environment.lake
         parser = Parser(spec, databases=pin_databases(spec, lake), redaction_keys=load_redaction_keys(spec, lake))
-        stamp = BatchStamp(batch_id=self._seq, ingested_at_us=ingested_at_us, fingerprint="fp")
+        stamp = BatchMetadata(batch_id=self._seq, ingested_at_us=ingested_at_us, fingerprint="fp")
         for name, rows in parser.parse(payloads, stamp):
             partition = "quarantine_date" if name == "quarantine" else DATE_COLUMN
             write_deltalake(self._uri(pipeline, name), rows, mode="append", partition_by=[partition])

@@ -11,7 +11,7 @@ import pytest
 
 from deltaworks.control import paths
 from deltaworks.control.objects import LocalObjects
-from deltaworks.events.parse import BatchStamp, Parser, Payload
+from deltaworks.events.parse import BatchMetadata, Parser, Payload
 from deltaworks.events.source_fields import pin_databases
 from deltaworks.specs.catalog import PROJECT_ROOT
 from deltaworks.specs.loading import load_spec
@@ -19,7 +19,7 @@ from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.specs.storage import StorageSpec
 
 CDN_LOGS = PROJECT_ROOT / "include" / "pipelines" / "cdn_logs" / "pipeline.yaml"
-STAMP = BatchStamp(batch_id=0, ingested_at_us=1_700_000_000_000_000, fingerprint="fp")
+STAMP = BatchMetadata(batch_id=0, ingested_at_us=1_700_000_000_000_000, fingerprint="fp")
 
 
 def requests(logs: Path, lake: Path, *lines: str) -> list[dict[str, Any]]:

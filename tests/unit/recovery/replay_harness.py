@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from deltaworks.control import paths
 from deltaworks.engine.table_set import TableSet
-from deltaworks.events.parse import BatchStamp
+from deltaworks.events.parse import BatchMetadata
 from deltaworks.events.parser_inputs import ParserInputs
 from deltaworks.sources.objects.file_event_log import FILE_EVENT_SCHEMA, event_time_us, file_events_key
 from deltaworks.sources.objects.payloads import FileOpener, FileReference
@@ -106,7 +106,7 @@ class ReplayHarness:
             opener(FileReference(event["seq"], event["key"], event["etag"], None, event_time_us(event["event_time"])))
             for event in events
         ]
-        stamp = BatchStamp(self.batch, ARRIVED_US, spec.fingerprint())
+        stamp = BatchMetadata(self.batch, ARRIVED_US, spec.fingerprint())
         parsed: dict[str, list[pa.Table]] = {}
         for name, part in ParserInputs.pin(spec, self.lake.storage).create_parser(spec).parse(payloads, stamp):
             parsed.setdefault(name, []).append(part)

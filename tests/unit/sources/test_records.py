@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from deltaworks.errors import ConfigError, ContractError
-from deltaworks.events.parse import BatchStamp, Parser
+from deltaworks.events.parse import BatchMetadata, Parser
 from deltaworks.events.reasons import ReasonCode
 from deltaworks.sources.delta.source import RowReader
 from deltaworks.sources.kafka.brokers import client_properties
@@ -249,7 +249,7 @@ def test_a_time_out_of_range_fits_no_time_column_and_does_not_affect_others(make
     timed = [*columns, {"name": "at", "path": "_record.timestamp", "type": "timestamp"}]
     value = b'{"name": "x", "id": "1", "time": 1700000000, "device": "d"}'
     [record] = kafka({"value": value, "timestamp": MICROS_AS_MILLIS})
-    stamp = BatchStamp(0, 0, "f")
+    stamp = BatchMetadata(0, 0, "f")
 
     def parsed(columns: list[dict[str, str]]) -> dict[str, list[dict[str, Any]]]:
         source = {"kind": "kafka", "bootstrap_servers": "b:1", "topics": ["a"]}

@@ -10,8 +10,8 @@ import pytest
 from deltaworks.errors import ConfigError
 from deltaworks.specs.environment import EnvironmentSpec
 from deltaworks.specs.spark_conf import (
+    AUTHENTICATION_SETTINGS,
     LOG_STORE_S3A,
-    PROTECTION_SETTINGS,
     S3A_LOG_STORE_KEY,
     SPARK_SECRET_KEY,
     check_log_store,
@@ -115,7 +115,7 @@ def test_a_lake_on_local_disk_needs_no_log_store_for_s3() -> None:
 def test_a_protected_environment_authenticates_and_encrypts_from_the_command_line_on(
     environment: EnvironmentSpec,
 ) -> None:
-    protection = {name: value for name, (value, _) in PROTECTION_SETTINGS.items()}
+    protection = {name: value for name, (value, _) in AUTHENTICATION_SETTINGS.items()}
     submitted, of_session = submit_conf(environment, Path("/checkout")), session_conf(environment)
 
     # YARN and Kubernetes make the secret at submission, which has to know.

@@ -327,7 +327,7 @@ class KeyedTableCatchUp:
             keyed,
             [file.add_action() for file in files],
             step=guard.step,
-            owner=guard.owner,
+            owner=guard.owner_step,
             user_metadata=guard.user_metadata,
             recreate_as=keyed.schema(),
         )
@@ -350,7 +350,7 @@ class KeyedTableCatchUp:
             step_version=final_step.version,
             complete=step == final_step,
         )
-        return MergeGuard(owner=self._owner, step=step, user_metadata=metadata)
+        return MergeGuard(owner_step=self._owner, step=step, user_metadata=metadata)
 
 
 def _table_bytes(table: DeltaTable) -> int:

@@ -62,7 +62,7 @@ class MergeGuard:
     merge.
     """
 
-    owner: Step
+    owner_step: Step
     step: Step | None
     user_metadata: str
 
@@ -149,7 +149,7 @@ class KeyedMerge:
     def _is_committed(self, guard: MergeGuard) -> bool:
         """Loads the newest snapshot and returns whether it has the step."""
         refresh(self._target)
-        check_owner_epoch(self._target, guard.owner)
+        check_owner_epoch(self._target, guard.owner_step)
         if guard.step is None:
             return False
         committed = transaction_version(self._target, guard.step.app_id)
@@ -158,11 +158,11 @@ class KeyedMerge:
     def _commit_step_only(self, guard: MergeGuard) -> MergeOutcome:
         """Commits the step without rows."""
         if guard.step is not None:
-            commit_step(self._target, [], step=guard.step, owner=guard.owner, user_metadata=guard.user_metadata)
+            commit_step(self._target, [], step=guard.step, owner=guard.owner_step, user_metadata=guard.user_metadata)
         return MergeOutcome(engine="delta_rs", version=self._target.version())
 
     def _merge_by_delta_rs(self, rows: pa.Table, *, exact: bool, guard: MergeGuard) -> MergeOutcome:
-        transactions = [Transaction(guard.owner.app_id, guard.owner.version)]
+        transactions = [Transaction(guard.owner_step.app_id, guard.owner_step.version)]
         if guard.step is not None:
             transactions.append(Transaction(guard.step.app_id, guard.step.version))
         values = {f'"{name}"': f'{SOURCE}."{name}"' for name in self._table.types}

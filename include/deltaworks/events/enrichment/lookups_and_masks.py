@@ -37,7 +37,7 @@ class LookupsAndMasks:
         """
         self._masks = [_NestedMask(declared) for declared in spec.private]
         independent = _independent_field_names(spec)
-        self._independent_fields = [_IndependentField(name, spec, databases) for name in independent]
+        self._independent_fields = [_FieldLookupsAndMask(name, spec, databases) for name in independent]
         self._nested_lookups = [
             _NestedLookup(declared, databases) for declared in spec.enrich if declared.path not in independent
         ]
@@ -75,7 +75,7 @@ def _independent_field_names(spec: PipelineSpec) -> list[str]:
     return sorted({path for path in paths if "." not in path} - parents)
 
 
-class _IndependentField:
+class _FieldLookupsAndMask:
     """All look-ups and masks of one top-level field. Their combined result is cached by the field's value."""
 
     def __init__(self, name: str, spec: PipelineSpec, databases: PinnedDatabases | None) -> None:

@@ -31,7 +31,7 @@ _MAX_OPEN_BRACKETS = 100_000
 _decoder = json.JSONDecoder()
 
 
-class _UncountedText(str):
+class _BudgetExemptText(str):
     """A text that does not count lines: `json` errors contain a line number, and computing it would scan all preceding
     text.
     """
@@ -79,7 +79,7 @@ class JsonRecovery:
         self._object_boundary = object_boundary
         self._window_end = start
         # Latin-1 has one character per byte, so offsets in the text equal offsets in the bytes from `start`.
-        self._text = _UncountedText()
+        self._text = _BudgetExemptText()
         self._broken_openings: set[int] = set()
 
     def read_events(self) -> Iterator[FramedEvent]:
@@ -120,7 +120,7 @@ class JsonRecovery:
         text = self._payload[self._start : end].decode("latin-1")
         self._window_end = end
         self._budget.check_json_memory(text)
-        self._text = _UncountedText(text)
+        self._text = _BudgetExemptText(text)
 
     def _find_value_end(self, position: int) -> tuple[int | None, _ParseError]:
         """Returns the end of the value at `position`, or the parse error."""

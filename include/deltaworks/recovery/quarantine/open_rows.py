@@ -21,7 +21,7 @@ from deltaworks.events.reasons import QUARANTINE_SCHEMA
 from deltaworks.tables.arrow_types import arrow_schema
 from deltaworks.tables.commit import Step
 from deltaworks.tables.lake import Lake, duckdb_source
-from deltaworks.tables.steps import REPLAYS, last_replay
+from deltaworks.tables.steps import REPLAYS_TABLE, last_replay
 
 LANDED, STILL_REJECTED, REPROCESSED = "landed", "still_rejected", "reprocessed"
 REPLAYS_SCHEMA = arrow_schema(
@@ -231,7 +231,7 @@ def record_reprocessed(lake: Lake, pipeline: str, seqs: Iterable[int], *, reproc
     last = last_replay(table, pipeline)
     shared = {"replay_id": reprocess_id, "replay": last, "outcome": REPROCESSED, "table_names": [], "at": utc_now()}
     rows = [{**shared, "_seq": seq, "_position": None, "spec_fingerprint": fingerprint} for seq in landed]
-    step = Step(f"{pipeline}/reprocess/{reprocess_id}/{REPLAYS}", 1)
+    step = Step(f"{pipeline}/reprocess/{reprocess_id}/{REPLAYS_TABLE}", 1)
     metadata = user_metadata(
         pipeline=pipeline,
         batch=reprocess_id,

@@ -33,7 +33,7 @@ from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.tables.commit import commit_step, refresh
 from deltaworks.tables.files import WrittenFile, split_by_partition, write_file
 from deltaworks.tables.lake import Lake, arrow_path, rows_of
-from deltaworks.tables.steps import REPLAYS, last_replay, read_last_replay, replay_step
+from deltaworks.tables.steps import REPLAYS_TABLE, last_replay, read_last_replay, replay_step
 
 OPERATION = "replay_quarantine"
 Fault = Callable[[str], None]
@@ -122,7 +122,7 @@ class ReplayCommits:
             prepared_tables: results of `write`, in commit order.
             outcomes: rows of `quarantine_replays`, committed last.
         """
-        record = self.write(REPLAYS, pa.Table.from_pylist(list(outcomes), schema=REPLAYS_SCHEMA))
+        record = self.write(REPLAYS_TABLE, pa.Table.from_pylist(list(outcomes), schema=REPLAYS_SCHEMA))
         replay = PreparedReplay(
             pipeline=self._spec.pipeline,
             ordinal=ordinal,
@@ -175,14 +175,14 @@ class ReplayCommits:
         )
 
     def _key(self, table: str) -> str:
-        if table == REPLAYS:
+        if table == REPLAYS_TABLE:
             return paths.quarantine_replays(self._spec.pipeline)
         return paths.table(self._spec.pipeline, table)
 
     def _open_replays_table(self) -> DeltaTable:
         if self._replays_table is None:
             created = user_metadata(pipeline=self._spec.pipeline, batch="none", operation="create_table")
-            self._replays_table = self._lake.ensure(self._key(REPLAYS), REPLAYS_SCHEMA, user_metadata=created)
+            self._replays_table = self._lake.ensure(self._key(REPLAYS_TABLE), REPLAYS_SCHEMA, user_metadata=created)
         return self._replays_table
 
     def _commit(self, replay: PreparedReplay) -> None:
@@ -206,7 +206,7 @@ class ReplayCommits:
             handle = self._open_table(share.table)
             if share.new_columns:
                 add_columns(handle, share.new_columns, owner=None, user_metadata=metadata)
-            if share.table == REPLAYS or share.table in self.tables.announced_table_of:
+            if share.table == REPLAYS_TABLE or share.table in self.tables.announced_table_of:
                 actions = [WrittenFile(**file).add_action() for file in share.files]
                 commit_step(handle, actions, step=step, user_metadata=metadata)
             else:
@@ -216,7 +216,7 @@ class ReplayCommits:
             self._fault(f"committed:{share.table}")
 
     def _open_table(self, table: str) -> DeltaTable:
-        if table == REPLAYS:
+        if table == REPLAYS_TABLE:
             return self._open_replays_table()
         handle = self.tables.handles.get(table) or self._lake.open(self._key(table))
         if handle is None:

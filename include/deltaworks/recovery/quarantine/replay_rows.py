@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from deltaworks.events.conversion_errors import ConversionError
 from deltaworks.events.error_isolation import PositionedEvent
-from deltaworks.events.parse import BatchStamp, Parser, Payload
+from deltaworks.events.parse import BatchMetadata, Parser, Payload
 from deltaworks.events.reasons import ENTIRE_OBJECT, QUARANTINE_TABLE
 from deltaworks.events.source_fields import RowKey, row_keys
 from deltaworks.sources.objects.file_event_log import FileEventLog, event_time_us
@@ -211,7 +211,7 @@ def replay_rows(
     entire_object_seqs = {seq for seq, position in readable if position == ENTIRE_OBJECT}
     tables: dict[RowKey, list[str]] = {(seq, ENTIRE_OBJECT): [] for seq in entire_object_seqs}
     for (batch_id, read_at_us), group in sorted(payloads.by_batch.items()):
-        stamp = BatchStamp(batch_id, now_us, fingerprint, read_at_us)
+        stamp = BatchMetadata(batch_id, now_us, fingerprint, read_at_us)
         for name, part in parser.parse(sorted(group, key=lambda payload: payload.seq), stamp):
             if name == QUARANTINE_TABLE:
                 _record_rejected(result, part, entire_object_seqs)

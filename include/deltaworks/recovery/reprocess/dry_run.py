@@ -62,7 +62,7 @@ class ReprocessCount:
     tables: tuple[TableCount, ...]
     origins: Mapping[str, int] = field(default_factory=dict)
     archive_frame: tuple[str, ...] = ()
-    spark_required: int = 0
+    spark_work_count: int = 0
 
 
 class ReprocessCounter:

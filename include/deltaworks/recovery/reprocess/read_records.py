@@ -18,10 +18,10 @@ from deltaworks.errors import ContractError
 from deltaworks.recovery.reprocess.provenance import Provenance
 from deltaworks.recovery.reprocess.records import RecordResolver, ResolvedRecords
 from deltaworks.recovery.reprocess.reread import (
+    PayloadOfBatch,
     Rereader,
     RereadResult,
     RereadSettings,
-    StampedPayload,
     raise_task_failure,
     stage_parts,
 )
@@ -104,7 +104,7 @@ def _read_frame(
     return total
 
 
-def _with_stamps(records: Iterable[Record], stamps: RangeStamps, result: RereadResult) -> Iterator[StampedPayload]:
+def _with_stamps(records: Iterable[Record], stamps: RangeStamps, result: RereadResult) -> Iterator[PayloadOfBatch]:
     for record in records:
         stamp = stamps.stamp_of(record.payload.seq)
         if stamp is not None:

@@ -22,7 +22,7 @@ import pyarrow.compute as pc
 from deltaworks.engine.table_files import FileTarget, TableWriters
 from deltaworks.errors import ContractError
 from deltaworks.events.evolution import EvolvedColumns
-from deltaworks.events.parse import BatchStamp, Payload
+from deltaworks.events.parse import BatchMetadata, Payload
 from deltaworks.events.parser_inputs import NO_PARSER_INPUTS, ParserInputs
 from deltaworks.events.reasons import QUARANTINE_TABLE
 from deltaworks.recovery.reprocess.selection import READ_THREADS, SourceObject
@@ -43,7 +43,7 @@ Opener = Callable[[FileReference], Payload]
 #: Positions of quarantined rows by seq.
 Positions = Mapping[int, frozenset[int]]
 #: A payload with its batch id and ingest time.
-StampedPayload = tuple[tuple[int, int], Payload]
+PayloadOfBatch = tuple[tuple[int, int], Payload]
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,11 +126,11 @@ class Rereader:
         """Yields the rows of the selected tables in batches; unreadable objects are recorded and skipped."""
         yield from self.read_payloads(self._open_objects(objects))
 
-    def read_payloads(self, payloads: Iterable[StampedPayload]) -> Iterator[tuple[str, pa.Table]]:
+    def read_payloads(self, payloads: Iterable[PayloadOfBatch]) -> Iterator[tuple[str, pa.Table]]:
         """Yields the rows of payloads in batches. Consecutive payloads of one ingest batch are parsed together."""
         stamped = ((stamp, payload.seq in self._scope.quarantined, payload) for stamp, payload in payloads)
         for ((batch_id, at_us), positions), group in groupby(stamped, lambda one: one[:2]):
-            stamp = BatchStamp(batch_id, at_us, self._fingerprint)
+            stamp = BatchMetadata(batch_id, at_us, self._fingerprint)
             if positions:
                 for _, _, payload in group:
                     yield from self._read_with_quarantine(payload, stamp)
@@ -141,7 +141,7 @@ class Rereader:
                 elif table == QUARANTINE_TABLE:
                     self.result.unmatched += rows.num_rows
 
-    def _open_objects(self, objects: Iterable[SourceObject]) -> Iterator[StampedPayload]:
+    def _open_objects(self, objects: Iterable[SourceObject]) -> Iterator[PayloadOfBatch]:
         if self._opener is None:
             raise TypeError("objects are read by an opener")
         with ThreadPoolExecutor(self._readers) as pool:
@@ -153,7 +153,7 @@ class Rereader:
                     else:
                         yield (source.batch_id, source.ingested_at_us), payload
 
-    def _read_with_quarantine(self, source: Payload, stamp: BatchStamp) -> Iterator[tuple[str, pa.Table]]:
+    def _read_with_quarantine(self, source: Payload, stamp: BatchMetadata) -> Iterator[tuple[str, pa.Table]]:
         """Parses a payload that has quarantined rows, and decides which of these leave quarantine."""
         parsed = list(self._parser.parse([source], stamp))
         before = self._scope.quarantined[source.seq]

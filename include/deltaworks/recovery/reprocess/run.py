@@ -66,7 +66,7 @@ class ReprocessResult:
     """The result of a reprocess.
 
     If the source is a stream, `objects` counts batches and `origins` lists the ranges of records by where they were
-    read from. `spark_required` is 0, since the run uses Spark itself if needed.
+    read from. `spark_work_count` is 0, since the run uses Spark itself if needed.
     """
 
     id: str
@@ -78,7 +78,7 @@ class ReprocessResult:
     tables: tuple[TableReprocessResult, ...]
     seconds: float
     origins: Mapping[str, int] = field(default_factory=dict)
-    spark_required: int = 0
+    spark_work_count: int = 0
 
 
 class Reprocess:

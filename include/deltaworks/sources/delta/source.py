@@ -69,7 +69,7 @@ class DeltaSource:
             **self._start_options(start),
         }
         declared = {name: value for name, value in options.items() if value != "false"}
-        return spark.readStream.format("delta").options(**declared).load(self._table_location(spark_required=True))
+        return spark.readStream.format("delta").options(**declared).load(self._table_location(spark_work_count=True))
 
     def _start_options(self, start: dict[str, Any] | None) -> dict[str, str]:
         if start is not None:
@@ -99,12 +99,12 @@ class DeltaSource:
             )
         return int(start["reservoirVersion"])
 
-    def _table_location(self, *, spark_required: bool) -> str:
+    def _table_location(self, *, spark_work_count: bool) -> str:
         source, lake = self._source, self._catalog.environment.lake
         if source.uri is not None:
-            return source.uri.replace("s3://", "s3a://", 1) if spark_required else source.uri
+            return source.uri.replace("s3://", "s3a://", 1) if spark_work_count else source.uri
         key = paths.table(str(source.pipeline), str(source.table))
-        return lake.spark_uri(key) if spark_required else lake.uri(key)
+        return lake.spark_uri(key) if spark_work_count else lake.uri(key)
 
     def _has_checkpoint(self) -> bool:
         objects = open_objects(self._catalog.environment.lake)

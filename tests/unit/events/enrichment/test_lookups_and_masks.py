@@ -18,7 +18,7 @@ from deltaworks.errors import ConfigError
 from deltaworks.events.enrichment import lookups_and_masks
 from deltaworks.events.enrichment.databases import PinnedDatabases
 from deltaworks.events.enrichment.lookups_and_masks import LookupsAndMasks
-from deltaworks.events.parse import BatchStamp, Parser, Payload
+from deltaworks.events.parse import BatchMetadata, Parser, Payload
 from deltaworks.events.source_fields import pin_databases
 from deltaworks.events.task_findings import TaskFindings
 from deltaworks.specs.pipeline import PipelineSpec
@@ -27,7 +27,7 @@ from tests.examples import examples
 from tests.shared_data import SHARED_DATA
 
 CITY = SHARED_DATA / "maxmind" / "GeoLite2-City-Test.mmdb"
-STAMP = BatchStamp(batch_id=1, ingested_at_us=1_700_000_000_000_000, fingerprint="fp")
+STAMP = BatchMetadata(batch_id=1, ingested_at_us=1_700_000_000_000_000, fingerprint="fp")
 IN_LONDON, ITS_NETWORK = "81.2.69.142", "81.2.69.0"
 SECRET = "secret7f3a"
 GEO = {"name": "geo", "kind": "mmdb", "path": "ip", "database": "City.mmdb", "fields": {"country": "country.iso_code"}}

@@ -17,7 +17,7 @@ from deltaworks.control.locks.exclusive import maintenance_lock
 from deltaworks.control.objects import open_objects
 from deltaworks.errors import ConcurrencyError
 from deltaworks.events.archive import ARCHIVE_PARTITION, ARCHIVE_SCHEMA, archive_rows
-from deltaworks.events.parse import BatchStamp
+from deltaworks.events.parse import BatchMetadata
 from deltaworks.maintenance import deletion_limits
 from deltaworks.maintenance.deletion_limits import DeletionLimit
 from deltaworks.recovery.quarantine.expire import ExpiryResult, expire_quarantine
@@ -167,7 +167,7 @@ def test_archived_payloads_go_by_whole_dates(
     table = stage.lake.ensure(key, ARCHIVE_SCHEMA, user_metadata="{}", partition_by=ARCHIVE_PARTITION)
     for batch, age in enumerate(ages):
         columns = {"_seq": pa.array([batch], pa.int64()), "value": pa.array([b"raw"], pa.binary())}
-        rows = archive_rows(columns, BatchStamp(batch, ARRIVED_US - age * 86_400_000_000, "spec"))
+        rows = archive_rows(columns, BatchMetadata(batch, ARRIVED_US - age * 86_400_000_000, "spec"))
         stage.lake.append(table, key, rows, step=Step("shop/g1/archive", batch), user_metadata="{}")
     catalog = stage.catalog(shop(orders("int"), source=KAFKA, archive={"retain_days": days}))
 

@@ -23,7 +23,7 @@ from deltaworks.control.objects import open_objects
 from deltaworks.control.records.held_tables import HeldTable
 from deltaworks.engine import table_set
 from deltaworks.errors import ConcurrencyError, ContractError
-from deltaworks.events.parse import BatchStamp, Parser, Payload
+from deltaworks.events.parse import BatchMetadata, Parser, Payload
 from deltaworks.events.reasons import QUARANTINE_SCHEMA
 from deltaworks.recovery.quarantine import replay as quarantine_replay
 from deltaworks.recovery.quarantine import replay_commit
@@ -664,7 +664,7 @@ def _landing(spec: PipelineSpec, bodies: list[bytes]) -> dict[tuple[int, int], l
     """By place, the tables an event lands in; none for quarantine."""
     found: dict[tuple[int, int], list[str]] = {}
     payloads = [Payload(seq, f"k{seq}", body) for seq, body in enumerate(bodies, 1)]
-    for name, part in Parser(spec).parse(payloads, BatchStamp(0, ARRIVED_US, "")):
+    for name, part in Parser(spec).parse(payloads, BatchMetadata(0, ARRIVED_US, "")):
         for row in part.select(["_seq", "_position"]).to_pylist():
             names = found.setdefault((row["_seq"], row["_position"]), [])
             if name != "quarantine":

@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from deltaworks.events.parse import BatchStamp, Parser, Payload
+from deltaworks.events.parse import BatchMetadata, Parser, Payload
 from deltaworks.events.reasons import Reason, ReasonCode
 from deltaworks.recovery.reprocess.reread import Rereader, RereadScope
 from deltaworks.recovery.reprocess.selection import SourceObject
@@ -64,7 +64,7 @@ def test_all_tables_get_what_parsing_gives_with_the_stamps_of_their_batches(spec
         for share, batch in (([1, 2], 0), ([3], 1))
         for each in Parser(spec).parse(
             (opener(FileReference(seq, f"f{seq}", "")) for seq in share),
-            BatchStamp(batch, batch * 1000, spec.fingerprint()),
+            BatchMetadata(batch, batch * 1000, spec.fingerprint()),
         )
     ]
     assert landed(found) == landed(parsed)

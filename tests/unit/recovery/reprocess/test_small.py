@@ -106,7 +106,7 @@ def test_a_job_that_may_not_use_spark_does_what_is_small_and_says_that_nothing_i
     (result,) = report_of(stage).results
 
     assert contents(stage) == before
-    assert result.spark_required == 0  # type: ignore[attr-defined]
+    assert result.spark_work_count == 0  # type: ignore[attr-defined]
 
 
 def test_what_is_too_large_is_left_to_spark_under_the_same_id(

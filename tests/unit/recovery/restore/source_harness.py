@@ -16,7 +16,7 @@ from deltaworks.control.clock import iso_now
 from deltaworks.control.home import PipelineHome
 from deltaworks.control.records.prepared import PreparedTable
 from deltaworks.engine.batches import BatchProcessor
-from deltaworks.events.parse import BatchStamp, Parser, Payload
+from deltaworks.events.parse import BatchMetadata, Parser, Payload
 from deltaworks.sources.base import ObjectSlice
 from deltaworks.sources.objects.file_event_log_writer import FileEventLogWriter, ReceivedEvent
 from deltaworks.sources.objects.relay.messages import FileEvent
@@ -71,7 +71,7 @@ class SourceHarness(Harness):
         tag = hashlib.md5(body).hexdigest()
         event = FileEvent("landing", f"f{seq}.json", len(body), tag, None, AT, "ObjectCreated:Put", None)
         FileEventLogWriter(self.lake, "landing", epoch=seq).append([ReceivedEvent(event, "m", AT)])
-        stamp = BatchStamp(seq, 1_700_000_000_000_000, self.spec.fingerprint())
+        stamp = BatchMetadata(seq, 1_700_000_000_000_000, self.spec.fingerprint())
         parsed: dict[str, list[pa.Table]] = {}
         for name, rows in Parser(self.spec).parse([Payload(seq, f"f{seq}.json", body)], stamp):
             parsed.setdefault(name, []).append(rows)

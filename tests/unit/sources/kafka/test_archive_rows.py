@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 
 from deltaworks.errors import ContractError
 from deltaworks.events.archive import ARCHIVE_SCHEMA, archive_rows
-from deltaworks.events.parse import BatchStamp
+from deltaworks.events.parse import BatchMetadata
 from deltaworks.sources.kafka.archive_rows import kafka_archive_columns
 from deltaworks.sources.kafka.offsets import PARTITION_BITS, partition_seq
 
 AT_US = 1_767_225_600_000_000
-STAMP = BatchStamp(7, AT_US, "spec")
+STAMP = BatchMetadata(7, AT_US, "spec")
 TOPICS = ("orders", "refunds")
 HEADER = pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())])
 

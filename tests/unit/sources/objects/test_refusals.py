@@ -13,7 +13,7 @@ from botocore.exceptions import ClientError
 from deltaworks.engine.fan_out import merge_outputs, partition_columns, write_payloads
 from deltaworks.engine.table_files import FileTarget
 from deltaworks.errors import ConfigError, ContractError
-from deltaworks.events.parse import BatchStamp
+from deltaworks.events.parse import BatchMetadata
 from deltaworks.events.reasons import ReasonCode
 from deltaworks.sources.objects import payloads
 from deltaworks.sources.objects.payloads import FileOpener, FileReference, open_object
@@ -84,7 +84,7 @@ def test_if_nothing_can_be_read_the_object_is_not_blamed(landing: Any) -> None:
 def test_a_batch_stops_if_none_of_its_objects_can_be_read_and_continues_otherwise(
     landing: Any, make_spec: Callable[..., PipelineSpec], tmp_path: Path, others: int
 ) -> None:
-    spec, stamp = make_spec(), BatchStamp(1, 0, "fp")
+    spec, stamp = make_spec(), BatchMetadata(1, 0, "fp")
     target = FileTarget(None, {name: str(tmp_path / name) for name in partition_columns(spec)}, partition_columns(spec))
     keys = ["games/refused", *["other/good"] * others]
     landing.put(*keys)
