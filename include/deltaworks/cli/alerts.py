@@ -89,7 +89,7 @@ def check(
 ) -> None:
     """Check every channel: topics, confirmed subscriptions, dead-letter queues.
 
-    Notifications pending on a channel that accepts the test of `--send` are sent at the next health check.
+    If the test of `--send` succeeds on a channel, its pending notifications are sent at the next health check.
     """
     environment = catalog().environment
     problem_count = 0

@@ -277,7 +277,7 @@ def throughput(control: str) -> str:
 
 
 def kafka_topic(pipeline: str, generation: int, topic: str) -> str:
-    """Returns the key of the id of the Kafka topic that a generation reads under this name."""
+    """Returns the key of the object that stores the topic id a generation first saw for a topic name."""
     return pipeline_control(pipeline, f"kafka/g{generation:06d}/{topic}.json")
 
 

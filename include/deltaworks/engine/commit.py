@@ -171,5 +171,5 @@ def _raise_if_batch_fails(failed: dict[str, DeltaworksError], tables: TableSet, 
 
 
 def caught_up_outcome(outcome: StepOutcome) -> StepOutcome:
-    """Returns the ledger row of a commit that was held in its batch and has been made now."""
+    """Returns the ledger row of a commit that was postponed in its batch and is committed now."""
     return replace(outcome, outcome=CAUGHT_UP)

@@ -1,8 +1,8 @@
 """Removes control objects that still refer to purged rows: prepared batches, replays, staged rows and gold shadows.
 
 A prepared batch contains the paths of its files, and column bounds with tokens; a recovery from it would restore a
-file. Complete batches are deleted with the window instead of after their normal retention. Incomplete ones stay:
-`suppression` ensures that they contain no erased person.
+file. Complete batches are deleted when the erasure window is processed, not after their normal retention. Incomplete
+ones stay: `suppression` ensures that they contain no erased person.
 """
 
 from __future__ import annotations

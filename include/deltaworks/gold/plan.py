@@ -1,7 +1,7 @@
 """Plans a rebuild: the affected parts of a gold table, and the parts of its inputs to read. Pure.
 
 Changed dates are widened for two reasons. A new or removed duplicate can change which row is kept within the dedupe
-window (unless it arrived after all rows of a date), and `affects.days` maps input dates to other output dates. All
+window, except one that arrived after all rows of a date. `affects.days` maps input dates to other output dates. All
 input rows of an affected date are read again. With `affects: same` only the changed partition values are rebuilt.
 
 An input with `affects: onwards` affects all dates from its first changed date, because its values are valid from a date

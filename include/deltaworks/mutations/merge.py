@@ -75,7 +75,9 @@ def affected_range(periods: DataFrame) -> AffectedRange:
 
 
 def affected_condition(affected: AffectedRange, table: TableSpec, prefix: str = TARGET) -> Column:
-    """Returns the condition on rows that a batch can change, with literals on the table's columns."""
+    """Returns the condition that selects rows a batch can change. It compares columns with literals, so files can be
+    skipped.
+    """
 
     def column(name: str) -> Column:
         return F.col(f"{prefix}.{name}")

@@ -213,7 +213,7 @@ def _read_notified(tracked: TrackedTable, since: ChangePosition | None, *, tombs
 
 
 def _last_change_condition(tracked: TrackedTable, notified: NotifiedChanges, *, everything: bool) -> Column:
-    """Returns the condition that the last change of a row was notified."""
+    """Returns the condition that selects rows whose last change has been notified."""
     batches = {kind: _ranges(numbers) for kind, numbers in notified.batches.items()}
     if everything:
         # Reading everything includes rows older than the first notification.

@@ -74,7 +74,8 @@ def control_relay(context: OperationContext, options: RelayControlOptions) -> Re
     """Stops, starts or restarts a relay. Idempotent.
 
     Raises:
-        TransientError: STREAM_STILL_RUNNING, or Airflow's error for a pause; the stop flag stays set.
+        TransientError: STREAM_STILL_RUNNING, or the error of Airflow if the DAG cannot be paused; the stop flag stays
+            set.
     """
     return _run_verb(
         context, context.subject, options.verb, reason=options.reason or "", wait_seconds=options.wait_seconds

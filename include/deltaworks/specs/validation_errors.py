@@ -180,7 +180,7 @@ def _has_balanced_brackets(text: str) -> bool:
 
 
 def _is_consequence(problem: _PydanticError, split_types: list[_SplitType], declaration: Declaration) -> bool:
-    """Returns whether an error only follows from another one: it concerns a fragment of a split type, or a list has too
+    """Returns whether an error only follows from another one: it concerns one branch of a union type, or a list has too
     few items because some are invalid.
     """
     key_path, kind = problem.key_path, problem.error["type"]

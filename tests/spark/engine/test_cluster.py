@@ -60,13 +60,13 @@ spark.stop()
 STRANGER = f"""
 import sys
 from pyspark.sql import SparkSession
-from deltaworks.specs.spark_conf import PROTECTION_SETTINGS, SPARK_SECRET_KEY
+from deltaworks.specs.spark_conf import AUTHENTICATION_SETTINGS, SPARK_SECRET_KEY
 
 master, how = sys.argv[1:]
 builder = SparkSession.builder.master(master).config("spark.ui.enabled", "false")
 builder = builder.config("spark.driver.host", "127.0.0.1").config("spark.executor.memory", "512m")
 if how != "plain":
-    for name, (value, _) in PROTECTION_SETTINGS.items():
+    for name, (value, _) in AUTHENTICATION_SETTINGS.items():
         builder = builder.config(name, value)
     builder = builder.config(SPARK_SECRET_KEY, "{SECRET}" if how == "right" else "another-secret")
 spark = builder.getOrCreate()

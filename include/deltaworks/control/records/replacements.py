@@ -1,4 +1,4 @@
-"""Records of landed objects that were rewritten, under their keys, without the events of erased people.
+"""Records which landed objects were rewritten in place, under the same key, to remove events of erased people.
 
 A rewritten object counts as the same file as the original: the relay drops its notification, a listing does not report
 it as new, and readers of the original's file event read it. So each rewrite is recorded, with its future ETag, before

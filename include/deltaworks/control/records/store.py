@@ -91,7 +91,8 @@ class Record(UnversionedRecord):
         """Parses the object stored at `key`.
 
         Raises:
-            DeltaworksError: of the kind's class and condition; also for another format.
+            DeltaworksError: with the class and condition of this kind of record, for damaged objects and unknown
+                fields.
         """
         expected_format = cls.model_fields["format"].default
         try:

@@ -76,7 +76,7 @@ def _independent_field_names(spec: PipelineSpec) -> list[str]:
 
 
 class _FieldLookupsAndMask:
-    """All look-ups and masks of one top-level field. Their combined result is cached by the field's value."""
+    """All look-ups and the mask of one top-level field. Their combined result is cached by the field's value."""
 
     def __init__(self, name: str, spec: PipelineSpec, databases: PinnedDatabases | None) -> None:
         self.name = name

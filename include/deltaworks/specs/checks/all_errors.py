@@ -98,7 +98,9 @@ def validate_pipeline(declaration: Declaration, cross_check: CrossCheck) -> Vali
 
 
 def _replace_invalid(result: ValidationResult, key_path: KeyPath, data: dict[str, Any]) -> None:
-    """Replaces the smallest part around a key path that has a placeholder and was not replaced yet."""
+    """Replaces the smallest enclosing node of a key path for which a valid placeholder exists and that is not replaced
+    yet.
+    """
     for prefix, replacement in _replacement_candidates(key_path, data):
         if prefix in result.replaced:
             continue

@@ -18,9 +18,9 @@ _CLUSTER_KEY: KeyPath = ("shares", "cluster")
 def cluster_warnings(environment: EnvironmentSpec, pipelines: Sequence[PipelineSpec]) -> Iterator[tuple[KeyPath, str]]:
     """Yields warnings about jobs that would wait for executors, with key paths in the environment.
 
-    Streams never release their executors. A job without room for an executor while all streams run waits forever. A job
-    with room only if no other class runs waits for those jobs. Without a declared cluster only the stream pool's slots
-    are checked.
+    Streams never release their executors. A job that does not fit while all streams run waits forever. A job that fits
+    only while other job classes are idle waits for them. Without a declared cluster only the stream pool's slots are
+    checked.
     """
     cluster, stream = environment.shares.cluster, environment.shares.of("stream")
     slots = environment.shares.pools()[stream.pool].slots

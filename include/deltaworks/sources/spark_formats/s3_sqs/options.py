@@ -189,7 +189,7 @@ class S3SqsOptions:
 
     @property
     def queue_url(self) -> str:
-        """The queue's URL, which every query has."""
+        """The queue's URL, a required option."""
         return resolve_text(self.relay.queue_url or "")
 
     def landing(self, bucket: str) -> StorageSpec:
