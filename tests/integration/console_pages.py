@@ -145,7 +145,7 @@ class Console:
         id. After a dry run it follows the link on the run's page to execute the action.
         """
         run_id = self.send(act, act, values)
-        confirm = self._run(act, run_id)["confirm"]
+        confirm = self._run(act, run_id)["confirm_path"]
         return self.send(confirm, act, {}) if confirm else run_id
 
     def send(self, page: str, act: str, values: dict[str, str]) -> str:
@@ -162,13 +162,13 @@ class Console:
         dag_id = get_operation(name).dag_id(subject)
 
         def ended() -> bool:
-            seen = self._run(path, run_id)["seen"]
-            if seen["question"]:
+            status = self._run(path, run_id)["status"]
+            if status["approval_address"]:
                 self._people.answer(dag_id, run_id, APPROVE_TASK, "Approve")
-            return seen["state"] in ("success", "failed")
+            return status["state"] in ("success", "failed")
 
         wait(ended, f"{run_id} of {dag_id} does not end", RUN_SECONDS)
-        assert self._run(path, run_id)["seen"]["state"] == "success", self._people.task_instances(dag_id, run_id)
+        assert self._run(path, run_id)["status"]["state"] == "success", self._people.task_instances(dag_id, run_id)
         return run_id
 
     def _run(self, act: str, run_id: str) -> Any:
