@@ -111,7 +111,7 @@ def api_server(project: Path, folder: Path, **variables: str) -> Iterator[Server
         **variables,
     }
     write_private(passwords_path(home), json.dumps(people))
-    dags = [*(f"stream__p{number:02d}" for number in range(PIPELINES)), "relay__landing", "stream_health"]
+    dags = [*(f"p{number:02d}__stream" for number in range(PIPELINES)), "landing__relay", "deltaworks__health"]
     with (home.logs / "airflow.log").open("wb") as log:
         streams: dict[str, Any] = {"env": environment, "stdout": log, "stderr": subprocess.STDOUT}
         subprocess.run([sys.executable, "-m", "airflow", "db", "migrate"], check=True, **streams)

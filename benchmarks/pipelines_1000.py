@@ -89,7 +89,7 @@ class _DagFiles:
         clock.record(dags=record["dags"], cpu_seconds=record["cpu_seconds"])
 
     def parse_for_a_task(self, clock: Clock) -> None:
-        record = self._parsed(str(_ROOT / "dags" / "streams.py"), "--task", "stream__tenant_0050")
+        record = self._parsed(str(_ROOT / "dags" / "streams.py"), "--task", "tenant_0050__stream")
         if record["dags"] != 1:
             raise RuntimeError(f"parsing for one task created {record['dags']} DAGs")
         clock.seconds = record["parse_seconds"]

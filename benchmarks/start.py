@@ -59,7 +59,7 @@ sys.modules["__main__"].__spec__ = ModuleSpec(runner.__name__, None)
 import deltaworks.sources.kinesis.stream_reader
 """
 #: A DAG file and the DAG whose task parses it.
-_STREAMS = ("dags/streams.py", "stream__games")
+_STREAMS = ("dags/streams.py", "games__stream")
 
 
 def run(options: Options) -> list[Result]:

@@ -1,4 +1,4 @@
-"""Airflow DAGs find_lost_events__<pipeline>: check that every event a collector acknowledged is in the lake."""
+"""Airflow DAGs <pipeline>__find_lost_events: check that every event a collector acknowledged is in the lake."""
 
 from __future__ import annotations
 

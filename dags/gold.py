@@ -1,4 +1,4 @@
-"""Airflow DAGs gold__<pipeline>: rebuild the gold tables of each pipeline that declares any."""
+"""Airflow DAGs <pipeline>__gold: rebuild the gold tables of each pipeline that declares any."""
 
 from __future__ import annotations
 

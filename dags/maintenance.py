@@ -1,4 +1,4 @@
-"""Airflow DAGs maintenance__<pipeline>: OPTIMIZE, VACUUM and gold of each pipeline."""
+"""Airflow DAGs <pipeline>__maintenance: OPTIMIZE, VACUUM and gold of each pipeline."""
 
 from __future__ import annotations
 

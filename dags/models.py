@@ -1,4 +1,4 @@
-"""Airflow DAGs models__<pipeline>: train the models of each pipeline that declares any."""
+"""Airflow DAGs <pipeline>__models: train the models of each pipeline that declares any."""
 
 from __future__ import annotations
 

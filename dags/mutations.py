@@ -1,4 +1,4 @@
-"""Airflow DAGs mutations__<pipeline>: apply the requests of each pipeline that declares mutations."""
+"""Airflow DAGs <pipeline>__mutations: apply the requests of each pipeline that declares mutations."""
 
 from __future__ import annotations
 

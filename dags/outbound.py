@@ -1,4 +1,4 @@
-"""Airflow DAGs feeds__<pipeline>, one continuous process for a pipeline's feeds, and remediation__<name>."""
+"""Airflow DAGs <pipeline>__feeds, one continuous process for a pipeline's feeds, and <name>__remediation."""
 
 from __future__ import annotations
 

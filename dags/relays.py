@@ -1,4 +1,4 @@
-"""Airflow DAGs relay__<relay>, one continuous relay per file of include/relays, and clean__<relay> if declared.
+"""Airflow DAGs <relay>__relay, one continuous relay per file of include/relays, and <relay>__clean if declared.
 
 If the environment declares `kubernetes`, relays are pods and have no DAG.
 """

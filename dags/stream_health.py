@@ -1,4 +1,4 @@
-"""Airflow DAG stream_health: checks every relay and stream, and waiting mutation requests, each minute."""
+"""Airflow DAG deltaworks__health: checks every relay and stream, and waiting mutation requests, each minute."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Airflow DAGs stream__<pipeline>, one continuous Spark stream each, and stream_group__<group> for groups of
+"""Airflow DAGs <pipeline>__stream, one continuous Spark stream each, and <group>__stream_group for groups of
 streams."""
 
 from __future__ import annotations

@@ -153,7 +153,7 @@ def write_process_heartbeat(objects: ObjectStore, control: str, name: str, **cha
         pipeline=name,
         owner="o",
         epoch=14,
-        run=f"stream__{name}/r/ingest/1",
+        run=f"{name}__stream/r/ingest/1",
         state="running",
         written_at=now,
         started_at=now,
@@ -178,7 +178,7 @@ def console_harness(
     people = {
         "ada": person(),
         "vic": person("vic", starts=()),
-        "eve": person("eve", reads=("stream__edits",), starts=()),
+        "eve": person("eve", reads=("edits__stream",), starts=()),
     }
     acts = FakeActions()
     cache_options = {} if storage else {"wait_seconds": _WAIT_SECONDS}

@@ -18,7 +18,7 @@ from deltaworks.specs.storage import StorageSpec
 from tests.airflow_server import AirflowServer
 from tests.unit.specs.conftest import ENVIRONMENT, write_project
 
-DAG = "stream__shop"
+DAG = "shop__stream"
 #: The environment's declaration of its Airflow; tests unset the variable that would override it.
 DECLARED = "airflow: {{url: {url}, username: ada, password: env:PASSWORD_OF_ADA}}\n"
 

@@ -98,7 +98,7 @@ def write_records(objects: ObjectStore) -> None:
     objects.put(paths.throughput(paths.pipeline_control("games")), throughput.encode())
     for cause, subject, summary in (
         ("TABLE_SUSPENDED", "games.purchase", "Its schema differs from the declaration since batch 790."),
-        ("JOB_FAILED", "maintenance__games.vacuum_tables", "VACUUM would delete 41,200 files; 20,000 are the bound."),
+        ("JOB_FAILED", "games__maintenance.vacuum_tables", "VACUUM would delete 41,200 files; 20,000 are the bound."),
     ):
         raise_alert(objects, cause=cause, subject=subject, summary=summary)
     write_health_heartbeat(objects, run="r", checked=3, unhealthy=1)
@@ -187,11 +187,11 @@ def serve_console(project: Path, acts: FakeActions) -> Iterator[str]:
     for declared in OPERATIONS.values():
         acts.forms[declared.dag_id("landing" if declared.scope == "relay" else "games")] = params_of(declared)
     waits = PendingApproval(
-        dag_id="restore__games",
+        dag_id="games__restore",
         run_id="console__1",
         subject="restore games.purchase to version 811?",
         since=utc_now() - timedelta(minutes=12),
-        address="/dags/restore__games/runs/console__1/tasks/approve/required_actions",
+        address="/dags/games__restore/runs/console__1/tasks/approve/required_actions",
     )
     acts.approvals = (waits,)
     people = SinglePersonAuthenticator({"ada": person()})

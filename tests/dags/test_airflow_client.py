@@ -31,7 +31,7 @@ from tests.dags.airflow_project import HOME, REPOSITORY, run_python, write_proje
 from tests.unit.operations.option_values import required_options
 from tests.waiting import eventually
 
-STREAM, SNAPSHOT = "stream__games", "snapshot_health__games"
+STREAM, SNAPSHOT = "games__stream", "games__snapshot_health"
 #: Operations of collectors, personal data, mutations, models and feeds, of which the project has none.
 NOT_OFFERED = {
     *("find_lost_events", "ingest_vault", "maintain_vault", "reveal", "erase"),
@@ -182,7 +182,7 @@ def test_a_token_that_airflow_did_not_sign_is_replaced_by_a_login(ada: Client) -
 
 def test_an_unknown_dag_is_rejected_with_the_closest_match_and_import_errors(ada: Client) -> None:
     with pytest.raises(ConfigError, match="AIRFLOW_DAG_UNKNOWN") as raised:
-        ada.pause("stream__game")
+        ada.pause("game__stream")
 
     assert f"did you mean {STREAM!r}" in raised.value.message
     assert "broken.py: ModuleNotFoundError: No module named 'no_such_module'" in raised.value.message
@@ -214,8 +214,8 @@ def test_the_form_of_every_operation_takes_the_options_of_its_command(
 
 
 def test_an_invalid_param_is_rejected_with_airflows_message(ada: Client) -> None:
-    with pytest.raises(ConfigError, match=r"AIRFLOW_REFUSED.*400 to POST /dags/restore__games/dagRuns"):
-        ada.trigger("restore__games", conf={"table": "no_such_table"})
+    with pytest.raises(ConfigError, match=r"AIRFLOW_REFUSED.*400 to POST /dags/games__restore/dagRuns"):
+        ada.trigger("games__restore", conf={"table": "no_such_table"})
 
 
 def test_a_repeated_trigger_starts_one_run(ada: Client) -> None:
@@ -299,7 +299,7 @@ def test_commands_reach_airflow_by_what_the_environment_declares(ada: Client, re
 def test_a_command_triggers_its_operation_there(ada: Client, remote_project: StopFlag) -> None:
     said = invoke("vacuum", "games", "--tables", "events", "--no-dry-run", "--in-airflow", "--wait-minutes", "0")
 
-    (run,) = ada.dag_runs("vacuum_tables__games", limit=1)
-    assert f"{ada.login.url}/dags/vacuum_tables__games/runs/manual__" in said
+    (run,) = ada.dag_runs("games__vacuum_tables", limit=1)
+    assert f"{ada.login.url}/dags/games__vacuum_tables/runs/manual__" in said
     assert "It waits there for approval of its count." in said
     assert (run.conf["tables"], run.conf["dry_run"]) == (["events"], False)

@@ -16,7 +16,7 @@ from airflow.dag_processing.dagbag import DagBag
 from airflow.models.backfill import _get_info_list, _validate_backfill_params, ReprocessBehavior
 from airflow.serialization.serialized_objects import DagSerialization
 
-dag = DagSerialization.from_dict(DagSerialization.to_dict(DagBag().dags["gold__games"]))
+dag = DagSerialization.from_dict(DagSerialization.to_dict(DagBag().dags["games__gold"]))
 utc = dt.UTC
 
 def runs(start, end):

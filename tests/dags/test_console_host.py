@@ -15,19 +15,19 @@ from deltaworks.specs.project import load_catalog
 from tests.console_harness import write_process_heartbeat
 
 DAGS = (
-    "stream__games",
-    "stream__edits",
-    "relay__landing",
-    "stream_health",
-    "gold__games",
-    "erase__players",
+    "games__stream",
+    "edits__stream",
+    "landing__relay",
+    "deltaworks__health",
+    "games__gold",
+    "players__erase",
     "somebody_elses",
 )
 #: Status of each address: without login, with a forged token, for a viewer, and for an administrator.
 ANSWERS = {
     "/deltaworks/": (303, 403, 200, 200),
-    "/deltaworks/dag/stream__games": (303, 403, 200, 200),
-    "/deltaworks/dag/relay__landing": (303, 403, 200, 200),
+    "/deltaworks/dag/games__stream": (303, 403, 200, 200),
+    "/deltaworks/dag/landing__relay": (303, 403, 200, 200),
     "/deltaworks/dag/somebody_elses": (303, 403, 200, 200),
     "/deltaworks/dag/unknown": (303, 403, 404, 404),
 }
@@ -131,11 +131,11 @@ def test_a_tasks_links_are_computed_while_it_runs(airflow_database: None, projec
 
     found = {}
     tasks = (
-        ("stream__games", "ingest"),
-        ("gold__games", "rebuild_gold"),
-        ("maintenance__games", "vacuum_tables"),
-        ("restore__games", "restore"),
-        ("relay__landing", "relay"),
+        ("games__stream", "ingest"),
+        ("games__gold", "rebuild_gold"),
+        ("games__maintenance", "vacuum_tables"),
+        ("games__restore", "restore"),
+        ("landing__relay", "relay"),
     )
     for dag_id, task_id in tasks:
         dag = DagSerialization.from_dict(DagSerialization.to_dict(bag.dags[dag_id]))
@@ -143,19 +143,19 @@ def test_a_tasks_links_are_computed_while_it_runs(airflow_database: None, projec
         links = {link: task.operator_extra_link_dict[link].get_link(task, ti_key=key) for link in task.extra_links}
         found[dag_id] = links
 
-    assert sorted(found["stream__games"]) == ["Alerts", "Console", "Driver log", "Spark UI"]
-    assert sorted(found["relay__landing"]) == ["Alerts", "Console", "Driver log"]
+    assert sorted(found["games__stream"]) == ["Alerts", "Console", "Driver log", "Spark UI"]
+    assert sorted(found["landing__relay"]) == ["Alerts", "Console", "Driver log"]
     assert {dag_id: links["Console"] for dag_id, links in found.items()} == {
-        "stream__games": "/deltaworks/streams/games",
-        "gold__games": "/deltaworks/gold/games",
-        "maintenance__games": "/deltaworks/nights/games",
-        "restore__games": "/deltaworks/tables?pipeline=games",
-        "relay__landing": "/deltaworks/dag/relay__landing",
+        "games__stream": "/deltaworks/streams/games",
+        "games__gold": "/deltaworks/gold/games",
+        "games__maintenance": "/deltaworks/nights/games",
+        "games__restore": "/deltaworks/tables?pipeline=games",
+        "landing__relay": "/deltaworks/dag/landing__relay",
     }
-    assert found["gold__games"]["Alerts"] == "/deltaworks/alerts?only=games"
-    expected_log = f"/dags/stream__games/runs/{quote(run, safe='')}/tasks/ingest?try_number=2"
-    assert found["stream__games"]["Driver log"] == expected_log
-    assert found["stream__games"]["Spark UI"] == ""
+    assert found["games__gold"]["Alerts"] == "/deltaworks/alerts?only=games"
+    expected_log = f"/dags/games__stream/runs/{quote(run, safe='')}/tasks/ingest?try_number=2"
+    assert found["games__stream"]["Driver log"] == expected_log
+    assert found["games__stream"]["Spark UI"] == ""
 
 
 def in_process(server: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -179,11 +179,11 @@ CONTROL = "/deltaworks/actions/control/games"
 
 @pytest.fixture
 def control_dag(dags_on_record: None, project: Path) -> None:
-    """The parsed `control__games` in the metadata database."""
+    """The parsed `games__control` in the metadata database."""
     from airflow.dag_processing.dagbag import DagBag, sync_bag_to_db
 
     bag = DagBag(dag_folder=str(Path(__file__).parents[2] / "dags" / "operations.py"))
-    for dag_id in [dag_id for dag_id in bag.dags if dag_id != "control__games"]:
+    for dag_id in [dag_id for dag_id in bag.dags if dag_id != "games__control"]:
         del bag.dags[dag_id]
     sync_bag_to_db(bag, "dags-folder", None)
 
@@ -200,7 +200,7 @@ def test_a_person_starts_a_run_once_and_in_their_own_name(
     answers = [server.post(CONTROL, data=values, headers={**OWN, **as_user(*ADA)}) for _ in range(2)]
 
     assert [answer.status_code for answer in answers] == [303, 303], answers[0].text
-    runs = server.get("/api/v2/dags/control__games/dagRuns", headers=as_user(*ADA)).json()["dag_runs"]
+    runs = server.get("/api/v2/dags/games__control/dagRuns", headers=as_user(*ADA)).json()["dag_runs"]
     (run,) = [run for run in runs if run["dag_run_id"] == "console__nonce-of-this-test-1"]
     assert (run["triggering_user_name"], run["note"]) == ("ada", "by hand")
     assert run["conf"]["verb"] == "restart"
@@ -209,7 +209,7 @@ def test_a_person_starts_a_run_once_and_in_their_own_name(
     assert "queued" in shown.text
     assert "for ada" in shown.text
     logged = server.get(
-        "/api/v2/eventLogs", params={"dag_id": "control__games", "limit": 100}, headers=as_user(*ADA)
+        "/api/v2/eventLogs", params={"dag_id": "games__control", "limit": 100}, headers=as_user(*ADA)
     ).json()["event_logs"]
     assert {entry["owner"] for entry in logged if "trigger" in entry["event"]} == {"ada"}
 
@@ -224,7 +224,7 @@ def test_a_viewer_and_a_foreign_page_start_nothing(
     untrusted = server.post(CONTROL, data=values, headers={**OWN, "Origin": "https://evil.example", **as_user(*ADA)})
 
     assert (viewer.status_code, untrusted.status_code) == (403, 403)
-    runs = server.get("/api/v2/dags/control__games/dagRuns", headers=as_user(*ADA)).json()["dag_runs"]
+    runs = server.get("/api/v2/dags/games__control/dagRuns", headers=as_user(*ADA)).json()["dag_runs"]
     assert "console__nonce-of-this-test-2" not in {run["dag_run_id"] for run in runs}
 
 
@@ -232,12 +232,12 @@ def test_a_pending_approval_is_on_the_overview_until_it_is_answered(
     server: Any, control_dag: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     in_process(server, monkeypatch)
-    answer = ask_for_approval("control__games")
+    answer = ask_for_approval("games__control")
     shown = server.get("/deltaworks/?format=json", headers=as_user(*VIC)).json()["view"]["approvals"]
 
     (waits,) = shown
-    assert (waits["dag_id"], waits["subject"]) == ("control__games", "restart games?")
-    assert waits["address"] == "/dags/control__games/runs/asks/tasks/approve/required_actions"
+    assert (waits["dag_id"], waits["subject"]) == ("games__control", "restart games?")
+    assert waits["address"] == "/dags/games__control/runs/asks/tasks/approve/required_actions"
     assert "Pending approvals: 1" in server.get("/deltaworks/", headers={**OWN, **as_user(*VIC)}).text
 
     answer()
@@ -298,7 +298,7 @@ def test_airflows_rejection_is_shown_in_its_words(
 ) -> None:
     in_process(server, monkeypatch)
     # Other tests put it on record.
-    server.delete("/api/v2/dags/restore__games", headers=as_user(*ADA))
+    server.delete("/api/v2/dags/games__restore", headers=as_user(*ADA))
 
     answer = server.get("/deltaworks/actions/restore/games", headers={"Accept": "text/html", **as_user(*ADA)})
 

@@ -15,7 +15,7 @@ from airflow.dag_processing.dagbag import DagBag
 from airflow.serialization.serialized_objects import DagSerialization
 
 found = {}
-for dag_id in ("gold__games", "gold__board", "gold__report"):
+for dag_id in ("games__gold", "board__gold", "report__gold"):
     dag = DagSerialization.from_dict(DagSerialization.to_dict(DagBag().dags[dag_id]))
     timetable = dag.timetable
     task = dag.task_dict["rebuild_gold"]
@@ -46,18 +46,18 @@ def dags(tmp_path_factory: pytest.TempPathFactory) -> Any:
 
 
 def test_gold_without_external_inputs_follows_only_its_schedule(dags: Any) -> None:
-    assert dags["gold__games"]["timetable"] == "GoldTimetable"
-    assert dags["gold__games"]["assets"] == []
+    assert dags["games__gold"]["timetable"] == "GoldTimetable"
+    assert dags["games__gold"]["assets"] == []
 
 
 def test_gold_that_reads_gold_of_another_pipeline_follows_its_assets(dags: Any) -> None:
-    assert dags["gold__board"]["assets"] == ["gold.games.events_per_hour"]
-    assert dags["gold__board"]["timetable"] == "AssetTriggeredTimetable"
-    assert "asset_triggered" in dags["gold__board"]["types"]
+    assert dags["board__gold"]["assets"] == ["gold.games.events_per_hour"]
+    assert dags["board__gold"]["timetable"] == "AssetTriggeredTimetable"
+    assert "asset_triggered" in dags["board__gold"]["types"]
 
 
 def test_gold_with_a_schedule_follows_both(dags: Any) -> None:
-    report = dags["gold__report"]
+    report = dags["report__gold"]
 
     assert report["timetable"] == "AssetOrTimeSchedule"
     assert report["assets"] == ["gold.games.events_per_hour"]

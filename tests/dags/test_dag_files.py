@@ -17,11 +17,11 @@ from tests.dags.test_mutation_dags import option_arguments
 
 HEAVY = ("pyspark", "boto3", "botocore", "deltalake", "delta", "pyarrow", "pandas", "fastapi")
 _DAGS_BY_FILE = {
-    "restore__games": "operations",
-    "stream__games": "streams",
-    "gold__games": "gold",
-    "maintenance__edits": "maintenance",
-    "relay__landing": "relays",
+    "games__restore": "operations",
+    "games__stream": "streams",
+    "games__gold": "gold",
+    "edits__maintenance": "maintenance",
+    "landing__relay": "relays",
 }
 
 PARSE = f"""
@@ -75,14 +75,14 @@ def test_every_dag_file_imports_and_serializes_without_spark_or_storage_clients(
     for_one += ["recover_log", "recover_files", "recover_table", "repair_checkpoint", "maintenance", "stream"]
     assert parsed["dags"] == sorted(
         [
-            "clean__landing",
-            "control_relay__landing",
-            "gold__games",
-            "reconcile__landing",
-            "redrive__landing",
-            "refresh_gold__games",
-            "relay__landing",
-            "stream_health",
+            "landing__clean",
+            "landing__control_relay",
+            "games__gold",
+            "landing__reconcile",
+            "landing__redrive",
+            "games__refresh_gold",
+            "landing__relay",
+            "deltaworks__health",
             *(f"{name}__{pipeline}" for name in for_one for pipeline in ("edits", "games")),
         ]
     )
@@ -98,7 +98,7 @@ def test_the_pipelines_of_this_project_have_their_dags() -> None:
     assert parsed["errors"] == {}
     streams = {dag for dag in parsed["dags"] if dag.startswith(("stream__", "stream_group__"))}
     assert streams == {stream_dag_id(name, spec.stream_group) for name, spec in pipelines.items()}
-    assert [dag for dag in parsed["dags"] if dag.startswith("find_lost_events__")] == ["find_lost_events__games"]
+    assert [dag for dag in parsed["dags"] if dag.startswith("find_lost_events__")] == ["games__find_lost_events"]
 
 
 def test_dag_files_contain_only_wiring() -> None:
@@ -152,9 +152,9 @@ def pool_of(dag_id: str, task_id: str) -> str:
 def test_every_task_has_its_pool_and_retries(bag: Any) -> None:
     for dag in bag.dags.values():
         for task in dag.tasks:
-            expected = "default_pool" if dag.dag_id == "stream_health" else pool_of(dag.dag_id, task.task_id)
+            expected = "default_pool" if dag.dag_id == "deltaworks__health" else pool_of(dag.dag_id, task.task_id)
             assert task.pool == expected, (dag.dag_id, task.task_id)
-            if dag.dag_id != "stream_health":
+            if dag.dag_id != "deltaworks__health":
                 assert task.retries >= 1, (dag.dag_id, task.task_id)
                 assert task.retry_policy is not None, (dag.dag_id, task.task_id)
                 assert task.retry_exponential_backoff, (dag.dag_id, task.task_id)
@@ -181,7 +181,7 @@ def test_batch_tasks_have_a_timeout(bag: Any) -> None:
 
 
 def test_cleaning_is_a_dry_run_by_default(bag: Any) -> None:
-    dag = bag.dags["clean__landing"]
+    dag = bag.dags["landing__clean"]
     (task,) = dag.tasks
 
     assert dag.params["dry_run"] is True
@@ -192,7 +192,7 @@ def test_cleaning_is_a_dry_run_by_default(bag: Any) -> None:
 
 
 def test_maintenance_runs_its_steps_in_order(bag: Any) -> None:
-    dag = bag.dags["maintenance__games"]
+    dag = bag.dags["games__maintenance"]
 
     order = [task.task_id for task in dag.topological_sort()]
 
@@ -208,13 +208,13 @@ def test_maintenance_runs_its_steps_in_order(bag: Any) -> None:
     always.append("snapshot_health")
     assert order == [*always, "rebuild_gold", "record_night"]
     assert [len(dag.get_task(task).upstream_task_ids) for task in order] == [0, 1, 1, 1, 1, 1, 1, 1, 1, 1]
-    assert [task.task_id for task in bag.dags["maintenance__edits"].tasks] == [*always, "record_night"]
+    assert [task.task_id for task in bag.dags["edits__maintenance"].tasks] == [*always, "record_night"]
     note = dag.get_task("record_night")
     assert (note.is_teardown, note.on_failure_fail_dagrun) == (True, False), "a run is as its other tasks made it"
 
 
 def test_recent_files_are_deleted_only_with_approval(bag: Any) -> None:
-    dag = bag.dags["vacuum_tables__games"]
+    dag = bag.dags["games__vacuum_tables"]
     order = [task.task_id for task in dag.topological_sort()]
     form = {"retention_hours": 48, "allow_below_minimum": "the disk is full", "dry_run": False}
 
@@ -223,13 +223,13 @@ def test_recent_files_are_deleted_only_with_approval(bag: Any) -> None:
     assert dag.get_task("approve").defaults is None
     deleting = [
         task.task_id
-        for name in ("maintenance__games", "vacuum_tables__games")
+        for name in ("games__maintenance", "games__vacuum_tables")
         for task in bag.dags[name].tasks
         if task.task_id in ("count", "vacuum_tables")
         and {"--retention-hours=48", "--no-dry-run"} <= set(arguments_for(task, form))
     ]
     assert deleting == ["vacuum_tables"]
-    assert "--retention-hours=48" not in arguments_for(bag.dags["maintenance__games"].get_task("vacuum_tables"), form)
+    assert "--retention-hours=48" not in arguments_for(bag.dags["games__maintenance"].get_task("vacuum_tables"), form)
 
 
 def arguments_for(task: Any, form: dict[str, Any]) -> list[str]:
@@ -240,10 +240,10 @@ def test_jobs_have_failure_and_success_callbacks(bag: Any) -> None:
     from deltaworks.airflow.job_alerts import alert_on_failure, resolve_on_success
 
     jobs = [
-        dag for dag in bag.dags.values() if dag.dag_id.partition("__")[0] not in ("stream", "relay", "stream_health")
+        dag for dag in bag.dags.values() if dag.dag_id.partition("__")[0] not in ("stream", "relay", "deltaworks__health")
     ]
     assert {dag.dag_id.partition("__")[0] for dag in jobs} >= {"gold", "maintenance", "reprocess", "clean"}
-    note = bag.dags["maintenance__games"].get_task("record_night")
+    note = bag.dags["games__maintenance"].get_task("record_night")
     assert (note.on_success_callback, note.on_failure_callback) == ([], []), "it is no part of what it notes"
     for dag in jobs:
         for task in (task for task in dag.tasks if task.task_id != "record_night"):
@@ -252,7 +252,7 @@ def test_jobs_have_failure_and_success_callbacks(bag: Any) -> None:
 
 
 def test_gold_tables_are_assets_of_the_task_that_builds_them(bag: Any, sample_project: Path) -> None:
-    for dag_id in ("gold__games", "maintenance__games"):
+    for dag_id in ("games__gold", "games__maintenance"):
         outlets = bag.dags[dag_id].get_task("rebuild_gold").outlets
 
         assert [asset.name for asset in outlets] == ["gold.games.events_per_hour"]
@@ -260,7 +260,7 @@ def test_gold_tables_are_assets_of_the_task_that_builds_them(bag: Any, sample_pr
 
 
 def test_the_asset_graph_shows_the_inputs_of_gold_and_no_stream_updates(bag: Any) -> None:
-    gold, stream = bag.dags["gold__games"].get_task("rebuild_gold"), bag.dags["stream__games"].get_task("ingest")
+    gold, stream = bag.dags["games__gold"].get_task("rebuild_gold"), bag.dags["games__stream"].get_task("ingest")
 
     assert "bronze.games.events" in {asset.name for asset in gold.inlets}
     assert {asset.name.partition(".")[0] for asset in gold.inlets} == {"bronze"}
@@ -270,13 +270,13 @@ def test_the_asset_graph_shows_the_inputs_of_gold_and_no_stream_updates(bag: Any
 @pytest.mark.parametrize(
     ("dag_id", "read"),
     [
-        ("restore__games", ["games"]),
-        ("stream__edits", ["edits"]),
-        ("relay__landing", []),
-        ("stream_group__small", ["edits", "games"]),
-        ("stream_health", ["edits", "games"]),
+        ("games__restore", ["games"]),
+        ("edits__stream", ["edits"]),
+        ("landing__relay", []),
+        ("small__stream_group", ["edits", "games"]),
+        ("deltaworks__health", ["edits", "games"]),
         ("rules", ["edits", "games"]),
-        ("vault__players", ["edits", "games"]),
+        ("players__vault", ["edits", "games"]),
         (None, ["edits", "games"]),
     ],
 )
@@ -311,7 +311,7 @@ print(json.dumps(dags))
 
 def test_tasks_do_not_copy_the_params_of_the_dag(bag: Any) -> None:
     forms = [dag for dag in bag.dags.values() if dag.params]
-    assert {"restore__games", "gold__games", "maintenance__games", "clean__landing"} <= {dag.dag_id for dag in forms}
+    assert {"games__restore", "games__gold", "games__maintenance", "landing__clean"} <= {dag.dag_id for dag in forms}
     for dag in forms:
         for task in dag.tasks:
             assert not set(task.params) & set(dag.params), (dag.dag_id, task.task_id)
@@ -325,6 +325,6 @@ def test_operations_have_dags_for_the_declared_pipelines(tmp_path: Path) -> None
 
     dags = run_python(PARSE, project)["dags"]
 
-    assert "restore__edits" in dags
-    assert "reconcile__landing" in dags
-    assert [dag for dag in dags if dag.endswith("__games")] == ["maintenance__games", "stream__games"]
+    assert "edits__restore" in dags
+    assert "landing__reconcile" in dags
+    assert [dag for dag in dags if dag.endswith("__games")] == ["games__maintenance", "games__stream"]

@@ -89,7 +89,7 @@ def test_other_users_see_no_dashboard_and_cause_no_query(server: Any, dashboards
     from airflow.api_fastapi.app import get_auth_manager
 
     def only_others(*, details: Any, **_: Any) -> bool:
-        return details is None or details.id != "stream__games"
+        return details is None or details.id != "games__stream"
 
     with patch.object(type(get_auth_manager()), "is_authorized_dag", staticmethod(only_others)):
         listed = server.get(LIST, headers=viewer())

@@ -101,7 +101,7 @@ def test_a_user_who_may_not_read_the_dag_sees_nothing(server: Any, requests: Pat
     from airflow.api_fastapi.app import get_auth_manager
 
     def only_others(*, details: Any, **_: Any) -> bool:
-        return details is None or details.id != "erase__players"
+        return details is None or details.id != "players__erase"
 
     with patch.object(type(get_auth_manager()), "is_authorized_dag", staticmethod(only_others)):
         listed = server.get(LIST, headers=viewer())

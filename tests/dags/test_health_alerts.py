@@ -185,7 +185,7 @@ class FakeAirflow:
     """A fake Airflow API that records cleared tasks."""
 
     def __init__(self, *, state: str = "running", started: datetime = NOW - timedelta(hours=1)) -> None:
-        self.run = DagRun("stream__games", "r1", "running", NOW - timedelta(hours=2), None, {})
+        self.run = DagRun("games__stream", "r1", "running", NOW - timedelta(hours=2), None, {})
         self.task = TaskInstance("ingest", state, 1, started, None, None)
         self.cleared: list[tuple[str, str, str]] = []
 
@@ -200,7 +200,7 @@ class FakeAirflow:
 
 
 HUNG = HungProcess(
-    subject="stream games", dag_id="stream__games", record_key="control/x/restarts.json", max_restarts_per_hour=3
+    subject="stream games", dag_id="games__stream", record_key="control/x/restarts.json", max_restarts_per_hour=3
 )
 
 
@@ -209,7 +209,7 @@ def test_the_running_task_of_a_hung_stream_is_cleared(objects: LocalObjects) -> 
 
     (line,) = restart_hung(objects, [HUNG], airflow, now=NOW)
 
-    assert airflow.cleared == [("stream__games", "r1", "ingest")]
+    assert airflow.cleared == [("games__stream", "r1", "ingest")]
     assert "cleared ingest" in line
 
 
@@ -299,7 +299,7 @@ def test_the_longest_interval_of_a_weekday_schedule_is_the_weekend() -> None:
 
 def context_of(objects: LocalObjects, *, leaf: bool = True, exception: object = None) -> Any:
     task = SimpleNamespace(downstream_task_ids=set() if leaf else {"rebuild_gold"})
-    ti = SimpleNamespace(dag_id="maintenance__games", task_id="vacuum_tables", run_id="r1", try_number=2)
+    ti = SimpleNamespace(dag_id="games__maintenance", task_id="vacuum_tables", run_id="r1", try_number=2)
     return {"ti": ti, "task": task, "exception": exception}
 
 
@@ -311,14 +311,14 @@ def test_a_failed_task_raises_an_alert_that_its_next_success_resolves(objects: L
         objects, context_of(objects, exception=ConcurrencyError("DELTA_CONFLICT", "Lost.", hint="Again."))
     )
     (alert,) = alerts(objects)
-    assert alert.subject == "maintenance__games.vacuum_tables"
+    assert alert.subject == "games__maintenance.vacuum_tables"
     assert "[DELTA_CONFLICT] Lost. Next: Again." in alert.summary
     assert alert.detail["condition"] == "DELTA_CONFLICT"
 
-    assert last_success(objects, "maintenance__games", now=NOW) == NOW
+    assert last_success(objects, "games__maintenance", now=NOW) == NOW
     assert record_success(objects, context_of(objects))
     assert open_alerts(objects) == set()
-    assert last_success(objects, "maintenance__games", now=NOW) > NOW
+    assert last_success(objects, "games__maintenance", now=NOW) > NOW
     assert not record_success(objects, context_of(objects)), "there is nothing to tell"
 
 
@@ -327,7 +327,7 @@ def manual_context(objects: LocalObjects, form: dict[str, Any], **fixed: Any) ->
     from deltaworks.operations.registry import get_operation
 
     context = context_of(objects)
-    context["ti"].dag_id = "vacuum_tables__games"
+    context["ti"].dag_id = "games__vacuum_tables"
     task = SimpleNamespace(task_id="vacuum_tables", operation=get_operation("vacuum_tables"), values=fixed)
     task.downstream_task_ids = set()
     return context | {"task": task, "params": form}
@@ -350,14 +350,14 @@ def test_a_complete_manual_run_resolves_the_failure_of_a_night(
 
     raise_failure_alert(objects, context_of(objects, exception=RuntimeError("no")))
     of_another = context_of(objects, exception=RuntimeError("no"))
-    of_another["ti"].dag_id = "maintenance__edits"
+    of_another["ti"].dag_id = "edits__maintenance"
     raise_failure_alert(objects, of_another)
 
     record_success(objects, manual_context(objects, form, **fixed))
 
     still = {subject for _, subject in open_alerts(objects)}
-    assert still == {"maintenance__edits.vacuum_tables"} | (
-        set() if made_good else {"maintenance__games.vacuum_tables"}
+    assert still == {"edits__maintenance.vacuum_tables"} | (
+        set() if made_good else {"games__maintenance.vacuum_tables"}
     )
 
 
@@ -366,12 +366,12 @@ def test_a_night_succeeds_with_the_task_before_its_teardown(objects: LocalObject
 
     context = context_of(objects, leaf=False)
     record_success(objects, context)
-    assert last_success(objects, "maintenance__games", now=NOW) == NOW, "rebuild_gold follows"
+    assert last_success(objects, "games__maintenance", now=NOW) == NOW, "rebuild_gold follows"
     context["task"].downstream_task_ids = {"record_night"}
 
     record_success(objects, context)
 
-    assert last_success(objects, "maintenance__games", now=NOW) > NOW
+    assert last_success(objects, "games__maintenance", now=NOW) > NOW
 
 
 @pytest.mark.parametrize("condition", ["GOLD_CHECK_FAILED", "MUTATIONS_BEHIND"])
@@ -389,7 +389,7 @@ def test_some_conditions_are_alerts_of_their_own(objects: LocalObjects, conditio
 def test_a_skipped_night_is_alerted_as_overdue(objects: LocalObjects) -> None:
     from deltaworks.airflow.job_alerts import record_success
 
-    catalog, night = load_catalog("local"), "maintenance__games"
+    catalog, night = load_catalog("local"), "games__maintenance"
     assert night not in alert_on_overdue_jobs(objects, catalog, now=NOW)
     late = NOW + timedelta(hours=49)
     # Without a run there is no callback: only the check detects it.
@@ -412,10 +412,10 @@ def test_a_damaged_success_record_is_replaced(
 ) -> None:
     from deltaworks.airflow.job_alerts import last_success
 
-    objects.put("control/alerts/jobs/maintenance__games.json", b"{torn")
+    objects.put("control/alerts/jobs/games__maintenance.json", b"{torn")
 
-    assert last_success(objects, "maintenance__games", now=NOW) == NOW
-    assert last_success(objects, "maintenance__games", now=NOW + timedelta(hours=49)) == NOW
+    assert last_success(objects, "games__maintenance", now=NOW) == NOW
+    assert last_success(objects, "games__maintenance", now=NOW + timedelta(hours=49)) == NOW
 
 
 def test_a_task_with_downstream_tasks_does_not_complete_its_job(objects: LocalObjects) -> None:
@@ -480,7 +480,7 @@ def test_a_declared_deadline_uses_airflows_deadline_alert(
 
     declared = [(alert.interval, alert.callback.path, alert.callback.kwargs) for alert in dag.deadline or []]
 
-    path, kwargs = "deltaworks.airflow.job_alerts.alert_on_missed_deadline", {"dag_id": "gold__games", "minutes": 30.0}
+    path, kwargs = "deltaworks.airflow.job_alerts.alert_on_missed_deadline", {"dag_id": "games__gold", "minutes": 30.0}
     assert declared == ([] if minutes is None else [(timedelta(minutes=30), path, kwargs)])
 
 
@@ -494,12 +494,12 @@ def test_a_missed_deadline_raises_an_alert_that_the_next_success_resolves(
     monkeypatch.setattr(job_alerts, "_open_control", lambda: (objects, environment))
 
     job_alerts.alert_on_missed_deadline(
-        dag_id="maintenance__games", minutes=30, context={"dag_run": {"dag_run_id": "scheduled__1"}}
+        dag_id="games__maintenance", minutes=30, context={"dag_run": {"dag_run_id": "scheduled__1"}}
     )
     (alert,) = alerts(objects)
     assert (alert.cause, alert.subject, alert.detail) == (
         "DEADLINE_MISSED",
-        "maintenance__games",
+        "games__maintenance",
         {"run": "scheduled__1"},
     )
     job_alerts.resolve_on_success(context_of(objects))

@@ -36,14 +36,14 @@ def without_connection(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("without_connection")
 def test_without_a_connection_the_environments_airflow_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
-    with airflow_server("stream__games") as server:
+    with airflow_server("games__stream") as server:
         monkeypatch.setenv("PASSWORD_OF_ADA", server.login[1])
         declared = environment(url=server.url, username=server.login[0], password="env:PASSWORD_OF_ADA")
 
         with airflow_api(declared, should_retry=False) as api:
-            api.pause("stream__games")
+            api.pause("games__stream")
 
-        assert server.paused["stream__games"]
+        assert server.paused["games__stream"]
 
 
 @pytest.mark.usefixtures("without_connection")

@@ -51,14 +51,14 @@ def parsed(tmp_path_factory: pytest.TempPathFactory) -> Any:
 def test_valid_pipelines_have_all_their_dags(parsed: Any) -> None:
     sound = {name for name, dag in parsed["dags"].items() if "invalid declaration" not in dag["tags"]}
 
-    assert {"stream__edits", "maintenance__edits", "reprocess__edits", "relay__landing", "stream_health"} <= sound
+    assert {"edits__stream", "edits__maintenance", "edits__reprocess", "landing__relay", "deltaworks__health"} <= sound
     assert not [name for name in sound if name.endswith("__games")]
 
 
 def test_an_invalid_pipeline_keeps_its_dags_without_a_schedule(parsed: Any) -> None:
     wrong = {name: dag for name, dag in parsed["dags"].items() if "invalid declaration" in dag["tags"]}
 
-    assert {"gold__games", "maintenance__games", "stream__games", "relay__second", "relay__third"} <= wrong.keys()
+    assert {"games__gold", "games__maintenance", "games__stream", "second__relay", "third__relay"} <= wrong.keys()
     for name, dag in wrong.items():
         subject = name.partition("__")[2]
         mistake = "pipeline.yaml:4: colour: unknown key 'colour'" if subject == "games" else f"{subject}.yaml:1: "
@@ -90,7 +90,7 @@ def test_a_running_run_keeps_its_tasks(parsed: Any) -> None:
 
     assert wrong["stream"]["tasks"] == ["ingest"]
     assert wrong["restore"]["tasks"] == ["count", "dry_run_gate", "approve", "restore", "rebuild_gold"]
-    assert parsed["dags"]["relay__second"]["tasks"] == ["relay"]
+    assert parsed["dags"]["second__relay"]["tasks"] == ["relay"]
     for kind in sound.keys() - {"maintenance"}:
         assert [task for task in wrong[kind]["tasks"] if task != "rebuild_gold"] == sound[kind]["tasks"], kind
 
@@ -110,7 +110,7 @@ def test_the_task_of_a_placeholder_dag_fails_with_the_error() -> None:
     from deltaworks.errors import ConfigError
 
     dag = invalid_dag(
-        "restore__games",
+        "games__restore",
         ConfigError("SPEC_INVALID", "games: colour", hint="Mend it."),
         task_ids=["count", "approve", "restore"],
     )
@@ -127,15 +127,15 @@ def test_a_runbook_links_to_an_existing_console_page() -> None:
 
     wrong = ConfigError("SPEC_INVALID", "games: colour", hint="Mend it.")
 
-    assert "(/deltaworks/dag/stream__games)" in invalid_runbook("stream__games", "games", wrong)
-    assert "(/deltaworks/)" in invalid_runbook("restore__games", "games", wrong)
+    assert "(/deltaworks/dag/games__stream)" in invalid_runbook("games__stream", "games", wrong)
+    assert "(/deltaworks/)" in invalid_runbook("games__restore", "games", wrong)
 
 
 def test_a_code_fence_in_an_error_does_not_end_its_block() -> None:
     from deltaworks.airflow.runbooks import invalid_runbook
     from deltaworks.errors import ConfigError
 
-    docs = invalid_runbook("stream__games", "games", ConfigError("SPEC_INVALID", "key ```\n# big", hint="h"))
+    docs = invalid_runbook("games__stream", "games", ConfigError("SPEC_INVALID", "key ```\n# big", hint="h"))
 
     assert docs.count("```") == 2
 
@@ -159,7 +159,7 @@ def test_the_console_shows_an_invalid_pipeline_with_error_and_run(
         listed = server.get("/deltaworks/?format=json", headers=as_user("vic", "viewer")).json()["view"]
         alone = server.get("/deltaworks/streams/games?format=json", headers=as_user("vic", "viewer")).json()["view"]
 
-    assert sorted(row["dag_id"] for row in listed["streams"]) == ["stream__edits", "stream__games"]
+    assert sorted(row["dag_id"] for row in listed["streams"]) == ["edits__stream", "games__stream"]
     (row,) = [row for row in listed["streams"] if row["name"] == "games"]
     assert row["cause"] == "INVALID_DECLARATION"
     assert "pipeline.yaml:2: colour: unknown key 'colour'" in row["detail"]

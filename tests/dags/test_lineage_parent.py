@@ -18,7 +18,7 @@ from deltaworks.airflow.operators import ProcessOperator
 from deltaworks.specs.environment import EnvironmentSpec, LineageSpec
 from deltaworks.specs.project import load_catalog
 
-PARENT = "airflow/gold__games.rebuild_gold/0198c3a0-0000-7000-8000-000000000001"
+PARENT = "airflow/games__gold.rebuild_gold/0198c3a0-0000-7000-8000-000000000001"
 JOB = "import json, os\nprint(json.dumps([{'parent': os.environ.get('OPENLINEAGE_PARENT_ID')}]))\n"
 
 

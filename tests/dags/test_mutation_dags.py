@@ -84,7 +84,7 @@ def dag(spec: PipelineSpec) -> Any:
 def test_batches_are_applied_every_ten_minutes_one_run_at_a_time(dag: Any) -> None:
     (task,) = dag.tasks
 
-    assert dag.dag_id == "mutations__crm"
+    assert dag.dag_id == "crm__mutations"
     assert dag.schedule.expression == "*/10 * * * *"
     assert (dag.max_active_runs, dag.catchup) == (1, False)
     assert "backfill" not in {run_type.value for run_type in dag.allowed_run_types}
@@ -143,9 +143,9 @@ def test_the_health_dag_checks_waiting_mutation_requests(tmp_path: Path) -> None
 import json
 from airflow.dag_processing.dagbag import DagBag
 bag = DagBag(dag_folder={str(REPOSITORY / "dags")!r})
-print(json.dumps([sorted(bag.dags), bag.import_errors, sorted(bag.dags["stream_health"].task_dict)]))
+print(json.dumps([sorted(bag.dags), bag.import_errors, sorted(bag.dags["deltaworks__health"].task_dict)]))
 """
     dags, errors, tasks = run_python(program, project)
     assert errors == {}
-    assert [name for name in dags if name.startswith("mutations__")] == ["mutations__crm"]
+    assert [name for name in dags if name.startswith("mutations__")] == ["crm__mutations"]
     assert tasks == ["check_mutations", "check_streams"]

@@ -39,7 +39,7 @@ def test_the_feeds_of_a_pipeline_are_one_process() -> None:
     from deltaworks.airflow.continuous_dags import feeds_dag
 
     dag = feeds_dag(shop(), environment())
-    run = {"dag_id": "feeds__shop", "program": ["-m", "deltaworks.feeds"], "arguments": ["--feeds", "shop"]}
+    run = {"dag_id": "shop__feeds", "program": ["-m", "deltaworks.feeds"], "arguments": ["--feeds", "shop"]}
 
     assert describe_process(dag, "feeds") == {**run, **ENDLESS}
     assert missing_in_runbook(dag) == []
@@ -50,7 +50,7 @@ def test_a_remediation_is_a_process_of_its_own() -> None:
 
     dag = remediation_dag(shift(), environment())
     program, arguments = ["-m", "deltaworks.remediation"], ["--remediation", "shift_cdn"]
-    run = {"dag_id": "remediation__shift_cdn", "program": program, "arguments": arguments}
+    run = {"dag_id": "shift_cdn__remediation", "program": program, "arguments": arguments}
 
     assert describe_process(dag, "remediation") == {**run, **ENDLESS}
     assert missing_in_runbook(dag) == []

@@ -186,7 +186,7 @@ def harness(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DagRunHarness]
 def test_a_gold_run_passes_its_params_and_run_id_to_the_job(harness: DagRunHarness) -> None:
     harness.spark_submit("print('DELTAWORKS_UI http://driver.example:4040')")
 
-    done = harness.run("gold__games", {"tables": ["events_per_hour"], "full": True})
+    done = harness.run("games__gold", {"tables": ["events_per_hour"], "full": True})
 
     (call,) = harness.submitted()
     assert done["state"] == "success"
@@ -198,15 +198,15 @@ def test_a_gold_run_passes_its_params_and_run_id_to_the_job(harness: DagRunHarne
         "--tables=events_per_hour",
         "--full",
     ]
-    assert call["run"] == f"gold__games/{done['run_id']}/rebuild_gold/1"
-    assert call["argv"][call["argv"].index("--name") + 1] == "gold__games.rebuild_gold"
+    assert call["run"] == f"games__gold/{done['run_id']}/rebuild_gold/1"
+    assert call["argv"][call["argv"].index("--name") + 1] == "games__gold.rebuild_gold"
     assert done["xcoms"]["spark_ui"] == "http://driver.example:4040"
 
 
 def test_a_gold_refresh_is_a_dry_run_by_default(harness: DagRunHarness) -> None:
     harness.spark_submit("")
-    harness.run("refresh_gold__games")
-    harness.run("refresh_gold__games", {"dry_run": False})
+    harness.run("games__refresh_gold")
+    harness.run("games__refresh_gold", {"dry_run": False})
 
     counted, done = (call["argv"] for call in harness.submitted())
 
@@ -214,7 +214,7 @@ def test_a_gold_refresh_is_a_dry_run_by_default(harness: DagRunHarness) -> None:
 
 
 def test_a_deleting_operation_ends_after_the_count_by_default(harness: DagRunHarness) -> None:
-    done = harness.run("vacuum_tables__games", {"retention_hours": 200})
+    done = harness.run("games__vacuum_tables", {"retention_hours": 200})
 
     assert done["state"] == "success"
     assert {name: state for name, (state, _) in done["tasks"].items()} == {
@@ -227,9 +227,9 @@ def test_a_deleting_operation_ends_after_the_count_by_default(harness: DagRunHar
 
 def test_a_reprocess_is_a_dry_run_by_default(harness: DagRunHarness) -> None:
     harness.spark_submit("")
-    counted = harness.run("reprocess__games", {"batches": "1-3"})
+    counted = harness.run("games__reprocess", {"batches": "1-3"})
     done = harness.run(
-        "reprocess__games", {"files": ["a*", "b"], "tables": ["purchase"], "shadow": True, "dry_run": False}
+        "games__reprocess", {"files": ["a*", "b"], "tables": ["purchase"], "shadow": True, "dry_run": False}
     )
 
     count, work = harness.submitted()
@@ -238,13 +238,13 @@ def test_a_reprocess_is_a_dry_run_by_default(harness: DagRunHarness) -> None:
     assert work["argv"][-6:] == [
         "games", "--files=a*", "--files=b", "--tables=purchase", "--shadow", "--no-dry-run"
     ]  # fmt: skip
-    assert work["run"].split("/")[:2] == ["reprocess__games", done["run_id"]], "the id of the reprocess comes of it"
+    assert work["run"].split("/")[:2] == ["games__reprocess", done["run_id"]], "the id of the reprocess comes of it"
 
 
 def test_a_night_without_work_submits_nothing(harness: DagRunHarness) -> None:
     harness.spark_submit("")
 
-    done = harness.run("maintenance__games")
+    done = harness.run("games__maintenance")
 
     assert done["state"] == "success"
     assert {state for state, _ in done["tasks"].values()} == {"success"}
@@ -261,29 +261,29 @@ def test_a_night_without_work_submits_nothing(harness: DagRunHarness) -> None:
 def test_a_failed_night_is_red_and_recorded_with_its_failed_task(harness: DagRunHarness) -> None:
     line = ConfigError("SPEC_INVALID", "no such table", hint="mend it").as_line()
     with harness.job("vacuum_tables", f"import sys\nprint({line!r})\nsys.exit(10)\n"):
-        done = harness.run("maintenance__games")
+        done = harness.run("games__maintenance")
 
     assert done["state"] == "failed"
     night = harness.nights()[0]
     assert (night.run, night.failed) == (done["run_id"], ("vacuum_tables",))
     assert next(task.state for task in night.tasks if task.task == "snapshot_health") == "upstream_failed"
-    assert ("JOB_FAILED", "maintenance__games.vacuum_tables", "raised") in harness.received_notifications()
+    assert ("JOB_FAILED", "games__maintenance.vacuum_tables", "raised") in harness.received_notifications()
 
 
 def test_a_job_that_is_not_retryable_fails_at_its_first_try(harness: DagRunHarness) -> None:
     line = ConfigError("SPEC_INVALID", "no such table", hint="mend it").as_line()
     harness.spark_submit(f"print({line!r})\nsys.exit(10)")
 
-    done = harness.run("gold__games")
+    done = harness.run("games__gold")
 
     assert done["state"] == "failed"
     assert done["tasks"] == {"rebuild_gold": ["failed", 1]}
     assert len(harness.submitted()) == 1
-    assert harness.received_notifications() == [("JOB_FAILED", "gold__games.rebuild_gold", "raised")]
+    assert harness.received_notifications() == [("JOB_FAILED", "games__gold.rebuild_gold", "raised")]
 
     harness.spark_submit("")
-    harness.run("gold__games")
-    assert harness.received_notifications() == [("JOB_FAILED", "gold__games.rebuild_gold", "resolved")]
+    harness.run("games__gold")
+    assert harness.received_notifications() == [("JOB_FAILED", "games__gold.rebuild_gold", "resolved")]
 
 
 def pushed_verdicts(done: Any) -> Any:
@@ -294,15 +294,15 @@ def pushed_verdicts(done: Any) -> Any:
 def test_health_is_green_while_starting_and_red_once_a_stream_hangs(harness: DagRunHarness) -> None:
     for kind, name in (("relay", "landing"), ("stream", "games")):
         harness.heartbeat(kind, name, age_seconds=1)
-    well = harness.run("stream_health")
+    well = harness.run("deltaworks__health")
     harness.heartbeat("stream", "games", age_seconds=500)
-    hung, still = harness.run("stream_health"), harness.run("stream_health")
+    hung, still = harness.run("deltaworks__health"), harness.run("deltaworks__health")
 
     assert [run["state"] for run in (well, hung, still)] == ["success", "failed", "failed"]
-    assert pushed_verdicts(hung)["stream__games"]["cause"] == "HEARTBEAT_STALE"
-    assert pushed_verdicts(still)["stream__games"]["since"] == pushed_verdicts(hung)["stream__games"]["since"]
-    assert {pushed_verdicts(run)["stream__edits"]["since"] for run in (hung, still)} == {
-        pushed_verdicts(well)["stream__edits"]["since"]
+    assert pushed_verdicts(hung)["games__stream"]["cause"] == "HEARTBEAT_STALE"
+    assert pushed_verdicts(still)["games__stream"]["since"] == pushed_verdicts(hung)["games__stream"]["since"]
+    assert {pushed_verdicts(run)["edits__stream"]["since"] for run in (hung, still)} == {
+        pushed_verdicts(well)["edits__stream"]["since"]
     }
     assert harness.received_notifications() == [("STREAM_HUNG", "stream games", "raised")], (
         "told once, by two runs that saw it"
@@ -311,5 +311,5 @@ def test_health_is_green_while_starting_and_red_once_a_stream_hangs(harness: Dag
     assert (beat["run"], beat["unhealthy"]) == (still["run_id"], 1)
 
     harness.heartbeat("stream", "games", age_seconds=1)
-    harness.run("stream_health")
+    harness.run("deltaworks__health")
     assert harness.received_notifications() == [("STREAM_HUNG", "stream games", "resolved")]

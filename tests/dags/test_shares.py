@@ -103,7 +103,7 @@ def test_every_spark_job_is_submitted_with_the_share_of_its_class(catalog: Catal
 
 
 def test_gold_at_the_end_of_a_night_waits_for_gold_alone(dags: dict[str, Any]) -> None:
-    night = dags["maintenance__games"]
+    night = dags["games__maintenance"]
 
     assert night.get_task("rebuild_gold").pool == "pool_gold"
     assert {task.pool for task in night.tasks} == {"pool_gold", "pool_maintenance"}

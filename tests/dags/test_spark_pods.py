@@ -111,5 +111,5 @@ def test_a_relay_pod_has_no_relay_dag_but_a_clean_dag(tmp_path: Path) -> None:
 
     after = set(run_python(listed, project))
 
-    assert before - after == {"relay__landing"}
-    assert "clean__landing" in after
+    assert before - after == {"landing__relay"}
+    assert "landing__clean" in after

@@ -54,10 +54,10 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_a_group_has_one_dag_instead_of_those_of_its_members(project: Path) -> None:
     dags: dict[str, Any] = run_python(PARSE, project)
 
-    assert {name for name in dags if name.startswith("stream_")} >= {"stream_group__small"}
-    assert "stream__games" not in dags
-    assert {"stream__edits", "gold__games", "maintenance__games"} <= set(dags)
-    dag = dags["stream_group__small"]
+    assert {name for name in dags if name.startswith("stream_")} >= {"small__stream_group"}
+    assert "games__stream" not in dags
+    assert {"edits__stream", "games__gold", "games__maintenance"} <= set(dags)
+    dag = dags["small__stream_group"]
     assert dag["tasks"] == {"ingest": ["--group", "small"]}
     assert (dag["memory"], dag["pools"]) == (["2g"], ["streams"])
     assert {"continuous", "stream", "small", "games", "telemetry"} <= set(dag["tags"])
@@ -70,12 +70,12 @@ def test_an_invalid_member_does_not_stop_its_group(project: Path) -> None:
 
     dags = run_python(PARSE, project)
 
-    assert "stream__edits" not in dags
-    assert "`edits` **has an invalid declaration" in dags["stream_group__small"]["docs"]
-    assert "ingest" in dags["stream_group__small"]["tasks"]
+    assert "edits__stream" not in dags
+    assert "`edits` **has an invalid declaration" in dags["small__stream_group"]["docs"]
+    assert "ingest" in dags["small__stream_group"]["tasks"]
 
 
-def report(name: str, *, group: str = "small", run: str = "stream_group__small", **verdict: Any) -> Report:
+def report(name: str, *, group: str = "small", run: str = "small__stream_group", **verdict: Any) -> Report:
     beat = Heartbeat(
         pipeline=name, owner="o", epoch=1, run=f"{run}/{RUN}/ingest/1", state="idle", written_at=NOW.isoformat(),
         started_at=NOW.isoformat(), trigger_seconds=5,
@@ -90,7 +90,7 @@ def test_the_note_of_a_groups_run_has_a_line_for_each_pipeline_the_unhealthy_fir
 
     ((dag_id, run_id, text),) = due_notes([report("ants"), parked], {}, NOW)
 
-    assert (dag_id, run_id) == ("stream_group__small", RUN)
+    assert (dag_id, run_id) == ("small__stream_group", RUN)
     assert text.splitlines()[:2] == [
         "- bees: unhealthy (STREAM_PARKED), 0 rows in the last hour",
         "- ants: healthy (OK), 0 rows in the last hour",
@@ -107,7 +107,7 @@ def test_the_note_of_a_large_group_is_within_airflows_limit() -> None:
 
 
 def test_members_have_separate_verdicts() -> None:
-    before = {"stream__ants": report("ants").verdict}
+    before = {"ants__stream": report("ants").verdict}
 
     assert due_notes([report("ants")], before, NOW) == []
     assert due_notes([report("ants"), report("bees")], before, NOW), "nothing was known of bees"
@@ -116,8 +116,8 @@ def test_members_have_separate_verdicts() -> None:
 @pytest.mark.parametrize(("others", "restarted"), [("HEARTBEAT_STALE", True), ("OK", False)])
 def test_a_groups_driver_is_restarted_only_if_no_stream_is_alive(others: str, restarted: bool) -> None:
     hangs = report("ants", state="unhealthy", cause="HEARTBEAT_STALE")
-    alone = report("cats", group="", run="stream__cats", state="unhealthy", cause="HEARTBEAT_STALE")
+    alone = report("cats", group="", run="cats__stream", state="unhealthy", cause="HEARTBEAT_STALE")
 
     hung = [item.subject.dag_id for item in hung_reports([hangs, report("bees", cause=others), alone])]
 
-    assert hung == (["stream_group__small"] if restarted else []) + ["stream__cats"]
+    assert hung == (["small__stream_group"] if restarted else []) + ["cats__stream"]

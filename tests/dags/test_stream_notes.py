@@ -21,7 +21,7 @@ READ = EventTotals(events=10_000, rows=19_000, quarantined=500, reasons={("type_
 
 
 def report(
-    *, run: str = f"stream__games/{RUN}/ingest/1", read: EventTotals = READ, waits: int = 3, **verdict: Any
+    *, run: str = f"games__stream/{RUN}/ingest/1", read: EventTotals = READ, waits: int = 3, **verdict: Any
 ) -> Report:
     beat = Heartbeat(
         pipeline="games", owner="o", epoch=1, run=run, state="idle", written_at=NOW.isoformat(),
@@ -38,7 +38,7 @@ def test_the_note_has_state_rows_quarantine_and_lag() -> None:
         "- healthy (OK) since 2026-03-01 12:01 UTC\n"
         "- last hour: 10,000 events read, 19,000 rows landed, 500 in quarantine (5.0 %: 500 type_mismatch at level)\n"
         "- lag: 3 files wait, the oldest for 90 s\n"
-        "- as of 12:01 UTC, by stream_health"
+        "- as of 12:01 UTC, by deltaworks__health"
     )
     assert "lag: nothing waits" in run_note(report(waits=0), NOW)
 
@@ -67,12 +67,12 @@ def test_a_note_is_written_every_five_minutes_and_where_the_verdict_has_changed(
     item = report(state=state)
     former = dataclasses.replace(item.verdict, state=before[0], cause=before[1]) if before else None  # type: ignore[arg-type]
 
-    notes = due_notes([item], {"stream__games": former} if former else {}, now)
+    notes = due_notes([item], {"games__stream": former} if former else {}, now)
 
-    assert [(dag_id, run_id) for dag_id, run_id, _ in notes] == ([("stream__games", RUN)] if due else [])
+    assert [(dag_id, run_id) for dag_id, run_id, _ in notes] == ([("games__stream", RUN)] if due else [])
 
 
-@pytest.mark.parametrize("run", ["manual", "", "stream__games", "stream__other/r/ingest/1"])
+@pytest.mark.parametrize("run", ["manual", "", "games__stream", "other__stream/r/ingest/1"])
 def test_a_stream_without_a_run_gets_no_note(run: str) -> None:
     assert due_notes([report(run=run)], {}, NOW) == []
 

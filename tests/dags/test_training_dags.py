@@ -13,7 +13,7 @@ def test_models_are_trained_weekly_by_what_a_form_says() -> None:
 
     dag = training_dag(spec, catalog.environment)
 
-    assert dag.dag_id == "models__cdn_logs"
+    assert dag.dag_id == "cdn_logs__models"
     assert {"models", "cdn_logs"} <= set(dag.tags)
     assert list(dag.params) == ["names", "until", "repeat"]
     assert dag.params.get_param("names").schema["examples"] == ["edge_failure"]
@@ -21,4 +21,4 @@ def test_models_are_trained_weekly_by_what_a_form_says() -> None:
     assert (task.task_id, task.pool) == ("train_model", catalog.environment.shares.of("maintenance").pool)
     assert "NO_GAIN" in (dag.doc_md or "")
     assert "`edge_failure`" in (dag.doc_md or "")
-    assert ("models__cdn_logs", "0 4 * * 0") in list(scheduled_jobs(catalog))
+    assert ("cdn_logs__models", "0 4 * * 0") in list(scheduled_jobs(catalog))

@@ -184,6 +184,6 @@ def test_an_unavailable_operation_has_no_dag(harness: AirflowHarness, people: Pe
             item.name for item in OPERATIONS.values() if item.scope == "pipeline" and not unavailable_reason(item, spec)
         }
         assert offered == expected - {item.name for item in OPERATIONS.values() if item.dag_prefix}
-    assert {"reprocess__clicks", "recover_files__clicks", "restore__digest", "refresh_gold__digest"} <= dags
-    absent = {"reprocess__digest", "recover_files__digest", "mutations__digest", "mutations__clicks", "clean__landing"}
+    assert {"clicks__reprocess", "clicks__recover_files", "digest__restore", "digest__refresh_gold"} <= dags
+    absent = {"digest__reprocess", "digest__recover_files", "digest__mutations", "clicks__mutations", "landing__clean"}
     assert not dags & absent

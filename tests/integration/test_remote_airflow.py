@@ -23,7 +23,7 @@ from tests.integration.airflow_harness import BACK_SECONDS, PIPELINE, AirflowHar
 from tests.integration.airflow_people import People
 
 pytestmark = pytest.mark.integration
-DAG, VACUUM = "stream__clicks", "vacuum_tables__clicks"
+DAG, VACUUM = "clicks__stream", "clicks__vacuum_tables"
 DECLARED = "airflow: {url: env:URL_OF_AIRFLOW, username: env:USER_OF_AIRFLOW, password: env:PASSWORD_OF_AIRFLOW}\n"
 
 
@@ -182,7 +182,7 @@ def test_an_operation_that_fails_in_airflow_returns_its_jobs_error(
     words = ("restore", "clicks", "clicks", "--to-version", "1", "--to-batch", "1", "--in-airflow")
     _, complained = remote.run(*words, exit_code=21)
 
-    assert re.search(r"DAG_RUN_FAILED restore__clicks run \S+ failed in count: \[RESTORE_POINT_INVALID\] ", complained)
+    assert re.search(r"DAG_RUN_FAILED clicks__restore run \S+ failed in count: \[RESTORE_POINT_INVALID\] ", complained)
     assert "Give --to-version, --to-time or --to-batch." in complained
 
 

@@ -19,7 +19,7 @@ from deltaworks.specs.storage import StorageSpec
 SPARK_CONNECTION: Final = "spark_default"
 #: Airflow's default pool, for tasks of no job class.
 DEFAULT_POOL: Final = "default_pool"
-HEALTH_DAG_ID: Final = "stream_health"
+HEALTH_DAG_ID: Final = "deltaworks__health"
 #: The kind of a stream group's DAG, as `split_dag_id` returns it.
 GROUP_KIND: Final = groups.GROUP_KIND
 #: The HTTP connection, with a login, by which the health check calls Airflow's API to restart hung streams.
@@ -63,22 +63,22 @@ def cron_timetable(expression: str | None) -> CronTriggerTimetable | None:
 
 def relay_dag_id(relay: str) -> str:
     """Returns the id of the DAG that runs a relay."""
-    return f"relay__{relay}"
+    return f"{relay}__relay"
 
 
 def feeds_dag_id(pipeline: str) -> str:
     """Returns the id of the DAG that delivers a pipeline's feeds."""
-    return f"feeds__{pipeline}"
+    return f"{pipeline}__feeds"
 
 
 def remediation_dag_id(remediation: str) -> str:
     """Returns the id of the DAG that runs a remediation."""
-    return f"remediation__{remediation}"
+    return f"{remediation}__remediation"
 
 
 def clean_dag_id(relay: str) -> str:
     """Returns the id of the DAG that removes landed objects from a relay's buckets."""
-    return f"clean__{relay}"
+    return f"{relay}__clean"
 
 
 def stream_dag_id(pipeline: str, group: str | None = None) -> str:
@@ -88,7 +88,7 @@ def stream_dag_id(pipeline: str, group: str | None = None) -> str:
 
 def gold_dag_id(pipeline: str) -> str:
     """Returns the id of the DAG that rebuilds a pipeline's gold tables."""
-    return f"gold__{pipeline}"
+    return f"{pipeline}__gold"
 
 
 def operation_dag_id(operation: str, subject: str) -> str:
@@ -98,12 +98,12 @@ def operation_dag_id(operation: str, subject: str) -> str:
 
 def mutation_dag_id(pipeline: str) -> str:
     """Returns the id of the DAG that applies a pipeline's mutation requests."""
-    return f"mutations__{pipeline}"
+    return f"{pipeline}__mutations"
 
 
 def training_dag_id(pipeline: str) -> str:
     """Returns the id of the DAG that trains a pipeline's models."""
-    return f"models__{pipeline}"
+    return f"{pipeline}__models"
 
 
 def maintenance_dag_id(pipeline: str) -> str:

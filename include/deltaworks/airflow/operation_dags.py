@@ -2,7 +2,7 @@
 
 One DAG per pipeline with a choice of operation would be worse: a form cannot show fields depending on an earlier
 answer, so it would show about thirty fields of which three matter, and its runs would mix restores with OPTIMIZE. In
-Airflow's list `restore__games` is found by either word, and tags filter by pipeline or kind.
+Airflow's list `games__restore` is found by either word, and tags filter by pipeline or kind.
 
 Irreversible operations wait for a person's approval (`deltaworks.airflow.approvals`) and stay within the approved
 counts.

@@ -38,7 +38,7 @@ def run_note(item: Report, now: datetime) -> str:
         f"{verdict.state} ({verdict.cause}) since {verdict.since:%Y-%m-%d %H:%M} UTC",
         f"last hour: {hour.events:,} events read, {hour.rows:,} rows landed, {rejected}",
         f"lag: {lag}",
-        f"as of {now:%H:%M} UTC, by stream_health",
+        f"as of {now:%H:%M} UTC, by deltaworks__health",
     )
     return "\n".join(f"- {line}" for line in lines)[:MAX_CHARACTERS]
 
@@ -50,7 +50,7 @@ def group_run_note(items: Iterable[Report], now: datetime) -> str:
         hour = item.throughput.last_hour(now)
         verdict = f"{item.verdict.state} ({item.verdict.cause})"
         lines.append(f"{item.subject.name}: {verdict}, {hour.rows:,} rows in the last hour")
-    shown = [f"- {line}" for line in (*lines, f"as of {now:%H:%M} UTC, by stream_health")]
+    shown = [f"- {line}" for line in (*lines, f"as of {now:%H:%M} UTC, by deltaworks__health")]
     text = "\n".join(shown)
     while len(text) > MAX_CHARACTERS:
         # The last line is the time. Lines before it are dropped from the end, so healthy streams are dropped first.

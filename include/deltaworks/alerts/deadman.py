@@ -32,7 +32,7 @@ from deltaworks.errors import DeltaworksError
 from deltaworks.specs.project import load_catalog
 
 log = logging.getLogger("deltaworks.alerts.deadman")
-SUBJECT = "stream_health"
+SUBJECT = "deltaworks__health"
 _HEALTH = "health.json"
 _FIRST_CHECK = "deadman.json"
 

@@ -31,7 +31,7 @@ MAX_HOURS: Final = 7 * 24
 #: Retention of ended silences.
 KEEP_DAYS: Final = 30
 _MAX_TEXT_LENGTH = 500
-#: Separators between the words of a subject: `stream games`, `games.purchase`, `gold__games.rebuild_gold`.
+#: Separators between the words of a subject: `stream games`, `games.purchase`, `games__gold.rebuild_gold`.
 _WORD_SEPARATOR = re.compile(r"[ .:/]|__")
 
 

@@ -123,6 +123,6 @@ def deadman() -> None:
         raise TransientError(
             "HEALTH_SILENT",
             f"The health check has not run for {health_check.silent_seconds:.0f} s.",
-            hint="Check that the scheduler runs, and that stream_health is neither paused nor failing.",
+            hint="Check that the scheduler runs, and that deltaworks__health is neither paused nor failing.",
         )
     print_line(f"The health check ran {health_check.silent_seconds:.0f} s ago.")

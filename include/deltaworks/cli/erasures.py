@@ -37,7 +37,7 @@ def erase(
 ) -> None:
     """Create an erasure request: suppress new events of the person, and destroy their key.
 
-    The identifier becomes a token immediately and is not stored. The DAG erase__<namespace> deletes the rows in its
+    The identifier becomes a token immediately and is not stored. The DAG <namespace>__erase deletes the rows in its
     next night, and files of older versions a week later. The certificate documents each step.
     """
     from deltaworks.erasure.namespace import open_namespace

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from deltaworks.specs.catalog import Catalog
 
 #: The health DAG. Its readers see alerts that belong to no pipeline, such as those of channels and of the health check.
-HEALTH_DAG: Final = "stream_health"
+HEALTH_DAG: Final = "deltaworks__health"
 _SEPARATORS = re.compile(r"[ .:/]")
 
 
@@ -27,7 +27,7 @@ def pipeline_of(catalog: Catalog, subject: str) -> str:
 
 def alert_dag(catalog: Catalog, subject: str) -> str:
     """Returns the DAG whose readers may see alerts on a subject such as `stream games`, `games.purchase` or
-    `gold__games.rebuild`.
+    `games__gold.rebuild`.
     """
     words = [word for word in _SEPARATORS.split(subject) if word]
     namespace, separator, _ = subject.partition(" ")

@@ -48,7 +48,7 @@ def is_maintenance_run(pipeline: str) -> bool:
 
 def maintenance_dag_id(pipeline: str) -> str:
     """Returns the id of a pipeline's maintenance DAG."""
-    return f"maintenance__{pipeline}"
+    return f"{pipeline}__maintenance"
 
 
 def user_metadata(*, pipeline: str, batch: str | int, operation: str, **extra: Any) -> str:

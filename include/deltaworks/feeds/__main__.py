@@ -27,7 +27,7 @@ FEEDS = DaemonKind(
     control_folder=outbound_paths.feeds_control,
     build=open_feeds,
     failure_condition="FEEDS_FAILED",
-    cli_name=lambda pipeline: f"feeds__{pipeline}",
+    cli_name=lambda pipeline: f"{pipeline}__feeds",
 )
 
 

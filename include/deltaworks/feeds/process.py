@@ -80,7 +80,7 @@ class FeedsProcess:
         self._leased_process = LeasedProcess(
             self._objects,
             outbound_paths.feeds_control(pipeline),
-            name=f"feeds__{pipeline}",
+            name=f"{pipeline}__feeds",
             ttl_seconds=LEASE_SECONDS,
             max_run_seconds=max_run_seconds,
         )

@@ -221,7 +221,7 @@ def check_retention(hours: int, *, below_minimum: str = "") -> None:
         hint = f"Use {SHORTEST_RETENTION_HOURS} h or more: a job may run that long before it commits."
     else:
         hint = (
-            f"Use {MINIMUM_RETENTION_HOURS} h or more. For less, trigger vacuum_tables__<pipeline> with "
+            f"Use {MINIMUM_RETENTION_HOURS} h or more. For less, trigger <pipeline>__vacuum_tables with "
             "retention_hours and allow_below_minimum, which requires an approval."
         )
     raise ConfigError(

@@ -223,7 +223,7 @@ def _kill_stalled(job: ContinuousJob, *, connect: Connect, echo: Callable[[str],
 
 
 def continuous_job(catalog: Catalog, name: str, *, is_start: bool) -> ContinuousJob:
-    """Returns the continuous job with a name, which is a DAG id such as `feeds__games` or `rules`, a pipeline or a
+    """Returns the continuous job with a name, which is a DAG id such as `games__feeds` or `rules`, a pipeline or a
     relay.
 
     A job with an invalid declaration can be stopped but not started.
@@ -282,24 +282,24 @@ def _locate_relay(catalog: Catalog, name: str, is_start: bool) -> _JobLocation:
     if is_start or not catalog.declares("relay", name):
         catalog.relay(name)
     in_pod = catalog.environment.kubernetes is not None
-    return _JobLocation(paths.relay_control(name), "" if in_pod else f"relay__{name}")
+    return _JobLocation(paths.relay_control(name), "" if in_pod else f"{name}__relay")
 
 
 def _locate_rules(catalog: Catalog, name: str, _to_start: bool) -> _JobLocation:
     if name != rule_paths.RULES_PROCESS:
-        catalog.pipeline(f"rules__{name}")
+        catalog.pipeline(f"{name}__rules")
     return _JobLocation(rule_paths.rules_control(), rule_paths.RULES_DAG)
 
 
 def _locate_feeds(catalog: Catalog, name: str, is_start: bool) -> _JobLocation:
     if is_start or not catalog.declares("pipeline", name):
         catalog.pipeline(name)
-    return _JobLocation(outbound_paths.feeds_control(name), f"feeds__{name}")
+    return _JobLocation(outbound_paths.feeds_control(name), f"{name}__feeds")
 
 
 def _locate_remediation(catalog: Catalog, name: str, _to_start: bool) -> _JobLocation:
     find_by_name(name, {spec.name: spec for spec in catalog.environment.remediations}, "remediation")
-    return _JobLocation(outbound_paths.remediation_control(name), f"remediation__{name}")
+    return _JobLocation(outbound_paths.remediation_control(name), f"{name}__remediation")
 
 
 #: Functions that locate a job, by the kind in its DAG id.

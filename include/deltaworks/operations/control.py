@@ -86,7 +86,7 @@ def _control_job(context: OperationContext, options: ControlOptions) -> Report:
     pipeline = context.subject
     job_names = {"": pipeline, "stream": pipeline}
     if context.catalog.pipeline(pipeline).feeds:
-        job_names["feeds"] = f"feeds__{pipeline}"
+        job_names["feeds"] = f"{pipeline}__feeds"
     name = job_names.get(options.target or "")
     if name is None:
         raise _target_invalid(context, options, f"{pipeline} runs: {', '.join(filter(None, job_names))}")

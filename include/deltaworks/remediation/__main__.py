@@ -15,7 +15,7 @@ REMEDIATION = DaemonKind(
     control_folder=outbound_paths.remediation_control,
     build=open_remediation,
     failure_condition="REMEDIATION_PROCESS_FAILED",
-    cli_name=lambda name: f"remediation__{name}",
+    cli_name=lambda name: f"{name}__remediation",
 )
 
 

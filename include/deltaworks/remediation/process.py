@@ -69,7 +69,7 @@ class RemediationProcess:
         self._leased_process = LeasedProcess(
             self._objects,
             outbound_paths.remediation_control(spec.name),
-            name=f"remediation__{spec.name}",
+            name=f"{spec.name}__remediation",
             ttl_seconds=LEASE_SECONDS,
             max_run_seconds=max_run_seconds,
         )

@@ -69,7 +69,7 @@ def group_dag_id(group: str) -> str:
 
 def stream_dag_id(pipeline: str, group: str | None = None) -> str:
     """Returns the id of the DAG that runs a pipeline's stream: the group's DAG if the pipeline has a group."""
-    return f"stream__{pipeline}" if group is None else group_dag_id(group)
+    return f"{pipeline}__stream" if group is None else group_dag_id(group)
 
 
 def stream_groups(catalog: Catalog) -> dict[str, StreamGroup]:

@@ -85,7 +85,7 @@ _RULES = Edit(
 )
 _FEEDS = Edit(
     Effect.SAFE,
-    "Applies from the next start of the feeds process: `deltaworks restart feeds__{pipeline}`. A feed's progress "
+    "Applies from the next start of the feeds process: `deltaworks restart {pipeline}__feeds`. A feed's progress "
     "is stored under its name.",
 )
 _MODELS = Edit(

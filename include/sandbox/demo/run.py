@@ -48,8 +48,8 @@ DEFAULT_EDITS = Path("..") / "shared" / "data" / "wikipedia_edits" / PUBLISHED_E
 #: parsing takes four CPU seconds. Schedules are off, because the demo starts every job itself, after all events are
 #: ingested.
 _DEMO_VARIABLES = {"AIRFLOW__DAG_PROCESSOR__MIN_FILE_PROCESS_INTERVAL": "120", SCHEDULES_VARIABLE: "off"}
-_HEALTH = "stream_health"
-_MAINTENANCE = "maintenance__games"
+_HEALTH = "deltaworks__health"
+_MAINTENANCE = "games__maintenance"
 _HEALTH_TRIES = 4
 _MEMORY_SECONDS = 5.0
 
@@ -162,14 +162,14 @@ class Demo:
     def _run_jobs(self, airflow: AirflowApi, catalog: Catalog) -> None:
         """Runs gold, mutations, maintenance and health jobs, and waits for live tables."""
         jobs = JobRuns(airflow, self._home, say=self._say)
-        chains = [[Job("gold__games"), Job(_MAINTENANCE)]] if self._settings.games is not None else []
+        chains = [[Job("games__gold"), Job(_MAINTENANCE)]] if self._settings.games is not None else []
         if self._settings.engagement is not None:
-            chains.append([Job("mutations__engagement", {"dry_run": False}), Job("gold__engagement")])
+            chains.append([Job("engagement__mutations", {"dry_run": False}), Job("engagement__gold")])
         if self._settings.edits is not None:
-            chains.append([Job("gold__edits")])
+            chains.append([Job("edits__gold")])
         what = self._settings.data_settings
         chains += [
-            [Job(f"gold__{name}") for name in names] for names in (what.viewers_settings, what.market_settings) if names
+            [Job(f"{name}__gold") for name in names] for names in (what.viewers_settings, what.market_settings) if names
         ]
         self._say("gold, mutations and maintenance (OPTIMIZE, VACUUM) begin")
         jobs.run(*chains, [Job(_HEALTH, must_succeed=False)])
@@ -242,7 +242,7 @@ def _dag_ids(catalog: Catalog) -> frozenset[str]:
     kinds = ("stream", "gold", "maintenance", "mutations")
     ids = [f"{kind}__{name}" for name in catalog.pipelines for kind in kinds]
     groups = {group_dag_id(name) for name in stream_groups(catalog)}
-    return frozenset(ids) | groups | {f"relay__{name}" for name in catalog.relays}
+    return frozenset(ids) | groups | {f"{name}__relay" for name in catalog.relays}
 
 
 def _require_empty_lake(catalog: Catalog) -> None:

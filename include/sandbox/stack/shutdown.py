@@ -50,9 +50,9 @@ class StopFlags:
         }
         folders = {
             rule_paths.RULES_DAG: rule_paths.rules_control(),
-            **{f"feeds__{name}": outbound_paths.feeds_control(name) for name in catalog.pipelines},
+            **{f"{name}__feeds": outbound_paths.feeds_control(name) for name in catalog.pipelines},
             **{
-                f"remediation__{spec.name}": outbound_paths.remediation_control(spec.name)
+                f"{spec.name}__remediation": outbound_paths.remediation_control(spec.name)
                 for spec in catalog.environment.remediations
             },
         }

@@ -27,7 +27,7 @@ PAGES = (
     "/streams/games",
     "/streams/games?span=24h",
     "/streams/games/batches/812",
-    "/dag/stream__games",
+    "/dag/games__stream",
     "/dag/none",
     "/erasures",
     "/erasures/players/certificates",

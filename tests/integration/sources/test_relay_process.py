@@ -60,7 +60,7 @@ def launch(landing: Any, tmp_path: Path) -> Iterator[Launch]:
             "PYTHONPATH": str(CHECKOUT / "include"),
             "DELTAWORKS_PROJECT": str(tmp_path),
             "DELTAWORKS_ENVIRONMENT": "local",
-            "DELTAWORKS_RUN": "relay__landing/run/relay/1",
+            "DELTAWORKS_RUN": "landing__relay/run/relay/1",
         }
         command = [sys.executable, "-m", "deltaworks.sources.objects.relay", "--relay", relay]
         process = subprocess.Popen(

@@ -109,7 +109,7 @@ def test_a_long_transaction_keeps_its_uncommitted_files(
     begun = utc_now().timestamp() - 36 * 3600
     since = utc_now().fromtimestamp(begun, tz=utc_now().tzinfo).isoformat()
     turn = TurnRecord(
-        table="events", turn="t", reason="write_turn", state="granted", by="m", run="mutations__pulse/r/mutate/1",
+        table="events", turn="t", reason="write_turn", state="granted", by="m", run="pulse__mutations/r/mutate/1",
         renewal=1, ttl_seconds=20, max_turn_seconds=48 * 3600, requested_at=since, granted_at=since,
     )  # fmt: skip
     objects = open_objects(pulse.catalog.environment.lake)

@@ -16,7 +16,7 @@ from deltaworks.control.objects import LocalObjects, StoredObject
 from deltaworks.errors import TransientError
 from tests.unit.alerts.conftest import Clock
 
-ALERT: dict[str, Any] = {"cause": "JOB_FAILED", "subject": "gold__games.rebuild_gold", "summary": "It failed."}
+ALERT: dict[str, Any] = {"cause": "JOB_FAILED", "subject": "games__gold.rebuild_gold", "summary": "It failed."}
 
 
 def spooled(objects: LocalObjects) -> list[Notification]:
@@ -40,7 +40,7 @@ def test_an_alert_and_its_end_are_notified_once_each(objects: LocalObjects, cloc
     ]
     assert spooled(objects) == [first, over]
     assert first.runbook == "reference/alerts.md#a-job-failed"
-    assert first.title == "[warning] JOB_FAILED gold__games.rebuild_gold"
+    assert first.title == "[warning] JOB_FAILED games__gold.rebuild_gold"
     assert "Runbook: reference/alerts.md#a-job-failed" in first.text
     assert over.title.startswith("[resolved]")
     assert over.since == first.since

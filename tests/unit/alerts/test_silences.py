@@ -117,7 +117,7 @@ def test_a_silence_covers_one_cause_and_subjects_of_its_pipeline(
 
 def test_subjects_of_every_form_name_their_pipeline(clock: Clock, objects: LocalObjects) -> None:
     one = silence(objects, clock)
-    for subject in ("stream games", "games.purchase", "gold__games.rebuild_gold", "games"):
+    for subject in ("stream games", "games.purchase", "games__gold.rebuild_gold", "games"):
         assert one.covers("GOLD_STALE", subject), subject
 
 

@@ -49,7 +49,7 @@ def lake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ObjectStore:
 
 @pytest.fixture
 def airflow(monkeypatch: pytest.MonkeyPatch) -> Iterator[AirflowServer]:
-    with airflow_server(*(f"stream__{name}" for name in ("shop", *INVALID))) as server:
+    with airflow_server(*(f"{name}__stream" for name in ("shop", *INVALID))) as server:
         monkeypatch.setenv("AIRFLOW_CONN_DELTAWORKS_AIRFLOW", server.connection())
         yield server
 
@@ -142,7 +142,7 @@ def test_the_stream_of_any_pipeline_can_be_stopped(lake: ObjectStore, airflow: A
     result = run("stop", name)
 
     assert result.exit_code == 0, (result.output, result.exception)
-    assert [dag_id for dag_id, paused in airflow.paused.items() if paused] == [f"stream__{name}"]
+    assert [dag_id for dag_id, paused in airflow.paused.items() if paused] == [f"{name}__stream"]
     assert StopFlag(lake, paths.stop_request(paths.pipeline_control(name))).read() is not None
 
 
@@ -163,10 +163,10 @@ def test_a_stream_with_an_invalid_spec_stays_stopped(
 
 
 def test_a_valid_stream_starts_despite_invalid_ones(lake: ObjectStore, airflow: AirflowServer) -> None:
-    airflow.paused["stream__shop"] = True
+    airflow.paused["shop__stream"] = True
 
     assert run("start", "shop").exit_code == 0
-    assert not airflow.paused["stream__shop"]
+    assert not airflow.paused["shop__stream"]
 
 
 def test_a_missing_pipeline_is_unknown(lake: ObjectStore, airflow: AirflowServer) -> None:

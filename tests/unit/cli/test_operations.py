@@ -86,12 +86,12 @@ def edit(project: Path, old: str, new: str) -> None:
 def test_batches_are_listed_including_the_incomplete_one(run: Run) -> None:
     listed = run("batches", "shop")
 
-    assert [line.split()[:3] for line in listed.splitlines() if "stream__shop/1" in line] == [
+    assert [line.split()[:3] for line in listed.splitlines() if "shop__stream/1" in line] == [
         ["1", "0", "complete"],
         ["1", "1", "complete"],
         ["1", "2", "prepared"],
     ]
-    assert len([line for line in run("batches", "shop", "--last", "1").splitlines() if "stream__shop/1" in line]) == 1
+    assert len([line for line in run("batches", "shop", "--last", "1").splitlines() if "shop__stream/1" in line]) == 1
 
 
 def test_one_batch_is_shown_with_its_steps_and_objects(run: Run) -> None:

@@ -75,7 +75,7 @@ def write(root: Path, name: str, text: str) -> None:
 def write_heartbeat(objects: LocalObjects, name: str, *, seconds_ago: float = 5, **changes: Any) -> None:
     at = (utc_now() - timedelta(seconds=seconds_ago)).isoformat()
     heartbeat = Heartbeat(
-        pipeline=name, owner="o", epoch=1, run=f"stream__{name}/r/ingest/1", state="idle", written_at=at, started_at=at,
+        pipeline=name, owner="o", epoch=1, run=f"{name}__stream/r/ingest/1", state="idle", written_at=at, started_at=at,
         last_batch_at=at, trigger_seconds=5, batch_id=7, backlog_files=0,
     )  # fmt: skip
     record = dataclasses.asdict(dataclasses.replace(heartbeat, **changes))
@@ -135,14 +135,14 @@ def test_a_stream_is_listed_with_rows_quarantine_lag_and_start(objects: LocalObj
     assert orders["lag"] >= 90
     assert orders["since"] == since.isoformat()
     assert orders["heartbeat"]["batch_id"] == 7
-    assert read_verdicts(objects)["stream__orders"].since == since
+    assert read_verdicts(objects)["orders__stream"].since == since
 
 
 def judged() -> dict[str, Any]:
     from deltaworks.control.health.verdicts import Verdict
 
     facts = {"state": "healthy", "cause": "OK", "detail": "", "next_step": "", "since": utc_now()}
-    return {"stream__orders": Verdict(kind="stream", name="orders", **facts)}  # type: ignore[arg-type]
+    return {"orders__stream": Verdict(kind="stream", name="orders", **facts)}  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -160,7 +160,7 @@ def test_an_unhealthy_stream_exits_with_1_and_a_next_step(objects: LocalObjects,
     shown = status()
 
     assert shown.exit_code == 1
-    assert [line for line in shown.stdout.splitlines() if line.startswith("stream__orders: ")]
+    assert [line for line in shown.stdout.splitlines() if line.startswith("orders__stream: ")]
 
 
 def test_a_stopped_stream_is_healthy(objects: LocalObjects) -> None:
@@ -187,12 +187,12 @@ def test_a_held_table_is_listed_and_a_suspended_one_exits_with_1(objects: LocalO
 
 
 def test_an_open_alert_is_listed_and_exits_with_1(objects: LocalObjects) -> None:
-    raise_alert(objects, cause="JOB_FAILED", subject="gold__orders.rebuild_gold", summary="It failed.")
+    raise_alert(objects, cause="JOB_FAILED", subject="orders__gold.rebuild_gold", summary="It failed.")
 
     shown = status()
 
     assert shown.exit_code == 1
-    assert "gold__orders.rebuild_gold" in shown.stdout
+    assert "orders__gold.rebuild_gold" in shown.stdout
 
 
 def test_an_invalid_spec_is_listed_with_the_others(objects: LocalObjects, tmp_path: Path) -> None:

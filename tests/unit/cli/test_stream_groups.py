@@ -23,7 +23,7 @@ from tests.unit.specs.test_groups import project
 
 @pytest.fixture
 def airflow(monkeypatch: pytest.MonkeyPatch) -> Iterator[AirflowServer]:
-    with airflow_server("stream_group__small", "stream__c") as server:
+    with airflow_server("small__stream_group", "c__stream") as server:
         monkeypatch.setenv("AIRFLOW_CONN_DELTAWORKS_AIRFLOW", server.connection())
         yield server
 
@@ -76,7 +76,7 @@ def test_a_member_that_was_parked_is_started_by_its_driver(
 
     assert not parked.read().parked_condition
     assert "the driver of its group small starts it" in said
-    assert pauses(airflow) == [("unpause", "stream_group__small")], "it may be paused, when nothing would start it"
+    assert pauses(airflow) == [("unpause", "small__stream_group")], "it may be paused, when nothing would start it"
 
 
 def test_a_group_is_stopped_and_started_as_a_whole(
@@ -85,7 +85,7 @@ def test_a_group_is_stopped_and_started_as_a_whole(
     invoke("stop", "--group", "small")
     stopped = [check_subject(subject, objects).verdict for subject in subjects(catalog)]
 
-    assert pauses(airflow) == [("pause", "stream_group__small")]
+    assert pauses(airflow) == [("pause", "small__stream_group")]
     assert {verdict.name: verdict.next_step for verdict in stopped if verdict.state == "stopped"} == {
         "a": "deltaworks start --group small",
         "b": "deltaworks start --group small",
@@ -98,13 +98,13 @@ def test_a_group_is_stopped_and_started_as_a_whole(
 
     assert group_stop_flag(objects, "small").read() is None
     assert group_backoff(objects, "small").read().failures == 0
-    assert pauses(airflow)[-1] == ("unpause", "stream_group__small")
+    assert pauses(airflow)[-1] == ("unpause", "small__stream_group")
 
 
 def test_a_pipeline_without_a_group_is_stopped_as_before(catalog: Catalog, airflow: AirflowServer) -> None:
     invoke("stop", "c")
 
-    assert pauses(airflow) == [("pause", "stream__c")]
+    assert pauses(airflow) == [("pause", "c__stream")]
 
 
 @pytest.mark.parametrize("arguments", [["stop"], ["stop", "a", "--group", "small"], ["start", "--group", "smal"]])
@@ -122,11 +122,11 @@ def test_a_member_is_restarted_by_its_driver(catalog: Catalog, objects: ObjectSt
 
     assert "the driver of its group small starts it" in said
     assert StopFlag(objects, paths.pipeline_control("a", "stop.json")).read() is None
-    assert ("pause", "stream_group__small") not in pauses(airflow)
+    assert ("pause", "small__stream_group") not in pauses(airflow)
 
 
 def test_a_group_is_restarted_as_a_whole(catalog: Catalog, objects: ObjectStore, airflow: AirflowServer) -> None:
     invoke("restart", "--group", "small")
 
     assert group_stop_flag(objects, "small").read() is None
-    assert pauses(airflow) == [("unpause", "stream_group__small")]
+    assert pauses(airflow) == [("unpause", "small__stream_group")]

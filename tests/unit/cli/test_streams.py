@@ -29,7 +29,7 @@ remediations:
 
 @pytest.fixture
 def airflow() -> Iterator[AirflowServer]:
-    with airflow_server(DAG, "relay__landing") as server:
+    with airflow_server(DAG, "landing__relay") as server:
         yield server
 
 
@@ -74,20 +74,20 @@ def test_a_relay_is_stopped_and_started_the_same_way(airflow: AirflowServer, lak
     relay = StopFlag(lake, paths.stop_request(paths.relay_control("landing")))
 
     invoke("stop", "landing")
-    assert (airflow.paused["relay__landing"], relay.read() is not None) == (True, True)
+    assert (airflow.paused["landing__relay"], relay.read() is not None) == (True, True)
 
     invoke("start", "landing")
-    assert (airflow.paused["relay__landing"], relay.read() is not None) == (False, False)
+    assert (airflow.paused["landing__relay"], relay.read() is not None) == (False, False)
 
 
 @pytest.mark.parametrize(
     ("dag", "folder"),
     [
-        ("stream__shop", paths.pipeline_control("shop")),
-        ("relay__landing", paths.relay_control("landing")),
-        ("feeds__shop", outbound_paths.feeds_control("shop")),
+        ("shop__stream", paths.pipeline_control("shop")),
+        ("landing__relay", paths.relay_control("landing")),
+        ("shop__feeds", outbound_paths.feeds_control("shop")),
         ("rules", rule_paths.rules_control()),
-        ("remediation__shift", outbound_paths.remediation_control("shift")),
+        ("shift__remediation", outbound_paths.remediation_control("shift")),
     ],
 )
 def test_long_running_processes_are_stopped_and_started_by_dag_id(
@@ -107,7 +107,7 @@ def test_long_running_processes_are_stopped_and_started_by_dag_id(
 
 
 @pytest.mark.parametrize(
-    "name", ["judging", "rules__shop", "feeds__store", "remediation__none", "group__shop", "shops"]
+    "name", ["judging", "shop__rules", "store__feeds", "none__remediation", "group__shop", "shops"]
 )
 def test_unknown_names_are_rejected_and_nothing_is_stopped(lake: ObjectStore, name: str) -> None:
     _, error = rejected("stop", name)
@@ -162,9 +162,9 @@ def test_without_airflow_the_flag_stops_the_stream_and_the_command_names_missing
     assert "Stop flag of shop is set" in said
     assert f"{DAG} is not paused (AIRFLOW_UNREACHABLE)" in said
     assert (error.condition, error.exit_code) == ("AIRFLOW_UNREACHABLE", 21)
-    assert error.message.startswith("shop has ended with its stop flag set, but stream__shop could not be paused")
+    assert error.message.startswith("shop has ended with its stop flag set, but shop__stream could not be paused")
     assert "airflow in include/environments/local.yaml" in error.hint
-    assert "`deltaworks stop shop` again, or pause stream__shop in Airflow" in error.hint
+    assert "`deltaworks stop shop` again, or pause shop__stream in Airflow" in error.hint
 
 
 @pytest.mark.parametrize(
@@ -184,12 +184,12 @@ def test_a_missing_permission_to_pause_is_named(
 
 
 def test_a_stream_without_a_dag_in_airflow_is_still_stopped(airflow: AirflowServer, flag: StopFlag) -> None:
-    airflow.paused = {"stream__shops": False}
+    airflow.paused = {"shops__stream": False}
 
     _, error = rejected("stop", "shop")
 
     assert error.condition == "AIRFLOW_DAG_UNKNOWN"
-    assert "did you mean 'stream__shops'" in error.message
+    assert "did you mean 'shops__stream'" in error.message
     assert flag.read() is not None
 
 

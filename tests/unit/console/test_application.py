@@ -60,7 +60,7 @@ def address_of(route: str) -> str:
         "pipeline": "games",
         "table": "events",
         "batch": "812",
-        "dag_id": "stream__games",
+        "dag_id": "games__stream",
         "digest": asset.digest,
         "name": "console.css",
     }

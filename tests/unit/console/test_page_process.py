@@ -38,7 +38,7 @@ def test_the_page_process_and_the_host_render_the_same_pages_for_every_person(
     harness: ConsoleHarness, remote_harness: ConsoleHarness
 ) -> None:
     harness.write_heartbeat("games")
-    pages = ("/", "/streams/games", "/tables", "/alerts", "/dag/stream__games", "/lineage", "/costs", "/streams/none")
+    pages = ("/", "/streams/games", "/tables", "/alerts", "/dag/games__stream", "/lineage", "/costs", "/streams/none")
     for by in ("ada", "vic", "eve"):
         for page in pages:
             here, there = (one.get(f"{page}?format=json", by=by) for one in (harness, remote_harness))

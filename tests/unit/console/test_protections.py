@@ -57,7 +57,7 @@ def test_a_person_who_may_not_start_an_action_sees_no_form(with_forms: ConsoleHa
 @pytest.mark.parametrize("path", [CONTROL, RELAY])
 def test_an_invisible_subject_has_no_action(with_forms: ConsoleHarness, path: str) -> None:
     # They may start everything, and see nothing but another pipeline.
-    with_forms.people["max"] = person("max", reads=("stream__edits",))
+    with_forms.people["max"] = person("max", reads=("edits__stream",))
 
     assert with_forms.get(path, by="max").status_code == 404
     assert send(with_forms, path, "max").status_code == 404

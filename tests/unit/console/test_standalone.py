@@ -28,7 +28,7 @@ def test_the_address_opens_the_console_once(project: Path) -> None:
     assert second.get("/").status_code == 401
 
 
-@pytest.mark.parametrize("path", ["/", "/streams/games", "/?format=json", "/dag/stream__games"])
+@pytest.mark.parametrize("path", ["/", "/streams/games", "/?format=json", "/dag/games__stream"])
 def test_without_the_cookie_nothing_is_shown(project: Path, path: str) -> None:
     stranger = client(SingleUser())
 

@@ -19,7 +19,7 @@ from deltaworks.control.summaries.stream import BatchSummary, ProblemSummary, Re
 from tests.console_harness import ConsoleHarness, console_harness
 from tests.examples import examples
 
-PAGES = ("/", "/streams/games", "/streams/games/batches/812", "/dag/stream__games")
+PAGES = ("/", "/streams/games", "/streams/games/batches/812", "/dag/games__stream")
 CLASSICS = (
     "<img src=x onerror=window.__xss=1>",
     '"><script>window.__xss=1</script>',
@@ -91,7 +91,7 @@ def write(harness: ConsoleHarness, text: str) -> None:
         "tables": [{"table": text, "writer": text, "rows": 1, "files": [], "new_columns": [{"name": text}]}],
     }
     harness.objects.put(paths.prepared_batch("games", 1, 812), json.dumps(prepared).encode())
-    raise_alert(harness.objects, cause="JOB_FAILED", subject="gold__games", summary=text, detail={"next_step": text})
+    raise_alert(harness.objects, cause="JOB_FAILED", subject="games__gold", summary=text, detail={"next_step": text})
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ from deltaworks.control.provenance import REQUIRED_FIELDS, current_run, parse_us
 
 
 def test_a_commit_names_pipeline_batch_run_and_operation(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("DELTAWORKS_RUN", "stream__games/run/task/1")
+    monkeypatch.setenv("DELTAWORKS_RUN", "games__stream/run/task/1")
 
     said = parse_user_metadata(user_metadata(pipeline="games", batch=7, operation="append", step="s"))
 
@@ -18,7 +18,7 @@ def test_a_commit_names_pipeline_batch_run_and_operation(monkeypatch: pytest.Mon
     assert said == {
         "pipeline": "games",
         "batch": "7",
-        "run": "stream__games/run/task/1",
+        "run": "games__stream/run/task/1",
         "operation": "append",
         "step": "s",
     }

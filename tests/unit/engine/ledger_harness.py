@@ -46,7 +46,7 @@ class Harness:
         return prepared_batch(
             batch_id,
             owner_epoch=4,
-            run="stream__shop/1",
+            run="shop__stream/1",
             prepared_at="2026-01-01T00:00:00.000+00:00",
             spec_fingerprint="abc",
             code_version="0.1",

@@ -37,7 +37,7 @@ def test_the_newest_batches_include_a_prepared_one(harness: Harness) -> None:
 
     assert [(each.batch_id, each.state) for each in found] == [(1, "complete"), (2, "complete"), (3, "prepared")]
     assert [each.batch_id for each in harness.history().completed(first=1)] == [1, 2]
-    assert (found[0].rows, found[0].quarantined, found[0].owner_epoch, found[0].run) == (5, 2, 4, "stream__shop/1")
+    assert (found[0].rows, found[0].quarantined, found[0].owner_epoch, found[0].run) == (5, 2, 4, "shop__stream/1")
     assert (found[0].start_offset, found[0].end_offset) == ({"seq": 2}, {"seq": 4})
     assert found[0].seconds is not None
     assert (found[2].seconds, found[2].rows, found[2].end_offset) == (None, 5, {"seq": 8})

@@ -74,7 +74,7 @@ def test_changes_reach_a_real_queue_while_the_process_runs_and_it_ends_by_its_fl
         eventually(lambda: delivered(harness) == 2, "the second delivery")
         eventually(lambda: rows_delivered(harness, running.folder) == 3, "the heartbeat counts the changes")
         (subject,) = [item for item in subjects(harness.catalog) if item.kind == "feeds"]
-        assert subject.dag_id == "feeds__shop"
+        assert subject.dag_id == "shop__feeds"
         assert check_subject(subject, harness.objects).verdict.state in ("healthy", "starting")
     sqs, taken = aws.client("sqs"), []
     while batch := sqs.receive_message(QueueUrl=queue, MaxNumberOfMessages=10).get("Messages"):

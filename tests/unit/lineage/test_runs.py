@@ -70,7 +70,7 @@ def test_a_gold_build_emits_its_outputs_and_its_parent_task(
 ) -> None:
     catalog, backend = reported
     monkeypatch.setattr("deltaworks.lineage.gold.Lake.open", lambda *_: None)
-    monkeypatch.setenv(PARENT_VARIABLE, f"airflow/team/gold__games.rebuild_gold/{RUN}")
+    monkeypatch.setenv(PARENT_VARIABLE, f"airflow/team/games__gold.rebuild_gold/{RUN}")
     with batch_lineage(catalog, "games", "gold") as lineage:
         lineage.add("retention", 7)
     start, end = backend.events
@@ -80,7 +80,7 @@ def test_a_gold_build_emits_its_outputs_and_its_parent_task(
     assert end["job"]["name"] == "games.gold"
     parent = end["run"]["facets"]["parent"]
     assert parent["run"]["runId"] == RUN
-    assert (parent["job"]["namespace"], parent["job"]["name"]) == ("airflow/team", "gold__games.rebuild_gold")
+    assert (parent["job"]["namespace"], parent["job"]["name"]) == ("airflow/team", "games__gold.rebuild_gold")
     assert names(end["inputs"]) == {"install", "events"}
     (output,) = end["outputs"]
     assert output["name"].endswith("/games/retention")

@@ -214,7 +214,7 @@ def rollback(*, to_version: int) -> Rollback:
 
 def turn(granted: dt.datetime, *, state: Any = "granted") -> bytes:
     return TurnRecord(
-        table="orders", turn="t", reason="write_turn", state=state, by="m", run="mutations__shop/r/mutate/1", renewal=1,
+        table="orders", turn="t", reason="write_turn", state=state, by="m", run="shop__mutations/r/mutate/1", renewal=1,
         ttl_seconds=20, max_turn_seconds=600, requested_at=granted.isoformat(), granted_at=granted.isoformat(),
     ).encode()  # fmt: skip
 
@@ -222,7 +222,7 @@ def turn(granted: dt.datetime, *, state: Any = "granted") -> bytes:
 def test_a_write_turn_holds_the_version_at_its_grant(found: Callable[[], list[Hold]], objects: LocalObjects) -> None:
     granted = utc_now() - dt.timedelta(minutes=50)
     objects.put(paths.turn_request("shop", "orders"), turn(granted))
-    assert found() == [Hold(holder="the write turn of mutations__shop/r/mutate/1", since=granted)]
+    assert found() == [Hold(holder="the write turn of shop__mutations/r/mutate/1", since=granted)]
 
     objects.put(paths.turn_request("shop", "orders"), turn(granted, state="released"))
     assert found() == []

@@ -13,12 +13,12 @@ from deltaworks.operations.airflow_api import AirflowApi
 from deltaworks.operations.airflow_login import AirflowLogin
 from tests.airflow_server import AirflowServer, airflow_server
 
-DAG = "stream__games"
+DAG = "games__stream"
 
 
 @pytest.fixture
 def server() -> Iterator[AirflowServer]:
-    with airflow_server(DAG, "stream__edits", "restore__games") as server:
+    with airflow_server(DAG, "edits__stream", "games__restore") as server:
         yield server
 
 
@@ -146,7 +146,7 @@ def test_a_wrong_password_is_rejected_immediately_and_not_shown(server: AirflowS
 
 @pytest.mark.parametrize(
     ("forbidden", "permission"),
-    [("PATCH /dags/stream__games", "edit the DAG"), ("POST /dags/stream__games/dagRuns", "trigger the DAG")],
+    [("PATCH /dags/games__stream", "edit the DAG"), ("POST /dags/games__stream/dagRuns", "trigger the DAG")],
 )
 def test_a_forbidden_request_names_the_missing_permission(
     server: AirflowServer, forbidden: str, permission: str
@@ -162,7 +162,7 @@ def test_a_forbidden_request_names_the_missing_permission(
 
 
 def test_an_unknown_dag_is_rejected_with_the_closest_match_and_a_hint(server: AirflowServer) -> None:
-    error = error_of(server, dag_id="stream__game")
+    error = error_of(server, dag_id="game__stream")
 
     assert error.condition == "AIRFLOW_DAG_UNKNOWN"
     assert f"did you mean {DAG!r}" in error.message
@@ -172,7 +172,7 @@ def test_an_unknown_dag_is_rejected_with_the_closest_match_and_a_hint(server: Ai
 def test_the_closest_dag_is_searched_on_all_pages(server: AirflowServer) -> None:
     server.page = 1
 
-    assert "stream__games" in error_of(server, dag_id="stream__game").message
+    assert "games__stream" in error_of(server, dag_id="game__stream").message
 
 
 def test_a_dag_with_an_import_error_is_rejected_with_that_error(server: AirflowServer) -> None:
@@ -181,7 +181,7 @@ def test_a_dag_with_an_import_error_is_rejected_with_that_error(server: AirflowS
         {"filename": "streams.py", "stack_trace": "Traceback\n  ...\nModuleNotFoundError: No module named 'x'\n"},
     ]
 
-    error = error_of(server, dag_id="stream__new")
+    error = error_of(server, dag_id="new__stream")
 
     assert "streams.py: ModuleNotFoundError: No module named 'x'" in error.message
     assert "gold.py" not in error.message
@@ -191,7 +191,7 @@ def test_a_dag_with_an_import_error_is_rejected_with_that_error(server: AirflowS
 def test_forbidden_import_errors_do_not_hide_the_error(server: AirflowServer) -> None:
     server.forbidden = ("GET /importErrors",)
 
-    assert error_of(server, dag_id="stream__new").condition == "AIRFLOW_DAG_UNKNOWN"
+    assert error_of(server, dag_id="new__stream").condition == "AIRFLOW_DAG_UNKNOWN"
 
 
 def test_a_missing_run_is_not_reported_as_a_missing_dag(server: AirflowServer) -> None:

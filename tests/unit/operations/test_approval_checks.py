@@ -195,7 +195,7 @@ def test_the_job_checks_the_approval_in_airflow(
     harness: ApprovalHarness, monkeypatch: pytest.MonkeyPatch, under_airflow: bool
 ) -> None:
     if under_airflow:
-        monkeypatch.setenv(provenance.RUN_VARIABLE, f"vacuum_tables__shop/{RUN}/vacuum_tables/1")
+        monkeypatch.setenv(provenance.RUN_VARIABLE, f"shop__vacuum_tables/{RUN}/vacuum_tables/1")
     monkeypatch.setattr(Operation, "load", lambda self: fake_vacuum)
 
     def run(**values: Any) -> Any:
@@ -228,9 +228,9 @@ def test_nightly_maintenance_needs_no_approval_and_has_limits(
         values = {"dry_run": False, **values}
         return job.run_operation(VACUUM, harness.catalog, "shop", values, echo=lambda _: None).parts[0]
 
-    night = f"maintenance__shop/{RUN}/vacuum_tables/1"
+    night = f"shop__maintenance/{RUN}/vacuum_tables/1"
     assert run(night) == run(night, tables="orders") == "nightly True"
-    for other in (f"vacuum_tables__shop/{RUN}/vacuum_tables/1", f"maintenance__other/{RUN}/vacuum_tables/1"):
+    for other in (f"shop__vacuum_tables/{RUN}/vacuum_tables/1", f"other__maintenance/{RUN}/vacuum_tables/1"):
         with pytest.raises(ContractError, match="APPROVAL_MISSING"):
             run(other)
     with pytest.raises(ContractError, match="APPROVAL_MISSING"):
@@ -268,7 +268,7 @@ def test_every_deleting_nightly_operation_has_limits() -> None:
 
 
 def test_a_failed_try_reuses_its_approval(harness: ApprovalHarness, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(provenance.RUN_VARIABLE, f"vacuum_tables__shop/{RUN}/vacuum_tables/1")
+    monkeypatch.setenv(provenance.RUN_VARIABLE, f"shop__vacuum_tables/{RUN}/vacuum_tables/1")
     tries: list[int | None] = []
 
     def failing_once(context: OperationContext, options: VacuumOptions) -> Report:

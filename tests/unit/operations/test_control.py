@@ -33,7 +33,7 @@ Press = Callable[..., Report]
 
 @pytest.fixture
 def airflow() -> Iterator[AirflowServer]:
-    with airflow_server(DAG, "relay__landing") as server:
+    with airflow_server(DAG, "landing__relay") as server:
         yield server
 
 
@@ -172,7 +172,7 @@ def test_a_relay_is_stopped_by_its_own_form(run_control: Press, lake: ObjectStor
     request = StopFlag(lake, paths.stop_request(paths.relay_control("landing"))).read()
     assert request is not None
     assert request.by == "grace"
-    assert airflow.paused["relay__landing"]
+    assert airflow.paused["landing__relay"]
 
 
 def test_a_resume_request_records_the_person(run_control: Press, lake: ObjectStore) -> None:

@@ -23,7 +23,7 @@ from tests.airflow_server import AirflowServer, RunScript, airflow_server
 from tests.unit.operations.option_values import required_options
 from tests.unit.specs.conftest import PIPELINE, write_project
 
-RESTORE, REPROCESS, SNAPSHOT = "restore__shop", "reprocess__shop", "snapshot_health__shop"
+RESTORE, REPROCESS, SNAPSHOT = "shop__restore", "shop__reprocess", "shop__snapshot_health"
 IN_EARNEST = {"table": "orders", "to_batch": "3", "dry_run": False}
 RECORDS = [{"table": "orders", "rows_removed": 12}, {"omitted": 1}]
 ERROR = {"condition": "REPROCESS_OBJECTS_MISSING", "message": "3 objects are gone.", "hint": "Have them sent again."}

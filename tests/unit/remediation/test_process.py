@@ -114,7 +114,7 @@ def test_a_process_ends_by_its_flag_and_is_watched(wired: Wired) -> None:
     counts = wired.process().run()
     assert counts.messages == 0
     catalog = Catalog(wired.environment, {}, {}, Path())
-    assert [subject.dag_id for subject in subjects(catalog)] == ["remediation__shift_cdn"]
+    assert [subject.dag_id for subject in subjects(catalog)] == ["shift_cdn__remediation"]
 
 
 def test_a_name_that_is_not_declared_gets_the_nearest(wired: Wired) -> None:

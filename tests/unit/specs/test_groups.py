@@ -50,8 +50,8 @@ def test_pipelines_that_name_the_same_group_are_its_members(tmp_path: Path) -> N
 
     assert {name: list(group.members) for name, group in groups.items()} == {"other": ["d"], "small": ["a", "c"]}
     assert groups["small"].max_run_seconds == 1000
-    assert stream_dag_id("b") == "stream__b"
-    assert stream_dag_id("a", "small") == groups["small"].dag_id == "stream_group__small"
+    assert stream_dag_id("b") == "b__stream"
+    assert stream_dag_id("a", "small") == groups["small"].dag_id == "small__stream_group"
 
 
 def test_settings_of_a_group_come_from_the_environment(tmp_path: Path) -> None:

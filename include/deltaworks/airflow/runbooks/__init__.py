@@ -37,13 +37,13 @@ def _pages() -> frozenset[str]:
 
 
 def training_runbook(spec: PipelineSpec) -> str:
-    """Returns the runbook of `models__<pipeline>`."""
+    """Returns the runbook of `<pipeline>__models`."""
     listed = [f"- `{model.name}`: {model.description or model.label}" for model in spec.models]
     return _runbook("models", pipeline=spec.pipeline, models="\n".join(listed), owner=spec.owner)
 
 
 def relay_runbook(relay: RelaySpec) -> str:
-    """Returns the runbook of `relay__<relay>`."""
+    """Returns the runbook of `<relay>__relay`."""
     return _runbook(
         "relay",
         relay=relay.relay,
@@ -66,13 +66,13 @@ def rules_runbook(pipelines: Mapping[str, PipelineSpec]) -> str:
 
 
 def feeds_runbook(spec: PipelineSpec) -> str:
-    """Returns the runbook of `feeds__<pipeline>`."""
+    """Returns the runbook of `<pipeline>__feeds`."""
     listed = [f"- `{feed.name}` of `{feed.reads}`, to {feed.to.kind}: {feed.description}" for feed in spec.feeds]
     return _runbook("feeds", pipeline=spec.pipeline, feeds="\n".join(listed), owner=spec.owner)
 
 
 def remediation_runbook(spec: RemediationSpec) -> str:
-    """Returns the runbook of `remediation__<name>`."""
+    """Returns the runbook of `<name>__remediation`."""
     return _runbook(
         "remediation",
         name=spec.name,
@@ -88,7 +88,7 @@ def remediation_runbook(spec: RemediationSpec) -> str:
 
 
 def clean_runbook(relay: RelaySpec, declared: CleanSpec) -> str:
-    """Returns the runbook of `clean__<relay>`."""
+    """Returns the runbook of `<relay>__clean`."""
     return _runbook(
         "clean",
         relay=relay.relay,
@@ -100,12 +100,12 @@ def clean_runbook(relay: RelaySpec, declared: CleanSpec) -> str:
 
 
 def lost_events_runbook(spec: PipelineSpec) -> str:
-    """Returns the runbook of `find_lost_events__<pipeline>`."""
+    """Returns the runbook of `<pipeline>__find_lost_events`."""
     return _runbook("find_lost_events", pipeline=spec.pipeline, owner=spec.owner)
 
 
 def stream_runbook(spec: PipelineSpec) -> str:
-    """Returns the runbook of `stream__<pipeline>`."""
+    """Returns the runbook of `<pipeline>__stream`."""
     return _runbook(
         "stream",
         pipeline=spec.pipeline,
@@ -118,7 +118,7 @@ def stream_runbook(spec: PipelineSpec) -> str:
 
 
 def group_runbook(group: StreamGroup) -> str:
-    """Returns the runbook of `stream_group__<group>`."""
+    """Returns the runbook of `<group>__stream_group`."""
     listed = [f"- `{name}`: {spec.description}" for name, spec in group.members.items()]
     listed += [
         f"- `{name}` **has an invalid declaration and is not started**: {wrong.hint}"
@@ -142,18 +142,18 @@ def invalid_runbook(dag_id: str, name: str, error: DeltaworksError) -> str:
 
 
 def health_runbook() -> str:
-    """Returns the runbook of `stream_health`."""
+    """Returns the runbook of `deltaworks__health`."""
     return _runbook("health")
 
 
 def gold_runbook(spec: PipelineSpec) -> str:
-    """Returns the runbook of `gold__<pipeline>`."""
+    """Returns the runbook of `<pipeline>__gold`."""
     tables = "\n".join(f"- `{table.name}` {table.description}" for table in spec.gold.tables)
     return _runbook("gold", pipeline=spec.pipeline, tables=tables, owner=spec.owner)
 
 
 def maintenance_runbook(spec: PipelineSpec) -> str:
-    """Returns the runbook of `maintenance__<pipeline>`."""
+    """Returns the runbook of `<pipeline>__maintenance`."""
     return _runbook(
         "maintenance",
         pipeline=spec.pipeline,
@@ -165,7 +165,7 @@ def maintenance_runbook(spec: PipelineSpec) -> str:
 
 
 def mutations_runbook(spec: PipelineSpec, declared: MutationsSpec) -> str:
-    """Returns the runbook of `mutations__<pipeline>`."""
+    """Returns the runbook of `<pipeline>__mutations`."""
     return _runbook(
         "mutations",
         pipeline=spec.pipeline,

@@ -63,6 +63,6 @@ def _is_available(context: PageContext, operation: Operation, subject: str) -> b
     if operation.scope == "namespace":
         return False  # access to a pipeline does not imply access to a namespace
     if operation.scope == "relay":
-        return subject in context.catalog.relays and context.person.may_read(f"relay__{subject}")
+        return subject in context.catalog.relays and context.person.may_read(f"{subject}__relay")
     spec = context.catalog.pipelines.get(subject)
     return spec is not None and context.may_read(subject) and unavailable_reason(operation, spec) is None

@@ -86,7 +86,7 @@ def suggest_action(cause: str, subject: str) -> SuggestedAction | None:
     """Returns the action for a cause, or None.
 
     Args:
-        subject: as named by alerts and verdicts: `stream games`, `games.events`, `gold__games`.
+        subject: as named by alerts and verdicts: `stream games`, `games.events`, `games__gold`.
     """
     words = [word for word in _SEPARATORS.split(subject) if word]
     if not words:

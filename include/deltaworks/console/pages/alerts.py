@@ -179,7 +179,7 @@ def _row(context: PageContext, alert: Alert, silences: list[Silence]) -> AlertRo
         silence=None if silence is None else _silence_row(context, silence),
         pipeline=pipeline,
         command=shlex.join([*words, "--reason", "WHY"]) if pipeline and state.is_open else "",
-        may_silence=bool(pipeline) and context.person.may_start(f"silence_alert__{pipeline}"),
+        may_silence=bool(pipeline) and context.person.may_start(f"{pipeline}__silence_alert"),
     )
 
 

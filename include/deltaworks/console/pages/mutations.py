@@ -92,7 +92,7 @@ def view(context: PageContext) -> MutationsView:
         batches=tuple(_batch(to_dict(batch)) for batch in summary.batches),
         is_missing=stored.is_missing,
         problem=stored.problem,
-        dag_id=f"mutations__{pipeline}",
+        dag_id=f"{pipeline}__mutations",
         commands=(
             ("show waiting requests and the last batches", f"deltaworks mutations status {pipeline}"),
             ("show what a batch would change", f"deltaworks mutations run {pipeline}"),

@@ -109,7 +109,7 @@ def view(context: PageContext) -> Nights:
         tasks=() if selected is None else tuple(to_dict(task) for task in selected.tasks),
         is_missing=stored.is_missing,
         problem=stored.problem,
-        dag_id=f"maintenance__{pipeline}",
+        dag_id=f"{pipeline}__maintenance",
     )
 
 

@@ -19,7 +19,7 @@ from deltaworks.control.summaries.quarantine import OpenRowCount, QuarantineSumm
 from deltaworks.control.summary_paths import quarantine_summary
 
 _MAX_DAYS: Final = 60
-REPROCESS: Final = "reprocess__{pipeline}"
+REPROCESS: Final = "{pipeline}__reprocess"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -309,7 +309,7 @@ MONITORING: Final = (
         "critical",
         "reference/alerts.md#the-health-check-is-silent",
         "the health check has not run for too long",
-        next_step="Check that the scheduler runs, and that `stream_health` is neither paused nor failing.",
+        next_step="Check that the scheduler runs, and that `deltaworks__health` is neither paused nor failing.",
     ),
     AlertCause(
         "CHANNEL_FAILING",

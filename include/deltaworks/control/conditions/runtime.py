@@ -139,7 +139,7 @@ RUNTIME: Final = (
         Condition(
             "MUTATIONS_BEHIND",
             "requests of the named pipelines have waited longer than `alert_after_minutes`",
-            "check that `mutations__<pipeline>` runs, and read its last log",
+            "check that `<pipeline>__mutations` runs, and read its last log",
             alert="MUTATIONS_BEHIND",
         ),
         Condition(

@@ -90,9 +90,9 @@ def _findings(name: str, heartbeat: VaultHeartbeat, now: datetime) -> Iterator[F
         yield Finding("unhealthy", "VAULT_UNREADABLE", text, "See how-to/run-the-vault.md#files-cannot-be-decrypted.")
     if heartbeat.epoch_at and (age := age_seconds(heartbeat.epoch_at, now)) > MAX_EPOCH_AGE_SECONDS:
         text = f"Epoch {heartbeat.epoch} is {format_duration(age)} old: keys should be rotated each month."
-        yield Finding("unhealthy", "VAULT_EPOCH_OLD", text, f"Check the DAG maintain_vault__{name}.")
+        yield Finding("unhealthy", "VAULT_EPOCH_OLD", text, f"Check the DAG {name}__maintain_vault.")
     yield Finding("healthy", "OK", f"Caught up {format_duration(age_seconds(caught_up_at, now))} ago.", "")
 
 
 def _check_runs_hint(name: str) -> str:
-    return f"Check the last runs of the DAG vault__{name}: the last lines of their logs name the condition."
+    return f"Check the last runs of the DAG {name}__vault: the last lines of their logs name the condition."

@@ -43,7 +43,7 @@ def check_pipeline(catalog: Catalog, pipeline: str, *, table: str = "") -> list[
     lake, home = Lake(catalog.environment.lake), PipelineHome.open(catalog.environment.lake, pipeline)
     bronze = [*(declared.name for declared in spec.tables), QUARANTINE_TABLE]
     followed = [*(live.name for live in spec.aggregation_tables), *(gold.name for gold in spec.gold.tables)]
-    rebuilds = dict.fromkeys(followed, f"run gold__{pipeline} with `full`")
+    rebuilds = dict.fromkeys(followed, f"run {pipeline}__gold with `full`")
     rebuilds |= {
         keyed.name: _rebuild_instruction(pipeline, keyed) for keyed in (*spec.keyed_tables, *spec.latest_tables)
     }

@@ -266,7 +266,7 @@ def _pipeline_warnings(spec: PipelineSpec, declaration: Declaration) -> Iterator
     if local_inputs and spec.gold.schedule is None:
         after = "after gold of other pipelines that it reads, " if spec.gold.cross_pipeline_inputs else ""
         at_night = "at the end of maintenance, or " if spec.maintenance.schedule is not None else ""
-        built = f"{at_night}by `deltaworks gold build {spec.pipeline}`, which gold__{spec.pipeline} runs too"
+        built = f"{at_night}by `deltaworks gold build {spec.pipeline}`, which {spec.pipeline}__gold runs too"
         yield declaration.error_at(
             ("gold",),
             f'gold has no schedule and is built only {after}{built}; write schedule: "*/15 * * * *" below gold',

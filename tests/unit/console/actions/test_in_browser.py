@@ -85,7 +85,7 @@ def test_a_stream_is_restarted_by_keyboard_alone(page: Page, base: str, actions:
     expect(page).to_have_url(re.compile("/runs/console__"))
     expect(page.locator("#live")).to_contain_text("complete")
     ((dag_id, _, conf),) = actions.started
-    assert (dag_id, conf["verb"], conf["reason"]) == ("control__games", "restart", "a new key")
+    assert (dag_id, conf["verb"], conf["reason"]) == ("games__control", "restart", "a new key")
 
 
 def test_a_cancelled_dialog_starts_nothing(page: Page, base: str, actions: FakeActions) -> None:

@@ -52,7 +52,7 @@ def test_a_stop_is_one_run_of_the_control_dag_with_what_the_form_says(with_forms
     answer = send(with_forms, CONTROL, {**form, "verb": "stop", "reason": "a new key", "wait_seconds": "60"})
 
     ((dag_id, run_id, conf),) = with_forms.actions.started
-    assert (dag_id, run_id) == ("control__games", f"console__{form['_nonce']}")
+    assert (dag_id, run_id) == ("games__control", f"console__{form['_nonce']}")
     assert conf == {"verb": "stop", "target": None, "reason": "a new key", "wait_seconds": 60.0}
     assert (answer.status_code, answer.headers["location"]) == (303, f"{CONTROL}/runs/{run_id}")
     assert "complete" in with_forms.get(answer.headers["location"]).text

@@ -93,7 +93,7 @@ TROUBLES = {
     ),
     "a dead relay": IssueCase(relay_dies, "HEARTBEAT_STALE", "/actions/control_relay/landing?verb=restart"),
     "a failing night": IssueCase(
-        alerting("JOB_FAILED", "maintenance__games.vacuum_tables"), "JOB_FAILED", "/actions/vacuum_tables/games"
+        alerting("JOB_FAILED", "games__maintenance.vacuum_tables"), "JOB_FAILED", "/actions/vacuum_tables/games"
     ),
     "an expiring source": IssueCase(
         expiring,
@@ -164,8 +164,8 @@ def test_the_action_is_a_prefilled_form_that_exists(harness: ConsoleHarness, tro
 @pytest.mark.parametrize(
     "subject",
     [
-        *("stream games", "relay landing", "games.purchase", "gold__games.rebuild", "feeds games", "", "x y", "a__"),
-        *("erase__players.erase", "vault__players.ingest_vault", "keep_vault__players.maintain_vault"),
+        *("stream games", "relay landing", "games.purchase", "games__gold.rebuild", "feeds games", "", "x y", "a__"),
+        *("players__erase.erase", "players__vault.ingest_vault", "keep_vault__players.maintain_vault"),
     ],
 )
 def test_no_cause_suggests_a_form_that_does_not_exist(cause: str, subject: str) -> None:

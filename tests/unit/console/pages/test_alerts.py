@@ -14,8 +14,8 @@ from tests.console_harness import ConsoleHarness
 def with_alerts(harness: ConsoleHarness) -> ConsoleHarness:
     raise_alert(harness.objects, cause="GOLD_STALE", subject="games.daily", summary="It is late.")
     raise_alert(harness.objects, cause="DATA_LOSS_NEAR", subject="stream edits", summary="3 h left.")
-    raise_alert(harness.objects, cause="JOB_OVERDUE", subject="gold__games", summary="It was due.")
-    resolve_alert(harness.objects, cause="JOB_OVERDUE", subject="gold__games")
+    raise_alert(harness.objects, cause="JOB_OVERDUE", subject="games__gold", summary="It was due.")
+    resolve_alert(harness.objects, cause="JOB_OVERDUE", subject="games__gold")
     raise_alert(harness.objects, cause="CHANNEL_FAILING", subject="people", summary="It refuses.")
     return harness
 

@@ -26,7 +26,7 @@ def harness(project: Path) -> ConsoleHarness:
     declared = project / "include" / "pipelines" / "games" / "pipeline.yaml"
     declared.write_text(declared.read_text() + PRIVACY)
     harness = console_harness(project)
-    harness.people["dpo"] = person("dpo", reads=("erase__players",), starts=())
+    harness.people["dpo"] = person("dpo", reads=("players__erase",), starts=())
     for name, days_ago in (("e1", 20), ("e2", 28), ("e3", 31), ("e4", 1)):
         receive(harness, name, days_ago=days_ago)
     erasures = Erasures(harness.objects, "players")

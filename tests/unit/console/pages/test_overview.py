@@ -65,7 +65,7 @@ def test_a_stopped_stream_shows_the_person_who_stopped_it(harness: ConsoleHarnes
 def test_an_open_alert_on_another_subject_is_an_issue(harness: ConsoleHarness) -> None:
     harness.write_heartbeat("games")
     harness.write_heartbeat("edits")
-    raise_alert(harness.objects, cause="JOB_OVERDUE", subject="gold__games", summary="last came to its end 2 h ago")
+    raise_alert(harness.objects, cause="JOB_OVERDUE", subject="games__gold", summary="last came to its end 2 h ago")
 
     assert "JOB_OVERDUE" in {need["cause"] for need in harness.view("/")["issues"]}
     assert "JOB_OVERDUE" not in {need["cause"] for need in harness.view("/", by="eve")["issues"]}
@@ -136,10 +136,10 @@ def test_a_silent_health_check_is_one_issue(harness: ConsoleHarness) -> None:
     only_games(harness)
     harness.write_heartbeat("games")
     health_ran(harness, seconds_ago=7_200)
-    assert issues(harness) == [("HEALTH_SILENT", "stream_health")]
+    assert issues(harness) == [("HEALTH_SILENT", "deltaworks__health")]
 
-    raise_alert(harness.objects, cause="HEALTH_SILENT", subject="stream_health", summary="for 120 min")
-    assert issues(harness) == [("HEALTH_SILENT", "stream_health")]
+    raise_alert(harness.objects, cause="HEALTH_SILENT", subject="deltaworks__health", summary="for 120 min")
+    assert issues(harness) == [("HEALTH_SILENT", "deltaworks__health")]
     assert issues(harness, by="eve") == [], "whoever may not see the health check"
 
 
@@ -159,15 +159,15 @@ def pending_approval(dag_id: str, subject: str = "vacuum games?") -> PendingAppr
 
 def test_pending_approvals_are_counted_for_people_who_may_see_them(harness: ConsoleHarness) -> None:
     harness.actions.approvals = (
-        pending_approval("vacuum_tables__games"),
-        pending_approval("stream__edits", "<b>edits</b>"),
+        pending_approval("games__vacuum_tables"),
+        pending_approval("edits__stream", "<b>edits</b>"),
     )
 
-    assert [one["dag_id"] for one in harness.view("/")["approvals"]] == ["vacuum_tables__games", "stream__edits"]
-    assert [one["dag_id"] for one in harness.view("/", by="eve")["approvals"]] == ["stream__edits"]
+    assert [one["dag_id"] for one in harness.view("/")["approvals"]] == ["games__vacuum_tables", "edits__stream"]
+    assert [one["dag_id"] for one in harness.view("/", by="eve")["approvals"]] == ["edits__stream"]
     html = harness.get("/").text
     assert "Pending approvals: 2" in html
-    assert 'data-airflow-link href="/dags/vacuum_tables__games/runs/r"' in html
+    assert 'data-airflow-link href="/dags/games__vacuum_tables/runs/r"' in html
     assert "&lt;b&gt;edits&lt;/b&gt;" in html
 
 
@@ -238,8 +238,8 @@ def test_collectors_are_checked_for_the_overview_and_not_for_a_stream_page(tmp_p
     every, _ = visible_reports(page_context(catalog, objects, now=now + timedelta(hours=1)))
 
     assert alone is not None
-    assert alone.subject.key == "stream__shop"
+    assert alone.subject.key == "shop__stream"
     assert read_for_stream == [0, 0]
     causes = {item.subject.key: item.verdict.cause for item in every}
     assert causes["collector__edge"] == "COLLECTOR_STALE"
-    assert causes["vault__customers"] == "STARTING"
+    assert causes["customers__vault"] == "STARTING"

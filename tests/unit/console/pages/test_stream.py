@@ -53,7 +53,7 @@ def write_prepared(harness: ConsoleHarness, **changes: Any) -> None:
         checkpoint=1,
         owner="o",
         owner_epoch=14,
-        run="stream__games/scheduled__1/ingest/1",
+        run="games__stream/scheduled__1/ingest/1",
         prepared_at=iso_now(),
         ingested_at_us=1,
         spec_fingerprint="4f2a" * 8,
@@ -98,7 +98,7 @@ def test_the_owner_the_freshness_and_the_last_batches_are_shown(with_batches: Co
     shown = with_batches.view("/streams/games")
 
     assert (shown["owner"]["epoch"], shown["owner"]["generation"], shown["owner"]["checkpoint"]) == (14, 1, 1)
-    assert (shown["owner"]["dag_id"], shown["owner"]["run_id"]) == ("stream__games", "r")
+    assert (shown["owner"]["dag_id"], shown["owner"]["run_id"]) == ("games__stream", "r")
     assert (shown["bronze_p50_seconds"], shown["bronze_p95_seconds"]) == (9.0, 40.0)
     assert [item["batch_id"] for item in shown["batches"]] == list(range(812, 792, -1))
     assert [text for _, text in shown["problems"]] == ["boom"]

@@ -65,7 +65,7 @@ def test_airflow_is_queried_only_for_subjects_that_do_not_run(tmp_path: Path) ->
 
     first, second, third = check_subjects(SUBJECTS[:3], objects, paused=paused)
 
-    assert questions == ["stream__s1", "stream__s2"]
+    assert questions == ["s1__stream", "s2__stream"]
     assert first.verdict.state == "healthy"
     assert (second.verdict.cause, third.verdict.cause) == ("PAUSED_WITHOUT_STOP", "PAUSED")
 
@@ -73,9 +73,9 @@ def test_airflow_is_queried_only_for_subjects_that_do_not_run(tmp_path: Path) ->
 @pytest.mark.parametrize("cause", ["JOB_OVERDUE", "GOLD_STALE"])
 def test_open_alerts_of_a_cause_are_listed_by_subject(tmp_path: Path, cause: str) -> None:
     objects = LocalObjects(tmp_path)
-    for subject in ("gold__games", "gold__edits"):
+    for subject in ("games__gold", "edits__gold"):
         raise_alert(objects, cause=cause, subject=subject, summary="late")
     raise_alert(objects, cause="RESTARTS_EXHAUSTED", subject="stream games", summary="again and again")
-    resolve_alert(objects, cause=cause, subject="gold__edits", summary="well")
+    resolve_alert(objects, cause=cause, subject="edits__gold", summary="well")
 
-    assert open_subjects(objects, cause) == {"gold__games"}
+    assert open_subjects(objects, cause) == {"games__gold"}

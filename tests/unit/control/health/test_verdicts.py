@@ -37,7 +37,7 @@ def heartbeat_of(**changes: Any) -> Heartbeat:
         pipeline="games",
         owner="o",
         epoch=1,
-        run="stream__games/r/ingest/1",
+        run="games__stream/r/ingest/1",
         state="running",
         written_at=ago(5),
         started_at=ago(3600),
@@ -74,7 +74,7 @@ def test_a_hung_stream_is_unhealthy_despite_good_last_progress() -> None:
     verdict = verdict_on(heartbeat_of(state="running", written_at=ago(600)))
 
     assert verdict.is_unhealthy
-    assert "stream__games/r/ingest/1" in verdict.detail
+    assert "games__stream/r/ingest/1" in verdict.detail
     assert verdict.next_step
 
 

@@ -14,7 +14,7 @@ from deltaworks.control.records.replacements import (
 from deltaworks.control.records.store import UnversionedRecord
 
 AT = "2026-01-02T03:04:05.678+00:00"
-RUN = "erase__players/scheduled__1/erase/1"
+RUN = "players__erase/scheduled__1/erase/1"
 COUNTS = {
     "pipeline": "games",
     "table": "purchase",

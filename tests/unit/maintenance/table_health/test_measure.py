@@ -67,7 +67,7 @@ def test_only_small_files_that_could_be_merged_count_as_small(lake: Lake, monkey
 
 
 def test_last_operations_name_version_and_run(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("DELTAWORKS_RUN", "maintenance__shop/r1/optimize_tables/1")
+    monkeypatch.setenv("DELTAWORKS_RUN", "shop__maintenance/r1/optimize_tables/1")
     append(lake, 1, 1)
     append(lake, 2, 1)
     table = lake.open(KEY)
@@ -83,7 +83,7 @@ def test_last_operations_name_version_and_run(lake: Lake, monkeypatch: pytest.Mo
         "WRITE": 2,
         "OPTIMIZE": 3,
     }
-    assert found.last_operations["WRITE"].run == "maintenance__shop/r1/optimize_tables/1"
+    assert found.last_operations["WRITE"].run == "shop__maintenance/r1/optimize_tables/1"
     assert found.last_operations["OPTIMIZE"].run is None
     assert (found.last_checkpoint, found.commits_since_checkpoint) == (3, 0)
 

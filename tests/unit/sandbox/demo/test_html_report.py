@@ -31,7 +31,7 @@ def connection() -> duckdb.DuckDBPyConnection:
 def page(connection: duckdb.DuckDBPyConnection, folder: Path) -> str:
     report = DemoReport(
         answers=[Answer("games", "a <question>", 1_000, 999, False)],
-        jobs=[("gold__games", 12.4)],
+        jobs=[("games__gold", 12.4)],
         phases=[Phase("ingest", 61.2, 80.7)],
         health="healthy",
     )
@@ -44,7 +44,7 @@ def test_it_shows_answers_facts_and_seconds(connection: duckdb.DuckDBPyConnectio
 
     assert "a &lt;question&gt;" in text
     assert "<td class=n>1,000<td class=n>999<td class=no>WRONG" in text
-    assert "run of gold__games" in text
+    assert "run of games__gold" in text
     assert "<td>ingest<td class=n>61<td class=n>81" in text
 
 

@@ -63,20 +63,20 @@ def _at_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_jobs_of_a_chain_run_one_behind_the_other_and_chains_beside_each_other(tmp_path: Path) -> None:
     airflow = Airflow()
-    mutate = Job("mutations__engagement", {"dry_run": False})
+    mutate = Job("engagement__mutations", {"dry_run": False})
 
-    ended = runs(airflow, tmp_path).run([Job("gold__games"), Job("maintenance__games")], [mutate])
+    ended = runs(airflow, tmp_path).run([Job("games__gold"), Job("games__maintenance")], [mutate])
 
-    assert airflow.log.index("end gold__games") < airflow.log.index("start maintenance__games")
-    assert airflow.log.index("start mutations__engagement") < airflow.log.index("end gold__games")
-    assert airflow.forms["mutations__engagement"] == {"dry_run": False}
-    assert {item.job.dag_id for item in ended} == {"gold__games", "maintenance__games", "mutations__engagement"}
+    assert airflow.log.index("end games__gold") < airflow.log.index("start games__maintenance")
+    assert airflow.log.index("start engagement__mutations") < airflow.log.index("end games__gold")
+    assert airflow.forms["engagement__mutations"] == {"dry_run": False}
+    assert {item.job.dag_id for item in ended} == {"games__gold", "games__maintenance", "engagement__mutations"}
     assert all(item.tasks == ("work: success in 7 s",) for item in ended)
 
 
 def test_a_failed_run_ends_the_demo_with_its_name_unless_it_may_fail(tmp_path: Path) -> None:
-    with pytest.raises(TransientError, match="gold__games run run ended failed"):
-        runs(Airflow({"gold__games": "failed"}), tmp_path).run([Job("gold__games"), Job("maintenance__games")])
+    with pytest.raises(TransientError, match="games__gold run run ended failed"):
+        runs(Airflow({"games__gold": "failed"}), tmp_path).run([Job("games__gold"), Job("games__maintenance")])
 
     (ended,) = runs(Airflow({"health": "failed"}), tmp_path).run([Job("health", must_succeed=False)])
     assert ended.run.state == "failed"
@@ -87,5 +87,5 @@ def test_a_run_that_takes_long_is_waited_for_and_one_that_hangs_is_told(
 ) -> None:
     monkeypatch.setattr(job_runs, "PATIENCE_SECONDS", 0.2)
 
-    with pytest.raises(TransientError, match=r"No progress .* gold__games \(run, running\)"):
-        runs(Airflow({"gold__games": "hangs"}), tmp_path).run([Job("gold__games")])
+    with pytest.raises(TransientError, match=r"No progress .* games__gold \(run, running\)"):
+        runs(Airflow({"games__gold": "hangs"}), tmp_path).run([Job("games__gold")])

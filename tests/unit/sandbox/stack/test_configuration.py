@@ -197,7 +197,7 @@ def test_a_deep_checkout_gets_a_short_socket_path_of_its_own(tmp_path: Path) -> 
 
 
 def test_the_state_is_read_back_as_it_was_saved(home: StackHome) -> None:
-    state = StackState(ports=PORTS, paused_dags=("stream__games",), stopped_relays=("landing",))
+    state = StackState(ports=PORTS, paused_dags=("games__stream",), stopped_relays=("landing",))
     save_state(home, state)
 
     assert load_state(home) == state

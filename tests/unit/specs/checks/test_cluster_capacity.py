@@ -41,7 +41,7 @@ def test_a_cluster_with_room_for_streams_and_one_job_of_each_class_has_no_warnin
 
 def test_a_job_without_an_executor_next_to_the_streams_waits_forever(checked: Callable[..., ProjectCheck]) -> None:
     assert reported_warnings(checked(workers=2, stream=4)) == [
-        f"include/environments/local.yaml:6: shares.cluster: stream__shop 4 + {name} 1 are 5 cores, "
+        f"include/environments/local.yaml:6: shares.cluster: shop__stream 4 + {name} 1 are 5 cores, "
         f"and the cluster has 4; a {name} job waits forever"
         for name in ("maintenance", "reprocess")
     ]
@@ -50,14 +50,14 @@ def test_a_job_without_an_executor_next_to_the_streams_waits_forever(checked: Ca
 def test_a_job_starts_with_some_of_its_executors(checked: Callable[..., ProjectCheck]) -> None:
     (warning,) = reported_warnings(checked(workers=2, stream=3, reprocess=2))
 
-    assert "stream__shop 3 + maintenance 1 + reprocess 2 are 6 cores, and the cluster has 4" in warning
+    assert "shop__stream 3 + maintenance 1 + reprocess 2 are 6 cores, and the cluster has 4" in warning
     assert "jobs of one class wait for those of another" in warning
 
 
 def test_memory_is_limited_like_cores(checked: Callable[..., ProjectCheck]) -> None:
     (warning,) = reported_warnings(checked(workers=2, stream=2, memory="1536m"))
 
-    assert "stream__shop 2048 + maintenance 1024 + reprocess 1024 are 4096 MB of executors" in warning
+    assert "shop__stream 2048 + maintenance 1024 + reprocess 1024 are 4096 MB of executors" in warning
     assert "has 3072" in warning
 
 
@@ -70,7 +70,7 @@ def test_streams_that_do_not_fit_have_one_warning(make_project: Callable[..., Pa
 
     (warning,) = reported_warnings(check_project("local", root=root))
 
-    assert "the streams do not fit: stream__shop 2 + stream__store 2 are 4 cores, and the cluster has 2" in warning
+    assert "the streams do not fit: shop__stream 2 + store__stream 2 are 4 cores, and the cluster has 2" in warning
 
 
 def test_more_streams_than_slots_have_a_warning_without_a_cluster(make_project: Callable[..., Path]) -> None:
@@ -99,4 +99,4 @@ def test_a_group_takes_the_share_of_one_stream(make_project: Callable[..., Path]
 
     (warning, *_) = reported_warnings(check_project("local", root=root))
 
-    assert "stream_group__small 2 + maintenance 1 are 3 cores, and the cluster has 2" in warning
+    assert "small__stream_group 2 + maintenance 1 are 3 cores, and the cluster has 2" in warning

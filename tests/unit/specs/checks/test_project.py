@@ -288,7 +288,7 @@ def test_gold_without_a_schedule_has_a_warning(project: Path) -> None:
 
     assert [str(warning) for warning in check.warnings] == [
         "include/pipelines/shop/pipeline.yaml:19: gold: gold has no schedule and is built only by `deltaworks gold "
-        "build shop`, which gold__shop runs too; "
+        "build shop`, which shop__gold runs too; "
         'write schedule: "*/15 * * * *" below gold'
     ]
     assert check.errors == []
