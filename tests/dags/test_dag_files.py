@@ -83,7 +83,7 @@ def test_every_dag_file_imports_and_serializes_without_spark_or_storage_clients(
             "games__refresh_gold",
             "landing__relay",
             "deltaworks__health",
-            *(f"{name}__{pipeline}" for name in for_one for pipeline in ("edits", "games")),
+            *(f"{pipeline}__{name}" for name in for_one for pipeline in ("edits", "games")),
         ]
     )
 
@@ -96,9 +96,9 @@ def test_the_pipelines_of_this_project_have_their_dags() -> None:
     )
 
     assert parsed["errors"] == {}
-    streams = {dag for dag in parsed["dags"] if dag.startswith(("stream__", "stream_group__"))}
+    streams = {dag for dag in parsed["dags"] if dag.endswith(("__stream", "__stream_group"))}
     assert streams == {stream_dag_id(name, spec.stream_group) for name, spec in pipelines.items()}
-    assert [dag for dag in parsed["dags"] if dag.startswith("find_lost_events__")] == ["games__find_lost_events"]
+    assert [dag for dag in parsed["dags"] if dag.endswith("__find_lost_events")] == ["games__find_lost_events"]
 
 
 def test_dag_files_contain_only_wiring() -> None:
@@ -132,13 +132,13 @@ def test_no_dag_but_those_of_gold_can_be_backfilled(bag: Any) -> None:
         else:
             assert dag.allowed_run_types, dag.dag_id
             allowed = {run_type.value for run_type in dag.allowed_run_types}
-            assert ("backfill" in allowed) == dag.dag_id.startswith("gold__"), dag.dag_id
+            assert ("backfill" in allowed) == dag.dag_id.endswith("__gold"), dag.dag_id
 
 
 def pool_of(dag_id: str, task_id: str) -> str:
     """Returns the pool of a task by its job class: the one of its operation, in any DAG."""
     shares = load_catalog().environment.shares
-    kind = dag_id.partition("__")[0]
+    kind = dag_id.rpartition("__")[2]
     if kind == "relay":
         return "relays"
     if kind == "stream":
@@ -239,10 +239,8 @@ def arguments_for(task: Any, form: dict[str, Any]) -> list[str]:
 def test_jobs_have_failure_and_success_callbacks(bag: Any) -> None:
     from deltaworks.airflow.job_alerts import alert_on_failure, resolve_on_success
 
-    jobs = [
-        dag for dag in bag.dags.values() if dag.dag_id.partition("__")[0] not in ("stream", "relay", "deltaworks__health")
-    ]
-    assert {dag.dag_id.partition("__")[0] for dag in jobs} >= {"gold", "maintenance", "reprocess", "clean"}
+    jobs = [dag for dag in bag.dags.values() if dag.dag_id.rpartition("__")[2] not in ("stream", "relay", "health")]
+    assert {dag.dag_id.rpartition("__")[2] for dag in jobs} >= {"gold", "maintenance", "reprocess", "clean"}
     note = bag.dags["games__maintenance"].get_task("record_night")
     assert (note.on_success_callback, note.on_failure_callback) == ([], []), "it is no part of what it notes"
     for dag in jobs:
@@ -275,7 +273,7 @@ def test_the_asset_graph_shows_the_inputs_of_gold_and_no_stream_updates(bag: Any
         ("landing__relay", []),
         ("small__stream_group", ["edits", "games"]),
         ("deltaworks__health", ["edits", "games"]),
-        ("rules", ["edits", "games"]),
+        ("deltaworks__rules", ["edits", "games"]),
         ("players__vault", ["edits", "games"]),
         (None, ["edits", "games"]),
     ],
@@ -306,7 +304,7 @@ print(json.dumps(dags))
 """
     for dag_id, there in run_python(code, sample_project).items():
         assert dag_id in there
-        assert {other.partition("__")[2] for other in there} <= {dag_id.partition("__")[2], "landing"}
+        assert {other.rpartition("__")[0] for other in there} <= {dag_id.rpartition("__")[0], "landing"}
 
 
 def test_tasks_do_not_copy_the_params_of_the_dag(bag: Any) -> None:
@@ -327,4 +325,4 @@ def test_operations_have_dags_for_the_declared_pipelines(tmp_path: Path) -> None
 
     assert "edits__restore" in dags
     assert "landing__reconcile" in dags
-    assert [dag for dag in dags if dag.endswith("__games")] == ["games__maintenance", "games__stream"]
+    assert [dag for dag in dags if dag.startswith("games__")] == ["games__maintenance", "games__stream"]

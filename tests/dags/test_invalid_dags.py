@@ -52,7 +52,7 @@ def test_valid_pipelines_have_all_their_dags(parsed: Any) -> None:
     sound = {name for name, dag in parsed["dags"].items() if "invalid declaration" not in dag["tags"]}
 
     assert {"edits__stream", "edits__maintenance", "edits__reprocess", "landing__relay", "deltaworks__health"} <= sound
-    assert not [name for name in sound if name.endswith("__games")]
+    assert not [name for name in sound if name.startswith("games__")]
 
 
 def test_an_invalid_pipeline_keeps_its_dags_without_a_schedule(parsed: Any) -> None:
@@ -60,7 +60,7 @@ def test_an_invalid_pipeline_keeps_its_dags_without_a_schedule(parsed: Any) -> N
 
     assert {"games__gold", "games__maintenance", "games__stream", "second__relay", "third__relay"} <= wrong.keys()
     for name, dag in wrong.items():
-        subject = name.partition("__")[2]
+        subject = name.rpartition("__")[0]
         mistake = "pipeline.yaml:4: colour: unknown key 'colour'" if subject == "games" else f"{subject}.yaml:1: "
         assert mistake in dag["docs"], name
         assert f"deltaworks stop {subject}" in dag["docs"]
@@ -70,7 +70,7 @@ def test_an_invalid_pipeline_keeps_its_dags_without_a_schedule(parsed: Any) -> N
 
 def kinds_of(parsed: Any, name: str) -> dict[str, Any]:
     """The DAGs of a pipeline or a relay, by kind."""
-    return {dag_id.partition("__")[0]: dag for dag_id, dag in parsed["dags"].items() if dag_id.endswith(f"__{name}")}
+    return {dag_id.rpartition("__")[2]: dag for dag_id, dag in parsed["dags"].items() if dag_id.startswith(f"{name}__")}
 
 
 def test_an_invalid_pipeline_has_the_dags_of_a_valid_one(parsed: Any) -> None:

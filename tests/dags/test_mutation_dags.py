@@ -147,5 +147,5 @@ print(json.dumps([sorted(bag.dags), bag.import_errors, sorted(bag.dags["deltawor
 """
     dags, errors, tasks = run_python(program, project)
     assert errors == {}
-    assert [name for name in dags if name.startswith("mutations__")] == ["crm__mutations"]
+    assert [name for name in dags if name.endswith("__mutations")] == ["crm__mutations"]
     assert tasks == ["check_mutations", "check_streams"]

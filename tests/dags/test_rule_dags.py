@@ -33,7 +33,7 @@ def test_one_process_evaluates_the_rules_of_all_pipelines(project: Path) -> None
     dag = rules_dag(load_catalog("local", root=project))
 
     assert dag is not None
-    assert (dag.dag_id, dag.schedule, dag.max_active_runs) == ("rules", "@continuous", 1)
+    assert (dag.dag_id, dag.schedule, dag.max_active_runs) == ("deltaworks__rules", "@continuous", 1)
     (task,) = dag.tasks
     assert (task.task_id, task.program, task.pool) == ("evaluate", ["-m", "deltaworks.rules"], "relays")
     assert "`few` of games" in (dag.doc_md or "")
@@ -41,13 +41,13 @@ def test_one_process_evaluates_the_rules_of_all_pipelines(project: Path) -> None
 
 
 def test_its_task_reads_all_pipelines(project: Path) -> None:
-    assert needed_pipelines("rules") is None
+    assert needed_pipelines("deltaworks__rules") is None
 
 
 def test_health_checks_the_process_if_rules_exist(project: Path, tmp_path: Path) -> None:
     (judged,) = [item for item in subjects(load_catalog("local", root=project)) if item.kind == "rules"]
 
-    assert (judged.dag_id, judged.control) == ("rules", "control/rules")
+    assert (judged.dag_id, judged.control) == ("deltaworks__rules", "control/rules")
 
 
 def test_without_rules_there_is_no_dag(tmp_path: Path) -> None:

@@ -60,7 +60,7 @@ def build_dags(catalog: Catalog) -> Iterator[Any]:
 
 
 def class_of(dag_id: str, task_id: str) -> JobClass:
-    kind = dag_id.partition("__")[0]
+    kind = dag_id.rpartition("__")[2]
     if kind == "stream":
         return "stream"
     name = {"compact_tables": "optimize_tables", "record_night": "snapshot_health"}.get(task_id, task_id)
@@ -68,13 +68,13 @@ def class_of(dag_id: str, task_id: str) -> JobClass:
 
 
 def test_every_task_has_the_pool_and_priority_of_its_class(dags: dict[str, Any]) -> None:
-    assert {dag_id.partition("__")[0] for dag_id in dags} >= {"stream", "relay", "gold", "maintenance", "mutations"}
+    assert {dag_id.rpartition("__")[2] for dag_id in dags} >= {"stream", "relay", "gold", "maintenance", "mutations"}
     for dag_id, dag in dags.items():
         for task in dag.tasks:
-            if dag_id.startswith("relay__"):
+            if dag_id.endswith("__relay"):
                 assert task.pool == "pool_relay"
                 continue
-            if dag_id.startswith("control"):
+            if dag_id.rpartition("__")[2].startswith("control"):
                 assert (task.pool, task.priority_weight) == ("default_pool", 200), "an operator waits for no job"
                 continue
             share = APART.of(class_of(dag_id, task.task_id))
@@ -96,7 +96,7 @@ def test_every_spark_job_is_submitted_with_the_share_of_its_class(catalog: Catal
         job_class = class_of(dag_id, task.task_id)
         expected = APART.of(job_class)
         if job_class == "stream":
-            expected = stream_share(catalog.pipelines[dag_id.partition("__")[2]], catalog.environment)
+            expected = stream_share(catalog.pipelines[dag_id.rpartition("__")[0]], catalog.environment)
         assert task.share == expected, (dag_id, task.task_id)
         conf = launch_settings(task.share, "spark://master:7077", catalog.environment).conf
         assert conf["spark.cores.max"] == str(expected.cores), (dag_id, task.task_id)

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 
 import pytest
 
-from deltaworks.airflow import names
 from deltaworks.specs.catalog import PROJECT_ROOT
+from deltaworks.specs.dag_ids import HEALTH_DAG
 from tests.faults.harness.held_stream import Switches
 from tests.faults.harness.postgres import Postgres, drivers_path, missing, running_postgres
 from tests.faults.harness.schedulers import Schedulers
@@ -130,9 +130,9 @@ def outage(deployment: Deployment, *, patience_seconds: float) -> tuple[int, flo
     deployment.database.start()
     returned = time.monotonic()
     with harness.people() as people:
-        people.trigger(names.HEALTH_DAG_ID, run_id=run_id)
+        people.trigger(HEALTH_DAG, run_id=run_id)
         while time.monotonic() - returned < patience_seconds:
-            if people.dag_run(names.HEALTH_DAG_ID, run_id).is_finished:
+            if people.dag_run(HEALTH_DAG, run_id).is_finished:
                 return landed, returned, time.monotonic() - returned
             time.sleep(1)
     return landed, returned, None

@@ -20,7 +20,6 @@ from typing import Any
 
 import pytest
 
-from deltaworks.airflow import names
 from deltaworks.control import paths
 from deltaworks.control.clock import iso_now, utc_now
 from deltaworks.control.health.heartbeat import Heartbeat, read_heartbeat
@@ -30,6 +29,7 @@ from deltaworks.control.locks.lease import LeaseRecord
 from deltaworks.control.objects import ObjectStore, open_objects
 from deltaworks.control.records.erasure import Erasures
 from deltaworks.sources.objects.file_event_log import file_events_key
+from deltaworks.specs.dag_ids import HEALTH_DAG
 from sandbox.demo.landing_sink import landing_sink
 from sandbox.servers.landing import LAKE_BUCKET
 from sandbox.stack.environment import process_environment
@@ -128,8 +128,8 @@ class Lake(AirflowHarness):
     def judged(self, people: People) -> None:
         """Runs the health check now instead of within a minute."""
         run_id = f"now-{iso_now()}"
-        people.trigger(names.HEALTH_DAG_ID, run_id=run_id)
-        people.wait_for_run(names.HEALTH_DAG_ID, run_id, timeout_seconds=BACK_SECONDS)
+        people.trigger(HEALTH_DAG, run_id=run_id)
+        people.wait_for_run(HEALTH_DAG, run_id, timeout_seconds=BACK_SECONDS)
 
     def keep_undelivered(self) -> None:
         """Adds a dead-letter queue to the subscription, which the check requires."""

@@ -327,7 +327,7 @@ print(dag.dag_id, dag.task_ids, dag.params.get_param("table").schema["enum"] == 
 
     assert "games.purchase: 3 rows" in run(code, "-m", "deltaworks.cli", "tables", "count", "games", "purchase")
     assert "games.purchase: 3 rows" in run(code, str(job), "--pipeline", "games", "--table", "purchase")
-    assert run(code, "-c", program).splitlines()[-1] == "count_rows__games ['count_rows'] True"
+    assert run(code, "-c", program).splitlines()[-1] == "games__count_rows ['count_rows'] True"
 
 
 def test_a_relay_that_is_added_is_read(project: Path) -> None:

@@ -29,10 +29,10 @@ class Walk:
 WALKS = (
     # Every parser strips personal data by columns too; what is read again may be a landed object that was put anew; and
     # requests to be erased, of which a restore asks, note for pages how far they are.
-    Walk("restore", "deltaworks.recovery.restore.table_restore", 214, 24),
-    Walk("batch", "deltaworks.engine.batches", 178, 22),
-    Walk("stream", "deltaworks.engine.runner", 198, 24),
-    Walk("OPTIMIZE", "deltaworks.maintenance.optimize", 94, 14),
+    Walk("restore", "deltaworks.recovery.restore.table_restore", 215, 24),
+    Walk("batch", "deltaworks.engine.batches", 179, 22),
+    Walk("stream", "deltaworks.engine.runner", 199, 24),
+    Walk("OPTIMIZE", "deltaworks.maintenance.optimize", 95, 14),
 )
 
 

@@ -18,8 +18,9 @@ from deltaworks.airflow.runbooks import (
     rules_runbook,
     stream_runbook,
 )
-from deltaworks.control.rule_paths import RULES_DAG, RULES_PROCESS
+from deltaworks.control.rule_paths import RULES_PROCESS
 from deltaworks.specs.catalog import Catalog
+from deltaworks.specs.dag_ids import PROJECT, RULES_DAG
 from deltaworks.specs.environment import EnvironmentSpec
 from deltaworks.specs.groups import StreamGroup
 from deltaworks.specs.pipeline import PipelineSpec
@@ -32,10 +33,10 @@ from deltaworks.specs.shares import RELAY_POOL, RELAY_PRIORITY, Share
 def relay_dag(relay: RelaySpec, environment: EnvironmentSpec) -> DAG:
     """Returns the DAG of a relay."""
     with DAG(
-        dag_id=names.relay_dag_id(relay.relay),
+        **names.dag_name(names.relay_dag_id(relay.relay)),
         description=relay.description or f"Relay of {', '.join(relay.buckets)}",
         doc_md=relay_runbook(relay),
-        **continuous_dag_settings(relay.owner, tags=("relay",)),
+        **continuous_dag_settings(relay.owner, tags=("relay", relay.relay)),
     ) as dag:
         _process_task("relay", "deltaworks.sources.objects.relay", environment, relay=relay.relay)
     return dag
@@ -44,7 +45,7 @@ def relay_dag(relay: RelaySpec, environment: EnvironmentSpec) -> DAG:
 def feeds_dag(spec: PipelineSpec, environment: EnvironmentSpec) -> DAG:
     """Returns the DAG of a pipeline's feeds, one process for all of them."""
     with DAG(
-        dag_id=names.feeds_dag_id(spec.pipeline),
+        **names.dag_name(names.feeds_dag_id(spec.pipeline)),
         description=f"Feeds of {spec.pipeline}: {', '.join(feed.name for feed in spec.feeds)}",
         doc_md=feeds_runbook(spec),
         **continuous_dag_settings(spec.owner, tags=("feeds", spec.pipeline, *spec.tags)),
@@ -56,10 +57,10 @@ def feeds_dag(spec: PipelineSpec, environment: EnvironmentSpec) -> DAG:
 def remediation_dag(remediation: RemediationSpec, environment: EnvironmentSpec) -> DAG:
     """Returns the DAG of a remediation."""
     with DAG(
-        dag_id=names.remediation_dag_id(remediation.name),
+        **names.dag_name(names.remediation_dag_id(remediation.name)),
         description=remediation.description or f"Acts when {remediation.rule} fires",
         doc_md=remediation_runbook(remediation),
-        **continuous_dag_settings(remediation.owner, tags=("remediation",)),
+        **continuous_dag_settings(remediation.owner, tags=("remediation", remediation.name)),
     ) as dag:
         _process_task("remediation", "deltaworks.remediation", environment, remediation=remediation.name)
     return dag
@@ -72,10 +73,10 @@ def rules_dag(catalog: Catalog) -> DAG | None:
         return None
     owners = ", ".join(sorted({spec.owner for spec in pipelines.values()}))
     with DAG(
-        dag_id=RULES_DAG,
+        **names.dag_name(RULES_DAG),
         description=f"Evaluates the rules of {', '.join(pipelines)}",
         doc_md=rules_runbook(pipelines),
-        **continuous_dag_settings(owners, tags=("rules", *pipelines)),
+        **continuous_dag_settings(owners, tags=("rules", PROJECT, *pipelines)),
     ) as dag:
         _process_task("evaluate", "deltaworks.rules", catalog.environment, rules=RULES_PROCESS)
     return dag
@@ -97,7 +98,7 @@ def stream_dag(spec: PipelineSpec, environment: EnvironmentSpec) -> DAG:
     """Returns the DAG of a pipeline's stream."""
     share = stream_share(spec, environment)
     with DAG(
-        dag_id=names.stream_dag_id(spec.pipeline),
+        **names.dag_name(names.stream_dag_id(spec.pipeline)),
         description=spec.description,
         doc_md=stream_runbook(spec),
         **continuous_dag_settings(spec.owner, tags=("stream", spec.pipeline, *spec.tags)),
@@ -119,7 +120,7 @@ def group_dag(group: StreamGroup, environment: EnvironmentSpec) -> DAG:
     )
     tags = ("stream", group.name, *group.members, *(tag for spec in members for tag in spec.tags))
     with DAG(
-        dag_id=group.dag_id,
+        **names.dag_name(group.dag_id),
         description=f"Streams of {', '.join(group.members)}",
         doc_md=group_runbook(group),
         **continuous_dag_settings(", ".join(sorted({spec.owner for spec in members})), tags=tags),

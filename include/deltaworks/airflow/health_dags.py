@@ -15,6 +15,7 @@ from deltaworks.airflow.job_alerts import job_callbacks
 from deltaworks.airflow.operators import ProcessOperator
 from deltaworks.airflow.runbooks import health_runbook
 from deltaworks.errors import DeltaworksError, TransientError
+from deltaworks.specs.dag_ids import HEALTH_DAG, PROJECT
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -40,7 +41,7 @@ def health_dag(
         mutations: whether waiting mutation requests are checked too.
     """
     with DAG(
-        dag_id=names.HEALTH_DAG_ID,
+        **names.dag_name(HEALTH_DAG),
         description="Checks every relay and stream by its heartbeat",
         doc_md=health_runbook(),
         schedule="* * * * *",
@@ -50,7 +51,7 @@ def health_dag(
         allowed_run_types=names.RUN_TYPES_WITHOUT_BACKFILL,
         is_paused_upon_creation=False,
         dagrun_timeout=timedelta(minutes=5),
-        tags=["health"],
+        tags=sorted(("health", PROJECT, "scheduled")),
         default_args={"owner": owner},
     ) as dag:
         CheckStreamsOperator(task_id="check_streams", retries=0, execution_timeout=timedelta(minutes=2))

@@ -19,6 +19,7 @@ from deltaworks.airflow.runbooks import invalid_runbook
 from deltaworks.errors import DeltaworksError
 from deltaworks.operations.base import Operation
 from deltaworks.specs.catalog import Catalog
+from deltaworks.specs.dag_ids import split_dag_id
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -52,9 +53,9 @@ def invalid_dag(dag_id: str, error: DeltaworksError, *, task_ids: Sequence[str],
             its DAG no longer has it. Later tasks of a running run fail.
         tags: the tags of the original, in addition to its kind and subject.
     """
-    _, name = names.split_dag_id(dag_id)
+    name, kind = split_dag_id(dag_id)
     with DAG(
-        dag_id=dag_id,
+        **names.dag_name(dag_id),
         description=f"{name} has an invalid declaration and is not started until it is corrected",
         doc_md=invalid_runbook(dag_id, name, error),
         schedule=None,
@@ -63,7 +64,7 @@ def invalid_dag(dag_id: str, error: DeltaworksError, *, task_ids: Sequence[str],
         max_active_runs=1,
         is_paused_upon_creation=False,
         dagrun_timeout=timedelta(days=1),
-        tags=sorted({TAG, name, dag_id.partition("__")[0], *tags}),
+        tags=sorted({TAG, name, kind, "manual", *tags}),
         default_args={"owner": "deltaworks"},
     ) as dag:
         limit = timedelta(minutes=1)

@@ -16,6 +16,7 @@ from deltaworks.control import paths
 from deltaworks.control.clock import iso_now, parse_iso
 from deltaworks.control.conditions import alert_for_failure, failure_alerts
 from deltaworks.control.objects import ObjectStore
+from deltaworks.specs.dag_ids import split_dag_id
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -118,7 +119,7 @@ def _superseded_failures(objects: ObjectStore, context: Context, cause: str) -> 
 
     task, dag_id = context["task"], str(context["ti"].dag_id)
     declared: Operation | None = getattr(task, "operation", None)
-    pipeline = dag_id.partition("__")[2]
+    pipeline, _ = split_dag_id(dag_id)
     if declared is None or declared.scope != "pipeline" or dag_id != declared.dag_id(pipeline):
         return []
     options = declared.options_model().model_fields
@@ -136,7 +137,7 @@ def _superseded_failures(objects: ObjectStore, context: Context, cause: str) -> 
     return [
         f"{other}.{task_id}"
         for other, _, task_id in failed_tasks
-        if task_id == declared.name and other.partition("__")[2] == pipeline
+        if task_id == declared.name and split_dag_id(other)[0] == pipeline
     ]
 
 

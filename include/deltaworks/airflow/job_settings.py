@@ -111,21 +111,28 @@ def continuous_retries() -> dict[str, Any]:
 
 
 def job_dag_settings(
-    owner: str, *, tags: Iterable[str], hours: float, run_types: Sequence[str] = names.RUN_TYPES_WITHOUT_BACKFILL
+    owner: str,
+    *,
+    tags: Iterable[str],
+    hours: float,
+    schedule: Any = None,
+    run_types: Sequence[str] = names.RUN_TYPES_WITHOUT_BACKFILL,
 ) -> dict[str, Any]:
     """Returns arguments of a DAG of jobs that end: one run at a time, no catch-up, alerts on failed tasks.
 
     Args:
         hours: the timeout of a run.
+        schedule: None for a DAG that is only triggered. The tags say `scheduled` or `manual`.
         run_types: the types of runs that are allowed.
     """
     return {
+        "schedule": schedule,
         "catchup": False,
         "max_active_runs": 1,
         "allowed_run_types": run_types,
         "is_paused_upon_creation": False,
         "dagrun_timeout": timedelta(hours=hours),
-        "tags": sorted(set(tags)),
+        "tags": sorted({"manual" if schedule is None else "scheduled", *tags}),
         "default_args": {"owner": owner, **job_callbacks()},
     }
 
@@ -151,4 +158,4 @@ def manual_dag_settings(subject: str, owner: str, *, tags: tuple[str, ...]) -> d
         subject: the pipeline or relay; one of the tags.
         tags: words for the operation, for the search in Airflow's list.
     """
-    return {"schedule": None, **job_dag_settings(owner, tags=(*tags, subject), hours=24)}
+    return job_dag_settings(owner, tags=(*tags, subject), hours=24)

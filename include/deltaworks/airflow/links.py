@@ -11,10 +11,10 @@ from urllib.parse import quote
 
 from airflow.sdk import BaseOperatorLink
 
-from deltaworks.airflow import names
 from deltaworks.airflow.approvals import OperationApproval
 from deltaworks.airflow.operators import SPARK_UI_XCOM, ProcessOperator, SparkJobOperator
 from deltaworks.airflow.server_paths import server_path
+from deltaworks.specs.dag_ids import split_dag_id
 
 if TYPE_CHECKING:
     from airflow.sdk import BaseOperator
@@ -70,7 +70,7 @@ class ConsoleLink(BaseOperatorLink):
     operators = [SparkJobOperator, ProcessOperator, OperationApproval]  # noqa: RUF012
 
     def get_link(self, operator: BaseOperator, *, ti_key: TaskInstanceKey) -> str:
-        kind, name = names.split_dag_id(ti_key.dag_id)
+        name, kind = split_dag_id(ti_key.dag_id)
         if not name or kind not in _CONSOLE_PAGES:
             return server_path(f"/deltaworks/dag/{quote(ti_key.dag_id, safe='')}")
         return server_path(_CONSOLE_PAGES[kind].format(quote(name, safe="")))
@@ -83,7 +83,7 @@ class AlertsLink(BaseOperatorLink):
     operators = [SparkJobOperator, ProcessOperator]  # noqa: RUF012
 
     def get_link(self, operator: BaseOperator, *, ti_key: TaskInstanceKey) -> str:
-        _, name = names.split_dag_id(ti_key.dag_id)
+        name, _ = split_dag_id(ti_key.dag_id)
         return server_path(f"/deltaworks/alerts?only={quote(name or ti_key.dag_id, safe='')}")
 
 

@@ -11,7 +11,7 @@ from airflow.sdk import Asset, CronTriggerTimetable
 
 from deltaworks.control import paths, provenance
 from deltaworks.operations import registry
-from deltaworks.specs import groups
+from deltaworks.specs import dag_ids, groups
 from deltaworks.specs.catalog import project_root
 from deltaworks.specs.schedules import schedules_enabled
 from deltaworks.specs.storage import StorageSpec
@@ -19,9 +19,6 @@ from deltaworks.specs.storage import StorageSpec
 SPARK_CONNECTION: Final = "spark_default"
 #: Airflow's default pool, for tasks of no job class.
 DEFAULT_POOL: Final = "default_pool"
-HEALTH_DAG_ID: Final = "deltaworks__health"
-#: The kind of a stream group's DAG, as `split_dag_id` returns it.
-GROUP_KIND: Final = groups.GROUP_KIND
 #: The HTTP connection, with a login, by which the health check calls Airflow's API to restart hung streams.
 AIRFLOW_CONNECTION: Final = "deltaworks_airflow"
 
@@ -61,24 +58,29 @@ def cron_timetable(expression: str | None) -> CronTriggerTimetable | None:
     return CronTriggerTimetable(expression, timezone="UTC", run_immediately=NO_IMMEDIATE_RUN)
 
 
+def dag_name(dag_id: str) -> dict[str, Any]:
+    """Returns the arguments of a DAG for its id and the name under which Airflow lists it."""
+    return {"dag_id": dag_id, "dag_display_name": dag_ids.display_name(dag_id)}
+
+
 def relay_dag_id(relay: str) -> str:
     """Returns the id of the DAG that runs a relay."""
-    return f"{relay}__relay"
+    return dag_ids.dag_id(relay, "relay")
 
 
 def feeds_dag_id(pipeline: str) -> str:
     """Returns the id of the DAG that delivers a pipeline's feeds."""
-    return f"{pipeline}__feeds"
+    return dag_ids.dag_id(pipeline, "feeds")
 
 
 def remediation_dag_id(remediation: str) -> str:
     """Returns the id of the DAG that runs a remediation."""
-    return f"{remediation}__remediation"
+    return dag_ids.dag_id(remediation, "remediation")
 
 
 def clean_dag_id(relay: str) -> str:
     """Returns the id of the DAG that removes landed objects from a relay's buckets."""
-    return f"{relay}__clean"
+    return dag_ids.dag_id(relay, "clean")
 
 
 def stream_dag_id(pipeline: str, group: str | None = None) -> str:
@@ -88,7 +90,7 @@ def stream_dag_id(pipeline: str, group: str | None = None) -> str:
 
 def gold_dag_id(pipeline: str) -> str:
     """Returns the id of the DAG that rebuilds a pipeline's gold tables."""
-    return f"{pipeline}__gold"
+    return dag_ids.dag_id(pipeline, "gold")
 
 
 def operation_dag_id(operation: str, subject: str) -> str:
@@ -98,24 +100,17 @@ def operation_dag_id(operation: str, subject: str) -> str:
 
 def mutation_dag_id(pipeline: str) -> str:
     """Returns the id of the DAG that applies a pipeline's mutation requests."""
-    return f"{pipeline}__mutations"
+    return dag_ids.dag_id(pipeline, "mutations")
 
 
 def training_dag_id(pipeline: str) -> str:
     """Returns the id of the DAG that trains a pipeline's models."""
-    return f"{pipeline}__models"
+    return dag_ids.dag_id(pipeline, "models")
 
 
 def maintenance_dag_id(pipeline: str) -> str:
     """Returns the id of a pipeline's maintenance DAG."""
     return provenance.maintenance_dag_id(pipeline)
-
-
-def split_dag_id(dag_id: str) -> tuple[str, str]:
-    """Splits a DAG id into kind and name, such as `("stream", "games")`; the name is empty if the id has no
-    separator."""
-    kind, _, name = dag_id.partition("__")
-    return kind, name
 
 
 def spark_job(name: str) -> Path:

@@ -164,7 +164,7 @@ def pipeline_operations(*, mutable: bool, gold: bool, feeds: bool) -> list[Opera
         operation
         for operation in OPERATIONS.values()
         if operation.scope == "pipeline"
-        and not operation.dag_prefix
+        and not operation.dag_kind
         and (mutable or not operation.needs_mutations)
         and (gold or not operation.needs_gold)
         and (feeds or not operation.needs_feeds)
@@ -173,7 +173,7 @@ def pipeline_operations(*, mutable: bool, gold: bool, feeds: bool) -> list[Opera
 
 def relay_operations() -> list[Operation]:
     """Returns the operations of a relay that have their own DAG."""
-    return [item for item in OPERATIONS.values() if item.scope == "relay" and not item.dag_prefix]
+    return [item for item in OPERATIONS.values() if item.scope == "relay" and not item.dag_kind]
 
 
 def operation_dag(operation: Operation, subject: PipelineSpec | RelaySpec, environment: EnvironmentSpec) -> DAG:
@@ -181,7 +181,7 @@ def operation_dag(operation: Operation, subject: PipelineSpec | RelaySpec, envir
     spec = subject if isinstance(subject, PipelineSpec) else None
     name = subject.pipeline if isinstance(subject, PipelineSpec) else subject.relay
     with DAG(
-        dag_id=operation.dag_id(name),
+        **names.dag_name(operation.dag_id(name)),
         description=operation.summary,
         doc_md=operation_runbook(
             operation, name, subject.owner, limits="" if spec is None else restrictions(operation, spec)

@@ -9,16 +9,16 @@ from collections.abc import Collection
 
 from airflow.sdk import get_parsing_context
 
-from deltaworks.control.rule_paths import RULES_DAG
 from deltaworks.operations.registry import OPERATIONS
 from deltaworks.specs.catalog import Catalog, project_root
+from deltaworks.specs.dag_ids import HEALTH_DAG, RULES_DAG, split_dag_id
 from deltaworks.specs.groups import GROUP_KIND
 from deltaworks.specs.project import load_catalog, pipeline_files
 
 #: Kinds of DAGs whose id does not name all their pipelines: groups of streams and namespaces.
 _MULTI_PIPELINE_KINDS = {
     GROUP_KIND,
-    *(item.dag_prefix or item.name for item in OPERATIONS.values() if item.scope == "namespace"),
+    *(item.dag_kind or item.name for item in OPERATIONS.values() if item.scope == "namespace"),
 }
 
 
@@ -29,8 +29,8 @@ def parsed_catalog() -> Catalog:
 
 def needed_pipelines(dag_id: str | None) -> Collection[str] | None:
     """Returns the pipelines a DAG needs; None for all, if the DAG covers several or no DAG is given."""
-    kind, separator, subject = (dag_id or "").partition("__")
-    if not separator or kind in _MULTI_PIPELINE_KINDS or dag_id == RULES_DAG:
+    subject, kind = split_dag_id(dag_id or "")
+    if not kind or kind in _MULTI_PIPELINE_KINDS or dag_id in (HEALTH_DAG, RULES_DAG):
         return None
     # Any other subject is a relay, which needs no pipeline.
     return [subject] if subject in pipeline_files(project_root()) else []

@@ -51,11 +51,15 @@ def scheduled_dag(
     pipelines = tuple(pipelines)
     schedule = VAULT_SCHEDULES[operation.name]
     with DAG(
-        dag_id=operation.dag_id(namespace),
+        **names.dag_name(operation.dag_id(namespace)),
         description=operation.summary,
         doc_md=namespace_runbook(operation, namespace, pipelines),
-        schedule=names.cron_timetable(schedule.cron),
-        **job_dag_settings(_first_owner(pipelines), tags=("privacy", namespace), hours=schedule.hours),
+        **job_dag_settings(
+            _first_owner(pipelines),
+            tags=("privacy", namespace),
+            hours=schedule.hours,
+            schedule=names.cron_timetable(schedule.cron),
+        ),
     ) as dag:
         operation_task(
             operation.name, namespace, environment, values={"dry_run": _DRY_RUN_UNLESS_SCHEDULED}, from_form=True
@@ -71,7 +75,7 @@ def reveal_dag(
     pipelines = tuple(pipelines)
     share = environment.shares.of(operation.job_class)
     with DAG(
-        dag_id=operation.dag_id(namespace),
+        **names.dag_name(operation.dag_id(namespace)),
         description=operation.summary,
         doc_md=namespace_runbook(operation, namespace, pipelines),
         **manual_dag_settings(namespace, _first_owner(pipelines), tags=("privacy",)),

@@ -49,13 +49,16 @@ def gold_dag(spec: PipelineSpec, environment: EnvironmentSpec) -> DAG:
     It runs on its schedule, manually, and after updates of other pipelines' gold tables that it reads.
     """
     with DAG(
-        dag_id=names.gold_dag_id(spec.pipeline),
+        **names.dag_name(names.gold_dag_id(spec.pipeline)),
         description=f"Rebuilds the gold tables of {spec.pipeline}",
         doc_md=gold_runbook(spec),
-        schedule=_gold_schedule(spec, environment),
         deadline=_deadline_alert(spec),
         **job_dag_settings(
-            spec.owner, tags=("gold", spec.pipeline, *spec.tags), hours=6, run_types=names.GOLD_RUN_TYPES
+            spec.owner,
+            tags=("gold", spec.pipeline, *spec.tags),
+            hours=6,
+            run_types=names.GOLD_RUN_TYPES,
+            schedule=_gold_schedule(spec, environment),
         ),
     ) as dag:
         rebuild_gold_task(
@@ -107,11 +110,15 @@ _DRY_RUN_UNLESS_SCHEDULED = "{{ params.dry_run if dag_run.run_type == 'manual' e
 def maintenance_dag(spec: PipelineSpec, environment: EnvironmentSpec) -> DAG:
     """Returns a pipeline's maintenance DAG. Its VACUUM cannot be undone, so it accepts no backfill."""
     with DAG(
-        dag_id=names.maintenance_dag_id(spec.pipeline),
+        **names.dag_name(names.maintenance_dag_id(spec.pipeline)),
         description=f"OPTIMIZE, VACUUM and gold of {spec.pipeline}",
         doc_md=maintenance_runbook(spec),
-        schedule=names.cron_timetable(spec.maintenance.schedule),
-        **job_dag_settings(spec.owner, tags=("maintenance", spec.pipeline, *spec.tags), hours=12),
+        **job_dag_settings(
+            spec.owner,
+            tags=("maintenance", spec.pipeline, *spec.tags),
+            hours=12,
+            schedule=names.cron_timetable(spec.maintenance.schedule),
+        ),
     ) as dag:
         chain(*_maintenance_tasks(spec, environment))
     set_form(dag, _maintenance_form(spec))
@@ -219,11 +226,15 @@ def round_template(upkeep: MaintenanceSpec) -> str:
 def mutation_dag(spec: PipelineSpec, declared: MutationsSpec, environment: EnvironmentSpec) -> DAG:
     """Returns a pipeline's mutation DAG. A run applies all waiting requests, so missed runs need no catch-up."""
     with DAG(
-        dag_id=names.mutation_dag_id(spec.pipeline),
+        **names.dag_name(names.mutation_dag_id(spec.pipeline)),
         description=f"Applies the requests of {spec.pipeline} to its tables",
         doc_md=mutations_runbook(spec, declared),
-        schedule=names.cron_timetable(declared.schedule),
-        **job_dag_settings(spec.owner, tags=("mutations", spec.pipeline, *spec.tags), hours=6),
+        **job_dag_settings(
+            spec.owner,
+            tags=("mutations", spec.pipeline, *spec.tags),
+            hours=6,
+            schedule=names.cron_timetable(declared.schedule),
+        ),
     ) as dag:
         operation_task(
             "mutate_tables", spec.pipeline, environment, values={"dry_run": _DRY_RUN_UNLESS_SCHEDULED}, from_form=True
@@ -238,11 +249,15 @@ def training_dag(spec: PipelineSpec, environment: EnvironmentSpec) -> DAG:
     A run trains on the data of its run time, so missed runs need no catch-up.
     """
     with DAG(
-        dag_id=names.training_dag_id(spec.pipeline),
+        **names.dag_name(names.training_dag_id(spec.pipeline)),
         description=f"Trains the models of {spec.pipeline}",
         doc_md=training_runbook(spec),
-        schedule=names.cron_timetable(spec.training.schedule),
-        **job_dag_settings(spec.owner, tags=("models", spec.pipeline, *spec.tags), hours=12),
+        **job_dag_settings(
+            spec.owner,
+            tags=("models", spec.pipeline, *spec.tags),
+            hours=12,
+            schedule=names.cron_timetable(spec.training.schedule),
+        ),
     ) as dag:
         operation_task("train_model", spec.pipeline, environment, from_form=True, execution_timeout=timedelta(hours=11))
     set_form(dag, operation_form(get_operation("train_model"), spec))
@@ -253,11 +268,15 @@ def lost_events_dag(spec: PipelineSpec, environment: EnvironmentSpec) -> DAG:
     """Returns the DAG that checks hourly whether the lake has all events that the pipeline's collectors
     acknowledged."""
     with DAG(
-        dag_id=get_operation("find_lost_events").dag_id(spec.pipeline),
+        **names.dag_name(get_operation("find_lost_events").dag_id(spec.pipeline)),
         description=f"Checks that every event collected for {spec.pipeline} is in its tables",
         doc_md=lost_events_runbook(spec),
-        schedule=names.cron_timetable(_LOST_EVENTS_SCHEDULE),
-        **job_dag_settings(spec.owner, tags=("maintenance", spec.pipeline, *spec.tags), hours=1),
+        **job_dag_settings(
+            spec.owner,
+            tags=("maintenance", spec.pipeline, *spec.tags),
+            hours=1,
+            schedule=names.cron_timetable(_LOST_EVENTS_SCHEDULE),
+        ),
     ) as dag:
         operation_task("find_lost_events", spec.pipeline, environment, from_form=True)
     set_form(dag, operation_form(get_operation("find_lost_events"), spec))
@@ -270,13 +289,14 @@ def clean_dag(relay: RelaySpec, declared: CleanSpec, environment: EnvironmentSpe
     Deletion cannot be undone, so it accepts no backfill.
     """
     with DAG(
-        dag_id=names.clean_dag_id(relay.relay),
+        **names.dag_name(names.clean_dag_id(relay.relay)),
         description=(
             f"{declared.mode.capitalize()} objects of {', '.join(relay.buckets)} that all pipelines have landed"
         ),
         doc_md=clean_runbook(relay, declared),
-        schedule=names.cron_timetable(declared.schedule),
-        **job_dag_settings(relay.owner, tags=("maintenance", "relay"), hours=12),
+        **job_dag_settings(
+            relay.owner, tags=("maintenance", "relay"), hours=12, schedule=names.cron_timetable(declared.schedule)
+        ),
     ) as dag:
         operation_task("clean_source", relay.relay, environment, from_form=True)
     set_form(dag, _clean_form(declared))

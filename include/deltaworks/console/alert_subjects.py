@@ -3,23 +3,22 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from deltaworks.operations.registry import get_operation
+from deltaworks.specs.dag_ids import HEALTH_DAG, dag_id, split_dag_id
 from deltaworks.specs.groups import group_of, stream_dag_id
 
 if TYPE_CHECKING:
     from deltaworks.specs.catalog import Catalog
 
-#: The health DAG. Its readers see alerts that belong to no pipeline, such as those of channels and of the health check.
-HEALTH_DAG: Final = "deltaworks__health"
 _SEPARATORS = re.compile(r"[ .:/]")
 
 
 def pipeline_of(catalog: Catalog, subject: str) -> str:
     """Returns the pipeline that a subject belongs to; empty if there is none."""
     for word in [word for word in _SEPARATORS.split(subject) if word][:2]:
-        name = word.partition("__")[2] or word
+        name = split_dag_id(word)[0] or word
         if catalog.declares("pipeline", name):
             return name
     return ""
@@ -37,8 +36,8 @@ def alert_dag(catalog: Catalog, subject: str) -> str:
     pipeline = pipeline_of(catalog, subject)
     if pipeline and words[0] != "relay":
         return stream_dag_id(pipeline, group_of(catalog, pipeline))
-    if words and words[0].startswith("relay__"):
+    if words and split_dag_id(words[0])[1] == "relay":
         return words[0]
     if len(words) >= 2 and words[0] in ("relay", "remediation", "feeds"):
-        return f"{words[0]}__{words[1]}"
+        return dag_id(words[1], words[0])
     return HEALTH_DAG

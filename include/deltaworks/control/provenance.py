@@ -7,6 +7,8 @@ import json
 import os
 from typing import Any
 
+from deltaworks.specs.dag_ids import dag_id
+
 RUN_VARIABLE = "DELTAWORKS_RUN"
 #: The user who triggered that run; `SCHEDULER` for scheduled runs.
 PERSON_VARIABLE = "DELTAWORKS_PERSON"
@@ -48,7 +50,7 @@ def is_maintenance_run(pipeline: str) -> bool:
 
 def maintenance_dag_id(pipeline: str) -> str:
     """Returns the id of a pipeline's maintenance DAG."""
-    return f"{pipeline}__maintenance"
+    return dag_id(pipeline, "maintenance")
 
 
 def user_metadata(*, pipeline: str, batch: str | int, operation: str, **extra: Any) -> str:

@@ -6,9 +6,8 @@ from typing import Final
 
 from deltaworks.control import paths
 
-#: The name of the process that evaluates rules, and of its DAG.
+#: The name of the process that evaluates rules.
 RULES_PROCESS: Final = "rules"
-RULES_DAG: Final = RULES_PROCESS
 
 
 def rules_control() -> str:

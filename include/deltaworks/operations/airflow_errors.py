@@ -10,6 +10,7 @@ from deltaworks.errors import ConfigError
 from deltaworks.operations.airflow_login import AirflowLogin
 from deltaworks.operations.airflow_resources import Dag, DagImportError
 from deltaworks.specs.base import suggest_name
+from deltaworks.specs.dag_ids import split_dag_id
 
 FORBIDDEN = 403
 NOT_FOUND = 404
@@ -63,8 +64,8 @@ def dag_unknown_error(
     Args:
         problems: all import errors. The message shows those of the file with DAGs of the same kind, or else the first.
     """
-    kind = dag_id.partition("__")[0]
-    files = {dag.file for dag in dags if dag.file and dag.dag_id.partition("__")[0] == kind}
+    kind = split_dag_id(dag_id)[1]
+    files = {dag.file for dag in dags if dag.file and split_dag_id(dag.dag_id)[1] == kind}
     relevant = [problem for problem in problems if any(problem.filename.endswith(file) for file in files)] or list(
         problems
     )

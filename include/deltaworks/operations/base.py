@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
 from deltaworks.control.listing import Listing, listing_of
+from deltaworks.specs.dag_ids import dag_id
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -62,7 +63,7 @@ class Operation:
         needs_gold: only for pipelines that declare gold tables.
         needs_feeds: only for pipelines that declare feeds.
         needs_models: only for pipelines that declare models.
-        dag_prefix: the prefix of its DAG id if a scheduled DAG runs it and has its form.
+        dag_kind: the kind in its DAG id if that is not its name: a scheduled DAG with a form of its own runs it.
     """
 
     name: str
@@ -83,7 +84,7 @@ class Operation:
     needs_gold: bool = False
     needs_feeds: bool = False
     needs_models: bool = False
-    dag_prefix: str = ""
+    dag_kind: str = ""
 
     def load(self) -> Callable[[OperationContext, Any], Report]:
         """Imports and returns the function that runs the operation."""
@@ -99,7 +100,7 @@ class Operation:
 
     def dag_id(self, subject: str) -> str:
         """Returns the id of the operation's DAG for a pipeline, relay or namespace."""
-        return f"{self.dag_prefix or self.name}__{subject}"
+        return dag_id(subject, self.dag_kind or self.name)
 
     @property
     def waits_for_approval(self) -> bool:

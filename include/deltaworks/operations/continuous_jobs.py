@@ -26,6 +26,7 @@ from deltaworks.control.objects import ObjectStore, open_objects
 from deltaworks.errors import DeltaworksError, TransientError
 from deltaworks.operations.running_tasks import RunsApi, running_task
 from deltaworks.specs.catalog import find_by_name
+from deltaworks.specs.dag_ids import RULES_DAG, split_dag_id
 from deltaworks.specs.groups import group_of, stream_dag_id, stream_group
 
 if TYPE_CHECKING:
@@ -256,10 +257,10 @@ def _parse_job_name(catalog: Catalog, name: str) -> tuple[str, str]:
         return "stream", name
     if catalog.declares("relay", name):
         return "relay", name
-    if name == rule_paths.RULES_DAG:
+    if name in (rule_paths.RULES_PROCESS, RULES_DAG):
         return "rules", rule_paths.RULES_PROCESS
-    kind, separator, subject = name.partition("__")
-    return (kind, subject) if separator and kind in _LOCATORS else ("stream", name)
+    subject, kind = split_dag_id(name)
+    return (kind, subject) if kind in _LOCATORS else ("stream", name)
 
 
 @dataclass(frozen=True, slots=True)
@@ -288,7 +289,7 @@ def _locate_relay(catalog: Catalog, name: str, is_start: bool) -> _JobLocation:
 def _locate_rules(catalog: Catalog, name: str, _to_start: bool) -> _JobLocation:
     if name != rule_paths.RULES_PROCESS:
         catalog.pipeline(f"{name}__rules")
-    return _JobLocation(rule_paths.rules_control(), rule_paths.RULES_DAG)
+    return _JobLocation(rule_paths.rules_control(), RULES_DAG)
 
 
 def _locate_feeds(catalog: Catalog, name: str, is_start: bool) -> _JobLocation:

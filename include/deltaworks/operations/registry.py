@@ -16,7 +16,7 @@ _OPERATIONS = (
         needs_spark=True,
         family="gold",
         needs_gold=True,
-        dag_prefix="gold",
+        dag_kind="gold",
     ),
     Operation(
         name="refresh_gold",
@@ -36,7 +36,7 @@ _OPERATIONS = (
         needs_spark=True,
         family="models",
         needs_models=True,
-        dag_prefix="models",
+        dag_kind="models",
     ),
     Operation(
         name="optimize_tables",
@@ -114,7 +114,7 @@ _OPERATIONS = (
         summary="Find events that a collector acknowledged and that are neither in a table nor in quarantine.",
         run="deltaworks.operations.lost_events:find",
         family="maintenance",
-        dag_prefix="find_lost_events",
+        dag_kind="find_lost_events",
     ),
     Operation(
         name="snapshot_health",
@@ -133,7 +133,7 @@ _OPERATIONS = (
         concurrent_with=("stream", "maintenance", "gold"),
         family="mutations",
         needs_mutations=True,
-        dag_prefix="mutations",
+        dag_kind="mutations",
     ),
     Operation(
         name="purge_deleted",
@@ -206,7 +206,7 @@ _OPERATIONS = (
         scope="namespace",
         destructive=True,
         family="privacy",
-        dag_prefix="vault",
+        dag_kind="vault",
     ),
     Operation(
         name="maintain_vault",
@@ -216,7 +216,7 @@ _OPERATIONS = (
         scope="namespace",
         destructive=True,
         family="privacy",
-        dag_prefix="maintain_vault",
+        dag_kind="maintain_vault",
     ),
     Operation(
         name="reveal",
@@ -225,7 +225,7 @@ _OPERATIONS = (
         run="deltaworks.operations.privacy:reveal",
         scope="namespace",
         family="privacy",
-        dag_prefix="reveal",
+        dag_kind="reveal",
     ),
     Operation(
         name="erase",
@@ -235,7 +235,7 @@ _OPERATIONS = (
         scope="namespace",
         destructive=True,
         family="privacy",
-        dag_prefix="erase",
+        dag_kind="erase",
     ),
     Operation(
         name="resume_table",
@@ -334,7 +334,7 @@ _OPERATIONS = (
         destructive=True,
         concurrent_with=("stream", "mutations", "gold"),
         family="maintenance",
-        dag_prefix="clean",
+        dag_kind="clean",
     ),
 )
 #: Operations by name.

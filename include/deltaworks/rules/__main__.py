@@ -23,7 +23,7 @@ RULES = DaemonKind(
     control_folder=lambda _name: rule_paths.rules_control(),
     build=open_rule_process,
     failure_condition="RULES_FAILED",
-    cli_name=lambda _name: rule_paths.RULES_DAG,
+    cli_name=lambda _name: rule_paths.RULES_PROCESS,
 )
 
 

@@ -54,7 +54,7 @@ class RuleProcess:
         self._leased_process = LeasedProcess(
             self._objects,
             rule_paths.rules_control(),
-            name=rule_paths.RULES_DAG,
+            name=rule_paths.RULES_PROCESS,
             ttl_seconds=LEASE_SECONDS,
             max_run_seconds=MAX_RUN_SECONDS,
             trigger_seconds=EVALUATION_INTERVAL_SECONDS,

@@ -15,6 +15,7 @@ from pydantic import Field
 
 from deltaworks.errors import ConfigError
 from deltaworks.specs.base import Spec, suggest_name
+from deltaworks.specs.dag_ids import dag_id
 
 if TYPE_CHECKING:
     from deltaworks.specs.catalog import Catalog
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 
 #: Finds the group in the text of an invalid spec.
 _GROUP_KEY = re.compile(r"^stream_group[ \t]*:[ \t]*[\"']?([a-z][a-z0-9_]*)", re.MULTILINE)
-#: Prefix of a group's DAG id.
+#: The kind of a group's DAG.
 GROUP_KIND: Final = "stream_group"
 
 
@@ -64,12 +65,12 @@ class StreamGroup:
 
 def group_dag_id(group: str) -> str:
     """Returns the DAG id of a group."""
-    return f"{GROUP_KIND}__{group}"
+    return dag_id(group, GROUP_KIND)
 
 
 def stream_dag_id(pipeline: str, group: str | None = None) -> str:
     """Returns the id of the DAG that runs a pipeline's stream: the group's DAG if the pipeline has a group."""
-    return f"{pipeline}__stream" if group is None else group_dag_id(group)
+    return dag_id(pipeline, "stream") if group is None else group_dag_id(group)
 
 
 def stream_groups(catalog: Catalog) -> dict[str, StreamGroup]:

@@ -12,6 +12,7 @@ from deltaworks.control.clock import utc_now
 from deltaworks.errors import TransientError
 from deltaworks.operations.airflow_api import AirflowApi
 from deltaworks.specs.catalog import Catalog
+from deltaworks.specs.dag_ids import HEALTH_DAG, dag_id
 from deltaworks.specs.groups import group_dag_id, stream_groups
 from deltaworks.specs.project import load_catalog
 from deltaworks.specs.schedules import SCHEDULES_VARIABLE
@@ -48,7 +49,7 @@ DEFAULT_EDITS = Path("..") / "shared" / "data" / "wikipedia_edits" / PUBLISHED_E
 #: parsing takes four CPU seconds. Schedules are off, because the demo starts every job itself, after all events are
 #: ingested.
 _DEMO_VARIABLES = {"AIRFLOW__DAG_PROCESSOR__MIN_FILE_PROCESS_INTERVAL": "120", SCHEDULES_VARIABLE: "off"}
-_HEALTH = "deltaworks__health"
+_HEALTH = HEALTH_DAG
 _MAINTENANCE = "games__maintenance"
 _HEALTH_TRIES = 4
 _MEMORY_SECONDS = 5.0
@@ -240,9 +241,9 @@ class Demo:
 
 def _dag_ids(catalog: Catalog) -> frozenset[str]:
     kinds = ("stream", "gold", "maintenance", "mutations")
-    ids = [f"{kind}__{name}" for name in catalog.pipelines for kind in kinds]
+    ids = [dag_id(name, kind) for name in catalog.pipelines for kind in kinds]
     groups = {group_dag_id(name) for name in stream_groups(catalog)}
-    return frozenset(ids) | groups | {f"{name}__relay" for name in catalog.relays}
+    return frozenset(ids) | groups | {dag_id(name, "relay") for name in catalog.relays}
 
 
 def _require_empty_lake(catalog: Catalog) -> None:

@@ -49,7 +49,7 @@ class StopFlags:
             for name in (*catalog.pipelines, *catalog.invalid_pipelines())
         }
         folders = {
-            rule_paths.RULES_DAG: rule_paths.rules_control(),
+            rule_paths.RULES_PROCESS: rule_paths.rules_control(),
             **{f"{name}__feeds": outbound_paths.feeds_control(name) for name in catalog.pipelines},
             **{
                 f"{spec.name}__remediation": outbound_paths.remediation_control(spec.name)

@@ -24,7 +24,9 @@ def test_every_operation_has_its_command_and_its_dag_in_the_tables() -> None:
     commands, dags = commands_table(), operations_table()
 
     assert [operation.command for operation in OPERATIONS.values() if f"| `{operation.command}" not in commands] == []
-    assert [name for name, operation in OPERATIONS.items() if f"| `{operation.dag_id('<')[:-1]}<" not in dags] == []
+    assert [
+        name for name, operation in OPERATIONS.items() if f"| `{operation.dag_id(f'<{operation.scope}>')}`" not in dags
+    ] == []
 
 
 def test_every_leaf_command_is_listed_with_its_options() -> None:

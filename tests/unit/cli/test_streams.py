@@ -86,7 +86,7 @@ def test_a_relay_is_stopped_and_started_the_same_way(airflow: AirflowServer, lak
         ("shop__stream", paths.pipeline_control("shop")),
         ("landing__relay", paths.relay_control("landing")),
         ("shop__feeds", outbound_paths.feeds_control("shop")),
-        ("rules", rule_paths.rules_control()),
+        ("deltaworks__rules", rule_paths.rules_control()),
         ("shift__remediation", outbound_paths.remediation_control("shift")),
     ],
 )
@@ -100,7 +100,7 @@ def test_long_running_processes_are_stopped_and_started_by_dag_id(
 
     said = invoke("stop", dag)
     assert (airflow.paused[dag], flag.read() is not None) == (True, True)
-    assert f"deltaworks start {dag.removeprefix('stream__')}" in said
+    assert f"deltaworks start {dag.removesuffix('__stream')}" in said
 
     invoke("start", dag)
     assert (airflow.paused[dag], flag.read() is not None) == (False, False)

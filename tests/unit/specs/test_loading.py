@@ -239,8 +239,8 @@ class TestOverrides:
     @pytest.mark.parametrize(
         "variables",
         [
-            {"trigger_seconds__stream": "[1"},
-            {"stream": "1", "trigger_seconds__stream": "2"},
+            {"stream__trigger_seconds": "[1"},
+            {"stream": "1", "stream__trigger_seconds": "2"},
         ],
     )
     def test_a_variable_that_cannot_be_read_is_named(

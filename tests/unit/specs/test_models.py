@@ -134,12 +134,12 @@ def test_features_and_labels_cannot_depend_on_scores_of_the_model(tmp_path: Path
 
 def test_label_sql_is_checked_like_gold_sql(tmp_path: Path) -> None:
     (unknown,) = reported_errors(
-        project(tmp_path / "a", slow__models="SELECT shop, hour, amont > 5 AS holds FROM hours")
+        project(tmp_path / "a", models__slow="SELECT shop, hour, amont > 5 AS holds FROM hours")
     )
     (absent,) = reported_errors(
-        project(tmp_path / "b", slow__models="SELECT shop, hour, amount > 5 AS held FROM hours")
+        project(tmp_path / "b", models__slow="SELECT shop, hour, amount > 5 AS held FROM hours")
     )
-    (scored,) = reported_errors(project(tmp_path / "c", scores__gold="SELECT event_date, scor FROM slow"))
+    (scored,) = reported_errors(project(tmp_path / "c", gold__scores="SELECT event_date, scor FROM slow"))
 
     assert "models/slow.sql:1" in unknown
     assert "'amount'" in unknown

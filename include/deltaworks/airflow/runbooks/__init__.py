@@ -13,6 +13,7 @@ from typing import Any
 from deltaworks.airflow.server_paths import server_path
 from deltaworks.errors import DeltaworksError
 from deltaworks.operations.base import Operation
+from deltaworks.specs.dag_ids import split_dag_id
 from deltaworks.specs.groups import StreamGroup
 from deltaworks.specs.mutation import MutationsSpec
 from deltaworks.specs.pipeline import PipelineSpec
@@ -137,7 +138,7 @@ def invalid_runbook(dag_id: str, name: str, error: DeltaworksError) -> str:
     """Returns the runbook of a placeholder DAG for an invalid declaration."""
     # A code fence in an error would end the block that shows it.
     errors = error.message.replace("```", "` ` `")
-    page = f"/dag/{dag_id}" if dag_id.partition("__")[0] in ("stream", "relay") else "/"
+    page = f"/dag/{dag_id}" if split_dag_id(dag_id)[1] in ("stream", "relay") else "/"
     return _runbook("invalid", page=page, name=name, errors=errors, hint=error.hint)
 
 
@@ -184,7 +185,7 @@ def namespace_runbook(operation: Operation, namespace: str, pipelines: Iterable[
     """
     specs = tuple(pipelines)
     return _runbook(
-        operation.dag_prefix,
+        operation.dag_kind,
         namespace=namespace,
         pipelines=", ".join(f"`{spec.pipeline}`" for spec in specs),
         command=f"{operation.command} {namespace}",

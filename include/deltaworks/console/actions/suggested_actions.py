@@ -18,6 +18,7 @@ from deltaworks.control.conditions import CONDITIONS
 from deltaworks.operations.base import Operation
 from deltaworks.operations.options import option_fields
 from deltaworks.operations.registry import OPERATIONS
+from deltaworks.specs.dag_ids import split_dag_id
 
 _SEPARATORS: Final = re.compile(r"[ .:/]+")
 
@@ -129,8 +130,8 @@ def details_link(cause: str, subject: str) -> SuggestedAction:
 
 def _parse_subject(words: list[str]) -> tuple[str, str, str]:
     """Splits a subject into kind, name and remainder."""
-    kind, separator, name = words[0].partition("__")
-    if separator:
+    name, kind = split_dag_id(words[0])
+    if kind:
         return kind, name, "/".join(words[1:])
     if words[0] in ("stream", "relay", "feeds", "rules", "collector", "remediation"):
         return words[0], words[1] if len(words) > 1 else "", "/".join(words[2:])

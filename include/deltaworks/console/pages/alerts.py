@@ -10,7 +10,7 @@ from deltaworks.alerts.raising import Alert
 from deltaworks.alerts.raising import alerts as stored_alerts
 from deltaworks.alerts.silences import Silence, active_silence, subject_words
 from deltaworks.alerts.silences import silences as stored_silences
-from deltaworks.console.alert_subjects import HEALTH_DAG, alert_dag
+from deltaworks.console.alert_subjects import alert_dag
 from deltaworks.console.page_context import PageContext
 from deltaworks.console.pages.base import Page
 from deltaworks.console.pages.open_issues import alert_next_step, alert_observation, severity_rank
@@ -20,6 +20,7 @@ from deltaworks.control import paths
 from deltaworks.control.conditions import ALERTS
 from deltaworks.control.summary_paths import silences as silences_folder
 from deltaworks.errors import DeltaworksError
+from deltaworks.specs.dag_ids import HEALTH_DAG
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

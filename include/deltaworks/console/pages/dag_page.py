@@ -9,6 +9,7 @@ from deltaworks.console.page_context import PageContext, PageMissingError
 from deltaworks.console.pages import overview
 from deltaworks.console.pages.base import Page
 from deltaworks.console.pages.open_issues import OpenIssue
+from deltaworks.specs.dag_ids import split_dag_id
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,7 +34,7 @@ def view(context: PageContext) -> DagPage:
     dag_id = context.values["dag_id"]
     if not context.person.may_read(dag_id):
         raise PageMissingError(f"There is no DAG {dag_id!r} that you may see.")
-    kind, _, name = dag_id.partition("__")
+    name, kind = split_dag_id(dag_id)
     pipelines = {item for item in context.pipelines() if context.stream_dag(item) == dag_id}
     if kind not in ("relay", "remediation", "rules") and context.may_read(name):
         pipelines.add(name)

@@ -13,7 +13,7 @@ from datetime import datetime, timedelta
 from typing import Final
 
 from deltaworks.alerts.raising import Alert, alerts
-from deltaworks.console.alert_subjects import HEALTH_DAG, alert_dag, pipeline_of
+from deltaworks.console.alert_subjects import alert_dag, pipeline_of
 from deltaworks.console.page_context import PageContext
 from deltaworks.console.safe_reads import parse_instant
 from deltaworks.control import paths
@@ -22,6 +22,7 @@ from deltaworks.control.conditions.definitions import SEVERITIES
 from deltaworks.control.health.report import Report
 from deltaworks.control.health.verdicts import Verdict
 from deltaworks.errors import DeltaworksError
+from deltaworks.specs.dag_ids import HEALTH_DAG
 
 _VERDICT_ALERTS: Final = verdict_alerts()
 SUSPENDED, EXHAUSTED, SILENT = "TABLE_SUSPENDED", "RESTARTS_EXHAUSTED", "HEALTH_SILENT"

@@ -9,7 +9,6 @@ from functools import lru_cache
 
 import orjson
 
-from deltaworks.console.alert_subjects import HEALTH_DAG
 from deltaworks.console.host import PendingApproval
 from deltaworks.console.page_context import PageContext
 from deltaworks.console.pages.base import Page
@@ -24,6 +23,7 @@ from deltaworks.control.health.report import Report, Subject
 from deltaworks.control.health.verdicts import Verdict, unreadable_verdict
 from deltaworks.control.summaries.stream import recent_freshness
 from deltaworks.errors import DeltaworksError
+from deltaworks.specs.dag_ids import HEALTH_DAG
 
 _STATE_ORDER = ("unhealthy", "lagging", "stopping", "starting", "stopped", "paused", "healthy")
 

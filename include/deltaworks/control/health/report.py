@@ -31,6 +31,7 @@ from deltaworks.control.health.verdicts import (
 from deltaworks.control.objects import ObjectStore
 from deltaworks.errors import DeltaworksError
 from deltaworks.specs.catalog import Catalog
+from deltaworks.specs.dag_ids import RULES_DAG, dag_id
 from deltaworks.specs.groups import group_dag_id, group_of
 from deltaworks.specs.pipeline import PipelineSpec
 
@@ -55,13 +56,12 @@ class Subject:
     @property
     def key(self) -> str:
         """The key of the subject's verdicts, which does not depend on whether a DAG or a pod runs the subject."""
-        # The process that evaluates rules serves all pipelines, so `rules` is both its kind and its name.
-        return self.kind if self.kind == self.name == "rules" else f"{self.kind}__{self.name}"
+        return RULES_DAG if self.kind == "rules" else dag_id(self.name, self.kind)
 
     @property
     def argument(self) -> str:
         """The subject's name as argument of `deltaworks stop` and `start`."""
-        return self.name if self.kind in ("stream", "relay") else self.key
+        return self.name if self.kind in ("stream", "relay", "rules") else self.key
 
     @property
     def dag_id(self) -> str:

@@ -105,7 +105,7 @@ TROUBLES = {
     "a dead channel": IssueCase(
         alerting("CHANNEL_FAILING", "sns people"), "CHANNEL_FAILING", "", "/alerts?only=sns+people"
     ),
-    "no alerts are raised": IssueCase(health_dies, "HEALTH_SILENT", "", "/dag/stream_health"),
+    "no alerts are raised": IssueCase(health_dies, "HEALTH_SILENT", "", "/dag/deltaworks__health"),
 }
 
 

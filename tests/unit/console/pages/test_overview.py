@@ -241,5 +241,5 @@ def test_collectors_are_checked_for_the_overview_and_not_for_a_stream_page(tmp_p
     assert alone.subject.key == "shop__stream"
     assert read_for_stream == [0, 0]
     causes = {item.subject.key: item.verdict.cause for item in every}
-    assert causes["collector__edge"] == "COLLECTOR_STALE"
+    assert causes["edge__collector"] == "COLLECTOR_STALE"
     assert causes["customers__vault"] == "STARTING"

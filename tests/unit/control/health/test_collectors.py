@@ -101,7 +101,7 @@ def test_a_declared_collector_that_never_ran_is_not_reported(tmp_path: Path) -> 
     assert process_reports(catalog, objects, now=NOW) == []
     objects.put(heartbeat_key("edge", "c" * 32), heartbeat_of(written_at=ago(hours=1)).encode())
     (report,) = process_reports(catalog, objects, now=NOW)
-    assert (report.subject.key, report.verdict.cause) == ("collector__edge", "COLLECTOR_STALE")
+    assert (report.subject.key, report.verdict.cause) == ("edge__collector", "COLLECTOR_STALE")
     objects.put(heartbeat_key("edge", "c" * 32), b"{")
     (report,) = process_reports(catalog, objects, now=NOW)
     assert report.verdict.cause == "HEARTBEAT_UNREADABLE"

@@ -35,7 +35,7 @@ def test_collectors_and_vaults_are_evaluated_at_the_same_time(tmp_path: Path) ->
     previous = {report.subject.key: report.verdict for report in first}
     later = process_reports(catalog, objects, previous=previous, now=NOW + timedelta(minutes=5))
 
-    causes = {"collector__edge": "COLLECTOR_STALE", "customers__vault": "VAULT_BEHIND"}
+    causes = {"edge__collector": "COLLECTOR_STALE", "customers__vault": "VAULT_BEHIND"}
     for reports in (first, later):
         assert {report.subject.key: report.verdict.cause for report in reports} == causes
         assert {report.verdict.since for report in reports} == {NOW}

@@ -1,0 +1,36 @@
+"""Ids and display names of Airflow's DAGs: first the subject, then the kind of work, so that every list sorts by
+subject.
+
+The subject is a pipeline, a relay, a group of streams, a namespace of personal data or a remediation, or the project.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+_SEPARATOR: Final = "__"
+#: The subject of DAGs that work for the complete project.
+PROJECT: Final = "deltaworks"
+
+
+def dag_id(subject: str, kind: str) -> str:
+    """Returns the id of a subject's DAG of a kind, such as `games__stream`."""
+    return f"{subject}{_SEPARATOR}{kind}"
+
+
+def split_dag_id(dag_id: str) -> tuple[str, str]:
+    """Returns subject and kind of a DAG id, such as `("games", "stream")`; both are empty for a foreign DAG."""
+    subject, _, kind = dag_id.rpartition(_SEPARATOR)
+    return (subject, kind) if subject else ("", "")
+
+
+def display_name(dag_id: str) -> str:
+    """Returns the name under which Airflow lists a DAG, such as `games · stream`."""
+    subject, kind = split_dag_id(dag_id)
+    return f"{'Deltaworks' if subject == PROJECT else subject} · {kind.replace('_', ' ')}"
+
+
+#: The DAG that checks every stream and relay each minute.
+HEALTH_DAG: Final = dag_id(PROJECT, "health")
+#: The DAG of the process that evaluates rules.
+RULES_DAG: Final = dag_id(PROJECT, "rules")
