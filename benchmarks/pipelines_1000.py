@@ -73,15 +73,15 @@ def _comparison(metric: str, ours: Callable[[Clock], None], other: Callable[[Clo
 class _DagFiles:
     root: Path
     dags: int = 0
-    taken: dict[str, dict[str, float]] = field(default_factory=dict)
+    durations: dict[str, dict[str, float]] = field(default_factory=dict)
 
     def parse_all(self, clock: Clock) -> None:
-        self.taken = {file.stem: self._parsed(str(file)) for file in sorted((_ROOT / "dags").glob("*.py"))}
-        self.dags = int(sum(record["dags"] for record in self.taken.values()))
-        clock.seconds = sum(record["seconds"] for record in self.taken.values())
-        slowest = max(self.taken.values(), key=lambda record: record["seconds"])
+        self.durations = {file.stem: self._parsed(str(file)) for file in sorted((_ROOT / "dags").glob("*.py"))}
+        self.dags = int(sum(record["dags"] for record in self.durations.values()))
+        clock.seconds = sum(record["seconds"] for record in self.durations.values())
+        slowest = max(self.durations.values(), key=lambda record: record["seconds"])
         clock.record(dags=self.dags, slowest_seconds=slowest["seconds"], slowest_cpu_seconds=slowest["cpu_seconds"])
-        clock.record(**{f"{name}_seconds": record["seconds"] for name, record in self.taken.items()})
+        clock.record(**{f"{name}_seconds": record["seconds"] for name, record in self.durations.items()})
 
     def parse_bare(self, clock: Clock) -> None:
         record = self._parsed("--bare", str(self.dags))

@@ -101,7 +101,7 @@ def stamp_events(
     skew = _clock_skew(sent_ms, times, arrival.received_ms, rules.skew_ms)
     before_time, after_time = _shared_members(sent_ms, skew, arrival)
     writer = _StampWriter(body, arrival, rules, skew or 0, before_time, after_time, redaction)
-    return [writer.parts(event, time) for event, time in zip(body.events, times, strict=True)]
+    return [writer.encoded_parts(event, time) for event, time in zip(body.events, times, strict=True)]
 
 
 def _clock_skew(sent_ms: int | None, times: list[int | None], received_ms: int, threshold_ms: int) -> int | None:
@@ -140,7 +140,7 @@ class _StampWriter:
     _members_after_time: str
     _redaction: RequestRedaction | None
 
-    def parts(self, event: SentEvent, time: int | None) -> tuple[bytes, ...] | None:
+    def encoded_parts(self, event: SentEvent, time: int | None) -> tuple[bytes, ...] | None:
         if self._redaction is not None and event.value is not None:
             redacted = self._redact(event.value, self._redaction)
             if redacted is None:

@@ -36,7 +36,7 @@ _MIN_LATENESS_SECONDS = 1_800.0
 
 
 @dataclass(slots=True)
-class CopyPair:
+class DuplicatePair:
     """State shared by the two copies of one event: the index of the object with the copy that was delivered first."""
 
     first_file: int | None = None
@@ -60,7 +60,7 @@ class Record:
     device: int
     cents: int = 0
     fault: str | None = None
-    copy_pair: CopyPair | None = None
+    copy_pair: DuplicatePair | None = None
 
     @property
     def breaks_framing(self) -> bool:
@@ -157,7 +157,7 @@ class RecordMaker:
         delay = self._log_uniform(_MIN_COPY_DELAY_SECONDS, _MAX_COPY_DELAY_SECONDS)
         sent_at = first.event_time + int(delay)
         copy = self._create_record(first.name, sent_at, params, start, sent_at=sent_at)
-        copy.copy_pair = first.copy_pair = CopyPair()
+        copy.copy_pair = first.copy_pair = DuplicatePair()
         return copy
 
     def _lateness_seconds(self) -> float:

@@ -24,7 +24,7 @@ from typing import Any
 import orjson
 
 RECORD_START = b'{"resource":'
-_BEFORE_BODY = RECORD_START + b'"/v1/events","httpMethod":"POST","body":'
+_HTTP_HEAD_END = RECORD_START + b'"/v1/events","httpMethod":"POST","body":'
 _AFTER_BODY = (
     b',"headers":{"Content-Type":"application/json"},'
     b'"requestContext":{"stage":"prod","requestId":"%032x","identity":{"sourceIp":"%s"}}}'
@@ -62,12 +62,12 @@ def malformed_piece(kind: str, rng: Random, event: bytes, request_id: int, sourc
     body = orjson.dumps(event.decode())
     if kind == "truncated":
         # keeps at least the first brace and at most everything before the body's closing quote
-        return (_BEFORE_BODY + body)[: rng.randrange(1, len(_BEFORE_BODY) + len(body))]
+        return (_HTTP_HEAD_END + body)[: rng.randrange(1, len(_HTTP_HEAD_END) + len(body))]
     if kind == "garbage":
         return bytes(rng.choices(_GARBAGE, k=rng.randrange(1, 60)))
     if kind == "invalid_utf8":
         # before the event, so that the record stays unreadable when a reader replaces the invalid bytes
-        return _BEFORE_BODY + b'"\xff\xfe' + body[1:] + b"}"
+        return _HTTP_HEAD_END + b'"\xff\xfe' + body[1:] + b"}"
     return rng.choice(_NON_OBJECTS)
 
 
@@ -82,4 +82,4 @@ def _malformed_body(kind: str, rng: Random, event: bytes) -> bytes:
 
 
 def _wrap_body(body: bytes, request_id: int, source_ip: str) -> bytes:
-    return _BEFORE_BODY + body + _AFTER_BODY % (request_id, source_ip.encode())
+    return _HTTP_HEAD_END + body + _AFTER_BODY % (request_id, source_ip.encode())

@@ -26,7 +26,13 @@ from deltaworks.sources.objects.file_event_log import FileEventLog, filter_event
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.specs.sources.objects import FileSourceSpec
 from deltaworks.tables.lake import Lake, rows_of
-from deltaworks.tables.steps import BATCH_METADATA_STORE, CHECKPOINT_STORE, batch_step, held_steps, last_completed
+from deltaworks.tables.steps import (
+    BATCH_METADATA_STORE,
+    CHECKPOINT_STORE,
+    batch_step,
+    held_commit_steps,
+    last_completed,
+)
 
 State = Literal["complete", "prepared"]
 
@@ -250,7 +256,7 @@ class BatchHistory:
 def held_tables_by_batch(steps: Sequence[Mapping[str, Any]]) -> dict[int, tuple[str, ...]]:
     """Returns, by batch, the tables that were held during the batch and have not caught up. `steps` are ledger rows."""
     held: dict[int, tuple[str, ...]] = {}
-    for table, batch_id in held_steps(steps):
+    for table, batch_id in held_commit_steps(steps):
         held[batch_id] = (*held.get(batch_id, ()), table)
     return held
 

@@ -35,7 +35,7 @@ from deltaworks.tables.steps import (
     ROLLED_BACK,
     batch_step,
     batches_by_table,
-    held_steps,
+    held_commit_steps,
     last_completed,
 )
 
@@ -158,7 +158,7 @@ class Ledger:
         condition: dict[str, list[Any]] = {"outcome": [HELD, CAUGHT_UP], "generation": [self._generation]}
         rows = self._rows(BATCH_METADATA_STORE, columns, condition)
         steps = [row for row in rows if table in (None, row["table_name"]) and row["batch_id"] >= since_batch]
-        return batches_by_table(held_steps(steps))
+        return batches_by_table(held_commit_steps(steps))
 
     def catch_up(self, steps: Sequence[tuple[PreparedBatch, StepOutcome]], *, owner: Step) -> None:
         """Records the late commits of a held table, in batch order."""
@@ -293,7 +293,7 @@ def committed_batches(lake: Lake, home: PipelineHome, table: str) -> CommittedBa
         generation: home.start_overs.last_surviving_batch(generation, current=current)
         for generation in {row["generation"] for row in rows}
     }
-    held = set(batches_by_table(held_steps(rows)).get(table, ()))
+    held = set(batches_by_table(held_commit_steps(rows)).get(table, ()))
     last: dict[int, int] = {}
     by_version: dict[int, tuple[int, int]] = {}
     count = 0

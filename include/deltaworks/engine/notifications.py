@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping
 import numpy as np
 import pyarrow as pa
 
-from deltaworks.specs.mutation import KEYS_PER_NOTIFICATION, NOTIFICATION_COLUMNS, AnnouncesSpec
+from deltaworks.specs.mutation import KEYS_PER_NOTIFICATION, NOTIFICATION_COLUMNS, ChangeNotificationSpec
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.specs.table import TableSpec
 from deltaworks.tables.arrow_types import arrow_schema
@@ -60,7 +60,7 @@ def with_notifications(spec: PipelineSpec, parts: Iterable[tuple[str, pa.Table]]
 class _NotificationBuffer:
     """Buffers rows of an announced table until their notifications are created."""
 
-    def __init__(self, table: TableSpec, announces: AnnouncesSpec) -> None:
+    def __init__(self, table: TableSpec, announces: ChangeNotificationSpec) -> None:
         self._schema = arrow_schema(table.column_types())
         self._copied_columns = [column.name for column in table.columns]
         self._key = announces.key

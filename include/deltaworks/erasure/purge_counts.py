@@ -25,7 +25,7 @@ class FileCount:
 
     rows: int = 0
     hits: int = 0
-    deleted_hits: int = 0
+    matches_in_deleted_rows: int = 0
     by_request: Counter[str] = field(default_factory=Counter)
     sequence_numbers: CollectorSequenceNumbers = field(default_factory=CollectorSequenceNumbers)
 

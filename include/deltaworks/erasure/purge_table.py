@@ -87,8 +87,8 @@ class TablePurger:
             if name not in self._file_counts:
                 self._file_counts[name] = self._count_file(files, added)
             counted = self._file_counts[name]
-            rows, marked = rows + counted.rows, marked + counted.deleted_hits
-            if counted.hits or counted.deleted_hits:
+            rows, marked = rows + counted.rows, marked + counted.matches_in_deleted_rows
+            if counted.hits or counted.matches_in_deleted_rows:
                 by_file[name] = counted.hits
             if counted.hits:
                 by_request.update(counted.by_request)
@@ -141,7 +141,7 @@ class TablePurger:
             hits = mask if alive is None else mask & alive
             counted.rows += batch.num_rows if alive is None else int(alive.sum())
             counted.hits += int(hits.sum())
-            counted.deleted_hits += int(mask.sum()) - int(hits.sum())
+            counted.matches_in_deleted_rows += int(mask.sum()) - int(hits.sum())
             if hits.any():
                 matching = batch.filter(pa.array(hits))
                 for request, search in self._requests.items():

@@ -57,7 +57,7 @@ def window_size(dedupe: DedupeSpec, part: Part) -> int:
     return (dedupe.within_hours or 0) if part.is_hourly else dedupe.within_days
 
 
-def window_part(dedupe: DedupeSpec, part: Part) -> Part:
+def dedupe_window_part(dedupe: DedupeSpec, part: Part) -> Part:
     """Returns the part widened by the dedupe window. Its rows decide which rows of the part are duplicates."""
     if part.is_hourly:
         return part.widen_hours(window_size(dedupe, part))

@@ -21,9 +21,9 @@ from pyspark.sql import functions as F
 from deltaworks.gold.duplicates import (
     ARRIVAL,
     Duplicates,
+    dedupe_window_part,
     find_duplicates_with_spark,
     hour_from_number,
-    window_part,
     window_size,
 )
 from deltaworks.gold.event_keys import find_duplicates_in_driver
@@ -230,7 +230,7 @@ class InputViews:
         opened = None if DELETED_COLUMN in pinned.columns else pinned.delta_table
         if opened is None:
             return None
-        placed, column = self._translate_part(pinned, window_part(dedupe, part))
+        placed, column = self._translate_part(pinned, dedupe_window_part(dedupe, part))
         scan = FileScan(pinned.key, opened.version(), placed, column, pinned.time_column)
         found_duplicates = find_duplicates_in_driver(
             self._lake, opened, scan, part, key_column=dedupe.by, window=window_size(dedupe, part)
@@ -241,7 +241,9 @@ class InputViews:
         return Duplicates(F.broadcast(self._spark.createDataFrame(rows)), count_by_value)
 
     def _find_with_spark(self, name: str, part: Part, dedupe: DedupeSpec) -> Duplicates:
-        duplicates = find_duplicates_with_spark(self._visible_rows(name, window_part(dedupe, part)), part, dedupe)
+        duplicates = find_duplicates_with_spark(
+            self._visible_rows(name, dedupe_window_part(dedupe, part)), part, dedupe
+        )
         rows = filter_part(duplicates, part, part.column, TIME_COLUMN).select(*ARRIVAL, "_value").persist()
         counts = rows.groupBy("_value").count().collect()
         return Duplicates(rows, {hour_from_number(row[0]) if part.is_hourly else row[0]: row[1] for row in counts})

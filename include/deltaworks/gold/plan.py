@@ -155,7 +155,7 @@ def _plan_dates(
             return full_plan(table, f"{name} changed, and any change affects all rows")
         dates = _changed_dates(change, column)
         if dates is None:
-            return full_plan(table, f"{name}: {change.reason or _undated_reason(column)}")
+            return full_plan(table, f"{name}: {change.reason or _missing_date_reason(column)}")
         changed |= dates
         if isinstance(affects, AffectsSpec):
             in_window = _dates_with_moved_duplicates(dates, window, _first_seq(change, column), last_seq.get(name))
@@ -229,7 +229,7 @@ def _plan_hours(
             return full_plan(table, f"{name} changed, and any change affects all rows")
         hours = hours_of_changes(change, column)
         if hours is None:
-            return full_plan(table, f"{name}: {change.reason or _undated_reason(column)}")
+            return full_plan(table, f"{name}: {change.reason or _missing_date_reason(column)}")
         changed |= hours
         # Only events of bronze tables can be duplicates.
         window = (dedupe.within_hours or 0) if dedupe is not None and column == DATE_COLUMN else 0
@@ -251,7 +251,7 @@ def _plan_hours(
     )
 
 
-def _undated_reason(column: str) -> str:
+def _missing_date_reason(column: str) -> str:
     return f"not partitioned by dates of {column}" if column else "it has no dates"
 
 

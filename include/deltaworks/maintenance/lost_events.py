@@ -35,7 +35,7 @@ _MAX_RANGES = 200
 
 
 @dataclass(frozen=True, slots=True)
-class CollectedTable:
+class CollectorTable:
     """A pipeline's catch-all table with collector sequence numbers, and the columns that contain them."""
 
     pipeline: str
@@ -54,12 +54,12 @@ class LossReport:
     unverifiable_pipelines: tuple[str, ...] = ()
 
 
-def find_collected_table(spec: PipelineSpec) -> CollectedTable | None:
+def find_collected_table(spec: PipelineSpec) -> CollectorTable | None:
     """Returns the catch-all table with `_collector.collector` and `_collector.seq`, or None."""
     for table in spec.tables:
         columns = {column.path: column.name for column in table.columns}
         if table.catch_all is True and _COLLECTOR_PATH in columns and _SEQ_PATH in columns:
-            return CollectedTable(spec.pipeline, table.name, columns[_COLLECTOR_PATH], columns[_SEQ_PATH])
+            return CollectorTable(spec.pipeline, table.name, columns[_COLLECTOR_PATH], columns[_SEQ_PATH])
     return None
 
 
@@ -125,7 +125,7 @@ def assigned_ranges(
     return {process: (first, last) for process, (first, last) in open_bounds.items() if first <= last}
 
 
-def _connect_tables(catalog: Catalog, tables: Sequence[CollectedTable]) -> duckdb.DuckDBPyConnection:
+def _connect_tables(catalog: Catalog, tables: Sequence[CollectorTable]) -> duckdb.DuckDBPyConnection:
     """Opens a DuckDB connection with the view `arrived(collector, seq)` of all sequence numbers that arrived."""
     words = " ".join(f"{table.pipeline}.{table.table} {table.pipeline}.{QUARANTINE}" for table in tables)
     connection, tables_read = connect(catalog, statement=words)

@@ -38,7 +38,7 @@ class Forecast:
     """The forecast of a batch. Chains (two or more moves) are counted over the organisations in scope."""
 
     pipeline: str
-    number: int
+    batch_number: int
     unfinished: bool
     requests: dict[str, int]
     invalid_requests: int
@@ -90,7 +90,7 @@ def _forecast(
     existing_tables = [t for t in mutable_tables(spec) if lake.open(paths.table(spec.pipeline, t.name)) is not None]
     return Forecast(
         pipeline=spec.pipeline,
-        number=batch.number,
+        batch_number=batch.number,
         unfinished=unfinished,
         requests=counts,
         invalid_requests=invalid,

@@ -84,7 +84,7 @@ def _forecast_report(forecast: Forecast) -> Report:
         touched.add(table.table, *(f"{count:,}" for count in counts))
     return Report(
         parts=[
-            f"Batch {forecast.number}{unfinished}: requests of {forecast.organisations:,} organisations.",
+            f"Batch {forecast.batch_number}{unfinished}: requests of {forecast.organisations:,} organisations.",
             requests,
             f"{forecast.chains:,} chains, the longest of {forecast.longest_chain:,} moves; "
             f"{forecast.components:,} components, the largest of {forecast.largest_component:,} ids.",

@@ -78,7 +78,10 @@ def maintain(context: OperationContext, options: MaintainVaultOptions) -> Report
         + (f"{rotation.keys:,} keys rewrapped, epochs destroyed: {rotation.destroyed}." if rotation.destroyed else "")
         + ("" if rotation.destroyed else "a rotation is due." if rotation.due else "no rotation is due."),
         f"Keys of {days.days:,} days before {days.before} {would}destroyed, with {days.objects:,} objects.",
-        *(f"{table.table}: {table.merged:,} files into {table.files:,}, {table.deleted:,} deleted" for table in upkeep),
+        *(
+            f"{table.table}: {table.merged_files:,} files into {table.files:,}, {table.deleted:,} deleted"
+            for table in upkeep
+        ),
     ]
     if options.dry_run:
         parts.append("Nothing was changed. Use --no-dry-run to apply it.")

@@ -109,7 +109,7 @@ def start_over(
     """
     operation = _StartOverRun(catalog, pipeline, restore_point, spark, fault)
     if dry_run:
-        return operation.count()
+        return operation.count_rows()
     with operation.leases():
         return operation.run(max_rows, reason)
 
@@ -151,7 +151,7 @@ class _StartOverRun:
             return [loss.table for loss in begun.tables if loss.restore_to is not None]
         return [] if self._restore_point is None else [*(table.name for table in self._spec.tables), QUARANTINE_TABLE]
 
-    def count(self) -> StartOverResult:
+    def count_rows(self) -> StartOverResult:
         """Returns the expected result of `run`."""
         begun = self._unfinished()
         if begun is not None:

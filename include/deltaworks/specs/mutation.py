@@ -91,7 +91,7 @@ class MutableSpec(Spec):
     )
 
 
-class AnnouncesSpec(Spec):
+class ChangeNotificationSpec(Spec):
     """Makes a table a notification table: it lists the new rows of `table` per batch, after they were committed.
 
     `key` is a string column of that table that identifies rows.

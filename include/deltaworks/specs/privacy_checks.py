@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from deltaworks.specs.table import ColumnSpec, TableSpec
 
 #: Days between VACUUM and the deadline, reserved for verification and retries.
-SPARE_DAYS = 2
+RETENTION_MARGIN_DAYS = 2
 _MAX_EXPIRY_MINUTES = 1440
 
 
@@ -166,14 +166,14 @@ def _deadline_problems(pipeline: PipelineSpec, privacy: PrivacySpec) -> Iterator
         text = "files of erased rows would never be deleted: with `privacy`, write vacuum_dry_run: false"
         yield ("maintenance", "vacuum_dry_run"), text
     days = maintenance.file_retention_hours / 24
-    if erase.purge_within_days + days + SPARE_DAYS > erase.deadline_days:
+    if erase.purge_within_days + days + RETENTION_MARGIN_DAYS > erase.deadline_days:
         key = "time_travel_hours" if maintenance.time_travel_hours > maintenance.vacuum_retention_hours else ""
         key = key or "vacuum_retention_hours"
-        most = max(0, int(24 * (erase.deadline_days - SPARE_DAYS - erase.purge_within_days)))
+        most = max(0, int(24 * (erase.deadline_days - RETENTION_MARGIN_DAYS - erase.purge_within_days)))
         text = (
             f"rows purged on day {erase.purge_within_days} remain in files until day "
             f"{erase.purge_within_days + days:g}, "
-            f"and {SPARE_DAYS} days are reserved before the deadline on day {erase.deadline_days}: write at most "
+            f"and {RETENTION_MARGIN_DAYS} days are reserved before the deadline on day {erase.deadline_days}: write at most "
             f"{key}: {most}, or fewer purge_within_days"
         )
         yield ("maintenance", key), text, (("privacy", "erase"),)

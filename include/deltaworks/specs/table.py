@@ -19,7 +19,13 @@ from deltaworks.specs.base import (
     suggest_name,
 )
 from deltaworks.specs.keyed import KeyedSpec, keyed_problems
-from deltaworks.specs.mutation import MUTABLE_COLUMNS, NOTIFICATION_COLUMNS, ORG_COLUMN, AnnouncesSpec, MutableSpec
+from deltaworks.specs.mutation import (
+    MUTABLE_COLUMNS,
+    NOTIFICATION_COLUMNS,
+    ORG_COLUMN,
+    ChangeNotificationSpec,
+    MutableSpec,
+)
 from deltaworks.specs.privacy import EraseReason, RetentionDays, TableErase
 from deltaworks.specs.spec_change_effects import (
     CHANGES_MEANING,
@@ -165,7 +171,7 @@ class TableSpec(Spec):
     rules: Annotated[tuple[TableRuleSpec, ...], _RULES_CHANGE] = ()
     duplicates: Annotated[DuplicatesSpec | None, _DUPLICATES_CHANGE] = None
     mutable: Annotated[MutableSpec | None, _MUTABLE_CHANGE] = None
-    announces: Annotated[AnnouncesSpec | None, _ANNOUNCES_CHANGE] = None
+    announces: Annotated[ChangeNotificationSpec | None, _ANNOUNCES_CHANGE] = None
     keyed: Annotated[KeyedSpec | None, _KEYED_CHANGE] = exclude_if_default(None)
     retention_days: RetentionDays = exclude_if_default(None)
     erase: TableErase = exclude_if_default("rows")

@@ -31,7 +31,7 @@ from deltaworks.tables.steps import (
     CAUGHT_UP,
     HELD,
     batches_by_table,
-    held_steps,
+    held_commit_steps,
     read_last_completed,
     read_last_replay,
 )
@@ -160,7 +160,7 @@ def _held_batches(lake: Lake, pipeline: str, generation: int) -> dict[str, list[
         return {}
     columns = ["table_name", "batch_id", "outcome"]
     selection: dict[str, list[Any]] = {"outcome": [HELD, CAUGHT_UP], "generation": [generation]}
-    return batches_by_table(held_steps(select_rows(lake, key, store, columns=columns, values=selection)))
+    return batches_by_table(held_commit_steps(select_rows(lake, key, store, columns=columns, values=selection)))
 
 
 def _add_incomplete_replays(files_by_table: dict[str, UncommittedFiles], lake: Lake, home: PipelineHome) -> None:

@@ -95,7 +95,7 @@ def read_last_replay(lake: Lake, pipeline: str) -> int:
     return last_replay(lake.open(paths.quarantine_replays(pipeline)), pipeline)
 
 
-def held_steps(steps: Iterable[Mapping[str, Any]]) -> list[tuple[str, int]]:
+def held_commit_steps(steps: Iterable[Mapping[str, Any]]) -> list[tuple[str, int]]:
     """Returns (table, batch) of every held commit that has not caught up, sorted.
 
     Args:

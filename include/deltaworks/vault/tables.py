@@ -65,7 +65,7 @@ class MaintenanceResult:
     """
 
     table: str
-    merged: int
+    merged_files: int
     files: int
     deleted: int
 
@@ -141,7 +141,7 @@ class VaultTables:
         deleted = table.vacuum(RETENTION_HOURS, dry_run=False, commit_properties=properties)
         table.cleanup_metadata()
         return MaintenanceResult(
-            table=key, merged=merged["numFilesRemoved"], files=merged["numFilesAdded"], deleted=len(deleted)
+            table=key, merged_files=merged["numFilesRemoved"], files=merged["numFilesAdded"], deleted=len(deleted)
         )
 
     def _merge(self, key: str, rows: pa.Table, clauses: Callable[[Any], Any]) -> None:

@@ -193,8 +193,10 @@ def _restore_streams(journal: LandingJournal) -> None:
         for shard_id, number, created_at, fields in journal.records(arn):
             stream.shards[shard_id].records[number] = _record(number, created_at, fields)
     # Larger than every earlier number, expired records included, because consumers continue after their last number.
-    since_1970 = int(time.time() * 1_000_000) * moto_kinesis._STEP
-    moto_kinesis._next_sequence_number = itertools.count(moto_kinesis._FIRST_NUMBER + since_1970, moto_kinesis._STEP)
+    since_1970 = int(time.time() * 1_000_000) * moto_kinesis._SEQUENCE_NUMBER_STEP
+    moto_kinesis._next_sequence_number = itertools.count(
+        moto_kinesis._FIRST_NUMBER + since_1970, moto_kinesis._SEQUENCE_NUMBER_STEP
+    )
 
 
 def _shard(fields: dict[str, Any]) -> Any:

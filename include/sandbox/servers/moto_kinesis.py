@@ -33,8 +33,8 @@ _MARK = "_deltaworks_corrected"
 LOCK = threading.RLock()
 #: Sequence numbers of Kinesis have 56 digits and gaps.
 _FIRST_NUMBER = 49_600_000_000_000_000_000_000_000_000_000_000_000_000_000_000_000_000_000
-_STEP = 1 << 64
-_next_sequence_number = itertools.count(_FIRST_NUMBER, _STEP)
+_SEQUENCE_NUMBER_STEP = 1 << 64
+_next_sequence_number = itertools.count(_FIRST_NUMBER, _SEQUENCE_NUMBER_STEP)
 
 
 @dataclass

@@ -102,7 +102,7 @@ class Planner:
         end = self._batch_end(start)
         listed_shards = self._list_shards(force=bool(end.newly_closed))
         new_shards = startable_shards(listed_shards, live=end.live, finished=end.finished)
-        if not new_shards and not end.limited and not self._has_new_records(start, end):
+        if not new_shards and not end.truncated_shards and not self._has_new_records(start, end):
             return None
         positions = end.positions_since(self._probe.caught_up_times) | {
             shard.shard_id: self._first_position(shard, end) for shard in new_shards

@@ -190,7 +190,7 @@ class BatchEnd:
     live: Mapping[str, Position]
     finished: Mapping[str, datetime | None]
     newly_closed: frozenset[str] = frozenset()
-    limited: frozenset[str] = frozenset()
+    truncated_shards: frozenset[str] = frozenset()
     ends: Mapping[str, ShardRangeEnd] = field(default_factory=dict)
 
     def positions_since(self, caught_up_times: Mapping[str, datetime]) -> dict[str, Position]:
@@ -215,7 +215,7 @@ def end_of_batch(state: QueryState, offset: Offset) -> BatchEnd:
         live={shard: end.end for shard, end in ends.items() if not end.closed},
         finished={**offset.finished, **closed},
         newly_closed=frozenset(closed),
-        limited=frozenset(shard for shard, end in ends.items() if end.has_more and not end.closed),
+        truncated_shards=frozenset(shard for shard, end in ends.items() if end.has_more and not end.closed),
         ends=ends,
     )
 
@@ -234,7 +234,7 @@ def lag_report(at: BatchEnd, caught_up_times: Mapping[str, datetime], *, batch: 
     Kinesis does not report a number of records. A shard that was never read is omitted.
     """
     lag_ms = {shard: end.behind_ms for shard, end in at.ends.items() if end.behind_ms is not None and shard in at.live}
-    lag_ms |= {shard: 0 for shard in caught_up_times if shard in at.live and shard not in at.limited}
+    lag_ms |= {shard: 0 for shard in caught_up_times if shard in at.live and shard not in at.truncated_shards}
     since = {
         shard: iso(position.since)
         for shard, position in at.positions_since(caught_up_times).items()

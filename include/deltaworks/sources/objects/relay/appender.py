@@ -46,7 +46,7 @@ class RelayCounts:
     quarantined: int = 0
     appends: int = 0
     deleted: int = 0
-    delete_expired: int = 0
+    expired_receipts: int = 0
     delete_failed: int = 0
     redelivered: int = 0
     extended: int = 0
@@ -87,7 +87,7 @@ class Appender:
 
         A message about an object that an erasure may have rewritten stays in the queue until the new ETag is recorded.
         """
-        self._refresh_replacements()
+        self._reload_rewritten_objects()
         events, quarantined, deferred = self._parse(messages)
         self._append(events, quarantined)
         self._counts.messages += len(messages)
@@ -100,7 +100,7 @@ class Appender:
         ]
         for outcome in self._deleters.map(queue.delete, batches):
             self._counts.deleted += outcome.succeeded
-            self._counts.delete_expired += outcome.expired
+            self._counts.expired_receipts += outcome.expired
             self._counts.delete_failed += outcome.failed
         intake.release(messages)
 
@@ -109,7 +109,7 @@ class Appender:
         announced.
         """
         now = utc_now()
-        self._refresh_replacements()
+        self._reload_rewritten_objects()
         events = [event for event in page.events if not self._may_be_replacement(event)]
         pending = self._append([ReceivedEvent(event, "", now, "listing") for event in events])
         lost = _older_than(pending, page.lost_before)
@@ -117,7 +117,7 @@ class Appender:
         self._counts.lost += len(lost)
         return pending.events.num_rows, lost
 
-    def _refresh_replacements(self) -> None:
+    def _reload_rewritten_objects(self) -> None:
         retry_outages(self._replacements.refresh, retry_seconds=_LOG_RETRY_SECONDS, cancelled=self._cancelled)
 
     def _may_be_replacement(self, event: FileEvent) -> bool:
