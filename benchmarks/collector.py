@@ -6,8 +6,8 @@ response. It is compared with:
 - `spool_vs_bare_asgi`: a uvicorn application that only reads the body and responds, without any durability.
 - `spool_vs_lean_asgi`: the same application with the uvicorn features disabled that the collector disables.
 - `batch50_vs_single`: requests of fifty events, against the same events in requests of one.
-- `spool_vs_put_record`: the client's CPU for boto3's `put_record` of one event, which an endpoint spends that sends
-  each event to Kinesis before it responds.
+- `spool_vs_put_record`: the client's CPU for boto3's `put_record` of one event, the cost of an endpoint that sends each
+  event to Kinesis before it responds.
 - `p99_vs_fdatasync`: the 99th percentile of response times at half load, minus 5 ms, against the 99th percentile of a
   sync of 16 KiB.
 

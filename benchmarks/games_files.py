@@ -40,7 +40,9 @@ def bench_folder() -> Path:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GamesFiles:
-    """Paths of the three forms, and the size of the data. `bytes` is the uncompressed size of the landed form."""
+    """Paths of the data as landed objects, as lines and as unwrapped lines, and its size. `bytes` is the uncompressed
+    size of the landed objects.
+    """
 
     landed: Path
     lines: Path

@@ -73,10 +73,10 @@ def make_secrets(folder: Path) -> list[str]:
 
 
 def prompt_for_webhook(folder: Path, *, ask: Callable[[str], str] | None) -> str:
-    """Ask once where alerts are to go, and keep the answer; the warning to show where they reach nobody.
+    """Ask once for the webhook of alerts and store the answer. Returns a warning if alerts have no channel, else "".
 
     Args:
-        ask: None where nobody can be asked.
+        ask: None without a terminal.
     """
     path = folder / WEBHOOK_FILE
     kept = _read(path)

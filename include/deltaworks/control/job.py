@@ -103,7 +103,8 @@ def print_result_line(results: Sequence[DataclassInstance | BaseModel]) -> None:
 def as_deltaworks_error(error: BaseException) -> DeltaworksError:
     """Converts any exception to a DeltaworksError.
 
-    Returns the error itself or the DeltaworksError it wraps, a known error of Spark or a server, or JOB_FAILED.
+    Returns the error itself, else the DeltaworksError it wraps, else the one for a known error of Spark or a server,
+    else JOB_FAILED.
     """
     chain = list(_cause_chain(error))
     text = "\n".join(_text_of(link) for link in chain)

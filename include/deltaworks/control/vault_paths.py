@@ -56,7 +56,7 @@ def key_epochs(namespace: str) -> str:
 
 
 def key_epoch(namespace: str, number: int) -> str:
-    """Returns the key of the wrapping key of one epoch, itself wrapped by the key service."""
+    """Returns the object key under which an epoch's wrapping key is stored, encrypted by the key service."""
     return f"{key_epochs(namespace)}{number}.json"
 
 

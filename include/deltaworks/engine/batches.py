@@ -157,7 +157,7 @@ class BatchProcessor:
         """Processes one batch. Returns its report, or None if the ledger already has the batch.
 
         Args:
-            on_job_start: called before each of the Spark jobs of an isolated batch.
+            on_job_start: called before each Spark job of a batch that runs in several jobs after a worker crash.
 
         Raises:
             FencedError: a successor has taken over; nothing was written.

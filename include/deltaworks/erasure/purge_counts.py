@@ -17,8 +17,8 @@ class FileCount:
     Args:
         rows: rows that no deletion vector marks as deleted.
         hits: of these, rows with a searched token.
-        deleted_hits: rows with a searched token that a deletion vector marks as deleted, but that are still in the
-            file.
+        matches_in_deleted_rows: rows with a searched token that a deletion vector marks as deleted, but that are still
+            in the file.
         by_request: `hits` by request.
         sequence_numbers: collector sequence numbers of the rows.
     """
@@ -39,7 +39,7 @@ class TableSurvey:
         by_file: rows with a searched token by file; 0 if all such rows are marked as deleted.
         by_request: rows with a searched token by request.
         dates: rows with a searched token by value of the first partition column, such as a date.
-        deleted_hits: rows with a searched token that are marked as deleted, in all files.
+        matches_in_deleted_rows: rows with a searched token that are marked as deleted, in all files.
         sequence_numbers: collector sequence numbers of `hits`.
     """
 
@@ -48,7 +48,7 @@ class TableSurvey:
     by_file: Mapping[FileId, int] = field(default_factory=dict)
     by_request: Mapping[str, int] = field(default_factory=dict)
     dates: Mapping[str, int] = field(default_factory=dict)
-    deleted_hits: int = 0
+    matches_in_deleted_rows: int = 0
     sequence_numbers: CollectorSequenceNumbers = field(default_factory=CollectorSequenceNumbers)
 
     @property

@@ -100,7 +100,7 @@ class TablePurger:
             by_file=by_file,
             by_request=dict(by_request),
             dates=dict(dates),
-            deleted_hits=marked,
+            matches_in_deleted_rows=marked,
             sequence_numbers=numbers,
         )
 
@@ -251,7 +251,7 @@ class TablePurger:
             version=version,
             at_ms=self._committed_at(version),
             rows_after=survey.rows,
-            erased_after=survey.hits + survey.deleted_hits,
+            erased_after=survey.hits + survey.matches_in_deleted_rows,
             other_rows_after=survey.rows - survey.hits - (purge.rows_after - purge.other_rows_before),
         )
 

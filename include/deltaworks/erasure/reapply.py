@@ -84,7 +84,9 @@ class ErasureReapplier:
             if survey is not None and survey.by_file:
                 reappeared.append(
                     ReappearedRows(
-                        table=table, rows=survey.hits + survey.deleted_hits, dates=tuple(sorted(survey.dates))
+                        table=table,
+                        rows=survey.hits + survey.matches_in_deleted_rows,
+                        dates=tuple(sorted(survey.dates)),
                     )
                 )
         if reappeared:
@@ -143,7 +145,7 @@ class ErasureReapplier:
 
     @cached_property
     def _erased_tokens(self) -> TokenSearch | None:
-        """The search for all suppressed tokens of the namespace; None if the list is empty."""
+        """Returns the search that finds rows with suppressed tokens of the namespace; None if nothing is suppressed."""
         if self._spec.privacy is None:
             return None
         suppression = read_suppression(self._objects, self._spec.privacy.namespace)

@@ -32,7 +32,7 @@ def remove_references(
     """Removes control objects of a pipeline that refer to purged rows. Idempotent; safe while the stream runs.
 
     Args:
-        purged: files removed by windows, by `<pipeline>.<table>`.
+        purged: files that erasure windows removed, by `<pipeline>.<table>`.
     """
     home = namespace.home(pipeline)
     names = frozenset(path.rpartition("/")[2].encode() for paths in purged.values() for path in paths)

@@ -173,7 +173,7 @@ def _text_bytes(texts: pa.Array) -> memoryview:
 
 
 def _text_leaves(values: Any) -> list[pa.Array]:
-    """Returns the texts of a column of any type, in parts."""
+    """Returns the strings of a column of any type, one array for each nested string field."""
     if isinstance(values, pa.ChunkedArray):
         return [leaf for chunk in values.chunks for leaf in _text_leaves(chunk)]
     kind = values.type

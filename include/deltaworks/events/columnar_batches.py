@@ -33,7 +33,7 @@ EMPTY_EVENT: Mapping[str, Any] = {}
 
 @dataclass(slots=True)
 class DecodedEvents:
-    """A chunk's decoded events of one plan, with their indexes in the chunk.
+    """Events of a chunk that were decoded with the same column plan, with their indexes in the chunk.
 
     Args:
         arrival_ms: converts a payload's arrival time to the arrival time of its events in milliseconds.

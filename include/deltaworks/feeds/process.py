@@ -1,7 +1,7 @@
 """The process that delivers a pipeline's feeds, with one thread per feed, so that a slow receiver delays no other feed.
 
-A failing feed is retried with backoff and ends neither the process nor other feeds. Its changes stay available in
-claimed versions of the table or in stored view results.
+A failing feed is retried with backoff and ends neither the process nor other feeds. Its changes stay available in table
+versions that it protects from VACUUM, or in stored view results.
 """
 
 from __future__ import annotations

@@ -135,7 +135,7 @@ def find_duplicates_with_spark(rows: DataFrame, part: Part, dedupe: DedupeSpec) 
     """Returns the ARRIVAL columns of duplicate rows, each with its date, hour or partition value in `_value`.
 
     Args:
-        rows: the rows of `window_part` of the part.
+        rows: the rows of `dedupe_window_part` of the part.
     """
     by_date = part.column == DATE_COLUMN
     bucket = F.floor(F.unix_seconds(F.col(TIME_COLUMN)) / _HOUR_SECONDS) if part.is_hourly else F.unix_date(DATE_COLUMN)

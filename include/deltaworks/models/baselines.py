@@ -47,7 +47,7 @@ def fit_baseline(name: Baseline, training: LabelledRows) -> Scorer:
 
 
 def fit_persistence(training: LabelledRows) -> Scorer:
-    """Fits the rate of positive labels by the age of the last state, in steps that double."""
+    """Fits the rate of positive labels by the time since the last known state, in buckets of doubling width."""
     rates = _shrunk_rates(
         _age_groups(training), training.labels, np.full(len(training), _positive_rate(training.labels))
     )

@@ -228,7 +228,7 @@ def _date_bounds(file: _File, column: str) -> set[dt.date | None] | None:
 
 
 def _read_batches(lake: Lake, key: str, file: _File) -> list[tuple[str, int]]:
-    """Reads the kinds and batches from the rows of a file.
+    """Reads the kind of change and the batch number of each row of a file.
 
     Raises:
         ContractError: CHANGES_EXPIRED if VACUUM has removed it.

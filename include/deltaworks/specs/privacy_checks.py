@@ -173,8 +173,8 @@ def _deadline_problems(pipeline: PipelineSpec, privacy: PrivacySpec) -> Iterator
         text = (
             f"rows purged on day {erase.purge_within_days} remain in files until day "
             f"{erase.purge_within_days + days:g}, "
-            f"and {RETENTION_MARGIN_DAYS} days are reserved before the deadline on day {erase.deadline_days}: write at most "
-            f"{key}: {most}, or fewer purge_within_days"
+            f"and {RETENTION_MARGIN_DAYS} days are reserved before the deadline on day {erase.deadline_days}: "
+            f"write at most {key}: {most}, or fewer purge_within_days"
         )
         yield ("maintenance", key), text, (("privacy", "erase"),)
 

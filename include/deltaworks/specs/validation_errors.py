@@ -135,9 +135,7 @@ def _union_errors(problems: list[_PydanticError]) -> dict[KeyPath, list[_Pydanti
 
 
 def _is_inside(problem: _PydanticError, value: KeyPath, declaration: Declaration) -> bool:
-    """Returns whether an error lies inside a value. Then the value was probably meant as the alternative with this
-    error.
-    """
+    """Returns whether an error lies inside a value. The author then probably meant this alternative of the union."""
     return isinstance(value_at(value, declaration.data), Mapping | list) and len(problem.key_path) > len(value)
 
 

@@ -84,7 +84,7 @@ def collector_sink(
 
 
 def events_of(body: bytes) -> Iterator[bytes]:
-    """Yields the events that clients sent from an object packed by a delivery stream; malformed ones are unchanged."""
+    """Yields the original client events of an object packed by a delivery stream; malformed ones are unchanged."""
     for piece in scan(gzip.decompress(body)):
         sent = piece.value.get("body") if piece.is_readable and isinstance(piece.value, dict) else None
         yield sent.encode() if isinstance(sent, str) else piece.raw

@@ -86,7 +86,7 @@ def _answer_rolled_up(sheet: AnswerSheet, truth: ViewersTruth) -> None:
 
 
 def answer_video(sheet: AnswerSheet, truth: ViewersTruth) -> None:
-    """Compares those tables of `video_qos` with the truth that depend only on player events."""
+    """Compares with the truth those tables of `video_qos` that depend only on player events."""
     _quarantine(sheet, truth, "video_qos")
     minutes = {
         (_utc(row[0]), *row[1:6]): tuple(row[6:])

@@ -218,7 +218,9 @@ def _is_running(state: ProgramState | None) -> bool:
 
 
 def _has_heartbeat(state: ProgramState, component: Component) -> bool:
-    """Returns whether a component is healthy by a heartbeat since its start; its predecessor's stays valid for 30 s."""
+    """Returns whether a component is healthy by a heartbeat that is newer than its start. A heartbeat of the previous
+    process remains valid for 30 s.
+    """
     if state.started_at is None or component.heartbeat is None:
         return False
     return component.is_healthy and component.heartbeat >= datetime.fromtimestamp(state.started_at, UTC)

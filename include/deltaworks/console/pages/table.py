@@ -19,8 +19,9 @@ from deltaworks.control.summary_paths import tables_summary
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HoldRow:
-    """A reader that prevents old files of the table from being deleted, since a time; None if the log no longer
-    has it."""
+    """A reader that prevents old files of the table from being deleted. `since` is None if the log no longer has its
+    version.
+    """
 
     by: str
     since: datetime | None

@@ -2,8 +2,9 @@
 
 The files of a held table stay in the prepared batch, and the ledger marks the table's step as `held`. There are four
 reasons: the table was *suspended* because its commits failed, another job has its *write turn*, it is *reprocessed* in
-place, or it *announces* a table that is held. One object per held table records this. Only the stream that owns the
-pipeline's lease writes these objects and commits the held files; other processes read them or write a request.
+place, or it *announces* changes of another table that is held. One object per held table records this. Only the stream
+that owns the pipeline's lease writes these objects and commits the held files; other processes read them or write a
+request.
 
 The ledger decides which steps must still be committed. A lost record is recreated from the ledger, and a former owner's
 record has no effect, so neither can lose or duplicate rows.

@@ -72,7 +72,7 @@ class KafkaSourceSpec(RecordSourceSpec):
         return self
 
     def display_name(self) -> str:
-        """Returns the topics for messages."""
+        """Returns the topics as messages show them."""
         return ", ".join(self.topics)
 
 
@@ -97,7 +97,7 @@ class KinesisSourceSpec(RecordSourceSpec):
     )
 
     def display_name(self) -> str:
-        """Returns the stream for messages."""
+        """Returns the stream's name as messages show it."""
         return self.stream
 
     def consumer_name_for(self, pipeline: str) -> str:

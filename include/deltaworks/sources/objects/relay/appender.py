@@ -34,7 +34,7 @@ class RelayCounts:
     """Counters of a relay since its start.
 
     - `redelivered`: messages that had been delivered before.
-    - `delete_expired`, `extend_expired`: messages that could not be deleted or extended because their receipt had
+    - `expired_receipts`, `extend_expired`: messages that could not be deleted or extended because their receipt had
       expired.
     - `saturated`: receives that SQS refused because too many messages were in flight.
     - `lost`: listed objects that were never announced.
