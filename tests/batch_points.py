@@ -145,7 +145,7 @@ def _around_merge(owner: Any, name: str) -> None:
 
     def reporting_merge(self: Any, *positional: Any, **named: Any) -> Any:
         guard = named.get("guard", positional[-1] if positional else None)
-        epoch, table = guard.owner.version, self._table.name
+        epoch, table = guard.owner_step.version, self._table.name
         _reach(epoch, f"merging:{table}")
         outcome = original(self, *positional, **named)
         _reach(epoch, f"merged:{table}")

@@ -34,7 +34,7 @@ def test_streams_whose_declarations_are_wrong_are_asked_to_stop_too(tmp_path: Pa
 
     assert sorted(flags.relays) == ["landing", "second"]
     assert sorted(flags.pipelines) == ["shop", "store"]
-    assert sorted(flags.processes) == ["shop__feeds", "rules"]
+    assert sorted(flags.processes) == ["rules", "shop__feeds"]
 
 
 def home_in(folder: Path) -> StackHome:
