@@ -123,7 +123,7 @@ def _check_endpoint(storage: AwsSpec, connection: Any) -> None:
             raise _invalid_connection(
                 repr(storage.aws_conn_id),
                 f"has {name} {actual}, and the environment {fields[name]} {value or 'of AWS'}",
-                f"Write {fields[name]}: {actual} beside aws_conn_id in the environment, or correct the connection.",
+                f"Write {fields[name]}: {actual} next to aws_conn_id in the environment, or correct the connection.",
             )
 
 

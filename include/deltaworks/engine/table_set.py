@@ -147,7 +147,7 @@ class TableSet:
         if name != ARCHIVE and self._had_rows(name):
             raise ContractError(
                 "TABLE_DROPPED",
-                f"Table {name!r} of {self._spec.pipeline!r} is missing, but the ledger has batches of it.",
+                f"Table {name!r} of {self._spec.pipeline!r} is missing, but the ledger has its batches.",
                 hint=(
                     f"Run `deltaworks recover table {self._spec.pipeline} {name}` to restore the table with its rows."
                 ),

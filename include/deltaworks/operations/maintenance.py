@@ -65,7 +65,7 @@ def _plan_report(context: OperationContext, options: OptimizeOptions, tables: li
         Lake(context.catalog.environment.lake), spec, policy=policy, now=utc_now(), tables=tables
     )
     night = plan_night(choices, budget_seconds=minutes * 60)
-    listing = Listing(("table", "partitions", "files saved", "MB rewritten", "seconds", "put off", "why"))
+    listing = Listing(("table", "partitions", "files saved", "MB rewritten", "seconds", "deferred", "reason"))
     for choice in choices:
         selected = night.selected_partitions(choice.table)
         listing.add(

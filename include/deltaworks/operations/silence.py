@@ -50,6 +50,6 @@ def silence(context: OperationContext, options: SilenceOptions) -> Report:
     return Report(
         parts=[
             f"No notifications of {begun.cause} for {begun.subject} of {begun.pipeline} until {begun.until}. "
-            "The alert goes on, and what is open then is notified at once."
+            "The alert stays open; if it is still open then, you are notified immediately."
         ]
     )

@@ -148,8 +148,8 @@ def _verdict_issues(item: Report, verdicts: Mapping[str, Verdict], same: list[Al
                 subject=f"{subject.name}.{table}",
                 severity=severity,
                 since=parse_instant(held.get("at")),
-                detail=f"Held back since batch {held.get('since_batch')}: {failed}",
-                next_step=f"Mend the table (the condition says how), then `deltaworks tables resume {subject.name} "
+                detail=f"Commits wait since batch {held.get('since_batch')}: {failed}",
+                next_step=f"Repair the table as the condition says, then run `deltaworks tables resume {subject.name} "
                 f"{table}`. Nothing is lost meanwhile; the other tables continue.",
                 pipeline=pipeline,
             )

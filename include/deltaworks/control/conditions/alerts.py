@@ -75,7 +75,7 @@ STREAMS: Final = (
         "TABLE_SUSPENDED",
         "warning",
         "how-to/operate.md#a-table-is-suspended",
-        "commits to a table fail and are held back",
+        "commits to a table fail and wait",
         next_step="Fix the table, then resume it; its rows wait and no data is lost.",
     ),
     AlertCause(

@@ -85,13 +85,13 @@ class TableRestorePlan:
             raise ConfigError(
                 "RESTORE_UNBOUNDED",
                 f"Going back takes files of {rows} rows out of {name}, and no bound was given.",
-                hint=f"Look at the dry run, then give the bound too: --max-rows {rows}.",
+                hint=f"Check the dry run, then pass the bound too: --max-rows {rows}.",
             )
         if rows > max_rows:
             raise ConfigError(
                 "RESTORE_TOO_LARGE",
                 f"Going back would take files of {rows} rows out of {name}, more than {max_rows}.",
-                hint="Look at the dry run again; then give a higher bound.",
+                hint="Check the dry run again, then pass a higher bound.",
             )
 
 
