@@ -87,7 +87,9 @@ def engagement(
     requests_per_hundred: float = typer.Option(20.0, help="Requests for each hundred activities."),
     days: int = typer.Option(30, help="Days they span."),
     seed: int = typer.Option(1, help="The same seed gives the same bytes."),
-    directory: Path | None = typer.Option(None, help="Write a file for each topic, and the right answers next to them."),
+    directory: Path | None = typer.Option(
+        None, help="Write a file for each topic, and the right answers next to them."
+    ),
     send: bool = typer.Option(False, help="Send them to the broker of the running stack."),
     truth: Path | None = typer.Option(None, help="With --send: a folder for the right answers."),
 ) -> None:

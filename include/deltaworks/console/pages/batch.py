@@ -85,8 +85,7 @@ def view(context: PageContext) -> BatchView:
     summary = next((item for item in recent.batches if item.batch_id == batch_id), None) if recent else None
     if prepared is None and summary is None:
         raise PageMissingError(
-            f"Batch {batch_id} of {name} has no record besides its rows; "
-            f"`deltaworks batches {name}` reads the ledger."
+            f"Batch {batch_id} of {name} has no record besides its rows; `deltaworks batches {name}` reads the ledger."
         )
     heartbeat = read_or_none(lambda: read_heartbeat(context.objects, paths.heartbeat(paths.pipeline_control(name))))
     newest = heartbeat.batch_id if heartbeat else None
