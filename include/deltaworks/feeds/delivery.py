@@ -136,7 +136,7 @@ class DeliveryRun:
 
 
 def completed_record(record: FeedRecord) -> FeedRecord:
-    """Returns the record after its delivery has completed."""
+    """Returns a copy of the record with its current delivery marked as completed."""
     delivery = record.current_delivery
     if delivery is None:
         return record

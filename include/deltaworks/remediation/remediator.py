@@ -100,7 +100,7 @@ class Remediator:
                 self._verify_shift(record)
 
     def hold(self, *, by: str, reason: str) -> None:
-        """Puts the remediation on hold: it plans no shifts until an operator resumes it."""
+        """Puts the remediation on hold: it plans no actions until an operator resumes it."""
         self._records.hold(self._spec.name, by=by, reason=reason)
         self._notifier.notify_hold(reason)
 
@@ -269,7 +269,7 @@ class Remediator:
         return record
 
     def _recent_records(self) -> Iterator[RemediationRecord]:
-        """Returns all records that limits count, and all pending ones."""
+        """Returns all pending records, and all records within the time windows of the limits."""
         return self._records.all(self._spec.name, since=self._clock() - _RECORD_WINDOW)
 
     def _now(self) -> str:

@@ -218,8 +218,8 @@ def _is_running(state: ProgramState | None) -> bool:
 
 
 def _has_heartbeat(state: ProgramState, component: Component) -> bool:
-    """Returns whether a component is healthy by a heartbeat that is newer than its start. A heartbeat of the previous
-    process remains valid for 30 s.
+    """Returns whether a component is healthy and has sent a heartbeat after its start. Without that condition the
+    heartbeat of the previous process would count, which stays valid for 30 s.
     """
     if state.started_at is None or component.heartbeat is None:
         return False

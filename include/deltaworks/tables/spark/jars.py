@@ -133,7 +133,7 @@ def record_digests(*, progress: Callable[[str], None] = ignore_progress) -> Path
 
 
 def class_path_names(resolved: list[str], shipped: list[str]) -> list[str]:
-    """Returns the jars of `resolved` of which `shipped` has no version."""
+    """Returns those of the `resolved` jars that Spark does not ship in any version."""
     shipped_artifacts = {artifact_name(name) for name in shipped}
     return sorted(name for name in resolved if artifact_name(name) not in shipped_artifacts)
 

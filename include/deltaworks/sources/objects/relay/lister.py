@@ -94,7 +94,7 @@ class Lister:
     """Lists in its own thread, a few pages ahead of the caller, who calls `next_page` and then `record_append`.
 
     Args:
-        storage: access to the buckets; its own bucket is ignored.
+        storage: access to the buckets; the bucket named in it is ignored.
         queue_backlog: returns the approximate number of waiting messages; None without a queue. While messages wait, no
             object is reported as lost, because its message may be among them.
     """
