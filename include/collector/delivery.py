@@ -14,6 +14,7 @@ import os
 import random
 import threading
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -76,7 +77,7 @@ class DeliveryProblem:
     since: float = 0.0
 
 
-class Delivery:
+class Delivery(ABC):
     """The delivery of one source's events. One thread calls `step`; attributes may be read from other threads."""
 
     def __init__(
@@ -115,23 +116,26 @@ class Delivery:
 
     def step(self, *, flush: bool = False) -> bool:
         """Delivers due events; returns whether anything was done. With `flush`, all buffered events are due."""
-        progress_record = self._deliver_due(flush=flush)
+        did_work = self._deliver_due(flush=flush)
         # Updated only here, where no event is in transit, because other threads delete segments by it.
         self.deletable_up_to = self._deletable_up_to()
         self.has_scanned = True
-        return progress_record
+        return did_work
 
+    @abstractmethod
     def _deliver_due(self, *, flush: bool) -> bool:
-        raise NotImplementedError
+        """Does the work of `step`."""
 
+    @abstractmethod
     def _deletable_up_to(self) -> int:
-        raise NotImplementedError
+        """Returns the number up to which this source needs no segment."""
 
     @property
+    @abstractmethod
     def _pending_bytes(self) -> int:
-        raise NotImplementedError
+        """Bytes of events that were read and are not delivered."""
 
-    def close(self) -> None:
+    def close(self) -> None:  # noqa: B027 - only some sinks have something to close
         """Closes the sink."""
 
     def _attempt(self, action: Callable[[], None]) -> bool:
@@ -290,8 +294,8 @@ class RecordDelivery(Delivery):
         self._batch_count = 0
 
     def _deletable_up_to(self) -> int:
-        progress_record = self._progress.get(self.source).delivered_up_to
-        return progress_record if self._unsent else max(progress_record, self._cursor.scanned_seq)
+        delivered = self._progress.get(self.source).delivered_up_to
+        return delivered if self._unsent else max(delivered, self._cursor.scanned_seq)
 
     @property
     def has_pending(self) -> bool:

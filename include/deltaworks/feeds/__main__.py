@@ -9,6 +9,7 @@ from deltaworks.control import outbound_paths
 from deltaworks.control.daemon_main import DaemonKind, run_daemon
 from deltaworks.feeds.process import FeedsProcess
 from deltaworks.specs.catalog import Catalog
+from deltaworks.specs.dag_ids import dag_id
 
 
 def open_feeds(catalog: Catalog, pipeline: str, on_tick: Callable[[], None]) -> FeedsProcess:
@@ -27,7 +28,7 @@ FEEDS = DaemonKind(
     control_folder=outbound_paths.feeds_control,
     build=open_feeds,
     failure_condition="FEEDS_FAILED",
-    cli_name=lambda pipeline: f"{pipeline}__feeds",
+    cli_name=lambda pipeline: dag_id(pipeline, "feeds"),
 )
 
 

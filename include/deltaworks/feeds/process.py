@@ -28,6 +28,7 @@ from deltaworks.feeds.delivery import StopRequested
 from deltaworks.feeds.feed import Feed
 from deltaworks.feeds.sinks import Sink, open_sink
 from deltaworks.specs.catalog import Catalog
+from deltaworks.specs.dag_ids import dag_id
 from deltaworks.specs.feeds import FeedSpec, SinkSpec
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.specs.storage import AwsSpec
@@ -80,7 +81,7 @@ class FeedsProcess:
         self._leased_process = LeasedProcess(
             self._objects,
             outbound_paths.feeds_control(pipeline),
-            name=f"{pipeline}__feeds",
+            name=dag_id(pipeline, "feeds"),
             ttl_seconds=LEASE_SECONDS,
             max_run_seconds=max_run_seconds,
         )

@@ -26,7 +26,7 @@ from deltaworks.control.objects import ObjectStore, open_objects
 from deltaworks.errors import DeltaworksError, TransientError
 from deltaworks.operations.running_tasks import RunsApi, running_task
 from deltaworks.specs.catalog import find_by_name
-from deltaworks.specs.dag_ids import RULES_DAG, split_dag_id
+from deltaworks.specs.dag_ids import RULES_DAG, dag_id, split_dag_id
 from deltaworks.specs.groups import group_of, stream_dag_id, stream_group
 
 if TYPE_CHECKING:
@@ -283,24 +283,24 @@ def _locate_relay(catalog: Catalog, name: str, is_start: bool) -> _JobLocation:
     if is_start or not catalog.declares("relay", name):
         catalog.relay(name)
     in_pod = catalog.environment.kubernetes is not None
-    return _JobLocation(paths.relay_control(name), "" if in_pod else f"{name}__relay")
+    return _JobLocation(paths.relay_control(name), "" if in_pod else dag_id(name, "relay"))
 
 
 def _locate_rules(catalog: Catalog, name: str, _to_start: bool) -> _JobLocation:
     if name != rule_paths.RULES_PROCESS:
-        catalog.pipeline(f"{name}__rules")
+        catalog.pipeline(dag_id(name, "rules"))
     return _JobLocation(rule_paths.rules_control(), RULES_DAG)
 
 
 def _locate_feeds(catalog: Catalog, name: str, is_start: bool) -> _JobLocation:
     if is_start or not catalog.declares("pipeline", name):
         catalog.pipeline(name)
-    return _JobLocation(outbound_paths.feeds_control(name), f"{name}__feeds")
+    return _JobLocation(outbound_paths.feeds_control(name), dag_id(name, "feeds"))
 
 
 def _locate_remediation(catalog: Catalog, name: str, _to_start: bool) -> _JobLocation:
     find_by_name(name, {spec.name: spec for spec in catalog.environment.remediations}, "remediation")
-    return _JobLocation(outbound_paths.remediation_control(name), f"{name}__remediation")
+    return _JobLocation(outbound_paths.remediation_control(name), dag_id(name, "remediation"))
 
 
 #: Functions that locate a job, by the kind in its DAG id.

@@ -17,6 +17,7 @@ from deltaworks.control.provenance import current_person
 from deltaworks.errors import ConfigError
 from deltaworks.operations.base import OperationContext, Report
 from deltaworks.operations.options import Options, Positional
+from deltaworks.specs.dag_ids import dag_id
 
 RunVerb = Literal["stop", "start", "restart"]
 ControlVerb = Literal["stop", "start", "restart", "resume", "unpin"]
@@ -86,7 +87,7 @@ def _control_job(context: OperationContext, options: ControlOptions) -> Report:
     pipeline = context.subject
     job_names = {"": pipeline, "stream": pipeline}
     if context.catalog.pipeline(pipeline).feeds:
-        job_names["feeds"] = f"{pipeline}__feeds"
+        job_names["feeds"] = dag_id(pipeline, "feeds")
     name = job_names.get(options.target or "")
     if name is None:
         raise _target_invalid(context, options, f"{pipeline} runs: {', '.join(filter(None, job_names))}")

@@ -7,6 +7,7 @@ import sys
 from deltaworks.control import outbound_paths
 from deltaworks.control.daemon_main import DaemonKind, run_daemon
 from deltaworks.remediation.process import open_remediation
+from deltaworks.specs.dag_ids import dag_id
 
 REMEDIATION = DaemonKind(
     noun="remediation",
@@ -15,7 +16,7 @@ REMEDIATION = DaemonKind(
     control_folder=outbound_paths.remediation_control,
     build=open_remediation,
     failure_condition="REMEDIATION_PROCESS_FAILED",
-    cli_name=lambda name: f"{name}__remediation",
+    cli_name=lambda name: dag_id(name, "remediation"),
 )
 
 

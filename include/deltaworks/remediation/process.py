@@ -17,6 +17,7 @@ from deltaworks.remediation.remediator import Remediator
 from deltaworks.sources.objects.relay.queue import Message, NotificationQueue
 from deltaworks.specs.base import resolve_text
 from deltaworks.specs.catalog import Catalog, find_by_name
+from deltaworks.specs.dag_ids import dag_id
 from deltaworks.specs.environment import EnvironmentSpec
 from deltaworks.specs.remediation import RemediationSpec
 
@@ -69,7 +70,7 @@ class RemediationProcess:
         self._leased_process = LeasedProcess(
             self._objects,
             outbound_paths.remediation_control(spec.name),
-            name=f"{spec.name}__remediation",
+            name=dag_id(spec.name, "remediation"),
             ttl_seconds=LEASE_SECONDS,
             max_run_seconds=max_run_seconds,
         )

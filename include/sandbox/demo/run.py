@@ -170,7 +170,9 @@ class Demo:
             chains.append([Job("edits__gold")])
         what = self._settings.data_settings
         chains += [
-            [Job(f"{name}__gold") for name in names] for names in (what.viewers_settings, what.market_settings) if names
+            [Job(dag_id(name, "gold")) for name in names]
+            for names in (what.viewers_settings, what.market_settings)
+            if names
         ]
         self._say("gold, mutations and maintenance (OPTIMIZE, VACUUM) begin")
         jobs.run(*chains, [Job(_HEALTH, must_succeed=False)])

@@ -14,6 +14,7 @@ from deltaworks.control.health.stop import StopFlag
 from deltaworks.control.objects import open_objects
 from deltaworks.errors import DeltaworksError
 from deltaworks.operations.airflow_api import AirflowApi
+from deltaworks.specs.dag_ids import dag_id
 from deltaworks.specs.project import load_catalog
 from sandbox.stack.environment import loaded_env
 from sandbox.stack.home import StackHome
@@ -50,9 +51,9 @@ class StopFlags:
         }
         folders = {
             rule_paths.RULES_PROCESS: rule_paths.rules_control(),
-            **{f"{name}__feeds": outbound_paths.feeds_control(name) for name in catalog.pipelines},
+            **{dag_id(name, "feeds"): outbound_paths.feeds_control(name) for name in catalog.pipelines},
             **{
-                f"{spec.name}__remediation": outbound_paths.remediation_control(spec.name)
+                dag_id(spec.name, "remediation"): outbound_paths.remediation_control(spec.name)
                 for spec in catalog.environment.remediations
             },
         }

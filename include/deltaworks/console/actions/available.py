@@ -12,6 +12,7 @@ from deltaworks.console.page_context import PageContext, PageMissingError
 from deltaworks.operations.availability import unavailable_reason
 from deltaworks.operations.base import Operation
 from deltaworks.operations.registry import OPERATIONS
+from deltaworks.specs.dag_ids import dag_id
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +64,6 @@ def _is_available(context: PageContext, operation: Operation, subject: str) -> b
     if operation.scope == "namespace":
         return False  # access to a pipeline does not imply access to a namespace
     if operation.scope == "relay":
-        return subject in context.catalog.relays and context.person.may_read(f"{subject}__relay")
+        return subject in context.catalog.relays and context.person.may_read(dag_id(subject, "relay"))
     spec = context.catalog.pipelines.get(subject)
     return spec is not None and context.may_read(subject) and unavailable_reason(operation, spec) is None

@@ -20,7 +20,7 @@ from deltaworks.control import paths
 from deltaworks.control.conditions import ALERTS
 from deltaworks.control.summary_paths import silences as silences_folder
 from deltaworks.errors import DeltaworksError
-from deltaworks.specs.dag_ids import HEALTH_DAG
+from deltaworks.specs.dag_ids import HEALTH_DAG, dag_id
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -180,7 +180,7 @@ def _row(context: PageContext, alert: Alert, silences: list[Silence]) -> AlertRo
         silence=None if silence is None else _silence_row(context, silence),
         pipeline=pipeline,
         command=shlex.join([*words, "--reason", "WHY"]) if pipeline and state.is_open else "",
-        may_silence=bool(pipeline) and context.person.may_start(f"{pipeline}__silence_alert"),
+        may_silence=bool(pipeline) and context.person.may_start(dag_id(pipeline, "silence_alert")),
     )
 
 

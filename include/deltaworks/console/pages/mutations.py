@@ -14,6 +14,7 @@ from deltaworks.console.summaries import read_summary, to_dict
 from deltaworks.console.table_reads import read_tables
 from deltaworks.control.summaries.mutations import MutationsSummary
 from deltaworks.control.summary_paths import mutations_summary
+from deltaworks.specs.dag_ids import dag_id
 
 MAX_INTERVALS: Final = 200
 _MAX_TEXT_CHARACTERS = 500
@@ -92,7 +93,7 @@ def view(context: PageContext) -> MutationsView:
         batches=tuple(_batch(to_dict(batch)) for batch in summary.batches),
         is_missing=stored.is_missing,
         problem=stored.problem,
-        dag_id=f"{pipeline}__mutations",
+        dag_id=dag_id(pipeline, "mutations"),
         commands=(
             ("show waiting requests and the last batches", f"deltaworks mutations status {pipeline}"),
             ("show what a batch would change", f"deltaworks mutations run {pipeline}"),

@@ -13,6 +13,7 @@ from deltaworks.console.pages.tables import problems_of
 from deltaworks.console.paging import Rows, page_rows
 from deltaworks.console.safe_reads import parse_instant
 from deltaworks.console.summaries import read_summaries, read_summary, to_dict
+from deltaworks.control.provenance import maintenance_dag_id
 from deltaworks.control.summaries.nights import MAX_NIGHTS, Night, NightsSummary
 from deltaworks.control.summary_paths import nights_summary
 
@@ -109,7 +110,7 @@ def view(context: PageContext) -> Nights:
         tasks=() if selected is None else tuple(to_dict(task) for task in selected.tasks),
         is_missing=stored.is_missing,
         problem=stored.problem,
-        dag_id=f"{pipeline}__maintenance",
+        dag_id=maintenance_dag_id(pipeline),
     )
 
 

@@ -17,9 +17,10 @@ from deltaworks.console.safe_reads import parse_instant
 from deltaworks.console.summaries import read_summaries, read_summary
 from deltaworks.control.summaries.quarantine import OpenRowCount, QuarantineSummary
 from deltaworks.control.summary_paths import quarantine_summary
+from deltaworks.operations.registry import get_operation
 
 _MAX_DAYS: Final = 60
-REPROCESS: Final = "{pipeline}__reprocess"
+REPROCESS: Final = get_operation("reprocess")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -143,7 +144,7 @@ def view(context: PageContext) -> QuarantineView:
         rows_by_day=tuple(days.values()),
         is_missing=stored.is_missing,
         problem=stored.problem,
-        may_sample=context.person.may_start(REPROCESS.format(pipeline=pipeline)),
+        may_sample=context.person.may_start(REPROCESS.dag_id(pipeline)),
         command=f"deltaworks quarantine replay {pipeline}",
     )
 

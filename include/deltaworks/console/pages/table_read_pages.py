@@ -94,8 +94,8 @@ def view_samples(context: PageContext) -> SamplesView:
     personal.
     """
     pipeline = context.pipeline
-    if not context.person.may_start(REPROCESS.format(pipeline=pipeline)):
-        raise PageMissingError(f"Raw values are shown to people who may run {REPROCESS.format(pipeline=pipeline)}.")
+    if not context.person.may_start(REPROCESS.dag_id(pipeline)):
+        raise PageMissingError(f"Raw values are shown to people who may run {REPROCESS.dag_id(pipeline)}.")
     answer: TableReadResult = read_tables("samples", pipeline=pipeline)
     return SamplesView(
         pipeline=pipeline,

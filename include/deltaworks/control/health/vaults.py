@@ -18,6 +18,7 @@ from deltaworks.control.objects import ObjectStore
 from deltaworks.control.records.vault import VaultHeartbeat, read_vault_heartbeat
 from deltaworks.privacy.paths import control_path
 from deltaworks.specs.catalog import Catalog
+from deltaworks.specs.dag_ids import dag_id
 
 #: The job runs every five minutes; a short outage must not raise an alert.
 MAX_BEHIND_SECONDS: Final = 3600.0
@@ -90,9 +91,9 @@ def _findings(name: str, heartbeat: VaultHeartbeat, now: datetime) -> Iterator[F
         yield Finding("unhealthy", "VAULT_UNREADABLE", text, "See how-to/run-the-vault.md#files-cannot-be-decrypted.")
     if heartbeat.epoch_at and (age := age_seconds(heartbeat.epoch_at, now)) > MAX_EPOCH_AGE_SECONDS:
         text = f"Epoch {heartbeat.epoch} is {format_duration(age)} old: keys should be rotated each month."
-        yield Finding("unhealthy", "VAULT_EPOCH_OLD", text, f"Check the DAG {name}__maintain_vault.")
+        yield Finding("unhealthy", "VAULT_EPOCH_OLD", text, f"Check the DAG {dag_id(name, 'maintain_vault')}.")
     yield Finding("healthy", "OK", f"Caught up {format_duration(age_seconds(caught_up_at, now))} ago.", "")
 
 
 def _check_runs_hint(name: str) -> str:
-    return f"Check the last runs of the DAG {name}__vault: the last lines of their logs name the condition."
+    return f"Check the last runs of the DAG {dag_id(name, 'vault')}: the last lines of their logs name the condition."

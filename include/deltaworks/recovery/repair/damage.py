@@ -16,6 +16,7 @@ from deltaworks.erasure.reapply import ErasureReapplier
 from deltaworks.events.reasons import QUARANTINE_TABLE
 from deltaworks.recovery.repair.log_gap import filled_without_restore
 from deltaworks.specs.catalog import Catalog
+from deltaworks.specs.dag_ids import dag_id
 from deltaworks.specs.keyed import KeyedTable
 from deltaworks.tables.lake import Lake
 from deltaworks.tables.log import list_log, state_at
@@ -43,7 +44,7 @@ def check_pipeline(catalog: Catalog, pipeline: str, *, table: str = "") -> list[
     lake, home = Lake(catalog.environment.lake), PipelineHome.open(catalog.environment.lake, pipeline)
     bronze = [*(declared.name for declared in spec.tables), QUARANTINE_TABLE]
     followed = [*(live.name for live in spec.aggregation_tables), *(gold.name for gold in spec.gold.tables)]
-    rebuilds = dict.fromkeys(followed, f"run {pipeline}__gold with `full`")
+    rebuilds = dict.fromkeys(followed, f"run {dag_id(pipeline, 'gold')} with `full`")
     rebuilds |= {
         keyed.name: _rebuild_instruction(pipeline, keyed) for keyed in (*spec.keyed_tables, *spec.latest_tables)
     }

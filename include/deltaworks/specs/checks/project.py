@@ -24,6 +24,7 @@ from deltaworks.specs.checks.json_path_hints import json_path_errors
 from deltaworks.specs.collector import CollectorSpec
 from deltaworks.specs.collector_file import collector_files, collector_problems
 from deltaworks.specs.cross_checks import cross_check_errors
+from deltaworks.specs.dag_ids import dag_id
 from deltaworks.specs.environment import EnvironmentSpec
 from deltaworks.specs.gold import cross_pipeline_table
 from deltaworks.specs.loading import NO_KEYS, read_declaration
@@ -266,7 +267,7 @@ def _pipeline_warnings(spec: PipelineSpec, declaration: Declaration) -> Iterator
     if local_inputs and spec.gold.schedule is None:
         after = "after gold of other pipelines that it reads, " if spec.gold.cross_pipeline_inputs else ""
         at_night = "at the end of maintenance, or " if spec.maintenance.schedule is not None else ""
-        built = f"{at_night}by `deltaworks gold build {spec.pipeline}`, which {spec.pipeline}__gold runs too"
+        built = f"{at_night}by `deltaworks gold build {spec.pipeline}`, which {dag_id(spec.pipeline, 'gold')} runs too"
         yield declaration.error_at(
             ("gold",),
             f'gold has no schedule and is built only {after}{built}; write schedule: "*/15 * * * *" below gold',
