@@ -1,4 +1,4 @@
-"""Airflow DAGs vault__, maintain_vault__, reveal__ and <namespace>__erase: operations on personal data and its vault.
+"""Airflow DAGs <namespace>__vault, reveal and erase: operations on personal data and its vault.
 
 If the environment declares `kubernetes`, operations that open the vault are CronJobs with a separate service account.
 """

@@ -7,7 +7,7 @@ this task, which any user who may edit task instances can set.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -24,7 +24,8 @@ from deltaworks.control.objects import open_objects
 from deltaworks.control.records.approval import Approval, Approvals, NamespaceApprovals
 from deltaworks.errors import ContractError
 from deltaworks.operations.approval_checks import check_approver, counted_bounds, requested_options
-from deltaworks.operations.base import RESULTS_KEY, Operation
+from deltaworks.operations.base import RESULTS_KEY
+from deltaworks.operations.dag_forms import DRY_RUN, DagForm
 from deltaworks.operations.options import read_options
 from deltaworks.specs.environment import EnvironmentSpec
 from deltaworks.specs.pipeline import PipelineSpec
@@ -53,7 +54,10 @@ class OperationApproval(ApprovalOperator):
     Where approvers are declared, Airflow rejects answers of other users and of the requester. Where none are, Airflow
     accepts the requester's approval, and this task then fails.
 
+    An operation that needs no approval passes without a question.
+
     Args:
+        form: the form of the DAG, which selects the operation.
         spec: the pipeline whose rows are affected; None for a namespace of personal data.
         count_task_id: the task whose results the question shows.
         namespace: that namespace.
@@ -68,7 +72,7 @@ class OperationApproval(ApprovalOperator):
     def __init__(
         self,
         *,
-        operation: Operation,
+        form: DagForm,
         spec: PipelineSpec | None,
         environment: EnvironmentSpec,
         count_task_id: str,
@@ -79,7 +83,7 @@ class OperationApproval(ApprovalOperator):
     ) -> None:
         if settings.pop("defaults", None) is not None:
             raise ValueError(f"{settings.get('task_id')}: an approval has no default answer")
-        share = environment.shares.of(operation.job_class)
+        share = environment.shares.of(form.operations[0].job_class)
         super().__init__(
             response_timeout=answer_timeout,
             notifiers=list(notifiers),
@@ -90,7 +94,7 @@ class OperationApproval(ApprovalOperator):
             retry_policy=ApprovalRetryPolicy(),
             **settings,
         )
-        self.operation = operation
+        self.form = form
         self.approvers = (spec.approvers if spec is not None else ()) or environment.approvals.approvers
         self.self_approval = environment.approvals.self_approval
         self._pipeline = spec.pipeline if spec is not None else ""
@@ -98,21 +102,33 @@ class OperationApproval(ApprovalOperator):
         self._lake = environment.lake
         self._count_task_id = count_task_id
 
+    def question(self, params: Mapping[str, Any]) -> str:
+        """Returns the command of the operation that the form selects, for the subject of the question."""
+        return self.form.chosen(params).command
+
+    def shown_options(self, params: Mapping[str, Any]) -> dict[str, Any]:
+        """Returns the options of the selected operation that are set, without `dry_run`."""
+        values = self.form.option_values(self.form.chosen(params), params)
+        return {name: value for name, value in values.items() if value and name != DRY_RUN}
+
     def execute(self, context: Context) -> None:
         """Stores the question with its counts, and asks."""
-        run, model = context["dag_run"], self.operation.options_model()
-        params = context["params"]
-        options = read_options(model, {name: params.get(name) for name in model.model_fields})
+        run, params = context["dag_run"], context["params"]
+        operation = self.form.chosen(params)
+        if not operation.approval and operation.scope == "pipeline":
+            self.log.info("%s needs no approval.", operation.command)
+            return
+        options = read_options(operation.options_model(), self.form.option_values(operation, params))
         count_results = context["ti"].xcom_pull(task_ids=self._count_task_id, key=RESULTS_KEY) or []
         question = Approval(
-            operation=self.operation.name,
+            operation=operation.name,
             subject=self._pipeline or self._namespace,
             run=run.run_id,
             requested_by=run.triggering_user_name or "",
             requested_at=iso_now(),
             question_text=self.body or "",
-            options=requested_options(self.operation, options),
-            bounds=counted_bounds(self.operation, options, count_results),
+            options=requested_options(operation, options),
+            bounds=counted_bounds(operation, options, count_results),
         )
         self._approvals().record_question(question)
         self.assigned_users = self._assignees(question)
@@ -124,7 +140,10 @@ class OperationApproval(ApprovalOperator):
         if answer["chosen_options"] == [self.APPROVE]:
             person = answer["responded_by_user"] or {"id": "", "name": ""}
             approval = self._approvals().record_answer(
-                self.operation.name, context["dag_run"].run_id, approver_id=person["id"], approved_by=person["name"]
+                self.form.chosen(context["params"]).name,
+                context["dag_run"].run_id,
+                approver_id=person["id"],
+                approved_by=person["name"],
             )
             check_approver(approval, self.approvers, self_approval=self.self_approval)
         return answer

@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any, Final
 from airflow.sdk import DAG, BaseOperator, chain
 
 from deltaworks.airflow import names
-from deltaworks.airflow.operation_dags import pipeline_operations, relay_operations
 from deltaworks.airflow.runbooks import invalid_runbook
 from deltaworks.errors import DeltaworksError
-from deltaworks.operations.base import Operation
+from deltaworks.operations.availability import declared_forms, relay_forms
+from deltaworks.operations.dag_forms import DagForm
 from deltaworks.specs.catalog import Catalog
 from deltaworks.specs.dag_ids import split_dag_id
 
@@ -79,19 +79,17 @@ def invalid_operation_dags(catalog: Catalog) -> Iterator[DAG]:
     for name, error in catalog.invalid_pipelines().items():
         if not catalog.environment.has_operation_dags(name):
             continue
-        for operation in pipeline_operations(
-            mutable=name in with_mutations, gold=name in with_gold, feeds=name in with_feeds
-        ):
-            yield _invalid_operation_dag(operation, name, error, gold=name in with_gold)
+        for form in declared_forms(mutations=name in with_mutations, gold=name in with_gold, feeds=name in with_feeds):
+            yield _invalid_form_dag(form, name, error, gold=name in with_gold)
     for name, error in catalog.invalid_relays().items():
-        for operation in relay_operations():
-            yield _invalid_operation_dag(operation, name, error, gold=False)
+        for form in relay_forms():
+            yield _invalid_form_dag(form, name, error, gold=False)
 
 
-def _invalid_operation_dag(operation: Operation, name: str, error: DeltaworksError, *, gold: bool) -> DAG:
+def _invalid_form_dag(form: DagForm, name: str, error: DeltaworksError, *, gold: bool) -> DAG:
     return invalid_dag(
-        operation.dag_id(name),
+        form.dag_id(name),
         error,
-        task_ids=operation.task_ids(gold=gold),
-        tags=("operation", operation.family),
+        task_ids=form.task_ids(gold=gold),
+        tags=("operation", *{operation.family for operation in form.operations}),
     )

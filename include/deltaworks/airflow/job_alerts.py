@@ -16,6 +16,7 @@ from deltaworks.control import paths
 from deltaworks.control.clock import iso_now, parse_iso
 from deltaworks.control.conditions import alert_for_failure, failure_alerts
 from deltaworks.control.objects import ObjectStore
+from deltaworks.operations.dag_forms import DRY_RUN, STEPS
 from deltaworks.specs.dag_ids import split_dag_id
 
 if TYPE_CHECKING:
@@ -24,8 +25,6 @@ if TYPE_CHECKING:
     from deltaworks.operations.base import Operation
     from deltaworks.specs.environment import EnvironmentSpec
 
-#: The option that makes an operation a dry run.
-DRY_RUN = "dry_run"
 log = logging.getLogger(__name__)
 
 
@@ -97,13 +96,17 @@ def record_success(objects: ObjectStore, context: Context) -> bool:
 
     ti = context["ti"]
     subject = f"{ti.dag_id}.{ti.task_id}"
+    # A run of some steps follows its form, so a dry run or a selection of tables does not make up for a failed night.
+    has_steps = bool((context.get("params") or {}).get(STEPS))
+    is_partial = has_steps and _is_selection(context)
     resolved = [
         resolve_alert(objects, cause=cause, subject=one)
         for cause in sorted(failure_alerts())
-        for one in (subject, *_superseded_failures(objects, context, cause))
+        for one in (*(() if is_partial else (subject,)), *_superseded_failures(objects, context, cause))
     ]
-    # The last task has no downstream task except the teardown that records the run.
-    if not set(context["task"].downstream_task_ids) - {RECORD_NIGHT_TASK}:
+    # The last task has no downstream task except the teardown that records the run. A run of some steps is no night.
+    is_last_task = not set(context["task"].downstream_task_ids) - {RECORD_NIGHT_TASK}
+    if is_last_task and not has_steps:
         objects.put(_success_key(ti.dag_id), json.dumps({"at": iso_now(), "run_id": ti.run_id}).encode())
         resolved.append(resolve_alert(objects, cause="DEADLINE_MISSED", subject=ti.dag_id))
     return any(notification is not None for notification in resolved)
@@ -122,16 +125,7 @@ def _superseded_failures(objects: ObjectStore, context: Context, cause: str) -> 
     pipeline, _ = split_dag_id(dag_id)
     if declared is None or declared.scope != "pipeline" or dag_id != declared.dag_id(pipeline):
         return []
-    options = declared.options_model().model_fields
-    form = context.get("params") or {}
-    # The options as the job receives them: values the DAG fixes override the form, and rendered templates are text.
-    options_set = {name: value for name, value in {**form, **getattr(task, "values", {})}.items() if name in options}
-    # Bounds and reasons do not restrict the selection.
-    not_a_selection = {DRY_RUN, "reason", *declared.bounds}
-    is_partial = any(
-        value and value != options[name].default for name, value in options_set.items() if name not in not_a_selection
-    )
-    if task.task_id != declared.name or is_partial or str(options_set.get(DRY_RUN, False)) == "True":
+    if task.task_id != declared.name or _is_selection(context):
         return []
     failed_tasks = (subject.partition(".") for subject in open_subjects(objects, cause))
     return [
@@ -139,6 +133,24 @@ def _superseded_failures(objects: ObjectStore, context: Context, cause: str) -> 
         for other, _, task_id in failed_tasks
         if task_id == declared.name and split_dag_id(other)[0] == pipeline
     ]
+
+
+def _is_selection(context: Context) -> bool:
+    """Returns whether a task is a dry run, or its form restricts it to a selection. Bounds and reasons do not."""
+    task = context["task"]
+    declared: Operation | None = getattr(task, "operation", None)
+    if declared is None:
+        return False
+    options = declared.options_model().model_fields
+    form = context.get("params") or {}
+    # The options as the job receives them: values the DAG fixes override the form, and rendered templates are text.
+    options_set = {name: value for name, value in {**form, **getattr(task, "values", {})}.items() if name in options}
+    # Bounds and reasons do not restrict the selection.
+    not_a_selection = {DRY_RUN, "reason", *declared.bounds}
+    is_restricted = any(
+        value and value != options[name].default for name, value in options_set.items() if name not in not_a_selection
+    )
+    return is_restricted or str(options_set.get(DRY_RUN, False)) == "True"
 
 
 def last_success(objects: ObjectStore, dag_id: str, *, now: datetime) -> datetime:

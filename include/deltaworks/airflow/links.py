@@ -54,11 +54,8 @@ _CONSOLE_PAGES = {
     "mutations": "/deltaworks/mutations/{}",
     "reprocess": "/deltaworks/streams/{}",
     "restore": "/deltaworks/tables?pipeline={}",
-    "replay_quarantine": "/deltaworks/quarantine/{}",
-    "optimize_tables": "/deltaworks/tables?pipeline={}",
-    "vacuum_tables": "/deltaworks/tables?pipeline={}",
-    "rebuild_gold": "/deltaworks/gold/{}",
-    "mutate_tables": "/deltaworks/mutations/{}",
+    "recover": "/deltaworks/tables?pipeline={}",
+    "replay": "/deltaworks/quarantine/{}",
     "erase": "/deltaworks/erasures?only={}",
 }
 

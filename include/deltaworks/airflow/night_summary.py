@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk import BaseOperator
 
 from deltaworks.airflow.aws_connections import set_environment_keys
-from deltaworks.airflow.names import RECORD_NIGHT_TASK
 from deltaworks.operations.base import RESULTS_KEY
 
 if TYPE_CHECKING:
@@ -47,11 +46,12 @@ class RecordNightOperator(BaseOperator):
             ti: Any = context["ti"]
             dag: Any = context["dag"]
             ended = {row["task_id"]: row for row in ti.get_task_breadcrumbs(dag_id=ti.dag_id, run_id=ti.run_id)}
-            order = [task.task_id for task in dag.topological_sort() if task.task_id != RECORD_NIGHT_TASK]
+            # Without the tasks that only ask for an approval.
+            order = [task.task_id for task in dag.topological_sort() if getattr(task, "operation", None) is not None]
             tasks = [
                 night_task(task, ended[task], ti.xcom_pull(task_ids=task, key=RESULTS_KEY))
                 for task in order
-                if task in ended
+                if task in ended and ended[task]["state"] != "skipped"
             ]
             set_environment_keys(self._environment)
             record_night(open_objects(self._environment.lake), self._pipeline, _night(context, tasks))

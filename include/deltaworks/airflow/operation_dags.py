@@ -1,8 +1,8 @@
-"""Builds the tasks of operations, and one DAG with a form for each operation and pipeline or relay.
+"""Builds the tasks of operations, and the DAGs that run them when a person triggers their form.
 
-One DAG per pipeline with a choice of operation would be worse: a form cannot show fields depending on an earlier
-answer, so it would show about thirty fields of which three matter, and its runs would mix restores with OPTIMIZE. In
-Airflow's list `games__restore` is found by either word, and tags filter by pipeline or kind.
+Operations that share their options share a DAG, with the field `action` (`deltaworks.operations.dag_forms`). A single
+DAG for all of a pipeline's operations would be worse: a form cannot show fields depending on an earlier answer, so it
+would show about thirty fields of which three matter, and its runs would mix restores with OPTIMIZE.
 
 Irreversible operations wait for a person's approval (`deltaworks.airflow.approvals`) and stay within the approved
 counts.
@@ -20,12 +20,12 @@ from airflow.sdk import DAG, Asset, BaseOperator, chain
 from deltaworks.airflow import names
 from deltaworks.airflow.approvals import OperationApproval
 from deltaworks.airflow.job_settings import job_settings, manual_dag_settings, pool_settings, process_settings
-from deltaworks.airflow.operation_forms import operation_form, set_form
+from deltaworks.airflow.operation_forms import form_params, set_form
 from deltaworks.airflow.operators import ProcessOperator, SparkJobOperator
-from deltaworks.airflow.runbooks import operation_runbook
-from deltaworks.operations.availability import restrictions, unavailable_reason
+from deltaworks.airflow.runbooks import form_runbook
 from deltaworks.operations.base import APPROVE_TASK, COUNT_TASK, DRY_RUN_GATE_TASK, RESULTS_KEY, Operation
-from deltaworks.operations.registry import OPERATIONS, get_operation
+from deltaworks.operations.dag_forms import ACTION, DRY_RUN, STEPS, DagForm
+from deltaworks.operations.registry import get_operation
 from deltaworks.specs.catalog import Catalog
 from deltaworks.specs.environment import EnvironmentSpec
 from deltaworks.specs.pipeline import PipelineSpec
@@ -45,7 +45,7 @@ APPROVAL_BODY = f"""
 | {{{{ record.values() | join(" | ") }}}} |
 {{% endfor %}}
 
-{{% for name, value in params.items() if value and name != 'dry_run' -%}}
+{{% for name, value in task.shown_options(params).items() -%}}
 - {{{{ name }}}}: {{{{ value }}}}
 {{% endfor %}}
 If it is rejected or not answered, nothing is done.
@@ -64,7 +64,8 @@ def operation_task(
     task_id: str = "",
     as_process: bool = False,
     values: Mapping[str, Any] | None = None,
-    from_form: bool = False,
+    form: DagForm | None = None,
+    selected_if: str = "",
     **settings: Any,
 ) -> BaseOperator:
     """Returns the task that runs an operation: a spark-submit job, or a process if the operation needs no Spark.
@@ -72,16 +73,21 @@ def operation_task(
     Args:
         as_process: runs a process although the operation may need Spark, for the work that needs none.
         values: options the DAG fixes; texts may be templates.
-        from_form: reads the other options from the run's params of the same names.
+        form: the form of the DAG, from which the other options are read.
+        selected_if: a template that renders to `False` in runs that skip the task; by default where the form selects
+            other operations.
         settings: further operator arguments, which override those of all jobs.
     """
     operation = get_operation(name)
-    options: dict[str, Any] = {"operation": operation, "values": values, "from_form": from_form}
+    options: dict[str, Any] = {
+        "operation": operation,
+        "values": values,
+        "form": form,
+        "selected_if": selected_if or selection_template(operation, form),
+    }
     share = environment.shares.of(operation.job_class)
     if operation.runs_immediately:
-        settings = (
-            pool_settings(names.DEFAULT_POOL, priority=_TOP_PRIORITY) | {"execution_timeout": _SHORT_TIMEOUT} | settings
-        )
+        settings = _immediate_settings() | settings
     if operation.needs_spark and not as_process:
         return SparkJobOperator(
             task_id=task_id or name,
@@ -94,7 +100,6 @@ def operation_task(
         )
     return ProcessOperator(
         task_id=task_id or name,
-        job=name,
         environment=environment,
         arguments=[f"--{operation.scope}", subject],
         niceness=0 if operation.runs_immediately else share.niceness,
@@ -103,26 +108,40 @@ def operation_task(
     )
 
 
+def _immediate_settings() -> dict[str, Any]:
+    return pool_settings(names.DEFAULT_POOL, priority=_TOP_PRIORITY) | {"execution_timeout": _SHORT_TIMEOUT}
+
+
+def selection_template(operation: Operation, form: DagForm | None) -> str:
+    """Returns a template that renders to `False` in runs whose form selects other operations."""
+    if form is None:
+        return "True"
+    if form.actions:
+        return f"{{{{ params.{ACTION} in {list(operation.actions)} }}}}"
+    if form.has_steps:
+        return f"{{{{ not params.{STEPS} or '{operation.name}' in params.{STEPS} }}}}"
+    return "True"
+
+
 def rebuild_gold_task(
     spec: PipelineSpec,
     environment: EnvironmentSpec,
     *,
-    from_form: bool = False,
-    values: Mapping[str, str] | None = None,
     try_without_spark: str = "False",
+    **settings: Any,
 ) -> BaseOperator:
     """Returns the task that rebuilds gold tables. On success it updates their assets.
 
     Args:
         try_without_spark: a template. If it renders to True, the task first checks for changes without starting a JVM.
+        settings: further arguments of `operation_task`.
     """
     return operation_task(
         "rebuild_gold",
         spec.pipeline,
         environment,
-        from_form=from_form,
-        values=values,
         try_without_spark=try_without_spark,
+        **settings,
         inlets=_gold_inlets(spec, environment),
         outlets=[names.gold_asset(environment.lake, spec.pipeline, table.name) for table in spec.gold.tables],
     )
@@ -136,94 +155,74 @@ def _gold_inlets(spec: PipelineSpec, environment: EnvironmentSpec) -> list[Asset
     return bronze + [names.gold_asset(environment.lake, *other) for other in spec.gold.cross_pipeline_inputs]
 
 
-def available_operations(spec: PipelineSpec) -> list[Operation]:
-    """Returns the operations that have their own DAG for a pipeline, in registry order.
-
-    Operations that the pipeline can never run are excluded. Whether the environment has DAGs of operations for the
-    pipeline is decided by `pipelines_with_operation_dags`.
-    """
-    offered = pipeline_operations(
-        mutable=spec.mutations is not None, gold=bool(spec.gold.tables), feeds=bool(spec.feeds)
-    )
-    return [operation for operation in offered if unavailable_reason(operation, spec) is None]
-
-
 def pipelines_with_operation_dags(catalog: Catalog) -> list[PipelineSpec]:
     """Returns the pipelines whose operations have DAGs in this environment."""
     environment = catalog.environment
     return [spec for name, spec in catalog.pipelines.items() if environment.has_operation_dags(name)]
 
 
-def pipeline_operations(*, mutable: bool, gold: bool, feeds: bool) -> list[Operation]:
-    """Returns the operations that have their own DAG for pipelines with these features, for any kind of source.
-
-    Args:
-        mutable: the pipelines declare mutations. gold: they declare gold tables. feeds: they declare feeds.
-    """
-    return [
-        operation
-        for operation in OPERATIONS.values()
-        if operation.scope == "pipeline"
-        and not operation.dag_kind
-        and (mutable or not operation.needs_mutations)
-        and (gold or not operation.needs_gold)
-        and (feeds or not operation.needs_feeds)
-    ]
-
-
-def relay_operations() -> list[Operation]:
-    """Returns the operations of a relay that have their own DAG."""
-    return [item for item in OPERATIONS.values() if item.scope == "relay" and not item.dag_kind]
-
-
-def operation_dag(operation: Operation, subject: PipelineSpec | RelaySpec, environment: EnvironmentSpec) -> DAG:
-    """Returns the DAG of an operation, which is triggered manually with the operation's form."""
+def triggered_dag(form: DagForm, subject: PipelineSpec | RelaySpec, environment: EnvironmentSpec) -> DAG:
+    """Returns the DAG of a form, which runs only when a person triggers it."""
     spec = subject if isinstance(subject, PipelineSpec) else None
     name = subject.pipeline if isinstance(subject, PipelineSpec) else subject.relay
     with DAG(
-        **names.dag_name(operation.dag_id(name)),
-        description=operation.summary,
-        doc_md=operation_runbook(
-            operation, name, subject.owner, limits="" if spec is None else restrictions(operation, spec)
-        ),
-        **manual_dag_settings(name, subject.owner, tags=("operation", operation.family)),
+        **names.dag_name(form.dag_id(name)),
+        description=" ".join(operation.summary for operation in form.operations),
+        doc_md=form_runbook(form, name, subject.owner, spec),
+        **manual_dag_settings(name, subject.owner, tags=("operation", *{one.family for one in form.operations})),
     ) as dag:
-        if operation.waits_for_approval and spec is not None:
-            steps = _approval_tasks(operation, spec, environment)
-            if operation.rebuilds_gold and spec.gold.tables:
-                steps.append(rebuild_gold_task(spec, environment))
-            chain(*steps)
-        else:
+        before = _approval_tasks(form, spec, environment) if spec is not None and form.waits_for_approval else []
+        for operation in form.operations:
             limit: dict[str, Any] = {} if operation.runs_immediately else {"execution_timeout": _EXECUTION_TIMEOUT}
-            operation_task(operation.name, name, environment, from_form=True, **limit)
-    set_form(dag, operation_form(operation, spec))
+            values = {DRY_RUN: False} if before else None
+            task = operation_task(operation.name, name, environment, form=form, values=values, **limit)
+            rebuilds_gold = operation.rebuilds_gold and spec is not None and spec.gold.tables
+            chain(
+                *before, task, *([rebuild_gold_task(spec, environment)] if rebuilds_gold and spec is not None else [])
+            )
+    set_form(dag, form_params(form, spec))
     return dag
 
 
-def _approval_tasks(operation: Operation, spec: PipelineSpec, environment: EnvironmentSpec) -> list[BaseOperator]:
-    """Returns the tasks of an operation that needs approval: count, wait for approval, run.
+def _approval_tasks(form: DagForm, spec: PipelineSpec, environment: EnvironmentSpec) -> list[BaseOperator]:
+    """Returns the tasks before operations that need approval: count, stop after a dry run, wait for approval.
 
-    The job itself checks that it stays within the approved counts.
+    The job itself checks that it stays within the approved counts. An operation of the form that needs no approval is
+    counted too, and then runs without a question.
     """
-    subject, share = spec.pipeline, environment.shares.of(operation.job_class)
-    return [
-        operation_task(
-            operation.name, subject, environment, task_id=COUNT_TASK, values={"dry_run": True}, from_form=True
-        ),
-        ShortCircuitOperator(task_id=DRY_RUN_GATE_TASK, python_callable=is_not_dry_run, **process_settings(share)),
-        OperationApproval(
-            task_id=APPROVE_TASK,
-            subject=f"{operation.command} {subject}?",
-            body=APPROVAL_BODY,
-            operation=operation,
-            spec=spec,
-            environment=environment,
-            count_task_id=COUNT_TASK,
-        ),
-        operation_task(operation.name, subject, environment, values={"dry_run": False}, from_form=True),
-    ]
+    settings = process_settings(environment.shares.of(form.operations[0].job_class))
+    gate = ShortCircuitOperator(task_id=DRY_RUN_GATE_TASK, python_callable=is_not_dry_run, **settings)
+    return [count_task(form, spec, environment), gate, approve_task(form, spec, environment)]
+
+
+def count_task(form: DagForm, spec: PipelineSpec, environment: EnvironmentSpec) -> BaseOperator:
+    """Returns the task that runs the operation that the form selects as a dry run."""
+    share = environment.shares.of(form.operations[0].job_class)
+    return ProcessOperator(
+        task_id=COUNT_TASK,
+        environment=environment,
+        arguments=["--pipeline", spec.pipeline],
+        niceness=share.niceness,
+        form=form,
+        values={DRY_RUN: True},
+        **process_settings(share),
+    )
+
+
+def approve_task(form: DagForm, spec: PipelineSpec, environment: EnvironmentSpec, **settings: Any) -> BaseOperator:
+    """Returns the task that asks for approval of the counts of `count_task`."""
+    return OperationApproval(
+        task_id=APPROVE_TASK,
+        subject=f"{{{{ task.question(params) }}}} {spec.pipeline}?",
+        body=APPROVAL_BODY,
+        form=form,
+        spec=spec,
+        environment=environment,
+        count_task_id=COUNT_TASK,
+        **settings,
+    )
 
 
 def is_not_dry_run(params: dict[str, Any], **_: Any) -> bool:
     """Returns whether the form asks for changes and not only for a dry run."""
-    return not params["dry_run"]
+    return not params[DRY_RUN]

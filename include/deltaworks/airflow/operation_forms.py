@@ -1,4 +1,4 @@
-"""Builds the trigger form of an operation: one field for each option, derived from its declaration.
+"""Builds the trigger form of a DAG: one field for each option, derived from the declaration of its operations.
 
 Airflow 3.3's form behaves as follows, as observed in a browser. A field is required if its schema's type does not allow
 null, and an empty required field (an empty text included) disables Trigger. Clearing a field submits null. A choice
@@ -15,20 +15,44 @@ from typing import Any
 from airflow.sdk import DAG, Param
 from airflow.sdk.definitions.param import ParamsDict
 
-from deltaworks.operations.base import Operation
-from deltaworks.operations.options import OptionField, option_fields
+from deltaworks.operations.dag_forms import ACTION, STEPS, DagForm
+from deltaworks.operations.options import OptionField
 from deltaworks.specs.pipeline import PipelineSpec
 
 _TYPES = {"text": "string", "integer": "integer", "number": "number", "switch": "boolean", "names": "array"}
 
 
-def operation_form(operation: Operation, spec: PipelineSpec | None = None) -> dict[str, Param]:
-    """Returns the params of an operation's DAG, one per option, with the defaults and help of its command.
+def form_params(form: DagForm, spec: PipelineSpec | None = None) -> dict[str, Param]:
+    """Returns the params of a DAG: the field that selects operations, if it has several, and one per option.
 
     Args:
-        spec: the pipeline whose tables are offered as choices; None for a relay.
+        spec: the pipeline whose tables are offered as choices; None for a relay or a namespace.
     """
-    return {field.name: option_param(field, spec) for field in option_fields(operation.options_model())}
+    params = {field.name: option_param(field, spec) for field in form.fields()}
+    if form.actions:
+        return {ACTION: _action_param(form), **params}
+    if form.has_steps:
+        return {STEPS: steps_param([operation.name for operation in form.operations]), **params}
+    return params
+
+
+def _action_param(form: DagForm) -> Param:
+    summaries = {operation: ", ".join(operation.actions) for operation in form.operations}
+    help_text = " ".join(f"{actions}: {operation.summary}" for operation, actions in summaries.items())
+    default: dict[str, Any] = {} if form.default_action is None else {"default": form.default_action}
+    return Param(**default, type="string", enum=list(form.actions), title="Action", description=help_text)
+
+
+def steps_param(steps: Sequence[str]) -> Param:
+    """Returns the field that restricts a run to some of the DAG's steps."""
+    return Param(
+        None,
+        type=["null", "array"],
+        items={"type": "string", "enum": list(steps)},
+        examples=list(steps),
+        title="Steps",
+        description="Only these steps, in the order of the DAG; by default all.",
+    )
 
 
 def set_form(dag: DAG, form: Mapping[str, Param]) -> None:

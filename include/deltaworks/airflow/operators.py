@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
 from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
 from airflow.sdk import BaseHook, BaseOperator
-from airflow.sdk.exceptions import AirflowException, AirflowNotFoundException
+from airflow.sdk.exceptions import AirflowException, AirflowNotFoundException, AirflowSkipException
 
 from deltaworks.airflow.aws_connections import refuse_remote_drivers
 from deltaworks.airflow.child_process import JobOutput, child_options
@@ -19,7 +19,8 @@ from deltaworks.airflow.job_environment import set_job_environment
 from deltaworks.airflow.names import RUN_VARIABLES, SPARK_CONNECTION, spark_job
 from deltaworks.airflow.spark_pods import spark_pod_settings
 from deltaworks.errors import ConfigError, TransientError
-from deltaworks.operations.base import RESULTS_KEY, Operation
+from deltaworks.operations.base import OPERATIONS_MODULE, RESULTS_KEY, Operation
+from deltaworks.operations.dag_forms import DagForm
 from deltaworks.operations.options import read_options, to_arguments
 from deltaworks.specs.catalog import project_root
 from deltaworks.specs.environment import EnvironmentSpec
@@ -33,12 +34,32 @@ if TYPE_CHECKING:
 SPARK_UI_XCOM = "spark_ui"
 
 
-class _OptionArguments:
-    """Builds the arguments of an operation's job from the run's form and from the values the DAG fixes."""
+class _OperationTask:
+    """What both operators share: the operation, its options from the run's form, and whether the run selects it."""
 
     operation: Operation | None
+    form: DagForm | None
     values: Mapping[str, Any]
-    from_form: bool
+    selected_if: str
+
+    def skip_unless_selected(self) -> None:
+        """Skips the task if the form selects other operations. Templates must be rendered before.
+
+        Raises:
+            AirflowSkipException: it is not selected.
+        """
+        if self.selected_if.strip() == "False":
+            raise AirflowSkipException("The form of this run selects other operations.")
+
+    def chosen_operation(self, context: Context) -> Operation | None:
+        """Returns the task's operation; if it has only a form, the operation that the form selects.
+
+        Raises:
+            ConfigError: OPTION_INVALID.
+        """
+        if self.operation is not None or self.form is None:
+            return self.operation
+        return self.form.chosen(context.get("params") or {})
 
     def option_arguments(self, context: Context) -> list[str]:
         """Returns the options as command line arguments. Templates must be rendered before.
@@ -46,13 +67,11 @@ class _OptionArguments:
         Raises:
             ConfigError: OPTION_INVALID.
         """
-        if self.operation is None:
+        operation = self.chosen_operation(context)
+        if operation is None:
             return []
-        params = context.get("params") or {}
-        model = self.operation.options_model()
-        form = {name: params.get(name) for name in model.model_fields} if self.from_form else {}
-        options = read_options(model, {name: value for name, value in (form | dict(self.values)).items()})
-        return to_arguments(options)
+        chosen = {} if self.form is None else self.form.option_values(operation, context.get("params") or {})
+        return to_arguments(read_options(operation.options_model(), chosen | dict(self.values)))
 
 
 class SparkJobHook(SparkSubmitHook):
@@ -85,7 +104,7 @@ class SparkJobHook(SparkSubmitHook):
         super()._process_spark_submit_log(iter(self.output.parse_lines(itr)) if self.output else itr)
 
 
-class SparkJobOperator(_OptionArguments, SparkSubmitOperator):
+class SparkJobOperator(_OperationTask, SparkSubmitOperator):
     """Runs an entry point of spark_jobs/ with the environment's Spark settings.
 
     Master and deploy mode come from the Spark connection alone: `local[*]`, `spark://…`, `yarn`, `k8s://…`. In cluster
@@ -96,8 +115,9 @@ class SparkJobOperator(_OptionArguments, SparkSubmitOperator):
         pipeline, group: the pipeline or the group of streams the job works for.
         operation: the operation the job runs; its options come from `values` and the form.
         values: options the DAG fixes; texts may be templates. They override the form.
-        from_form: whether options are read from the run's params of the same names.
-        only_if: a template; the job is skipped where it renders to `False`.
+        form: the form of the run's params, from which options are read; None if the DAG fixes all.
+        selected_if: a template; where it renders to `False` the task is skipped, as the form selects other operations.
+        only_if: a template; where it renders to `False` no job is submitted, and the task succeeds.
         try_without_spark: a template; where it renders to `True` the operation first runs as a process without Spark
             (option `spark` off), and is submitted only if the results leave work for Spark (`spark_work_count`).
         share: the job's share of the cluster. With a local master: its cores and niceness.
@@ -107,7 +127,13 @@ class SparkJobOperator(_OptionArguments, SparkSubmitOperator):
             AWS_CONNECTION_MISSING, AWS_CONNECTION_INVALID.
     """
 
-    template_fields: Sequence[str] = (*SparkSubmitOperator.template_fields, "values", "only_if", "try_without_spark")
+    template_fields: Sequence[str] = (
+        *SparkSubmitOperator.template_fields,
+        "values",
+        "selected_if",
+        "only_if",
+        "try_without_spark",
+    )
 
     def __init__(
         self,
@@ -120,17 +146,19 @@ class SparkJobOperator(_OptionArguments, SparkSubmitOperator):
         arguments: Sequence[str] = (),
         operation: Operation | None = None,
         values: Mapping[str, Any] | None = None,
-        from_form: bool = False,
+        form: DagForm | None = None,
         conn_id: str = SPARK_CONNECTION,
         name: str = "{{ dag.dag_id }}.{{ task.task_id }}",
+        selected_if: str = "True",
         only_if: str = "True",
         try_without_spark: str = "False",
+        env_vars: Mapping[str, str] | None = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(
             application=str(spark_job(job)),
             application_args=[*(("--group", group) if group else ("--pipeline", pipeline)), *arguments],
-            env_vars=dict(RUN_VARIABLES),
+            env_vars={**RUN_VARIABLES, **(env_vars or {})},
             conn_id=conn_id,
             name=name,
             **kwargs,
@@ -139,7 +167,8 @@ class SparkJobOperator(_OptionArguments, SparkSubmitOperator):
         self._environment = environment
         self.operation = operation
         self.values = dict(values or {})
-        self.from_form = from_form
+        self.form = form
+        self.selected_if = selected_if
         self.only_if = only_if
         self.try_without_spark = try_without_spark
         self.share = share
@@ -147,6 +176,7 @@ class SparkJobOperator(_OptionArguments, SparkSubmitOperator):
 
     def execute(self, context: Context) -> None:
         """Submits the job and waits until it ends."""
+        self.skip_unless_selected()
         set_job_environment(self._environment, context)
         if self.only_if.strip() == "False" or self._completes_without_spark(context):
             self.log.info("No work is left for Spark: no job is submitted.")
@@ -268,46 +298,52 @@ def _master_of(connection: Connection) -> str:
     return host if has_full_url else f"{connection.conn_type}://{host}"
 
 
-class ProcessOperator(_OptionArguments, BaseOperator):
-    """Runs a Python module, or a file of spark_jobs/, as a child process without a shell.
+class ProcessOperator(_OperationTask, BaseOperator):
+    """Runs a Python module, or an operation without Spark, as a child process without a shell.
 
     Its output goes to the task log line by line. If the task is ended from outside, the process gets SIGTERM and four
     seconds later SIGKILL; if the task runner dies, the kernel kills it.
 
     Args:
-        module: the module; or
-        job: the name of a file in spark_jobs/.
+        module: the module. Without one it runs an operation.
         environment: names the connections whose keys the process needs.
-        operation, values, from_form, niceness: as for `SparkJobOperator`.
+        operation, values, form, selected_if, niceness: as for `SparkJobOperator`. With a form and no operation, it runs
+            the operation that the form selects.
     """
 
-    template_fields: Sequence[str] = ("arguments", "env_vars", "values")
+    template_fields: Sequence[str] = ("arguments", "env_vars", "values", "selected_if")
     _stop_seconds = 4.0
 
     def __init__(
         self,
         *,
         module: str = "",
-        job: str = "",
         environment: EnvironmentSpec | None = None,
         arguments: Sequence[str] = (),
         operation: Operation | None = None,
         values: Mapping[str, Any] | None = None,
-        from_form: bool = False,
+        form: DagForm | None = None,
+        selected_if: str = "True",
         env_vars: Mapping[str, str] | None = None,
         niceness: int = 0,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        self.program = ["-m", module] if module else [str(spark_job(job))]
+        self.module = module
         self.arguments = list(arguments)
         self.operation = operation
         self.values = dict(values or {})
-        self.from_form = from_form
+        self.form = form
+        self.selected_if = selected_if
         self.env_vars = {**RUN_VARIABLES, **(env_vars or {})}
         self._environment = environment
         self._niceness = niceness
         self._process: subprocess.Popen[str] | None = None
+
+    def module_arguments(self, context: Context) -> list[str]:
+        """Returns the module that is run, and the operation."""
+        operation = self.chosen_operation(context)
+        return [self.module] if operation is None else [OPERATIONS_MODULE, operation.name]
 
     def execute(self, context: Context) -> None:
         """Runs the program until it ends.
@@ -317,8 +353,10 @@ class ProcessOperator(_OptionArguments, BaseOperator):
             DeltaworksError: the error the process reported.
             TransientError: PROCESS_FAILED, it ended without an error line.
         """
+        self.skip_unless_selected()
         set_job_environment(self._environment, context)
-        command = [sys.executable, *self.program, *self.arguments, *self.option_arguments(context)]
+        program = ["-m", *self.module_arguments(context)]
+        command = [sys.executable, *program, *self.arguments, *self.option_arguments(context)]
         self.log.info("Running %s", " ".join(command))
         output = JobOutput(on_results=lambda results: context["ti"].xcom_push(key=RESULTS_KEY, value=results))
         self._process = subprocess.Popen(
@@ -337,7 +375,7 @@ class ProcessOperator(_OptionArguments, BaseOperator):
             return
         raise output.error or TransientError(
             "PROCESS_FAILED",
-            f"python {' '.join(self.program)} ended with exit code {code} without an error line.",
+            f"python {' '.join(program)} ended with exit code {code} without an error line.",
             hint="Read the lines above.",
         )
 

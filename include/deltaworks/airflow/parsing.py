@@ -18,7 +18,7 @@ from deltaworks.specs.project import load_catalog, pipeline_files
 #: Kinds of DAGs whose id does not name all their pipelines: groups of streams and namespaces.
 _MULTI_PIPELINE_KINDS = {
     GROUP_KIND,
-    *(item.dag_kind or item.name for item in OPERATIONS.values() if item.scope == "namespace"),
+    *(item.kind for item in OPERATIONS.values() if item.scope == "namespace"),
 }
 
 

@@ -1,11 +1,10 @@
-"""Builds the DAGs of each namespace of personal data: vault ingest, vault maintenance, erasure, and approval of
-reveals.
-"""
+"""Builds the DAGs of each namespace of personal data: the vault, erasure, and approval of reveals."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import timedelta
+from typing import Final
 
 from airflow.providers.standard.operators.python import ShortCircuitOperator
 from airflow.sdk import DAG, chain
@@ -13,10 +12,11 @@ from airflow.sdk import DAG, chain
 from deltaworks.airflow import names
 from deltaworks.airflow.approvals import OperationApproval
 from deltaworks.airflow.job_settings import job_dag_settings, manual_dag_settings, process_settings
-from deltaworks.airflow.operation_dags import APPROVAL_BODY, is_not_dry_run, operation_task
-from deltaworks.airflow.operation_forms import operation_form, set_form
+from deltaworks.airflow.operation_dags import APPROVAL_BODY, is_not_dry_run, operation_task, selection_template
+from deltaworks.airflow.operation_forms import form_params, set_form
 from deltaworks.airflow.runbooks import namespace_runbook
-from deltaworks.operations.base import APPROVE_TASK, COUNT_TASK, DRY_RUN_GATE_TASK, Operation
+from deltaworks.operations.base import APPROVE_TASK, COUNT_TASK, DRY_RUN_GATE_TASK
+from deltaworks.operations.dag_forms import DagForm, dag_forms
 from deltaworks.operations.registry import OPERATIONS
 from deltaworks.specs.environment import EnvironmentSpec
 from deltaworks.specs.pipeline import PipelineSpec
@@ -24,6 +24,11 @@ from deltaworks.specs.privacy_settings import VAULT_SCHEDULES
 
 #: Scheduled runs process the waiting work. Manual runs follow their form, whose default is a dry run.
 _DRY_RUN_UNLESS_SCHEDULED = "{{ params.dry_run if dag_run.run_type == 'manual' else False }}"
+#: Steps that do not run in every scheduled run of their DAG. Most runs of the vault's maintenance have nothing to do.
+#: All runs of the hour include it, in case the first one is missed.
+_SCHEDULED_IF: Final[Mapping[str, str]] = {
+    "maintain_vault": "dag_run.run_type == 'manual' or dag_run.run_after.hour == 3"
+}
 _AFTER_APPROVAL = (
     "The requester then runs `deltaworks privacy reveal` with `--approval {{ run_id }}`. No value is shown in Airflow."
 )
@@ -35,49 +40,61 @@ def namespace_dags(namespace: str, pipelines: Iterable[PipelineSpec], environmen
     On a cluster the operations that open the vault are CronJobs with their own account, so only approvals are DAGs.
     """
     pipelines = tuple(pipelines)
-    for operation in OPERATIONS.values():
-        if operation.scope != "namespace":
-            continue
-        if operation.name not in VAULT_SCHEDULES:
-            yield reveal_dag(operation, namespace, pipelines, environment)
+    for form in dag_forms(one for one in OPERATIONS.values() if one.scope == "namespace"):
+        if form.operations[0].name not in VAULT_SCHEDULES:
+            yield reveal_dag(form, namespace, pipelines, environment)
         elif environment.kubernetes is None:
-            yield scheduled_dag(operation, namespace, pipelines, environment)
+            yield vault_dag(form, namespace, pipelines, environment)
 
 
-def scheduled_dag(
-    operation: Operation, namespace: str, pipelines: Iterable[PipelineSpec], environment: EnvironmentSpec
-) -> DAG:
-    """Returns the scheduled DAG of a vault operation. Its manual runs have the operation's form."""
+def vault_dag(form: DagForm, namespace: str, pipelines: Iterable[PipelineSpec], environment: EnvironmentSpec) -> DAG:
+    """Returns the scheduled DAG of operations on the vault, in registry order, with the schedule of the first."""
     pipelines = tuple(pipelines)
-    schedule = VAULT_SCHEDULES[operation.name]
+    schedules = [VAULT_SCHEDULES[operation.name] for operation in form.operations]
     with DAG(
-        **names.dag_name(operation.dag_id(namespace)),
-        description=operation.summary,
-        doc_md=namespace_runbook(operation, namespace, pipelines),
+        **names.dag_name(form.dag_id(namespace)),
+        description=" ".join(operation.summary for operation in form.operations),
+        doc_md=namespace_runbook(form, namespace, pipelines),
         **job_dag_settings(
             _first_owner(pipelines),
             tags=("privacy", namespace),
-            hours=schedule.hours,
-            schedule=names.cron_timetable(schedule.cron),
+            hours=max(schedule.hours for schedule in schedules),
+            schedule=names.cron_timetable(schedules[0].cron),
         ),
     ) as dag:
-        operation_task(
-            operation.name, namespace, environment, values={"dry_run": _DRY_RUN_UNLESS_SCHEDULED}, from_form=True
+        chain(
+            *(
+                operation_task(
+                    operation.name,
+                    namespace,
+                    environment,
+                    values={"dry_run": _DRY_RUN_UNLESS_SCHEDULED},
+                    form=form,
+                    trigger_rule="none_failed",
+                    selected_if=_selected_if(form, operation.name),
+                )
+                for operation in form.operations
+            )
         )
-    set_form(dag, operation_form(operation))
+    set_form(dag, form_params(form))
     return dag
 
 
-def reveal_dag(
-    operation: Operation, namespace: str, pipelines: Iterable[PipelineSpec], environment: EnvironmentSpec
-) -> DAG:
+def _selected_if(form: DagForm, name: str) -> str:
+    selected = selection_template(OPERATIONS[name], form)
+    condition = _SCHEDULED_IF.get(name)
+    return selected if condition is None else f"{{{{ ({condition}) and ({selected.strip('{} ')}) }}}}"
+
+
+def reveal_dag(form: DagForm, namespace: str, pipelines: Iterable[PipelineSpec], environment: EnvironmentSpec) -> DAG:
     """Returns the DAG that asks for approval of a reveal. It does not open the vault."""
     pipelines = tuple(pipelines)
+    (operation,) = form.operations
     share = environment.shares.of(operation.job_class)
     with DAG(
-        **names.dag_name(operation.dag_id(namespace)),
+        **names.dag_name(form.dag_id(namespace)),
         description=operation.summary,
-        doc_md=namespace_runbook(operation, namespace, pipelines),
+        doc_md=namespace_runbook(form, namespace, pipelines),
         **manual_dag_settings(namespace, _first_owner(pipelines), tags=("privacy",)),
     ) as dag:
         chain(
@@ -87,7 +104,7 @@ def reveal_dag(
                 environment,
                 task_id=COUNT_TASK,
                 values={"dry_run": True},
-                from_form=True,
+                form=form,
                 execution_timeout=timedelta(hours=1),
             ),
             ShortCircuitOperator(task_id=DRY_RUN_GATE_TASK, python_callable=is_not_dry_run, **process_settings(share)),
@@ -95,14 +112,14 @@ def reveal_dag(
                 task_id=APPROVE_TASK,
                 subject=f"{operation.command} {namespace}?",
                 body=APPROVAL_BODY + _AFTER_APPROVAL,
-                operation=operation,
+                form=form,
                 spec=None,
                 namespace=namespace,
                 environment=environment,
                 count_task_id=COUNT_TASK,
             ),
         )
-    set_form(dag, operation_form(operation))
+    set_form(dag, form_params(form))
     return dag
 
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from datetime import timedelta
-from typing import Any
+from typing import Any, Final
 
+from airflow.providers.standard.operators.python import ShortCircuitOperator
 from airflow.sdk import DAG, AssetAny, AssetOrTimeSchedule, BaseOperator, Param, chain
 from airflow.sdk.definitions.callback import SyncCallback
 from airflow.sdk.definitions.deadline import DeadlineAlert, DeadlineReference
@@ -13,8 +16,8 @@ from deltaworks.airflow import names
 from deltaworks.airflow.job_alerts import alert_on_missed_deadline
 from deltaworks.airflow.job_settings import job_dag_settings, process_settings
 from deltaworks.airflow.night_summary import RecordNightOperator
-from deltaworks.airflow.operation_dags import operation_task, rebuild_gold_task
-from deltaworks.airflow.operation_forms import operation_form, optional_choice, set_form
+from deltaworks.airflow.operation_dags import approve_task, count_task, operation_task, rebuild_gold_task
+from deltaworks.airflow.operation_forms import form_params, optional_choice, set_form, steps_param
 from deltaworks.airflow.runbooks import (
     clean_runbook,
     gold_runbook,
@@ -24,8 +27,13 @@ from deltaworks.airflow.runbooks import (
     training_runbook,
 )
 from deltaworks.airflow.timetables import GoldTimetable
+from deltaworks.control.provenance import UNATTENDED_VARIABLE
+from deltaworks.operations.approval_checks import has_declared_options
+from deltaworks.operations.availability import unavailable_reason
 from deltaworks.operations.base import RESULTS_KEY
-from deltaworks.operations.registry import get_operation
+from deltaworks.operations.dag_forms import DRY_RUN, STEPS, DagForm, form_by_kind, form_of
+from deltaworks.operations.options import read_options
+from deltaworks.operations.registry import OPERATIONS, get_operation
 from deltaworks.specs.environment import EnvironmentSpec
 from deltaworks.specs.maintenance import MaintenanceSpec
 from deltaworks.specs.mutation import MutationsSpec
@@ -61,10 +69,12 @@ def gold_dag(spec: PipelineSpec, environment: EnvironmentSpec) -> DAG:
             schedule=_gold_schedule(spec, environment),
         ),
     ) as dag:
+        form = form_of(get_operation("rebuild_gold"))
         rebuild_gold_task(
-            spec, environment, from_form=True, values={"dates": DATES_TEMPLATE}, try_without_spark=_IS_AUTOMATIC_RUN
+            spec, environment, form=form, values={"dates": DATES_TEMPLATE}, try_without_spark=_IS_AUTOMATIC_RUN
         )
-    set_form(dag, operation_form(get_operation("rebuild_gold"), spec))
+        operation_task("refresh_gold", spec.pipeline, environment, form=form)
+    set_form(dag, form_params(form, spec))
     return dag
 
 
@@ -100,11 +110,8 @@ def _gold_timetable(expression: str | None) -> Any:
     return GoldTimetable(expression, timezone="UTC", run_immediately=names.NO_IMMEDIATE_RUN)
 
 
-_TABLES_OPTION = {"tables": "{{ (params.tables or []) | join(',') }}"}
-#: One field of the form makes all deleting tasks dry runs.
-_DRY_RUN_OPTION = {"dry_run": "{{ params.vacuum_dry_run }}"}
-#: Scheduled runs apply requests. Manual runs follow their form, whose default is a dry run.
-_DRY_RUN_UNLESS_SCHEDULED = "{{ params.dry_run if dag_run.run_type == 'manual' else False }}"
+#: Scheduled runs delete as declared, and apply requests and OPTIMIZE. Manual runs follow their form in every step.
+_DRY_RUN_IF_MANUAL = "{{ params.dry_run if dag_run.run_type == 'manual' else False }}"
 
 
 def maintenance_dag(spec: PipelineSpec, environment: EnvironmentSpec) -> DAG:
@@ -120,49 +127,99 @@ def maintenance_dag(spec: PipelineSpec, environment: EnvironmentSpec) -> DAG:
             schedule=names.cron_timetable(spec.maintenance.schedule),
         ),
     ) as dag:
-        chain(*_maintenance_tasks(spec, environment))
-    set_form(dag, _maintenance_form(spec))
+        form = _maintenance_form(spec)
+        tasks = _maintenance_tasks(spec, environment, form)
+        chain(*tasks)
+    steps = [task.task_id for task in tasks if task.task_id in OPERATIONS]
+    set_form(dag, _maintenance_params(form, spec, steps))
     return dag
 
 
-def _maintenance_form(spec: PipelineSpec) -> dict[str, Param]:
-    return {
-        "tables": operation_form(get_operation("optimize_tables"), spec)["tables"],
+def _maintenance_form(spec: PipelineSpec) -> DagForm:
+    """Returns the form of a pipeline's maintenance: its operations, restricted to those that the pipeline supports."""
+    form = form_by_kind("maintenance")
+    return replace(form, operations=tuple(one for one in form.operations if unavailable_reason(one, spec) is None))
+
+
+def _maintenance_params(form: DagForm, spec: PipelineSpec, steps: Sequence[str]) -> dict[str, Param]:
+    params = form_params(form, spec)
+    return params | {
+        STEPS: steps_param(steps),
         "round": optional_choice(
             ["daily", "weekly"],
             unset_label="(declared for this weekday)",
             title="Round of OPTIMIZE",
             description="weekly: adds a second round.",
         ),
-        "vacuum_dry_run": Param(
+        DRY_RUN: Param(
             spec.maintenance.vacuum_dry_run,
             type="boolean",
             title="Only count",
-            description="Dry run: files, orphans and rows that would be deleted are only counted.",
+            description="Dry run: files, orphans and rows that would be rewritten or deleted are only counted.",
         ),
     }
 
 
-def _maintenance_tasks(spec: PipelineSpec, environment: EnvironmentSpec) -> list[BaseOperator]:
-    pipeline = spec.pipeline
+def _maintenance_tasks(spec: PipelineSpec, environment: EnvironmentSpec, form: DagForm) -> list[BaseOperator]:
+    upkeep = spec.maintenance
+
+    def task(name: str, **settings: Any) -> BaseOperator:
+        return operation_task(name, spec.pipeline, environment, form=form, **_STEP_SETTINGS | settings)
+
     steps: list[BaseOperator] = []
     if spec.mutations is not None:
         # Runs before OPTIMIZE, which then compacts the files that it wrote.
-        steps.append(operation_task("mutate_tables", pipeline, environment, values={"dry_run": False}))
-        steps.append(operation_task("purge_deleted", pipeline, environment, values=_DRY_RUN_OPTION))
+        steps.append(task("mutate_tables", values={"dry_run": _DRY_RUN_IF_MANUAL}))
+        steps.append(task("purge_deleted"))
     # Runs before OPTIMIZE, which then need not rewrite the deleted rows, and before VACUUM, which then includes the
     # files.
-    steps.append(operation_task("expire_quarantine", pipeline, environment, values=_DRY_RUN_OPTION))
-    if spec.maintenance.optimize:
-        steps += _optimize_tasks(spec, environment)
-    steps.append(operation_task("vacuum_tables", pipeline, environment, values=_TABLES_OPTION | _DRY_RUN_OPTION))
-    steps.append(operation_task("remove_orphans", pipeline, environment, values=_DRY_RUN_OPTION))
-    steps.append(operation_task("compact_control_tables", pipeline, environment, values=_DRY_RUN_OPTION))
-    steps.append(operation_task("learn_input_rate", pipeline, environment))
-    steps.append(operation_task("snapshot_health", pipeline, environment, values={"list_folders": True}))
+    steps.append(task("expire_quarantine"))
+    if upkeep.optimize:
+        steps += _optimize_tasks(upkeep, task)
+    steps += _vacuum_approval(spec, environment)
+    steps += [task("vacuum_tables"), task("remove_orphans"), task("compact_control_tables"), task("learn_input_rate")]
+    steps.append(
+        task("snapshot_health", values={"list_folders": f"{{{{ params.list_folders or not params.{STEPS} }}}}"})
+    )
     if spec.gold.tables:
-        steps.append(rebuild_gold_task(spec, environment, try_without_spark="True"))
-    return [*steps, _record_night_task(pipeline, environment)]
+        steps.append(rebuild_gold_task(spec, environment, form=form, try_without_spark="True", **_STEP_SETTINGS))
+    return [*steps, _record_night_task(spec.pipeline, environment)]
+
+
+#: A step runs if the steps before it succeeded or were not selected. Its job learns whether the run is unattended.
+_STEP_SETTINGS: Final[dict[str, Any]] = {
+    "trigger_rule": "none_failed",
+    "env_vars": {UNATTENDED_VARIABLE: f"{{{{ not params.{STEPS} }}}}"},
+}
+
+
+def _vacuum_approval(spec: PipelineSpec, environment: EnvironmentSpec) -> list[BaseOperator]:
+    """Returns the tasks that count and ask before a VACUUM that the nightly limits do not cover. Other runs skip them.
+
+    A rejection skips all later steps.
+    """
+    vacuum = DagForm(kind="maintenance", operations=(get_operation("vacuum_tables"),))
+    gate = ShortCircuitOperator(
+        task_id="vacuum_gate",
+        python_callable=needs_vacuum_approval,
+        ignore_downstream_trigger_rules=False,
+        trigger_rule="none_failed",
+        **process_settings(environment.shares.of("maintenance")),
+    )
+    approve = approve_task(vacuum, spec, environment, ignore_downstream_trigger_rules=True)
+    return [gate, count_task(vacuum, spec, environment), approve]
+
+
+def needs_vacuum_approval(params: dict[str, Any], **_: Any) -> bool:
+    """Returns whether a maintenance run deletes files beyond what runs unattended: a person selected VACUUM as a step,
+    or set options of its own.
+    """
+    operation, steps = get_operation("vacuum_tables"), params[STEPS] or ()
+    form = DagForm(kind="maintenance", operations=(operation,))
+    options = read_options(operation.options_model(), form.option_values(operation, params))
+    if params[DRY_RUN] or (steps and operation.name not in steps):
+        return False
+    return bool(steps) or not has_declared_options(options)
 
 
 def _record_night_task(pipeline: str, environment: EnvironmentSpec) -> BaseOperator:
@@ -184,34 +241,24 @@ _SPARK_PARTITIONS = f"({_COMPACT_RESULTS} | map(attribute='spark_work_count', de
 _IS_SPARK_NEEDED = f"{{{{ {_COMPACT_RESULTS} is none or {_SPARK_PARTITIONS} > 0 }}}}"
 
 
-def _optimize_tasks(spec: PipelineSpec, environment: EnvironmentSpec) -> list[BaseOperator]:
+def _optimize_tasks(upkeep: MaintenanceSpec, task: Callable[..., BaseOperator]) -> list[BaseOperator]:
     """Returns the OPTIMIZE tasks: one that compacts small partitions without Spark, and a Spark job if any remain.
 
     Both end within the declared minutes. A retry continues where the last try stopped.
     """
-    upkeep = spec.maintenance
     minutes = upkeep.optimize_minutes + (upkeep.weekly_minutes if upkeep.weekly_day is not None else 0)
-    values = {**_TABLES_OPTION, "round": round_template(upkeep), "dry_run": False}
+    values = {"round": round_template(upkeep), "dry_run": _DRY_RUN_IF_MANUAL}
     # An OPTIMIZE command that has started may finish, and measuring the tables takes time too.
     limit = timedelta(minutes=minutes + 120)
     return [
-        operation_task(
+        task(
             "optimize_tables",
-            spec.pipeline,
-            environment,
             task_id="compact_tables",
             as_process=True,
             values={**values, "spark": False},
             execution_timeout=limit,
         ),
-        operation_task(
-            "optimize_tables",
-            spec.pipeline,
-            environment,
-            values=values,
-            only_if=_IS_SPARK_NEEDED,
-            execution_timeout=limit,
-        ),
+        task("optimize_tables", values=values, only_if=_IS_SPARK_NEEDED, execution_timeout=limit),
     ]
 
 
@@ -237,9 +284,13 @@ def mutation_dag(spec: PipelineSpec, declared: MutationsSpec, environment: Envir
         ),
     ) as dag:
         operation_task(
-            "mutate_tables", spec.pipeline, environment, values={"dry_run": _DRY_RUN_UNLESS_SCHEDULED}, from_form=True
+            "mutate_tables",
+            spec.pipeline,
+            environment,
+            values={"dry_run": _DRY_RUN_IF_MANUAL},
+            form=form_of(get_operation("mutate_tables")),
         )
-    set_form(dag, operation_form(get_operation("mutate_tables"), spec))
+    set_form(dag, form_params(form_of(get_operation("mutate_tables")), spec))
     return dag
 
 
@@ -259,8 +310,9 @@ def training_dag(spec: PipelineSpec, environment: EnvironmentSpec) -> DAG:
             schedule=names.cron_timetable(spec.training.schedule),
         ),
     ) as dag:
-        operation_task("train_model", spec.pipeline, environment, from_form=True, execution_timeout=timedelta(hours=11))
-    set_form(dag, operation_form(get_operation("train_model"), spec))
+        form = form_of(get_operation("train_model"))
+        operation_task("train_model", spec.pipeline, environment, form=form, execution_timeout=timedelta(hours=11))
+    set_form(dag, form_params(form, spec))
     return dag
 
 
@@ -278,8 +330,9 @@ def lost_events_dag(spec: PipelineSpec, environment: EnvironmentSpec) -> DAG:
             schedule=names.cron_timetable(_LOST_EVENTS_SCHEDULE),
         ),
     ) as dag:
-        operation_task("find_lost_events", spec.pipeline, environment, from_form=True)
-    set_form(dag, operation_form(get_operation("find_lost_events"), spec))
+        form = form_of(get_operation("find_lost_events"))
+        operation_task("find_lost_events", spec.pipeline, environment, form=form)
+    set_form(dag, form_params(form, spec))
     return dag
 
 
@@ -298,14 +351,14 @@ def clean_dag(relay: RelaySpec, declared: CleanSpec, environment: EnvironmentSpe
             relay.owner, tags=("maintenance", "relay"), hours=12, schedule=names.cron_timetable(declared.schedule)
         ),
     ) as dag:
-        operation_task("clean_source", relay.relay, environment, from_form=True)
-    set_form(dag, _clean_form(declared))
+        form = form_of(get_operation("clean_source"))
+        operation_task("clean_source", relay.relay, environment, form=form)
+    set_form(dag, _clean_params(form, declared))
     return dag
 
 
-def _clean_form(declared: CleanSpec) -> dict[str, Param]:
-    """Returns the operation's form. The relay's `dry_run` is its default, which scheduled runs use."""
-    form = operation_form(get_operation("clean_source"))
-    dry_run = form["dry_run"]
-    form["dry_run"] = Param(declared.dry_run, description=dry_run.description, **dry_run.schema)
-    return form
+def _clean_params(form: DagForm, declared: CleanSpec) -> dict[str, Param]:
+    """Returns the params of the form. The relay's `dry_run` is the default, which scheduled runs use."""
+    params = form_params(form)
+    dry_run = params[DRY_RUN]
+    return params | {DRY_RUN: Param(declared.dry_run, description=dry_run.description, **dry_run.schema)}

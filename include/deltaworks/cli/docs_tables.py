@@ -58,13 +58,14 @@ def operations_table() -> str:
     rows = [
         (
             f"`{operation.dag_id(f'<{operation.scope}>')}`",
+            ", ".join(f"`{action}`" for action in operation.actions),
             _escape(operation.summary),
-            " → ".join(f"`{task}`" for task in operation.task_ids(gold=True)),
+            f"`{operation.name}`" + (", once approved" if operation.waits_for_approval else ""),
             "spark-submit" if operation.needs_spark else "process",
         )
-        for operation in sorted(OPERATIONS.values(), key=lambda item: item.name)
+        for operation in sorted(OPERATIONS.values(), key=lambda item: (item.scope, item.kind))
     ]
-    return _markdown(("DAG", "effect", "tasks", "kind"), rows)
+    return _markdown(("DAG", "action", "effect", "task", "runs as"), rows)
 
 
 TABLES: Final = {"commands": commands_table, "operations": operations_table}

@@ -13,6 +13,8 @@ RUN_VARIABLE = "DELTAWORKS_RUN"
 #: The user who triggered that run; `SCHEDULER` for scheduled runs.
 PERSON_VARIABLE = "DELTAWORKS_PERSON"
 SCHEDULER = "airflow"
+#: `True` in complete runs of maintenance, `False` in runs whose form selects steps.
+UNATTENDED_VARIABLE = "DELTAWORKS_UNATTENDED"
 REQUIRED_FIELDS = ("pipeline", "batch", "run", "operation")
 #: Operations that rewrite or change existing rows. Their commits add no new rows.
 MUTATE, PURGE_DELETED, OPTIMIZE = "mutate", "purge_deleted", "optimize"
@@ -42,10 +44,10 @@ def airflow_run_of(run: str) -> tuple[str, str]:
     return (dag_id, "/".join(parts[:-2])) if len(parts) > 2 else ("", "")
 
 
-def is_maintenance_run(pipeline: str) -> bool:
-    """Whether this process is a task of the pipeline's maintenance DAG, which runs unattended."""
-    dag_id, slash, _ = current_run().partition("/")
-    return bool(slash) and dag_id == maintenance_dag_id(pipeline)
+def is_unattended_run(pipeline: str) -> bool:
+    """Whether this process is a task of a complete run of the pipeline's maintenance DAG."""
+    dag_id, _ = airflow_run_of(current_run())
+    return dag_id == maintenance_dag_id(pipeline) and os.environ.get(UNATTENDED_VARIABLE) == "True"
 
 
 def maintenance_dag_id(pipeline: str) -> str:

@@ -23,8 +23,6 @@ from deltaworks.specs.catalog import Catalog
 from deltaworks.specs.kubernetes import KubernetesSpec
 from deltaworks.specs.privacy_settings import VAULT_SCHEDULES
 
-_JOBS = "/opt/airflow/spark_jobs"
-
 
 def vault_jobs(catalog: Catalog, spec: KubernetesSpec, settings: Mapping[str, str]) -> Iterator[Manifest]:
     """Yields a CronJob per namespace and operation. Yields none if the environment declares no vault."""
@@ -35,7 +33,7 @@ def vault_jobs(catalog: Catalog, spec: KubernetesSpec, settings: Mapping[str, st
     variables = from_secret(spec, secret_names(find_references(refers_to), settings))
     for namespace in catalog.namespaces:
         for operation, schedule in VAULT_SCHEDULES.items():
-            arguments = ["python", f"{_JOBS}/{operation}.py", "--namespace", namespace, "--no-dry-run"]
+            arguments = ["python", "-m", "deltaworks.operations", operation, "--namespace", namespace, "--no-dry-run"]
             main = container(spec, "vault", arguments, size=spec.vault, variables=variables)
             details = pod(spec, [main], restartPolicy="Never") | {"serviceAccountName": VAULT_ACCOUNT}
             name = f"vault-{operation.removesuffix('_vault')}-{namespace.replace('_', '-')}"

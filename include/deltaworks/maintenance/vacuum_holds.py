@@ -221,8 +221,8 @@ def check_retention(hours: int, *, below_minimum: str = "") -> None:
         hint = f"Use {SHORTEST_RETENTION_HOURS} h or more: a job may run that long before it commits."
     else:
         hint = (
-            f"Use {MINIMUM_RETENTION_HOURS} h or more. For less, trigger <pipeline>__vacuum_tables with "
-            "retention_hours and allow_below_minimum, which requires an approval."
+            f"Use {MINIMUM_RETENTION_HOURS} h or more. For less, trigger <pipeline>__maintenance with the step "
+            "vacuum_tables, retention_hours and allow_below_minimum, which requires an approval."
         )
     raise ConfigError(
         "VACUUM_RETENTION_TOO_SHORT",

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from deltaworks.control.home import PipelineHome
 from deltaworks.control.objects import open_objects
-from deltaworks.control.provenance import is_maintenance_run
+from deltaworks.control.provenance import is_unattended_run
 from deltaworks.control.records.approval import Approval, Approvals, NamespaceApprovals
 from deltaworks.errors import ContractError
 from deltaworks.operations.base import Operation, Scope
@@ -28,8 +28,11 @@ def is_unattended(operation: Operation, subject: str, options: Options) -> bool:
 
     Options that would delete more, such as a shorter retention, need an approval in the maintenance DAG too.
     """
-    if not (operation.unattended and is_maintenance_run(subject)):
-        return False
+    return operation.unattended and is_unattended_run(subject) and has_declared_options(options)
+
+
+def has_declared_options(options: Options) -> bool:
+    """Returns whether the options are those of nightly maintenance, apart from tables and a dry run."""
     selected_options = options.model_dump(exclude={"dry_run", "tables"})
     return selected_options == type(options)().model_dump(exclude={"dry_run", "tables"})
 

@@ -7,9 +7,38 @@ names the restrictions.
 from __future__ import annotations
 
 from deltaworks.operations.base import Operation
+from deltaworks.operations.dag_forms import DagForm, triggered_forms
+from deltaworks.operations.registry import OPERATIONS
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.specs.sources.objects import FileSourceSpec
 from deltaworks.specs.sources.payload import RecordSourceSpec
+
+
+def pipeline_forms(spec: PipelineSpec) -> list[DagForm]:
+    """Returns the forms of a pipeline whose DAGs run only when triggered, with the operations it can run."""
+    pipeline_operations = [one for one in OPERATIONS.values() if one.scope == "pipeline"]
+    return triggered_forms(one for one in pipeline_operations if unavailable_reason(one, spec) is None)
+
+
+def declared_forms(*, mutations: bool, gold: bool, feeds: bool) -> list[DagForm]:
+    """Returns the forms of pipelines with these features, whatever their source is.
+
+    Args:
+        mutations: they declare mutations. gold: they declare gold tables. feeds: they declare feeds.
+    """
+    return triggered_forms(
+        one
+        for one in OPERATIONS.values()
+        if one.scope == "pipeline"
+        and (mutations or not one.needs_mutations)
+        and (gold or not one.needs_gold)
+        and (feeds or not one.needs_feeds)
+    )
+
+
+def relay_forms() -> list[DagForm]:
+    """Returns the forms of a relay whose DAGs run only when triggered."""
+    return triggered_forms(one for one in OPERATIONS.values() if one.scope == "relay")
 
 
 def unavailable_reason(operation: Operation, spec: PipelineSpec) -> str | None:

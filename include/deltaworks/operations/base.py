@@ -1,6 +1,6 @@
 """The declaration of an operation, which people and schedules run on a pipeline, relay or namespace.
 
-The command, the entry point in `spark_jobs/`, the Airflow task and its form derive from it. This module imports only
+The command, the job, the Airflow task and its form derive from it. This module imports only
 the standard library: `deltaworks --help` and the scheduler load declarations and nothing else.
 """
 
@@ -11,7 +11,7 @@ import importlib
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from deltaworks.control.listing import Listing, listing_of
 from deltaworks.specs.dag_ids import dag_id
@@ -32,6 +32,8 @@ _JOB_CLASSES: Mapping[str, JobClass] = {"gold": "gold", "mutations": "mutation",
 ALL_JOBS: tuple[PipelineJob, ...] = ("stream", "maintenance", "mutations", "gold")
 #: The tasks before an operation that needs approval: count the affected rows, stop after a dry run, ask for approval.
 COUNT_TASK, DRY_RUN_GATE_TASK, APPROVE_TASK = "count", "dry_run_gate", "approve"
+#: The module that runs an operation without Spark: `python -m deltaworks.operations NAME --pipeline games`.
+OPERATIONS_MODULE = "deltaworks.operations"
 #: Key of the XCom with a job's results, a list of records. Approvals, reports and the next task read it.
 RESULTS_KEY = "results"
 
@@ -41,7 +43,7 @@ class Operation:
     """The declaration of an operation.
 
     Args:
-        name: its name everywhere: `spark_jobs/<name>.py`, the Spark application, the task and the DAG id.
+        name: its name everywhere: the job, the Spark application and the task.
         command: the words of its command, such as `tables resume`.
         summary: its effect in one sentence: the help of the command and the description of the DAG.
         run: its function as `module:function`. The function takes an `OperationContext` and the options; their model is
@@ -63,7 +65,11 @@ class Operation:
         needs_gold: only for pipelines that declare gold tables.
         needs_feeds: only for pipelines that declare feeds.
         needs_models: only for pipelines that declare models.
-        dag_kind: the kind in its DAG id if that is not its name: a scheduled DAG with a form of its own runs it.
+        dag_kind: the kind in the id of its DAG if that is not its name. Operations of the same kind share a DAG and its
+            form; see `deltaworks.operations.dag_forms`.
+        action: its choice in the field `action` of a shared form.
+        is_default_action: scheduled runs of the shared DAG execute it.
+        actions_from: the option whose choices are its actions, instead of `action`.
     """
 
     name: str
@@ -85,6 +91,9 @@ class Operation:
     needs_feeds: bool = False
     needs_models: bool = False
     dag_kind: str = ""
+    action: str = ""
+    is_default_action: bool = False
+    actions_from: str = ""
 
     def load(self) -> Callable[[OperationContext, Any], Report]:
         """Imports and returns the function that runs the operation."""
@@ -98,25 +107,26 @@ class Operation:
         """
         return _options_model(self.load())
 
+    @property
+    def kind(self) -> str:
+        """The kind in the id of its DAG."""
+        return self.dag_kind or self.name
+
+    @property
+    def actions(self) -> tuple[str, ...]:
+        """Its choices in the field `action` of a shared form; empty if it has none."""
+        if self.actions_from:
+            return get_args(self.options_model().model_fields[self.actions_from].annotation)
+        return (self.action,) if self.action else ()
+
     def dag_id(self, subject: str) -> str:
         """Returns the id of the operation's DAG for a pipeline, relay or namespace."""
-        return dag_id(subject, self.dag_kind or self.name)
+        return dag_id(subject, self.kind)
 
     @property
     def waits_for_approval(self) -> bool:
-        """Whether the operation's DAG counts first and then waits for an approval."""
+        """Whether in Airflow it counts first and then waits for an approval."""
         return self.approval and self.scope == "pipeline"
-
-    def task_ids(self, *, gold: bool) -> list[str]:
-        """Returns the tasks of its DAG in order. The task that runs the operation has the operation's name.
-
-        Args:
-            gold: whether its pipeline declares gold tables.
-        """
-        if not self.waits_for_approval:
-            return [self.name]
-        follows = ["rebuild_gold"] if self.rebuilds_gold and gold else []
-        return [COUNT_TASK, DRY_RUN_GATE_TASK, APPROVE_TASK, self.name, *follows]
 
     @property
     def job_class(self) -> JobClass:

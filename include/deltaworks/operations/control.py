@@ -1,7 +1,7 @@
-"""Stops, starts and resumes processes from one form, and records the person who triggered it.
+"""Stops, starts and restarts processes from Airflow, and records the person who triggered it.
 
-The commands `deltaworks stop`, `start`, `restart`, `tables resume` and `tables unpin` do the same and need the keys of
-the lake. The DAG needs only a login to Airflow, whose audit log records the person.
+The commands `deltaworks stop`, `start`, `restart` and `tables unpin` do the same and need the keys of the lake. The
+DAG needs only a login to Airflow, whose audit log records the person.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from deltaworks.operations.options import Options, Positional
 from deltaworks.specs.dag_ids import dag_id
 
 RunVerb = Literal["stop", "start", "restart"]
-ControlVerb = Literal["stop", "start", "restart", "resume", "unpin"]
-_WAIT = Field(180.0, ge=0, le=3000, description="Seconds to wait for the job to end or the table to catch up.")
+ControlVerb = Literal["stop", "start", "restart", "unpin"]
+_WAIT = Field(180.0, ge=0, le=3000, description="Seconds to wait for the job to end.")
 _REASON = Field(None, description="The reason; stored with the request.")
 
 
@@ -29,14 +29,11 @@ class ControlOptions(Options):
     """Options of a control action on a pipeline."""
 
     verb: Annotated[ControlVerb, Positional()] = Field(
-        description=(
-            "Stop, start or restart the stream; resume a suspended table; unpin versions that a reader claims."
-        )
+        description="Stop, start or restart the stream or the feeds; unpin versions that a reader claims."
     )
     target: str | None = Field(
         None,
-        description="For resume: the table. For unpin: TABLE/READER. Otherwise empty for the stream, or feeds for "
-        "the pipeline's feeds.",
+        description="Empty for the stream, feeds for the pipeline's feeds. For unpin: TABLE/READER.",
     )
     reason: str | None = _REASON
     wait_seconds: float = _WAIT
@@ -64,9 +61,8 @@ def control(context: OperationContext, options: ControlOptions) -> Report:
     """Runs a control action. All actions are idempotent and safe to run at any time.
 
     Raises:
-        ConfigError: CONTROL_TARGET_INVALID; TABLE_NOT_SUSPENDED.
+        ConfigError: CONTROL_TARGET_INVALID.
         TransientError: STREAM_STILL_RUNNING, or Airflow's error for a pause; the stop flag stays set.
-        ContractError: the error of the resumed table.
     """
     return _HANDLERS[options.verb](context, options)
 
@@ -117,15 +113,6 @@ def _run_verb(context: OperationContext, name: str, verb: str, *, reason: str, w
     return Report(parts=[f"{name}: {verb} is complete (by {by})."], results=[result])
 
 
-def _resume(context: OperationContext, options: ControlOptions) -> Report:
-    from deltaworks.operations.recover import ResumeOptions, resume
-
-    if not options.target:
-        raise _target_invalid(context, options, "give the suspended table")
-    report = resume(context, ResumeOptions(table=options.target, wait_seconds=options.wait_seconds))
-    return Report(parts=report.parts, results=[_result(context, options)])
-
-
 def _unpin(context: OperationContext, options: ControlOptions) -> Report:
     from deltaworks.control.home import PipelineHome
 
@@ -136,26 +123,22 @@ def _unpin(context: OperationContext, options: ControlOptions) -> Report:
         raise _target_invalid(context, options, f"readers claim: {', '.join(sorted(claims)) or 'nothing'}")
     readers.unpin(claim.table, reader=claim.reader)
     message = f"{claim.reader} no longer claims version {claim.version} of {context.subject}.{claim.table}."
-    return Report(parts=[message], results=[_result(context, options)])
+    target = f"{context.subject}.{options.target}"
+    result = ControlResult(verb=options.verb, target=target, by=current_person(), reason=options.reason or "")
+    return Report(parts=[message], results=[result])
 
 
 _HANDLERS: Mapping[str, Callable[[OperationContext, ControlOptions], Report]] = {
     "stop": _control_job,
     "start": _control_job,
     "restart": _control_job,
-    "resume": _resume,
     "unpin": _unpin,
 }
-
-
-def _result(context: OperationContext, options: ControlOptions) -> ControlResult:
-    target = f"{context.subject}.{options.target}"
-    return ControlResult(verb=options.verb, target=target, by=current_person(), reason=options.reason or "")
 
 
 def _target_invalid(context: OperationContext, options: ControlOptions, available: str) -> ConfigError:
     return ConfigError(
         "CONTROL_TARGET_INVALID",
         f"{context.subject} has no {options.target!r} to {options.verb}: {available}.",
-        hint="Write a table as it is declared, a reader as TABLE/READER; `deltaworks tables readers` lists them.",
+        hint="Write a reader as TABLE/READER; `deltaworks tables readers` lists them.",
     )

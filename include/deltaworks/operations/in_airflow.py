@@ -1,7 +1,7 @@
 """Runs an operation in Airflow: triggers its DAG with the options as params and follows the run.
 
 DAG id, tasks and params come from the operation's declaration, from which the DAG itself is built. All options are
-passed, so that a run does not depend on the form's defaults.
+passed, so that a run does not depend on the form's defaults; a shared form is told which operation it is.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from deltaworks.operations.airflow_resources import DagRun, TaskInstance
 from deltaworks.operations.approval_checks import approvers_of
 from deltaworks.operations.availability import unavailable_reason
 from deltaworks.operations.base import APPROVE_TASK, COUNT_TASK, RESULTS_KEY, Operation, Report
+from deltaworks.operations.dag_forms import form_of
 from deltaworks.operations.options import Options, read_options
 
 if TYPE_CHECKING:
@@ -71,7 +72,7 @@ def run_in_airflow(
                 f"{dag_id} is paused, so a run would not start. None was triggered.",
                 hint=f"Unpause it in Airflow ({airflow.dag_link(dag_id)}), or run the command without --in-airflow.",
             )
-        run = airflow.trigger(dag_id, conf=form_values(options))
+        run = airflow.trigger(dag_id, conf=form_of(operation).run_values(operation, options))
         link = airflow.run_link(dag_id, run.run_id)
         echo(f"Triggered {dag_id}: run {run.run_id}, {link}")
         approvers = (
@@ -88,11 +89,6 @@ def run_in_airflow(
             )
         follower = _RunFollower(airflow, operation, options, run, approvers=approvers, echo=echo)
         return follower.follow(time.monotonic() + 60 * wait_minutes)
-
-
-def form_values(options: Options) -> dict[str, Any]:
-    """Returns all options as params of the operation's DAG. Lists stay lists; options that are not set are null."""
-    return options.model_dump(mode="json")
 
 
 def _check_available(operation: Operation, catalog: Catalog, subject: str) -> None:
@@ -181,7 +177,8 @@ class _RunFollower:
                 f"{self.operation.command} was not approved; nothing was done.",
                 hint=f"The count and the answer are in {self._link}.",
             )
-        task_id = COUNT_TASK if self.operation.waits_for_approval and not needs_approval else self.operation.name
+        # A dry run ends with the count, if there is an approval; otherwise the operation itself only counts.
+        task_id = COUNT_TASK if states.get(self.operation.name) == "skipped" else self.operation.name
         records = self.airflow.xcom(self.run.dag_id, self.run.run_id, task_id, RESULTS_KEY) or []
         listing = listing_of_records([record for record in records if isinstance(record, dict)])
         result_note = "" if records else " Its job returned no records; see its log."

@@ -1,4 +1,4 @@
-"""Runs an operation as a job: `spark-submit spark_jobs/<name>.py --pipeline games …`, or the same file with Python."""
+"""Runs an operation as a job: `spark-submit spark_jobs/<name>.py --pipeline games …`, or as a process without Spark."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def run_operation(
 
 def build_parser(operation: Operation) -> argparse.ArgumentParser:
     """Returns a parser of the job's arguments. Values stay texts; `read_options` validates them."""
-    parser = argparse.ArgumentParser(prog=f"spark_jobs/{operation.name}.py", description=operation.summary)
+    parser = argparse.ArgumentParser(prog=operation.name, description=operation.summary)
     parser.add_argument(f"--{operation.scope}", required=True)
     for field in option_fields(operation.options_model()):
         _add_option(parser, field)

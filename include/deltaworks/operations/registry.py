@@ -17,6 +17,8 @@ _OPERATIONS = (
         family="gold",
         needs_gold=True,
         dag_kind="gold",
+        action="build",
+        is_default_action=True,
     ),
     Operation(
         name="refresh_gold",
@@ -27,6 +29,8 @@ _OPERATIONS = (
         destructive=True,
         family="gold",
         needs_gold=True,
+        dag_kind="gold",
+        action="refresh",
     ),
     Operation(
         name="train_model",
@@ -46,6 +50,7 @@ _OPERATIONS = (
         needs_spark=True,
         concurrent_with=("stream", "mutations", "gold"),
         family="maintenance",
+        dag_kind="maintenance",
     ),
     Operation(
         name="vacuum_tables",
@@ -58,6 +63,7 @@ _OPERATIONS = (
         bounds={"max_files": "files"},
         concurrent_with=("stream", "mutations", "gold"),
         family="maintenance",
+        dag_kind="maintenance",
     ),
     Operation(
         name="remove_orphans",
@@ -68,6 +74,7 @@ _OPERATIONS = (
         unattended=True,
         concurrent_with=("stream", "mutations", "gold"),
         family="maintenance",
+        dag_kind="maintenance",
     ),
     Operation(
         name="compact_control_tables",
@@ -78,6 +85,7 @@ _OPERATIONS = (
         unattended=True,
         concurrent_with=("stream", "mutations", "gold"),
         family="maintenance",
+        dag_kind="maintenance",
     ),
     Operation(
         name="expire_quarantine",
@@ -88,6 +96,7 @@ _OPERATIONS = (
         unattended=True,
         concurrent_with=("stream", "mutations", "gold"),
         family="maintenance",
+        dag_kind="maintenance",
     ),
     Operation(
         name="learn_input_rate",
@@ -95,18 +104,25 @@ _OPERATIONS = (
         summary="Learn the usual input of each hour from the progress table, for the health check.",
         run="deltaworks.operations.maintenance:learn_input_rate",
         family="maintenance",
+        dag_kind="maintenance",
     ),
     Operation(
         name="annotate",
         command="annotate",
         summary="Add a note about a change, such as a price or a version; rules show it when they fire.",
         run="deltaworks.operations.annotate:annotate",
+        dag_kind="control",
+        action="annotate",
+        runs_immediately=True,
     ),
     Operation(
         name="silence_alert",
         command="alerts silence",
         summary="Silence an alert of this pipeline until a given time; you are notified when it resolves.",
         run="deltaworks.operations.silence:silence",
+        dag_kind="control",
+        action="silence",
+        runs_immediately=True,
     ),
     Operation(
         name="find_lost_events",
@@ -114,7 +130,6 @@ _OPERATIONS = (
         summary="Find events that a collector acknowledged and that are neither in a table nor in quarantine.",
         run="deltaworks.operations.lost_events:find",
         family="maintenance",
-        dag_kind="find_lost_events",
     ),
     Operation(
         name="snapshot_health",
@@ -122,6 +137,7 @@ _OPERATIONS = (
         summary="Measure the health of every table of a pipeline and store it for trends.",
         run="deltaworks.operations.maintenance:snapshot_health",
         family="maintenance",
+        dag_kind="maintenance",
     ),
     Operation(
         name="mutate_tables",
@@ -146,6 +162,7 @@ _OPERATIONS = (
         concurrent_with=("stream", "gold"),
         family="mutations",
         needs_mutations=True,
+        dag_kind="maintenance",
     ),
     Operation(
         name="reprocess",
@@ -168,6 +185,9 @@ _OPERATIONS = (
         rebuilds_gold=True,
         concurrent_with=("stream", "gold"),
         family="recovery",
+        dag_kind="restore",
+        action="restore",
+        is_default_action=True,
     ),
     Operation(
         name="start_over",
@@ -179,6 +199,8 @@ _OPERATIONS = (
         bounds={"max_rows": "rows_removed"},
         concurrent_with=(),
         family="recovery",
+        dag_kind="restore",
+        action="start_over",
     ),
     Operation(
         name="replay_quarantine",
@@ -188,6 +210,8 @@ _OPERATIONS = (
         destructive=True,
         concurrent_with=("stream", "maintenance", "gold"),
         family="recovery",
+        dag_kind="replay",
+        action="quarantine",
     ),
     Operation(
         name="replay_feed",
@@ -197,6 +221,8 @@ _OPERATIONS = (
         destructive=True,
         needs_feeds=True,
         family="recovery",
+        dag_kind="replay",
+        action="feed",
     ),
     Operation(
         name="ingest_vault",
@@ -216,7 +242,7 @@ _OPERATIONS = (
         scope="namespace",
         destructive=True,
         family="privacy",
-        dag_kind="maintain_vault",
+        dag_kind="vault",
     ),
     Operation(
         name="reveal",
@@ -225,7 +251,6 @@ _OPERATIONS = (
         run="deltaworks.operations.privacy:reveal",
         scope="namespace",
         family="privacy",
-        dag_kind="reveal",
     ),
     Operation(
         name="erase",
@@ -235,7 +260,6 @@ _OPERATIONS = (
         scope="namespace",
         destructive=True,
         family="privacy",
-        dag_kind="erase",
     ),
     Operation(
         name="resume_table",
@@ -243,14 +267,18 @@ _OPERATIONS = (
         summary="Resume a suspended table: the stream catches it up from its prepared batches.",
         run="deltaworks.operations.recover:resume",
         family="recovery",
+        dag_kind="control",
+        action="resume",
+        runs_immediately=True,
     ),
     Operation(
         name="control",
         command="control",
-        summary="Stop, start or restart a stream, resume a suspended table, or unpin versions of a reader.",
+        summary="Stop, start or restart a stream or the feeds, or unpin versions of a reader.",
         run="deltaworks.operations.control:control",
         runs_immediately=True,
         family="control",
+        actions_from="verb",
     ),
     Operation(
         name="control_relay",
@@ -260,6 +288,8 @@ _OPERATIONS = (
         scope="relay",
         runs_immediately=True,
         family="control",
+        dag_kind="control",
+        actions_from="verb",
     ),
     Operation(
         name="recover_log",
@@ -273,6 +303,8 @@ _OPERATIONS = (
         bounds={"max_rows": "rows_removed"},
         concurrent_with=("gold",),
         family="recovery",
+        dag_kind="recover",
+        action="log",
     ),
     Operation(
         name="recover_files",
@@ -284,6 +316,8 @@ _OPERATIONS = (
         bounds={"max_rows": "rows_removed"},
         concurrent_with=("gold",),
         family="recovery",
+        dag_kind="recover",
+        action="files",
     ),
     Operation(
         name="recover_table",
@@ -294,6 +328,8 @@ _OPERATIONS = (
         approval=True,
         concurrent_with=("gold",),
         family="recovery",
+        dag_kind="recover",
+        action="table",
     ),
     Operation(
         name="repair_checkpoint",
@@ -303,6 +339,8 @@ _OPERATIONS = (
         destructive=True,
         concurrent_with=("gold",),
         family="recovery",
+        dag_kind="recover",
+        action="checkpoint",
     ),
     Operation(
         name="reconcile",
@@ -315,6 +353,8 @@ _OPERATIONS = (
         scope="relay",
         destructive=True,
         family="recovery",
+        dag_kind="recover",
+        action="reconcile",
     ),
     Operation(
         name="redrive",
@@ -324,6 +364,8 @@ _OPERATIONS = (
         scope="relay",
         destructive=True,
         family="recovery",
+        dag_kind="recover",
+        action="redrive",
     ),
     Operation(
         name="clean_source",

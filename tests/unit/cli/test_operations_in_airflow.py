@@ -16,7 +16,7 @@ from tests.airflow_server import AirflowServer, RunScript, airflow_server
 from tests.unit.cli.command_tree import all_commands
 from tests.unit.specs.conftest import ENVIRONMENT, write_project
 
-DAG = "shop__snapshot_health"
+DAG = "shop__maintenance"
 RECORDS = [{"table": "orders", "score": 97}]
 
 

@@ -195,7 +195,7 @@ def test_the_job_checks_the_approval_in_airflow(
     harness: ApprovalHarness, monkeypatch: pytest.MonkeyPatch, under_airflow: bool
 ) -> None:
     if under_airflow:
-        monkeypatch.setenv(provenance.RUN_VARIABLE, f"shop__vacuum_tables/{RUN}/vacuum_tables/1")
+        monkeypatch.setenv(provenance.RUN_VARIABLE, f"shop__maintenance/{RUN}/vacuum_tables/1")
     monkeypatch.setattr(Operation, "load", lambda self: fake_vacuum)
 
     def run(**values: Any) -> Any:
@@ -229,10 +229,15 @@ def test_nightly_maintenance_needs_no_approval_and_has_limits(
         return job.run_operation(VACUUM, harness.catalog, "shop", values, echo=lambda _: None).parts[0]
 
     night = f"shop__maintenance/{RUN}/vacuum_tables/1"
+    monkeypatch.setenv(provenance.UNATTENDED_VARIABLE, "True")
     assert run(night) == run(night, tables="orders") == "nightly True"
-    for other in (f"shop__vacuum_tables/{RUN}/vacuum_tables/1", f"other__maintenance/{RUN}/vacuum_tables/1"):
+    for other in (f"shop__restore/{RUN}/vacuum_tables/1", f"other__maintenance/{RUN}/vacuum_tables/1"):
         with pytest.raises(ContractError, match="APPROVAL_MISSING"):
             run(other)
+    monkeypatch.setenv(provenance.UNATTENDED_VARIABLE, "False")
+    with pytest.raises(ContractError, match="APPROVAL_MISSING"):
+        run(night)
+    monkeypatch.setenv(provenance.UNATTENDED_VARIABLE, "True")
     with pytest.raises(ContractError, match="APPROVAL_MISSING"):
         run(night, retention_hours=24, allow_below_minimum="the disk is full")
     assert run("manual") == "nightly False", "nobody is asked on the command line"
@@ -268,7 +273,7 @@ def test_every_deleting_nightly_operation_has_limits() -> None:
 
 
 def test_a_failed_try_reuses_its_approval(harness: ApprovalHarness, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(provenance.RUN_VARIABLE, f"shop__vacuum_tables/{RUN}/vacuum_tables/1")
+    monkeypatch.setenv(provenance.RUN_VARIABLE, f"shop__maintenance/{RUN}/vacuum_tables/1")
     tries: list[int | None] = []
 
     def failing_once(context: OperationContext, options: VacuumOptions) -> Report:

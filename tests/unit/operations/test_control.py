@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
@@ -12,12 +11,10 @@ import pytest
 
 from deltaworks.control import paths
 from deltaworks.control.backoff import RestartBackoff
-from deltaworks.control.clock import iso_now
 from deltaworks.control.health.stop import StopFlag
 from deltaworks.control.home import PipelineHome
 from deltaworks.control.objects import ObjectStore
 from deltaworks.control.provenance import PERSON_VARIABLE
-from deltaworks.control.records.held_tables import HeldTable
 from deltaworks.errors import ConfigError, TransientError
 from deltaworks.operations import continuous_jobs
 from deltaworks.operations.base import Report
@@ -175,18 +172,6 @@ def test_a_relay_is_stopped_by_its_own_form(run_control: Press, lake: ObjectStor
     assert airflow.paused["landing__relay"]
 
 
-def test_a_resume_request_records_the_person(run_control: Press, lake: ObjectStore) -> None:
-    home = PipelineHome(lake, "shop")
-    held = HeldTable(table="events", reason="suspended", since_batch=3, at=iso_now())
-    lake.put(paths.held_table("shop", "events"), held.encode())
-
-    run_control("resume", target="events")
-
-    stored = home.objects.get(paths.resume_request("shop", "events"))
-    assert stored is not None
-    assert json.loads(stored.data)["by"] == "grace"
-
-
 def test_a_reader_is_unpinned_by_its_table_and_name(run_control: Press, lake: ObjectStore) -> None:
     readers = PipelineHome(lake, "shop").readers
     readers.pin("events", reader="training", version=7, hours=5)
@@ -201,7 +186,6 @@ def test_a_reader_is_unpinned_by_its_table_and_name(run_control: Press, lake: Ob
     ("verb", "target", "says"),
     [
         ("stop", "events", "shop runs: stream"),
-        ("resume", None, "give the suspended table"),
         ("unpin", "events/nobody", "readers claim: nothing"),
     ],
 )

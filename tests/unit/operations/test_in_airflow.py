@@ -15,15 +15,15 @@ from deltaworks.operations import airflow_requests, in_airflow
 from deltaworks.operations.airflow_api import AirflowApi
 from deltaworks.operations.airflow_login import login_from_variable
 from deltaworks.operations.base import Report
+from deltaworks.operations.dag_forms import form_of
 from deltaworks.operations.in_airflow import run_in_airflow
-from deltaworks.operations.options import option_fields
 from deltaworks.operations.registry import OPERATIONS, get_operation
 from deltaworks.specs.project import load_catalog
 from tests.airflow_server import AirflowServer, RunScript, airflow_server
 from tests.unit.operations.option_values import required_options
 from tests.unit.specs.conftest import PIPELINE, write_project
 
-RESTORE, REPROCESS, SNAPSHOT = "shop__restore", "shop__reprocess", "shop__snapshot_health"
+RESTORE, REPROCESS, SNAPSHOT = "shop__restore", "shop__reprocess", "shop__maintenance"
 IN_EARNEST = {"table": "orders", "to_batch": "3", "dry_run": False}
 RECORDS = [{"table": "orders", "rows_removed": 12}, {"omitted": 1}]
 ERROR = {"condition": "REPROCESS_OBJECTS_MISSING", "message": "3 objects are gone.", "hint": "Have them sent again."}
@@ -70,10 +70,12 @@ def test_a_run_gets_every_option_of_the_command(declared: Any) -> None:
     model = declared.options_model()
     options = model.model_validate(required_options(model, "x"))
 
-    form = in_airflow.form_values(options)
+    form = form_of(declared)
+    values = form.run_values(declared, options)
 
-    assert set(form) == {field.name for field in option_fields(model)}
-    assert json.loads(json.dumps(form)) == form
+    assert form.option_values(declared, values) == options.model_dump(mode="json")
+    assert form.chosen(values) == declared or values["steps"] == [declared.name]
+    assert json.loads(json.dumps(values)) == values
     assert declared.dag_id("shop").startswith("shop__")
 
 

@@ -12,7 +12,9 @@ from typing import Any
 
 from deltaworks.airflow.server_paths import server_path
 from deltaworks.errors import DeltaworksError
+from deltaworks.operations.availability import restrictions
 from deltaworks.operations.base import Operation
+from deltaworks.operations.dag_forms import DagForm
 from deltaworks.specs.dag_ids import split_dag_id
 from deltaworks.specs.groups import StreamGroup
 from deltaworks.specs.mutation import MutationsSpec
@@ -179,44 +181,48 @@ def mutations_runbook(spec: PipelineSpec, declared: MutationsSpec) -> str:
     )
 
 
-def namespace_runbook(operation: Operation, namespace: str, pipelines: Iterable[PipelineSpec]) -> str:
-    """Returns the runbook of an operation on a namespace of personal data. Each such operation has a template of its
-    own.
-    """
+def namespace_runbook(form: DagForm, namespace: str, pipelines: Iterable[PipelineSpec]) -> str:
+    """Returns the runbook of a DAG on a namespace of personal data. Each kind has a template of its own."""
     specs = tuple(pipelines)
     return _runbook(
-        operation.dag_kind,
+        form.kind,
         namespace=namespace,
         pipelines=", ".join(f"`{spec.pipeline}`" for spec in specs),
-        command=f"{operation.command} {namespace}",
-        concurrency=operation.concurrency_note(),
         owner=", ".join(sorted({spec.owner for spec in specs})),
+        **{f"command_{one.name}": f"{one.command} {namespace}" for one in form.operations},
+        **{f"concurrency_{one.name}": one.concurrency_note() for one in form.operations},
     )
 
 
-def operation_runbook(operation: Operation, subject: str, owner: str, *, limits: str = "") -> str:
-    """Returns the runbook of an operation: the common template, and text specific to the operation if it has any.
+def form_runbook(form: DagForm, subject: str, owner: str, spec: PipelineSpec | None = None) -> str:
+    """Returns the runbook of a DAG that runs operations when triggered: the common template, and the text of each
+    operation that has one.
 
     Args:
-        limits: sentences about what this pipeline does not support.
+        spec: the pipeline, whose restrictions are named; None for a relay.
     """
+    pages = [_runbook(one.name, pipeline=subject, owner=owner) for one in form.operations if one.name in _pages()]
+    limits = [restrictions(one, spec) for one in form.operations] if spec is not None else []
+    return _runbook(
+        "operation",
+        kind=form.kind.replace("_", " "),
+        subject=subject,
+        operations="\n".join(_operation_line(form, one, subject) for one in form.operations),
+        page="\n\n".join([*filter(None, limits), *pages]),
+        owner=owner,
+    )
+
+
+def _operation_line(form: DagForm, operation: Operation, subject: str) -> str:
     steps = (
-        'It counts first. With "Dry run" off a person then has to approve the counts: open the task '
-        "`approve`, read, approve or reject. Nothing is done without an answer."
-        if operation.approval
+        'It counts first. With "Dry run" off a person then has to approve the counts: open the task `approve`, read, '
+        "approve or reject. Nothing is done without an answer."
+        if operation.waits_for_approval
         else 'It only counts unless "Dry run" is off.'
         if operation.destructive
         else "It may run at any time."
     )
-    specific_text = _runbook(operation.name, pipeline=subject, owner=owner) if operation.name in _pages() else ""
-    return _runbook(
-        "operation",
-        name=operation.name,
-        subject=subject,
-        summary=operation.summary,
-        steps=steps,
-        concurrency=operation.concurrency_note(),
-        command=f"{operation.command} {subject}",
-        page=f"{limits}\n\n{specific_text}" if limits else specific_text,
-        owner=owner,
-    )
+    actions = ", ".join(f"**{action}**" for action in operation.actions) if form.actions else ""
+    command = f"`deltaworks {operation.command} {subject}`"
+    text = f"{operation.summary} {steps} {operation.concurrency_note()} Command: {command}."
+    return f"- {actions}: {text}" if actions else text

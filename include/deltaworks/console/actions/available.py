@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from deltaworks.console.actions.fields import DRY_RUN
 from deltaworks.console.page_context import PageContext, PageMissingError
 from deltaworks.operations.availability import unavailable_reason
 from deltaworks.operations.base import Operation
+from deltaworks.operations.dag_forms import DRY_RUN
 from deltaworks.operations.registry import OPERATIONS
 from deltaworks.specs.dag_ids import dag_id
 
@@ -37,7 +37,7 @@ class Action:
         words = ["deltaworks", *self.operation.command.split(), self.subject]
         for name, value in (conf or {}).items():
             flag = "--" + name.replace("_", "-")
-            if self.operation.family == "control" and name == "verb":
+            if name == self.operation.actions_from:
                 words.insert(2 + len(self.operation.command.split()), str(value))
             elif isinstance(value, bool):
                 words += [flag if value else f"--no-{flag[2:]}"] if value or name == DRY_RUN else []

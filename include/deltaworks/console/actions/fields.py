@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final, Literal
 
+from deltaworks.operations.base import Operation
+from deltaworks.operations.dag_forms import ACTION, DRY_RUN, form_of
+from deltaworks.operations.options import OptionField, option_fields
+
 FieldKind = Literal["text", "integer", "number", "switch", "choice", "choices", "lines"]
-#: The option that makes a run a dry run. The console sets it for each step, so it is not a form field.
-DRY_RUN: Final = "dry_run"
 _NUMBER_KINDS: Final[Mapping[str, FieldKind]] = {"integer": "integer", "number": "number"}
 MAX_CHARACTERS = 4_000
 
@@ -44,17 +46,41 @@ class Field:
 
     def with_value(self, value: Any) -> Field:
         """Returns a copy with another value."""
-        return Field(**{name: getattr(self, name) for name in self.__slots__} | {"value": value})
+        return replace(self, value=value)
 
 
-def form_fields(params: Mapping[str, Any]) -> tuple[Field, ...]:
-    """Returns the fields of a DAG in the order of its params, without `dry_run`."""
-    return tuple(_form_field(name, param) for name, param in params.items() if name != DRY_RUN)
+def form_fields(operation: Operation, params: Mapping[str, Any]) -> tuple[Field, ...]:
+    """Returns the fields of an operation from its DAG's params, without `dry_run`.
+
+    In a form that operations share, texts, defaults and whether a value is required are those of the operation. The
+    option that selects its action is a field too. Options that the DAG does not have yet are left out.
+    """
+    form, declared = form_of(operation), option_fields(operation.options_model())
+    fields = [
+        (option, form_field(option.name, params[name]))
+        for option in declared
+        if (name := ACTION if option.name == operation.actions_from else option.name) in params and name != DRY_RUN
+    ]
+    if len(form.operations) == 1:
+        return tuple(field for _, field in fields)
+    return tuple(_own_field(option, field) for option, field in fields)
 
 
-def supports_dry_run(params: Mapping[str, Any]) -> bool:
-    """Returns whether the DAG has a dry run."""
-    return DRY_RUN in params
+def _own_field(option: OptionField, field: Field) -> Field:
+    choices = option.choices or field.choices
+    default = list(option.default) if isinstance(option.default, tuple) else option.default
+    value = field.value if default in (None, []) else default
+    required = option.required or (default is not None and field.kind not in ("switch", "choices", "lines"))
+    return replace(field, title=_title(option.name), help=option.help, required=required, value=value, choices=choices)
+
+
+def _title(name: str) -> str:
+    return name.replace("_", " ").capitalize()
+
+
+def supports_dry_run(operation: Operation) -> bool:
+    """Returns whether the operation has a dry run."""
+    return DRY_RUN in operation.options_model().model_fields
 
 
 def prefill(fields: Sequence[Field], values: Mapping[str, Any]) -> tuple[Field, ...]:
@@ -62,7 +88,8 @@ def prefill(fields: Sequence[Field], values: Mapping[str, Any]) -> tuple[Field, 
     return tuple(field.with_value(values[field.name]) if field.name in values else field for field in fields)
 
 
-def _form_field(name: str, param: Mapping[str, Any]) -> Field:
+def form_field(name: str, param: Mapping[str, Any]) -> Field:
+    """Returns a param of a DAG as a field."""
     schema: Mapping[str, Any] = param.get("schema") or {}
     types = schema.get("type", "string")
     types = [types] if isinstance(types, str) else list(types)
@@ -81,7 +108,7 @@ def _form_field(name: str, param: Mapping[str, Any]) -> Field:
         kind = _NUMBER_KINDS[main]
     return Field(
         name=name,
-        title=str(schema.get("title") or name.replace("_", " ").capitalize()),
+        title=str(schema.get("title") or _title(name)),
         help=str(param.get("description") or schema.get("description") or ""),
         kind=kind,
         required="null" not in types and kind != "switch",

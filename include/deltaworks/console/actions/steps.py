@@ -15,10 +15,11 @@ from typing import Any, Final
 from fastapi import Request
 
 from deltaworks.console.actions.available import Action
-from deltaworks.console.actions.fields import DRY_RUN, Field, form_fields, parse_form, prefill, supports_dry_run
+from deltaworks.console.actions.fields import Field, form_fields, parse_form, prefill, supports_dry_run
 from deltaworks.console.host import Actions, RunStatus
 from deltaworks.errors import ConfigError
 from deltaworks.operations.base import COUNT_TASK
+from deltaworks.operations.dag_forms import DRY_RUN, form_of
 
 #: Pattern of the nonce in each form. The run id contains the nonce, so a form that is sent twice starts one run.
 _NONCE_PATTERN: Final = re.compile(r"[A-Za-z0-9_-]{16,64}")
@@ -101,14 +102,14 @@ async def form_view(
         DeltaworksError: Airflow's error.
     """
     params = await actions.dag_params(request, dag_id=action.dag_id) if may_start else {}
-    fields = prefill(form_fields(params), values)
+    fields = prefill(form_fields(action.operation, params) if may_start else (), values)
     return FormView(
         action=action,
         fields=fields,
-        is_dry_run=supports_dry_run(params),
+        is_dry_run=supports_dry_run(action.operation),
         nonce=new_nonce(),
         may_start=may_start,
-        command=action.command({**values, **({DRY_RUN: True} if supports_dry_run(params) else {})}),
+        command=action.command({**values, **({DRY_RUN: True} if supports_dry_run(action.operation) else {})}),
         error=error,
         note=str(values.get(NOTE, "")),
     )
@@ -131,9 +132,10 @@ async def submit(
     if count_run_id:
         conf = {**await _options_of_count(actions, request, action, count_run_id), DRY_RUN: False}
     else:
-        conf = parse_form(form_fields(params), posted)
-        if supports_dry_run(params):
-            conf[DRY_RUN] = True
+        options = parse_form(form_fields(action.operation, params), posted)
+        if supports_dry_run(action.operation):
+            options[DRY_RUN] = True
+        conf = form_of(action.operation).select(action.operation, options)
     started = await actions.start(request, dag_id=action.dag_id, run_id=run_id, conf=conf, note=note)
     return started.run_id, started.address
 
@@ -165,7 +167,7 @@ async def confirm_view(
         nonce=new_nonce(),
         count_run_id=run_id,
         may_start=may_start,
-        command=action.command({**conf, DRY_RUN: False}),
+        command=action.command({**form_of(action.operation).deselect(action.operation, conf), DRY_RUN: False}),
         totals=_sum_counts(run.status.results),
     )
 
@@ -186,8 +188,9 @@ def _run_view(action: Action, status: RunStatus) -> RunView:
     columns = tuple(dict.fromkeys(name for record in status.results for name in record))
     rows = tuple(tuple(_format_value(record.get(name)) for name in columns) for record in status.results[:_MAX_ROWS])
     is_dry_run = status.conf.get(DRY_RUN) is True
+    conf = form_of(action.operation).deselect(action.operation, status.conf)
     options = tuple(
-        (name, _format_value(value)) for name, value in status.conf.items() if value is not None and name != DRY_RUN
+        (name, _format_value(value)) for name, value in conf.items() if value is not None and name != DRY_RUN
     )
     can_confirm = is_dry_run and status.state == "success"
     return RunView(

@@ -61,7 +61,7 @@ _ACTIONS_BY_CAUSE: Final[Mapping[str, tuple[str, str, str]]] = {
         _control_action("restart"),
     ),
     **dict.fromkeys(("NEVER_STARTED", "PAUSED_WITHOUT_STOP", "STOPPED_BY_HAND"), _control_action("start")),
-    "TABLE_SUSPENDED": _control_action("resume"),
+    "TABLE_SUSPENDED": ("resume", "resume_table", ""),
     "ROWS_QUARANTINED": ("replay", "replay_quarantine", ""),
     "DEAD_LETTERS": ("redrive", "redrive", ""),
     "FILES_LOST": ("reconcile", "reconcile", ""),
@@ -109,11 +109,12 @@ def suggest_action(cause: str, subject: str) -> SuggestedAction | None:
     if (OPERATIONS[operation].scope == "relay") != (kind == "relay"):
         return None
     if operation == "control":
-        target = rest if verb == "resume" else "feeds" if kind == "feeds" else ""
-        return SuggestedAction(word, form_path("control", name, verb=verb, target=target))
-    takes_tables = "tables" in {field.name for field in option_fields(OPERATIONS[operation].options_model())}
-    tables = rest if takes_tables and cause not in _JOB_CAUSES else ""
-    return SuggestedAction(word, form_path(operation, name, tables=tables))
+        return SuggestedAction(word, form_path("control", name, verb=verb, target="feeds" if kind == "feeds" else ""))
+    options = {field.name for field in option_fields(OPERATIONS[operation].options_model())}
+    table = "" if cause in _JOB_CAUSES else rest
+    return SuggestedAction(
+        word, form_path(operation, name, **{option: table for option in ("table", "tables") if option in options})
+    )
 
 
 def details_link(cause: str, subject: str) -> SuggestedAction:
@@ -152,9 +153,7 @@ def process_actions(kind: str, name: str, state: str, held: Iterable[str] = ()) 
     actions = [SuggestedAction(verb, form_path(operation, name, verb=verb)) for verb in verbs]
     if kind == "stream":
         actions += [
-            SuggestedAction(f"resume {table}", form_path("control", name, verb="resume", target=table))
-            for table in held
-            if table
+            SuggestedAction(f"resume {table}", form_path("resume_table", name, table=table)) for table in held if table
         ]
     return tuple(actions)
 

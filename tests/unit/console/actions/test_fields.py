@@ -11,9 +11,9 @@ import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
-from deltaworks.console.actions.fields import FormError, form_fields, parse_form, supports_dry_run
+from deltaworks.console.actions.fields import FormError, form_field, form_fields, parse_form, supports_dry_run
 from deltaworks.operations.base import Operation
-from deltaworks.operations.in_airflow import form_values
+from deltaworks.operations.dag_forms import form_of
 from deltaworks.operations.options import read_options
 from deltaworks.operations.registry import OPERATIONS
 from tests.examples import examples
@@ -22,9 +22,9 @@ from tests.unit.operations.option_values import options_of, required_options
 
 def params_of(declared: Operation) -> dict[str, Any]:
     """Returns the params of an operation's DAG as Airflow's API does."""
-    from deltaworks.airflow.operation_forms import operation_form
+    from deltaworks.airflow.operation_forms import form_params
 
-    params = {name: param.dump() for name, param in operation_form(declared).items()}
+    params = {name: param.dump() for name, param in form_params(form_of(declared)).items()}
     made: dict[str, Any] = json.loads(json.dumps(params, default=str))
     return made
 
@@ -47,12 +47,12 @@ def submitted_values(conf: dict[str, Any]) -> dict[str, list[str]]:
 @given(data=st.data())
 def test_a_form_submits_what_the_command_would(declared: Operation, data: st.DataObject) -> None:
     options = data.draw(options_of(declared))
-    params, wanted = params_of(declared), form_values(options)
+    params, wanted = params_of(declared), options.model_dump(mode="json")
     # A browser's form takes nothing but blanks for nothing.
     assume(all(str(wanted[name]).strip() for name in required(declared)))
     wanted.pop("dry_run", None)
 
-    conf = parse_form(form_fields(params), submitted_values(wanted))
+    conf = parse_form(form_fields(declared, params), submitted_values(wanted))
 
     assert set(conf) == set(wanted)
     texts = {name: value for name, value in wanted.items() if isinstance(value, str)}
@@ -69,8 +69,8 @@ def test_a_form_submits_what_the_command_would(declared: Operation, data: st.Dat
 def test_an_unchanged_form_submits_the_defaults(declared: Operation) -> None:
     params = params_of(declared)
     conf = parse_form(
-        form_fields(params),
-        submitted_values({field.name: field.value for field in form_fields(params)} | required(declared)),
+        form_fields(declared, params),
+        submitted_values({field.name: field.value for field in form_fields(declared, params)} | required(declared)),
     )
 
     assert read_options(declared.options_model(), conf) == read_options(declared.options_model(), required(declared))
@@ -84,9 +84,8 @@ def required(declared: Operation) -> dict[str, Any]:
 def test_dry_run_is_not_a_form_field(declared: Operation) -> None:
     params = params_of(declared)
 
-    assert "dry_run" not in {field.name for field in form_fields(params)}
-    assert supports_dry_run(params) == ("dry_run" in params)
-    assert supports_dry_run(params) or not declared.destructive, "what destroys counts first"
+    assert "dry_run" not in {field.name for field in form_fields(declared, params)}
+    assert supports_dry_run(declared) or not declared.destructive, "what destroys counts first"
 
 
 @pytest.mark.parametrize(
@@ -104,7 +103,7 @@ def test_dry_run_is_not_a_form_field(declared: Operation) -> None:
     ],
 )
 def test_an_invalid_value_is_rejected_with_its_field(schema: dict[str, Any], text: str, problem: str) -> None:
-    fields = form_fields({"it": {"value": None, "schema": schema}})
+    fields = (form_field("it", {"value": None, "schema": schema}),)
 
     with pytest.raises(FormError, match=problem) as raised:
         parse_form(fields, {"it": [text]})

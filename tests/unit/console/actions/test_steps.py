@@ -53,7 +53,7 @@ def test_a_stop_is_one_run_of_the_control_dag_with_what_the_form_says(with_forms
 
     ((dag_id, run_id, conf),) = with_forms.actions.started
     assert (dag_id, run_id) == ("games__control", f"console__{form['_nonce']}")
-    assert conf == {"verb": "stop", "target": None, "reason": "a new key", "wait_seconds": 60.0}
+    assert conf == {"action": "stop", "target": None, "reason": "a new key", "wait_seconds": 60.0}
     assert (answer.status_code, answer.headers["location"]) == (303, f"{CONTROL}/runs/{run_id}")
     assert "complete" in with_forms.get(answer.headers["location"]).text
 
@@ -201,4 +201,4 @@ def test_a_form_and_a_run_are_available_as_json(with_forms: ConsoleHarness) -> N
         "reason",
         "wait_seconds",
     ]
-    assert with_forms.view(run)["status"]["conf"]["verb"] == "stop"
+    assert with_forms.view(run)["status"]["conf"]["action"] == "stop"

@@ -85,7 +85,7 @@ TROUBLES = {
     "a poison table": IssueCase(
         alerting("TABLE_SUSPENDED", "games.purchase"),
         "TABLE_SUSPENDED",
-        "/actions/control/games?verb=resume&target=purchase",
+        "/actions/resume_table/games?table=purchase",
     ),
     "a full quarantine": IssueCase(quarantining, "ROWS_QUARANTINED", "/actions/replay_quarantine/games"),
     "late gold": IssueCase(
@@ -193,7 +193,7 @@ def test_a_stopped_process_can_be_started_and_a_running_one_stopped_or_restarted
 
     assert words == {"stopped": ["start"], "healthy": ["restart", "stop"]}
     assert [action.path for action in process_actions("stream", "games", "healthy", ("purchase",))][-1] == (
-        "/actions/control/games?verb=resume&target=purchase"
+        "/actions/resume_table/games?table=purchase"
     )
     assert process_actions("rules", "rules", "healthy") == ()
 

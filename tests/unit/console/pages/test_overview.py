@@ -106,7 +106,7 @@ def test_a_suspended_table_is_shown_once_and_is_resumed_by_its_name(harness: Con
     assert (need["cause"], need["subject"], need["pipeline"]) == ("TABLE_SUSPENDED", "games.purchase", "games")
     assert "deltaworks tables resume games purchase" in need["next_step"]
     assert need["since"]
-    assert "target=purchase" in harness.get("/").text
+    assert "table=purchase" in harness.get("/").text
 
 
 def test_each_of_two_suspended_tables_is_shown(harness: ConsoleHarness) -> None:
