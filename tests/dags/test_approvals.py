@@ -13,11 +13,13 @@ import pytest
 from deltaworks.control.home import PipelineHome
 from deltaworks.control.records.approval import Approval
 from deltaworks.errors import ContractError
+from deltaworks.operations.dag_forms import DagForm, form_of
 from deltaworks.operations.registry import get_operation
 from deltaworks.specs.environment import ApprovalsSpec
 from tests.dags.test_mutation_dags import ENVIRONMENT
 from tests.dags.test_operation_dags import SHOP
 
+VACUUM = DagForm(kind="maintenance", operations=(get_operation("vacuum_tables"),))
 RUN = "manual__2026-01-01T00:00:00+00:00"
 PARAMS = {"retention_hours": 48, "allow_below_minimum": "the disk is full", "dry_run": False}
 
@@ -35,7 +37,7 @@ class ApprovalHarness:
             task_id="approve",
             subject="vacuum shop?",
             body="| orders | 7 |",
-            operation=get_operation("vacuum_tables"),
+            form=VACUUM,
             spec=SHOP,
             environment=environment,
             count_task_id="count",
@@ -87,7 +89,7 @@ def test_a_default_answer_is_rejected(answer: str) -> None:
 
     with pytest.raises(ValueError, match="no default answer"):
         OperationApproval(
-            task_id="approve", subject="Delete?", body="", operation=get_operation("restore"), spec=SHOP,
+            task_id="approve", subject="Delete?", body="", form=form_of(get_operation("restore")), spec=SHOP,
             environment=ENVIRONMENT, count_task_id="count", defaults=answer,
         )  # fmt: skip
 

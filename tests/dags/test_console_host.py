@@ -203,7 +203,7 @@ def test_a_person_starts_a_run_once_and_in_their_own_name(
     runs = server.get("/api/v2/dags/games__control/dagRuns", headers=as_user(*ADA)).json()["dag_runs"]
     (run,) = [run for run in runs if run["dag_run_id"] == "console__nonce-of-this-test-1"]
     assert (run["triggering_user_name"], run["note"]) == ("ada", "by hand")
-    assert run["conf"]["verb"] == "restart"
+    assert run["conf"]["action"] == "restart"
     assert run["conf"]["reason"] == "a new key"
     shown = server.get(answers[0].headers["location"], headers={"Accept": "text/html", **as_user(*ADA)})
     assert "queued" in shown.text

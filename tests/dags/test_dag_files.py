@@ -9,6 +9,7 @@ import pytest
 from airflow.sdk.definitions._internal.dag_parsing_context import _AIRFLOW_PARSING_CONTEXT_DAG_ID
 
 from deltaworks.airflow.parsing import parsed_catalog
+from deltaworks.operations.dag_forms import form_by_kind
 from deltaworks.operations.registry import OPERATIONS
 from deltaworks.specs.groups import stream_dag_id
 from deltaworks.specs.project import load_catalog
@@ -61,27 +62,14 @@ def test_every_dag_file_imports_and_serializes_without_spark_or_storage_clients(
     assert parsed["errors"] == {}
     assert parsed["plugin_errors"] == {}
     assert parsed["heavy"] == []
-    for_one = [
-        "expire_quarantine",
-        "optimize_tables",
-        "vacuum_tables",
-        "remove_orphans",
-        "compact_control_tables",
-        "learn_input_rate",
-        "annotate",
-        "silence_alert",
-    ]
-    for_one += ["control", "snapshot_health", "reprocess", "restore", "start_over", "replay_quarantine", "resume_table"]
-    for_one += ["recover_log", "recover_files", "recover_table", "repair_checkpoint", "maintenance", "stream"]
+    for_one = ["control", "maintenance", "recover", "replay", "reprocess", "restore", "stream"]
     assert parsed["dags"] == sorted(
         [
             "landing__clean",
-            "landing__control_relay",
-            "games__gold",
-            "landing__reconcile",
-            "landing__redrive",
-            "games__refresh_gold",
+            "landing__control",
+            "landing__recover",
             "landing__relay",
+            "games__gold",
             "deltaworks__health",
             *(f"{pipeline}__{name}" for name in for_one for pipeline in ("edits", "games")),
         ]
@@ -146,7 +134,7 @@ def pool_of(dag_id: str, task_id: str) -> str:
     if kind.startswith("control"):
         return "default_pool"
     name = {"compact_tables": "optimize_tables", "record_night": "snapshot_health"}.get(task_id, task_id)
-    return shares.of((OPERATIONS.get(name) or OPERATIONS[kind]).job_class).pool
+    return shares.of((OPERATIONS.get(name) or form_by_kind(kind).operations[0]).job_class).pool
 
 
 def test_every_task_has_its_pool_and_retries(bag: Any) -> None:
@@ -200,6 +188,9 @@ def test_maintenance_runs_its_steps_in_order(bag: Any) -> None:
         "expire_quarantine",
         "compact_tables",
         "optimize_tables",
+        "vacuum_gate",
+        "count",
+        "approve",
         "vacuum_tables",
         "remove_orphans",
         "compact_control_tables",
@@ -207,33 +198,29 @@ def test_maintenance_runs_its_steps_in_order(bag: Any) -> None:
     ]
     always.append("snapshot_health")
     assert order == [*always, "rebuild_gold", "record_night"]
-    assert [len(dag.get_task(task).upstream_task_ids) for task in order] == [0, 1, 1, 1, 1, 1, 1, 1, 1, 1]
+    assert [len(dag.get_task(task).upstream_task_ids) for task in order] == [0, *[1] * (len(order) - 1)]
     assert [task.task_id for task in bag.dags["edits__maintenance"].tasks] == [*always, "record_night"]
     note = dag.get_task("record_night")
     assert (note.is_teardown, note.on_failure_fail_dagrun) == (True, False), "a run is as its other tasks made it"
 
 
 def test_recent_files_are_deleted_only_with_approval(bag: Any) -> None:
-    dag = bag.dags["games__vacuum_tables"]
-    order = [task.task_id for task in dag.topological_sort()]
-    form = {"retention_hours": 48, "allow_below_minimum": "the disk is full", "dry_run": False}
+    dag = bag.dags["games__maintenance"]
+    form = {"retention_hours": 48, "allow_below_minimum": "the disk is full", "dry_run": False, "steps": None}
 
-    assert order == ["count", "dry_run_gate", "approve", "vacuum_tables"]
-    assert [dag.get_task(task).upstream_task_ids for task in order] == [set(), {"count"}, {"dry_run_gate"}, {"approve"}]
     assert dag.get_task("approve").defaults is None
+    assert dag.get_task("vacuum_gate").python_callable(params=form)
     deleting = [
         task.task_id
-        for name in ("games__maintenance", "games__vacuum_tables")
-        for task in bag.dags[name].tasks
+        for task in dag.tasks
         if task.task_id in ("count", "vacuum_tables")
         and {"--retention-hours=48", "--no-dry-run"} <= set(arguments_for(task, form))
     ]
     assert deleting == ["vacuum_tables"]
-    assert "--retention-hours=48" not in arguments_for(bag.dags["games__maintenance"].get_task("vacuum_tables"), form)
 
 
 def arguments_for(task: Any, form: dict[str, Any]) -> list[str]:
-    return option_arguments(task, {"tables": None, "vacuum_dry_run": False} | form)
+    return option_arguments(task, {"tables": None, "dry_run": False} | form)
 
 
 def test_jobs_have_failure_and_success_callbacks(bag: Any) -> None:
@@ -324,5 +311,5 @@ def test_operations_have_dags_for_the_declared_pipelines(tmp_path: Path) -> None
     dags = run_python(PARSE, project)["dags"]
 
     assert "edits__restore" in dags
-    assert "landing__reconcile" in dags
+    assert "landing__recover" in dags
     assert [dag for dag in dags if dag.startswith("games__")] == ["games__maintenance", "games__stream"]

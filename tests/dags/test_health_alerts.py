@@ -327,10 +327,9 @@ def manual_context(objects: LocalObjects, form: dict[str, Any], **fixed: Any) ->
     from deltaworks.operations.registry import get_operation
 
     context = context_of(objects)
-    context["ti"].dag_id = "games__vacuum_tables"
     task = SimpleNamespace(task_id="vacuum_tables", operation=get_operation("vacuum_tables"), values=fixed)
     task.downstream_task_ids = set()
-    return context | {"task": task, "params": form}
+    return context | {"task": task, "params": form | {"steps": ["vacuum_tables"]}}
 
 
 @pytest.mark.parametrize(

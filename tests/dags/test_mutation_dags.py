@@ -120,12 +120,12 @@ def test_the_order_of_maintenance_tasks_with_mutations(spec: PipelineSpec) -> No
     order = [task.task_id for task in nightly.topological_sort()]
 
     steps = ["mutate_tables", "purge_deleted", "expire_quarantine", "compact_tables", "optimize_tables"]
-    assert order[:6] == [*steps, "vacuum_tables"]
+    assert order[:9] == [*steps, "vacuum_gate", "count", "approve", "vacuum_tables"]
     assert [len(nightly.get_task(task).upstream_task_ids) for task in order] == [0, *[1] * (len(order) - 1)]
-    assert option_arguments(nightly.get_task("mutate_tables"), {}) == ["--no-dry-run"]
+    assert option_arguments(nightly.get_task("mutate_tables"), {}, run_type="scheduled") == ["--no-dry-run"]
     purge = nightly.get_task("purge_deleted")
-    assert option_arguments(purge, {"vacuum_dry_run": True}) == []
-    assert option_arguments(purge, {"vacuum_dry_run": False}) == ["--no-dry-run"]
+    assert option_arguments(purge, {"dry_run": True}) == []
+    assert option_arguments(purge, {"dry_run": False}) == ["--no-dry-run"]
 
 
 def test_the_health_dag_checks_waiting_mutation_requests(tmp_path: Path) -> None:
@@ -133,7 +133,7 @@ def test_the_health_dag_checks_waiting_mutation_requests(tmp_path: Path) -> None
 
     assert [task.task_id for task in health_dag().tasks] == ["check_streams"]
     judge = health_dag(mutations=True).get_task("check_mutations")
-    assert (judge.program, judge.retries) == (["-m", "deltaworks.mutations.backlog_check"], 0)
+    assert (judge.module, judge.retries) == ("deltaworks.mutations.backlog_check", 0)
 
     project = write_project(tmp_path)
     folder = project / "include" / "pipelines" / "crm"

@@ -1,7 +1,8 @@
-"""The form of an operation: its options as fields that can be submitted unchanged."""
+"""The form of a DAG: the options of its operations as fields that can be submitted unchanged."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -9,6 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from deltaworks.operations.base import Operation
+from deltaworks.operations.dag_forms import DagForm, form_of
 from deltaworks.operations.job import build_parser
 from deltaworks.operations.options import OptionField, Options, option_fields, read_options
 from deltaworks.operations.registry import OPERATIONS
@@ -28,22 +30,25 @@ EMPTY = {
 }
 
 
-def form_of(declared: Operation) -> Any:
-    from deltaworks.airflow.operation_forms import operation_form
+def params_of(declared: Operation) -> Any:
+    """Returns the params of a form that has only this operation."""
+    from deltaworks.airflow.operation_forms import form_params
 
-    return operation_form(declared, SHOP if declared.scope == "pipeline" else None)
+    form = DagForm(kind=declared.kind, operations=(replace(declared, action="", actions_from=""),))
+    return form_params(form, SHOP if declared.scope == "pipeline" else None)
 
 
 def fields_of(declared: Operation) -> dict[str, OptionField]:
     return {field.name: field for field in option_fields(declared.options_model())}
 
 
-def options_from(declared: Operation, form: dict[str, Any]) -> Options:
-    """Returns the options of the operation's job for a submitted form."""
+def options_from(declared: Operation, params: dict[str, Any]) -> Options:
+    """Returns the options of the operation's job for the submitted form of its DAG."""
     from deltaworks.airflow.operation_dags import operation_task
 
-    task: Any = operation_task(declared.name, "shop", ENVIRONMENT, from_form=True)
-    arguments = [f"--{declared.scope}", "shop", *task.option_arguments({"params": form})]
+    form = form_of(declared)
+    task: Any = operation_task(declared.name, "shop", ENVIRONMENT, form=form)
+    arguments = [f"--{declared.scope}", "shop", *task.option_arguments({"params": form.select(declared, params)})]
     words = vars(build_parser(declared).parse_args(arguments))
     del words[declared.scope]
     return read_options(declared.options_model(), {name: value for name, value in words.items() if value is not None})
@@ -55,13 +60,13 @@ def plain(options: Options) -> dict[str, Any]:
 
 
 def defaults(declared: Operation) -> dict[str, Any]:
-    form = {name: param.value for name, param in form_of(declared).items()}
+    form = {name: param.value for name, param in params_of(declared).items()}
     return form | required_options(declared.options_model(), "orders")
 
 
 @each_operation
 def test_a_form_has_the_options_with_their_defaults_and_their_help(declared: Operation) -> None:
-    form, fields = form_of(declared), fields_of(declared)
+    form, fields = params_of(declared), fields_of(declared)
 
     assert list(form) == list(fields)
     for name, field in fields.items():
@@ -74,7 +79,7 @@ def test_a_form_has_the_options_with_their_defaults_and_their_help(declared: Ope
 @each_operation
 def test_an_unchanged_form_can_be_submitted_unless_an_option_is_required(declared: Operation) -> None:
     for name, field in fields_of(declared).items():
-        param = form_of(declared)[name]
+        param = params_of(declared)[name]
         optional = "null" in param.schema["type"] if isinstance(param.schema["type"], list) else False
         value = None if field.required else param.value
 
@@ -84,7 +89,7 @@ def test_an_unchanged_form_can_be_submitted_unless_an_option_is_required(declare
 
 @each_operation
 def test_an_empty_or_cleared_field_means_the_default(declared: Operation) -> None:
-    form = form_of(declared)
+    form = params_of(declared)
     expected = options_from(declared, defaults(declared))
 
     for name, field in fields_of(declared).items():
@@ -121,18 +126,18 @@ def test_an_invalid_param_is_rejected_before_the_run_starts(name: str, wrong: An
     from airflow.sdk.exceptions import AirflowException
 
     with pytest.raises((AirflowException, ValueError)):
-        form_of(OPERATIONS["restore"])[name].resolve(wrong)
+        params_of(OPERATIONS["restore"])[name].resolve(wrong)
 
 
 def test_the_tables_of_the_pipeline_are_offered_where_an_option_names_one() -> None:
-    one = form_of(OPERATIONS["restore"])["table"].schema
-    several = form_of(OPERATIONS["optimize_tables"])["tables"].schema
-    gold = form_of(OPERATIONS["refresh_gold"])["tables"].schema
+    one = params_of(OPERATIONS["restore"])["table"].schema
+    several = params_of(OPERATIONS["optimize_tables"])["tables"].schema
+    gold = params_of(OPERATIONS["refresh_gold"])["tables"].schema
 
     assert one["enum"] == [None, "orders", "quarantine"]
     assert (several["examples"], several["items"]) == (["orders"], {"type": "string", "enum": ["orders"]})
     assert gold["examples"] == ["daily"]
-    assert form_of(OPERATIONS["recover_table"])["table"].schema["enum"] == ["orders", "quarantine"]
+    assert params_of(OPERATIONS["recover_table"])["table"].schema["enum"] == ["orders", "quarantine"]
 
 
 @pytest.mark.parametrize("dag_id", ["maintenance", "gold", "mutations"])

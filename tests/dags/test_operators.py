@@ -21,6 +21,7 @@ from deltaworks.airflow.continuous_dags import stream_dag
 from deltaworks.airflow.operators import ProcessOperator, SparkJobOperator
 from deltaworks.airflow.scheduled_dags import gold_dag, maintenance_dag
 from deltaworks.errors import ConfigError, ContractError, DeltaworksError, TransientError
+from deltaworks.operations.dag_forms import form_of
 from deltaworks.operations.registry import get_operation
 from deltaworks.specs.project import load_catalog
 from deltaworks.specs.schedules import SCHEDULES_VARIABLE
@@ -247,7 +248,9 @@ def test_only_params_with_a_value_become_arguments(project: Path, connect: Any) 
     connect("local[2]")
 
     def submitted(params: dict[str, Any], **fixed: Any) -> list[str]:
-        task = job(project, operation=get_operation("rebuild_gold"), from_form=True, values=fixed)
+        task = job(
+            project, operation=get_operation("rebuild_gold"), form=form_of(get_operation("rebuild_gold")), values=fixed
+        )
         command = command_of(task, params)
         return command[command.index("--pipeline") + 2 :]
 
@@ -355,8 +358,8 @@ def test_schedules_can_be_disabled_in_all_dags(project: Path, monkeypatch: pytes
 def test_vacuum_deletes_only_when_the_form_says_so(project: Path) -> None:
     vacuum = maintenance_dag(load_catalog().pipelines["games"], load_catalog().environment).get_task("vacuum_tables")
 
-    assert option_arguments(vacuum, {"tables": None, "vacuum_dry_run": True}) == []
-    assert option_arguments(vacuum, {"tables": ["events"], "vacuum_dry_run": False}) == [
+    assert option_arguments(vacuum, {"tables": None, "dry_run": True}) == []
+    assert option_arguments(vacuum, {"tables": ["events"], "dry_run": False}) == [
         "--tables=events",
         "--no-dry-run",
     ]
@@ -441,6 +444,7 @@ RUNNER = """
 import sys
 from deltaworks.airflow.scheduled_dags import maintenance_dag
 from deltaworks.airflow.operators import ProcessOperator, SparkJobOperator
+from deltaworks.operations.dag_forms import form_of
 from deltaworks.operations.registry import get_operation
 from deltaworks.specs.project import load_catalog
 if sys.argv[1] == "process":

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from deltaworks.operations.availability import pipeline_forms
 from deltaworks.specs.environment import EnvironmentSpec
+from deltaworks.specs.pipeline import PipelineSpec
 from tests.unit.feeds.feed_harness import declared as shop
 from tests.unit.remediation.remediation_harness import declared as shift
 
@@ -21,7 +23,7 @@ def describe_process(dag: Any, task_id: str) -> dict[str, Any]:
     task = dag.get_task(task_id)
     return {
         "dag_id": dag.dag_id,
-        "program": task.program,
+        "module": task.module,
         "arguments": task.arguments,
         "pool": task.pool,
         "schedule": dag.schedule,
@@ -39,7 +41,7 @@ def test_the_feeds_of_a_pipeline_are_one_process() -> None:
     from deltaworks.airflow.continuous_dags import feeds_dag
 
     dag = feeds_dag(shop(), environment())
-    run = {"dag_id": "shop__feeds", "program": ["-m", "deltaworks.feeds"], "arguments": ["--feeds", "shop"]}
+    run = {"dag_id": "shop__feeds", "module": "deltaworks.feeds", "arguments": ["--feeds", "shop"]}
 
     assert describe_process(dag, "feeds") == {**run, **ENDLESS}
     assert missing_in_runbook(dag) == []
@@ -49,15 +51,16 @@ def test_a_remediation_is_a_process_of_its_own() -> None:
     from deltaworks.airflow.continuous_dags import remediation_dag
 
     dag = remediation_dag(shift(), environment())
-    program, arguments = ["-m", "deltaworks.remediation"], ["--remediation", "shift_cdn"]
-    run = {"dag_id": "shift_cdn__remediation", "program": program, "arguments": arguments}
+    arguments = ["--remediation", "shift_cdn"]
+    run = {"dag_id": "shift_cdn__remediation", "module": "deltaworks.remediation", "arguments": arguments}
 
     assert describe_process(dag, "remediation") == {**run, **ENDLESS}
     assert missing_in_runbook(dag) == []
 
 
-def test_only_a_pipeline_with_feeds_has_a_replay_dag() -> None:
-    from deltaworks.airflow.operation_dags import available_operations
+def test_only_a_pipeline_with_feeds_can_replay_one() -> None:
+    def replays(spec: PipelineSpec) -> list[str]:
+        return [one.action for form in pipeline_forms(spec) if form.kind == "replay" for one in form.operations]
 
-    assert "replay_feed" in {declared.name for declared in available_operations(shop())}
-    assert "replay_feed" not in {declared.name for declared in available_operations(shop(feeds=[]))}
+    assert replays(shop()) == ["quarantine", "feed"]
+    assert replays(shop(feeds=[])) == ["quarantine"]

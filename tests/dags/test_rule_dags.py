@@ -35,7 +35,7 @@ def test_one_process_evaluates_the_rules_of_all_pipelines(project: Path) -> None
     assert dag is not None
     assert (dag.dag_id, dag.schedule, dag.max_active_runs) == ("deltaworks__rules", "@continuous", 1)
     (task,) = dag.tasks
-    assert (task.task_id, task.program, task.pool) == ("evaluate", ["-m", "deltaworks.rules"], "relays")
+    assert (task.task_id, task.module, task.pool) == ("evaluate", "deltaworks.rules", "relays")
     assert "`few` of games" in (dag.doc_md or "")
     assert {"rules", "games", "continuous"} <= set(dag.tags)
 

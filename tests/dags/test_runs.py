@@ -6,13 +6,13 @@ import contextlib
 import dataclasses
 import json
 import os
-import shutil
 import stat
 import subprocess
 import sys
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from textwrap import indent
 from typing import Any
 
 import pytest
@@ -69,6 +69,8 @@ class DagRunHarness:
         self.output = root / "output"
         self.queue = self._listen()
         self.calls = root / "calls.jsonl"
+        self.hooks = root / "hooks"
+        self.hooks.mkdir()
         self.program = root / "bin" / "spark-submit"
         self.program.parent.mkdir()
         self.spark_submit("")
@@ -104,6 +106,7 @@ class DagRunHarness:
             "TEST_ACCESS_KEY": "testing",
             "TEST_SECRET_KEY": "testing",
         }
+        environment["PYTHONPATH"] = f"{self.hooks}:{environment['PYTHONPATH']}"
         with self.output.open("w") as output:
             return subprocess.Popen(
                 [sys.executable, "-c", RUNNER],
@@ -146,15 +149,14 @@ class DagRunHarness:
 
     @contextlib.contextmanager
     def job(self, name: str, body: str) -> Iterator[None]:
-        """Replaces the program of an operation's job within the block."""
-        jobs = self.project / "spark_jobs"
-        repository = jobs.resolve()
-        jobs.unlink()
-        shutil.copytree(repository, jobs)
-        (jobs / f"{name}.py").write_text(body)
+        """Replaces the process of an operation without Spark within the block."""
+        hook = self.hooks / "sitecustomize.py"
+        hook.write_text(
+            "import os, sys\n"
+            f"if sys.orig_argv[1:4] == ['-m', 'deltaworks.operations', {name!r}]:\n{indent(body, '    ')}\n"
+        )
         yield
-        shutil.rmtree(jobs)
-        jobs.symlink_to(repository)
+        hook.unlink()
 
     def nights(self) -> tuple[Night, ...]:
         """Returns the recorded maintenance runs of games, newest first."""
@@ -205,8 +207,8 @@ def test_a_gold_run_passes_its_params_and_run_id_to_the_job(harness: DagRunHarne
 
 def test_a_gold_refresh_is_a_dry_run_by_default(harness: DagRunHarness) -> None:
     harness.spark_submit("")
-    harness.run("games__refresh_gold")
-    harness.run("games__refresh_gold", {"dry_run": False})
+    harness.run("games__gold", {"action": "refresh"})
+    harness.run("games__gold", {"action": "refresh", "dry_run": False})
 
     counted, done = (call["argv"] for call in harness.submitted())
 
@@ -214,15 +216,28 @@ def test_a_gold_refresh_is_a_dry_run_by_default(harness: DagRunHarness) -> None:
 
 
 def test_a_deleting_operation_ends_after_the_count_by_default(harness: DagRunHarness) -> None:
-    done = harness.run("games__vacuum_tables", {"retention_hours": 200})
+    done = harness.run("games__recover", {"action": "checkpoint"})
 
     assert done["state"] == "success"
+    skipped = ["approve", "recover_log", "recover_files", "recover_table", "repair_checkpoint"]
     assert {name: state for name, (state, _) in done["tasks"].items()} == {
         "count": "success",
         "dry_run_gate": "success",
-        "approve": "skipped",
-        "vacuum_tables": "skipped",
+        **dict.fromkeys(skipped, "skipped"),
     }
+
+
+def test_a_run_of_some_steps_skips_the_others_and_is_no_night(harness: DagRunHarness) -> None:
+    done = harness.run("games__maintenance", {"steps": ["vacuum_tables", "snapshot_health"], "dry_run": True})
+
+    assert done["state"] == "success"
+    assert {name for name, (state, _) in done["tasks"].items() if state == "success"} == {
+        "vacuum_gate",
+        "vacuum_tables",
+        "snapshot_health",
+        "record_night",
+    }
+    assert {task.task for task in harness.nights()[0].tasks} == {"vacuum_tables", "snapshot_health"}
 
 
 def test_a_reprocess_is_a_dry_run_by_default(harness: DagRunHarness) -> None:
@@ -247,20 +262,19 @@ def test_a_night_without_work_submits_nothing(harness: DagRunHarness) -> None:
     done = harness.run("games__maintenance")
 
     assert done["state"] == "success"
-    assert {state for state, _ in done["tasks"].values()} == {"success"}
+    assert {name for name, (state, _) in done["tasks"].items() if state != "success"} == {"count", "approve"}
     assert harness.submitted() == []
     night = harness.nights()[0]
     assert (night.run, night.failed, night.tasks[0].task) == (done["run_id"], (), "expire_quarantine")
-    assert {task.task: task.state for task in night.tasks} == {
-        task: "success" for task in done["tasks"] if task != "record_night"
-    }
+    asking = {"record_night", "vacuum_gate", "count", "approve"}
+    assert {task.task: task.state for task in night.tasks} == dict.fromkeys(done["tasks"].keys() - asking, "success")
     vacuumed = next(task for task in night.tasks if task.task == "vacuum_tables")
     assert "it does not exist yet" in {result.reason for result in vacuumed.results}
 
 
 def test_a_failed_night_is_red_and_recorded_with_its_failed_task(harness: DagRunHarness) -> None:
     line = ConfigError("SPEC_INVALID", "no such table", hint="mend it").as_line()
-    with harness.job("vacuum_tables", f"import sys\nprint({line!r})\nsys.exit(10)\n"):
+    with harness.job("vacuum_tables", f"print({line!r}, flush=True)\nos._exit(10)"):
         done = harness.run("games__maintenance")
 
     assert done["state"] == "failed"
@@ -277,7 +291,7 @@ def test_a_job_that_is_not_retryable_fails_at_its_first_try(harness: DagRunHarne
     done = harness.run("games__gold")
 
     assert done["state"] == "failed"
-    assert done["tasks"] == {"rebuild_gold": ["failed", 1]}
+    assert done["tasks"] == {"rebuild_gold": ["failed", 1], "refresh_gold": ["skipped", 1]}
     assert len(harness.submitted()) == 1
     assert harness.received_notifications() == [("JOB_FAILED", "games__gold.rebuild_gold", "raised")]
 

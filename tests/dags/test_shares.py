@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from deltaworks.airflow.operators import SparkJobOperator
+from deltaworks.operations.dag_forms import form_by_kind
 from deltaworks.operations.registry import OPERATIONS
 from deltaworks.specs.catalog import Catalog
 from deltaworks.specs.project import load_catalog
@@ -41,7 +42,8 @@ def dags(catalog: Catalog) -> dict[str, Any]:
 
 def build_dags(catalog: Catalog) -> Iterator[Any]:
     from deltaworks.airflow import continuous_dags, scheduled_dags
-    from deltaworks.airflow.operation_dags import available_operations, operation_dag, relay_operations
+    from deltaworks.airflow.operation_dags import triggered_dag
+    from deltaworks.operations.availability import pipeline_forms, relay_forms
 
     environment = catalog.environment
     for spec in catalog.pipelines.values():
@@ -51,10 +53,10 @@ def build_dags(catalog: Catalog) -> Iterator[Any]:
             yield scheduled_dags.gold_dag(spec, environment)
         if spec.mutations is not None:
             yield scheduled_dags.mutation_dag(spec, spec.mutations, environment)
-        yield from (operation_dag(declared, spec, environment) for declared in available_operations(spec))
+        yield from (triggered_dag(form, spec, environment) for form in pipeline_forms(spec))
     for relay in catalog.relays.values():
         yield continuous_dags.relay_dag(relay, environment)
-        yield from (operation_dag(declared, relay, environment) for declared in relay_operations())
+        yield from (triggered_dag(form, relay, environment) for form in relay_forms())
         if relay.clean is not None:
             yield scheduled_dags.clean_dag(relay, relay.clean, environment)
 
@@ -64,7 +66,7 @@ def class_of(dag_id: str, task_id: str) -> JobClass:
     if kind == "stream":
         return "stream"
     name = {"compact_tables": "optimize_tables", "record_night": "snapshot_health"}.get(task_id, task_id)
-    return OPERATIONS[name if name in OPERATIONS else kind].job_class
+    return (OPERATIONS[name] if name in OPERATIONS else form_by_kind(kind).operations[0]).job_class
 
 
 def test_every_task_has_the_pool_and_priority_of_its_class(dags: dict[str, Any]) -> None:

@@ -95,8 +95,8 @@ def test_a_reader_that_blocks_vacuum_is_unpinned(harness: AirflowHarness, consol
 def test_orphans_are_counted_and_then_removed(harness: AirflowHarness, people: People, console: Console) -> None:
     form = "/actions/remove_orphans/clicks"
     counted = console.send(form, form, {})
-    assert people.dag_run("clicks__remove_orphans", counted).conf["dry_run"] is True
+    assert people.dag_run("clicks__maintenance", counted).conf["dry_run"] is True
 
     done = console.send(f"{form}/confirm/{counted}", form, {})
 
-    assert people.dag_run("clicks__remove_orphans", done).conf["dry_run"] is False
+    assert people.dag_run("clicks__maintenance", done).conf["dry_run"] is False

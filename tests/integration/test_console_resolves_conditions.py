@@ -247,7 +247,7 @@ def test_stale_gold_is_built(lake: Lake, people: People, console: Console) -> No
 def test_a_failed_maintenance_task_is_run_by_its_form(lake: Lake, people: People, console: Console) -> None:
     torn = paths.reader_record("clicks", "clicks", "training")
     lake.objects.put(torn, b'{"torn')
-    people.trigger("clicks__maintenance", run_id="night", conf={"vacuum_dry_run": False})
+    people.trigger("clicks__maintenance", run_id="night", conf={"dry_run": False})
     trouble = console.await_trouble("JOB_FAILED", subject="clicks__maintenance.vacuum_tables", seconds=RUN_AND_RETRIES)
     assert "READER_UNREADABLE" in trouble.detail
     lake.objects.delete(torn)

@@ -23,7 +23,7 @@ from tests.integration.airflow_harness import BACK_SECONDS, PIPELINE, AirflowHar
 from tests.integration.airflow_people import People
 
 pytestmark = pytest.mark.integration
-DAG, VACUUM = "clicks__stream", "clicks__vacuum_tables"
+DAG, VACUUM = "clicks__stream", "clicks__maintenance"
 DECLARED = "airflow: {url: env:URL_OF_AIRFLOW, username: env:USER_OF_AIRFLOW, password: env:PASSWORD_OF_AIRFLOW}\n"
 
 

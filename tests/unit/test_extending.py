@@ -311,22 +311,23 @@ print(any("{name}" in table() for table in TABLES.values()))
 def test_an_operation_that_is_added_has_a_command_a_job_and_a_form(code: Path) -> None:
     write(code, *example("Add an operation"))
     insert(code, *example("Add an operation", 1), into="_OPERATIONS")
-    job = write(code, *example("Add an operation", 2))
     (code / "include/environments/local.yaml").write_text(ENVIRONMENT.replace("file:///lake", f"file://{code}/lake"))
     write_deltalake(str(code / "lake" / paths.table("games", "purchase")), pa.table({"amount": [1, 2, 3]}))
     program = """
-from deltaworks.airflow.operation_dags import available_operations, operation_dag
+from deltaworks.airflow.operation_dags import triggered_dag
+from deltaworks.operations.availability import pipeline_forms
 from deltaworks.specs.project import load_catalog
 
 catalog = load_catalog()
 games = catalog.pipeline("games")
-declared = next(item for item in available_operations(games) if item.name == "count_rows")
-dag = operation_dag(declared, games, catalog.environment)
+form = next(form for form in pipeline_forms(games) if form.kind == "count_rows")
+dag = triggered_dag(form, games, catalog.environment)
 print(dag.dag_id, dag.task_ids, dag.params.get_param("table").schema["enum"] == [t.name for t in games.tables])
 """
 
     assert "games.purchase: 3 rows" in run(code, "-m", "deltaworks.cli", "tables", "count", "games", "purchase")
-    assert "games.purchase: 3 rows" in run(code, str(job), "--pipeline", "games", "--table", "purchase")
+    job = ("-m", "deltaworks.operations", "count_rows", "--pipeline", "games", "--table", "purchase")
+    assert "games.purchase: 3 rows" in run(code, *job)
     assert run(code, "-c", program).splitlines()[-1] == "games__count_rows ['count_rows'] True"
 
 

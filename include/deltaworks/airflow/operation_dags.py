@@ -191,8 +191,11 @@ def _approval_tasks(form: DagForm, spec: PipelineSpec, environment: EnvironmentS
     counted too, and then runs without a question.
     """
     settings = process_settings(environment.shares.of(form.operations[0].job_class))
-    gate = ShortCircuitOperator(task_id=DRY_RUN_GATE_TASK, python_callable=is_not_dry_run, **settings)
-    return [count_task(form, spec, environment), gate, approve_task(form, spec, environment)]
+    return [
+        count_task(form, spec, environment),
+        ShortCircuitOperator(task_id=DRY_RUN_GATE_TASK, python_callable=is_not_dry_run, **settings),
+        approve_task(form, spec, environment),
+    ]
 
 
 def count_task(form: DagForm, spec: PipelineSpec, environment: EnvironmentSpec) -> BaseOperator:

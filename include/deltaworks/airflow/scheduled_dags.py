@@ -206,8 +206,8 @@ def _vacuum_approval(spec: PipelineSpec, environment: EnvironmentSpec) -> list[B
         trigger_rule="none_failed",
         **process_settings(environment.shares.of("maintenance")),
     )
-    approve = approve_task(vacuum, spec, environment, ignore_downstream_trigger_rules=True)
-    return [gate, count_task(vacuum, spec, environment), approve]
+    count = count_task(vacuum, spec, environment)
+    return [gate, count, approve_task(vacuum, spec, environment, ignore_downstream_trigger_rules=True)]
 
 
 def needs_vacuum_approval(params: dict[str, Any], **_: Any) -> bool:
