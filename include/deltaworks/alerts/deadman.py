@@ -26,9 +26,9 @@ from deltaworks.alerts.raising import flush_alerts, raise_alert, resolve_alert
 from deltaworks.alerts.sending import SendResult, send_notifications
 from deltaworks.control import paths
 from deltaworks.control.clock import parse_iso, utc_now
-from deltaworks.control.conditions import get_alert_cause, severity_rank
 from deltaworks.control.objects import ObjectStore, open_objects
 from deltaworks.errors import DeltaworksError
+from deltaworks.errors.conditions import get_alert_cause, severity_rank
 from deltaworks.specs.project import load_catalog
 
 log = logging.getLogger("deltaworks.alerts.deadman")

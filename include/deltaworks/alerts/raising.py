@@ -29,10 +29,9 @@ from deltaworks.alerts.notification import (
 from deltaworks.alerts.silences import Silence, active_silence, expired_silences, mark_ended, silences
 from deltaworks.control import paths
 from deltaworks.control.clock import parse_iso, utc_now
-from deltaworks.control.conditions import ALERTS, AlertCause, get_alert_cause
 from deltaworks.control.objects import ObjectStore
 from deltaworks.errors import ConcurrencyError
-from deltaworks.specs.environment import Severity
+from deltaworks.errors.conditions import AlertCause, Severity, catalog, get_alert_cause
 
 _MAX_ATTEMPTS = 20
 _MAX_NAME_LENGTH = 120
@@ -90,7 +89,7 @@ def raise_alert(
     """Raises an alert for `subject`. Idempotent: at most one alert is open per cause and subject.
 
     Safe for concurrent use. The first notification is sent immediately, later ones after cooldowns and within the
-    limits of the cause, see `deltaworks.control.conditions`.
+    limits of the cause, see `deltaworks.errors.conditions`.
 
     Args:
         severity: overrides the severity of the cause.
@@ -151,7 +150,7 @@ def flush_alerts(objects: ObjectStore, *, now: datetime | None = None, keep_days
     stored = silences(objects)
     expired = expired_silences(objects, stored, now=now)
     for alert in alerts(objects):
-        kind, state = ALERTS.get(alert.cause), alert.state
+        kind, state = catalog().alerts.get(alert.cause), alert.state
         if kind is None:
             continue
         severity = state.severity if state.is_open else None

@@ -42,7 +42,7 @@ _CODE = (
     "deltaworks/control/aws_sessions.py",
     "deltaworks/control/background.py",
     "deltaworks/control/objects.py",
-    "deltaworks/errors.py",
+    "deltaworks/errors",
     "deltaworks/operations/__init__.py",
     "deltaworks/operations/collector_lambda.py",
     "deltaworks/operations/collector_redaction.py",

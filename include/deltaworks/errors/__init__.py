@@ -14,7 +14,7 @@ _IN_TRACEBACK = re.compile(r"\bdeltaworks(?:\.\w+)*\.(\w+): \[([A-Z][A-Z0-9_]+)\
 
 
 class DeltaworksError(Exception):
-    """An error with a condition code, a hint and a retry flag."""
+    """An error with a condition code, a hint and a retry flag. Without a hint it has the next step of its condition."""
 
     exit_code: ClassVar[int] = 1
     default_retryable: ClassVar[bool] = False
@@ -23,14 +23,24 @@ class DeltaworksError(Exception):
         super().__init__(condition, message)
         self.condition = condition
         self.message = message
-        self.hint = hint
+        self._hint = hint
         self.retryable = self.default_retryable if retryable is None else retryable
+
+    @property
+    def hint(self) -> str:
+        """The next step: of this error, or else of its condition in the catalog; empty if there is neither."""
+        if self._hint:
+            return self._hint
+        # The catalog is read for errors that are reported, not for those that are handled.
+        from deltaworks.errors.conditions import hint_for
+
+        return hint_for(self.condition)
 
     def __str__(self) -> str:
         return f"[{self.condition}] {self.message}" + (f" Next: {self.hint}" if self.hint else "")
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return (_rebuild, (type(self), self.condition, self.message, self.hint, self.retryable))
+        return (_rebuild, (type(self), self.condition, self.message, self._hint, self.retryable))
 
     def as_record(self) -> dict[str, Any]:
         """Returns the error as a dictionary, for a job's last output line and the heartbeat."""
