@@ -16,7 +16,8 @@ from deltaworks.control.objects import ObjectStore
 from deltaworks.control.records.erasure import ErasureRequest, Erasures
 from deltaworks.control.summaries.base import log_failures
 from deltaworks.control.summaries.erasures import publish_requests
-from deltaworks.errors.conditions import Severity, next_step_for
+from deltaworks.errors import Severity
+from deltaworks.errors.conditions import next_step_for
 from deltaworks.specs.catalog import Catalog
 from deltaworks.specs.pipeline import PipelineSpec
 

@@ -8,6 +8,7 @@ copied to the spool, from which `deltaworks.alerts.sending` delivers it. This mo
 from __future__ import annotations
 
 import dataclasses
+import difflib
 import hashlib
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -30,8 +31,8 @@ from deltaworks.alerts.silences import Silence, active_silence, expired_silences
 from deltaworks.control import paths
 from deltaworks.control.clock import parse_iso, utc_now
 from deltaworks.control.objects import ObjectStore
-from deltaworks.errors import ConcurrencyError
-from deltaworks.errors.conditions import AlertCause, Severity, catalog, get_alert_cause
+from deltaworks.errors import ConcurrencyError, ConfigError, Severity
+from deltaworks.errors.conditions import AlertCause, catalog
 
 _MAX_ATTEMPTS = 20
 _MAX_NAME_LENGTH = 120
@@ -73,6 +74,20 @@ class Alert:
         outbox = tuple(Notification.decode(json.dumps(notification)) for notification in record.get("outbox", ()))
         fields = {name: record[name] for name in cls.__slots__ if name in record}
         return cls(**{**fields, "state": state, "outbox": outbox})
+
+
+def get_alert_cause(name: str) -> AlertCause:
+    """Returns an alert of the catalog.
+
+    Raises:
+        ConfigError: ALERT_CAUSE_UNKNOWN with the closest name.
+    """
+    alerts = catalog().alerts
+    if name in alerts:
+        return alerts[name]
+    nearest = difflib.get_close_matches(name, alerts, n=1, cutoff=0.4)
+    hint = f"Did you mean {nearest[0]!r}?" if nearest else ""
+    raise ConfigError("ALERT_CAUSE_UNKNOWN", f"No alert is called {name!r}.", hint=hint)
 
 
 def raise_alert(
@@ -261,7 +276,6 @@ def _update_alert(
     raise ConcurrencyError(
         "ALERT_CONTENDED",
         f"The alert {cause.name} of {subject!r} was changed by other processes in all {_MAX_ATTEMPTS} attempts.",
-        hint="Nothing is lost: the alert is reported when it is raised again.",
     )
 
 

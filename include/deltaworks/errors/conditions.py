@@ -6,21 +6,15 @@ alert is looked up. `deltaworks.errors.docs_tables` writes the tables of the ref
 
 from __future__ import annotations
 
-import difflib
-import json
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
-from typing import Any, Final, Literal
+from typing import Final
 
-from deltaworks import errors
-from deltaworks.errors import ConfigError, DeltaworksError
+from deltaworks.errors import Severity, hint_for, read_catalog
 
-Severity = Literal["info", "warning", "critical"]
 #: In ascending order. The severities ask for no action, action in working hours, and immediate action.
 SEVERITIES: Final[tuple[Severity, ...]] = ("info", "warning", "critical")
-_LINK: Final = re.compile(r"\[([^\]]+)\]\(([^)]+)\)")
 
 
 def severity_rank(severity: Severity) -> int:
@@ -32,34 +26,22 @@ def severity_rank(severity: Severity) -> int:
 class Condition:
     """One code of an error, a warning or a health verdict.
 
-    A condition with `error` is raised by errors of that class; one of `health` is a cause of verdicts; a code may be
-    both. `meaning` and `next_step` are short texts in Markdown, as docs/reference/conditions.md shows them.
+    A condition with `error`, a class name, is raised by errors of that class; one of `health` is a cause of verdicts;
+    a code may be both. `meaning` and `next_step` are short texts in Markdown, as docs/reference/conditions.md shows
+    them.
 
     The alert of the condition is named by `alert`. Without it, a job that fails with this condition raises JOB_FAILED,
     a stream whose heartbeat reports it raises STREAM_UNHEALTHY, and a healthy verdict raises nothing. A `runbook` is a
-    page below docs, optionally with a heading's anchor. If set, `default_retryable` overrides the default of `error`.
+    page below docs, optionally with a heading's anchor. `retryable` is set where it differs from the error class.
     """
 
     code: str
     meaning: str
     next_step: str
-    error: type[DeltaworksError] | None = None
+    error: str | None = None
     alert: str | None = None
     runbook: str = ""
-    default_retryable: bool | None = None
-
-    @property
-    def retryable(self) -> bool:
-        """Whether a retry can succeed, unless the raised error says otherwise."""
-        if self.default_retryable is not None:
-            return self.default_retryable
-        return self.error is not None and self.error.default_retryable
-
-    @property
-    def hint(self) -> str:
-        """The next step as plain sentences, for an error or a notification."""
-        text = _LINK.sub(r"\1 (docs/\2)", self.next_step)
-        return f"{text[:1].upper()}{text[1:]}."
+    retryable: bool | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,16 +78,13 @@ class Catalog:
 @cache
 def catalog() -> Catalog:
     """Returns the catalog; it is read once per process."""
-    # Raising an error, and importing this module, need no resource reader.
-    from importlib.resources import files
-
-    raw: dict[str, Any] = json.loads(files("deltaworks.errors").joinpath("conditions.json").read_bytes())
+    raw = read_catalog()
     conditions = {
-        code: _condition(code, row | {"error": error})
+        code: Condition(code=code, error=error, **row)
         for error, rows in raw["errors"].items()
         for code, row in rows.items()
     }
-    causes = {code: _condition(code, row) for code, row in raw["health"].items()}
+    causes = {code: Condition(code=code, **row) for code, row in raw["health"].items()}
     alerts = {name: AlertCause(name=name, **row) for rows in raw["alerts"].values() for name, row in rows.items()}
     return Catalog(
         conditions=conditions | {code: cause for code, cause in causes.items() if cause.error is not None},
@@ -115,37 +94,18 @@ def catalog() -> Catalog:
     )
 
 
-def _condition(code: str, row: dict[str, Any]) -> Condition:
-    error = row.get("error")
-    return Condition(code=code, **row | {"error": error and getattr(errors, error)})
-
-
-def get_alert_cause(name: str) -> AlertCause:
-    """Returns an alert of the catalog.
-
-    Raises:
-        ConfigError: ALERT_CAUSE_UNKNOWN with the closest name.
-    """
-    alerts = catalog().alerts
-    if name in alerts:
-        return alerts[name]
-    nearest = difflib.get_close_matches(name, alerts, n=1, cutoff=0.4)
-    hint = f"Did you mean {nearest[0]!r}?" if nearest else ""
-    raise ConfigError("ALERT_CAUSE_UNKNOWN", f"No alert is called {name!r}.", hint=hint)
-
-
 def alert_for_failure(condition: str | None) -> str:
     """Returns the alert that a failed job raises."""
-    found = catalog().conditions.get(condition or "")
-    return found.alert if found is not None and found.alert in catalog().job_alerts else "JOB_FAILED"
+    row = catalog().conditions.get(condition or "")
+    return row.alert if row is not None and row.alert in catalog().job_alerts else "JOB_FAILED"
 
 
 def alert_for_verdict(cause: str) -> str:
     """Returns the alert of an unhealthy verdict, whose cause is one of the health check or a condition from the
     heartbeat.
     """
-    found = catalog().health_causes.get(cause)
-    return found.alert if found is not None and found.alert is not None else "STREAM_UNHEALTHY"
+    row = catalog().health_causes.get(cause)
+    return row.alert if row is not None and row.alert is not None else "STREAM_UNHEALTHY"
 
 
 def next_step_for(cause: str) -> str:
@@ -154,12 +114,6 @@ def next_step_for(cause: str) -> str:
     if alert is not None and alert.next_step:
         return alert.next_step
     return hint_for(cause)
-
-
-def hint_for(code: str) -> str:
-    """Returns the general next step of a condition; empty for unknown ones."""
-    found = catalog().health_causes.get(code) or catalog().conditions.get(code)
-    return "" if found is None else found.hint
 
 
 def failure_alerts() -> frozenset[str]:

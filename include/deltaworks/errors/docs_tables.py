@@ -48,13 +48,13 @@ def _conditions_table(error: type[DeltaworksError]) -> str:
     rows = [
         (_linked_code(row), row.meaning + _retry_note(row), row.next_step)
         for row in catalog().conditions.values()
-        if row.error is error and row.code not in catalog().health_causes
+        if row.error == error.__name__ and row.code not in catalog().health_causes
     ]
     return _markdown(("condition", "meaning", "next step"), rows)
 
 
 def _retry_note(row: Condition) -> str:
-    if row.error is None or row.retryable == row.error.default_retryable:
+    if row.retryable is None:
         return ""
     return " (retried)" if row.retryable else " (not retried)"
 

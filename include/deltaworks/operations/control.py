@@ -155,7 +155,5 @@ def _result(context: OperationContext, options: ControlOptions) -> ControlResult
 
 def _target_invalid(context: OperationContext, options: ControlOptions, available: str) -> ConfigError:
     return ConfigError(
-        "CONTROL_TARGET_INVALID",
-        f"{context.subject} has no {options.target!r} to {options.verb}: {available}.",
-        hint="Write a table as it is declared, a reader as TABLE/READER; `deltaworks tables readers` lists them.",
+        "CONTROL_TARGET_INVALID", f"{context.subject} has no {options.target!r} to {options.verb}: {available}."
     )

@@ -13,8 +13,7 @@ from pydantic import Field
 from deltaworks.control import rule_paths
 from deltaworks.control.objects import ObjectStore
 from deltaworks.control.records.store import Record, RecordKind, RecordPart
-from deltaworks.errors import DeltaworksError
-from deltaworks.errors.conditions import Severity
+from deltaworks.errors import DeltaworksError, Severity
 from deltaworks.rules.evaluation import Episode, RuleEvaluation, Series
 from deltaworks.rules.minutes import minute_text, parse_minute
 from deltaworks.rules.open_alerts import OpenAlert

@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
-from deltaworks.errors.conditions import Severity
+from deltaworks.errors import Severity
 from deltaworks.specs.base import (
     Name,
     Reference,

@@ -15,9 +15,9 @@ from deltaworks.errors import (
     DeltaworksError,
     FencedError,
     TransientError,
+    hint_for,
     last_error_in,
 )
-from deltaworks.errors.conditions import hint_for
 
 KINDS = [DeltaworksError, ConfigError, ContractError, ConcurrencyError, TransientError, FencedError]
 
