@@ -115,7 +115,7 @@ types: env ## mypy, strict
 	@$(BIN)/mypy
 
 tables: env ## write what the docs hold of the code: conditions, alerts, metrics, the Grafana dashboard
-	@$(RUN) -m deltaworks.control.conditions.docs_tables docs
+	@$(RUN) -m deltaworks.errors.docs_tables docs
 	@$(RUN) -m deltaworks.metrics.pages docs
 	@$(RUN) -m deltaworks.cli.docs_tables docs
 

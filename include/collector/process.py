@@ -102,7 +102,6 @@ class CollectorProcess:
                 "COLLECTOR_WITHOUT_SPOOL",
                 f"The collector {self._spec.collector} declares `ack: sink`, but a process acknowledges from its "
                 "spool.",
-                hint="Write `ack: spool`, or run it as a Lambda (`make lambda`).",
             )
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # a core dump would contain personal data
         folder = SpoolFolder.acquire(self._path)

@@ -88,8 +88,4 @@ def _read(path: Path) -> dict[str, SourceProgress]:
         raise ContractError(
             "SPOOL_PROGRESS_UNREADABLE",
             f"{path} is not a progress file that this release can read: {error.errors()[0]['msg']}.",
-            hint=(
-                "Run the release that wrote it. If the file is damaged, move it away: the folder is then "
-                "delivered again, and gold deduplicates events by id."
-            ),
         ) from error

@@ -170,9 +170,7 @@ def _next_seq_from_progress(folder: Path) -> int:
         return _max_seq(orjson.loads(file.read_bytes())) + 1
     except orjson.JSONDecodeError as error:
         raise ContractError(
-            "SPOOL_FOLDER_DAMAGED",
-            f"{file} is not valid JSON, so the delivery progress is unknown.",
-            hint="Restore it from a copy, or start with a new folder and drain this one separately.",
+            "SPOOL_FOLDER_DAMAGED", f"{file} is not valid JSON, so the delivery progress is unknown."
         ) from error
 
 

@@ -144,7 +144,6 @@ class Segment:
                 raise ContractError(
                     "SPOOL_SEGMENT_UNKNOWN",
                     f"{path} is a segment of version {version}; this collector reads version {VERSION}.",
-                    hint="Drain the folder with the release that wrote it, or run that release or a later one.",
                 )
         return cls(path, header)
 

@@ -294,11 +294,7 @@ class Spool:
     def _report_failure(self, problem: str) -> None:
         if self._on_failure is not None:
             self._on_failure(
-                TransientError(
-                    "SPOOL_FAILED",
-                    f"The disk of {self._folder.path} cannot store events: {problem}.",
-                    hint="Check the disk. The launcher restarts the process.",
-                )
+                TransientError("SPOOL_FAILED", f"The disk of {self._folder.path} cannot store events: {problem}.")
             )
 
     def _close_expired(self) -> None:

@@ -54,11 +54,7 @@ class SpoolFolder:
             return cls(path, lock=lock, collector_id=_read_or_create_id(path), sources=_read_sources(path))
         except BlockingIOError as error:
             os.close(lock)
-            raise ConcurrencyError(
-                "SPOOL_LOCKED",
-                f"Another process has locked the spool {path}.",
-                hint="Stop it, or use another folder for this process.",
-            ) from error
+            raise ConcurrencyError("SPOOL_LOCKED", f"Another process has locked the spool {path}.") from error
         except BaseException:
             os.close(lock)
             raise
@@ -166,8 +162,4 @@ def _read_sources(path: Path) -> list[str]:
 
 
 def _damaged_error(file: Path, problem: str) -> ContractError:
-    return ContractError(
-        "SPOOL_FOLDER_DAMAGED",
-        f"{file} {problem}.",
-        hint="Restore it from a copy, or start with a new folder and drain this one separately.",
-    )
+    return ContractError("SPOOL_FOLDER_DAMAGED", f"{file} {problem}.")

@@ -95,6 +95,4 @@ class EngagementSettings:
 
 
 def _invalid_setting(problem: str) -> ConfigError:
-    return ConfigError(
-        "GENERATOR_SETTING_INVALID", f"The generator's settings are wrong: {problem}.", hint="Correct the option."
-    )
+    return ConfigError("GENERATOR_SETTING_INVALID", f"The generator's settings are wrong: {problem}.")

@@ -33,9 +33,7 @@ def replay_lines(
         ConfigError: EVENTS_MISSING, EVENTS_EMPTY, or EVENTS_NOT_LINES for a file that is one JSON array.
     """
     if lines_per_object < 1:
-        raise ConfigError(
-            "GENERATOR_SETTING_INVALID", "lines_per_object must be 1 or more.", hint="Correct the option."
-        )
+        raise ConfigError("GENERATOR_SETTING_INVALID", "lines_per_object must be 1 or more.")
     with _open_lines(path) as stream:
         lines = (line for line in (raw.rstrip(b"\r\n") for raw in stream) if line.strip())
         number = -1
@@ -43,16 +41,14 @@ def replay_lines(
             number += 1
             if number == 0 and chunk[0].lstrip().startswith(b"["):
                 raise ConfigError(
-                    "EVENTS_NOT_LINES",
-                    f"{path} begins with `[`: it is one JSON array, not one event per line.",
-                    hint="Write one object per line, for example with `jq -c '.[]'`.",
+                    "EVENTS_NOT_LINES", f"{path} begins with `[`: it is one JSON array, not one event per line."
                 )
             landed_at = start + timedelta(seconds=number * seconds_apart)
             key = f"{prefix}{landed_at:%Y/%m/%d/%H}/{_stem(path)}-{landed_at:%Y-%m-%d-%H-%M-%S}-{number:06d}.json.gz"
             body = gzip.compress(b"\n".join(chunk) + b"\n", 6, mtime=0)
             yield Delivery(key=key, body=body, events=len(chunk), delivered_at=landed_at)
     if number < 0:
-        raise ConfigError("EVENTS_EMPTY", f"{path} holds no events.", hint="Give a file of JSON lines.")
+        raise ConfigError("EVENTS_EMPTY", f"{path} holds no events.")
 
 
 def _open_lines(path: Path) -> BinaryIO:
@@ -61,11 +57,7 @@ def _open_lines(path: Path) -> BinaryIO:
             is_gzip = stream.read(2) == _GZIP_MAGIC
         return cast(BinaryIO, gzip.open(path, "rb")) if is_gzip else path.open("rb")
     except OSError as error:
-        raise ConfigError(
-            "EVENTS_MISSING",
-            f"Cannot read {path}: {error.strerror}.",
-            hint="Give the path of a .json, .jsonl or .gz file with one event per line.",
-        ) from error
+        raise ConfigError("EVENTS_MISSING", f"Cannot read {path}: {error.strerror}.") from error
 
 
 def _stem(path: Path) -> str:

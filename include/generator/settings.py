@@ -105,6 +105,4 @@ class GamesSettings:
 
 
 def _invalid_setting(problem: str) -> ConfigError:
-    return ConfigError(
-        "GENERATOR_SETTING_INVALID", f"The generator's settings are wrong: {problem}.", hint="Correct the option."
-    )
+    return ConfigError("GENERATOR_SETTING_INVALID", f"The generator's settings are wrong: {problem}.")

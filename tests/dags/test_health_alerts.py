@@ -23,13 +23,13 @@ from deltaworks.airflow.restarts import HungProcess, resolve_restart_alerts, res
 from deltaworks.alerts.notification import Notification
 from deltaworks.alerts.raising import alerts
 from deltaworks.control.clock import utc_now
-from deltaworks.control.conditions import ALERTS, verdict_alerts
 from deltaworks.control.health.heartbeat import Heartbeat
 from deltaworks.control.health.limits import HealthLimits
 from deltaworks.control.health.throughput import EventTotals, Throughput
 from deltaworks.control.health.verdicts import Verdict, evaluate_health
 from deltaworks.control.home import PipelineHome
 from deltaworks.control.objects import LocalObjects
+from deltaworks.errors.conditions import catalog, verdict_alerts
 from deltaworks.operations.airflow_resources import DagRun, TaskInstance
 from deltaworks.specs.project import load_catalog
 
@@ -74,7 +74,7 @@ def test_a_verdict_causes_its_alerts(verdict: Verdict, expected: set[str]) -> No
 
 
 def test_every_alert_of_verdicts_is_registered() -> None:
-    assert set(ALERTS) >= verdict_alerts() >= {"DATA_LOSS_NEAR", "STREAM_UNHEALTHY", "DATA_LOST"}
+    assert set(catalog().alerts) >= verdict_alerts() >= {"DATA_LOSS_NEAR", "STREAM_UNHEALTHY", "DATA_LOST"}
 
 
 def test_alerts_are_raised_and_resolved_with_verdicts(objects: LocalObjects) -> None:

@@ -21,7 +21,7 @@ def test_every_package_of_the_library_is_in_one_layer() -> None:
 
     in_layers = [package for layer in architecture.layers() for package in layer]
 
-    assert sorted(set(in_layers) - {"sandbox", "deltaworks.errors"}) == packages
+    assert sorted(set(in_layers) - {"sandbox"}) == packages
     assert len(in_layers) == len(set(in_layers))
 
 

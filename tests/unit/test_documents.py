@@ -18,7 +18,6 @@ from deltaworks.alerts.deadman import HealthCheckHeartbeat
 from deltaworks.alerts.notification import AlertState, Notification
 from deltaworks.alerts.raising import Alert
 from deltaworks.alerts.sending import Delivery
-from deltaworks.control.conditions import ALERTS, CONDITIONS, HEALTH_CAUSES
 from deltaworks.control.health.heartbeat import Heartbeat
 from deltaworks.control.health.stop import StopRequest
 from deltaworks.control.locks.lease import LeaseRecord
@@ -45,6 +44,7 @@ from deltaworks.control.summaries.stream import (
 from deltaworks.engine.ledger import BATCH_METADATA_SCHEMA, CHECKPOINT_STORE_SCHEMA
 from deltaworks.engine.progress import PROGRESS_SCHEMA
 from deltaworks.errors import DeltaworksError
+from deltaworks.errors.conditions import catalog
 from deltaworks.events.reasons import QUARANTINE_SCHEMA, ReasonCode
 from deltaworks.maintenance.table_health.snapshots import SNAPSHOT_SCHEMA
 from deltaworks.recovery.quarantine.open_rows import REPLAYS_SCHEMA
@@ -204,13 +204,13 @@ def documented_codes() -> set[str]:
 
 
 def test_every_condition_and_every_cause_of_the_health_check_is_documented() -> None:
-    assert (CONDITIONS.keys() | HEALTH_CAUSES.keys()) - documented_codes() == set()
+    assert (catalog().conditions.keys() | catalog().health_causes.keys()) - documented_codes() == set()
 
 
 def test_no_code_is_documented_that_does_not_exist() -> None:
     codes = {code for code in documented_codes() if CODE.match(code)}
 
-    assert codes - (CONDITIONS.keys() | HEALTH_CAUSES.keys() | ALERTS.keys()) == set()
+    assert codes - (catalog().conditions.keys() | catalog().health_causes.keys() | catalog().alerts.keys()) == set()
 
 
 def test_every_exit_code_is_documented() -> None:

@@ -284,13 +284,16 @@ def test_a_rule_that_is_added_is_judged(project: Path) -> None:
 
 def test_an_alert_that_is_added_is_raised_resolved_and_listed_in_the_docs(code: Path) -> None:
     path, row = example("Add an alert")
-    insert(code, path, row, into="JOBS: Final")
+    conditions = json.loads((code / path).read_text())
+    added = json.loads(f"{{{row}}}")
+    conditions["alerts"]["jobs"] |= added
+    (code / path).write_text(json.dumps(conditions))
     write(code, *example("Add an alert", 1))
-    name = row.split('"')[1]
+    (name,) = added
     program = f"""
 from deltaworks.alerts.raising import alerts
 from deltaworks.control.objects import open_objects
-from deltaworks.control.conditions.docs_tables import TABLES
+from deltaworks.errors.docs_tables import TABLES
 from deltaworks.maintenance.row_counts import compare_rows
 from deltaworks.specs.storage import StorageSpec
 

@@ -14,10 +14,10 @@ from deltaworks.airflow.job_alerts import last_success, recorded_at
 from deltaworks.alerts.raising import alerts, open_subjects, raise_alert, resolve_alert
 from deltaworks.control import paths
 from deltaworks.control.concurrency import map_concurrently
-from deltaworks.control.conditions import alert_for_verdict, next_step_for, verdict_alerts
 from deltaworks.control.health.limits import format_duration
 from deltaworks.control.health.verdicts import ROWS_QUARANTINED, Verdict, quarantine_next_step
 from deltaworks.control.objects import ObjectStore
+from deltaworks.errors.conditions import alert_for_verdict, next_step_for, verdict_alerts
 from deltaworks.specs.catalog import Catalog
 
 #: How long a run may take beyond its interval before it is overdue.

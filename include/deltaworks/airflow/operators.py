@@ -241,7 +241,6 @@ class SparkJobOperator(_OperationTask, SparkSubmitOperator):
             raise ConfigError(
                 "SPARK_CONNECTION_INCOMPLETE",
                 f"The connection {self._conn_id!r} names no master (a URI like spark://local[2] loses it).",
-                hint="Write the connection as JSON with the full master URL as its host.",
             )
         return connection
 
@@ -264,7 +263,6 @@ class SparkJobOperator(_OperationTask, SparkSubmitOperator):
                 "DEPLOY_MODE_UNSUPPORTED",
                 f"The connection {self._conn_id!r} asks for cluster mode on {connection.host}; Spark runs "
                 "Python drivers in cluster mode on YARN and Kubernetes only.",
-                hint='Remove "deploy-mode": "cluster" from the connection.',
             )
         if not extra.get(required_extra):
             raise ConfigError(
@@ -374,9 +372,7 @@ class ProcessOperator(_OperationTask, BaseOperator):
         if code == 0:
             return
         raise output.error or TransientError(
-            "PROCESS_FAILED",
-            f"python {' '.join(program)} ended with exit code {code} without an error line.",
-            hint="Read the lines above.",
+            "PROCESS_FAILED", f"python {' '.join(program)} ended with exit code {code} without an error line."
         )
 
     def on_kill(self) -> None:

@@ -22,13 +22,13 @@ from typing import Literal
 
 from deltaworks.alerts.channels import Channel, open_channels
 from deltaworks.alerts.notification import AlertState, Notification, notification_id, update_state
-from deltaworks.alerts.raising import flush_alerts, raise_alert, resolve_alert
+from deltaworks.alerts.raising import flush_alerts, get_alert_cause, raise_alert, resolve_alert
 from deltaworks.alerts.sending import SendResult, send_notifications
 from deltaworks.control import paths
 from deltaworks.control.clock import parse_iso, utc_now
-from deltaworks.control.conditions import get_alert_cause, severity_rank
 from deltaworks.control.objects import ObjectStore, open_objects
 from deltaworks.errors import DeltaworksError
+from deltaworks.errors.conditions import severity_rank
 from deltaworks.specs.project import load_catalog
 
 log = logging.getLogger("deltaworks.alerts.deadman")

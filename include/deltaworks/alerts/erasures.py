@@ -12,13 +12,13 @@ from datetime import datetime, timedelta
 from typing import Final
 
 from deltaworks.alerts.raising import open_subjects, raise_alert, resolve_alert
-from deltaworks.control.conditions import next_step_for
 from deltaworks.control.objects import ObjectStore
 from deltaworks.control.records.erasure import ErasureRequest, Erasures
 from deltaworks.control.summaries.base import log_failures
 from deltaworks.control.summaries.erasures import publish_requests
+from deltaworks.errors import Severity
+from deltaworks.errors.conditions import next_step_for
 from deltaworks.specs.catalog import Catalog
-from deltaworks.specs.environment import Severity
 from deltaworks.specs.pipeline import PipelineSpec
 
 DUE, OVERDUE = "ERASURE_DUE", "ERASURE_OVERDUE"

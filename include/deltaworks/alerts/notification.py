@@ -16,8 +16,8 @@ from datetime import datetime, timedelta
 from typing import Any, Literal
 
 from deltaworks.control.clock import utc_now
-from deltaworks.control.conditions import AlertCause, severity_rank
-from deltaworks.specs.environment import Severity
+from deltaworks.errors import Severity
+from deltaworks.errors.conditions import AlertCause, severity_rank
 
 HOUR = timedelta(hours=1)
 NotificationKind = Literal["raised", "escalated", "reminder", "resolved"]

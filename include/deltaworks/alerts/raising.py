@@ -8,6 +8,7 @@ copied to the spool, from which `deltaworks.alerts.sending` delivers it. This mo
 from __future__ import annotations
 
 import dataclasses
+import difflib
 import hashlib
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -29,10 +30,9 @@ from deltaworks.alerts.notification import (
 from deltaworks.alerts.silences import Silence, active_silence, expired_silences, mark_ended, silences
 from deltaworks.control import paths
 from deltaworks.control.clock import parse_iso, utc_now
-from deltaworks.control.conditions import ALERTS, AlertCause, get_alert_cause
 from deltaworks.control.objects import ObjectStore
-from deltaworks.errors import ConcurrencyError
-from deltaworks.specs.environment import Severity
+from deltaworks.errors import ConcurrencyError, ConfigError, Severity
+from deltaworks.errors.conditions import AlertCause, catalog
 
 _MAX_ATTEMPTS = 20
 _MAX_NAME_LENGTH = 120
@@ -76,6 +76,20 @@ class Alert:
         return cls(**{**fields, "state": state, "outbox": outbox})
 
 
+def get_alert_cause(name: str) -> AlertCause:
+    """Returns an alert of the catalog.
+
+    Raises:
+        ConfigError: ALERT_CAUSE_UNKNOWN with the closest name.
+    """
+    alerts = catalog().alerts
+    if name in alerts:
+        return alerts[name]
+    nearest = difflib.get_close_matches(name, alerts, n=1, cutoff=0.4)
+    hint = f"Did you mean {nearest[0]!r}?" if nearest else ""
+    raise ConfigError("ALERT_CAUSE_UNKNOWN", f"No alert is called {name!r}.", hint=hint)
+
+
 def raise_alert(
     objects: ObjectStore,
     *,
@@ -90,7 +104,7 @@ def raise_alert(
     """Raises an alert for `subject`. Idempotent: at most one alert is open per cause and subject.
 
     Safe for concurrent use. The first notification is sent immediately, later ones after cooldowns and within the
-    limits of the cause, see `deltaworks.control.conditions`.
+    limits of the cause, see `deltaworks.errors.conditions`.
 
     Args:
         severity: overrides the severity of the cause.
@@ -151,7 +165,7 @@ def flush_alerts(objects: ObjectStore, *, now: datetime | None = None, keep_days
     stored = silences(objects)
     expired = expired_silences(objects, stored, now=now)
     for alert in alerts(objects):
-        kind, state = ALERTS.get(alert.cause), alert.state
+        kind, state = catalog().alerts.get(alert.cause), alert.state
         if kind is None:
             continue
         severity = state.severity if state.is_open else None
@@ -262,7 +276,6 @@ def _update_alert(
     raise ConcurrencyError(
         "ALERT_CONTENDED",
         f"The alert {cause.name} of {subject!r} was changed by other processes in all {_MAX_ATTEMPTS} attempts.",
-        hint="Nothing is lost: the alert is reported when it is raised again.",
     )
 
 

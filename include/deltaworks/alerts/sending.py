@@ -24,9 +24,9 @@ from deltaworks.alerts.notification import Notification
 from deltaworks.alerts.raising import raise_alert, resolve_alert
 from deltaworks.control import paths
 from deltaworks.control.clock import parse_iso, utc_now
-from deltaworks.control.conditions import severity_rank
 from deltaworks.control.objects import ObjectStore
 from deltaworks.errors import DeltaworksError
+from deltaworks.errors.conditions import severity_rank
 
 log = logging.getLogger(__name__)
 CLAIM_SECONDS = 180

@@ -19,12 +19,12 @@ from typing import ClassVar, Final
 from pydantic import ConfigDict, ValidationError
 
 from deltaworks.control.clock import parse_iso, utc_now
-from deltaworks.control.conditions import ALERTS
 from deltaworks.control.objects import ObjectStore
 from deltaworks.control.records.store import Record, RecordKind
 from deltaworks.control.summary_paths import silence as silence_key
 from deltaworks.control.summary_paths import silences as silences_folder
 from deltaworks.errors import ConfigError, DeltaworksError
+from deltaworks.errors.conditions import catalog
 
 log = logging.getLogger(__name__)
 MAX_HOURS: Final = 7 * 24
@@ -91,8 +91,8 @@ def create_silence(
     Raises:
         ConfigError: SILENCE_INVALID.
     """
-    if cause not in ALERTS:
-        nearest = difflib.get_close_matches(cause, ALERTS, n=1, cutoff=0.0)
+    if cause not in catalog().alerts:
+        nearest = difflib.get_close_matches(cause, catalog().alerts, n=1, cutoff=0.0)
         raise _invalid(f"There is no alert {cause!r}.", f"Did you mean {nearest[0]}?")
     if not 0 < hours <= MAX_HOURS:
         raise _invalid(f"A silence cannot last {hours:g} h.", f"Use more than 0 and at most {MAX_HOURS} h.")

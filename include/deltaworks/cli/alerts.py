@@ -116,13 +116,7 @@ def deadman() -> None:
     apply_settings()
     health_check = open_deadman().check()
     if health_check.state == "unreadable":
-        raise TransientError(
-            "CONTROL_UNREADABLE", health_check.error, hint="Check the storage, its credentials and the network."
-        )
+        raise TransientError("CONTROL_UNREADABLE", health_check.error)
     if health_check.state == "silent":
-        raise TransientError(
-            "HEALTH_SILENT",
-            f"The health check has not run for {health_check.silent_seconds:.0f} s.",
-            hint="Check that the scheduler runs, and that deltaworks__health is neither paused nor failing.",
-        )
+        raise TransientError("HEALTH_SILENT", f"The health check has not run for {health_check.silent_seconds:.0f} s.")
     print_line(f"The health check ran {health_check.silent_seconds:.0f} s ago.")

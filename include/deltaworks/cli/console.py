@@ -51,8 +51,4 @@ def open_listener(host: str, port: int) -> socket.socket:
     try:
         return socket.create_server((_LOOPBACK, port))
     except OSError as error:
-        raise ConfigError(
-            "CONSOLE_PORT_TAKEN",
-            f"{_LOOPBACK}:{port} cannot be bound: {error}.",
-            hint=("Choose a free port with --port."),
-        ) from error
+        raise ConfigError("CONSOLE_PORT_TAKEN", f"{_LOOPBACK}:{port} cannot be bound: {error}.") from error

@@ -55,6 +55,5 @@ def _stream(pipeline: str) -> tuple[KinesisSourceSpec, KinesisStream]:
         raise ConfigError(
             "PIPELINE_WITHOUT_CONSUMERS",
             f"{pipeline} reads {source.kind}: only Kinesis streams have registered consumers.",
-            hint="Use a pipeline whose source.kind is kinesis.",
         )
     return source, KinesisStream(project.environment.messaging, name=source.stream)

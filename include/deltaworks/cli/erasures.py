@@ -81,7 +81,7 @@ def _parse_received(text: str) -> datetime:
     try:
         received = parse_iso(text) or utc_now()
     except ValueError as error:
-        raise ConfigError("DATE_INVALID", f"{text!r} is not a date.", hint="Write it as 2026-11-02.") from error
+        raise ConfigError("DATE_INVALID", f"{text!r} is not a date.") from error
     if received > utc_now():
         raise ConfigError("DATE_INVALID", f"{text} is in the future.", hint="Use the day on which the person asked.")
     return received

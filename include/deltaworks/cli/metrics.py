@@ -39,9 +39,7 @@ def metrics(
     try:
         server, thread = serve_metrics(figures, host=host, port=port)
     except OSError as error:
-        raise ConfigError(
-            "METRICS_PORT_TAKEN", f"{host}:{port} cannot be bound: {error}.", hint="Give a free one with --port."
-        ) from error
+        raise ConfigError("METRICS_PORT_TAKEN", f"{host}:{port} cannot be bound: {error}.") from error
     print_line(f"Figures for Prometheus: http://{host}:{server.server_port}/metrics")
     sys.stdout.flush()
     try:

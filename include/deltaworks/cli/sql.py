@@ -97,11 +97,7 @@ def _sql_rejected(error: duckdb.Error, query: str, project: Catalog, names: Sequ
                 )
     text, _, location = str(error).partition("\n\n")
     line = f" ({location.partition(':')[0].lower()})" if location.startswith("LINE ") else ""
-    return ConfigError(
-        "SQL_REFUSED",
-        " ".join(text.split()) + line,
-        hint="`deltaworks sql` without a query lists the tables.",
-    )
+    return ConfigError("SQL_REFUSED", " ".join(text.split()) + line)
 
 
 def _unique_names(columns: Sequence[str]) -> tuple[str, ...]:

@@ -21,7 +21,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from deltaworks.console import charts, formats
 from deltaworks.console.actions import suggested_actions
-from deltaworks.control.conditions import ALERTS, CONDITIONS, HEALTH_CAUSES, next_step_for
+from deltaworks.errors.conditions import catalog, next_step_for
 
 _FOLDER = Path(__file__).parent
 #: A symbol and style for each state, so that states do not depend on colour alone.
@@ -150,13 +150,13 @@ def split_step(text: str) -> list[tuple[str, bool]]:
 
 def runbook_path(code: str) -> str:
     """Returns the docs page and heading of a cause, alert or condition; empty for an unknown code."""
-    if code in ALERTS:
-        return ALERTS[code].runbook
-    condition = HEALTH_CAUSES.get(code) or CONDITIONS.get(code)
+    if code in catalog().alerts:
+        return catalog().alerts[code].runbook
+    condition = catalog().health_causes.get(code) or catalog().conditions.get(code)
     if condition is None:
         return ""
-    if condition.alert in ALERTS:
-        return ALERTS[condition.alert].runbook
+    if condition.alert is not None and condition.alert in catalog().alerts:
+        return catalog().alerts[condition.alert].runbook
     return condition.runbook or "reference/conditions.md"
 
 

@@ -114,15 +114,10 @@ def as_deltaworks_error(error: BaseException) -> DeltaworksError:
     if (specific := _spark_error(text, error) or _source_error(text)) is not None:
         return specific
     if _OUTAGE.search(text) or any(_is_outage(link) for link in chain):
-        return TransientError(
-            "STORAGE_UNREACHABLE",
-            f"A server could not be reached or failed: {_first_line(error)}",
-            hint="Run the job again once the server answers.",
-        )
+        return TransientError("STORAGE_UNREACHABLE", f"A server could not be reached or failed: {_first_line(error)}")
     return DeltaworksError(
         "JOB_FAILED",
         f"{type(error).__name__}: {_first_line(error)}",
-        hint="Read the traceback above this line.",
         retryable=True,
     )
 
@@ -130,25 +125,16 @@ def as_deltaworks_error(error: BaseException) -> DeltaworksError:
 def _spark_error(text: str, error: BaseException) -> DeltaworksError | None:
     if _DELTA_CONFLICT.search(text):
         return ConcurrencyError(
-            "DELTA_CONFLICT",
-            f"Another writer changed what this job read or rewrote: {_first_line(error)}",
-            hint="Run the job again; it starts from the newest version of the table.",
+            "DELTA_CONFLICT", f"Another writer changed what this job read or rewrote: {_first_line(error)}"
         )
     if _CHECKPOINT_IN_USE.search(text):
         return FencedError(
-            "CHECKPOINT_IN_USE",
-            f"Another driver runs this query on the same checkpoint: {_first_line(error)}",
-            hint="None: the other driver continues. Run one stream per pipeline.",
+            "CHECKPOINT_IN_USE", f"Another driver runs this query on the same checkpoint: {_first_line(error)}"
         )
     if _PYTHON_WORKER_TIMEOUT.search(text):
         # Checked before outages: a timed-out socket is among its causes although no server failed.
         return TransientError(
-            "PYTHON_WORKER_TIMEOUT",
-            f"Spark gave up waiting for a Python process it had started: {_first_line(error)}",
-            hint=(
-                "Run the job again. If that does not help, the machine is overloaded, or the log shows why "
-                "Python cannot start: run fewer streams at the same time, or let small ones share a driver."
-            ),
+            "PYTHON_WORKER_TIMEOUT", f"Spark gave up waiting for a Python process it had started: {_first_line(error)}"
         )
     return None
 

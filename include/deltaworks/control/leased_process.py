@@ -158,9 +158,7 @@ class LeasedProcess:
 
     def _lease_lost(self) -> FencedError:
         return FencedError(
-            "LEASE_LOST",
-            f"{self._name!r} lost its lease: another process took it over, or the storage did not answer.",
-            hint="Nothing if another process runs; otherwise check the lake's storage.",
+            "LEASE_LOST", f"{self._name!r} lost its lease: another process took it over, or the storage did not answer."
         )
 
 

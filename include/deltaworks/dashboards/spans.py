@@ -50,8 +50,4 @@ def _parse_instant(text: str) -> dt.datetime | None:
 
 
 def _invalid_error(message: str) -> ConfigError:
-    return ConfigError(
-        "DASHBOARD_SPAN_INVALID",
-        message,
-        hint="Write dates as YYYY-MM-DD and times as YYYY-MM-DDTHH:MM (UTC), with the start before the end.",
-    )
+    return ConfigError("DASHBOARD_SPAN_INVALID", message)

@@ -202,7 +202,6 @@ class BatchProcessor:
             "CHECKPOINT_SUPERSEDED",
             f"Batch {batch_id} of {self._spec.pipeline!r} was committed with another slice than checkpoint "
             f"{self._generations.current.ordinal} has for it.",
-            hint="Nothing to do: the next run continues after this batch with a new checkpoint.",
         )
 
     def complete_prepared(self) -> BatchReport | None:

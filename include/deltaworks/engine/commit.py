@@ -80,7 +80,6 @@ class TableCommitter:
                 "TABLE_NOT_DECLARED",
                 f"Pipeline {batch.pipeline!r} no longer declares table {prepared_table.table!r}, but batches have "
                 "rows for it.",
-                hint="Declare the table again until it has caught up.",
             )
         # Only Spark can commit staged files; a changed table may need Spark for other files too.
         needs_spark = "spark" in (prepared_table.writer, self._tables.writer_by_table[prepared_table.table])

@@ -126,7 +126,6 @@ class SharedDriver:
                     "BATCH_STALLED",
                     f"A batch of {self._pipeline!r} has stalled and cannot be interrupted, so its group's driver "
                     "exits.",
-                    hint="The next run resumes every pipeline of the group. The driver log shows where it stalled.",
                 )
             )
 
@@ -170,9 +169,7 @@ def fail_stalled_batch(
     if batch_started is None or now - batch_started < stall_seconds:
         return
     message = f"A batch of {pipeline!r} has run for {now - batch_started:.0f} seconds."
-    error = TransientError(
-        "BATCH_STALLED", message, hint=("The next run resumes it. The driver log shows where it stalled.")
-    )
+    error = TransientError("BATCH_STALLED", message)
     heartbeat.close(state="failed", error=error.as_record())
     host.on_stall(error)
 

@@ -241,9 +241,7 @@ def _run_tasks(
             raise
         # Spark reports only a task's last attempt.
         raise TransientError(
-            "TASKS_CRASH",
-            f"Tasks crash on a batch while no payload is open: {cause or second_cause}.",
-            hint="Check the executors' tracebacks; the source's reader may be failing.",
+            "TASKS_CRASH", f"Tasks crash on a batch while no payload is open: {cause or second_cause}."
         ) from error
 
 

@@ -151,7 +151,6 @@ def _await_source_table(lake: Lake, spec: PipelineSpec, live: LiveTableSpec, wai
             raise TransientError(
                 "LIVE_INPUT_MISSING",
                 f"{live.name!r} reads {live.reads!r}, which has not been created within {wait_seconds:.0f} s.",
-                hint="The ingest stream creates it with its first batch; check that the stream runs.",
             )
         time.sleep(_POLL_SECONDS)
     return key

@@ -351,6 +351,4 @@ class IngestRun:
             raise self._failure
         if failure is not None:
             raise failure
-        raise TransientError(
-            "QUERY_ENDED", f"The query {query.name!r} ended without an error.", hint="The next run starts it again."
-        )
+        raise TransientError("QUERY_ENDED", f"The query {query.name!r} ended without an error.")

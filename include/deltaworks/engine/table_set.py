@@ -164,7 +164,6 @@ class TableSet:
                 "QUARANTINE_FEATURES_UNSUPPORTED",
                 f"The quarantine table of {self._spec.pipeline!r} has {', '.join(reasons)}, which batches do not "
                 "support.",
-                hint="Drop the feature or the constraint from the quarantine table.",
             )
         self.writer_by_table[name] = "spark"
         log.warning(
@@ -182,7 +181,6 @@ class TableSet:
                 "TABLE_PARTITIONING_DIFFERS",
                 f"Table {name!r} is partitioned by {', '.join(on_disk) or 'nothing'} on disk and by "
                 f"{', '.join(declared) or 'nothing'} in pipeline.yaml.",
-                hint="Declare the table's current partitioning; a different one needs a new table.",
             )
 
     def _add_columns(self, name: str, handle: DeltaTable, missing: list[Field], metadata: str) -> None:
@@ -205,7 +203,6 @@ class TableSet:
             raise ContractError(
                 "TABLE_NOT_DECLARED",
                 f"Pipeline {self._spec.pipeline!r} no longer declares table {name!r}, but batches have rows for it.",
-                hint="Declare the table again until it has caught up.",
             )
         declared = {table.name: table.writer for table in self._spec.tables}
         self.writer_by_table[name] = declared.get(name, "fan_out")
@@ -311,11 +308,7 @@ def missing_columns(handle: DeltaTable, declared: pa.Schema, name: str) -> list[
         if column in on_disk and on_disk[column].type != field.type
     ]
     if mismatched:
-        raise ContractError(
-            "TABLE_SCHEMA_DIFFERS",
-            f"Table {name!r}: {'; '.join(mismatched)}.",
-            hint="Declare the table's current type, or rename the column. Then resume the table.",
-        )
+        raise ContractError("TABLE_SCHEMA_DIFFERS", f"Table {name!r}: {'; '.join(mismatched)}.")
     return [Field(field.name, field.type, nullable=True) for column, field in fields.items() if column not in on_disk]
 
 

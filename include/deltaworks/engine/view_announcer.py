@@ -96,7 +96,6 @@ class ViewAnnouncer:
                 "ANNOUNCEMENT_TOO_LARGE",
                 f"The result of view {self._name(view)} has {size:,} bytes in {len(rows):,} rows; SNS accepts "
                 f"{MAX_MESSAGE_BYTES:,} bytes.",
-                hint="Aggregate further, select fewer columns, or LIMIT the rows.",
             )
         self._publish(view.announce.channel, body, {"pipeline": self._pipeline, "view": view.name}, f"{number}")
         self._objects.put(key, json.dumps({"number": number, "digest": digest, "at": message["at"]}).encode())
@@ -228,9 +227,7 @@ class _SnsPublisher:
             publish(self._client, message)
         except (BotoCoreError, ClientError) as error:
             raise TransientError(
-                "ANNOUNCEMENT_REFUSED",
-                f"Channel {channel!r} rejected the result of view {name}: {error}.",
-                hint="It is retried. Check the topic and its credentials under `alerts` of the environment.",
+                "ANNOUNCEMENT_REFUSED", f"Channel {channel!r} rejected the result of view {name}: {error}."
             ) from error
 
 

@@ -161,7 +161,6 @@ class SparkWriter:
                 "ROWS_REFUSED",
                 f"Table {prepared_table.table!r} rejects rows of batch {batch.batch_id}: "
                 f"{violation[0][:_MAX_MESSAGE_LENGTH]}",
-                hint="Change the constraint, or add a rule that quarantines such rows. Then resume the table.",
             ) from error
 
     def _read_frame(self, pipeline: str, prepared_table: PreparedTable, files: list[WrittenFile]) -> DataFrame:

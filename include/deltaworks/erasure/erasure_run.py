@@ -89,11 +89,7 @@ class ErasureRun:
         name = self._namespace.name
 
         def lost() -> ConcurrencyError:
-            return ConcurrencyError(
-                "ERASURE_RUNNING",
-                f"Another run is processing the erasures of {name!r}.",
-                hint="No action is needed: it does the same work.",
-            )
+            return ConcurrencyError("ERASURE_RUNNING", f"Another run is processing the erasures of {name!r}.")
 
         key = erasure_paths.erasure_lease(name)
         with exclusive_lock(

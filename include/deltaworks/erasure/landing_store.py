@@ -283,9 +283,4 @@ def _access_error(error: ClientError, bucket: str, action: str) -> Exception:
     code = error_code(error)
     if code not in (*FORBIDDEN_CODES, "AccessDenied"):
         return error
-    return ConfigError(
-        "ERASURE_LANDING_REFUSED",
-        f"An erasure may not {action} objects of {bucket}: {code}.",
-        hint="Grant s3:GetObject, s3:PutObject, s3:GetBucketVersioning, and with versions s3:ListBucketVersions, "
-        "s3:GetObjectVersion and s3:DeleteObjectVersion; or write `erase: {landing: expire}`.",
-    )
+    return ConfigError("ERASURE_LANDING_REFUSED", f"An erasure may not {action} objects of {bucket}: {code}.")

@@ -199,7 +199,6 @@ class TablePurger:
                 "ERASURE_MISCOUNTED",
                 f"{self._key}/{added['path']} has {before:,} rows, {hits:,} of them to purge; after the rewrite "
                 f"it has {rows:,}, {remaining_hits:,} of them to purge. Nothing was committed.",
-                hint="Run it again; if it fails again, keep the file and report it.",
             )
         return written
 

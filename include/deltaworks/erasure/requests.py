@@ -32,9 +32,7 @@ def token_of(namespace: Namespace, *, kind: str, value: str) -> str:
     # Messages are logged, so they must not contain the value.
     if not value.strip() or (kind == TOKEN_KIND and not is_token(value)):
         what = "not a token" if kind == TOKEN_KIND else "empty"
-        raise ConfigError(
-            "ERASURE_VALUE_INVALID", f"The value of kind {kind!r} is {what}.", hint="Set it with `--value`."
-        )
+        raise ConfigError("ERASURE_VALUE_INVALID", f"The value of kind {kind!r} is {what}.")
     return value if kind == TOKEN_KIND else token(namespace.token_key, kind=kind, value=value)
 
 
@@ -71,9 +69,7 @@ def read_person(namespace: Namespace, request: ErasureRequest) -> Person:
     stored = namespace.vault.objects.get(key)
     if stored is None:
         raise ConfigError(
-            "ERASURE_SUBJECT_DELETED",
-            f"The vault no longer has the person of erasure {request.request_id}.",
-            hint="Enter the request again with the person's identifier and the original date of receipt.",
+            "ERASURE_SUBJECT_DELETED", f"The vault no longer has the person of erasure {request.request_id}."
         )
     return Person.decode(stored.data)
 

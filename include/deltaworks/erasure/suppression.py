@@ -62,7 +62,6 @@ def suppress_person(namespace: Namespace, request: ErasureRequest, person: Perso
         "ERASURE_CONTENDED",
         f"{_MAX_ATTEMPTS} attempts to suppress the person of {request.request_id} failed because of concurrent "
         "requests.",
-        hint="Run it again.",
     )
 
 

@@ -61,7 +61,6 @@ class TableFiles:
             raise ContractError(
                 "ERASURE_FILE_SHARED",
                 f"{self._key} has a file with an absolute path, which belongs to another table too.",
-                hint="Rewrite the table into its own files (deep copy), then run the window again.",
             )
         marked = deleted_positions(self._lake, self._key, added)
         position = 0
@@ -80,7 +79,6 @@ class TableFiles:
                 "ERASURE_FILE_DAMAGED",
                 f"{self._key}/{added['path']} cannot be read, so the owners of its rows are unknown: {error}"[:400]
                 + ".",
-                hint="Run `deltaworks tables check` for ways to restore it, then run the window again.",
             ) from error
 
     def write(self, added: Action, parts: Iterable[pa.RecordBatch]) -> list[Action]:

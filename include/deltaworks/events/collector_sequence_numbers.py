@@ -156,5 +156,4 @@ def _decode_ranges(text: str) -> Ranges:
         raise ContractError(
             "COLLECTOR_RECORD_UNREADABLE",
             f"The record with the sequence numbers of dropped events cannot be read: {error}.",
-            hint="Run the release that wrote the batch, or a later one.",
         ) from error

@@ -77,5 +77,4 @@ def _incompatible_files_error(table: DeltaTable, batch_id: int, why: str) -> Con
     return ContractError(
         "PREPARED_FILES_INCOMPATIBLE",
         f"{table.table_uri}: files of batch {batch_id} do not match the table's schema: {why}.",
-        hint="Change the table to the column or type that the batch was written with, then resume it.",
     )

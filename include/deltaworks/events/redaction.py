@@ -93,7 +93,6 @@ def create_redaction(
         raise ConfigError(
             "REDACTION_KEYS_MISSING",
             f"Pipeline {spec.pipeline} declares personal data, but the keys to redact it are missing.",
-            hint="Declare `privacy` in the environment, and give the process access to its key service.",
         )
     return EventRedaction(spec, keys, reader, findings)
 

@@ -84,7 +84,6 @@ class RuleChecker:
             raise ContractError(
                 "RULE_UNUSABLE",
                 f"Rule {rule.name!r} of table {self._table!r} cannot be evaluated: {redact_values(str(error))}",
-                hint="Correct its check in pipeline.yaml, then restart the stream.",
             ) from None
         return result
 
@@ -92,7 +91,5 @@ class RuleChecker:
 def rule_failed_error(table: str, rule: TableRuleSpec, *, seq: int, position: int) -> ContractError:
     """Returns the error that stops the stream if a rule with `on_fail: fail` fails."""
     return ContractError(
-        "RULE_FAILED",
-        f"Event {position} of file event {seq} fails rule {rule.name!r} of table {table!r}: {rule.check}",
-        hint="Correct the data or the rule, or declare on_fail: quarantine, then restart the stream.",
+        "RULE_FAILED", f"Event {position} of file event {seq} fails rule {rule.name!r} of table {table!r}: {rule.check}"
     )

@@ -213,7 +213,6 @@ class TableColumns:
                     f"Table {self._table.name!r} has no column for field {name!r} (JSON type {json_type(value)}) "
                     f"in event {rows['_position'][index]} of file event {rows['_seq'][index]}, and declares "
                     "evolve: fail.",
-                    hint="Declare a column for it, or another `evolve`, then restart the stream.",
                 )
 
 

@@ -290,9 +290,7 @@ class ViewSource(_ComparableSource):
                 ) from error
         if result.num_rows > max_rows:
             raise ContractError(
-                "FEED_TOO_MANY_ROWS",
-                f"The answer of the view {self._name} has more than {max_rows:,} rows.",
-                hint="Aggregate further, feed a gold table instead, or raise most_rows.",
+                "FEED_TOO_MANY_ROWS", f"The answer of the view {self._name} has more than {max_rows:,} rows."
             )
         sink = io.BytesIO()
         pq.write_table(result.combine_chunks(), sink, compression="zstd")

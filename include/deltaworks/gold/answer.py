@@ -155,9 +155,7 @@ def raise_failed_checks(pipeline: str, failed_by_table: dict[str, list[str]]) ->
         return
     listed = "; ".join(f"{table}: {', '.join(checks)}" for table, checks in failed_by_table.items())
     raise ContractError(
-        "GOLD_CHECK_FAILED",
-        f"Gold tables of {pipeline!r} failed their checks and were not published: {listed}.",
-        hint="Readers still see the previous rows. Fix the inputs or the SQL, or relax the check.",
+        "GOLD_CHECK_FAILED", f"Gold tables of {pipeline!r} failed their checks and were not published: {listed}."
     )
 
 

@@ -288,11 +288,7 @@ def parse_dates(text: str) -> frozenset[dt.date] | None:
             first = dt.date.fromisoformat(start)
             last = dt.date.fromisoformat(end) if separator else first
         except ValueError as error:
-            raise ConfigError(
-                "GOLD_DATES_INVALID",
-                f"{part!r} is not a date or a range of dates.",
-                hint="Write 2026-01-01 or 2026-01-01..2026-01-07.",
-            ) from error
+            raise ConfigError("GOLD_DATES_INVALID", f"{part!r} is not a date or a range of dates.") from error
         dates |= {first + dt.timedelta(days=day) for day in range((last - first).days + 1)}
     return frozenset(dates) or None
 

@@ -116,11 +116,7 @@ def replace_if_changed(
         if committed.newly_committed:
             return ReferenceResult(name, True, rows.num_rows, committed.version)
     raise ConcurrencyError(
-        "REFERENCE_CONTENDED",
-        f"{key}: other runs replaced it {_MAX_ATTEMPTS} times from a different source.",
-        hint=(
-            "Runs with different files replace each other's tables. Deploy the same version of the files everywhere."
-        ),
+        "REFERENCE_CONTENDED", f"{key}: other runs replaced it {_MAX_ATTEMPTS} times from a different source."
     )
 
 
@@ -211,7 +207,6 @@ def _invalid_error(reference: ReferenceSpec, problem: str) -> ContractError:
     return ContractError(
         "REFERENCE_INVALID",
         f"Reference table {reference.name!r} cannot be loaded from {reference.file or reference.object}: {problem}.",
-        hint="Fix the file or its declared columns. Readers still see the previous rows.",
     )
 
 

@@ -137,7 +137,6 @@ class _TableRefresh:
             raise ContractError(
                 "GOLD_SWAP_UNSUPPORTED",
                 f"{self._key} has {', '.join(blockers)}, so a shadow table cannot be swapped in.",
-                hint="Build it with `full` (one Spark commit), or drop the named features from the table.",
             )
         folder = paths.gold_shadows(self._spec.pipeline, self._table.name)
         work = f"a refresh of {self._table.name}"
@@ -183,7 +182,6 @@ class _TableRefresh:
             raise ConcurrencyError(
                 "GOLD_SWAP_OVERTAKEN",
                 f"Concurrent builds of {self._key} overtook its shadow table {MAX_CATCH_UPS} times.",
-                hint="Pause its gold DAG and run the refresh again; it continues with the existing shadow table.",
             )
         version = self._swap_version(shadows.last_swapped + 1) if swapped else None
         if swapped:

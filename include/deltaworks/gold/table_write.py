@@ -118,5 +118,4 @@ def overtaken_error(key: str) -> ConcurrencyError:
     return ConcurrencyError(
         "GOLD_OVERTAKEN",
         f"{key}: another build or a refresh committed after this build was planned, so this build did not commit.",
-        hint="No action needed: the next attempt plans again.",
     )

@@ -26,9 +26,7 @@ def require_kubernetes(catalog: Catalog) -> KubernetesSpec:
     if spec is None:
         name = catalog.environment.environment
         raise ConfigError(
-            "KUBERNETES_UNDECLARED",
-            f"include/environments/{name}.yaml declares no `kubernetes` section.",
-            hint="Add `kubernetes: {image: registry.example.com/deltaworks:0.1.0}`, or select another environment.",
+            "KUBERNETES_UNDECLARED", f"include/environments/{name}.yaml declares no `kubernetes` section."
         )
     return spec
 

@@ -140,7 +140,6 @@ def _reject_too_large(counted: Sequence[VacuumResult], max_files: int) -> None:
         raise ConfigError(
             "VACUUM_TOO_LARGE",
             f"VACUUM would delete {files:,} files ({tables}), more than {max_files:,}. Nothing was deleted.",
-            hint="More files became obsolete since the count: count again, then allow more.",
         )
 
 

@@ -170,7 +170,6 @@ def _state_rows(spark: SparkSession, views: Mapping[str, DataFrame], label_sql: 
         raise ConfigError(
             "MODEL_SQL_INVALID",
             f"The label of {model.name!r}, {model.label}, does not run: {str(error).splitlines()[0]}",
-            hint="Fix the SQL: it may read the tables in `reads`, in Spark's dialect.",
         ) from error
     missing = [name for name in (*model.entity, HOLDS) if name not in columns]
     if missing:

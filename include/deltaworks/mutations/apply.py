@@ -178,7 +178,6 @@ class MutationRun:
             return ConcurrencyError(
                 "MUTATION_LEASE_LOST",
                 f"Another run applies the requests of {pipeline!r}, or the storage did not answer for a while.",
-                hint="No action needed: the other run, or the next one, completes the batch.",
             )
 
         return exclusive_lock(

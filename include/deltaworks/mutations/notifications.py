@@ -165,7 +165,6 @@ def _new_files(lake: Lake, key: str, after: int, up_to: int) -> Iterator[_File]:
                     "CHANGES_STARTED_OVER",
                     f"Version {version} of {lake.storage.uri(key)} removes notifications: the pipeline was started "
                     "over or the table restored, so rows that were read before may have changed.",
-                    hint="Delete the derived data and read everything again with since=None.",
                 )
             if action.get("add") is not None and action["add"].get("dataChange", True):
                 yield _parse_file(action["add"])

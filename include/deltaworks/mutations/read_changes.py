@@ -129,7 +129,6 @@ def next_position(
             "CHANGES_STARTED_OVER",
             f"The position {since} does not belong to {table.table_uri} at version {newest.version}: the table was "
             "recreated or restored, or the position is from another table.",
-            hint="Delete the derived data and read everything again with since=None.",
         )
     return newest, since.version
 
@@ -183,7 +182,6 @@ def _read_notified(tracked: TrackedTable, since: ChangePosition | None, *, tombs
         raise ConfigError(
             "CHANGES_NOT_ANNOUNCED",
             f"No table of {tracked.pipeline.pipeline} announces {tracked.data.name!r}, so its changes are unknown.",
-            hint="Declare one with `announces`, or switch on Delta's change data feed and read through it.",
         )
     key, lake = tracked.key(tracked.notification_table), tracked.lake
     notification_snapshot = lake.open(key)

@@ -82,9 +82,7 @@ class SmallMerge:
             ).execute()
         except CommitFailedError as error:
             raise ConcurrencyError(
-                "DELTA_CONFLICT",
-                f"Another writer committed to {snapshot.table_uri} while it was merged: {error}",
-                hint="Run the job again; it starts from the new version.",
+                "DELTA_CONFLICT", f"Another writer committed to {snapshot.table_uri} while it was merged: {error}"
             ) from error
         if not metrics["num_target_files_removed"]:
             # If nothing differs, delta-rs makes no commit. Record the step nevertheless, as Spark does.

@@ -44,6 +44,4 @@ def annotate(context: OperationContext, options: AnnotateOptions) -> Report:
 
 
 def _invalid(message: str) -> ConfigError:
-    return ConfigError(
-        "ANNOTATION_INVALID", message, hint="Write a text, and times as YYYY-MM-DDTHH:MM in UTC with --at."
-    )
+    return ConfigError("ANNOTATION_INVALID", message)

@@ -138,7 +138,5 @@ _HANDLERS: Mapping[str, Callable[[OperationContext, ControlOptions], Report]] = 
 
 def _target_invalid(context: OperationContext, options: ControlOptions, available: str) -> ConfigError:
     return ConfigError(
-        "CONTROL_TARGET_INVALID",
-        f"{context.subject} has no {options.target!r} to {options.verb}: {available}.",
-        hint="Write a reader as TABLE/READER; `deltaworks tables readers` lists them.",
+        "CONTROL_TARGET_INVALID", f"{context.subject} has no {options.target!r} to {options.verb}: {available}."
     )

@@ -105,11 +105,7 @@ def _detect_format(inputs: Sequence[Input]) -> Mapping[str, Any]:
         try:
             form = detect_format(head)
         except UnknownFormat as unknown:
-            raise ContractError(
-                "FORMAT_UNKNOWN",
-                f"{file}: {unknown}.",
-                hint=("Give files of JSON, CSV, lines with #Fields, Parquet or Avro; or write pipeline.yaml yourself."),
-            ) from unknown
+            raise ContractError("FORMAT_UNKNOWN", f"{file}: {unknown}.") from unknown
         forms.setdefault(repr(form), (form, file))
     if len(forms) > 1:
         named = "; ".join(f"{file} is {form['format']}" for form, file in forms.values())

@@ -88,11 +88,7 @@ def redrive(context: OperationContext, options: RedriveOptions) -> Report:
     relay, environment = context.subject, context.catalog.environment
     spec = context.catalog.relay(relay)
     if spec.queue_url is None:
-        raise ConfigError(
-            "RELAY_WITHOUT_QUEUE",
-            f"Relay {relay!r} reads no queue.",
-            hint=("For missed objects use `deltaworks files reconcile`."),
-        )
+        raise ConfigError("RELAY_WITHOUT_QUEUE", f"Relay {relay!r} reads no queue.")
     queue = NotificationQueue(environment.messaging, resolve_text(spec.queue_url), wait_seconds=1)
     result = redriving.redrive(spec, Lake(environment.lake), queue, dry_run=options.dry_run, limit=options.limit)
     dead = "no dead-letter queue" if result.dead_letters is None else f"about {result.dead_letters:,} dead letters"

@@ -101,11 +101,7 @@ def _check_available(operation: Operation, catalog: Catalog, subject: str) -> No
     else:
         reason = unavailable_reason(operation, catalog.pipeline(subject))
     if reason is not None:
-        raise ConfigError(
-            "OPERATION_UNAVAILABLE",
-            f"{subject} has no DAG {operation.dag_id(subject)}. {reason}",
-            hint="Declare the missing part, and retry once Airflow has read it.",
-        )
+        raise ConfigError("OPERATION_UNAVAILABLE", f"{subject} has no DAG {operation.dag_id(subject)}. {reason}")
 
 
 def _needs_approval(operation: Operation, options: Options) -> bool:

@@ -85,11 +85,7 @@ def write_pipeline(catalog: Catalog, pipeline: InferredPipeline) -> Path:
     folder = catalog.folder(pipeline.name)
     path = folder / "pipeline.yaml"
     if path.exists():
-        raise ConfigError(
-            "PIPELINE_EXISTS",
-            f"Pipeline {pipeline.name!r} exists already: {path}.",
-            hint="Give another name, or remove the file.",
-        )
+        raise ConfigError("PIPELINE_EXISTS", f"Pipeline {pipeline.name!r} exists already: {path}.")
     folder.mkdir(parents=True, exist_ok=True)
     path.write_text(pipeline.text, encoding="utf-8")
     return path

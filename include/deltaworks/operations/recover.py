@@ -208,11 +208,7 @@ def resume(context: OperationContext, options: ResumeOptions) -> Report:
     home = PipelineHome.open(context.catalog.environment.lake, pipeline)
     before = home.held.read().get(table)
     if before is None or before.reason != "suspended":
-        raise ConfigError(
-            "TABLE_NOT_SUSPENDED",
-            f"{pipeline}.{table} is not suspended.",
-            hint="`deltaworks tables` lists held tables and the reasons.",
-        )
+        raise ConfigError("TABLE_NOT_SUSPENDED", f"{pipeline}.{table} is not suspended.")
     home.held.request_resume(table, by=current_person())
     lease = LeaseWatch(home.objects, paths.stream_lease(pipeline), silent_seconds=60)
     if not lease.is_held():

@@ -152,7 +152,7 @@ def _date(text: str | None) -> dt.date | None:
     try:
         return dt.date.fromisoformat(text) if text else None
     except ValueError:
-        raise ConfigError("DATE_INVALID", f"{text!r} is not a date.", hint="Write it as YYYY-MM-DD.") from None
+        raise ConfigError("DATE_INVALID", f"{text!r} is not a date.") from None
 
 
 def _counts_line(title: str, counts: Counter[str]) -> list[str]:

@@ -322,11 +322,4 @@ def decode_sealed_file(data: bytes) -> Iterator[SealedFrame]:
 
 
 def _unreadable_error(reason: str) -> ContractError:
-    return ContractError(
-        "SEALED_UNREADABLE",
-        f"A sealed file or value cannot be opened: {reason}.",
-        hint=(
-            "It is not deleted. Check whether it was moved, truncated or sealed with another keyring, and "
-            "restore the original."
-        ),
-    )
+    return ContractError("SEALED_UNREADABLE", f"A sealed file or value cannot be opened: {reason}.")

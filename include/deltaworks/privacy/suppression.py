@@ -170,11 +170,4 @@ def _record_number(key: str) -> int:
 
 
 def _unreadable_error(key: str, reason: str) -> ContractError:
-    return ContractError(
-        "SUPPRESSION_UNREADABLE",
-        f"Suppression record {key} is unreadable: {reason}.",
-        hint=(
-            "No events are read without the complete list, because erased subjects could reappear. Restore the "
-            "object, or run the release that wrote it."
-        ),
-    )
+    return ContractError("SUPPRESSION_UNREADABLE", f"Suppression record {key} is unreadable: {reason}.")

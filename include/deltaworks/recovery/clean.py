@@ -186,9 +186,7 @@ def _require_declaration(spec: RelaySpec, landing: StorageSpec | None) -> tuple[
         )
     if landing is None:
         raise ConfigError(
-            "LANDING_MISSING",
-            f"Relay {spec.relay!r} cleans its buckets, but the environment declares no `landing`.",
-            hint="Declare `landing` in the environment.",
+            "LANDING_MISSING", f"Relay {spec.relay!r} cleans its buckets, but the environment declares no `landing`."
         )
     return spec.clean, landing
 

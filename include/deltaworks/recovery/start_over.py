@@ -227,7 +227,6 @@ class _StartOverRun:
             raise ConcurrencyError(
                 "START_OVER_TABLE_HELD",
                 f"{', '.join(sorted(held))} of {self._pipeline!r} still lacks rows of batches that are complete.",
-                hint="Start the stream with the declaration it ran with, `deltaworks tables resume`, then stop it.",
             )
         complete_prepared_replay(self._spec, self._lake, self._home)
 
@@ -331,7 +330,5 @@ def _require_bound(plan: StartOver, max_rows: int | None) -> None:
         )
     if rows > max_rows:
         raise ConfigError(
-            "START_OVER_TOO_LARGE",
-            f"Starting {plan.pipeline!r} over would abandon {rows} rows, more than {max_rows}.",
-            hint="Check the content of the tables, then give a higher bound.",
+            "START_OVER_TOO_LARGE", f"Starting {plan.pipeline!r} over would abandon {rows} rows, more than {max_rows}."
         )

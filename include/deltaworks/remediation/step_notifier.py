@@ -8,10 +8,9 @@ from collections.abc import Callable
 from typing import Any
 
 from deltaworks.alerts.notification import Notification
-from deltaworks.alerts.raising import raise_alert, resolve_alert
+from deltaworks.alerts.raising import get_alert_cause, raise_alert, resolve_alert
 from deltaworks.control import paths
 from deltaworks.control.clock import parse_iso, utc_now
-from deltaworks.control.conditions import get_alert_cause
 from deltaworks.control.objects import ObjectStore
 from deltaworks.control.records.remediation import RemediationRecord
 from deltaworks.errors import DeltaworksError

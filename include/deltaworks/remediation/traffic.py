@@ -75,16 +75,8 @@ def _is_weight(value: Any) -> bool:
 
 
 def _unreachable_error(problem: str) -> TransientError:
-    return TransientError(
-        "TRAFFIC_UNREACHABLE",
-        f"The traffic address did not respond: {problem}.",
-        hint="It is retried. Check whether it runs, and whether `action.timeout_seconds` is long enough.",
-    )
+    return TransientError("TRAFFIC_UNREACHABLE", f"The traffic address did not respond: {problem}.")
 
 
 def _refused_error(problem: str) -> ContractError:
-    return ContractError(
-        "TRAFFIC_REFUSED",
-        f"The traffic address rejected the request: {problem}.",
-        hint="Check `action.url` and `action.token` of the remediation, and the response to GET.",
-    )
+    return ContractError("TRAFFIC_REFUSED", f"The traffic address rejected the request: {problem}.")

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 import duckdb
 
 from deltaworks.alerts.notification import AlertState, NotificationKind, update_state
-from deltaworks.control.conditions import get_alert_cause
+from deltaworks.alerts.raising import get_alert_cause
 from deltaworks.control.objects import open_objects
 from deltaworks.rules.baselines import (
     Baselines,

@@ -94,8 +94,4 @@ def _parse_time(file: Path, line: int, row: Mapping[str, str | None], name: str)
 
 
 def _invalid_error(file: Path, line: int, problem: str) -> ConfigError:
-    return ConfigError(
-        "INCIDENTS_INVALID",
-        f"{file}:{line}: {problem}.",
-        hint="Write a CSV file with the columns from and to (UTC), and one column per label.",
-    )
+    return ConfigError("INCIDENTS_INVALID", f"{file}:{line}: {problem}.")

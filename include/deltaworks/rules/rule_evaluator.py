@@ -262,7 +262,6 @@ class RuleEvaluator:
             raise ConcurrencyError(
                 "RULE_EVALUATED_ELSEWHERE",
                 f"Rule {self._pipeline}.{self.rule.name} was evaluated by another process at the same time.",
-                hint="No action needed: evaluation continues from the other process's state.",
             )
         self._state = state
 

@@ -13,7 +13,7 @@ from pydantic import Field
 from deltaworks.control import rule_paths
 from deltaworks.control.objects import ObjectStore
 from deltaworks.control.records.store import Record, RecordKind, RecordPart
-from deltaworks.errors import DeltaworksError
+from deltaworks.errors import DeltaworksError, Severity
 from deltaworks.rules.evaluation import Episode, RuleEvaluation, Series
 from deltaworks.rules.minutes import minute_text, parse_minute
 from deltaworks.rules.open_alerts import OpenAlert
@@ -21,7 +21,6 @@ from deltaworks.rules.series_state import Phase, SeriesState
 from deltaworks.rules.subjects import Labels
 from deltaworks.rules.verdicts import Baseline, Observation
 from deltaworks.specs.alert_rule import RuleSpec
-from deltaworks.specs.environment import Severity
 
 #: Maximum number of ended episodes to keep. Baselines exclude their minutes.
 MAX_EPISODES = 500

@@ -33,11 +33,7 @@ def check_option_names(source: str, options: Mapping[str, str], known_names: Col
 
 def invalid_option(source: str, name: str, problem: str) -> ConfigError:
     """Returns the error for one option. `problem` must not contain secret values."""
-    return ConfigError(
-        "SOURCE_OPTION_INVALID",
-        f"{source}: the option {name!r} {problem}.",
-        hint="Correct the readStream options (docs/reference/sources.md).",
-    )
+    return ConfigError("SOURCE_OPTION_INVALID", f"{source}: the option {name!r} {problem}.")
 
 
 def option_validation_error(

@@ -202,8 +202,6 @@ class CrashIsolation:
             "WORKERS_CRASH",
             "The Python workers crash on every payload, including a test payload of a few bytes that every worker can "
             f"read: {cause}. No payload is quarantined.",
-            hint="Find the cause in the executor's log: a broken library, one built for another platform, or a "
-            "`stream.task_memory` that is too small. Correct it, then start the stream.",
         )
 
     def clear(self) -> None:

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Final, Literal, Self
 
 from pydantic import BeforeValidator, Field, model_validator
 
+from deltaworks.errors import Severity
 from deltaworks.specs.base import KeyPath, Name, Problem, Spec, as_tuple, raise_problems, suggest_name
-from deltaworks.specs.environment import Severity
 from deltaworks.specs.gold import find_cycle
 from deltaworks.specs.refresh_interval import refresh_seconds
 

@@ -119,9 +119,7 @@ class Catalog:
         if self.broken:
             listed = "\n\n".join(f"{kind} {name}: {error.message}" for (kind, name), error in self.broken.items())
             raise ConfigError(
-                "SPEC_INVALID",
-                f"{len(self.broken)} invalid specs were skipped; all others work.\n\n{listed}\n",
-                hint="Fix these lines; `deltaworks pipelines check` lists all errors.",
+                "SPEC_INVALID", f"{len(self.broken)} invalid specs were skipped; all others work.\n\n{listed}\n"
             )
 
     def declaration_text(self, kind: str, name: str) -> str:

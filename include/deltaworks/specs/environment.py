@@ -8,6 +8,7 @@ from urllib.parse import urlsplit
 
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
+from deltaworks.errors import Severity
 from deltaworks.specs.base import (
     Name,
     Reference,
@@ -27,7 +28,6 @@ from deltaworks.specs.remediation import RemediationSpec, remediation_problems
 from deltaworks.specs.shares import ClusterShares
 from deltaworks.specs.storage import AwsSpec, StorageSpec
 
-Severity = Literal["info", "warning", "critical"]
 #: Environment variable with a webhook URL for alerts. Needs no change of the environment's file.
 WEBHOOK_VARIABLE = "DELTAWORKS_ALERTS_WEBHOOK"
 

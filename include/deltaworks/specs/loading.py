@@ -35,7 +35,7 @@ def read_yaml(path: Path) -> Any:
     try:
         data = path.read_bytes()
     except OSError as error:
-        raise ConfigError("SPEC_MISSING", f"Cannot read {path}: {error.strerror}.", hint="Create it.") from error
+        raise ConfigError("SPEC_MISSING", f"Cannot read {path}: {error.strerror}.") from error
     # Imported lazily, because valid files are parsed without this module.
     from deltaworks.specs.bounded_yaml import load_yaml
 
@@ -43,7 +43,7 @@ def read_yaml(path: Path) -> Any:
         return load_yaml(data, kind="rt")
     except InvalidYamlError as error:
         spec_error = SpecError(path, error.line, "", error.problem)
-        raise ConfigError("SPEC_NOT_YAML", f"{spec_error}.", hint="Fix the YAML.") from error
+        raise ConfigError("SPEC_NOT_YAML", f"{spec_error}.") from error
 
 
 def read_declaration(path: Path, *, overrides: Overrides | None = None) -> Declaration:

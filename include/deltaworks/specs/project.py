@@ -173,4 +173,4 @@ def _check_overrides(env: EnvironmentSpec, path: Path, declaration: Mapping[str,
         f"{unused.variable}: {unused.text}" if unused.variable else str(file.error_at(unused.key_path, unused.text))
         for unused in typos
     )
-    raise ConfigError("OVERRIDE_UNKNOWN", f"Overrides without effect:\n  {listed}", hint="Correct or remove them.")
+    raise ConfigError("OVERRIDE_UNKNOWN", f"Overrides without effect:\n  {listed}")

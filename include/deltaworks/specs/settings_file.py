@@ -30,11 +30,7 @@ def read_settings(path: Path) -> dict[str, str]:
     try:
         lines = path.read_text().splitlines()
     except FileNotFoundError as error:
-        raise ConfigError(
-            "STACK_NOT_PREPARED",
-            f"There is no embedded stack in {path.parent}.",
-            hint="Start it: deltaworks up.",
-        ) from error
+        raise ConfigError("STACK_NOT_PREPARED", f"There is no embedded stack in {path.parent}.") from error
     pairs = (line.split("=", 1) for line in lines if "=" in line)
     return {key: "".join(shlex.split(value)) for key, value in pairs}
 

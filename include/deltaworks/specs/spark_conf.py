@@ -205,10 +205,6 @@ def check_master(environment: EnvironmentSpec, master: str) -> None:
         "SPARK_UNPROTECTED",
         f"include/environments/{environment.environment}.yaml: spark.{missing} is not set, and {master} is a "
         "standalone cluster: anyone with access to its ports could run code and read the lake's keys.",
-        hint=(
-            "Write `protected: true` and `secret: env:DELTAWORKS_SPARK_SECRET` below `spark`, and start master "
-            "and workers with the same secret (as docker/spark.sh); or `protected: false` on an isolated network."
-        ),
     )
 
 

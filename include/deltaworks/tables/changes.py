@@ -209,9 +209,7 @@ class ChangePosition:
             return cls(source=source, version=int(version), table_id=table_id)
         except ValueError as error:
             raise ConfigError(
-                "CHANGES_POSITION_UNKNOWN",
-                f"{text[:200]!r} is not a position returned by a read of changes.",
-                hint="Pass str(changes.position) unchanged, or None to read everything.",
+                "CHANGES_POSITION_UNKNOWN", f"{text[:200]!r} is not a position returned by a read of changes."
             ) from error
 
 

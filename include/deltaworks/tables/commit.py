@@ -91,11 +91,7 @@ def ensure_table(
             )
         except DeltaError as error:
             problem = error
-    raise ConcurrencyError(
-        "TABLE_NOT_CREATED",
-        f"Could not create or open {uri}: {problem}.",
-        hint="Check the storage and the table's declaration, then start the job again.",
-    ) from problem
+    raise ConcurrencyError("TABLE_NOT_CREATED", f"Could not create or open {uri}: {problem}.") from problem
 
 
 def open_table(uri: str, *, storage_options: Mapping[str, str]) -> DeltaTable:
@@ -270,15 +266,9 @@ def check_owner_epoch(table: DeltaTable, owner: Step) -> None:
     current = transaction_version(table, owner.app_id)
     if current is not None and current > owner.version:
         raise FencedError(
-            "OWNER_FENCED",
-            f"{table.table_uri}: owner epoch {current} has taken over from epoch {owner.version}.",
-            hint="Nothing to do: the successor continues where this one stopped.",
+            "OWNER_FENCED", f"{table.table_uri}: owner epoch {current} has taken over from epoch {owner.version}."
         )
 
 
 def _refused_commit_error(table: DeltaTable, error: Exception) -> ContractError:
-    return ContractError(
-        "COMMIT_REFUSED",
-        f"{table.table_uri}: delta-rs cannot commit to this table: {error}.",
-        hint="Declare `writer: spark` for the table in pipeline.yaml.",
-    )
+    return ContractError("COMMIT_REFUSED", f"{table.table_uri}: delta-rs cannot commit to this table: {error}.")

@@ -119,10 +119,5 @@ def _read_vector(lake: Lake, key: str, vector: Action) -> bytes:
 
 def _unreadable_vector_error(key: str, added: Action, reason: str) -> ContractError:
     return ContractError(
-        "DELETION_VECTOR_UNREADABLE",
-        f"The deletion vector of {key}/{added['path']} cannot be read: {reason}.",
-        hint=(
-            "Run `REORG TABLE … APPLY (PURGE)` with Spark, which rewrites the file without its vector. Then run "
-            "this again."
-        ),
+        "DELETION_VECTOR_UNREADABLE", f"The deletion vector of {key}/{added['path']} cannot be read: {reason}."
     )

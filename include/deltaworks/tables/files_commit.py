@@ -102,9 +102,7 @@ def check_supported(state: TableState) -> None:
     reasons = reasons_against_files_commit(state)
     if reasons:
         raise ContractError(
-            "RESTORE_UNSUPPORTED",
-            f"{state.key} cannot be restored, because it has {', '.join(reasons)}.",
-            hint="Drop the feature from the table, or start the pipeline over.",
+            "RESTORE_UNSUPPORTED", f"{state.key} cannot be restored, because it has {', '.join(reasons)}."
         )
 
 
@@ -223,5 +221,4 @@ def _check_owner_epoch(current: TableState, owner: Step | None) -> None:
         raise FencedError(
             "OWNER_FENCED",
             f"{current.key}: owner epoch {current.transactions[owner.app_id]} has taken over from {owner.version}.",
-            hint="Nothing to do: the successor continues where this one stopped.",
         )

@@ -254,11 +254,7 @@ def replay_base(log: LogFiles, key: str, version: int | None = None) -> tuple[in
     """
     newest = log.newest
     if newest is None:
-        raise ContractError(
-            "TABLE_LOG_MISSING",
-            f"There is no Delta log at {key}.",
-            hint="Run `deltaworks tables check`: it shows what is recorded about the table and how to recover it.",
-        )
+        raise ContractError("TABLE_LOG_MISSING", f"There is no Delta log at {key}.")
     target = newest if version is None else version
     missing = log.missing_commits(target)
     if target > newest or target < 0 or (missing and missing[0] == 0 and not _is_complete_from_start(log, target)):
@@ -270,9 +266,7 @@ def replay_base(log: LogFiles, key: str, version: int | None = None) -> tuple[in
         )
     if missing:
         raise ContractError(
-            "TABLE_LOG_GAP",
-            f"The log of {key} is missing the commit of version {', '.join(map(str, missing[:5]))}.",
-            hint=("Run `deltaworks tables check`: it shows whether the commit can be recreated, and by which command."),
+            "TABLE_LOG_GAP", f"The log of {key} is missing the commit of version {', '.join(map(str, missing[:5]))}."
         )
     return target, log.checkpoint_up_to(target)
 

@@ -188,7 +188,6 @@ def copy_files(lake: Lake, source: TableState, key: str, files: Iterable[Action]
             "SWAP_COPY_DAMAGED",
             f"{len(damaged)} of {len(add_actions)} files copied from {source.key} to {key} are incomplete: "
             f"{damaged[0]}.",
-            hint="Run it again: the files are copied again.",
         )
 
 

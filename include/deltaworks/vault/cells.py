@@ -78,5 +78,4 @@ def _unreadable_error(address: CellAddress, why: str) -> ContractError:
     return ContractError(
         "VAULT_CELL_UNREADABLE",
         f"The {address.kind} of {address.subject} in {address.namespace!r} cannot be decrypted: {why}.",
-        hint="Nothing was revealed. Check who writes to the vault's tables besides its job.",
     )

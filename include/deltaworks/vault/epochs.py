@@ -66,7 +66,6 @@ class EpochKeys:
                 raise ContractError(
                     "VAULT_EPOCH_DESTROYED",
                     f"Epoch {number} of {self._namespace!r} is destroyed: {key} does not exist.",
-                    hint="Keys wrapped by it are lost. If no rotation completed, restore the key objects.",
                 )
             plain = self._service.unwrap(decode_wrapped_key(key, stored.data), self._context(number))
             self._opened[number] = Epoch(number, _created_at(stored.data), plain)

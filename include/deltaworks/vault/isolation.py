@@ -32,9 +32,7 @@ def check_isolation(vault: StorageSpec, *others: StorageSpec) -> None:
     for other in others:
         if _overlaps(vault, other):
             raise ConfigError(
-                "VAULT_NOT_ISOLATED",
-                f"The vault {vault.root} overlaps with {other.root}, which other jobs can read.",
-                hint="Set `privacy.vault` of the environment to a separate bucket.",
+                "VAULT_NOT_ISOLATED", f"The vault {vault.root} overlaps with {other.root}, which other jobs can read."
             )
     if vault.scheme == "s3":
         _check_bucket(vault)
@@ -104,9 +102,7 @@ def _query_bucket(vault: StorageSpec, setting: str, query: Any, unsupported: fro
 
 def _keeps_versions_error(vault: StorageSpec, why: str) -> ConfigError:
     return ConfigError(
-        "VAULT_BUCKET_VERSIONED",
-        f"{vault.root} cannot be the vault: {why}, so a destroyed key would still exist.",
-        hint="Create a bucket without versioning, replication and backup, and set it as `privacy.vault`.",
+        "VAULT_BUCKET_VERSIONED", f"{vault.root} cannot be the vault: {why}, so a destroyed key would still exist."
     )
 
 

@@ -230,9 +230,7 @@ class SubjectKeys:
             elif self._objects.put_if_match(key, data, stored.etag) is not None:
                 return changed
         raise ConcurrencyError(
-            "VAULT_KEYS_CONTENDED",
-            f"{_MAX_ATTEMPTS} attempts to replace {key} failed because of concurrent writers.",
-            hint="Run it again: pages are replaced one at a time.",
+            "VAULT_KEYS_CONTENDED", f"{_MAX_ATTEMPTS} attempts to replace {key} failed because of concurrent writers."
         )
 
     def _decode(self, data: bytes, key: str) -> KeyPage:
@@ -261,7 +259,6 @@ class SubjectKeys:
                 "VAULT_KEYS_UNREADABLE",
                 f"The key of a subject on page {vault_paths.page_of(subject)} of {self._namespace!r} was changed, "
                 "or belongs to another subject.",
-                hint="Nothing was decrypted. Check who writes to the vault's storage.",
             ) from error
         return SubjectKey(wrapped_key.version, key)
 

@@ -31,9 +31,7 @@ def privacy_settings_of(environment: EnvironmentSpec) -> PrivacySettings:
     """
     if environment.privacy is None:
         raise ConfigError(
-            "KEY_SERVICE_UNDECLARED",
-            f"The environment {environment.environment} declares no vault and no key service.",
-            hint="Declare `privacy: {keys: {kind: keyring, folder: …}, vault: {root: …}}` in include/environments.",
+            "KEY_SERVICE_UNDECLARED", f"The environment {environment.environment} declares no vault and no key service."
         )
     return environment.privacy
 
@@ -91,8 +89,4 @@ class NamespaceVault:
             yield lock
 
     def _busy_error(self) -> ConcurrencyError:
-        return ConcurrencyError(
-            "VAULT_BUSY",
-            f"Another run is using the vault of {self.namespace!r}.",
-            hint="No action is needed: the next run continues where this one stopped.",
-        )
+        return ConcurrencyError("VAULT_BUSY", f"Another run is using the vault of {self.namespace!r}.")

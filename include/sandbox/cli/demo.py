@@ -32,7 +32,7 @@ def demo(
     """Run pipelines end to end and compare every answer with the truth. Exits with 1 if an answer is wrong."""
     edits = find_edits(project_root(), events)
     if events is not None and (edits is None or not edits.is_file()):
-        raise ConfigError("EVENTS_MISSING", f"There is no file {events}.", hint="Give a file of JSON lines.")
+        raise ConfigError("EVENTS_MISSING", f"There is no file {events}.")
     chosen = parse_pipelines(pipelines)
     if fresh:
         delete_lake(say)

@@ -45,7 +45,6 @@ class CollectorDelivery:
                     "EVENTS_NOT_DELIVERED",
                     f"The collector has answered for {self.post.acknowledged:,} events, and "
                     f"{delivered.delivered - self._before.delivered:,} have landed. {delivered.problem}",
-                    hint="`deltaworks status` says what its sink does; its log is collector.log.",
                 )
             time.sleep(_POLL_SECONDS)
             now = self._delivered()

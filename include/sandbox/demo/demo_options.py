@@ -82,11 +82,7 @@ def delete_lake(say: Callable[[str], None]) -> None:
     """
     home = StackHome.default()
     if stack.status(home=home).running:
-        raise ConfigError(
-            "STACK_RUNNING",
-            "The stack is running, and the demo would empty its lake.",
-            hint="`deltaworks down` first, or `deltaworks demo --no-fresh` on an empty lake.",
-        )
+        raise ConfigError("STACK_RUNNING", "The stack is running, and the demo would empty its lake.")
     # Includes Airflow's database: otherwise runs of an earlier demo would be completed first.
     for folder in (home.lake, home.landing_journal.parent, home.spool, home.keyring, home.kafka, home.airflow):
         if folder.exists():

@@ -254,6 +254,5 @@ def _require_empty_lake(catalog: Catalog) -> None:
         raise TransientError(
             "LAKE_NOT_EMPTY",
             "The lake already holds events, so the demo's truth would not be about them alone.",
-            hint="`deltaworks demo --fresh` (which `make demo` uses) starts with an empty lake.",
             retryable=False,
         )

@@ -54,8 +54,4 @@ def topic_sink(address: BrokerAddress) -> Iterator[Send]:
 
 
 def _send_error(why: str) -> TransientError:
-    return TransientError(
-        "RECORDS_NOT_SENT",
-        f"The broker did not take all records: {why}.",
-        hint="See with `deltaworks status` whether it runs and has the topics; then send again.",
-    )
+    return TransientError("RECORDS_NOT_SENT", f"The broker did not take all records: {why}.")

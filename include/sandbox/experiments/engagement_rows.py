@@ -53,7 +53,6 @@ class Workload:
                 "EXPERIMENT_SIZES_INVALID",
                 f"{self} cannot be run: a count is below 1 (a batch has {self.rows_per_batch} rows), the exponent is "
                 "negative or the share of updates is not within 0 and 1.",
-                hint="Give more rows, or fewer days and batches a day.",
             )
 
     @property

@@ -222,6 +222,5 @@ def _require_equal(what: str, values: Mapping[str, Value]) -> Value:
             raise ContractError(
                 "EXPERIMENT_RESULTS_DIFFER",
                 f"{what}: {first} has {str(value)[:200]} and {name} has {str(other)[:200]}; they have to be the same.",
-                hint="A measurement of different work means nothing. Run it again with --keep, and compare the tables.",
             )
     return value

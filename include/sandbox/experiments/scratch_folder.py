@@ -24,7 +24,6 @@ def scratch_folder(storage: StorageSpec, prefix: str, *, keep: bool = False) -> 
         raise ContractError(
             "EXPERIMENT_FOLDER_TAKEN",
             f"{storage.uri(prefix)} exists: an experiment removes its folder, so that it takes only a new one.",
-            hint="Name another folder, or remove what an earlier experiment kept there.",
         )
     try:
         yield

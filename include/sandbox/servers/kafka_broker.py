@@ -269,6 +269,4 @@ def _admin(bootstrap: str) -> AdminClient:
 
 
 def _broker_unavailable(what: str) -> TransientError:
-    return TransientError(
-        "BROKER_DOWN", f"The Kafka broker does not run: {what}", hint="See whether another process has its port."
-    )
+    return TransientError("BROKER_DOWN", f"The Kafka broker does not run: {what}")

@@ -176,9 +176,7 @@ def wait_until_ready(
             if ended or time.monotonic() > deadline:
                 last_output = output.read_text()[-2000:] if output is not None else ""
                 raise TransientError(
-                    "OBJECT_STORE_DOWN",
-                    f"s3proxy does not answer at {address.endpoint}: {error}. {last_output}",
-                    hint="See whether another process has the port, then start it again.",
+                    "OBJECT_STORE_DOWN", f"s3proxy does not answer at {address.endpoint}: {error}. {last_output}"
                 ) from error
             time.sleep(0.1)
         else:

@@ -94,11 +94,7 @@ def _search_path(java_home: Path) -> str:
 def _spark_home() -> Path:
     module = importlib.util.find_spec("pyspark")
     if module is None or module.origin is None:
-        raise ConfigError(
-            "PACKAGE_MISSING",
-            f"pyspark is not installed in {sys.prefix}.",
-            hint="Install the lock file: uv pip sync requirements.lock.",
-        )
+        raise ConfigError("PACKAGE_MISSING", f"pyspark is not installed in {sys.prefix}.")
     return Path(module.origin).parent
 
 

@@ -61,8 +61,4 @@ def _check_python() -> None:
 def _check_packages() -> None:
     missing = [name for name in _PACKAGES if importlib.util.find_spec(name) is None]
     if missing:
-        raise ConfigError(
-            "PACKAGE_MISSING",
-            f"Not installed in {sys.prefix}: {', '.join(missing)}.",
-            hint="Install the lock file: uv pip sync requirements.lock.",
-        )
+        raise ConfigError("PACKAGE_MISSING", f"Not installed in {sys.prefix}: {', '.join(missing)}.")

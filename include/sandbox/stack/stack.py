@@ -146,7 +146,6 @@ def reject_leftovers(home: StackHome) -> None:
         raise ConcurrencyError(
             "STACK_LEFTOVERS",
             f"Processes of an earlier run of {home.root} are still alive: {named}.",
-            hint="End them with `deltaworks down`, or by id.",
             retryable=False,
         )
 

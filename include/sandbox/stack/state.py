@@ -47,11 +47,7 @@ def load_state(home: StackHome) -> StackState:
     except FileNotFoundError:
         return StackState()
     except (ValueError, AttributeError, TypeError) as error:
-        raise ContractError(
-            "STACK_STATE_BROKEN",
-            f"{home.state_file} cannot be read: {error}.",
-            hint="Delete the file; the stack then chooses new ports.",
-        ) from error
+        raise ContractError("STACK_STATE_BROKEN", f"{home.state_file} cannot be read: {error}.") from error
 
 
 def save_state(home: StackHome, state: StackState) -> None:
@@ -73,8 +69,6 @@ def stack_lock(home: StackHome) -> Iterator[None]:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
             raise ConcurrencyError(
-                "STACK_BUSY",
-                f"Another command is starting or stopping the stack in {home.root}.",
-                hint="Wait for it to end, then look at `deltaworks status`.",
+                "STACK_BUSY", f"Another command is starting or stopping the stack in {home.root}."
             ) from error
         yield

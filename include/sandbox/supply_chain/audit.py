@@ -47,7 +47,6 @@ class AuditResult:
                 "PACKAGE_VULNERABLE",
                 f"{self.lock}: {len(self.vulnerable)} of {self.audited} audited packages have known vulnerabilities: "
                 f"{named}.",
-                hint="Raise the versions in requirements.txt and run `make lock`, or write down why it does not apply.",
             )
         if self.unanswered:
             named = ", ".join(self.unanswered[:5]) + (", …" if len(self.unanswered) > 5 else "")
@@ -55,7 +54,6 @@ class AuditResult:
                 "AUDIT_UNANSWERED",
                 f"{self.lock}: the vulnerability service knows nothing about {len(self.unanswered)} of "
                 f"{self.audited + len(self.unanswered)} packages ({named}): they are not audited.",
-                hint="Run it where pip-audit reaches PyPI itself and not a mirror, or with SERVICE=osv.",
             )
 
 

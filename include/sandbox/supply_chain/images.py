@@ -68,9 +68,7 @@ def read_images(root: Path) -> dict[str, str] | None:
             continue
         tag, _, digest = line.partition("@")
         if not _DIGEST.match(digest):
-            raise ConfigError(
-                "IMAGE_NOT_LOCKED", f"{path}:{number}: expected tag@sha256:digest.", hint="Run `make images`."
-            )
+            raise ConfigError("IMAGE_NOT_LOCKED", f"{path}:{number}: expected tag@sha256:digest.")
         digests[tag] = digest
     return digests
 
@@ -88,11 +86,7 @@ def check_images(root: Path) -> bool:
         recorded = digests.get(reference.tag, "")
         if not recorded or reference.digest != recorded:
             problem = f"does not carry the digest {recorded}" if recorded else f"has no digest in {LOCK}"
-            raise ConfigError(
-                "IMAGE_NOT_LOCKED",
-                f"{reference.file}:{reference.line}: {reference.tag} {problem}.",
-                hint="Run `make images`, and review the difference.",
-            )
+            raise ConfigError("IMAGE_NOT_LOCKED", f"{reference.file}:{reference.line}: {reference.tag} {problem}.")
     return True
 
 
@@ -136,9 +130,7 @@ def _resolve(tag: str) -> str:
         digest, problem = "", str(error)
     if not _DIGEST.match(digest):
         raise TransientError(
-            "IMAGE_NOT_RESOLVED",
-            f"`{' '.join(command)}` gave no digest: {problem or digest or 'no output'}.",
-            hint="Run `make images` where docker with buildx reaches the registry. Nothing was written.",
+            "IMAGE_NOT_RESOLVED", f"`{' '.join(command)}` gave no digest: {problem or digest or 'no output'}."
         )
     return digest
 

@@ -42,7 +42,7 @@ _CODE = (
     "deltaworks/control/aws_sessions.py",
     "deltaworks/control/background.py",
     "deltaworks/control/objects.py",
-    "deltaworks/errors.py",
+    "deltaworks/errors",
     "deltaworks/operations/__init__.py",
     "deltaworks/operations/collector_lambda.py",
     "deltaworks/operations/collector_redaction.py",
@@ -89,7 +89,7 @@ def _installed() -> Iterator[tuple[str, Path]]:
         try:
             files = importlib.metadata.files(name) or []
         except importlib.metadata.PackageNotFoundError as error:
-            raise ConfigError("PACKAGE_MISSING", f"{name} is not installed.", hint="`make env`") from error
+            raise ConfigError("PACKAGE_MISSING", f"{name} is not installed.") from error
         for file in files:
             text = file.as_posix()
             if ".." not in text and not any(part in f"/{text}" for part in _EXCLUDED):

@@ -13,11 +13,11 @@ from deltaworks.alerts import raising
 from deltaworks.alerts.notification import AlertState, update_state
 from deltaworks.alerts.raising import alerts, flush_alerts, raise_alert, resolve_alert
 from deltaworks.alerts.silences import KEEP_DAYS, MAX_HOURS, Silence, create_silence, end_silences, silences
-from deltaworks.control.conditions import ALERTS
 from deltaworks.control.objects import LocalObjects
 from deltaworks.control.summary_paths import silence as silence_key
 from deltaworks.control.summary_paths import silences as silences_folder
 from deltaworks.errors import ConfigError
+from deltaworks.errors.conditions import catalog
 from tests.recording_objects import NotingObjects
 from tests.unit.alerts.conftest import START, Clock
 
@@ -196,7 +196,7 @@ checks = st.lists(st.tuples(st.integers(1, 2_000), st.booleans(), st.booleans())
 @settings(deadline=None)
 @given(checks)
 def test_a_silence_updates_the_state_and_sends_nothing(seen: list[tuple[int, bool, bool]]) -> None:
-    clock, cause = Clock(), ALERTS["GOLD_STALE"]
+    clock, cause = Clock(), catalog().alerts["GOLD_STALE"]
     loud = quiet = AlertState()
     for seconds, is_open, silent in seen:
         clock.advance(seconds)

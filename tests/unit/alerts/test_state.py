@@ -10,8 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from deltaworks.alerts.notification import HOUR, AlertState, NotificationKind, update_state
-from deltaworks.control.conditions import AlertCause, severity_rank
-from deltaworks.specs.environment import Severity
+from deltaworks.errors.conditions import AlertCause, Severity, severity_rank
 from tests.unit.alerts.conftest import START
 
 CAUSE = AlertCause(

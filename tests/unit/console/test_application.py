@@ -13,9 +13,9 @@ from deltaworks.console.pages import table_read_pages
 from deltaworks.console.pages.registry import PAGES
 from deltaworks.console.rendering import assets
 from deltaworks.console.table_reads import TableReadResult
-from deltaworks.control.conditions import next_step_for
 from deltaworks.control.objects import ObjectStore
 from deltaworks.errors import TransientError
+from deltaworks.errors.conditions import next_step_for
 from tests.console_harness import ConsoleHarness, console_harness
 from tests.unit.console.summaries_harness import put_tables, table
 

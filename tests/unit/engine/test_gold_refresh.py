@@ -9,13 +9,13 @@ from typing import Any, ClassVar
 
 import pytest
 
-from deltaworks.control.conditions import alert_for_verdict
 from deltaworks.control.health.heartbeat import HeartbeatWriter, read_heartbeat
 from deltaworks.control.health.verdicts import evaluate_health
 from deltaworks.control.objects import LocalObjects
 from deltaworks.engine import gold_refresh
 from deltaworks.engine.driver_host import OwnDriver, SharedDriver
 from deltaworks.engine.gold_refresh import gold_refresh_running
+from deltaworks.errors.conditions import alert_for_verdict
 from tests.unit.specs.test_gold_grain import declared
 
 FAILURE = {"table": "minutes", "condition": "GOLD_SQL_INVALID", "message": "no such column", "hint": "Mend the SQL."}

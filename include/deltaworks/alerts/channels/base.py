@@ -39,8 +39,4 @@ class ChannelProblem:
 
 def rejection_error(channel: str, why: object) -> TransientError:
     """Builds the error for a notification that a channel did not accept."""
-    return TransientError(
-        "CHANNEL_FAILED",
-        f"Channel {channel!r} did not accept a notification: {why}.",
-        hint="The notification is retried. Check topic, URL and credentials under `alerts` of the environment.",
-    )
+    return TransientError("CHANNEL_FAILED", f"Channel {channel!r} did not accept a notification: {why}.")

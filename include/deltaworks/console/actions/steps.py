@@ -179,7 +179,6 @@ async def _options_of_count(actions: Actions, request: Request, action: Action, 
         raise ConfigError(
             "ACTION_NOT_COUNTED",
             f"The run {run_id} of {action.dag_id} is not a successful count: it is {status.state}.",
-            hint="Count first: open the form again. Nothing was started.",
         )
     return dict(status.conf)
 
@@ -229,4 +228,4 @@ def _last_value(posted: Mapping[str, Sequence[str]], name: str) -> str:
 
 
 def _stale_form_error(problem: str) -> ConfigError:
-    return ConfigError("ACTION_FORM_STALE", problem, hint="Open the form again and send it from there.")
+    return ConfigError("ACTION_FORM_STALE", problem)

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Final
 from urllib.parse import quote, urlencode
 
-from deltaworks.control.conditions import CONDITIONS
+from deltaworks.errors.conditions import catalog
 from deltaworks.operations.base import Operation
 from deltaworks.operations.options import option_fields
 from deltaworks.operations.registry import OPERATIONS
@@ -96,7 +96,7 @@ def suggest_action(cause: str, subject: str) -> SuggestedAction | None:
     # A failed task has the name of its operation; otherwise the DAG's kind decides.
     job_action = _operation_action(rest) or _ACTIONS_BY_DAG_KIND.get(kind) or _operation_action(kind)
     action = job_action if cause in _JOB_CAUSES else _ACTIONS_BY_CAUSE.get(cause)
-    if action is None and kind in ("stream", "relay") and cause in CONDITIONS:
+    if action is None and kind in ("stream", "relay") and cause in catalog().conditions:
         # The process ended with this condition. A restart skips the wait for the next try.
         action = _control_action("restart")
     if action is None or not name:

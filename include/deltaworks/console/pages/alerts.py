@@ -17,9 +17,9 @@ from deltaworks.console.pages.open_issues import alert_next_step, alert_observat
 from deltaworks.console.paging import Rows, page_rows
 from deltaworks.console.safe_reads import parse_instant
 from deltaworks.control import paths
-from deltaworks.control.conditions import ALERTS
 from deltaworks.control.summary_paths import silences as silences_folder
 from deltaworks.errors import DeltaworksError
+from deltaworks.errors.conditions import catalog
 from deltaworks.specs.dag_ids import HEALTH_DAG, dag_id
 
 
@@ -162,7 +162,7 @@ def _silence_row(context: PageContext, one: Silence) -> SilenceRow:
 
 
 def _row(context: PageContext, alert: Alert, silences: list[Silence]) -> AlertRow:
-    state, kind = alert.state, ALERTS.get(alert.cause)
+    state, kind = alert.state, catalog().alerts.get(alert.cause)
     pipeline = _silence_pipeline(context, alert.subject)
     silence = active_silence(silences, cause=alert.cause, subject=alert.subject, now=context.now)
     words = ["deltaworks", "alerts", "silence", pipeline, alert.cause, "--subject", alert.subject, "--hours", "1"]

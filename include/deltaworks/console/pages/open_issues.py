@@ -17,11 +17,10 @@ from deltaworks.console.alert_subjects import alert_dag, pipeline_of
 from deltaworks.console.page_context import PageContext
 from deltaworks.console.safe_reads import parse_instant
 from deltaworks.control import paths
-from deltaworks.control.conditions import ALERTS, alert_for_verdict, next_step_for, verdict_alerts
-from deltaworks.control.conditions.definitions import SEVERITIES
 from deltaworks.control.health.report import Report
 from deltaworks.control.health.verdicts import Verdict
 from deltaworks.errors import DeltaworksError
+from deltaworks.errors.conditions import SEVERITIES, alert_for_verdict, catalog, next_step_for, verdict_alerts
 from deltaworks.specs.dag_ids import HEALTH_DAG
 
 _VERDICT_ALERTS: Final = verdict_alerts()
@@ -104,7 +103,7 @@ def _silent_health_check(context: PageContext) -> Iterator[OpenIssue]:
     yield OpenIssue(
         cause=SILENT,
         subject=HEALTH_DAG,
-        severity=ALERTS[SILENT].severity,
+        severity=catalog().alerts[SILENT].severity,
         since=ran_at,
         detail="The health check is not running. Streams may continue, but no alerts are raised or sent.",
         next_step=next_step_for(SILENT),
@@ -136,7 +135,7 @@ def _verdict_issues(item: Report, verdicts: Mapping[str, Verdict], same: list[Al
     """Yields the issue of a verdict; one for each suspended table, since each is resumed separately."""
     verdict, subject = item.verdict, item.subject
     severity, pipeline = (
-        ALERTS[alert_for_verdict(verdict.cause)].severity,
+        catalog().alerts[alert_for_verdict(verdict.cause)].severity,
         subject.name if subject.kind == "stream" else "",
     )
     if verdict.cause == SUSPENDED:

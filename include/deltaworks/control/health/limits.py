@@ -53,7 +53,7 @@ class HealthLimits:
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """A health finding: state, cause (a code of `deltaworks.control.conditions`), details and next step."""
+    """A health finding: state, cause (a code of `deltaworks.errors.conditions`), details and next step."""
 
     state: HealthState
     cause: str

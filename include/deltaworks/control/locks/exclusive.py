@@ -116,7 +116,6 @@ def maintenance_lock(
         return ConcurrencyError(
             "MAINTENANCE_LOCK_LOST",
             f"Another run maintains the tables of {pipeline!r}, or the storage did not answer for a while.",
-            hint="Nothing: completed work is kept, and the next run continues.",
         )
 
     def held(_: ConcurrencyError) -> ConcurrencyError:
@@ -160,9 +159,7 @@ def _reject_live_holder(
 def _already_running(pipeline: str, work: str, holder: LeaseRecord | None) -> ConcurrencyError:
     by = f"process {holder.pid} on {holder.host} (run {holder.run})" if holder else "another process"
     return ConcurrencyError(
-        "MAINTENANCE_RUNNING",
-        f"Maintenance of {pipeline!r} is already running, by {by}; {work} is rejected.",
-        hint="Nothing: the next run does the remaining work.",
+        "MAINTENANCE_RUNNING", f"Maintenance of {pipeline!r} is already running, by {by}; {work} is rejected."
     )
 
 

@@ -145,9 +145,7 @@ class WriteTurn:
         if self.is_lost:
             reason = self._record.message or "it was not renewed in time"
             raise ConcurrencyError(
-                "TURN_LOST",
-                f"The write turn of {self._pipeline}.{self._record.table} was lost: {reason}.",
-                hint="Run the job again, with a longer turn or less work per turn.",
+                "TURN_LOST", f"The write turn of {self._pipeline}.{self._record.table} was lost: {reason}."
             )
 
     def acquire(self, *, wait_seconds: float) -> None:
@@ -171,7 +169,6 @@ class WriteTurn:
         return ConcurrencyError(
             "TURN_NOT_GRANTED",
             f"The write turn of {self._pipeline}.{self._record.table} was not granted within {wait_seconds:.0f} s.",
-            hint="A long batch or another job's turn must end first. Run the job again.",
         )
 
     def _request(self) -> bool:

@@ -91,11 +91,7 @@ class Approvals:
             raise _missing_error(operation, run)
         if record.used_at or utc_now() - approved_at > APPROVAL_VALIDITY:
             why = f"was used at {record.used_at}" if record.used_at else f"is from {record.approved_at}"
-            raise ContractError(
-                "APPROVAL_EXPIRED",
-                f"The approval of {operation} in run {run} {why}.",
-                hint="Trigger the operation again: an approval is valid once, within a day.",
-            )
+            raise ContractError("APPROVAL_EXPIRED", f"The approval of {operation} in run {run} {why}.")
         return record
 
     def mark_used(self, approval: Approval) -> None:
@@ -128,10 +124,4 @@ def _name(operation: str, run: str) -> str:
 
 
 def _missing_error(operation: str, run: str) -> ContractError:
-    return ContractError(
-        "APPROVAL_MISSING",
-        f"{operation} in run {run} was not approved: there is no answer.",
-        hint=(
-            "Trigger the operation again and answer its question; marking the task as successful is not an approval."
-        ),
-    )
+    return ContractError("APPROVAL_MISSING", f"{operation} in run {run} was not approved: there is no answer.")

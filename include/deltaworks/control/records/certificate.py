@@ -186,7 +186,6 @@ class Certificates:
                     "CERTIFICATES_BROKEN",
                     f"The certificate chain of {self._namespace!r} is broken at {certificate.request_id}: an "
                     "earlier certificate was changed or is missing.",
-                    hint="Restore the object from the storage's versions; no erasure is certified until then.",
                 )
             previous_sha256 = hashlib.sha256(data).hexdigest()
         return links

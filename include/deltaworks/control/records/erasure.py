@@ -143,7 +143,7 @@ class ErasureRequest:
 def _instant(text: str) -> datetime:
     instant = parse_iso(text)
     if instant is None:
-        raise ContractError("ERASURE_UNREADABLE", "A record of an erasure has no time.", hint="Restore it.")
+        raise ContractError("ERASURE_UNREADABLE", "A record of an erasure has no time.")
     return instant
 
 
@@ -245,9 +245,7 @@ class Erasures:
         )
         if not self._records.create(self._key(request.request_id, step.number), step):
             raise ConcurrencyError(
-                "ERASURE_CONTENDED",
-                f"Another process has brought the erasure {request.request_id} on.",
-                hint="Nothing: run it again, and it continues from there.",
+                "ERASURE_CONTENDED", f"Another process has brought the erasure {request.request_id} on."
             )
         return self._publish(ErasureRequest((*request.steps, step)))
 
@@ -262,7 +260,6 @@ class Erasures:
             raise ConfigError(
                 "ERASURE_STARTED",
                 f"The erasure {request.request_id} has started: events of the person are already dropped.",
-                hint="Let it finish. Requests can only be refused before the first run.",
             )
         _require_reason(reason)
         return self.record_state(request, "refused", by=by, detail={"reason": reason})
@@ -290,7 +287,6 @@ class Erasures:
             raise ConfigError(
                 "ERASURE_NOT_EXTENDED",
                 f"The erasure {request.request_id} {why}; a deadline can be extended once, before it has passed.",
-                hint="Complete it: `deltaworks privacy erasures` shows its state.",
             )
         by_days = timedelta(days=EXTENSION_DAYS)
         purge_by = (request.purge_by + by_days).isoformat()
@@ -312,16 +308,10 @@ class Erasures:
 def _reject_ended(request: ErasureRequest) -> None:
     if not request.is_open:
         raise ConfigError(
-            "ERASURE_ENDED",
-            f"The erasure {request.request_id} is {request.state} and cannot be changed.",
-            hint="Create a new request if the person asks again.",
+            "ERASURE_ENDED", f"The erasure {request.request_id} is {request.state} and cannot be changed."
         )
 
 
 def _require_reason(reason: str) -> None:
     if not reason.strip():
-        raise ConfigError(
-            "ERASURE_REASON_MISSING",
-            "A refusal or extension must be explained to the person.",
-            hint="Pass `--reason` with the grounds, such as `invoices are kept by law`.",
-        )
+        raise ConfigError("ERASURE_REASON_MISSING", "A refusal or extension must be explained to the person.")

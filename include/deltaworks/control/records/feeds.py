@@ -150,9 +150,7 @@ class FeedRecords:
             self._etag = self._objects.put_if_match(key, data, self._etag)
         if self._etag is None:
             raise FencedError(
-                "FEED_TAKEN_OVER",
-                f"Another process delivers the feed {self._pipeline}.{self._feed} now.",
-                hint="None: the other process continues from the same position.",
+                "FEED_TAKEN_OVER", f"Another process delivers the feed {self._pipeline}.{self._feed} now."
             )
         return record
 

@@ -153,10 +153,6 @@ class GenerationStore:
                 "OFFSET_LOG_UNREADABLE",
                 f"Spark's offset log does not say where batch {spark_batch_id} ends: {key} is "
                 f"{'damaged' if stored else 'absent'}.",
-                hint=(
-                    "Nothing was committed. If it happens again, run `deltaworks checkpoint repair` to find "
-                    "damaged files."
-                ),
             )
         return offset
 
@@ -175,7 +171,6 @@ class GenerationStore:
             raise ConcurrencyError(
                 "GENERATION_CONTENDED",
                 f"Another process changed the checkpoint record of {self._pipeline!r} at the same time.",
-                hint="Run one stream per pipeline, then restart this one.",
             )
         return record
 
@@ -212,7 +207,6 @@ class GenerationStore:
                 "LEDGER_WITHOUT_OFFSET",
                 f"The ledger of {self._pipeline!r} has no end offset of batch {last_completed}, and its "
                 "checkpoint is missing.",
-                hint="Restore the checkpoint's folder, or the row of that batch in checkpoint_store.",
             )
         return CheckpointRecord(ordinal=previous.ordinal + 1, first_batch=last_completed + 1, start=end_offset)
 

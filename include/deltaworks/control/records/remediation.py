@@ -84,9 +84,7 @@ class RemediationRecords:
         same = stored is not None and stored.data == expected.encode()
         if stored is None or not same or self._objects.put_if_match(key, updated.encode(), stored.etag) is None:
             raise FencedError(
-                "REMEDIATION_TAKEN_OVER",
-                f"Another process works on what notification {expected.notification} set off.",
-                hint="None: the other process continues.",
+                "REMEDIATION_TAKEN_OVER", f"Another process works on what notification {expected.notification} set off."
             )
         return updated
 

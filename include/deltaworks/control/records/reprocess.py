@@ -108,11 +108,7 @@ class ReprocessRecords:
 
     def __init__(self, objects: ObjectStore, pipeline: str, reprocess_id: str) -> None:
         if not _ID.fullmatch(reprocess_id) or f"{reprocess_id}.json" == LEASE_NAME:
-            raise ConfigError(
-                "REPROCESS_ID_INVALID",
-                f"{reprocess_id!r} is not a valid reprocess id.",
-                hint="Use at most 40 lower-case letters, digits and underscores; not the word lease.",
-            )
+            raise ConfigError("REPROCESS_ID_INVALID", f"{reprocess_id!r} is not a valid reprocess id.")
         self.id = reprocess_id
         self._plan_key = paths.reprocess(pipeline, f"{reprocess_id}.json")
         self._files_key = paths.reprocess(pipeline, f"{reprocess_id}/files.json")

@@ -198,9 +198,7 @@ class SpecRecords:
             written = self._objects.put_if_match(key, current.encode(), stored.etag) is not None
         if not written:
             raise ConcurrencyError(
-                "SPEC_RECORD_CONTENDED",
-                f"Another owner of {self._pipeline!r} recorded its spec at the same time.",
-                hint="Run one stream per pipeline, then restart this one.",
+                "SPEC_RECORD_CONTENDED", f"Another owner of {self._pipeline!r} recorded its spec at the same time."
             )
 
     def _acceptance_key(self, old: PipelineSpec, new: PipelineSpec) -> str:

@@ -119,10 +119,6 @@ class GroupRun:
             raise TransientError(
                 "SPARK_APPLICATION_ENDED",
                 f"The Spark application of group {self._name!r} has ended, with all its streams.",
-                hint=(
-                    "Nothing to do: the next run resumes each stream. The driver log shows the cause, for "
-                    "example too little memory."
-                ),
             )
 
     def _is_driver_alive(self) -> bool:

@@ -157,9 +157,7 @@ def _local_copy(name: str, etag: str, objects: Any) -> Path:
         raise _unreadable(name, "the object is missing")
     if stored.etag != etag:
         raise TransientError(
-            "ENRICHMENT_REPLACED",
-            f"Database {name!r} was replaced while a batch was parsed with its previous version.",
-            hint="No action is needed: the complete batch is parsed again with the new version.",
+            "ENRICHMENT_REPLACED", f"Database {name!r} was replaced while a batch was parsed with its previous version."
         )
     partial = folder / f".{uuid.uuid4().hex}"
     partial.write_bytes(stored.data)

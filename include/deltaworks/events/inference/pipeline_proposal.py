@@ -191,8 +191,6 @@ def _time_error(events: FieldProfile, ambiguous_fields: Sequence[tuple[Path, tup
         "EVENTS_WITHOUT_TIME",
         f"No field has a time in most of the {events.values:,} events (ISO 8601, seconds or milliseconds since "
         "1970, or a common format).",
-        hint='Name the field: --time PATH, with --time-format "%d/%m/%Y %H:%M" if its format is uncommon. If events '
-        "have no time, declare time: {arrival: true} manually: docs/reference/pipeline/events.md#arrival.",
     )
 
 

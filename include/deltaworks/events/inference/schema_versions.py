@@ -150,7 +150,6 @@ class SchemaVersions:
         raise ConcurrencyError(
             "SCHEMA_CONTENDED",
             f"Other writers created {_MAX_ATTEMPTS} versions of the schema at {self._location} during this update.",
-            hint="Use a separate schema location for each source.",
         )
 
     def _read(self, key: str) -> SchemaVersion:

@@ -138,16 +138,13 @@ def context_differs_error(context: Mapping[str, str]) -> ContractError:
     return ContractError(
         "KEY_CONTEXT_DIFFERS",
         f"A wrapped key cannot be unwrapped for {dict(context)}: it was wrapped for another context, or is corrupt.",
-        hint="Check whether it was copied from another namespace or purpose; it can be used only there.",
     )
 
 
 def key_destroyed_error(key_id: str) -> ContractError:
     """Returns the error for a destroyed key."""
     return ContractError(
-        "KEY_DESTROYED",
-        f"The key {key_id} was destroyed: data keys wrapped by it cannot be unwrapped.",
-        hint="This cannot be undone. Use a new namespace to get new keys.",
+        "KEY_DESTROYED", f"The key {key_id} was destroyed: data keys wrapped by it cannot be unwrapped."
     )
 
 

@@ -73,19 +73,11 @@ class KmsKeyService:
                 raise key_destroyed_error(self._key_id) from error
             if code in _ACCESS_ERRORS:
                 raise ConfigError(
-                    "KEY_SERVICE_REFUSED",
-                    f"KMS refuses the key {self._key_id} for {dict(context)}: {error}.",
-                    hint="Check `privacy.keys` of the environment, and grant this role the key for this context.",
+                    "KEY_SERVICE_REFUSED", f"KMS refuses the key {self._key_id} for {dict(context)}: {error}."
                 ) from error
             raise self._unreachable_error(error) from error
         except BotoCoreError as error:
             raise self._unreachable_error(error) from error
 
     def _unreachable_error(self, error: Exception) -> TransientError:
-        return TransientError(
-            "KEY_SERVICE_UNREACHABLE",
-            f"KMS cannot be reached for the key {self._key_id}: {error}.",
-            hint=(
-                "The request is retried, and nothing is stored in plain text meanwhile. Check the network path to KMS."
-            ),
-        )
+        return TransientError("KEY_SERVICE_UNREACHABLE", f"KMS cannot be reached for the key {self._key_id}: {error}.")

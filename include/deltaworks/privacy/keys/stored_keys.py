@@ -53,8 +53,6 @@ def privacy_settings(spec: PipelineSpec, lake: StorageSpec) -> PrivacySettings:
         raise ConfigError(
             "KEY_SERVICE_UNDECLARED",
             f"Pipeline {spec.pipeline} declares personal data, but its environment has no key service and vault.",
-            hint="Declare `privacy: {keys: {kind: keyring, folder: …}, vault: {root: …}}` in include/environments; "
-            "on AWS use kms instead of keyring.",
         )
     return settings
 
@@ -143,8 +141,4 @@ def decode_wrapped_key(key: str, data: bytes) -> bytes:
 
 def unreadable_key_error(key: str, reason: str) -> ContractError:
     """Returns the error for an object without a valid wrapped key."""
-    return ContractError(
-        "STORED_KEY_UNREADABLE",
-        f"Stored key {key} is unreadable: {reason}.",
-        hint="Restore the original object. With another key, new tokens would not match existing ones.",
-    )
+    return ContractError("STORED_KEY_UNREADABLE", f"Stored key {key} is unreadable: {reason}.")

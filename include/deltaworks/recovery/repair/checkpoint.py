@@ -87,6 +87,5 @@ def _missing_batches(prepared: list[int], last: int | None, pipeline: str) -> li
         raise ContractError(
             "LEDGER_NOT_REBUILDABLE",
             f"The ledger of {pipeline!r} cannot be rebuilt: there is a gap in the prepared batches that it lacks.",
-            hint="Restore checkpoint_store, or the prepared batches, from the storage's versions.",
         )
     return missing

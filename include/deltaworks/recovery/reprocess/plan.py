@@ -119,7 +119,6 @@ class ReprocessPlanner:
                 "REPROCESS_GENERATION_ENDED",
                 f"Reprocess {plan.id!r} was planned for generation {plan.generation}; {plan.pipeline!r} has started "
                 f"over since, in generation {generation}.",
-                hint="Start a new reprocess under another id.",
             )
         if not self._home.specs.produces_same_rows(plan.spec_fingerprint, self._spec):
             raise ContractError(
@@ -138,7 +137,6 @@ class ReprocessPlanner:
             raise ConcurrencyError(
                 "REPROCESS_TABLE_HELD",
                 f"{', '.join(held)} of {plan.pipeline!r} waits for rows of batches that are to be read again.",
-                hint="Resume the table and wait until it has caught up: `deltaworks tables resume`.",
             )
 
     def _waiting_tables(self, plan: ReprocessPlan) -> list[str]:
@@ -191,7 +189,6 @@ def reject_mutable(spec: PipelineSpec, tables: tuple[str, ...]) -> None:
         raise ContractError(
             "REPROCESS_MUTABLE",
             f"{', '.join(named)} of {spec.pipeline!r} holds rows that mutations have changed or that were announced.",
-            hint="Reprocess other tables with --tables, or these into a shadow; mutations do not touch a shadow.",
         )
 
 

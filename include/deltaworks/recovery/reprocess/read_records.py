@@ -128,8 +128,6 @@ def reject_missing_records(spec: PipelineSpec, missing_ranges: Sequence[RecordRa
         f"Records of {len(batches)} batches of {spec.pipeline!r} ({batches[0]} to {batches[-1]}) are neither in "
         f"{spec.source.kind} nor in the archive any more: {', '.join(keys[:_KEYS_SHOWN])}"
         f"{', …' * (len(keys) > _KEYS_SHOWN)}.{without}",
-        hint="Select only the ranges that the dry run lists as available, or use --allow-missing, which leaves rows of "
-        "missing records unchanged. To keep future records, declare `archive: {retain_days: N}`.",
     )
 
 
@@ -144,8 +142,5 @@ def reject_incomplete_batches(resolved: ResolvedRecords, parts: Provenance, resu
         came = result.records.get(batch, 0)
         if batch not in partly and came != records:
             raise ContractError(
-                "REPROCESS_RECORDS_MISSING",
-                f"Batch {batch} yielded {came} records, but had {records} when it landed.",
-                hint="Run it again. If it fails again, the source has removed records, such as by "
-                "compaction: select other batches, or existing records with --offsets.",
+                "REPROCESS_RECORDS_MISSING", f"Batch {batch} yielded {came} records, but had {records} when it landed."
             )

@@ -253,9 +253,7 @@ def raise_task_failure(result: RereadResult, spec: PipelineSpec) -> None:
     """
     if result.failure:
         raise ContractError(
-            "REPROCESS_STOPPED",
-            f"{spec.pipeline!r} is declared to stop at such data: {result.failure}",
-            hint="Change the rule or the declaration, or leave the object out.",
+            "REPROCESS_STOPPED", f"{spec.pipeline!r} is declared to stop at such data: {result.failure}"
         )
 
 

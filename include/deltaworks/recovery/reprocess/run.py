@@ -172,9 +172,7 @@ class Reprocess:
         if plan is None:
             if request is None:
                 raise ConfigError(
-                    "REPROCESS_UNKNOWN",
-                    f"There is no reprocess {records.id!r} of {self._spec.pipeline!r} to resume.",
-                    hint="To start a new one, select the records to read again.",
+                    "REPROCESS_UNKNOWN", f"There is no reprocess {records.id!r} of {self._spec.pipeline!r} to resume."
                 )
             plan = records.get_or_create_plan(planner.plan(records.id, request))
         if records.completion() is None:

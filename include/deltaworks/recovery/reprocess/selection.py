@@ -65,11 +65,7 @@ class Selection:
 
 def ambiguous_selection_error() -> ConfigError:
     """Builds the error for a selection with zero or several fields."""
-    return ConfigError(
-        "REPROCESS_SELECTION_INVALID",
-        "Exactly one selection is required.",
-        hint="Give one of --batches, --files, --offsets, --events, --arrived or --from-start.",
-    )
+    return ConfigError("REPROCESS_SELECTION_INVALID", "Exactly one selection is required.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,7 +233,6 @@ def ingested_at_us(home: PipelineHome, batch: BatchSummary) -> int:
         raise ContractError(
             "LEDGER_WITHOUT_TIME",
             f"The ledger of {home.pipeline!r} has no preparation time for batch {batch.batch_id}.",
-            hint="Restore the prepared batch, or its row in the ledger, from the storage's versions.",
         )
     return int(batch.prepared_at.timestamp() * 1_000_000)
 
@@ -259,9 +254,7 @@ def reject_fragmented(ranges: SeqRanges) -> None:
     """
     if len(ranges) > MAX_RANGES:
         raise ConfigError(
-            "REPROCESS_TOO_FRAGMENTED",
-            f"The selection falls into {len(ranges)} ranges of seq, more than {MAX_RANGES}.",
-            hint="Select by batches or from the start, or reprocess it in parts.",
+            "REPROCESS_TOO_FRAGMENTED", f"The selection falls into {len(ranges)} ranges of seq, more than {MAX_RANGES}."
         )
 
 

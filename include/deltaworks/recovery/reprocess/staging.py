@@ -116,7 +116,6 @@ class ObjectReread:
                 "REPROCESS_OBJECTS_MISSING",
                 f"{len(newly_missing)} of {plan.objects} objects cannot be read any more: "
                 f"{', '.join(newly_missing[:_KEYS_SHOWN])}{', …' * (len(newly_missing) > _KEYS_SHOWN)}.",
-                hint="Restore them; or begin a reprocess with --allow-missing, which leaves their rows as they are.",
             )
         return newly_missing
 

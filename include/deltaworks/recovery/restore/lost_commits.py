@@ -98,7 +98,6 @@ class LostCommits:
                 "RESTORE_GENERATION_ENDED",
                 f"Version {then.version} of {self._pipeline}.{self._table} holds batches of generation {generation} up "
                 f"to {last_batch}. Those after {last_surviving} were abandoned and have landed again since.",
-                hint="Restore a version of the present generation, or roll back the complete pipeline.",
             )
 
     def _lost_replays(self, then: TableState, now: TableState) -> list[LostTablePart]:
@@ -236,7 +235,6 @@ class _LostRowStager:
                 "RELAND_OBJECTS_MISSING",
                 f"{len(missing_keys)} of {len(objects)} objects that held lost rows cannot be read any more: "
                 f"{', '.join(missing_keys[:_KEYS_SHOWN])}{', …' * (len(missing_keys) > _KEYS_SHOWN)}.",
-                hint="Restore them in the landing bucket; or run it again with --allow-missing, which leaves them out.",
             )
         rows = sum(file.rows for file in files)
         return StagedRows(rows=rows, files=tuple(asdict(file) for file in files), missing=missing_keys)

@@ -30,11 +30,7 @@ class RestorePoint:
 
 def ambiguous_point_error() -> ConfigError:
     """Builds the error for a restore point with zero or several fields."""
-    return ConfigError(
-        "RESTORE_POINT_INVALID",
-        "Exactly one restore point is required.",
-        hint="Give --to-version, --to-time or --to-batch.",
-    )
+    return ConfigError("RESTORE_POINT_INVALID", "Exactly one restore point is required.")
 
 
 def batch_of_commit(commit: CommitInfo, pipeline: str, table: str) -> int | None:

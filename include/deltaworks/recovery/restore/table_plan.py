@@ -89,9 +89,7 @@ class TableRestorePlan:
             )
         if rows > max_rows:
             raise ConfigError(
-                "RESTORE_TOO_LARGE",
-                f"Going back would take files of {rows} rows out of {name}, more than {max_rows}.",
-                hint="Check the dry run again, then pass a higher bound.",
+                "RESTORE_TOO_LARGE", f"Going back would take files of {rows} rows out of {name}, more than {max_rows}."
             )
 
 
@@ -249,7 +247,6 @@ def reject_missing_files(key: str, missing: Sequence[str]) -> None:
             "RESTORE_FILES_MISSING",
             f"{len(missing)} files that the version needs are missing in {key}, most likely removed by VACUUM: "
             f"{_abbreviate(missing)}.",
-            hint="Go back to a later version; or read the rows again from the source: `deltaworks reprocess`.",
         )
 
 
@@ -277,7 +274,6 @@ def _unprepared_error(pipeline: str, table: str, batches: Sequence[int]) -> Cont
     return ContractError(
         "RESTORE_UNPREPARED",
         f"Files that batches {_abbreviate([str(batch) for batch in batches])} wrote to {pipeline}.{table} are missing.",
-        hint="`--repair source` reads the objects of all lost batches again instead.",
     )
 
 
@@ -291,7 +287,6 @@ def _reject_changed_columns(then: TableState, now: TableState) -> None:
         raise ContractError(
             "RESTORE_COLUMNS_DIFFER",
             f"Version {then.version} of {now.key} and the current table differ in columns: {', '.join(different)}.",
-            hint="Restore a later version, or use --repair none, which restores the columns too.",
         )
 
 

@@ -158,7 +158,6 @@ class TableRestore:
             raise ConfigError(
                 "RESTORE_POINT_INVALID",
                 f"No rollback of {self._pipeline}.{self._table} was started, and no restore point was given.",
-                hint="Give --to-version, --to-time or --to-batch.",
             )
         plan = self._planner.plan_table(request)
         plan.check(request.max_rows)

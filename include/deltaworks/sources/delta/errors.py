@@ -42,6 +42,5 @@ def parse_error(text: str) -> DeltaworksError | None:
         return ContractError(
             "DELTA_SOURCE_REPLACED",
             f"The source table was replaced by another table: {different.group()[:_MESSAGE_LENGTH]}",
-            hint="Read it from the beginning with `deltaworks pipelines start-over`, or restore the former table.",
         )
     return None

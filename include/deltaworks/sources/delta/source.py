@@ -122,17 +122,11 @@ class DeltaSource:
         table: DeltaTable | None = Lake(self._catalog.environment.lake).open(key)
         if table is None:
             raise ContractError(
-                "DELTA_SOURCE_MISSING",
-                f"{self._reader!r} reads {source.display_name()}, which does not exist.",
-                hint="Start the pipeline that writes it first, or correct `source`.",
+                "DELTA_SOURCE_MISSING", f"{self._reader!r} reads {source.display_name()}, which does not exist."
             )
         feed = table.metadata().configuration.get("delta.enableChangeDataFeed") == "true"
         if source.change_feed and not feed:
-            raise ContractError(
-                "DELTA_SOURCE_WITHOUT_CHANGES",
-                f"{source.display_name()} has no change data feed.",
-                hint="Set delta.enableChangeDataFeed on it. The feed has no changes from before that.",
-            )
+            raise ContractError("DELTA_SOURCE_WITHOUT_CHANGES", f"{source.display_name()} has no change data feed.")
         objects = open_objects(self._catalog.environment.lake)
         check_versions(objects, self._reader, source.display_name(), key=key, latest=table.version())
         if not source.change_feed:

@@ -60,9 +60,7 @@ def _existing_file(name: str, declared: Reference | str) -> str:
     path = resolve_text(declared)
     if not Path(path).is_file():
         raise ConfigError(
-            "SOURCE_CERTIFICATE_MISSING",
-            f"source.security.{name}: {path} does not exist on this machine.",
-            hint="Provide the file on the driver and on every worker, or correct the path.",
+            "SOURCE_CERTIFICATE_MISSING", f"source.security.{name}: {path} does not exist on this machine."
         )
     return path
 
@@ -195,13 +193,7 @@ def _describe_topics(spark: SparkSession, client: Any, topics: Sequence[str]) ->
         except Exception as error:
             if "UnknownTopicOrPartitionException" not in str(error):
                 raise
-            raise ConfigError(
-                "KAFKA_TOPIC_MISSING",
-                f"The brokers have no topic {topic!r}.",
-                hint=(
-                    "Create it, or correct `source.topics`. If topics are hidden, check the user's describe permission."
-                ),
-            ) from error
+            raise ConfigError("KAFKA_TOPIC_MISSING", f"The brokers have no topic {topic!r}.") from error
     return descriptions
 
 

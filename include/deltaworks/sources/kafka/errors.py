@@ -24,12 +24,7 @@ def parse_error(text: str) -> DeltaworksError | None:
     """Returns the error for the text of a foreign exception; None if it is not Kafka's."""
     if expired := _OUT_OF_RANGE.search(text) or _EXPIRED.search(text):
         return ContractError(
-            "SOURCE_EXPIRED",
-            f"Records expired before any batch read them: {expired.group()[:_MESSAGE_LENGTH]}",
-            hint=(
-                "Check which records are lost and why the stream was behind. `allow_data_loss: true` continues "
-                "after the gap."
-            ),
+            "SOURCE_EXPIRED", f"Records expired before any batch read them: {expired.group()[:_MESSAGE_LENGTH]}"
         )
     if refused := _CERTIFICATE_REFUSED.search(text) or _STORE_UNREADABLE.search(text):
         cause = _CERTIFICATE_CAUSE.search(text)
@@ -37,15 +32,7 @@ def parse_error(text: str) -> DeltaworksError | None:
         return ConfigError(
             "SOURCE_CERTIFICATE_REFUSED",
             f"Client or brokers reject the other side's certificate: {detail[:_MESSAGE_LENGTH]}",
-            hint=(
-                "Correct `source.security`: truststore needs the CA of the brokers' certificate, keystore a "
-                "certificate that the brokers accept, and bootstrap_servers the host names of their certificates."
-            ),
         )
     if refused := _LOGIN_REFUSED.search(text):
-        return ConfigError(
-            "SOURCE_LOGIN_REFUSED",
-            f"The brokers reject the login: {refused.group()[:_MESSAGE_LENGTH]}",
-            hint="Correct the variables that `source.security` refers to, or the user's read permissions.",
-        )
+        return ConfigError("SOURCE_LOGIN_REFUSED", f"The brokers reject the login: {refused.group()[:_MESSAGE_LENGTH]}")
     return None

@@ -109,7 +109,6 @@ class KinesisStream:
                 raise TransientError(
                     "KINESIS_CONSUMER_REMOVED",
                     f"The consumer {consumer_arn} was removed while the query read through it.",
-                    hint="The next start registers it again. Make sure that no other process removes it.",
                 ) from error
             raise self._position_error(error, shard_id, position) from error
 
@@ -142,7 +141,6 @@ class KinesisStream:
                 raise ConfigError(
                     "KINESIS_CONSUMER_LIMIT",
                     f"The stream {self.name} cannot register the consumer {name}: {error.__cause__}.",
-                    hint="A stream has at most 20 consumers. Check `deltaworks consumers list`.",
                 ) from error
             if code != _IN_USE_CODE:
                 raise
@@ -184,13 +182,11 @@ class KinesisStream:
                 "KINESIS_CONSUMER_BUSY",
                 f"{arguments['ShardId']} was subscribed to within the last five seconds, or its consumer is not "
                 f"ready: {error}.",
-                hint="A consumer serves one query. Give each query its own consumerName.",
             ) from error
         except (ResponseParserError, HTTPError) as error:
             raise TransientError(
                 "KINESIS_ANSWER_UNREADABLE",
                 f"The subscription to {arguments['ShardId']} was cut off at its start: {error}.",
-                hint="Check the network and the proxies between this machine and the endpoint.",
             ) from error
 
     def _raise_call_error(self, operation: str, error: ClientError | BotoCoreError | DeltaworksError) -> NoReturn:
@@ -198,10 +194,6 @@ class KinesisStream:
             raise TransientError(
                 "KINESIS_UNREACHABLE",
                 f"{operation} of the stream {self.name} was throttled or failed in all retries: {error}.",
-                hint=(
-                    "Check the endpoint. If it throttles, check the other readers of the shard (limits: 5 "
-                    "reads/s, 2 MB/s)."
-                ),
             ) from error
         code = error_code(error) if isinstance(error, ClientError) else type(error).__name__
         if code == "ExpiredIteratorException":
@@ -227,7 +219,6 @@ class KinesisStream:
         return ContractError(
             "KINESIS_POSITION_INVALID",
             f"The stream {self.name} has no position {position.to_json()} in {shard_id}: {error}.",
-            hint="The stream was recreated, or the query's state is damaged. Start a new query.",
         )
 
     def _record_server_time(self, date: str | None) -> None:

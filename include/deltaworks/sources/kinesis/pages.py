@@ -82,7 +82,6 @@ def parse_records_body(response_dict: dict[str, Any], customized_response_dict: 
         raise TransientError(
             "KINESIS_ANSWER_UNREADABLE",
             f"GetRecords returned {len(response_dict['body'])} bytes that are not JSON: {error}.",
-            hint="Check the network and the proxies between this machine and the endpoint.",
         ) from error
     response_dict["body"] = b"{}"
 

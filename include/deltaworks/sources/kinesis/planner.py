@@ -82,7 +82,6 @@ class Planner:
             raise ContractError(
                 "KINESIS_STATE_OF_ANOTHER_QUERY",
                 f"The state belongs to a query that reached batch {latest_batch}, but this query has no checkpoint.",
-                hint="Use its checkpoint, pass its end offset as startOffset, or choose another stateLocation.",
             )
         return query.begin
 
@@ -179,7 +178,6 @@ class Planner:
                     "KINESIS_STREAM_REPLACED",
                     f"The stream was recreated: the query began with {self._query.stream_arn}, created at "
                     f"{self._query.stream_created}; now it is {stream.arn}, created at {stream.created}.",
-                    hint="Positions are invalid in another stream. Start a new query with a new stateLocation.",
                 )
         if self._options.consumer is not None and self._consumer is None:
             self._consumer = register_and_wait(self._stream, self._options.consumer, sleep=self._sleep).arn
@@ -273,5 +271,4 @@ def _state_lost_error(offset: Offset) -> ContractError:
     return ContractError(
         "KINESIS_STATE_LOST",
         f"The query's state has no plan of batch {offset.batch} of run {offset.run}, from which it should continue.",
-        hint="Restore the objects below stateLocation, or start a new query with initialPosition at_timestamp.",
     )

@@ -192,7 +192,6 @@ def position_expired_error(gap: Gap, shard_range: ShardRange) -> ContractError:
         "KINESIS_POSITION_EXPIRED",
         f"{gap.shard_id} {problem}. Records after {start_text} that arrived since {gap.since} may be lost; "
         f"{first_text}.",
-        hint="Set allowDataLoss to continue after the gap, which is then recorded. Increase the retention.",
     )
 
 
@@ -253,7 +252,6 @@ def _state_not_shared_error(shard_range: ShardRange) -> ConfigError:
     return ConfigError(
         "KINESIS_STATE_NOT_SHARED",
         f"This task on {socket.gethostname()} cannot find the plan of batch {shard_range.batch} in the query's state.",
-        hint="Choose a stateLocation that the driver and all executors can access, such as s3://bucket/folder.",
     )
 
 
@@ -338,7 +336,4 @@ def _replay_differs_error(shard_range: ShardRange, recorded: ShardRangeEnd, diff
         "KINESIS_REPLAY_DIFFERS",
         f"Batch {shard_range.batch} of {shard_range.shard_id} read {recorded.records} records in {recorded.rows} rows, "
         f"up to {recorded.end.after}, the first time; {difference}.",
-        hint=(
-            "Check that the option deaggregate is unchanged and that no other query or stream uses the stateLocation."
-        ),
     )

@@ -36,9 +36,7 @@ def shard_number(shard_id: str) -> int:
     match = _SHARD_ID.fullmatch(shard_id)
     if match is None:
         raise ContractError(
-            "KINESIS_SHARD_UNNUMBERED",
-            f"The shard id {shard_id!r} does not have the form shardId-000000000007.",
-            hint="Check that the endpoint is Kinesis. Rows of such a shard cannot be ordered.",
+            "KINESIS_SHARD_UNNUMBERED", f"The shard id {shard_id!r} does not have the form shardId-000000000007."
         )
     return int(match[1])
 

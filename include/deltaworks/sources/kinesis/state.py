@@ -160,11 +160,7 @@ class QueryState:
             return data
         first = self._get(key)
         if first is None:
-            raise ContractError(
-                "KINESIS_STATE_VANISHED",
-                f"{key} was deleted from the query's state.",
-                hint="Exempt stateLocation from lifecycle rules and other cleanup, then run again.",
-            )
+            raise ContractError("KINESIS_STATE_VANISHED", f"{key} was deleted from the query's state.")
         return first
 
     def _retry(self, call: Callable[[], T]) -> T:

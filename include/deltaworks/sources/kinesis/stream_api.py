@@ -67,7 +67,6 @@ def register_and_wait(
             raise TransientError(
                 "KINESIS_CONSUMER_NOT_READY",
                 f"The consumer {name} is {consumer.status if consumer else 'not there'} after {timeout_seconds:g} s.",
-                hint="Retry. If the error persists, check the stream's consumers in AWS.",
             )
         # A consumer that is being deleted is waited for and then registered again.
         if consumer is None:

@@ -136,16 +136,12 @@ class FileEventLog:
             raise ContractError(
                 "LOG_REPLACED",
                 f"The file event log {self._key} was recreated: position {seq} belongs to the former log {log_id}.",
-                hint="Restore the former log, or start over with `deltaworks pipelines start-over`.",
             )
         if seq > last_seq:
             raise ContractError(
                 "LOG_ROLLED_BACK",
                 f"The file event log {self._key} ends at {last_seq}, but it was read up to {seq}: an older state "
                 "was restored.",
-                hint=(
-                    "Stop the relay and restore the complete log, or start over with `deltaworks pipelines start-over`."
-                ),
             )
 
     def last_seq(self) -> int:
@@ -287,7 +283,6 @@ def data_files(table: DeltaTable) -> list[LogFile]:
         raise ContractError(
             "LOG_WITHOUT_STATISTICS",
             f"{table.table_uri}: a data file has no statistics on seq, so its range is unknown.",
-            hint="Only the relay may write this table. Restore the previous version.",
         )
     rows = zip(*(column.to_pylist() for column in columns if column is not None), strict=True)
     return sorted((LogFile(*row) for row in rows), key=lambda file: (file.first_seq, file.last_seq))

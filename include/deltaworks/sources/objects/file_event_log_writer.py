@@ -132,7 +132,6 @@ class FileEventLogWriter:
             raise ContractError(
                 "APPEND_OUTCOME_UNKNOWN",
                 f"It is unknown whether append {self._in_doubt.number} of relay {self._relay!r} was committed.",
-                hint="Commit the same append again, or reopen the log.",
             )
         number = self._append_number + 1
         new: dict[bytes, ReceivedEvent] = {}
@@ -204,7 +203,6 @@ class FileEventLogWriter:
             raise FencedError(
                 "OWNER_FENCED",
                 f"{table.table_uri}: owner epoch {current} has taken over from epoch {self._owner.version}.",
-                hint="No action needed: the successor continues.",
             )
 
     def _compact_if_fragmented(self) -> None:

@@ -33,7 +33,4 @@ def raise_log_damage(key: str) -> Iterator[None]:
             # delta-rs appends a backtrace after the first line.
             f"The file event log {key} cannot be read because its `_delta_log` is damaged: "
             f"{str(error).splitlines()[0]}.",
-            hint=(
-                "Stop the relay, restore the `_delta_log`, then restart the streams that read it and start the relay."
-            ),
         ) from error

@@ -252,9 +252,7 @@ def _retry_read(call: Callable[[], bytes], where: str) -> bytes:
                 "OBJECT_FORBIDDEN", f"{where} could not be requested ({type(error).__name__}).", hint=_GRANT_HINT
             ) from error
         raise TransientError(
-            "STORAGE_UNREACHABLE",
-            f"{where} could not be read for {_RETRY_SECONDS:.0f} s: {error}",
-            hint="Run the job again once the bucket's storage answers.",
+            "STORAGE_UNREACHABLE", f"{where} could not be read for {_RETRY_SECONDS:.0f} s: {error}"
         ) from error
 
 

@@ -33,7 +33,7 @@ MAX_BYTES = 64 * 1024 * 1024
 #: Variables that shells set themselves.
 _SHELL_VARIABLES = frozenset({"_", "SHLVL", "PWD", "OLDPWD", "COLUMNS", "LINES"})
 #: The code that the result depends on.
-CODE_PATTERNS = ("specs/**/*.py", "errors.py", "__init__.py")
+CODE_PATTERNS = ("specs/**/*.py", "errors/*.py", "errors/conditions.json", "__init__.py")
 _PACKAGE = Path(__file__).resolve().parents[2]
 _SECONDS_A_DAY = 86_400
 

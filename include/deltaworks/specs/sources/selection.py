@@ -91,5 +91,4 @@ def require_object_source(source: SourceSpec, *, pipeline: str, unsupported: str
     raise ContractError(
         "SOURCE_HAS_NO_OBJECTS",
         f"{pipeline!r} reads {source.kind} ({source.display_name()}), which keeps no objects: {unsupported}.",
-        hint="Committed events are in the tables; rows with complete raw values in quarantine can be replayed.",
     )

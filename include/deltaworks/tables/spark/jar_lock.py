@@ -49,8 +49,6 @@ class JarLock:
                     "JAR_DIGEST_DIFFERS",
                     f"{path} has SHA-256 {actual}, but {self.path} records {recorded}: it differs from the "
                     "reviewed jar. No JVM has loaded it.",
-                    hint="Delete it there and in Maven's local repository, find out which server sent it, then run "
-                    "`make jars`.",
                 )
         return len(paths)
 

@@ -154,11 +154,7 @@ def _pyspark_version() -> str:
     try:
         return importlib.metadata.version("pyspark")
     except importlib.metadata.PackageNotFoundError as error:
-        raise ConfigError(
-            "PACKAGE_MISSING",
-            f"pyspark is not installed in {sys.prefix}.",
-            hint="Install the lock file: uv pip sync requirements.lock.",
-        ) from error
+        raise ConfigError("PACKAGE_MISSING", f"pyspark is not installed in {sys.prefix}.") from error
 
 
 def _current_jar_set(target: Path, fingerprint: str, lock: JarLock | None) -> JarSet | None:
@@ -265,11 +261,7 @@ def _run_maven(project: Path) -> None:
 
 
 def _not_resolved_error(reason: str) -> TransientError:
-    return TransientError(
-        "JARS_NOT_RESOLVED",
-        f"Maven could not resolve or compile include/jars/pom.xml: {reason}",
-        hint="Check that Maven reaches its repositories (mirrors go into ~/.m2/settings.xml), then run `make jars`.",
-    )
+    return TransientError("JARS_NOT_RESOLVED", f"Maven could not resolve or compile include/jars/pom.xml: {reason}")
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -90,11 +90,7 @@ def _launched_by_spark_submit() -> bool:
 def _check_jars(root: Path) -> None:
     jars, _ = project_paths(root)
     if not any(jars.glob("delta-spark*.jar")):
-        raise ConfigError(
-            "JARS_MISSING",
-            f"{jars} has no Delta jar.",
-            hint="Run `make jars`, which resolves and compiles them once with Maven.",
-        )
+        raise ConfigError("JARS_MISSING", f"{jars} has no Delta jar.")
 
 
 def _ship_library(spark: SparkSession) -> None:

@@ -72,8 +72,6 @@ def find_maven(*, required: bool = True) -> Path | None:
     command = shutil.which("mvn")
     if command is None and required:
         raise ConfigError(
-            "MAVEN_MISSING",
-            "No mvn on the PATH; it resolves the jars and compiles the Java classes, once.",
-            hint="Install Maven (Debian, Ubuntu: apt-get install maven).",
+            "MAVEN_MISSING", "No mvn on the PATH; it resolves the jars and compiles the Java classes, once."
         )
     return Path(command) if command else None

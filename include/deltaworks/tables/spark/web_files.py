@@ -39,8 +39,4 @@ def _read_from_jar(web: Path, pattern: str, entry_suffix: str) -> bytes:
             for entry in archive.namelist():
                 if entry.endswith(entry_suffix):
                     return archive.read(entry)
-    raise ConfigError(
-        "JARS_INCOMPLETE",
-        f"No jar {pattern} in {web} holds {entry_suffix}.",
-        hint="Delete include/jars/target and run `make jars` again.",
-    )
+    raise ConfigError("JARS_INCOMPLETE", f"No jar {pattern} in {web} holds {entry_suffix}.")

@@ -16,8 +16,8 @@ from deltaworks.alerts.raising import raise_alert
 from deltaworks.console.actions.suggested_actions import command_form_path, process_actions, suggest_action
 from deltaworks.control import paths
 from deltaworks.control.clock import utc_now
-from deltaworks.control.conditions import ALERTS, HEALTH_CAUSES
 from deltaworks.control.health.throughput import EventTotals, Throughput
+from deltaworks.errors.conditions import catalog
 from deltaworks.operations.registry import OPERATIONS
 from tests.console_harness import ConsoleHarness, ago, write_process_heartbeat
 from tests.unit.console.actions.test_fields import params_of
@@ -132,7 +132,7 @@ def test_the_overview_names_the_cause_and_offers_the_action(harness: ConsoleHarn
         assert harness.get(trouble.page or "/").status_code == 200
 
 
-@pytest.mark.parametrize("cause", sorted(ALERTS))
+@pytest.mark.parametrize("cause", sorted(catalog().alerts))
 def test_every_alert_has_a_default_next_step(harness: ConsoleHarness, cause: str) -> None:
     raise_alert(harness.objects, cause=cause, subject="games.purchase", summary="seen")
     (need,) = [
@@ -160,7 +160,7 @@ def test_the_action_is_a_prefilled_form_that_exists(harness: ConsoleHarness, tro
         )
 
 
-@pytest.mark.parametrize("cause", sorted({*ALERTS, *HEALTH_CAUSES}))
+@pytest.mark.parametrize("cause", sorted({*catalog().alerts, *catalog().health_causes}))
 @pytest.mark.parametrize(
     "subject",
     [

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from deltaworks.control.conditions import HEALTH_CAUSES
 from deltaworks.control.health.channels import channel_finding, channel_warning
+from deltaworks.errors.conditions import catalog
 from deltaworks.specs.environment import AlertsSpec
 from deltaworks.specs.project import load_catalog
 from tests.unit.maintenance.table_data import project
@@ -25,7 +25,7 @@ def test_a_log_channel_alone_is_a_finding(channels: list[dict[str, str]]) -> Non
 
     assert finding is not None
     assert finding.state == "lagging", "a warning, and nothing that restarts or pages"
-    assert HEALTH_CAUSES[finding.cause].alert is None
+    assert catalog().health_causes[finding.cause].alert is None
     assert channel_warning(alerts).startswith("ALERTS_UNDELIVERED: Alerts reach no person")
     assert "DELTAWORKS_ALERTS_WEBHOOK" in channel_warning(alerts)
 

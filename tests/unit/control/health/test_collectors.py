@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from deltaworks.control.conditions import alert_for_verdict
 from deltaworks.control.health.collector_heartbeats import CollectorHeartbeatWriter
 from deltaworks.control.health.collectors import evaluate_collector
 from deltaworks.control.health.processes import process_reports
@@ -22,6 +21,7 @@ from deltaworks.control.records.collector import (
     read_collector_heartbeats,
     read_hour_counts,
 )
+from deltaworks.errors.conditions import alert_for_verdict
 from deltaworks.specs.project import load_catalog
 from tests.unit.kubernetes.conftest import write_collector
 from tests.unit.specs.conftest import write_project

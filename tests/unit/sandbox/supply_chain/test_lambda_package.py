@@ -54,7 +54,7 @@ def test_it_holds_no_engine_and_fits_a_lambda(made: Path) -> None:
         inflated = sum(item.file_size for item in archive.infolist())
     assert {name.split("/")[0] for name in names}.isdisjoint({"pyspark", "airflow", "deltalake", "pyarrow", "boto3"})
     packages = {name.split("/")[1] for name in names if name.startswith("deltaworks/") and "/" in name[11:]}
-    assert packages == {"control", "operations", "privacy", "specs"}
+    assert packages == {"control", "errors", "operations", "privacy", "specs"}
     assert inflated < 250 << 20
 
 

@@ -132,8 +132,8 @@ def _pass_a_day(root: Path, patch: pytest.MonkeyPatch) -> None:
 
 
 def _other_code(root: Path, patch: pytest.MonkeyPatch) -> None:
-    (root / "package").mkdir()
-    (root / "package/errors.py").write_text("")
+    (root / "package/errors").mkdir(parents=True)
+    (root / "package/errors/__init__.py").write_text("")
     patch.setattr(check_cache, "_PACKAGE", root / "package")
 
 

@@ -130,14 +130,7 @@ class Content:
         try:
             yield
         except (EOFError, OSError, ValueError, zlib.error) as error:
-            raise ContractError(
-                "INPUT_DAMAGED",
-                f"{self._source} is damaged: {str(error).rstrip('.')}.",
-                hint=(
-                    "Copy the file again from its origin and repeat the command. Objects that have landed are "
-                    "not landed twice."
-                ),
-            ) from error
+            raise ContractError("INPUT_DAMAGED", f"{self._source} is damaged: {str(error).rstrip('.')}.") from error
 
 
 class _CountingStream(io.RawIOBase):
@@ -232,6 +225,4 @@ def _files_below(folder: Path) -> list[tuple[PurePosixPath, Path]]:
 
 
 def _missing_input(name: str, why: str) -> ConfigError:
-    return ConfigError(
-        "INPUT_MISSING", f"Cannot read {name}: {why}.", hint=("Pass files, folders, or - for standard input.")
-    )
+    return ConfigError("INPUT_MISSING", f"Cannot read {name}: {why}.")

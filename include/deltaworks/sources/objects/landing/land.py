@@ -160,20 +160,14 @@ def pieces_of(content: Content, source: PayloadSpec, *, object_bytes: int) -> It
 
 
 def _wrong_format(content: Content, why: str) -> ContractError:
-    return ContractError(
-        "INPUT_WRONG_FORMAT",
-        f"{content}: {why}.",
-        hint="Land files of the declared format, or correct source.format.",
-    )
+    return ContractError("INPUT_WRONG_FORMAT", f"{content}: {why}.")
 
 
 def _unsplit_piece(content: Content, source: PayloadSpec, max_bytes: int) -> Piece:
     data = content.read(max_bytes + 1)
     if len(data) > max_bytes:
         raise ContractError(
-            "INPUT_TOO_LARGE",
-            f"{content} has more than {max_bytes} bytes, and {source.format} files cannot be split.",
-            hint="Split it into several files, or raise source.max_object_bytes, the largest object a stream reads.",
+            "INPUT_TOO_LARGE", f"{content} has more than {max_bytes} bytes, and {source.format} files cannot be split."
         )
     try:
         return Piece(data, _EVENT_COUNTERS[source.format](data), 0)

@@ -73,11 +73,7 @@ class _BucketStore:
 
     def _put_error(self, code: str, error: Exception) -> ConfigError | TransientError:
         if code in FORBIDDEN_CODES:
-            return ConfigError(
-                "LANDING_REFUSED",
-                f"The bucket {self._bucket} refuses new objects: {code}.",
-                hint="Check `landing` in include/environments, and grant s3:PutObject on the pipeline's prefix.",
-            )
+            return ConfigError("LANDING_REFUSED", f"The bucket {self._bucket} refuses new objects: {code}.")
         return TransientError(
             "STORAGE_UNREACHABLE",
             f"The landing bucket {self._bucket} could not store an object: {error}.",

@@ -62,7 +62,6 @@ class ObjectKeys:
         raise ConfigError(
             "LANDING_KEY_INVALID",
             f"The source reads {location}{partition_hint}; it would not read an object with the key {key}.",
-            hint="Choose the folder below that prefix for the objects: --folder FOLDER.",
         )
 
 

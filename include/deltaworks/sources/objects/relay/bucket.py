@@ -143,10 +143,7 @@ def _s3_pages(
             if error_code(error) not in FORBIDDEN_CODES:
                 raise
             raise ConfigError(
-                "LISTING_REFUSED",
-                f"The bucket {bucket} may not be listed: {error_code(error)}.",
-                hint="Check the relay's `buckets`, and grant s3:ListBucket (with overwrites: every_version "
-                "s3:ListBucketVersions) to its role.",
+                "LISTING_REFUSED", f"The bucket {bucket} may not be listed: {error_code(error)}."
             ) from error
         entries = response.get("Versions" if versions else "Contents", [])
         events = [_event(bucket, entry) for entry in entries]

@@ -252,11 +252,7 @@ class NotificationQueue:
         if is_outage(error):
             raise error
         reason = error_code(error) if isinstance(error, ClientError) else type(error).__name__
-        raise ConfigError(
-            "QUEUE_REFUSED",
-            f"The queue {self._url} refused: {reason}: {error}.",
-            hint="Check queue_url of the relay, and messaging's endpoint, region, keys and permissions.",
-        ) from error
+        raise ConfigError("QUEUE_REFUSED", f"The queue {self._url} refused: {reason}: {error}.") from error
 
 
 def _chunks_by_size(bodies: Iterable[str]) -> Iterator[list[str]]:

@@ -76,7 +76,6 @@ class Relay:
             raise ConfigError(
                 "LANDING_MISSING",
                 f"Relay {spec.relay!r} lists its buckets, but the environment has no `landing` to access them.",
-                hint="Declare `landing` in the environment.",
             )
         self._spec = spec
         self._lake = lake
@@ -273,8 +272,6 @@ class Relay:
         """Converts an outage into a retryable error; returns other errors unchanged."""
         if is_outage(error) and not isinstance(error, DeltaworksError):
             return TransientError(
-                "RELAY_OUTAGE",
-                f"Relay {self._spec.relay!r} could not reach its queue or its log: {error}.",
-                hint="Nothing is lost. Restart the relay once queue and storage are available.",
+                "RELAY_OUTAGE", f"Relay {self._spec.relay!r} could not reach its queue or its log: {error}."
             )
         return error

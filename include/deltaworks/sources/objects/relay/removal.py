@@ -104,10 +104,7 @@ class ObjectRemover:
                 return "changed"
             if code in FORBIDDEN_CODES:
                 raise ConfigError(
-                    "OBJECT_NOT_REMOVABLE",
-                    f"Objects of {bucket} may not be removed or archived: {code}.",
-                    hint="Grant s3:GetObject and s3:DeleteObject (with versions s3:DeleteObjectVersion) on the bucket, "
-                    "and s3:PutObject on the archive.",
+                    "OBJECT_NOT_REMOVABLE", f"Objects of {bucket} may not be removed or archived: {code}."
                 ) from error
             raise
         return "removed"

@@ -243,9 +243,6 @@ class Wiring:
                     "NOTIFICATION_OVERLAPS",
                     f"Notification {entry.get('Id')!r} of bucket {bucket} announces the same objects, and S3 "
                     "allows only one.",
-                    hint=(
-                        "Subscribe the queue to the topic of that notification, or choose prefixes that do not overlap."
-                    ),
                 )
         topics = configuration.get("TopicConfigurations", [])
         current_entry = next((entry for entry in topics if entry.get("Id") == expected["Id"]), None)

@@ -168,8 +168,6 @@ def _nothing_to_sample_error(options: S3SqsOptions, sample: Sample) -> Transient
     return TransientError(
         "SCHEMA_NOTHING_TO_SAMPLE",
         f"{FORMAT}: no columns can be inferred: {detail} in {options.source.display_name()} ({options.source.format}).",
-        hint="Restart the query once objects have been announced, sample more files with schemaSampleFiles, or pass "
-        ".schema(...).",
     )
 
 
@@ -259,9 +257,6 @@ class NewColumnDetector:
             "SCHEMA_COLUMNS_ADDED",
             f"{FORMAT}: {object_uri} has fields without a column in this query: {', '.join(added)}. "
             f"Version {latest.number} of the schema at {self._inference.location.root} has them.",
-            hint="Restart the query from .load() on. It reads this batch again with the new columns; nothing is lost. "
-            "A job with automatic restarts continues by itself. The target table must accept new columns "
-            "(mergeSchema).",
         )
 
     def _new_columns_error(self, object_uri: str, added: list[str]) -> ContractError:

@@ -80,7 +80,6 @@ def _check_queue(options: S3SqsOptions) -> None:
     raise ConfigError(
         "STATE_OF_ANOTHER_QUEUE",
         f"{options.state.root} is the state of the queue {queue.data.decode() if queue else '?'}.",
-        hint="Choose a separate stateLocation for this query.",
     )
 
 
@@ -151,7 +150,6 @@ class QueryRelay:
             "QUEUE_NOT_DRAINED",
             f"Another query relays {self._options.relay.queue_url} and has not emptied it within "
             f"{_DRAIN_SECONDS:.0f} s.",
-            hint="Retry later, or use a separate queue for this query.",
         )
 
     def _is_queue_empty(self) -> bool:

@@ -235,9 +235,7 @@ def _parse_type(name: str, text: str) -> ColumnType:
     try:
         return parse_type(text)
     except ValueError as error:
-        raise ConfigError(
-            "SOURCE_SCHEMA_UNSUPPORTED", f"Column {name!r} cannot be a {text}: {error}.", hint="Correct the schema."
-        ) from None
+        raise ConfigError("SOURCE_SCHEMA_UNSUPPORTED", f"Column {name!r} cannot be a {text}: {error}.") from None
 
 
 def _rejected(payload: Payload, position: int, raw: bytes, *reasons: Reason) -> RejectedEvent:

@@ -15,6 +15,7 @@ from deltaworks.errors import (
     DeltaworksError,
     FencedError,
     TransientError,
+    hint_for,
     last_error_in,
 )
 
@@ -39,6 +40,7 @@ def test_an_error_survives_the_way_from_a_task_to_the_driver(kind: type[Deltawor
 def test_the_text_says_what_happened_and_what_to_do() -> None:
     assert str(ConfigError("X", "It broke.", hint="Mend it.")) == "[X] It broke. Next: Mend it."
     assert str(ConfigError("X", "It broke.")) == "[X] It broke."
+    assert str(ConfigError("STACK_LEFTOVERS", "It broke.")).endswith("broke. Next: " + hint_for("STACK_LEFTOVERS"))
 
 
 def test_the_line_for_a_launcher_is_one_line_of_json() -> None:

@@ -7,14 +7,42 @@ from __future__ import annotations
 
 import json
 import re
-from typing import Any, ClassVar
+from functools import cache
+from typing import Any, ClassVar, Literal
 
 #: A Deltaworks error in the traceback of another process.
 _IN_TRACEBACK = re.compile(r"\bdeltaworks(?:\.\w+)*\.(\w+): \[([A-Z][A-Z0-9_]+)\] ([^\n]+)")
 
 
+#: How urgent an alert is, see `deltaworks.errors.conditions.SEVERITIES`.
+Severity = Literal["info", "warning", "critical"]
+_LINK = re.compile(r"\[([^\]]+)\]\(([^)]+)\)")
+
+
+@cache
+def read_catalog() -> dict[str, Any]:
+    """Returns the content of `conditions.json`, which is read once per process; `deltaworks.errors.conditions` has its
+    model.
+    """
+    # Errors that are handled need no resource reader.
+    from importlib.resources import files
+
+    content: dict[str, Any] = json.loads(files(__name__).joinpath("conditions.json").read_bytes())
+    return content
+
+
+def hint_for(code: str) -> str:
+    """Returns the general next step of a condition, without Markdown's links; empty for unknown ones."""
+    catalog = read_catalog()
+    row = next((rows[code] for rows in (catalog["health"], *catalog["errors"].values()) if code in rows), None)
+    if row is None:
+        return ""
+    text = _LINK.sub(r"\1 (docs/\2)", row["next_step"])
+    return f"{text[:1].upper()}{text[1:]}."
+
+
 class DeltaworksError(Exception):
-    """An error with a condition code, a hint and a retry flag."""
+    """An error with a condition code, a hint and a retry flag. Without a hint it has the next step of its condition."""
 
     exit_code: ClassVar[int] = 1
     default_retryable: ClassVar[bool] = False
@@ -23,14 +51,22 @@ class DeltaworksError(Exception):
         super().__init__(condition, message)
         self.condition = condition
         self.message = message
-        self.hint = hint
+        self._hint = hint
         self.retryable = self.default_retryable if retryable is None else retryable
+
+    @property
+    def hint(self) -> str:
+        """The next step: of this error, or else of its condition in the catalog; empty if there is neither."""
+        if self._hint:
+            return self._hint
+        # The catalog is read for errors that are reported, not for those that are handled.
+        return hint_for(self.condition)
 
     def __str__(self) -> str:
         return f"[{self.condition}] {self.message}" + (f" Next: {self.hint}" if self.hint else "")
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return (_rebuild, (type(self), self.condition, self.message, self.hint, self.retryable))
+        return (_rebuild, (type(self), self.condition, self.message, self._hint, self.retryable))
 
     def as_record(self) -> dict[str, Any]:
         """Returns the error as a dictionary, for a job's last output line and the heartbeat."""

@@ -14,14 +14,6 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-from deltaworks.control.conditions import (
-    ALERTS,
-    CONDITIONS,
-    HEALTH_CAUSES,
-    Condition,
-    alert_for_failure,
-    alert_for_verdict,
-)
 from deltaworks.errors import (
     ConcurrencyError,
     ConfigError,
@@ -30,6 +22,7 @@ from deltaworks.errors import (
     FencedError,
     TransientError,
 )
+from deltaworks.errors.conditions import Condition, alert_for_failure, alert_for_verdict, catalog
 
 _TABLE = re.compile(r"(<!-- table: ([a-z-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
 _LINK = re.compile(r"\]\(([\w/-]+\.md)")
@@ -54,33 +47,35 @@ def _relative_links(text: str) -> str:
 def _conditions_table(error: type[DeltaworksError]) -> str:
     rows = [
         (_linked_code(row), row.meaning + _retry_note(row), row.next_step)
-        for row in CONDITIONS.values()
-        if row.error is error and row.code not in HEALTH_CAUSES
+        for row in catalog().conditions.values()
+        if row.error == error.__name__ and row.code not in catalog().health_causes
     ]
     return _markdown(("condition", "meaning", "next step"), rows)
 
 
 def _retry_note(row: Condition) -> str:
-    if row.error is None or row.retryable == row.error.default_retryable:
+    if row.retryable is None:
         return ""
     return " (retried)" if row.retryable else " (not retried)"
 
 
 def _health_table() -> str:
     rows = []
-    for row in HEALTH_CAUSES.values():
-        alert = f"[`{row.alert}`]({ALERTS[row.alert].runbook})" if row.alert else ""
+    for row in catalog().health_causes.values():
+        alert = f"[`{row.alert}`]({catalog().alerts[row.alert].runbook})" if row.alert else ""
         rows.append((_linked_code(row), row.meaning, row.next_step, alert))
     return _markdown(("cause", "meaning", "next step", "alert"), rows)
 
 
 def _alerts_table() -> str:
     rows = []
-    for alert in ALERTS.values():
+    for alert in catalog().alerts.values():
         verdicts = [
-            row.code for row in HEALTH_CAUSES.values() if row.alert and alert_for_verdict(row.code) == alert.name
+            row.code
+            for row in catalog().health_causes.values()
+            if row.alert and alert_for_verdict(row.code) == alert.name
         ]
-        failures = [code for code in CONDITIONS if alert.name == alert_for_failure(code) != "JOB_FAILED"]
+        failures = [code for code in catalog().conditions if alert.name == alert_for_failure(code) != "JOB_FAILED"]
         codes_text = ", ".join(f"`{code}`" for code in (*verdicts, *failures))
         name = f"[`{alert.name}`]({alert.runbook})"
         rows.append((name, alert.severity, alert.meaning, codes_text))

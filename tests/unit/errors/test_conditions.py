@@ -3,29 +3,17 @@
 from __future__ import annotations
 
 import ast
+import json
 import re
-from collections import defaultdict
+import subprocess
+import sys
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from deltaworks.control.conditions import (
-    ALERTS,
-    CONDITIONS,
-    HEALTH_CAUSES,
-    SEVERITIES,
-    AlertCause,
-    Condition,
-    alert_for_failure,
-    alert_for_verdict,
-    failure_alerts,
-    get_alert_cause,
-    index_by_code,
-    severity_rank,
-    verdict_alerts,
-)
-from deltaworks.control.conditions.docs_tables import PAGES, page_with_tables
+from deltaworks.alerts.raising import get_alert_cause
 from deltaworks.errors import (
     ConcurrencyError,
     ConfigError,
@@ -34,12 +22,23 @@ from deltaworks.errors import (
     FencedError,
     TransientError,
 )
+from deltaworks.errors.conditions import (
+    SEVERITIES,
+    alert_for_failure,
+    alert_for_verdict,
+    catalog,
+    failure_alerts,
+    severity_rank,
+    verdict_alerts,
+)
+from deltaworks.errors.docs_tables import PAGES, page_with_tables
 
-ROOT = Path(__file__).resolve().parents[4]
+ROOT = Path(__file__).resolve().parents[3]
 DOCS = ROOT / "docs"
 LIBRARY = ROOT / "include"
-ROWS = LIBRARY / "deltaworks" / "control" / "troubles"
+CATALOG = LIBRARY / "deltaworks" / "errors" / "conditions.json"
 CODE = re.compile(r"^[A-Z][A-Z0-9]*(?:_[A-Z0-9]+)+$")
+CONDITIONS, HEALTH_CAUSES, ALERTS = catalog().conditions, catalog().health_causes, catalog().alerts
 KINDS = (DeltaworksError, ConfigError, ContractError, ConcurrencyError, TransientError, FencedError)
 #: Built from the kind of thing that is unknown.
 GENERATED_PAGES = {
@@ -48,9 +47,8 @@ GENERATED_PAGES = {
 
 
 def sources() -> dict[Path, str]:
-    """Every module except the catalog itself."""
-    rows = {path for path in ROWS.glob("*.py") if path.name != "__init__.py"}
-    return {path: path.read_text() for path in sorted(LIBRARY.rglob("*.py")) if path not in rows}
+    """Every module of the library."""
+    return {path: path.read_text() for path in sorted(LIBRARY.rglob("*.py"))}
 
 
 def raised_conditions() -> dict[str, set[str]]:
@@ -106,18 +104,15 @@ def anchors(page: Path) -> set[str]:
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
-def test_every_condition_that_is_raised_has_a_row_of_its_class() -> None:
-    conditions = raised_conditions()
-
-    assert len(conditions) > 200, "the search for conditions finds too few"
-    assert conditions.keys() - CONDITIONS.keys() == set()
-    classes = {code: {getattr(CONDITIONS[code].error, "__name__", "")} for code in conditions}
-    assert {code: kinds for code, kinds in conditions.items() if kinds != classes[code]} == {}
-
-
-def test_every_condition_is_raised_somewhere() -> None:
+def test_the_conditions_raised_and_the_conditions_declared_are_the_same() -> None:
+    """Lists undeclared codes, codes raised with another class than declared, and codes that nothing raises."""
+    raised = raised_conditions()
     text = "\n".join(sources().values())
 
+    assert len(raised) > 200, "the search for conditions finds too few"
+    assert raised.keys() - CONDITIONS.keys() == set()
+    classes = {code: {CONDITIONS[code].error} for code in raised}
+    assert {code: kinds for code, kinds in raised.items() if kinds != classes[code]} == {}
     assert {code for code in CONDITIONS.keys() - GENERATED_PAGES if f'"{code}"' not in text} == set()
 
 
@@ -157,26 +152,31 @@ def test_the_docs_pages_list_every_condition() -> None:
     assert [name for name in ALERTS if alerts.count(f"\n| [`{name}`]") != 1] == []
 
 
-@pytest.mark.parametrize("row", [*CONDITIONS.values(), *HEALTH_CAUSES.values()], ids=lambda row: row.code)
-def test_every_runbook_of_a_row_exists(row: Condition) -> None:
-    page, _, anchor = row.runbook.partition("#")
+def test_every_condition_has_its_texts_and_an_existing_runbook() -> None:
+    rows = [*CONDITIONS.values(), *HEALTH_CAUSES.values()]
 
-    assert row.meaning
-    assert row.next_step
-    assert not page or (DOCS / page).is_file()
-    assert not anchor or anchor in anchors(DOCS / page)
+    assert [row.code for row in rows if not (row.meaning and row.next_step)] == []
+    assert [row.code for row in rows if row.next_step.endswith(".")] == [], "the full stop is added"
+    assert [row.runbook for row in rows if row.runbook and not is_heading(row.runbook)] == []
 
 
-@pytest.mark.parametrize("cause", ALERTS.values(), ids=lambda cause: cause.name)
-def test_every_alert_leads_to_a_heading_that_describes_it(cause: AlertCause) -> None:
-    page, _, anchor = cause.runbook.partition("#")
+def is_heading(runbook: str) -> bool:
+    page, _, anchor = runbook.partition("#")
+    return (DOCS / page).is_file() and (not anchor or anchor in anchors(DOCS / page))
 
-    assert (DOCS / page).is_file(), cause.runbook
-    assert anchor in anchors(DOCS / page), cause.runbook
-    prose = re.sub(r"<!-- table.*?<!-- end -->", "", (DOCS / page).read_text(), flags=re.DOTALL)
-    assert f"`{cause.name}`" in prose
-    assert cause.severity in SEVERITIES
-    assert cause.max_notifications_per_hour >= 2
+
+def test_every_alert_leads_to_a_heading_that_describes_it() -> None:
+    prose = {
+        page: re.sub(r"<!-- table.*?<!-- end -->", "", (DOCS / page).read_text(), flags=re.DOTALL)
+        for page in {alert.runbook.partition("#")[0] for alert in ALERTS.values()}
+    }
+
+    assert [
+        alert.runbook for alert in ALERTS.values() if "#" not in alert.runbook or not is_heading(alert.runbook)
+    ] == []
+    assert [name for name, row in ALERTS.items() if f"`{name}`" not in prose[row.runbook.partition("#")[0]]] == []
+    assert [name for name, row in ALERTS.items() if row.severity not in SEVERITIES] == []
+    assert [name for name, row in ALERTS.items() if row.max_notifications_per_hour < 2] == []
 
 
 def test_there_are_alerts() -> None:
@@ -191,26 +191,50 @@ def test_an_unknown_alert_is_rejected_with_a_suggestion() -> None:
     assert "STREAM_HUNG" in refused.value.hint
 
 
-def test_codes_are_unique() -> None:
-    hung = ALERTS["STREAM_HUNG"]
-    other = AlertCause("STREAM_HUNG", "info", hung.runbook, "another")
+def test_the_file_is_formatted_and_its_codes_are_unique() -> None:
+    text = CATALOG.read_text()
+    raw = json.loads(text)
+    codes = Counter(code for rows in (*raw["errors"].values(), raw["health"]) for code in rows)
 
-    assert index_by_code((hung, hung), lambda row: row.name) == {"STREAM_HUNG": hung}
-    with pytest.raises(ValueError, match="Two rows are called STREAM_HUNG"):
-        index_by_code((hung, other), lambda row: row.name)
+    assert json.dumps(raw, indent=2, ensure_ascii=False) + "\n" == text, "a code twice, or another indentation"
+    assert [code for code, count in codes.items() if count > 1] == []
+    assert sum(map(len, raw["alerts"].values())) == len(ALERTS)
+
+
+def test_the_catalog_is_read_only_for_an_error_that_is_reported() -> None:
+    program = """
+import sys
+from deltaworks.errors import ConfigError
+error = ConfigError("LEASE_HELD", "Held.")
+before = set(sys.modules)
+print(error, "importlib.resources" not in before, "deltaworks.errors.conditions" not in sys.modules)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program], env={"PYTHONPATH": str(LIBRARY)}, capture_output=True, text=True, check=True
+    )
+
+    assert done.stdout.startswith("[LEASE_HELD] Held. Next: ")
+    assert done.stdout.endswith(" True True\n")
+
+
+def test_links_of_a_next_step_are_plain_text_in_an_error() -> None:
+    hints = [DeltaworksError(code, "x").hint for code in CONDITIONS]
+
+    assert [hint for hint in hints if "](" in hint or not hint.endswith(".") or hint.endswith("..")] == []
+    assert "permissions (docs/reference/sources.md#permissions)" in ConfigError("KINESIS_REFUSED", "x").hint
 
 
 def test_severities_are_in_order() -> None:
     assert sorted(SEVERITIES, key=severity_rank) == ["info", "warning", "critical"]
 
 
-@pytest.mark.parametrize(
-    ("code", "retryable"),
-    [("SPEC_INVALID", False), ("LEASE_HELD", True), ("STORAGE_REFUSED", True), ("LAKE_NOT_EMPTY", False),
-     ("JOB_FAILED", True), ("OWNER_FENCED", False)],
-)  # fmt: skip
-def test_a_condition_is_retryable_like_its_class_unless_overridden(code: str, retryable: bool) -> None:
-    assert CONDITIONS[code].retryable is retryable
+def test_a_condition_names_an_error_class_and_says_retryable_only_where_the_class_differs() -> None:
+    classes = {kind.__name__: kind for kind in KINDS}
+
+    assert {row.error for row in CONDITIONS.values()} == set(classes)
+    overriding = [row for row in CONDITIONS.values() if row.retryable is not None]
+    assert [row.code for row in overriding if row.retryable == classes[row.error or ""].default_retryable] == []
+    assert {"JOB_FAILED", "STREAM_FAILED"} <= {row.code for row in overriding if row.retryable}
 
 
 @pytest.mark.parametrize(
