@@ -257,7 +257,7 @@ class PipelineSpec(Spec):
     @property
     def keyed_tables(self) -> tuple[KeyedTable, ...]:
         """Keyed tables, which have the newest row of each key. Each belongs to a bronze table that declares it."""
-        return tuple(keyed for table in self.tables if (keyed := KeyedTable.from_history(table)) is not None)
+        return tuple(keyed for table in self.tables if (keyed := table.keyed_table()) is not None)
 
     @property
     def latest_tables(self) -> tuple[KeyedTable, ...]:

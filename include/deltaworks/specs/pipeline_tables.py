@@ -15,7 +15,6 @@ from deltaworks.specs.gold import (
     find_cycle,
 )
 from deltaworks.specs.gold_grain import grain_problems
-from deltaworks.specs.keyed import KeyedTable
 from deltaworks.specs.live import LiveTableSpec, live_problems
 from deltaworks.specs.models import ModelSpec
 from deltaworks.specs.mutation import ORG_COLUMN, REQUEST_COLUMNS
@@ -71,7 +70,7 @@ def _duplicate_name_problems(pipeline: PipelineSpec) -> Iterator[Problem]:
             yield (*key_path, "name"), f"the name {table.name!r} is reserved; choose another"
         first.setdefault(table.name, key_path)
     for index, history in enumerate(pipeline.tables):
-        keyed = KeyedTable.from_history(history)
+        keyed = history.keyed_table()
         if keyed is None:
             continue
         key_path = ("tables", index, "keyed")
