@@ -36,6 +36,8 @@ _LIVE_STATE = Edit(
     "{pipeline}`.",
 )
 _REBUILT = Edit(Effect.RESTART, "The stream rebuilds the table from its input at its next start.")
+#: Partition columns of every `counts` table.
+LIVE_PARTITION: Final = ("window_date",)
 #: Columns of every `latest` table in addition to `key` and `keep`: they decide which row is newer.
 LATEST_COLUMNS: Final = ("event_time", *ARRIVAL_COLUMNS)
 #: Types that can be summed, with the type of the sum.
@@ -121,6 +123,13 @@ class LiveTableSpec(Spec):
     def sum_columns(self, types: Mapping[str, str]) -> dict[str, str]:
         """Returns the columns of sums, named `<column>_sum`, with types derived from the input's types."""
         return {f"{name}_sum": sum_type(types[name]) or "" for name in self.sum}
+
+    def count_columns(self, types: Mapping[str, str]) -> dict[str, str]:
+        """Returns the types of a `counts` table by column, in the table's column order, from the input's types."""
+        window = {"window_start": "timestamp", "window_end": "timestamp", "window_date": "date"}
+        groups = {name: types[name] for name in self.group_by}
+        distinct = dict.fromkeys(self.distinct_columns, "long")
+        return window | groups | {"events": "long"} | self.sum_columns(types) | distinct | {"updated_at": "timestamp"}
 
     @property
     def distinct_columns(self) -> tuple[str, ...]:
