@@ -34,8 +34,8 @@ from deltaworks.events.task_findings import TaskFindings
 from deltaworks.sources.base import RecordSlice, Slice
 from deltaworks.sources.task_output import TaskOutput, sort_by_task
 from deltaworks.sources.worker_crashes import CrashIsolation, TaskFailed, crash_cause
-from deltaworks.specs.archive import ARCHIVE
 from deltaworks.specs.pipeline import PipelineSpec
+from deltaworks.specs.pipeline_sections import ARCHIVE
 from deltaworks.tables.files import WrittenFile
 
 if TYPE_CHECKING:
