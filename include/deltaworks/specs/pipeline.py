@@ -103,7 +103,7 @@ def _unwrap_keep_problems(pipeline: PipelineSections, unwrap: UnwrapSpec) -> Ite
             (
                 other
                 for other in read
-                if other.split(".")[0] == name and not any(_overlap(other, kept) for kept in unwrap.keep)
+                if other.split(".")[0] == name and not any(_overlap(other, retained) for retained in unwrap.keep)
             ),
             None,
         )
