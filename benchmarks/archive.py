@@ -117,7 +117,7 @@ def _land(storage: StorageSpec, spec: PipelineSpec, batches: list[pa.RecordBatch
     from deltaworks.engine.archive import ArchiveWriter
     from deltaworks.engine.fan_out import partition_columns, write_payloads
     from deltaworks.engine.table_files import FileTarget
-    from deltaworks.events.parse import BatchMetadata
+    from deltaworks.events.chunks import BatchMetadata
     from deltaworks.sources.kafka.archive_rows import kafka_archive_columns
     from deltaworks.sources.kafka.source import KafkaReader
     from deltaworks.specs.sources.records import KafkaSourceSpec

@@ -26,7 +26,7 @@ from urllib.parse import quote
 from benchmarks.harness import Benchmark, Clock, Comparison, Options, Result, Side, measure
 
 if TYPE_CHECKING:
-    from deltaworks.events.parse import Payload
+    from deltaworks.events.chunks import Payload
     from deltaworks.specs.pipeline import PipelineSpec
     from deltaworks.specs.storage import StorageSpec
 
@@ -140,7 +140,7 @@ def _payloads(lines: int, requests: int) -> tuple[list[Payload], int]:
     """Returns objects of log lines and the number of clients. A client's `requests` lines are interleaved with those of
     other clients.
     """
-    from deltaworks.events.parse import Payload
+    from deltaworks.events.chunks import Payload
 
     drawn = random.Random(7)
     networks = [
@@ -182,7 +182,7 @@ def _land(storage: StorageSpec, spec: PipelineSpec, payloads: list[Payload], clo
     """Runs a task's work on all lines, without Spark."""
     from deltaworks.engine.fan_out import partition_columns, write_payloads
     from deltaworks.engine.table_files import FileTarget
-    from deltaworks.events.parse import BatchMetadata
+    from deltaworks.events.chunks import BatchMetadata
     from deltaworks.events.parser_inputs import ParserInputs
 
     folders = {name: f"{time.time_ns()}/{name}" for name in partition_columns(spec)}

@@ -163,6 +163,7 @@ class _Ingest:
 
     def __call__(self, clock: Clock) -> None:
         from deltaworks.engine.runner import IngestRun
+        from deltaworks.operations.stream_parts import STREAM_PARTS
         from deltaworks.sources.objects.relay.relay import Relay
 
         with _project(self.files.folder) as catalog:
@@ -174,7 +175,7 @@ class _Ingest:
                     relay, lake=environment.lake, queue=None, landing=environment.landing, until_drained=True
                 ).run()
                 relayed = time.perf_counter() - began
-                result = IngestRun(self.spark, catalog, "sizes", available_now=True).run()
+                result = IngestRun(self.spark, catalog, "sizes", parts=STREAM_PARTS, available_now=True).run()
         if (counts.events, result.rows) != (self.files.count, self.files.events):
             raise RuntimeError(f"not all data landed: {counts.events} files, {result.rows} rows")
         clock.record(

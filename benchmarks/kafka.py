@@ -117,6 +117,7 @@ def _ours(spark: SparkSession, spec: PipelineSpec, records: int) -> Run:
     from benchmarks import storages
     from deltaworks.control import paths
     from deltaworks.engine.runner import IngestRun
+    from deltaworks.operations.stream_parts import STREAM_PARTS
     from deltaworks.specs.catalog import Catalog, project_root
     from deltaworks.specs.environment import EnvironmentSpec
     from deltaworks.specs.storage import AwsSpec
@@ -127,7 +128,7 @@ def _ours(spark: SparkSession, spec: PipelineSpec, records: int) -> Run:
             environment = EnvironmentSpec(environment="bench", lake=storage, landing=storage, messaging=AwsSpec())
             catalog = Catalog(environment, {}, {spec.pipeline: spec}, project_root())
             began = time.perf_counter()
-            IngestRun(spark, catalog, spec.pipeline, available_now=True).run()
+            IngestRun(spark, catalog, spec.pipeline, parts=STREAM_PARTS, available_now=True).run()
             ran = time.perf_counter() - began
             lake = Lake(storage)
             progress = lake.rows(paths.pipeline_control(spec.pipeline, "progress"))

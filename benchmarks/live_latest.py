@@ -44,6 +44,7 @@ def run(options: Options) -> list[Result]:
     from deltaworks.control.health.stop import StopFlag
     from deltaworks.control.objects import open_objects
     from deltaworks.engine.runner import IngestRun
+    from deltaworks.operations.stream_parts import STREAM_PARTS
 
     with scratch_folder(BENCHMARK.name) as folder:
         catalog = _declared(folder)
@@ -52,7 +53,7 @@ def run(options: Options) -> list[Result]:
 
         def stream() -> None:
             try:
-                IngestRun(spark, catalog, "video").run()
+                IngestRun(spark, catalog, "video", parts=STREAM_PARTS).run()
             except BaseException as error:
                 failure.append(error)
 

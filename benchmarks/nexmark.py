@@ -131,6 +131,7 @@ class _Deltaworks:
         from deltaworks.control import paths
         from deltaworks.engine.runner import IngestRun
         from deltaworks.gold.build import rebuild_gold
+        from deltaworks.operations.stream_parts import STREAM_PARTS
         from deltaworks.tables.lake import Lake
 
         root = self.folder / uuid.uuid4().hex
@@ -139,7 +140,7 @@ class _Deltaworks:
             lake = Lake(catalog.environment.lake)
             _write_file_events(lake, self.bids.folder)
             with clock:
-                IngestRun(self.spark, catalog, "auctions", available_now=True).run()
+                IngestRun(self.spark, catalog, "auctions", parts=STREAM_PARTS, available_now=True).run()
                 if self.query == "side_input":
                     rebuild_gold(self.spark, catalog, "auctions")
             answer = lake.rows(paths.table("auctions", _TABLES[self.query]), columns=["price"])

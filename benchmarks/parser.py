@@ -23,7 +23,7 @@ from benchmarks.harness import Benchmark, Clock, Comparison, Options, Result, Ru
 
 if TYPE_CHECKING:
     from benchmarks.games_files import GamesFiles
-    from deltaworks.events.parse import Payload
+    from deltaworks.events.chunks import Payload
     from deltaworks.specs.pipeline import PipelineSpec
 
 #: More events than this do not change the result.
@@ -76,7 +76,7 @@ def run(options: Options) -> list[Result]:
 
 def _payloads(files: GamesFiles) -> list[Payload]:
     from benchmarks.games_files import landed_objects
-    from deltaworks.events.parse import Payload
+    from deltaworks.events.chunks import Payload
 
     return [
         Payload(seq, path.name, gzip.decompress(path.read_bytes()))
@@ -86,7 +86,8 @@ def _payloads(files: GamesFiles) -> list[Payload]:
 
 def _side(spec: PipelineSpec, payloads: Sequence[Payload], events: int, *, by_columns: bool) -> Run:
     """Creates a side that parses all payloads. Raises if an event is lost."""
-    from deltaworks.events.parse import BatchMetadata, Parser
+    from deltaworks.events.chunks import BatchMetadata
+    from deltaworks.events.parse import Parser
 
     stamp = BatchMetadata(1, 1_717_200_000_000_000, "benchmark")
 

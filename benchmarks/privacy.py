@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from benchmarks.harness import Benchmark, Clock, Comparison, Options, Result, Side, measure
 
 if TYPE_CHECKING:
-    from deltaworks.events.parse import Payload
+    from deltaworks.events.chunks import Payload
     from deltaworks.specs.pipeline import PipelineSpec
     from deltaworks.specs.storage import StorageSpec
 
@@ -50,7 +50,7 @@ def run(options: Options) -> list[Result]:
 
 
 def _payloads(events: int) -> list[Payload]:
-    from deltaworks.events.parse import Payload
+    from deltaworks.events.chunks import Payload
     from generator.games import deliveries
     from generator.settings import GamesSettings
     from generator.truth import TruthCounter
@@ -64,7 +64,7 @@ def _land(storage: StorageSpec, spec: PipelineSpec, payloads: list[Payload], clo
     """Runs a task's work on all events, without Spark."""
     from deltaworks.engine.fan_out import partition_columns, write_payloads
     from deltaworks.engine.table_files import FileTarget
-    from deltaworks.events.parse import BatchMetadata
+    from deltaworks.events.chunks import BatchMetadata
     from deltaworks.events.parser_inputs import ParserInputs
 
     folders = {name: f"{time.time_ns()}/{name}" for name in partition_columns(spec)}

@@ -54,6 +54,7 @@ def land_events(options: Options, *, events: int = _EVENTS, undeclared_every: in
     """
     from benchmarks import sides
     from deltaworks.engine.runner import IngestRun
+    from deltaworks.operations.stream_parts import STREAM_PARTS
     from deltaworks.sources.objects.relay.relay import Relay
 
     with scratch_folder("small_reprocess") as root:
@@ -67,7 +68,7 @@ def land_events(options: Options, *, events: int = _EVENTS, undeclared_every: in
             environment = catalog.environment
             relay = catalog.relay("landing")
             Relay(relay, lake=environment.lake, queue=None, landing=environment.landing, until_drained=True).run()
-            rows = IngestRun(spark, catalog, PIPELINE, available_now=True).run().rows
+            rows = IngestRun(spark, catalog, PIPELINE, parts=STREAM_PARTS, available_now=True).run().rows
         finally:
             spark.stop()
         if rows < events - events // undeclared_every:

@@ -11,6 +11,7 @@ from deltaworks.control.job import run_job
 from deltaworks.control.objects import open_objects
 from deltaworks.engine.group.run import GroupRun
 from deltaworks.lineage.runs import stream_lineage
+from deltaworks.operations.stream_parts import STREAM_PARTS
 from deltaworks.specs.groups import stream_groups
 from deltaworks.specs.project import load_catalog
 from deltaworks.tables.spark.session import build_session
@@ -26,7 +27,9 @@ def main() -> int:
     with group_backoff(open_objects(catalog.environment.lake), arguments.group).run_with_backoff():
         spark = build_session(catalog.environment, app_name=f"stream_group.{arguments.group}", ui=True)
         print(f"DELTAWORKS_UI {spark.sparkContext.uiWebUrl}", flush=True)
-        run = GroupRun(spark, arguments.group, catalog, load=load, available_now=arguments.available_now)
+        run = GroupRun(
+            spark, arguments.group, catalog, load=load, parts=STREAM_PARTS, available_now=arguments.available_now
+        )
         group = stream_groups(catalog).get(arguments.group)
         with stream_lineage(spark, catalog, list(group.members) if group else []):
             result = run.run()

@@ -11,6 +11,7 @@ from deltaworks.control.job import run_job
 from deltaworks.control.objects import open_objects
 from deltaworks.engine.runner import IngestRun
 from deltaworks.lineage.runs import stream_lineage
+from deltaworks.operations.stream_parts import STREAM_PARTS
 from deltaworks.specs.project import load_catalog
 from deltaworks.specs.share_conf import stream_share
 from deltaworks.tables.spark.session import build_session
@@ -28,7 +29,9 @@ def main() -> int:
         spark = build_session(catalog.environment, app_name=f"stream.{arguments.pipeline}", ui=True, share=share)
         print(f"DELTAWORKS_UI {spark.sparkContext.uiWebUrl}", flush=True)
         with stream_lineage(spark, catalog, [arguments.pipeline]):
-            result = IngestRun(spark, catalog, arguments.pipeline, available_now=arguments.available_now).run()
+            result = IngestRun(
+                spark, catalog, arguments.pipeline, parts=STREAM_PARTS, available_now=arguments.available_now
+            ).run()
     print(f"ended by {result.ended_by}: {result.batches} batches, {result.rows} rows, {result.seconds:.0f} s")
     return 0
 

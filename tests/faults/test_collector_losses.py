@@ -16,7 +16,8 @@ from deltaworks.alerts.raising import open_subjects
 from deltaworks.control import paths
 from deltaworks.control.health.processes import process_reports
 from deltaworks.control.objects import LocalObjects
-from deltaworks.events.parse import BatchMetadata, Parser, Payload
+from deltaworks.events.chunks import BatchMetadata, Payload
+from deltaworks.events.parse import Parser
 from deltaworks.maintenance.lost_events import find_lost_events
 from deltaworks.specs.catalog import Catalog
 from deltaworks.specs.project import load_catalog

@@ -24,7 +24,8 @@ from confluent_kafka import Consumer, Producer
 from deltalake import DeltaTable, write_deltalake
 
 from deltaworks.control import paths, vault_paths
-from deltaworks.events.parse import BatchMetadata, Parser, Payload
+from deltaworks.events.chunks import BatchMetadata, Payload
+from deltaworks.events.parse import Parser
 from deltaworks.events.parser_inputs import ParserInputs
 from deltaworks.specs.project import load_catalog
 from sandbox.servers.kafka_broker import create_topics, running_broker

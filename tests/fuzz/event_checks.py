@@ -18,7 +18,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from deltaworks.events.parse import BatchMetadata, Parser, Payload
+from deltaworks.events.chunks import BatchMetadata, Payload
+from deltaworks.events.parse import Parser
 from deltaworks.events.reasons import ENTIRE_OBJECT, QUARANTINE_TABLE, ReasonCode
 from deltaworks.events.redaction import RedactionKeys
 from deltaworks.specs.pipeline import PipelineSpec

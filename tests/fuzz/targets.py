@@ -12,8 +12,8 @@ from typing import Any, Protocol
 from hypothesis import strategies as st
 
 from deltaworks.events.budget import OverBudget
+from deltaworks.events.chunks import Payload
 from deltaworks.events.formats.registry import create_framer
-from deltaworks.events.parse import Payload
 from deltaworks.events.reasons import Reason, ReasonCode
 from deltaworks.specs.pipeline import PipelineSpec
 from tests.fuzz import event_checks, plain_readers

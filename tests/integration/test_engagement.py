@@ -18,6 +18,7 @@ from deltaworks.engine.runner import IngestRun
 from deltaworks.errors import TransientError
 from deltaworks.gold.build import rebuild_gold
 from deltaworks.mutations.apply import MutationRun
+from deltaworks.operations.stream_parts import STREAM_PARTS
 from deltaworks.specs.catalog import PROJECT_ROOT, Catalog
 from deltaworks.specs.project import load_catalog
 from deltaworks.specs.sources.records import KafkaSourceSpec
@@ -62,9 +63,9 @@ class Platform:
         if crash_at:
             crashing = _Crashing(crash_at)
             with call_at_points(crashing), pytest.raises(StreamingQueryException, match="the run breaks off"):
-                IngestRun(self.spark, self.catalog, PIPELINE, available_now=True).run()
+                IngestRun(self.spark, self.catalog, PIPELINE, parts=STREAM_PARTS, available_now=True).run()
             assert crashing.crashed
-        IngestRun(self.spark, self.catalog, PIPELINE, available_now=True).run()
+        IngestRun(self.spark, self.catalog, PIPELINE, parts=STREAM_PARTS, available_now=True).run()
 
     def mutate(self) -> None:
         MutationRun(self.spark, self.catalog, PIPELINE, lease_wait_seconds=60).run()

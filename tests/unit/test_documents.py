@@ -6,7 +6,9 @@ import json
 import re
 import subprocess
 import tomllib
+from collections.abc import Callable, Iterable
 from dataclasses import fields
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -84,19 +86,19 @@ def anchors(document: Path) -> set[str]:
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
-def code_of(document: Path) -> str:
-    """Everything a document sets as code."""
-    return code_in(document.read_text())
-
-
 def code_in(text: str) -> str:
     """Everything a text sets as code."""
     return "\n".join(block or inline for block, inline in IN_CODE.findall(text))
 
 
-@pytest.mark.parametrize("document", DOCUMENTS, ids=document_name)
-def test_every_link_of_a_document_resolves(document: Path) -> None:
-    links = re.findall(r"\]\(([^)\s]+)\)", document.read_text())
+def offenders(check: Callable[[str, Path], Iterable[str]]) -> dict[str, list[str]]:
+    """What a check finds, by document. It gets a document's text and its path."""
+    found = {document_name(document): list(check(document.read_text(), document)) for document in DOCUMENTS}
+    return {document: problems for document, problems in found.items() if problems}
+
+
+def broken_links(text: str, document: Path) -> list[str]:
+    links = re.findall(r"\]\(([^)\s]+)\)", text)
 
     broken = []
     for link in links:
@@ -106,27 +108,37 @@ def test_every_link_of_a_document_resolves(document: Path) -> None:
         path = (document.parent / target).resolve() if target else document
         if not path.exists() or (anchor and anchor not in anchors(path)):
             broken.append(link)
+    return broken
 
-    assert broken == []
+
+def test_every_link_of_a_document_resolves() -> None:
+    assert offenders(broken_links) == {}
+    assert broken_links("[a](docs/none.md) [b](README.md#none) [c](https://x.org)", ROOT / "CHANGELOG.md") == [
+        "docs/none.md",
+        "README.md#none",
+    ]
 
 
+@cache
 def make_targets() -> set[str]:
     return set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
 
 
-@pytest.mark.parametrize("document", DOCUMENTS, ids=document_name)
-def test_every_make_command_of_a_document_exists(document: Path) -> None:
+def unknown_targets(text: str, _: Path) -> list[str]:
     named: set[str] = set()
-    commands = re.sub(r"#.*", "", code_of(document))
+    commands = re.sub(r"#.*", "", code_in(text))
     for words in re.findall(r"\bmake((?: [a-z]+)+)\b", commands):
         named |= set(words.split())
+    return sorted(named - make_targets())
 
-    assert named - make_targets() == set()
+
+def test_every_make_command_of_a_document_exists() -> None:
+    assert offenders(unknown_targets) == {}
+    assert unknown_targets("to make sure, `make nothing lint`", ROOT) == ["nothing"]
 
 
-@pytest.mark.parametrize("document", DOCUMENTS, ids=document_name)
-def test_every_benchmark_and_test_a_document_tells_to_run_exists(document: Path) -> None:
-    commands = re.findall(r"\bmake (bench|faults|integration)((?: [A-Z]+=(?:\"[^\"]*\"|\S+))*)", code_of(document))
+def missing_runs(text: str, _: Path) -> list[str]:
+    commands = re.findall(r"\bmake (bench|faults|integration)((?: [A-Z]+=(?:\"[^\"]*\"|\S+))*)", code_in(text))
 
     missing = []
     for target, settings in commands:
@@ -136,8 +148,15 @@ def test_every_benchmark_and_test_a_document_tells_to_run_exists(document: Path)
             missing.append(f"bench {benchmark}")
         if "TESTS" in values and not (ROOT / values["TESTS"]).exists():
             missing.append(values["TESTS"])
+    return missing
 
-    assert missing == []
+
+def test_every_benchmark_and_test_a_document_tells_to_run_exists() -> None:
+    assert offenders(missing_runs) == {}
+    assert missing_runs("`make bench ONLY=none` `make faults TESTS=tests/none.py`", ROOT) == [
+        "bench none",
+        "tests/none.py",
+    ]
 
 
 def module_exists(name: str) -> bool:
@@ -151,10 +170,9 @@ def module_exists(name: str) -> bool:
     return source.is_file() and re.search(rf"\b{attribute}\b", source.read_text()) is not None
 
 
-@pytest.mark.parametrize("document", DOCUMENTS, ids=document_name)
-def test_every_module_and_file_a_document_names_exists(document: Path) -> None:
+def missing_code(text: str, document: Path) -> list[str]:
     # Marked examples are executed, which shows more: tests.unit.test_extending.
-    text = re.sub(r"<!-- example: .*? -->\n```.*?```", "", document.read_text(), flags=re.DOTALL)
+    text = re.sub(r"<!-- example: .*? -->\n```.*?```", "", text, flags=re.DOTALL)
     code = code_in(text)
     modules = set(re.findall(r"(?<![\w./])(?:deltaworks|sandbox|collector|generator)(?:\.[a-zA-Z_]\w*)+", code))
     files = set(re.findall(r"(?<![\w./<>-])(?:[a-z_]+/)+[a-z_0-9]+\.(?:py|md|xml|toml)(?![\w.])", code))
@@ -166,9 +184,18 @@ def test_every_module_and_file_a_document_names_exists(document: Path) -> None:
         if not any((base / name).exists() for base in (ROOT, LIBRARY, LIBRARY / "deltaworks", document.parent))
     }
 
-    assert gone == set()
+    return sorted(gone)
 
 
+def test_every_module_and_file_a_document_names_exists() -> None:
+    assert offenders(missing_code) == {}
+    assert missing_code("`deltaworks.none` and `include/none.py` but `deltaworks.errors`", ROOT / "README.md") == [
+        "deltaworks.none",
+        "include/none.py",
+    ]
+
+
+@cache
 def cli_commands() -> dict[str, set[str]]:
     """Commands with their subcommands and long options, as typer has them."""
     names: dict[str, set[str]] = {}
@@ -180,11 +207,9 @@ def cli_commands() -> dict[str, set[str]]:
     return names
 
 
-@pytest.mark.parametrize("document", DOCUMENTS, ids=document_name)
-def test_every_deltaworks_command_of_a_document_exists(document: Path) -> None:
+def unknown_commands(text: str, _: Path) -> list[str]:
     commands, unknown = cli_commands(), []
-
-    for name, rest in re.findall(r"\bdeltaworks ([a-z]+)\b([^`\n#;|&]*)", code_of(document)):
+    for name, rest in re.findall(r"\bdeltaworks ([a-z]+)\b([^`\n#;|&]*)", code_in(text)):
         if name not in commands:
             unknown.append(name)
             continue
@@ -194,8 +219,16 @@ def test_every_deltaworks_command_of_a_document_exists(document: Path) -> None:
         subcommand = re.match(r" ([a-z]+(?:-[a-z]+)*)", rest)
         if name == "pipelines" and subcommand and subcommand[1] not in commands[name]:
             unknown.append(f"{name} {subcommand[1]}")
+    return unknown
 
-    assert unknown == []
+
+def test_every_deltaworks_command_of_a_document_exists() -> None:
+    assert offenders(unknown_commands) == {}
+    assert unknown_commands("`deltaworks none`, `deltaworks pipelines none --nothing`", ROOT) == [
+        "none",
+        "pipelines --nothing",
+        "pipelines none",
+    ]
 
 
 def documented_codes() -> set[str]:
@@ -343,13 +376,12 @@ def _fields_of(kind: type) -> set[str]:
     return set(kind.model_fields) if issubclass(kind, BaseModel) else {field.name for field in fields(kind)}
 
 
-@pytest.mark.parametrize(
-    ("what", "names"), described_fields(), ids=lambda value: value if isinstance(value, str) else ""
-)
-def test_every_field_on_disk_is_described(what: str, names: set[str]) -> None:
+def test_every_field_on_disk_is_described() -> None:
     described = set(re.findall(r"`([a-z_]+)`", (ROOT / "docs" / "reference/formats.md").read_text()))
+    missing = {what: names - described for what, names in described_fields() if names - described}
 
-    assert names - described == set()
+    assert missing == {}
+    assert "no_such_field" not in described
 
 
 def test_the_changelog_has_a_section_for_the_present_version() -> None:

@@ -32,8 +32,9 @@ from deltaworks.control import paths
 from deltaworks.dashboards.answers import answer_dashboard
 from deltaworks.dashboards.page import dashboard_page
 from deltaworks.dashboards.spans import parse_span
+from deltaworks.events.chunks import BatchMetadata, Payload
 from deltaworks.events.formats.json import Malformed
-from deltaworks.events.parse import BatchMetadata, Parser, Payload
+from deltaworks.events.parse import Parser
 from deltaworks.events.redaction import RedactionKeys
 from deltaworks.models.labels import label_query
 from deltaworks.privacy.tokens import token

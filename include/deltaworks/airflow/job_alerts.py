@@ -15,8 +15,8 @@ from deltaworks.airflow.names import RECORD_NIGHT_TASK
 from deltaworks.control import paths
 from deltaworks.control.clock import iso_now, parse_iso
 from deltaworks.control.objects import ObjectStore
-from deltaworks.operations.dag_forms import DRY_RUN, STEPS
 from deltaworks.errors.conditions import alert_for_failure, failure_alerts
+from deltaworks.operations.dag_forms import DRY_RUN, STEPS
 from deltaworks.specs.dag_ids import split_dag_id
 
 if TYPE_CHECKING:

@@ -107,7 +107,7 @@ def _requests(objects: ObjectStore, catalog: Catalog) -> Iterator[tuple[ErasureR
     for namespace, pipelines in catalog.namespaces.items():
         requests = list(Erasures(objects, namespace).all_requests())
         with log_failures(f"The summary of erasures of {namespace}"):
-            publish_requests(objects, namespace, requests)
+            publish_requests(objects, namespace, [request.summary_row() for request in requests])
         for request in requests:
             if request.is_open:
                 yield request, retention_of(pipelines)

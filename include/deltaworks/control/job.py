@@ -1,11 +1,11 @@
 """Exit protocol of jobs: an exit code for the launcher and, on failure, a last line with the error.
 
-Errors of libraries are mapped to DeltaworksErrors here and nowhere else, so a retry policy needs to know only those.
+Errors of libraries are mapped to DeltaworksErrors here and in `source_errors`, and nowhere else, so a retry policy
+needs to know only those.
 """
 
 from __future__ import annotations
 
-import importlib
 import json
 import re
 import sys
@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from deltaworks.control.error_redaction import redact_values, redacted_traceback
 from deltaworks.control.listing import json_value, listing_of, plain_record, plain_text
 from deltaworks.control.parent_watchdog import start_parent_watchdog
+from deltaworks.control.source_errors import source_error
 from deltaworks.errors import (
     ConcurrencyError,
     DeltaworksError,
@@ -61,9 +62,6 @@ _OUTAGE_TYPES = frozenset(
     }
 )
 _MAX_MESSAGE_LENGTH = 1_000
-#: Functions that map the text of a library's error to a DeltaworksError, or None. Errors of one kind of source are
-#: mapped in that source's package. Given by name, not imported: they are in higher layers.
-ERROR_TRANSLATORS = ("deltaworks.sources.registry:source_error",)
 
 
 def run_job(main: Callable[[], int | None], *, watch_parent: bool = True) -> int:
@@ -111,7 +109,7 @@ def as_deltaworks_error(error: BaseException) -> DeltaworksError:
     wrapped = next((link for link in chain if isinstance(link, DeltaworksError)), None) or last_error_in(text)
     if wrapped is not None:
         return wrapped
-    if (specific := _spark_error(text, error) or _source_error(text)) is not None:
+    if (specific := _spark_error(text, error) or source_error(text)) is not None:
         return specific
     if _OUTAGE.search(text) or any(_is_outage(link) for link in chain):
         return TransientError("STORAGE_UNREACHABLE", f"A server could not be reached or failed: {_first_line(error)}")
@@ -136,15 +134,6 @@ def _spark_error(text: str, error: BaseException) -> DeltaworksError | None:
         return TransientError(
             "PYTHON_WORKER_TIMEOUT", f"Spark gave up waiting for a Python process it had started: {_first_line(error)}"
         )
-    return None
-
-
-def _source_error(text: str) -> DeltaworksError | None:
-    for location in ERROR_TRANSLATORS:
-        module, _, name = location.partition(":")
-        error: DeltaworksError | None = getattr(importlib.import_module(module), name)(text)
-        if error is not None:
-            return error
     return None
 
 

@@ -11,8 +11,8 @@ import pyarrow as pa
 
 from deltaworks.engine.table_files import FileTarget, TableWriters
 from deltaworks.events.archive import RecordsToColumns, archive_rows
-from deltaworks.events.parse import BatchMetadata
-from deltaworks.specs.archive import ARCHIVE
+from deltaworks.events.chunks import BatchMetadata
+from deltaworks.specs.pipeline_sections import ARCHIVE
 from deltaworks.tables.files import WrittenFile
 
 

@@ -38,8 +38,8 @@ from deltaworks.engine.keyed.catchup_threads import KeyedCatchUp, KeyedTables
 from deltaworks.engine.table_files import FileTarget
 from deltaworks.engine.writers import FanOutWriter, SparkWriter, TableWriter, staging_key
 from deltaworks.errors import TransientError
+from deltaworks.events.chunks import BatchMetadata
 from deltaworks.events.evolution import EvolvedColumns, to_records
-from deltaworks.events.parse import BatchMetadata
 from deltaworks.events.parser_inputs import ParserInputs
 from deltaworks.events.redaction_keys import export_to_vault
 from deltaworks.sources.base import Slice

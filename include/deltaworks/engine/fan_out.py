@@ -26,16 +26,16 @@ from deltaworks.engine.task_limits import TaskLimits
 from deltaworks.engine.worker_probe import PROBE_SECONDS, probe_worker
 from deltaworks.errors import ConfigError, DeltaworksError, TransientError
 from deltaworks.events.archive import ARCHIVE_PARTITION
+from deltaworks.events.chunks import BatchMetadata, Payload
 from deltaworks.events.evolution import EvolvedColumns, merge_evolved, new_columns
-from deltaworks.events.parse import BatchMetadata, Payload
 from deltaworks.events.parser_inputs import NO_PARSER_INPUTS, ParserInputs
 from deltaworks.events.reasons import QUARANTINE_PARTITION
 from deltaworks.events.task_findings import TaskFindings
 from deltaworks.sources.base import RecordSlice, Slice
 from deltaworks.sources.task_output import TaskOutput, sort_by_task
 from deltaworks.sources.worker_crashes import CrashIsolation, TaskFailed, crash_cause
-from deltaworks.specs.archive import ARCHIVE
 from deltaworks.specs.pipeline import PipelineSpec
+from deltaworks.specs.pipeline_sections import ARCHIVE
 from deltaworks.tables.files import WrittenFile
 
 if TYPE_CHECKING:

@@ -14,17 +14,16 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from deltaworks.control import paths
 from deltaworks.control.home import PipelineHome
 from deltaworks.control.provenance import user_metadata
+from deltaworks.engine.live_merge import LiveMerge
 from deltaworks.errors import TransientError
 from deltaworks.specs.catalog import Catalog
-from deltaworks.specs.live import LiveTableSpec
+from deltaworks.specs.live import LIVE_PARTITION, LiveTableSpec
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.tables.arrow_types import arrow_schema
 from deltaworks.tables.lake import Lake
@@ -33,11 +32,6 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
-    from deltaworks.control.locks.lease import Lease
-
-LIVE_PARTITION = ("window_date",)
-_VIEW_ANNOUNCER = "deltaworks.engine.view_announcer"
-_LIVE_MERGE = "deltaworks.engine.live_merge"
 _POLL_SECONDS = 1.0
 
 
@@ -68,21 +62,12 @@ class LiveProgress:
         )
 
 
-def live_columns(spec: PipelineSpec, live: LiveTableSpec) -> dict[str, str]:
-    """Returns types by column, in the table's column order."""
-    types = spec.table(live.reads).column_types()
-    window = {"window_start": "timestamp", "window_end": "timestamp", "window_date": "date"}
-    groups = {name: types[name] for name in live.group_by}
-    distinct = dict.fromkeys(live.distinct_columns, "long")
-    return window | groups | {"events": "long"} | live.sum_columns(types) | distinct | {"updated_at": "timestamp"}
-
-
 def ensure_live_table(lake: Lake, spec: PipelineSpec, live: LiveTableSpec) -> str:
     """Creates the live table if it does not exist; returns its key."""
     key = paths.table(spec.pipeline, live.name)
     lake.ensure(
         key,
-        arrow_schema(live_columns(spec, live)),
+        arrow_schema(live.count_columns(spec.table(live.reads).column_types())),
         user_metadata=user_metadata(pipeline=spec.pipeline, batch="create", operation="create_table"),
         partition_by=LIVE_PARTITION,
         properties=spec.maintenance.table_properties(),
@@ -112,8 +97,6 @@ def start_live_query(
     Raises:
         TransientError: LIVE_INPUT_MISSING, the source table was not created in time.
     """
-    # Imported here so that streams without such tables do not load it.
-    live_merge = import_module(_LIVE_MERGE)
     spec = catalog.pipeline(pipeline)
     lake = Lake(catalog.environment.lake)
     source = lake.storage.spark_uri(_await_source_table(lake, spec, live, wait_seconds))
@@ -122,7 +105,7 @@ def start_live_query(
         _read_source(spark, source), live, live.sum_columns(spec.table(live.reads).column_types())
     )
     generation = PipelineHome.open(lake.storage, pipeline).generations.current()
-    write = live_merge.LiveMerge(lake, target, pipeline=pipeline, live=live, before_merge=before_merge)
+    write = LiveMerge(lake, target, pipeline=pipeline, live=live, before_merge=before_merge)
     writer = (
         counts.writeStream.queryName(f"{pipeline}.{live.name}")
         .outputMode("update")
@@ -132,15 +115,6 @@ def start_live_query(
     if available_now:
         return writer.trigger(availableNow=True).start()
     return writer.trigger(processingTime=f"{live.trigger_seconds} seconds").start()
-
-
-def view_announcements(catalog: Catalog, spec: PipelineSpec, lease: Lease) -> AbstractContextManager[None]:
-    """Publishes results of views that declare `announce` while the block runs; does nothing without such views."""
-    if all(view.announce is None for view in spec.views):
-        return nullcontext()
-    # Imported by name, so that streams without such views do not load it.
-    published: AbstractContextManager[None] = import_module(_VIEW_ANNOUNCER).view_announcements(catalog, spec, lease)
-    return published
 
 
 def _await_source_table(lake: Lake, spec: PipelineSpec, live: LiveTableSpec, wait_seconds: float) -> str:

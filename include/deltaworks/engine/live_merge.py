@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from deltaworks.control.provenance import user_metadata
-from deltaworks.engine.live import LIVE_PARTITION
-from deltaworks.specs.live import LiveTableSpec
+from deltaworks.specs.live import LIVE_PARTITION, LiveTableSpec
 from deltaworks.tables.changes import sql_literal
 from deltaworks.tables.commit import Step
 from deltaworks.tables.lake import Lake

@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from deltaworks.control import paths
 from deltaworks.control.clock import iso_now
@@ -27,15 +29,14 @@ from deltaworks.engine.batches import BatchProcessor
 from deltaworks.engine.driver_host import DriverHost, OwnDriver, fail_stalled_batch, run_limit_reason
 from deltaworks.engine.driver_metrics import CountingObjectStore, DriverMetrics
 from deltaworks.engine.failure_record import failure_record
-from deltaworks.engine.gold_refresh import gold_refresh_running
-from deltaworks.engine.live import start_live_query, view_announcements
 from deltaworks.engine.progress import ProgressLog
 from deltaworks.engine.queries import listener_attached, progress_listener, stop_quietly, wait_for_end
 from deltaworks.engine.recovery import current_checkpoint, open_batch_processor, stream_lease
 from deltaworks.errors import DeltaworksError, FencedError, TransientError
-from deltaworks.sources.base import SourceLag
-from deltaworks.sources.registry import open_source
+from deltaworks.sources.base import Source, SourceLag
 from deltaworks.specs.catalog import Catalog
+from deltaworks.specs.live import LiveTableSpec
+from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.tables.lake import Lake
 
 if TYPE_CHECKING:
@@ -61,10 +62,51 @@ class RunResult:
     seconds: float
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StreamContext:
+    """What a companion of a stream may use. With `available_now` the run ends once the available data is processed."""
+
+    spark: SparkSession
+    catalog: Catalog
+    spec: PipelineSpec
+    lease: Lease
+    heartbeat: HeartbeatWriter
+    host: DriverHost
+    available_now: bool
+
+
+class StartLiveQuery(Protocol):
+    """Starts the query of one live table; raising in `before_merge` ends it."""
+
+    def __call__(
+        self,
+        spark: SparkSession,
+        catalog: Catalog,
+        pipeline: str,
+        live: LiveTableSpec,
+        *,
+        before_merge: Callable[[], None],
+    ) -> StreamingQuery: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StreamParts:
+    """The parts of a stream that its job chooses, because the engine imports no kind of source and no other layer.
+
+    Args:
+        companions: run while the queries do, each in a context manager that does nothing if nothing is declared.
+    """
+
+    open_source: Callable[[Catalog, PipelineSpec], Source]
+    start_live_query: StartLiveQuery
+    companions: Sequence[Callable[[StreamContext], AbstractContextManager[None]]] = ()
+
+
 class IngestRun:
     """One run of a pipeline's stream; `run` may be called once.
 
     Args:
+        parts: the stream's source, live queries and companions.
         host: the driver process that hosts the run; by default one for this run only.
     """
 
@@ -74,9 +116,11 @@ class IngestRun:
         catalog: Catalog,
         pipeline: str,
         *,
+        parts: StreamParts,
         available_now: bool = False,
         host: DriverHost | None = None,
     ) -> None:
+        self._parts = parts
         self._host: DriverHost = host or OwnDriver()
         self._spark = spark
         self._catalog = catalog
@@ -84,7 +128,7 @@ class IngestRun:
         self._storage = catalog.environment.lake
         self._objects = CountingObjectStore(open_objects(self._storage))
         self._home = PipelineHome(self._objects, pipeline)
-        self._source = open_source(catalog, self._spec)
+        self._source = parts.open_source(catalog, self._spec)
         self._available_now = available_now
         self._heartbeat = HeartbeatWriter(
             self._objects,
@@ -174,17 +218,12 @@ class IngestRun:
             specs.record_start(self._spec, owner_epoch=epoch)
             generations = current_checkpoint(self._home, ledger)
             processor.use_checkpoint(generations)
-            gold = gold_refresh_running(
-                self._spark,
-                self._catalog,
-                self._spec,
-                lease,
-                self._heartbeat,
-                host=self._host,
-                available_now=self._available_now,
-            )
-            listener = progress_listener(self._spec.pipeline, progress)
-            with listener_attached(self._spark, listener), view_announcements(self._catalog, self._spec, lease), gold:
+            with ExitStack() as companions:
+                companions.enter_context(
+                    listener_attached(self._spark, progress_listener(self._spec.pipeline, progress))
+                )
+                for companion in self._parts.companions:
+                    companions.enter_context(companion(self._context(lease)))
                 try:
                     queries = [self._start_ingest(processor, generations, progress), *self._start_live(lease)]
                     processor.keyed.start()
@@ -200,6 +239,17 @@ class IngestRun:
                     progress.await_termination()
         finally:
             progress.close()
+
+    def _context(self, lease: Lease) -> StreamContext:
+        return StreamContext(
+            spark=self._spark,
+            catalog=self._catalog,
+            spec=self._spec,
+            lease=lease,
+            heartbeat=self._heartbeat,
+            host=self._host,
+            available_now=self._available_now,
+        )
 
     def _start_ingest(
         self, processor: BatchProcessor, generations: Generations, progress: ProgressLog
@@ -254,8 +304,9 @@ class IngestRun:
             if lease.is_lost:
                 raise FencedError("LEASE_LOST", f"The lease of {self._spec.pipeline!r} went to a successor.")
 
+        start = self._parts.start_live_query
         return [
-            start_live_query(self._spark, self._catalog, self._spec.pipeline, live, before_merge=check_lease)
+            start(self._spark, self._catalog, self._spec.pipeline, live, before_merge=check_lease)
             for live in self._spec.aggregation_tables
         ]
 

@@ -23,8 +23,8 @@ from deltaworks.errors import ContractError, DeltaworksError, FencedError, Trans
 from deltaworks.events.archive import ARCHIVE_PARTITION, ARCHIVE_SCHEMA
 from deltaworks.events.evolution import EvolvedColumn, EvolvedColumns, evolved_columns
 from deltaworks.events.reasons import QUARANTINE_PARTITION, QUARANTINE_SCHEMA, QUARANTINE_TABLE
-from deltaworks.specs.archive import ARCHIVE
 from deltaworks.specs.pipeline import PipelineSpec
+from deltaworks.specs.pipeline_sections import ARCHIVE
 from deltaworks.tables.arrow_types import arrow_schema
 from deltaworks.tables.commit import TABLE_PROPERTIES, Step, check_owner_epoch, raise_owner_epoch, refresh
 from deltaworks.tables.features import reasons_to_use_spark

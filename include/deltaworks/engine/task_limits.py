@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from deltaworks.events.parse import Payload
+from deltaworks.events.chunks import Payload
 
 #: Minimum interval of resetting the watchdog, because a stream has millions of records.
 _REARM_SECONDS = 0.5

@@ -10,7 +10,7 @@ import io
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
-from deltaworks.events.parse import Payload
+from deltaworks.events.chunks import Payload
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.specs.sources.selection import SourceSpec
 

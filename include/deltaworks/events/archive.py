@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 import pyarrow as pa
 
-from deltaworks.events.parse import BatchMetadata
+from deltaworks.events.chunks import BatchMetadata
 
 ARCHIVE_SCHEMA = pa.schema(
     [

@@ -1,17 +1,15 @@
-"""Chunks: the events that a task converts to columns together."""
+"""Payloads, which a task parses, and chunks, the events that it converts to columns together."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from deltaworks.errors import DeltaworksError
 from deltaworks.events.budget import EventRun
+from deltaworks.events.error_isolation import PositionedEvent
 from deltaworks.events.reasons import Reason, RejectedEvent
-
-if TYPE_CHECKING:
-    from deltaworks.events.columnar_batches import DecodedEvents
-    from deltaworks.events.parse import Payload
 
 #: Raw bytes of a full chunk. As Python objects its events take about ten times as much memory.
 MAX_CHUNK_BYTES = 32 << 20
@@ -21,12 +19,55 @@ _DECODED_EVENT_WEIGHT = 0.4
 TableNames = tuple[str, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class Payload:
+    """One object or stream record to parse.
+
+    Attributes:
+        seq: sequence number in arrival order.
+        data: content; None if it is not available.
+        problem: why the content is not available.
+        events: positions, values and bytes of single events, if only these are to be parsed.
+        record: metadata of a stream record, which its events have in `_record`.
+        refusal: the error if access to the object was denied.
+        arrived_at_us: arrival time recorded by the object store or stream, which is the same for each read; None if
+            unknown.
+    """
+
+    seq: int
+    key: str
+    data: bytes | None
+    problem: Reason | None = None
+    events: tuple[PositionedEvent, ...] | None = None
+    record: Mapping[str, Any] | None = None
+    refusal: DeltaworksError | None = None
+    arrived_at_us: int | None = None
+
+
+#: Marker between payloads: the parser yields all rows of earlier payloads before it reads later ones.
+END_OF_CHUNK = Payload(-1, "", None)
+
+
+@dataclass(frozen=True, slots=True)
+class BatchMetadata:
+    """Column values that all rows of a batch share.
+
+    The age of events is relative to `arrived_at_us` if it is set (for events that are read again), else to
+    `ingested_at_us`.
+    """
+
+    batch_id: int
+    ingested_at_us: int
+    fingerprint: str
+    arrived_at_us: int | None = None
+
+
 @dataclass(slots=True)
 class Chunk:
     """Events that are converted together, in parallel lists with one entry per event.
 
-    An event's index goes to `rows_by_table_set`, under the set of its tables. Events decoded into structs are in
-    `decoded` instead, by struct class.
+    An event's index goes to `rows_by_table_set`, under the set of its tables. Events decoded into structs are in a
+    `ColumnarChunk` instead.
     """
 
     events: list[Mapping[str, Any]] = field(default_factory=list)
@@ -36,7 +77,6 @@ class Chunk:
     positions: list[int] = field(default_factory=list)
     payloads: dict[int, Payload] = field(default_factory=dict)
     rows_by_table_set: dict[TableNames, list[int]] = field(default_factory=dict)
-    decoded: dict[type, DecodedEvents] = field(default_factory=dict)
     decoded_count: int = 0
     #: Indexes of decoded events whose texts may contain emails or phone numbers, with the metadata of their records.
     scan_candidates: dict[int, Mapping[str, Any] | None] = field(default_factory=dict)

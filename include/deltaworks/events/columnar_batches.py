@@ -10,19 +10,16 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
-from deltaworks.events.chunks import Chunk
+from deltaworks.events.chunks import BatchMetadata, Chunk
 from deltaworks.events.columnar_plan import REDACTION_COUNTS, EventPlan
 from deltaworks.events.columnar_redaction import sum_counts
 from deltaworks.events.conversion import ChunkConverter, ConvertedChunk, RowIndexes
 from deltaworks.events.envelope import envelope_arrays
-
-if TYPE_CHECKING:
-    from deltaworks.events.parse import BatchMetadata
 
 #: Events that are converted together.
 _BLOCK_EVENTS = 256
@@ -106,6 +103,13 @@ class DecodedEvents:
         return _drop_indexes(rows, arrays, indexes)
 
 
+@dataclass(slots=True)
+class ColumnarChunk(Chunk):
+    """A chunk that may also have events decoded into structs, in `decoded` by struct class."""
+
+    decoded: dict[type, DecodedEvents] = field(default_factory=dict)
+
+
 def _drop_indexes(
     rows: RowIndexes, arrays: dict[Any, pa.Array], indexes: set[int]
 ) -> tuple[RowIndexes, dict[Any, pa.Array]]:
@@ -117,7 +121,7 @@ def _drop_indexes(
 
 def convert_by_columns(
     conversion: ChunkConverter,
-    chunk: Chunk,
+    chunk: ColumnarChunk,
     stamp: BatchMetadata,
     to_row_chunk: Callable[[Chunk, RowIndexes], tuple[Chunk, RowIndexes]],
 ) -> ConvertedChunk:

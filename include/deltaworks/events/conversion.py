@@ -31,7 +31,7 @@ from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.specs.sources.payload import TEXT_FORMATS
 
 if TYPE_CHECKING:
-    from deltaworks.events.parse import BatchMetadata
+    from deltaworks.events.chunks import BatchMetadata
 
 #: Table name and rows.
 TableRows = tuple[str, pa.Table]

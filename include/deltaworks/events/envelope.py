@@ -21,7 +21,7 @@ from deltaworks.specs.table import ENVELOPE_COLUMNS
 from deltaworks.specs.types import Primitive
 
 if TYPE_CHECKING:
-    from deltaworks.events.parse import BatchMetadata
+    from deltaworks.events.chunks import BatchMetadata
 
 
 class EnvelopeBuilder:

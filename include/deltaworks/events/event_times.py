@@ -25,7 +25,7 @@ from deltaworks.specs.sources.payload import TEXT_FORMATS
 from deltaworks.specs.types import Primitive
 
 if TYPE_CHECKING:
-    from deltaworks.events.parse import BatchMetadata
+    from deltaworks.events.chunks import BatchMetadata
 
 _DAY_US, _MINUTE_US = 86_400_000_000, 60_000_000
 #: Path in the reason for events without a time field.

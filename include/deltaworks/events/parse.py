@@ -12,7 +12,6 @@ declaration asks for, such as `on_fail: fail`; they are `DeltaworksError`s.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -20,8 +19,8 @@ import pyarrow as pa
 
 from deltaworks.errors import DeltaworksError
 from deltaworks.events.budget import EventRun, OverBudget
-from deltaworks.events.chunks import Chunk, rejected_event_of
-from deltaworks.events.columnar_batches import EMPTY_EVENT, DecodedEvents, convert_by_columns
+from deltaworks.events.chunks import END_OF_CHUNK, BatchMetadata, Chunk, Payload, rejected_event_of
+from deltaworks.events.columnar_batches import EMPTY_EVENT, ColumnarChunk, DecodedEvents, convert_by_columns
 from deltaworks.events.columnar_decoder import EventDecoder
 from deltaworks.events.columnar_plan import EventPlan
 from deltaworks.events.conversion import ChunkConverter, ConvertedChunk, RowIndexes, TableRows
@@ -47,49 +46,6 @@ if TYPE_CHECKING:
 COLUMNAR_FROM_BYTES = 512 << 10
 #: Formats whose error messages contain no input.
 _FORMATS_WITHOUT_QUOTES = frozenset({"json", "tsv", "text"})
-
-
-@dataclass(frozen=True, slots=True)
-class Payload:
-    """One object or stream record to parse.
-
-    Attributes:
-        seq: sequence number in arrival order.
-        data: content; None if it is not available.
-        problem: why the content is not available.
-        events: positions, values and bytes of single events, if only these are to be parsed.
-        record: metadata of a stream record, which its events have in `_record`.
-        refusal: the error if access to the object was denied.
-        arrived_at_us: arrival time recorded by the object store or stream, which is the same for each read; None if
-            unknown.
-    """
-
-    seq: int
-    key: str
-    data: bytes | None
-    problem: Reason | None = None
-    events: tuple[PositionedEvent, ...] | None = None
-    record: Mapping[str, Any] | None = None
-    refusal: DeltaworksError | None = None
-    arrived_at_us: int | None = None
-
-
-#: Marker between payloads: the parser yields all rows of earlier payloads before it reads later ones.
-END_OF_CHUNK = Payload(-1, "", None)
-
-
-@dataclass(frozen=True, slots=True)
-class BatchMetadata:
-    """Column values that all rows of a batch share.
-
-    The age of events is relative to `arrived_at_us` if it is set (for events that are read again), else to
-    `ingested_at_us`.
-    """
-
-    batch_id: int
-    ingested_at_us: int
-    fingerprint: str
-    arrived_at_us: int | None = None
 
 
 class Parser:
@@ -168,11 +124,11 @@ class Parser:
             ContractError: RULE_FAILED or FIELD_UNDECLARED, if a table declares to fail; RULE_UNUSABLE.
         """
         self.redaction.start(stamp.arrived_at_us or stamp.ingested_at_us)
-        chunk = Chunk()
+        chunk = ColumnarChunk()
         for payload in payloads:
             if payload is END_OF_CHUNK:
                 yield from self._finish_chunk(chunk, stamp)
-                chunk = Chunk()
+                chunk = ColumnarChunk()
                 continue
             if payload.problem is not None or (payload.data is None and payload.events is None):
                 problem = payload.problem or Reason(ReasonCode.OBJECT_UNREADABLE, "", "no data")
@@ -188,7 +144,7 @@ class Parser:
                         self._add_event(chunk, payload, position, event)
                     if chunk.is_full(self._chunk_events):
                         yield from self._finish_chunk(chunk, stamp)
-                        chunk = Chunk()
+                        chunk = ColumnarChunk()
             except ConversionError as error:  # raised before the first event: the payload is unreadable
                 chunk.rejected.append(self._rejected_payload(payload, self._reason(error)))
         yield from self._finish_chunk(chunk, stamp)
@@ -255,7 +211,7 @@ class Parser:
         index = chunk.append(event, name, payload, position, raw)
         chunk.rows_by_table_set.setdefault(tables, []).append(index)
 
-    def _add_run(self, chunk: Chunk, payload: Payload, position: int, run: EventRun) -> None:
+    def _add_run(self, chunk: ColumnarChunk, payload: Payload, position: int, run: EventRun) -> None:
         row, plans, by_kind = len(chunk.events), self._plans, chunk.decoded
         chunk.append_run(EMPTY_EVENT, payload, position, run)
         scan_candidates = set[int]() if self._decoder is None else self._decoder.scan_candidates
@@ -312,7 +268,7 @@ class Parser:
             errors = [chunk.rejected_event(row, row_reasons) for row, row_reasons in sorted(reasons.items())]
             return parts, converted.rejected + errors
         # Outside of the handler, because the exception references the chunk's data there.
-        if chunk.decoded:
+        if isinstance(chunk, ColumnarChunk) and chunk.decoded:
             self.redaction.restore_counts(counts_before)
             row_chunk, _ = self._to_row_chunk(chunk, np.arange(len(chunk.events)))
             chunk.dropped_count = len(chunk.events) - len(row_chunk.events) - len(row_chunk.rejected)
@@ -325,9 +281,9 @@ class Parser:
         return first[0] + second[0], first[1] + second[1]
 
     def _convert(self, chunk: Chunk, stamp: BatchMetadata) -> ConvertedChunk:
-        if not chunk.decoded:
-            return self._converter.convert_by_rows(chunk, stamp)
-        return convert_by_columns(self._converter, chunk, stamp, self._to_row_chunk)
+        if isinstance(chunk, ColumnarChunk) and chunk.decoded:
+            return convert_by_columns(self._converter, chunk, stamp, self._to_row_chunk)
+        return self._converter.convert_by_rows(chunk, stamp)
 
     def _to_row_chunk(self, chunk: Chunk, rows: RowIndexes) -> tuple[Chunk, RowIndexes]:
         """Returns a new chunk with these events as Python objects, and their indexes. Decoded events are parsed again.

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import lru_cache
-from importlib import import_module
 from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
@@ -61,10 +60,9 @@ def pin_databases(spec: PipelineSpec, storage: StorageSpec) -> PinnedDatabases |
     if not names:
         return None
     # Imported here and below, so that pipelines without look-ups do not load database and user-agent libraries.
-    databases: PinnedDatabases = import_module("deltaworks.events.enrichment.databases").PinnedDatabases.pin(
-        names, storage
-    )
-    return databases
+    from deltaworks.events.enrichment.databases import PinnedDatabases
+
+    return PinnedDatabases.pin(names, storage)
 
 
 def create_lookups_and_masks(spec: PipelineSpec, databases: PinnedDatabases | None) -> LookupsAndMasks | None:
@@ -76,10 +74,9 @@ def create_lookups_and_masks(spec: PipelineSpec, databases: PinnedDatabases | No
     """
     if not (spec.enrich or spec.private):
         return None
-    protection: LookupsAndMasks = import_module("deltaworks.events.enrichment.lookups_and_masks").LookupsAndMasks(
-        spec, databases
-    )
-    return protection
+    from deltaworks.events.enrichment.lookups_and_masks import LookupsAndMasks
+
+    return LookupsAndMasks(spec, databases)
 
 
 def row_keys(rows: pa.Table) -> list[RowKey]:

@@ -14,9 +14,9 @@ from dataclasses import dataclass, field
 
 from deltaworks.control import paths
 from deltaworks.errors import ConfigError
-from deltaworks.specs.archive import ARCHIVE
 from deltaworks.specs.live import LiveTableSpec
 from deltaworks.specs.pipeline import PipelineSpec
+from deltaworks.specs.pipeline_sections import ARCHIVE
 from deltaworks.specs.table import TableSpec
 from deltaworks.tables.lake import Lake
 

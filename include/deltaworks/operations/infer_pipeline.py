@@ -9,8 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from deltaworks.errors import ConfigError
+from deltaworks.events.chunks import BatchMetadata, Payload
 from deltaworks.events.inference.pipeline_proposal import NO_OVERRIDES, Overrides, PipelineProposal, propose_pipeline
-from deltaworks.events.parse import BatchMetadata, Parser, Payload
+from deltaworks.events.parse import Parser
 from deltaworks.operations.event_sample import EventSample, sample_files
 from deltaworks.operations.pipeline_yaml import pipeline_yaml
 from deltaworks.sources.objects.landing.inputs import find_inputs

@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from deltaworks.errors import DeltaworksError
 from deltaworks.events.archive import RecordsToColumns
-from deltaworks.events.parse import Payload
+from deltaworks.events.chunks import Payload
 from deltaworks.sources.offset_ranges import OffsetRange
 from deltaworks.sources.records import ReadStatistics, Record
 from deltaworks.sources.task_isolation import (

@@ -8,8 +8,8 @@ from typing import Any
 
 from deltaworks.control.clock import EARLIEST_US, LATEST_US, micros_to_iso
 from deltaworks.errors import ContractError
+from deltaworks.events.chunks import Payload
 from deltaworks.events.decompression import ContentTooLarge, DamagedContent, decompress
-from deltaworks.events.parse import Payload
 from deltaworks.events.reasons import Reason, ReasonCode
 from deltaworks.specs.sources.payload import Compression
 

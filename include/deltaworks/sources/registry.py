@@ -7,7 +7,6 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from deltaworks.errors import DeltaworksError
     from deltaworks.sources.base import Source
     from deltaworks.sources.record_source import RecordSource
     from deltaworks.specs.catalog import Catalog
@@ -27,11 +26,6 @@ RECORD_SOURCES: Mapping[str, str] = {
     "kafka": "deltaworks.sources.kafka.record_source:KafkaRecordSource",
     "kinesis": "deltaworks.sources.kinesis.record_source:KinesisRecordSource",
 }
-#: Functions that map the text of a foreign exception to a Deltaworks error, by kind.
-ERROR_PARSERS: Mapping[str, str] = {
-    "kafka": "deltaworks.sources.kafka.errors:parse_error",
-    "delta": "deltaworks.sources.delta.errors:parse_error",
-}
 
 
 def open_source(catalog: Catalog, spec: PipelineSpec) -> Source:
@@ -48,13 +42,6 @@ def open_record_source(catalog: Catalog, spec: PipelineSpec) -> RecordSource:
     """
     records: RecordSource = _import_object(RECORD_SOURCES[spec.source.kind])(catalog, spec)
     return records
-
-
-def source_error(text: str) -> DeltaworksError | None:
-    """Returns the Deltaworks error for the text of a foreign exception; None if no source recognizes it. See
-    `control.job.as_deltaworks_error`.
-    """
-    return next((error for path in ERROR_PARSERS.values() if (error := _import_object(path)(text)) is not None), None)
 
 
 def _import_object(path: str) -> Any:

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
 
-from deltaworks.events.parse import END_OF_CHUNK, Payload
+from deltaworks.events.chunks import END_OF_CHUNK, Payload
 from deltaworks.events.reasons import Reason, ReasonCode
 from deltaworks.sources.task_output import TaskOutput
 from deltaworks.sources.worker_crashes import CrashIsolation, OpenMarker, OpenPosition, TaskFailed, crash_cause

@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
-from typing import TYPE_CHECKING, Annotated, Final, Literal, Self
+from collections.abc import Iterator
+from typing import Annotated, Final, Literal, Self
 
 from pydantic import BeforeValidator, Field, model_validator
 
 from deltaworks.errors import Severity
 from deltaworks.specs.base import KeyPath, Name, Problem, Spec, as_tuple, raise_problems, suggest_name
-from deltaworks.specs.gold import find_cycle
-from deltaworks.specs.refresh_interval import refresh_seconds
-
-if TYPE_CHECKING:
-    from deltaworks.specs.pipeline import PipelineSpec
 
 #: Maximum number of label sets in one minute. More are the error RULE_TOO_MANY_SERIES.
 MAX_LABEL_SETS: Final = 1_000
@@ -263,81 +258,3 @@ def _hysteresis_problems(fire: BoundsSpec, clear: BoundsSpec) -> Iterator[Proble
                 ("clear", name),
                 (f"{bound:g} is beyond {fire_bound:g} of `fire`: it would be clear and fire at the same time"),
             )
-
-
-def rule_problems(pipeline: PipelineSpec, readable: Collection[str]) -> Iterator[Problem]:
-    """Yields problems of rules: unreadable tables, masked labels, and delays that are too short.
-
-    Args:
-        readable: tables and views that rules can read.
-    """
-    first: dict[str, int] = {}
-    for index, rule in enumerate(pipeline.rules):
-        if rule.name in first:
-            others: tuple[KeyPath, ...] = (("rules", first[rule.name], "name"),)
-            yield ("rules", index, "name"), f"rule {rule.name} is declared twice; rename one", others
-        first.setdefault(rule.name, index)
-        for position, read in enumerate(rule.reads):
-            if read not in readable:
-                key_path: KeyPath = ("rules", index, "reads", position)
-                yield key_path, f"{rule.name!r} reads unknown table {read!r}; {suggest_name(read, readable)}"
-        yield from _private_label_problems(pipeline, index, rule)
-        yield from _delay_problems(pipeline, index, rule)
-    yield from _inhibition_problems(pipeline)
-
-
-def _private_label_problems(pipeline: PipelineSpec, index: int, rule: RuleSpec) -> Iterator[Problem]:
-    private = {field.path for field in pipeline.private}
-    columns = {
-        column.name: column.path for table in pipeline.tables for column in table.columns if column.path in private
-    }
-    for position, label in enumerate(rule.labels):
-        if label in columns:
-            text = f"{label!r} contains the private field {columns[label]}, and notifications contain labels"
-            yield ("rules", index, "labels", position), f"{text}; use another column"
-
-
-def _delay_problems(pipeline: PipelineSpec, index: int, rule: RuleSpec) -> Iterator[Problem]:
-    slowest = max(((refresh_seconds(pipeline, name), name) for name in _source_tables(pipeline, rule)), default=None)
-    if slowest is not None and rule.evaluation_delay_seconds < slowest[0]:
-        text = f"{slowest[1]!r} is refreshed every {slowest[0]:g} s"
-        yield (
-            ("rules", index, "evaluation_delay_seconds"),
-            (f"{text}: a minute is complete only after that; write at least that"),
-        )
-
-
-def _source_tables(pipeline: PipelineSpec, rule: RuleSpec) -> set[str]:
-    """Returns the tables that a rule reads, directly or through views."""
-    views = {view.name: view.reads for view in pipeline.views}
-    waiting, tables = [*rule.reads], set[str]()
-    while waiting:
-        name = waiting.pop()
-        if name in tables:
-            continue
-        tables.add(name)
-        waiting += views.get(name, ())
-    return tables - views.keys()
-
-
-def _inhibition_problems(pipeline: PipelineSpec) -> Iterator[Problem]:
-    names = [rule.name for rule in pipeline.rules]
-    for index, rule in enumerate(pipeline.rules):
-        for position, name in enumerate(rule.inhibited_by):
-            if name not in names:
-                text = f"there is no rule {name!r} in this pipeline; {suggest_name(name, names)}"
-                yield ("rules", index, "inhibited_by", position), text
-    cycle = find_cycle([_InhibitionNode(rule) for rule in pipeline.rules])
-    if cycle:
-        key_paths = {rule.name: ("rules", index, "inhibited_by") for index, rule in enumerate(pipeline.rules)}
-        head, *others = sorted(key_paths[name] for name in {*cycle})
-        text = f"rules inhibit each other in a cycle: {' is inhibited by '.join(cycle)}; leave one out"
-        yield head, text, tuple(others)
-
-
-class _InhibitionNode:
-    """A rule and the rules that inhibit it, for the search of cycles."""
-
-    def __init__(self, rule: RuleSpec) -> None:
-        self.name = rule.name
-        self.reads = rule.inhibited_by

@@ -20,7 +20,6 @@ from deltaworks.specs.base import (
     resolve_text,
     suggest_name,
 )
-from deltaworks.specs.groups import StreamGroupSpec
 from deltaworks.specs.kubernetes import KubernetesSpec
 from deltaworks.specs.prices import PricesSpec
 from deltaworks.specs.privacy_settings import PrivacySettings
@@ -248,6 +247,20 @@ def _resolve_references(value: Any) -> Any:
     if isinstance(value, str) and value.startswith("env:"):
         return resolve_text(Reference(scheme="env", name=value.removeprefix("env:")))
     return value
+
+
+class StreamGroupSpec(Spec):
+    """Settings of a stream group. All times are in seconds."""
+
+    driver_memory: str = Field(default="1g", pattern=r"^\d+[mg]$", description="memory of the group's driver")
+    max_run_seconds: int | None = Field(
+        default=None,
+        ge=10,
+        description=("counted from the first batch of any member; by default the minimum of the members"),
+    )
+    non_outage_failures: int = Field(
+        default=5, ge=1, description="a member that fails so often in a row, each time early, is parked"
+    )
 
 
 class EnvironmentSpec(Spec):

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, Self
+from typing import Annotated, Any, Final, Literal, Self
 
 from pydantic import BeforeValidator, ConfigDict, Field, field_validator, model_validator
 
 from deltaworks.specs.base import (
-    KeyPath,
     Name,
     Problem,
     SecretReference,
@@ -16,12 +14,8 @@ from deltaworks.specs.base import (
     TextOrReference,
     as_tuple,
     raise_problems,
-    suggest_name,
 )
 from deltaworks.specs.sources.records import KafkaSecuritySpec
-
-if TYPE_CHECKING:
-    from deltaworks.specs.pipeline import PipelineSpec
 
 Names = Annotated[tuple[str, ...], BeforeValidator(as_tuple)]
 #: The feed's version lease has the feed's name, which limits its length.
@@ -129,23 +123,3 @@ class FeedSpec(Spec):
 #: Change types in messages.
 UPSERT: Final = "upsert"
 DELETE: Final = "delete"
-
-
-def feed_problems(pipeline: PipelineSpec) -> Iterator[Problem]:
-    """Yields feeds with an unknown table or a duplicate name."""
-    readable = [table.name for table in pipeline.gold.tables] + [view.name for view in pipeline.views]
-    first: dict[str, KeyPath] = {}
-    for index, feed in enumerate(pipeline.feeds):
-        key_path: KeyPath = ("feeds", index)
-        if feed.name in first:
-            yield (
-                (*key_path, "name"),
-                f"feed {feed.name!r} is declared twice; rename one",
-                ((*first[feed.name], "name"),),
-            )
-        first.setdefault(feed.name, key_path)
-        if feed.reads not in readable:
-            yield (
-                (*key_path, "reads"),
-                f"{feed.reads!r} is not a gold table or view of this pipeline; {suggest_name(feed.reads, readable)}",
-            )

@@ -9,36 +9,19 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
-
-from pydantic import Field
+from typing import Final
 
 from deltaworks.errors import ConfigError
-from deltaworks.specs.base import Spec, suggest_name
+from deltaworks.specs.base import suggest_name
+from deltaworks.specs.catalog import Catalog
 from deltaworks.specs.dag_ids import dag_id
-
-if TYPE_CHECKING:
-    from deltaworks.specs.catalog import Catalog
-    from deltaworks.specs.pipeline import PipelineSpec
+from deltaworks.specs.environment import StreamGroupSpec
+from deltaworks.specs.pipeline import PipelineSpec
 
 #: Finds the group in the text of an invalid spec.
 _GROUP_KEY = re.compile(r"^stream_group[ \t]*:[ \t]*[\"']?([a-z][a-z0-9_]*)", re.MULTILINE)
 #: The kind of a group's DAG.
 GROUP_KIND: Final = "stream_group"
-
-
-class StreamGroupSpec(Spec):
-    """Settings of a stream group. All times are in seconds."""
-
-    driver_memory: str = Field(default="1g", pattern=r"^\d+[mg]$", description="memory of the group's driver")
-    max_run_seconds: int | None = Field(
-        default=None,
-        ge=10,
-        description=("counted from the first batch of any member; by default the minimum of the members"),
-    )
-    non_outage_failures: int = Field(
-        default=5, ge=1, description="a member that fails so often in a row, each time early, is parked"
-    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 from pydantic import BeforeValidator, Field
 
@@ -13,9 +13,6 @@ from deltaworks.specs.base import Name, Problem, Spec, as_tuple, suggest_name
 from deltaworks.specs.mutation import DELETED_COLUMN
 from deltaworks.specs.spec_change_effects import Edit, Effect
 from deltaworks.specs.types import Decimal, parse_type
-
-if TYPE_CHECKING:
-    from deltaworks.specs.table import TableSpec
 
 #: Types that all engines compare and sort in the same way.
 KEY_TYPES = ("string", "int", "long", "boolean", "date", "timestamp")
@@ -82,23 +79,6 @@ class KeyedTable:
     expire_after_minutes: int | None = None
     trigger_seconds: float = 0.0
 
-    @classmethod
-    def from_history(cls, history: TableSpec) -> KeyedTable | None:
-        """Returns the keyed table of a bronze table; None if it declares none."""
-        declared = history.keyed
-        if declared is None:
-            return None
-        return cls(
-            name=declared.table or f"latest_{history.name}",
-            history=history.name,
-            by=declared.by,
-            newest_by=declared.newest_by,
-            deleted_when=declared.deleted_when,
-            partition_by=declared.partition_by,
-            history_types=history.column_types(),
-            is_history_mutable=history.mutable is not None,
-        )
-
     @property
     def types(self) -> Mapping[str, str]:
         """The table's columns with types: those of the history and, if rows can mark deletions, a deletion flag."""
@@ -126,12 +106,8 @@ class KeyedTable:
         return hashlib.sha256(repr(parts).encode()).hexdigest()[:16]
 
 
-def keyed_problems(table: TableSpec) -> Iterator[Problem]:
+def keyed_problems(keyed: KeyedSpec, types: Mapping[str, str]) -> Iterator[Problem]:
     """Yields conflicts between a keyed table and the columns of its history."""
-    keyed = table.keyed
-    if keyed is None:
-        return
-    types = table.column_types()
     for name, columns, allowed in (("by", keyed.by, KEY_TYPES), ("newest_by", keyed.newest_by, ORDER_TYPES)):
         for column in columns:
             problem = column_problem(column, types, allowed, decimals=True)

@@ -6,27 +6,24 @@ is not older than `expire_after_minutes`.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, Self
 
 from pydantic import BeforeValidator, Field, SerializerFunctionWrapHandler, model_serializer, model_validator
 
 from deltaworks.specs.base import (
-    KeyPath,
     Name,
     Problem,
     Spec,
     as_tuple,
     exclude_if_default,
     raise_problems,
-    suggest_name,
 )
-from deltaworks.specs.keyed import ARRIVAL_COLUMNS, KEY_TYPES, KeyedTable, column_problem
+from deltaworks.specs.keyed import ARRIVAL_COLUMNS, KeyedTable
 from deltaworks.specs.spec_change_effects import NEXT_START, Edit, Effect
 from deltaworks.specs.types import Decimal, parse_type
 
 if TYPE_CHECKING:
-    from deltaworks.specs.pipeline import PipelineSpec
     from deltaworks.specs.table import TableSpec
 
 _LIVE_STATE = Edit(
@@ -36,6 +33,8 @@ _LIVE_STATE = Edit(
     "{pipeline}`.",
 )
 _REBUILT = Edit(Effect.RESTART, "The stream rebuilds the table from its input at its next start.")
+#: Partition columns of every `counts` table.
+LIVE_PARTITION: Final = ("window_date",)
 #: Columns of every `latest` table in addition to `key` and `keep`: they decide which row is newer.
 LATEST_COLUMNS: Final = ("event_time", *ARRIVAL_COLUMNS)
 #: Types that can be summed, with the type of the sum.
@@ -122,6 +121,13 @@ class LiveTableSpec(Spec):
         """Returns the columns of sums, named `<column>_sum`, with types derived from the input's types."""
         return {f"{name}_sum": sum_type(types[name]) or "" for name in self.sum}
 
+    def count_columns(self, types: Mapping[str, str]) -> dict[str, str]:
+        """Returns the types of a `counts` table by column, in the table's column order, from the input's types."""
+        window = {"window_start": "timestamp", "window_end": "timestamp", "window_date": "date"}
+        groups = {name: types[name] for name in self.group_by}
+        distinct = dict.fromkeys(self.distinct_columns, "long")
+        return window | groups | {"events": "long"} | self.sum_columns(types) | distinct | {"updated_at": "timestamp"}
+
     @property
     def distinct_columns(self) -> tuple[str, ...]:
         """Names of the columns with distinct counts, `<column>_distinct`."""
@@ -151,89 +157,3 @@ def latest_table(history: TableSpec, live: LiveTableSpec) -> KeyedTable:
         expire_after_minutes=live.expire_after_minutes,
         trigger_seconds=live.trigger_seconds,
     )
-
-
-def live_problems(pipeline: PipelineSpec) -> Iterator[Problem]:
-    """Yields problems of live tables: unknown inputs, and columns of the wrong type."""
-    bronze = {table.name: table for table in pipeline.tables}
-    for index, live in enumerate(pipeline.live):
-        if live.reads not in bronze:
-            yield (
-                ("live", index, "reads"),
-                f"{live.name!r} reads unknown table {live.reads!r}; {suggest_name(live.reads, bronze)}",
-            )
-            continue
-        check = _latest_problems if live.kind == "latest" else _count_problems
-        yield from ((("live", index, *key_path), text) for key_path, text in check(live, bronze[live.reads]))
-
-
-def _count_problems(live: LiveTableSpec, bronze: TableSpec) -> Iterator[tuple[KeyPath, str]]:
-    if bronze.evolve == "add_columns":
-        yield (
-            ("reads",),
-            f"{live.name!r} reads {live.reads!r}, whose columns can change, which would fail a live table's "
-            f"query; declare evolve: rescue for {live.reads!r}",
-        )
-    if bronze.mutable is not None:
-        yield (
-            ("reads",),
-            f"{live.reads!r} is mutable: rows would change after they were counted; use a gold table",
-        )
-    types = bronze.column_types()
-    for position, name in enumerate(live.group_by):
-        if name not in types:
-            text = (
-                f"{live.name!r} groups by {name}, which is not a column of {live.reads!r}; {suggest_name(name, types)}"
-            )
-            yield ("group_by", position), text
-    used_names = ["window_start", "window_end", "window_date", "events", "updated_at", *live.group_by]
-    for key, names, problem_of in (("sum", live.sum, _sum_problem), ("distinct", live.distinct, _distinct_problem)):
-        for position, name in enumerate(names):
-            problem = problem_of(name, types)
-            if problem is None and f"{name}_{key}" in used_names:
-                problem = f"the table would have two columns {name}_{key}; name each column once"
-            if problem is not None:
-                yield (key, position), problem
-            used_names.append(f"{name}_{key}")
-
-
-def _sum_problem(name: str, types: Mapping[str, str]) -> str | None:
-    if name not in types:
-        return f"there is no column {name!r} in this table; {suggest_name(name, types)}"
-    return f"{name!r} is {types[name]}; name a column of numbers" if sum_type(types[name]) is None else None
-
-
-def _distinct_problem(name: str, types: Mapping[str, str]) -> str | None:
-    return column_problem(name, types, KEY_TYPES, decimals=True)
-
-
-def _latest_problems(live: LiveTableSpec, bronze: TableSpec) -> Iterator[tuple[KeyPath, str]]:
-    if bronze.announces is not None:
-        yield ("reads",), f"{live.reads!r} announces another table and has no event_time; read {bronze.announces.table}"
-        return
-    if bronze.mutable is not None:
-        yield (
-            ("reads",),
-            f"{live.reads!r} is mutable: a live table would miss changes by requests; declare `keyed` for "
-            f"{live.reads!r} instead",
-        )
-    types = bronze.column_types()
-    for key, names, problem_of in (("key", live.key, _key_problem), ("keep", live.keep, _keep_problem)):
-        for position, name in enumerate(names):
-            problem = problem_of(name, types)
-            if problem is None and name in (*names[:position], *(live.key if key == "keep" else ())):
-                problem = f"{name!r} is named twice"
-            if problem is not None:
-                yield (key, position), problem
-
-
-def _key_problem(name: str, types: Mapping[str, str]) -> str | None:
-    if name in LATEST_COLUMNS:
-        return f"{name!r} decides which row is newer; use other columns as key"
-    return column_problem(name, types, KEY_TYPES, decimals=True)
-
-
-def _keep_problem(name: str, types: Mapping[str, str]) -> str | None:
-    if name not in types:
-        return f"there is no column {name!r} in this table; {suggest_name(name, types)}"
-    return f"{name!r} is always included; remove it" if name in LATEST_COLUMNS else None

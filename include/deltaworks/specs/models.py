@@ -7,13 +7,12 @@ from typing import TYPE_CHECKING, Annotated, Final, Literal, Self
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from deltaworks.specs.base import KeyPath, Name, Problem, Spec, as_tuple, raise_problems, suggest_name
-from deltaworks.specs.gold import AffectsSpec, GoldInput, cross_pipeline_table
+from deltaworks.specs.base import KeyPath, Name, Problem, Spec, as_tuple, raise_problems
+from deltaworks.specs.gold import GoldInput
 from deltaworks.specs.schedules import Schedule
 
 if TYPE_CHECKING:
-    from deltaworks.specs.gold import GoldTableSpec
-    from deltaworks.specs.pipeline import PipelineSpec
+    pass
 
 Algorithm = Literal["logistic", "gbt"]
 BaselineName = Literal["persistence", "seasonal"]
@@ -143,57 +142,3 @@ def instant_sql(column: str, kind: str) -> str | None:
     if kind == "timestamp":
         return f"unix_seconds({column})"
     return f"CAST(unix_date({column}) + 1 AS BIGINT) * 86400" if kind == "date" else None
-
-
-def model_problems(pipeline: PipelineSpec) -> Iterator[Problem]:
-    """Yields conflicts between models and gold tables, each with its key path."""
-    gold = {table.name: table for table in pipeline.gold.tables}
-    for index, model in enumerate(pipeline.models):
-        for key_path, text in (*_table_problems(model, gold), *_warning_problems(model, gold)):
-            yield ("models", index, *key_path), text
-    models = {model.name: model for model in pipeline.models}
-    for index, table in enumerate(pipeline.gold.tables):
-        for key_path, text in _reader_problems(table, models):
-            yield ("gold", "tables", index, *key_path), text
-
-
-def _table_problems(model: ModelSpec, gold: Mapping[str, GoldTableSpec]) -> Iterator[tuple[KeyPath, str]]:
-    if model.features not in gold:
-        yield (
-            ("features",),
-            (f"{model.features!r} is not a gold table of this pipeline; {suggest_name(model.features, gold)}"),
-        )
-    for position, name in enumerate(model.reads):
-        if cross_pipeline_table(name) is None and name not in gold:
-            yield ("reads", position), (f"{model.name!r} reads unknown gold table {name!r}; {suggest_name(name, gold)}")
-        elif name in gold and model.name in gold[name].reads:
-            yield ("reads", position), f"{name!r} depends on the scores of {model.name!r} and cannot be its label"
-    if model.features in gold and model.name in gold[model.features].reads:
-        yield ("features",), f"{model.features!r} depends on the scores of {model.name!r} and cannot be its features"
-
-
-def _warning_problems(model: ModelSpec, gold: Mapping[str, GoldTableSpec]) -> Iterator[tuple[KeyPath, str]]:
-    if model.warnings is None:
-        return
-    scores = [table.name for table in gold.values() if model.name in table.reads]
-    if model.warnings not in scores:
-        text = (
-            f"{model.warnings!r} is not a gold table that reads {model.name!r}; {suggest_name(model.warnings, scores)}"
-        )
-        yield ("warnings",), text
-
-
-def _reader_problems(table: GoldTableSpec, models: Mapping[str, ModelSpec]) -> Iterator[tuple[KeyPath, str]]:
-    """Yields problems of a gold table that reads a model."""
-    for position, name in enumerate(table.reads):
-        model = models.get(name)
-        if model is None:
-            continue
-        key_path: KeyPath = ("reads", position)
-        if model.features not in table.reads:
-            text = f"{name!r} scores the rows of {model.features!r}: write reads: [{model.features}, {name}]"
-            yield key_path, text
-        if table.affects == "same":
-            yield ("affects",), f"a new model of {name!r} applies from a date: write {name}: onwards"
-        elif isinstance(table.affects, Mapping) and isinstance(table.affects.get(name), AffectsSpec):
-            yield ("affects", name), f"a new model applies from a date: write {name}: onwards"

@@ -1,299 +1,41 @@
-"""Spec of a pipeline: source, bronze, live and gold tables, rules, feeds and maintenance for one use case."""
+"""Spec of a pipeline, and the checks of its sections against each other. `pipeline_tables` checks the tables."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Annotated, Any, Self
+from collections.abc import Collection, Iterator, Mapping
+from typing import Self
 
-from pydantic import Field, model_validator
+from pydantic import model_validator
 
-from deltaworks.specs.alert_rule import RuleSpec, rule_problems
-from deltaworks.specs.archive import ARCHIVE, ArchiveSpec, archive_problems
-from deltaworks.specs.base import Bytes, Name, Problem, Spec, exclude_if_default, raise_problems
-from deltaworks.specs.dashboards import DashboardSpec, dashboard_problems
-from deltaworks.specs.enrich import (
-    ENRICH_CHANGES,
-    MASK_CHANGES,
-    EnrichSpec,
-    PrivateSpec,
-    enrich_problems,
-    private_problems,
-)
-from deltaworks.specs.environment import Approvers
-from deltaworks.specs.event import EventSpec, UnwrapSpec, unwrap_problems
-from deltaworks.specs.feeds import FeedSpec, feed_problems
-from deltaworks.specs.gold import GoldSpec, ReferenceSpec, ViewSpec
-from deltaworks.specs.keyed import KeyedTable
-from deltaworks.specs.live import LiveTableSpec, latest_table
-from deltaworks.specs.maintenance import MaintenanceSpec
-from deltaworks.specs.models import ModelSpec, TrainingSpec, model_problems
-from deltaworks.specs.mutation import MutationsSpec
-from deltaworks.specs.pipeline_tables import readable_by_views, table_problems
-from deltaworks.specs.privacy import PRIVACY_CHANGE, PrivacySpec
+from deltaworks.specs.alert_rule import RuleSpec
+from deltaworks.specs.base import KeyPath, Problem, raise_problems, suggest_name
+from deltaworks.specs.dashboards import dashboard_problems
+from deltaworks.specs.enrich import EnrichSpec
+from deltaworks.specs.event import UnwrapSpec
+from deltaworks.specs.gold import find_cycle
+from deltaworks.specs.pipeline_sections import ARCHIVE, PipelineSections
+from deltaworks.specs.pipeline_tables import model_problems, readable_by_views, table_problems
 from deltaworks.specs.privacy_checks import privacy_problems
-from deltaworks.specs.shares import StreamShareSpec
 from deltaworks.specs.sources.delta import DeltaSourceSpec
-from deltaworks.specs.sources.selection import SourceSpec, selected_source
-from deltaworks.specs.spec_change_effects import (
-    CHANGES_MEANING,
-    IMMEDIATE,
-    NEXT_MAINTENANCE,
-    NEXT_START,
-    Edit,
-    Effect,
-    NamedItems,
-    OptionalSection,
-)
-from deltaworks.specs.table import TableSpec
+from deltaworks.specs.sources.payload import RecordSourceSpec
 
-_PIPELINE_RENAMED = Edit(Effect.REFUSED, "The name identifies a pipeline: restore it, and declare a new pipeline.")
-_TABLES = NamedItems(
-    added=Edit(
-        Effect.BACKFILL,
-        "It is filled from the stream's next start. For earlier events: `deltaworks reprocess {pipeline} "
-        "--tables {name} --from-start`.",
-    ),
-    removed=Edit(
-        Effect.RESTART,
-        "It remains and is no longer written. Events that only matched this table are quarantined from the "
-        "stream's next start.",
-    ),
-)
-_LIVE_TABLES = NamedItems(
-    added=Edit(Effect.RESTART, "It is filled from the start of {name}'s input, at the stream's next start."),
-    removed=Edit(Effect.RESTART, "It remains and is no longer updated."),
-)
-_SHARE = OptionalSection(NEXT_START)
-_STREAM_GROUP = Edit(
-    Effect.RESTART,
-    "The stream continues from its checkpoint in the other driver, after the current one ended: `deltaworks stop "
-    "{pipeline}` before the edit, `start` after it.",
-)
-_REFERENCES = Edit(
-    Effect.SAFE,
-    ("Nothing: the next gold build loads it and rebuilds affected tables. The table of a removed one remains."),
-)
-_VIEWS = Edit(
-    Effect.SAFE,
-    "Nothing: the next `deltaworks sql` uses it. Announcements follow from the stream's next start.",
-)
-_DASHBOARDS = Edit(Effect.SAFE, "Nothing: the next rendered page uses it.")
-_RULES = Edit(
-    Effect.SAFE,
-    "Nothing: the rules process loads it within a minute. New rules are evaluated from then on; alerts of "
-    "removed rules are resolved.",
-)
-_FEEDS = Edit(
-    Effect.SAFE,
-    "Applies from the next start of the feeds process: `deltaworks restart {pipeline}__feeds`. A feed's progress "
-    "is stored under its name.",
-)
-_MODELS = Edit(
-    Effect.SAFE,
-    "Nothing: the next training uses it. Published models remain in use until a new one is published.",
-)
-_MUTATIONS = OptionalSection(
-    Edit(Effect.RESTART, "Applies from the stream's next start, when it starts to share its tables with mutations.")
-)
-_ARCHIVE = OptionalSection(
-    Edit(
-        Effect.RESTART,
-        "Applies from the stream's next start. Earlier payloads are not archived; a removed archive remains "
-        "until its folder is deleted.",
-    )
-)
+#: Fields that the engine adds to events: record metadata (`_record`) and partition folders (`_partition`).
+_ENGINE_FIELDS = ("record", "partition")
 
 
-class QuarantineSpec(Spec):
-    """How many bytes of a rejected row are stored in quarantine, and for how many days."""
-
-    retain_raw_bytes: Annotated[Bytes, NEXT_START] = 65_536
-    retain_days: Annotated[int | None, NEXT_MAINTENANCE] = Field(
-        default=30, ge=1, description="days after which maintenance deletes rows, replayed or not; null: never"
-    )
-
-
-class StreamSpec(Spec):
-    """Settings of the pipeline's stream. All times are in seconds."""
-
-    trigger_seconds: Annotated[float, NEXT_START] = Field(default=60, gt=0)
-    max_run_seconds: Annotated[int, NEXT_START] = Field(default=14_400, ge=10)
-    lease_ttl_seconds: Annotated[int, NEXT_START] = Field(default=30, ge=3)
-    stall_seconds: Annotated[int, NEXT_START] = Field(
-        default=900, ge=30, description="duration of a batch from which the job is aborted"
-    )
-    driver_memory: Annotated[str, NEXT_START] = Field(default="1g", pattern=r"^\d+[mg]$")
-    tasks_per_batch: Annotated[int, NEXT_START] = Field(default=2, ge=1)
-    task_memory: Annotated[str, NEXT_START] = Field(
-        default="4g", pattern=r"^[1-9]\d*[mg]$", description="memory of a task in addition to an idle Python worker"
-    )
-    object_timeout_seconds: Annotated[int, NEXT_START] = Field(
-        default=600, ge=1, description="time after which a task is killed for a single object"
-    )
-    crashes_per_object: Annotated[int, NEXT_START] = Field(
-        default=2, ge=1, description="number of task crashes after which an object is quarantined"
-    )
-    share: Annotated[StreamShareSpec | None, _SHARE] = exclude_if_default(
-        None, description="cluster share of this stream; by default the environment's share for streams"
-    )
-
-    @property
-    def task_memory_bytes(self) -> int:
-        """The memory limit of a task in bytes, from `task_memory`."""
-        return int(self.task_memory[:-1]) << {"m": 20, "g": 30}[self.task_memory[-1]]
-
-
-class HealthLimitsSpec(Spec):
-    """Thresholds of the health check. Defaults are derived from the source or are usual values."""
-
-    backlog_minutes: float = Field(
-        default=60, gt=0, description=("age of unprocessed input from which an alert is raised")
-    )
-    no_input_minutes: float | None = Field(
-        default=None,
-        gt=0,
-        description="time without input from which an alert is raised; by default derived from history",
-    )
-    retention_hours: float | None = Field(
-        default=None, gt=0, description="retention of the source, if it does not report it"
-    )
-    time_left_hours: float | None = Field(
-        default=None,
-        gt=0,
-        description="remaining retention from which an alert is raised; by default a quarter",
-    )
-    stale_seconds: float = Field(
-        default=120, ge=20, description="age of the heartbeat from which the stream counts as hung or dead"
-    )
-    start_seconds: float = Field(default=180, ge=20, description="grace period after a start")
-    restarts_per_hour: int = Field(
-        default=3, ge=0, description="maximum number of automatic restarts of a hung stream; 0: never"
-    )
-    quarantined_percent: float = Field(
-        default=5,
-        ge=0,
-        le=100,
-        description="percentage of quarantined events from which an alert is raised; 100: never",
-    )
-    quarantined_events_min: int = Field(
-        default=100, ge=1, description="minimum number of events per day for that alert"
-    )
-
-
-class PipelineSpec(Spec):
+class PipelineSpec(PipelineSections):
     """A pipeline, from its source to its tables. Declared in `include/pipelines/<name>/pipeline.yaml`."""
-
-    pipeline: Annotated[Name, _PIPELINE_RENAMED]
-    description: Annotated[str, IMMEDIATE]
-    owner: Annotated[str, IMMEDIATE]
-    tags: Annotated[tuple[str, ...], IMMEDIATE] = ()
-    approvers: Annotated[Approvers, IMMEDIATE] = Field(
-        default=(), description="approvers of deleting operations; by default those of the environment"
-    )
-    source: SourceSpec
-    unwrap: Annotated[UnwrapSpec | None, CHANGES_MEANING] = None
-    event: EventSpec
-    enrich: Annotated[tuple[EnrichSpec, ...], ENRICH_CHANGES] = exclude_if_default(
-        (), description="look-ups that enrich events before private fields are masked"
-    )
-    private: Annotated[tuple[PrivateSpec, ...], MASK_CHANGES] = exclude_if_default((), description="masked fields")
-    privacy: Annotated[PrivacySpec | None, PRIVACY_CHANGE] = exclude_if_default(
-        None, description="personal data: subjects, tokenized and dropped fields, and erasure"
-    )
-    tables: Annotated[tuple[TableSpec, ...], _TABLES] = Field(min_length=1)
-    quarantine: QuarantineSpec = QuarantineSpec.defaults()
-    archive: Annotated[ArchiveSpec | None, _ARCHIVE] = exclude_if_default(
-        None, description="keeps original payloads in a separate table"
-    )
-    stream: StreamSpec = StreamSpec.defaults()
-    live: Annotated[tuple[LiveTableSpec, ...], _LIVE_TABLES] = ()
-    gold: GoldSpec = GoldSpec.defaults()
-    references: Annotated[tuple[ReferenceSpec, ...], _REFERENCES] = exclude_if_default(
-        (), description="small tables in CSV files, for gold"
-    )
-    views: Annotated[tuple[ViewSpec, ...], _VIEWS] = exclude_if_default(
-        (), description="named queries for deltaworks sql"
-    )
-    dashboards: Annotated[tuple[DashboardSpec, ...], _DASHBOARDS] = exclude_if_default(
-        (), description="pages of charts over the tables and views"
-    )
-    rules: Annotated[tuple[RuleSpec, ...], _RULES] = exclude_if_default(
-        (), description="rules that evaluate results every minute and raise alerts"
-    )
-    feeds: Annotated[tuple[FeedSpec, ...], _FEEDS] = exclude_if_default(
-        (), description="delivery of changed rows of gold tables and views to other systems"
-    )
-    models: Annotated[tuple[ModelSpec, ...], _MODELS] = exclude_if_default(
-        (), description="prediction models on gold tables"
-    )
-    training: Annotated[TrainingSpec, IMMEDIATE] = exclude_if_default(
-        TrainingSpec.defaults(), description="training schedule of the models"
-    )
-    maintenance: MaintenanceSpec = MaintenanceSpec.defaults()
-    mutations: Annotated[MutationsSpec | None, _MUTATIONS] = None
-    health: Annotated[HealthLimitsSpec, IMMEDIATE] = HealthLimitsSpec.defaults()
-    stream_group: Annotated[Name | None, _STREAM_GROUP] = exclude_if_default(
-        None, description="all pipelines of a group share one driver"
-    )
-
-    @model_validator(mode="before")
-    @classmethod
-    def _select_source(cls, declared: Any) -> Any:
-        return selected_source(declared) if isinstance(declared, dict) else declared
 
     @model_validator(mode="after")
     def _check_consistency(self) -> Self:
-        problems = [*_source_problems(self), *archive_problems(self), *table_problems(self)]
-        problems += [*dashboard_problems(self.dashboards), *rule_problems(self, readable_by_views(self))]
-        problems += [*feed_problems(self), *model_problems(self)]
-        raise_problems([*problems, *enrich_problems(self), *private_problems(self), *privacy_problems(self)])
+        problems = [*_source_problems(self), *_archive_problems(self), *table_problems(self)]
+        problems += [*dashboard_problems(self.dashboards), *_rule_problems(self, readable_by_views(self))]
+        problems += [*_feed_problems(self), *model_problems(self)]
+        raise_problems([*problems, *_enrich_problems(self), *_private_problems(self), *privacy_problems(self)])
         return self
 
-    @property
-    def event_tables(self) -> tuple[TableSpec, ...]:
-        """Bronze tables that receive events, which are all except notification tables."""
-        return tuple(table for table in self.tables if table.announces is None)
 
-    @property
-    def keyed_tables(self) -> tuple[KeyedTable, ...]:
-        """Keyed tables, which have the newest row of each key. Each belongs to a bronze table that declares it."""
-        return tuple(keyed for table in self.tables if (keyed := KeyedTable.from_history(table)) is not None)
-
-    @property
-    def latest_tables(self) -> tuple[KeyedTable, ...]:
-        """Live tables of kind `latest`. They are updated like keyed tables."""
-        return tuple(latest_table(self.table(live.reads), live) for live in self.live if live.kind == "latest")
-
-    @property
-    def aggregation_tables(self) -> tuple[LiveTableSpec, ...]:
-        """Live tables that are streaming aggregations. Each runs as a query of its own."""
-        return tuple(live for live in self.live if live.kind == "counts")
-
-    @property
-    def engine_tables(self) -> tuple[str, ...]:
-        """Tables that every batch may write without being declared: quarantine and, if configured, the archive."""
-        return ("quarantine",) if self.archive is None else ("quarantine", ARCHIVE)
-
-    def table(self, name: str) -> TableSpec:
-        """Returns a bronze table by name.
-
-        Raises:
-            KeyError: there is no such table.
-        """
-        return {table.name: table for table in self.tables}[name]
-
-    def fingerprint(self) -> str:
-        """Returns a short digest of the complete spec. Each batch records it."""
-        import hashlib
-
-        return hashlib.sha256(self.model_dump_json().encode()).hexdigest()[:16]
-
-    def to_dict(self) -> dict[str, Any]:
-        """Returns the effective spec, including defaults, as plain data for output."""
-        return self.model_dump(mode="json", exclude_defaults=False)
-
-
-def _source_problems(pipeline: PipelineSpec) -> Iterator[Problem]:
+def _source_problems(pipeline: PipelineSections) -> Iterator[Problem]:
     """Yields keys of the pipeline that its kind of source does not support."""
     source = pipeline.source
     if pipeline.event.time.arrival and isinstance(source, DeltaSourceSpec):
@@ -301,4 +43,307 @@ def _source_problems(pipeline: PipelineSpec) -> Iterator[Problem]:
             ("event", "time", "arrival"),
             "event.time.arrival requires objects or records; for rows declare a path, such as _ingested_at",
         )
-    yield from unwrap_problems(pipeline)
+    yield from _unwrap_problems(pipeline)
+
+
+def _archive_problems(pipeline: PipelineSections) -> Iterator[Problem]:
+    """Yields conflicts between the archive and other sections of the pipeline."""
+    if pipeline.archive is None:
+        return
+    if not isinstance(pipeline.source, RecordSourceSpec):
+        alternative = "the table it reads keeps rows" if pipeline.source.kind == "delta" else "the bucket keeps objects"
+        yield (
+            ("archive",),
+            f"an archive is only for records, which expire in kafka and kinesis; {alternative}: remove `archive`",
+        )
+    tables = [("tables", table) for table in pipeline.tables] + [("live", table) for table in pipeline.live]
+    for index, (kind, table) in enumerate(tables):
+        if table.name == ARCHIVE:
+            position = index if kind == "tables" else index - len(pipeline.tables)
+            yield (kind, position, "name"), f"the archive is a table called {ARCHIVE!r}; choose another name"
+    for index, gold in enumerate(pipeline.gold.tables):
+        if gold.name == ARCHIVE:
+            yield ("gold", "tables", index, "name"), f"the archive is a table called {ARCHIVE!r}; choose another name"
+
+
+def _unwrap_problems(pipeline: PipelineSections) -> Iterator[Problem]:
+    """Yields conflicts between the wrapper, the source and the event's paths."""
+    unwrap, source = pipeline.unwrap, pipeline.source
+    if unwrap is None:
+        return
+    if source.kind == "delta":
+        yield ("unwrap",), "unwrap is for objects and records; the rows of a table have no wrapper"
+    elif source.format != "json":
+        yield ("unwrap",), f"unwrap is for format: json; {source.format} has no wrapper"
+    if getattr(source, "tombstones", None) == "event":
+        yield (
+            ("source", "tombstones"),
+            "tombstones: event cannot be combined with unwrap: a record without value has nothing to unwrap",
+        )
+    yield from _unwrap_keep_problems(pipeline, unwrap)
+
+
+def _unwrap_keep_problems(pipeline: PipelineSections, unwrap: UnwrapSpec) -> Iterator[Problem]:
+    """Yields invalid paths in `keep`: the path of the events, duplicates, and names of an event's own fields."""
+    read = _paths_read_from_events(pipeline)
+    for index, path in enumerate(unwrap.keep):
+        key_path = ("unwrap", "keep", index)
+        if _overlap(path, unwrap.path):
+            yield (
+                key_path,
+                f"{path} overlaps with {unwrap.path}, the path of the events; use another field of the wrapper",
+            )
+        duplicate = next((other for other in unwrap.keep[:index] if _overlap(path, other)), None)
+        if duplicate is not None:
+            yield key_path, f"{path} and {duplicate} overlap; remove one of them"
+        name = path.split(".")[0]
+        if name in {f"_{field}" for field in _ENGINE_FIELDS}:
+            yield key_path, f"{name} is added to events by the engine and cannot be kept"
+        event_path = next(
+            (
+                other
+                for other in read
+                if other.split(".")[0] == name and not any(_overlap(other, retained) for retained in unwrap.keep)
+            ),
+            None,
+        )
+        if event_path is not None:
+            yield (
+                key_path,
+                f"{event_path} is read from events, which therefore have their own {name!r}. If it is a wrapper field, "
+                f"keep {event_path} too",
+            )
+
+
+def _paths_read_from_events(pipeline: PipelineSections) -> list[str]:
+    """Returns all paths that are read from events."""
+    event = pipeline.event
+    paths = [*event.time.path, *event.id, *([event.name.path] if event.name.path is not None else [])]
+    for table in pipeline.tables:
+        paths += [*table.when, *(column.path for column in table.columns)]
+    return paths
+
+
+def _enrich_problems(pipeline: PipelineSections) -> Iterator[Problem]:
+    """Yields conflicts between look-ups, and columns that read results which no look-up provides."""
+    first: dict[str, KeyPath] = {}
+    used_names = {
+        name.removeprefix("_") for table in pipeline.tables for name in table.column_types() if name[0] == "_"
+    }
+    for index, lookup in enumerate(pipeline.enrich):
+        key_path: KeyPath = ("enrich", index, "name")
+        if lookup.name in first:
+            text = f"{lookup.name!r} is declared twice; give one of them another name"
+            yield key_path, text, (first[lookup.name],)
+        elif lookup.name in used_names or lookup.name in _ENGINE_FIELDS:
+            yield key_path, f"{lookup.output_field} is reserved; choose another name"
+        first.setdefault(lookup.name, key_path)
+    if not pipeline.enrich:
+        return
+    by_field = {lookup.output_field: lookup for lookup in reversed(pipeline.enrich)}
+    for key_path, path in _paths_before_enrichment(pipeline):
+        if path.split(".")[0] in by_field:
+            yield key_path, f"{path!r} is only available after this is read; use an original field of events"
+    for key_path, path in _column_paths(pipeline):
+        yield from _output_problems(key_path, path, by_field)
+
+
+def _private_problems(pipeline: PipelineSections) -> Iterator[Problem]:
+    """Yields conflicts between masked fields and other sections of the pipeline."""
+    if not pipeline.private:
+        return
+    field_names = {lookup.output_field for lookup in pipeline.enrich}
+    for index, private in enumerate(pipeline.private):
+        key_path: KeyPath = ("private", index, "path")
+        top = private.path.split(".")[0]
+        if top in field_names or top in {f"_{name}" for name in _ENGINE_FIELDS}:
+            yield key_path, f"{private.path!r} is not an original field of events: mask its input instead"
+        for other in range(index):
+            if _overlap(private.path, pipeline.private[other].path):
+                text = f"{private.path!r} and {pipeline.private[other].path!r} overlap; remove one"
+                yield key_path, text, (("private", other, "path"),)
+    for key_path, path in _paths_before_enrichment(pipeline):
+        for index, private in enumerate(pipeline.private):
+            if key_path[0] != "enrich" and _overlap(path, private.path):
+                text = (
+                    f"{path!r} is private: name, routing, time and id of an event must not be masked; choose "
+                    "another field"
+                )
+                yield key_path, text, (("private", index, "path"),)
+    if pipeline.archive is not None:
+        yield ("archive",), "an archive keeps original payloads with private fields; remove one of the two"
+    yield from _column_problems(pipeline)
+
+
+def _output_problems(key_path: KeyPath, path: str, by_field: Mapping[str, EnrichSpec]) -> Iterator[Problem]:
+    top, *rest = path.split(".")
+    if top in by_field:
+        field_names = by_field[top].output_names
+        if rest and rest[0] not in field_names:
+            yield key_path, f"{top} has no field {rest[0]!r}; {suggest_name(rest[0], field_names)}"
+    elif top.startswith("_") and rest and top.removeprefix("_") not in _ENGINE_FIELDS:
+        yield key_path, f"there is no enrichment {top.removeprefix('_')!r}; {suggest_name(top, by_field)}"
+
+
+def _column_problems(pipeline: PipelineSections) -> Iterator[Problem]:
+    """Yields columns whose type no masked value fits, so that every event would be quarantined."""
+    for index, table in enumerate(pipeline.tables):
+        for position, column in enumerate(table.columns):
+            keep = next((private.keep for private in pipeline.private if private.path == column.path), None)
+            key_path: KeyPath = ("tables", index, "columns", position)
+            if keep == "nothing" and column.required:
+                yield (*key_path, "required"), f"{column.path!r} is removed: the column is always null"
+            if keep == "network" and column.type != "string":
+                yield (*key_path, "type"), f"the network of {column.path!r} is a string; declare type: string"
+
+
+def _paths_before_enrichment(pipeline: PipelineSections) -> Iterator[tuple[KeyPath, str]]:
+    """Yields the paths that are read before events are enriched and masked, each with its key path."""
+    event = pipeline.event
+    if event.name.path is not None:
+        yield ("event", "name", "path"), event.name.path
+    for index, path in enumerate(event.time.path):
+        yield ("event", "time", "path", *([index] if len(event.time.path) > 1 else [])), path
+    for index, path in enumerate(event.id):
+        yield ("event", "id", *([index] if len(event.id) > 1 else [])), path
+    for index, table in enumerate(pipeline.tables):
+        for path in table.when:
+            yield ("tables", index, "when", path), path
+    for index, lookup in enumerate(pipeline.enrich):
+        yield ("enrich", index, "path"), lookup.path
+
+
+def _column_paths(pipeline: PipelineSections) -> Iterator[tuple[KeyPath, str]]:
+    for index, table in enumerate(pipeline.tables):
+        for position, column in enumerate(table.columns):
+            yield ("tables", index, "columns", position, "path"), column.path
+
+
+def _overlap(path: str, other: str) -> bool:
+    """Returns whether two paths are equal or one is a parent of the other."""
+    return path == other or path.startswith(f"{other}.") or other.startswith(f"{path}.")
+
+
+def _feed_problems(pipeline: PipelineSections) -> Iterator[Problem]:
+    """Yields feeds with an unknown table or a duplicate name."""
+    readable = [table.name for table in pipeline.gold.tables] + [view.name for view in pipeline.views]
+    first: dict[str, KeyPath] = {}
+    for index, feed in enumerate(pipeline.feeds):
+        key_path: KeyPath = ("feeds", index)
+        if feed.name in first:
+            yield (
+                (*key_path, "name"),
+                f"feed {feed.name!r} is declared twice; rename one",
+                ((*first[feed.name], "name"),),
+            )
+        first.setdefault(feed.name, key_path)
+        if feed.reads not in readable:
+            yield (
+                (*key_path, "reads"),
+                f"{feed.reads!r} is not a gold table or view of this pipeline; {suggest_name(feed.reads, readable)}",
+            )
+
+
+def _rule_problems(pipeline: PipelineSections, readable: Collection[str]) -> Iterator[Problem]:
+    """Yields problems of rules: unreadable tables, masked labels, and delays that are too short.
+
+    Args:
+        readable: tables and views that rules can read.
+    """
+    first: dict[str, int] = {}
+    for index, rule in enumerate(pipeline.rules):
+        if rule.name in first:
+            others: tuple[KeyPath, ...] = (("rules", first[rule.name], "name"),)
+            yield ("rules", index, "name"), f"rule {rule.name} is declared twice; rename one", others
+        first.setdefault(rule.name, index)
+        for position, read in enumerate(rule.reads):
+            if read not in readable:
+                key_path: KeyPath = ("rules", index, "reads", position)
+                yield key_path, f"{rule.name!r} reads unknown table {read!r}; {suggest_name(read, readable)}"
+        yield from _private_label_problems(pipeline, index, rule)
+        yield from _delay_problems(pipeline, index, rule)
+    yield from _inhibition_problems(pipeline)
+
+
+def _private_label_problems(pipeline: PipelineSections, index: int, rule: RuleSpec) -> Iterator[Problem]:
+    private = {field.path for field in pipeline.private}
+    columns = {
+        column.name: column.path for table in pipeline.tables for column in table.columns if column.path in private
+    }
+    for position, label in enumerate(rule.labels):
+        if label in columns:
+            text = f"{label!r} contains the private field {columns[label]}, and notifications contain labels"
+            yield ("rules", index, "labels", position), f"{text}; use another column"
+
+
+def _delay_problems(pipeline: PipelineSections, index: int, rule: RuleSpec) -> Iterator[Problem]:
+    slowest = max(((refresh_seconds(pipeline, name), name) for name in _source_tables(pipeline, rule)), default=None)
+    if slowest is not None and rule.evaluation_delay_seconds < slowest[0]:
+        text = f"{slowest[1]!r} is refreshed every {slowest[0]:g} s"
+        yield (
+            ("rules", index, "evaluation_delay_seconds"),
+            (f"{text}: a minute is complete only after that; write at least that"),
+        )
+
+
+def _source_tables(pipeline: PipelineSections, rule: RuleSpec) -> set[str]:
+    """Returns the tables that a rule reads, directly or through views."""
+    views = {view.name: view.reads for view in pipeline.views}
+    waiting, tables = [*rule.reads], set[str]()
+    while waiting:
+        name = waiting.pop()
+        if name in tables:
+            continue
+        tables.add(name)
+        waiting += views.get(name, ())
+    return tables - views.keys()
+
+
+def _inhibition_problems(pipeline: PipelineSections) -> Iterator[Problem]:
+    names = [rule.name for rule in pipeline.rules]
+    for index, rule in enumerate(pipeline.rules):
+        for position, name in enumerate(rule.inhibited_by):
+            if name not in names:
+                text = f"there is no rule {name!r} in this pipeline; {suggest_name(name, names)}"
+                yield ("rules", index, "inhibited_by", position), text
+    cycle = find_cycle([_InhibitionNode(rule) for rule in pipeline.rules])
+    if cycle:
+        key_paths = {rule.name: ("rules", index, "inhibited_by") for index, rule in enumerate(pipeline.rules)}
+        head, *others = sorted(key_paths[name] for name in {*cycle})
+        text = f"rules inhibit each other in a cycle: {' is inhibited by '.join(cycle)}; leave one out"
+        yield head, text, tuple(others)
+
+
+class _InhibitionNode:
+    """A rule and the rules that inhibit it, for the search of cycles."""
+
+    def __init__(self, rule: RuleSpec) -> None:
+        self.name = rule.name
+        self.reads = rule.inhibited_by
+
+
+def refresh_seconds(pipeline: PipelineSections, table: str) -> float:
+    """Returns how often a table is refreshed, in seconds; 0 if unknown."""
+    for gold in pipeline.gold.tables:
+        if gold.name == table:
+            if gold.refresh_seconds is not None:
+                return gold.refresh_seconds
+            return _schedule_seconds(pipeline.gold.schedule) if pipeline.gold.schedule is not None else 0
+    for live in pipeline.live:
+        if live.name == table:
+            return live.trigger_seconds
+    landed = any(table == bronze.name for bronze in pipeline.tables)
+    keyed = any(table == other.name for other in pipeline.keyed_tables)
+    return pipeline.stream.trigger_seconds if landed or keyed else 0
+
+
+def _schedule_seconds(schedule: str) -> float:
+    """Returns the interval of a cron schedule in seconds: of `*` and `*/n` minutes exactly, otherwise an hour
+    or a day."""
+    minute, _, rest = schedule.partition(" ")
+    if rest.split() != ["*"] * 4:
+        return 86_400 if schedule != "@hourly" else 3_600
+    if minute == "*":
+        return 60
+    head, _, step = minute.partition("/")
+    return 60 * int(step) if head == "*" and step.isdigit() else 3_600

@@ -1,9 +1,11 @@
-"""Checks the tables of a pipeline against each other: unique names, existing inputs, and columns for mutations."""
+"""Checks the tables of a pipeline against each other: unique names, existing inputs, and columns for mutations.
+
+Includes live tables, the grain of gold tables, with which single hours are rebuilt, and the tables that models read.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING
 
 from deltaworks.specs.base import KeyPath, Problem, suggest_name
 from deltaworks.specs.gold import (
@@ -14,21 +16,18 @@ from deltaworks.specs.gold import (
     cross_pipeline_table,
     find_cycle,
 )
-from deltaworks.specs.gold_grain import grain_problems
-from deltaworks.specs.keyed import KeyedTable
-from deltaworks.specs.live import LiveTableSpec, live_problems
+from deltaworks.specs.keyed import KEY_TYPES, column_problem
+from deltaworks.specs.live import LATEST_COLUMNS, LiveTableSpec, sum_type
 from deltaworks.specs.models import ModelSpec
 from deltaworks.specs.mutation import ORG_COLUMN, REQUEST_COLUMNS
+from deltaworks.specs.pipeline_sections import PipelineSections
 from deltaworks.specs.table import RESERVED_TABLES, TableSpec
 
-if TYPE_CHECKING:
-    from deltaworks.specs.pipeline import PipelineSpec
 
-
-def table_problems(pipeline: PipelineSpec) -> Iterator[Problem]:
+def table_problems(pipeline: PipelineSections) -> Iterator[Problem]:
     """Yields all conflicts between the tables of a pipeline, each with its key path."""
     yield from _duplicate_name_problems(pipeline)
-    yield from live_problems(pipeline)
+    yield from _live_problems(pipeline)
     yield from _gold_problems(pipeline)
     yield from _reference_problems(pipeline)
     yield from _view_problems(pipeline)
@@ -42,7 +41,7 @@ def table_problems(pipeline: PipelineSpec) -> Iterator[Problem]:
 
 
 def declared_tables(
-    pipeline: PipelineSpec,
+    pipeline: PipelineSections,
 ) -> Iterator[tuple[KeyPath, TableSpec | LiveTableSpec | GoldTableSpec | ReferenceSpec | ViewSpec | ModelSpec]]:
     """Yields name and key path of every table that a pipeline declares: bronze, live, gold, reference and model tables,
     and views.
@@ -61,7 +60,7 @@ def declared_tables(
         yield ("models", index), model
 
 
-def _duplicate_name_problems(pipeline: PipelineSpec) -> Iterator[Problem]:
+def _duplicate_name_problems(pipeline: PipelineSections) -> Iterator[Problem]:
     first: dict[str, KeyPath] = {}
     for key_path, table in declared_tables(pipeline):
         if table.name in first:
@@ -71,7 +70,7 @@ def _duplicate_name_problems(pipeline: PipelineSpec) -> Iterator[Problem]:
             yield (*key_path, "name"), f"the name {table.name!r} is reserved; choose another"
         first.setdefault(table.name, key_path)
     for index, history in enumerate(pipeline.tables):
-        keyed = KeyedTable.from_history(history)
+        keyed = history.keyed_table()
         if keyed is None:
             continue
         key_path = ("tables", index, "keyed")
@@ -83,7 +82,7 @@ def _duplicate_name_problems(pipeline: PipelineSpec) -> Iterator[Problem]:
         first.setdefault(keyed.name, key_path)
 
 
-def _gold_problems(pipeline: PipelineSpec) -> Iterator[Problem]:
+def _gold_problems(pipeline: PipelineSections) -> Iterator[Problem]:
     partitions = _partition_columns(pipeline)
     types = {table.name: table.column_types() for table in pipeline.tables}
     types |= {table.name: dict(table.types) for table in pipeline.keyed_tables}
@@ -104,7 +103,7 @@ def _gold_problems(pipeline: PipelineSpec) -> Iterator[Problem]:
                     f"{gold.name!r} declares `affects: same`, but {read!r} is not partitioned by "
                     f"{gold.partition_by!r} of type string",
                 )
-        gold_problems = (*_affects_problems(pipeline, gold), *grain_problems(pipeline, gold))
+        gold_problems = (*_affects_problems(pipeline, gold), *_grain_problems(pipeline, gold))
         yield from ((("gold", "tables", index, *key_path), text) for key_path, text in gold_problems)
     cycle = find_cycle(pipeline.gold.tables)
     if cycle:
@@ -113,7 +112,7 @@ def _gold_problems(pipeline: PipelineSpec) -> Iterator[Problem]:
         yield first, f"gold tables form a cycle: {' reads '.join(cycle)}", tuple(others)
 
 
-def _affects_problems(pipeline: PipelineSpec, gold: GoldTableSpec) -> Iterator[tuple[KeyPath, str]]:
+def _affects_problems(pipeline: PipelineSections, gold: GoldTableSpec) -> Iterator[tuple[KeyPath, str]]:
     """Yields problems in `affects` and `checks.intervals` of a gold table."""
     intervals = gold.checks.intervals
     rebuilds_completely = gold.affects == "all" or (
@@ -140,7 +139,7 @@ def _affects_problems(pipeline: PipelineSpec, gold: GoldTableSpec) -> Iterator[t
             yield ("affects",), f"{name!r} is missing; write {name}: {{days: [0]}}, onwards or all"
 
 
-def _missing_date(pipeline: PipelineSpec, name: str) -> str:
+def _missing_date(pipeline: PipelineSections, name: str) -> str:
     """Returns what to declare if the date of a change in an input cannot be determined; empty if it can."""
     tables = {gold.name: gold for gold in pipeline.gold.tables}
     references = {reference.name: reference for reference in pipeline.references}
@@ -155,7 +154,7 @@ def _missing_date(pipeline: PipelineSpec, name: str) -> str:
     return "" if dated else "it is not partitioned by event_date"
 
 
-def _reference_problems(pipeline: PipelineSpec) -> Iterator[Problem]:
+def _reference_problems(pipeline: PipelineSections) -> Iterator[Problem]:
     for index, reference in enumerate(pipeline.references):
         for key_path, text in (*_column_problems(reference), *_file_problems(reference)):
             yield ("references", index, *key_path), text
@@ -192,7 +191,7 @@ def _file_problems(reference: ReferenceSpec) -> Iterator[tuple[KeyPath, str]]:
         yield ("object",), "`tables`, `control` and `models` are reserved; use another folder of the lake"
 
 
-def _view_problems(pipeline: PipelineSpec) -> Iterator[Problem]:
+def _view_problems(pipeline: PipelineSections) -> Iterator[Problem]:
     tables = readable_by_views(pipeline)
     for index, view in enumerate(pipeline.views):
         for position, read in enumerate(view.reads):
@@ -206,7 +205,7 @@ def _view_problems(pipeline: PipelineSpec) -> Iterator[Problem]:
         yield first, f"views form a cycle: {' reads '.join(cycle)}", tuple(others)
 
 
-def readable_by_views(pipeline: PipelineSpec) -> list[str]:
+def readable_by_views(pipeline: PipelineSections) -> list[str]:
     """Returns the names of tables and views that a view can read."""
     names = [declared.name for _, declared in declared_tables(pipeline)]
     names += [keyed.name for keyed in pipeline.keyed_tables] + [*pipeline.engine_tables]
@@ -214,7 +213,7 @@ def readable_by_views(pipeline: PipelineSpec) -> list[str]:
     return names + ([] if mutations is None else [mutations.names, mutations.intervals])
 
 
-def _partition_columns(pipeline: PipelineSpec) -> Mapping[str, tuple[str, ...]]:
+def _partition_columns(pipeline: PipelineSections) -> Mapping[str, tuple[str, ...]]:
     """Returns the partition columns of each table that gold can read."""
     columns: dict[str, tuple[str, ...]] = {table.name: table.partition_by for table in pipeline.tables}
     if pipeline.mutations is not None:
@@ -225,7 +224,7 @@ def _partition_columns(pipeline: PipelineSpec) -> Mapping[str, tuple[str, ...]]:
     return columns | {gold.name: (gold.partition_by,) for gold in pipeline.gold.tables}
 
 
-def _mutation_problems(pipeline: PipelineSpec) -> Iterator[Problem]:
+def _mutation_problems(pipeline: PipelineSections) -> Iterator[Problem]:
     """Yields conflicts between a pipeline's tables and its mutations."""
     for index, table in enumerate(pipeline.tables):
         for problem in _announced_problems(pipeline, table):
@@ -241,7 +240,7 @@ def _mutation_problems(pipeline: PipelineSpec) -> Iterator[Problem]:
     yield from _mutation_table_problems(pipeline)
 
 
-def _announced_problems(pipeline: PipelineSpec, table: TableSpec) -> Iterator[Problem]:
+def _announced_problems(pipeline: PipelineSections, table: TableSpec) -> Iterator[Problem]:
     if table.announces is None:
         return
     announced = {other.name: other for other in pipeline.tables if other.announces is None}
@@ -269,7 +268,7 @@ def _announced_problems(pipeline: PipelineSpec, table: TableSpec) -> Iterator[Pr
             )
 
 
-def _requests_problems(pipeline: PipelineSpec, name: str) -> Iterator[Problem]:
+def _requests_problems(pipeline: PipelineSections, name: str) -> Iterator[Problem]:
     tables = {table.name: table for table in pipeline.tables if table.announces is None}
     if name not in tables:
         yield ("mutations", "requests"), f"there is no table {name!r} in this pipeline; {suggest_name(name, tables)}"
@@ -283,7 +282,7 @@ def _requests_problems(pipeline: PipelineSpec, name: str) -> Iterator[Problem]:
         yield ("mutations", "requests"), f"the request table {name!r} lacks columns: {', '.join(missing)}"
 
 
-def _mutation_table_problems(pipeline: PipelineSpec) -> Iterator[Problem]:
+def _mutation_table_problems(pipeline: PipelineSections) -> Iterator[Problem]:
     """Yields conflicts between declared names and the tables that mutations create."""
     mutations = pipeline.mutations
     if mutations is None:
@@ -303,3 +302,192 @@ def _mutation_table_problems(pipeline: PipelineSpec) -> Iterator[Problem]:
         if name in used_names:
             yield ("mutations", key), f"{name!r} is declared as another table; mutations create this one"
         used_names.append(name)
+
+
+def _live_problems(pipeline: PipelineSections) -> Iterator[Problem]:
+    """Yields problems of live tables: unknown inputs, and columns of the wrong type."""
+    bronze = {table.name: table for table in pipeline.tables}
+    for index, live in enumerate(pipeline.live):
+        if live.reads not in bronze:
+            yield (
+                ("live", index, "reads"),
+                f"{live.name!r} reads unknown table {live.reads!r}; {suggest_name(live.reads, bronze)}",
+            )
+            continue
+        check = _latest_problems if live.kind == "latest" else _count_problems
+        yield from ((("live", index, *key_path), text) for key_path, text in check(live, bronze[live.reads]))
+
+
+def _count_problems(live: LiveTableSpec, bronze: TableSpec) -> Iterator[tuple[KeyPath, str]]:
+    if bronze.evolve == "add_columns":
+        yield (
+            ("reads",),
+            f"{live.name!r} reads {live.reads!r}, whose columns can change, which would fail a live table's "
+            f"query; declare evolve: rescue for {live.reads!r}",
+        )
+    if bronze.mutable is not None:
+        yield (
+            ("reads",),
+            f"{live.reads!r} is mutable: rows would change after they were counted; use a gold table",
+        )
+    types = bronze.column_types()
+    for position, name in enumerate(live.group_by):
+        if name not in types:
+            text = (
+                f"{live.name!r} groups by {name}, which is not a column of {live.reads!r}; {suggest_name(name, types)}"
+            )
+            yield ("group_by", position), text
+    used_names = ["window_start", "window_end", "window_date", "events", "updated_at", *live.group_by]
+    for key, names, problem_of in (("sum", live.sum, _sum_problem), ("distinct", live.distinct, _distinct_problem)):
+        for position, name in enumerate(names):
+            problem = problem_of(name, types)
+            if problem is None and f"{name}_{key}" in used_names:
+                problem = f"the table would have two columns {name}_{key}; name each column once"
+            if problem is not None:
+                yield (key, position), problem
+            used_names.append(f"{name}_{key}")
+
+
+def _sum_problem(name: str, types: Mapping[str, str]) -> str | None:
+    if name not in types:
+        return f"there is no column {name!r} in this table; {suggest_name(name, types)}"
+    return f"{name!r} is {types[name]}; name a column of numbers" if sum_type(types[name]) is None else None
+
+
+def _distinct_problem(name: str, types: Mapping[str, str]) -> str | None:
+    return column_problem(name, types, KEY_TYPES, decimals=True)
+
+
+def _latest_problems(live: LiveTableSpec, bronze: TableSpec) -> Iterator[tuple[KeyPath, str]]:
+    if bronze.announces is not None:
+        yield ("reads",), f"{live.reads!r} announces another table and has no event_time; read {bronze.announces.table}"
+        return
+    if bronze.mutable is not None:
+        yield (
+            ("reads",),
+            f"{live.reads!r} is mutable: a live table would miss changes by requests; declare `keyed` for "
+            f"{live.reads!r} instead",
+        )
+    types = bronze.column_types()
+    for key, names, problem_of in (("key", live.key, _key_problem), ("keep", live.keep, _keep_problem)):
+        for position, name in enumerate(names):
+            problem = problem_of(name, types)
+            if problem is None and name in (*names[:position], *(live.key if key == "keep" else ())):
+                problem = f"{name!r} is named twice"
+            if problem is not None:
+                yield (key, position), problem
+
+
+def _key_problem(name: str, types: Mapping[str, str]) -> str | None:
+    if name in LATEST_COLUMNS:
+        return f"{name!r} decides which row is newer; use other columns as key"
+    return column_problem(name, types, KEY_TYPES, decimals=True)
+
+
+def _keep_problem(name: str, types: Mapping[str, str]) -> str | None:
+    if name not in types:
+        return f"there is no column {name!r} in this table; {suggest_name(name, types)}"
+    return f"{name!r} is always included; remove it" if name in LATEST_COLUMNS else None
+
+
+def _grain_problems(pipeline: PipelineSections, gold: GoldTableSpec) -> Iterator[tuple[KeyPath, str]]:
+    """Yields problems with a gold table's grain, or with `affects` in hours without a grain. Key paths start at the
+    table.
+    """
+    if gold.grain is None:
+        yield from _hours_without_grain(gold)
+        return
+    if gold.grain.column == gold.partition_by:
+        yield (
+            ("grain", "column"),
+            f"{gold.grain.column!r} is the partition date of {gold.name!r}; use a timestamp within that date",
+        )
+    if isinstance(gold.affects, str):
+        yield (
+            ("affects",),
+            f"`affects: {gold.affects}` does not rebuild by hours; remove `grain`, or write hours: [0]",
+        )
+        return
+    yield from _mixed_units(gold)
+    if isinstance(gold.affects, AffectsSpec) and not gold.affects.hours:
+        yield ("affects",), "complete dates would be rebuilt despite `grain`; write hours: [0], or remove `grain`"
+    events = {table.name for table in pipeline.event_tables}
+    dedupe = pipeline.gold.dedupe
+    if dedupe is not None and dedupe.within_hours is None and events & {*gold.reads}:
+        yield (
+            ("grain",),
+            "duplicates that are dates apart would rebuild complete dates; declare gold.dedupe.within_hours, such as 1",
+        )
+
+
+def _hours_without_grain(gold: GoldTableSpec) -> Iterator[tuple[KeyPath, str]]:
+    for key_path, affects in _affects_specs(gold):
+        if affects.hours:
+            yield (*key_path, "hours"), f"{gold.name!r} is rebuilt by dates; write days: [0], or declare `grain`"
+
+
+def _mixed_units(gold: GoldTableSpec) -> Iterator[tuple[KeyPath, str]]:
+    for key_path, affects in _affects_specs(gold):
+        if affects.hours and affects.days != AffectsSpec().days:
+            yield (*key_path, "days"), "a change affects either hours or days; write days as hours: [-24]"
+
+
+def _affects_specs(gold: GoldTableSpec) -> Iterator[tuple[KeyPath, AffectsSpec]]:
+    if isinstance(gold.affects, AffectsSpec):
+        yield ("affects",), gold.affects
+    elif not isinstance(gold.affects, str):
+        yield from ((("affects", name), one) for name, one in gold.affects.items() if isinstance(one, AffectsSpec))
+
+
+def model_problems(pipeline: PipelineSections) -> Iterator[Problem]:
+    """Yields conflicts between models and gold tables, each with its key path."""
+    gold = {table.name: table for table in pipeline.gold.tables}
+    for index, model in enumerate(pipeline.models):
+        for key_path, text in (*_model_table_problems(model, gold), *_warning_problems(model, gold)):
+            yield ("models", index, *key_path), text
+    models = {model.name: model for model in pipeline.models}
+    for index, table in enumerate(pipeline.gold.tables):
+        for key_path, text in _reader_problems(table, models):
+            yield ("gold", "tables", index, *key_path), text
+
+
+def _model_table_problems(model: ModelSpec, gold: Mapping[str, GoldTableSpec]) -> Iterator[tuple[KeyPath, str]]:
+    if model.features not in gold:
+        yield (
+            ("features",),
+            (f"{model.features!r} is not a gold table of this pipeline; {suggest_name(model.features, gold)}"),
+        )
+    for position, name in enumerate(model.reads):
+        if cross_pipeline_table(name) is None and name not in gold:
+            yield ("reads", position), (f"{model.name!r} reads unknown gold table {name!r}; {suggest_name(name, gold)}")
+        elif name in gold and model.name in gold[name].reads:
+            yield ("reads", position), f"{name!r} depends on the scores of {model.name!r} and cannot be its label"
+    if model.features in gold and model.name in gold[model.features].reads:
+        yield ("features",), f"{model.features!r} depends on the scores of {model.name!r} and cannot be its features"
+
+
+def _warning_problems(model: ModelSpec, gold: Mapping[str, GoldTableSpec]) -> Iterator[tuple[KeyPath, str]]:
+    if model.warnings is None:
+        return
+    scores = [table.name for table in gold.values() if model.name in table.reads]
+    if model.warnings not in scores:
+        text = (
+            f"{model.warnings!r} is not a gold table that reads {model.name!r}; {suggest_name(model.warnings, scores)}"
+        )
+        yield ("warnings",), text
+
+
+def _reader_problems(table: GoldTableSpec, models: Mapping[str, ModelSpec]) -> Iterator[tuple[KeyPath, str]]:
+    """Yields problems of a gold table that reads a model."""
+    for position, name in enumerate(table.reads):
+        model = models.get(name)
+        if model is None:
+            continue
+        key_path: KeyPath = ("reads", position)
+        if model.features not in table.reads:
+            text = f"{name!r} scores the rows of {model.features!r}: write reads: [{model.features}, {name}]"
+            yield key_path, text
+        if table.affects == "same":
+            yield ("affects",), f"a new model of {name!r} applies from a date: write {name}: onwards"
+        elif isinstance(table.affects, Mapping) and isinstance(table.affects.get(name), AffectsSpec):
+            yield ("affects", name), f"a new model applies from a date: write {name}: onwards"

@@ -10,11 +10,11 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from deltaworks.specs.base import KeyPath, Problem, suggest_name
+from deltaworks.specs.pipeline_sections import PipelineSections
 from deltaworks.specs.privacy import TOKEN_ACTIONS, PrivacySpec, PrivateFieldSpec
 from deltaworks.specs.types import Array, ColumnType, Map, Struct, parse_type
 
 if TYPE_CHECKING:
-    from deltaworks.specs.pipeline import PipelineSpec
     from deltaworks.specs.table import ColumnSpec, TableSpec
 
 #: Days between VACUUM and the deadline, reserved for verification and retries.
@@ -22,7 +22,7 @@ RETENTION_MARGIN_DAYS = 2
 _MAX_EXPIRY_MINUTES = 1440
 
 
-def privacy_problems(pipeline: PipelineSpec) -> Iterator[Problem]:
+def privacy_problems(pipeline: PipelineSections) -> Iterator[Problem]:
     """Yields conflicts between `privacy` and the other sections, and table keys that need a `privacy` section."""
     privacy = pipeline.privacy
     yield from _table_key_problems(pipeline)
@@ -37,7 +37,7 @@ def privacy_problems(pipeline: PipelineSpec) -> Iterator[Problem]:
     yield from _conflict_problems(pipeline, privacy)
 
 
-def _table_key_problems(pipeline: PipelineSpec) -> Iterator[Problem]:
+def _table_key_problems(pipeline: PipelineSections) -> Iterator[Problem]:
     for index, table in enumerate(pipeline.tables):
         if table.erase == "keep" and not table.erase_reason:
             text = (
@@ -133,7 +133,7 @@ def _personal_field(column: ColumnSpec, privacy: PrivacySpec) -> PrivateFieldSpe
     return None if field is None or field.action == "drop" else field
 
 
-def _live_problems(pipeline: PipelineSpec, privacy: PrivacySpec) -> Iterator[Problem]:
+def _live_problems(pipeline: PipelineSections, privacy: PrivacySpec) -> Iterator[Problem]:
     """Yields live tables that group or key by personal data, because streaming state cannot be erased."""
     for index, live in enumerate(pipeline.live):
         columns = {
@@ -159,7 +159,7 @@ def _live_problems(pipeline: PipelineSpec, privacy: PrivacySpec) -> Iterator[Pro
                     yield ("live", index, key, position), text
 
 
-def _deadline_problems(pipeline: PipelineSpec, privacy: PrivacySpec) -> Iterator[Problem]:
+def _deadline_problems(pipeline: PipelineSections, privacy: PrivacySpec) -> Iterator[Problem]:
     """Yields maintenance settings with which files remain longer than the erasure deadline."""
     maintenance, erase = pipeline.maintenance, privacy.erase
     if maintenance.vacuum_dry_run:
@@ -179,7 +179,7 @@ def _deadline_problems(pipeline: PipelineSpec, privacy: PrivacySpec) -> Iterator
         yield ("maintenance", key), text, (("privacy", "erase"),)
 
 
-def _routing_problems(pipeline: PipelineSpec, privacy: PrivacySpec) -> Iterator[Problem]:
+def _routing_problems(pipeline: PipelineSections, privacy: PrivacySpec) -> Iterator[Problem]:
     """Yields personal fields that decide an event's name, time or table: they are redacted before that decision."""
     event = pipeline.event
     key_paths: list[tuple[KeyPath, str]] = []
@@ -204,7 +204,7 @@ def _routing_problems(pipeline: PipelineSpec, privacy: PrivacySpec) -> Iterator[
             yield id_path, text
 
 
-def _conflict_problems(pipeline: PipelineSpec, privacy: PrivacySpec) -> Iterator[Problem]:
+def _conflict_problems(pipeline: PipelineSections, privacy: PrivacySpec) -> Iterator[Problem]:
     """Yields sections that store unredacted data or declare the same fields."""
     if pipeline.archive is not None:
         yield ("archive",), "an archive keeps original payloads with personal data; remove one of the two"

@@ -18,7 +18,7 @@ from deltaworks.specs.base import (
     raise_problems,
     suggest_name,
 )
-from deltaworks.specs.keyed import KeyedSpec, keyed_problems
+from deltaworks.specs.keyed import KeyedSpec, KeyedTable, keyed_problems
 from deltaworks.specs.mutation import (
     MUTABLE_COLUMNS,
     NOTIFICATION_COLUMNS,
@@ -193,7 +193,7 @@ class TableSpec(Spec):
                 *_rule_problems(self),
                 *_mutable_problems(self),
                 *_announcing_problems(self),
-                *keyed_problems(self),
+                *(keyed_problems(self.keyed, self.column_types()) if self.keyed is not None else ()),
                 *_writer_problems(self),
             ]
         )
@@ -207,6 +207,21 @@ class TableSpec(Spec):
         types |= {RESCUED_COLUMN: "string"} if self.evolve in ("rescue", "add_columns") else {}
         types |= {DUPLICATE_COLUMN: "boolean"} if self.duplicates is not None else {}
         return types | (dict(MUTABLE_COLUMNS) if self.mutable is not None else {})
+
+    def keyed_table(self) -> KeyedTable | None:
+        """Returns the keyed table derived from this table; None if it declares none."""
+        if self.keyed is None:
+            return None
+        return KeyedTable(
+            name=self.keyed.table or f"latest_{self.name}",
+            history=self.name,
+            by=self.keyed.by,
+            newest_by=self.keyed.newest_by,
+            deleted_when=self.keyed.deleted_when,
+            partition_by=self.keyed.partition_by,
+            history_types=self.column_types(),
+            is_history_mutable=self.mutable is not None,
+        )
 
 
 def _engine_columns(table: TableSpec) -> tuple[tuple[str, str], ...]:

@@ -13,7 +13,8 @@ import pyarrow as pa
 from deltalake import DeltaTable, write_deltalake
 
 from deltaworks.control import paths
-from deltaworks.events.parse import BatchMetadata, Parser, Payload
+from deltaworks.events.chunks import BatchMetadata, Payload
+from deltaworks.events.parse import Parser
 from deltaworks.specs.project import load_catalog
 from deltaworks.tables.query import QUARANTINE
 from tests.faults.harness.collector_harness import BUCKET, CollectorHarness

@@ -21,6 +21,7 @@ def main() -> int:
 
     from deltaworks.engine.group.run import GroupRun
     from deltaworks.engine.runner import IngestRun
+    from deltaworks.operations.stream_parts import STREAM_PARTS
     from deltaworks.sources import base
     from deltaworks.specs.project import load_catalog
     from deltaworks.tables.spark.session import build_session
@@ -52,9 +53,9 @@ def main() -> int:
         print(f"gold: {rebuild_gold(spark, catalog, pipeline, full=True)}")
         return 0
     run: IngestRun | GroupRun = (
-        IngestRun(spark, catalog, pipeline, available_now=available_now)
+        IngestRun(spark, catalog, pipeline, parts=STREAM_PARTS, available_now=available_now)
         if group is None
-        else GroupRun(spark, group, catalog, load=load_catalog, available_now=available_now)
+        else GroupRun(spark, group, catalog, load=load_catalog, parts=STREAM_PARTS, available_now=available_now)
     )
     result = run.run()
     fault("ended")

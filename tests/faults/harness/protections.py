@@ -267,10 +267,10 @@ def _deaths() -> None:
 
 def _gold_number() -> None:
     """A build of gold lands even if another build has landed since it was planned."""
-    from deltaworks.gold import table_write
+    from deltaworks.gold import table_build
     from deltaworks.tables import replace_where
 
-    _replace(table_write, "_idempotence_options", lambda _: {})
+    _replace(table_build, "_idempotence_options", lambda _: {})
     _replace(replace_where, "is_step_committed", lambda *_: False)
 
 

@@ -11,7 +11,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from deltaworks.events.parse import BatchMetadata, Parser, Payload
+from deltaworks.events.chunks import BatchMetadata, Payload
+from deltaworks.events.parse import Parser
 from deltaworks.events.parser_inputs import ParserInputs
 from deltaworks.recovery.reprocess.reread import Rereader, RereadScope
 from deltaworks.recovery.reprocess.selection import SourceObject

@@ -21,7 +21,8 @@ from deltaworks.engine.batches import BatchProcessor, Ownership
 from deltaworks.engine.commit import BatchStores
 from deltaworks.engine.ledger import Ledger, owner_step
 from deltaworks.engine.table_set import TableSet
-from deltaworks.events.parse import BatchMetadata, Parser, Payload
+from deltaworks.events.chunks import BatchMetadata, Payload
+from deltaworks.events.parse import Parser
 from deltaworks.sources.base import ObjectSlice
 from deltaworks.sources.objects.payloads import FileOpener, FileReference
 from deltaworks.specs.environment import EnvironmentSpec

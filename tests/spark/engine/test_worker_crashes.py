@@ -18,7 +18,7 @@ from pyspark.sql import SparkSession
 
 from deltaworks.control import paths
 from deltaworks.errors import ConfigError
-from deltaworks.events.parse import Payload
+from deltaworks.events.chunks import Payload
 from deltaworks.sources.base import ObjectSlice, RecordSlice
 from deltaworks.sources.objects.payloads import FileReference
 from deltaworks.sources.records import Record

@@ -9,7 +9,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from deltaworks.control import paths
-from deltaworks.gold import table_write
+from deltaworks.gold import table_build
 from deltaworks.gold.build import rebuild_gold
 from deltaworks.tables.log import read_commits
 from tests.spark.gold.shop_data import SHOP, event
@@ -54,7 +54,7 @@ def test_the_first_build_equals_a_table_created_by_spark(
     spark: SparkSession, shop: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     result = rebuild_gold(spark, shop.catalog, "shop", tables=["daily", "kinds"])
-    monkeypatch.setattr(table_write, "MAX_COLLECTED_ROWS", -1)
+    monkeypatch.setattr(table_build, "MAX_COLLECTED_ROWS", -1)
     rebuild_gold(spark, shop.catalog, "shop", tables=["again"])
 
     ours, other = first_commit(shop, "daily"), first_commit(shop, "again")
@@ -87,7 +87,7 @@ def test_large_inputs_and_default_table_properties_are_left_to_spark(
         rebuild_gold(spark, shop.catalog, "shop", tables=["daily"])
     finally:
         spark.conf.unset(DEFAULT)
-    monkeypatch.setattr(table_write, "MAX_COLLECTED_ROWS", 3)
+    monkeypatch.setattr(table_build, "MAX_COLLECTED_ROWS", 3)
     rebuild_gold(spark, shop.catalog, "shop", tables=["again"])
 
     assert first_commit(shop, "daily")["metaData"]["configuration"]["delta.enableChangeDataFeed"] == "true"

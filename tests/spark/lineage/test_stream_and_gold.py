@@ -19,6 +19,7 @@ from deltaworks.lineage.runs import CLOSE_SECONDS, stream_lineage
 from deltaworks.operations.base import OperationContext
 from deltaworks.operations.gold import BuildOptions, build
 from deltaworks.operations.registry import get_operation
+from deltaworks.operations.stream_parts import STREAM_PARTS
 from deltaworks.sources.objects.file_event_log_writer import FileEventLogWriter, ReceivedEvent
 from deltaworks.sources.objects.relay.bucket import list_pages
 from deltaworks.specs.catalog import Catalog
@@ -79,7 +80,7 @@ def backend(monkeypatch: pytest.MonkeyPatch) -> Iterator[Backend]:
 def test_a_stream_and_its_gold_emit_tables_and_columns(spark: SparkSession, shop: Project, backend: Backend) -> None:
     catalog = received_by(shop, backend)
     with stream_lineage(spark, catalog, ["shop"]):
-        assert IngestRun(spark, catalog, "shop", available_now=True).run().rows == 3
+        assert IngestRun(spark, catalog, "shop", parts=STREAM_PARTS, available_now=True).run().rows == 3
     stream = [item for item in backend.events if item["job"]["name"] == "shop.stream"]
     rebuild = get_operation("rebuild_gold")
     build(OperationContext(operation=rebuild, catalog=catalog, subject="shop", _session=spark), BuildOptions())
@@ -117,7 +118,7 @@ def test_a_hanging_backend_delays_only_the_end_of_a_stream(spark: SparkSession, 
         catalog = received_by(shop, hanging, timeout=600)
         started = time.monotonic()
         with stream_lineage(spark, catalog, ["shop"]):
-            result = IngestRun(spark, catalog, "shop", available_now=True).run()
+            result = IngestRun(spark, catalog, "shop", parts=STREAM_PARTS, available_now=True).run()
         whole = time.monotonic() - started
     assert result.rows == 3
     assert whole - result.seconds < CLOSE_SECONDS + 5

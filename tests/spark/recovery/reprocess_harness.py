@@ -12,7 +12,8 @@ from pyspark.sql import SparkSession
 
 from deltaworks.control import paths
 from deltaworks.control.home import PipelineHome
-from deltaworks.events.parse import BatchMetadata, Parser, Payload
+from deltaworks.events.chunks import BatchMetadata, Payload
+from deltaworks.events.parse import Parser
 from deltaworks.recovery.reprocess.plan import ReprocessRequest
 from deltaworks.recovery.reprocess.replace_directly import MAX_DIRECT_BYTES
 from deltaworks.recovery.reprocess.run import Reprocess, ReprocessResult

@@ -12,6 +12,7 @@ from pyspark.sql import SparkSession
 
 from deltaworks.control import paths
 from deltaworks.engine.runner import IngestRun, RunResult
+from deltaworks.operations.stream_parts import STREAM_PARTS
 from tests.batch_points import call_at_points
 from tests.spark.conftest import Project
 
@@ -77,7 +78,7 @@ def sell(project: Project, *numbers: int) -> None:
 
 def run(spark: SparkSession, project: Project, fault: Callable[[str], None] = lambda point: None) -> RunResult:
     with call_at_points(fault):
-        return IngestRun(spark, project.catalog, "reader", available_now=True).run()
+        return IngestRun(spark, project.catalog, "reader", parts=STREAM_PARTS, available_now=True).run()
 
 
 def numbers(project: Project) -> list[int]:

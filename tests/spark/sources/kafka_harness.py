@@ -11,6 +11,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from pyspark.sql import SparkSession
 
 from deltaworks.engine.runner import IngestRun, RunResult
+from deltaworks.operations.stream_parts import STREAM_PARTS
 from sandbox.servers.kafka_broker import RunningBroker
 from tests.batch_points import call_at_points
 from tests.spark.conftest import Project
@@ -67,7 +68,7 @@ def order(number: int) -> bytes:
 
 def run(spark: SparkSession, project: Project, fault: Callable[[str], None] = lambda point: None) -> RunResult:
     with call_at_points(fault):
-        return IngestRun(spark, project.catalog, "shop", available_now=True).run()
+        return IngestRun(spark, project.catalog, "shop", parts=STREAM_PARTS, available_now=True).run()
 
 
 def numbers(project: Project) -> list[int]:

@@ -12,6 +12,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from deltaworks.control import paths
 from deltaworks.engine.runner import IngestRun
+from deltaworks.operations.stream_parts import STREAM_PARTS
 from deltaworks.sources.objects.file_event_log import FileEventLog
 from deltaworks.sources.objects.relay.relay import Relay
 from deltaworks.sources.spark_formats.s3_sqs.file_quarantine import FILE_QUARANTINE_KEY
@@ -89,7 +90,7 @@ class PipelineHarness:
             spec, lake=catalog.environment.lake, queue=None, landing=catalog.environment.landing, until_drained=True
         ).run()
         assert counts.events
-        IngestRun(self._spark, catalog, "shop", available_now=True).run()
+        IngestRun(self._spark, catalog, "shop", parts=STREAM_PARTS, available_now=True).run()
         lake = Lake(catalog.environment.lake)
         keys = {row["seq"]: row["key"] for row in FileEventLog(lake, "landing").read(0).to_pylist()}
         return (

@@ -28,6 +28,7 @@ from collector.stream_writer import RejectedRecord, StreamWriter
 from deltaworks.control import paths
 from deltaworks.engine.runner import IngestRun
 from deltaworks.events.formats.json import Malformed, read_events
+from deltaworks.operations.stream_parts import STREAM_PARTS
 from deltaworks.sources.objects.file_event_log_writer import FileEventLogWriter, ReceivedEvent
 from deltaworks.sources.objects.relay.messages import FileEvent
 from deltaworks.specs.catalog import PROJECT_ROOT, Catalog
@@ -166,7 +167,7 @@ def project(root: Path, *, read: str, aws: str, bootstrap: str = "none:1") -> Ca
 
 def landed(spark: SparkSession, catalog: Catalog) -> dict[str, list[str]]:
     """The rows of each table after a run, without what the source decides."""
-    IngestRun(spark, catalog, "games", available_now=True).run()
+    IngestRun(spark, catalog, "games", parts=STREAM_PARTS, available_now=True).run()
     lake, spec = Lake(catalog.environment.lake), catalog.pipeline("games")
     found = {}
     for name in [*(table.name for table in spec.tables), "quarantine"]:

@@ -16,6 +16,7 @@ from deltaworks.control import paths
 from deltaworks.engine.runner import IngestRun
 from deltaworks.errors import ContractError
 from deltaworks.mutations.apply import MutationRun
+from deltaworks.operations.stream_parts import STREAM_PARTS
 from deltaworks.recovery.restore.pipeline_plan import declared_tables
 from deltaworks.recovery.restore.restore_points import RestorePoint
 from deltaworks.recovery.start_over import StartOverResult, start_over
@@ -67,7 +68,7 @@ class RollbackHarness:
         self.topic.raw(json.dumps(event).encode())
 
     def run(self) -> None:
-        IngestRun(self.spark, self.catalog, PIPELINE, available_now=True).run()
+        IngestRun(self.spark, self.catalog, PIPELINE, parts=STREAM_PARTS, available_now=True).run()
         MutationRun(self.spark, self.catalog, PIPELINE).run()
 
     def ended(self) -> dict[str, list[tuple[Any, ...]]]:

@@ -13,6 +13,7 @@ from pyspark.sql import SparkSession
 
 from deltaworks.engine.runner import IngestRun
 from deltaworks.operations.infer_pipeline import infer_pipeline, write_pipeline
+from deltaworks.operations.stream_parts import STREAM_PARTS
 from deltaworks.sources.objects.file_event_log_writer import FileEventLogWriter, ReceivedEvent
 from deltaworks.sources.objects.landing.inputs import find_inputs
 from deltaworks.sources.objects.landing.land import land, require_file_source
@@ -56,7 +57,7 @@ def test_every_event_of_a_file_is_in_the_inferred_tables(
     )
 
     assert announce(catalog) == result.objects >= 4
-    IngestRun(spark, catalog, NAME, available_now=True).run()
+    IngestRun(spark, catalog, NAME, parts=STREAM_PARTS, available_now=True).run()
 
     connection, names = connect(catalog)
 

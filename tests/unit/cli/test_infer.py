@@ -13,7 +13,8 @@ from typer.testing import CliRunner, Result
 
 from deltaworks.cli import app
 from deltaworks.errors import ConfigError, DeltaworksError
-from deltaworks.events.parse import BatchMetadata, Parser, Payload
+from deltaworks.events.chunks import BatchMetadata, Payload
+from deltaworks.events.parse import Parser
 from deltaworks.specs.project import load_catalog
 from tests.webhook_events import webhooks
 

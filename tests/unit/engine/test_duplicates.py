@@ -22,7 +22,7 @@ from deltaworks.engine.duplicates.window import duplicate_windows
 from deltaworks.engine.fan_out import FanOutResult, merge_outputs, write_payloads
 from deltaworks.engine.table_files import FileTarget
 from deltaworks.engine.table_set import TableSet
-from deltaworks.events.parse import BatchMetadata, Payload
+from deltaworks.events.chunks import BatchMetadata, Payload
 from deltaworks.sources.task_output import TaskOutput
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.specs.storage import StorageSpec

@@ -22,7 +22,7 @@ from deltaworks.engine.fan_out import partition_columns, write_payloads
 from deltaworks.engine.notifications import with_notifications
 from deltaworks.engine.table_files import FileTarget
 from deltaworks.errors import ContractError
-from deltaworks.events.parse import BatchMetadata, Payload
+from deltaworks.events.chunks import BatchMetadata, Payload
 from deltaworks.recovery.quarantine.open_rows import QuarantineFilter
 from deltaworks.recovery.quarantine.replay import replay_quarantine
 from deltaworks.recovery.reprocess.plan import reject_mutable

@@ -9,6 +9,7 @@ import math
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,9 +17,9 @@ import pytest
 from deltaworks.alerts.raising import open_subjects
 from deltaworks.control import paths
 from deltaworks.control.objects import open_objects
-from deltaworks.engine.live import view_announcements
-from deltaworks.engine.view_announcer import AnnouncerThread, ViewAnnouncer, to_json_value
+from deltaworks.engine.view_announcer import AnnouncerThread, ViewAnnouncer, to_json_value, view_announcements
 from deltaworks.errors import ContractError, TransientError
+from deltaworks.operations.stream_parts import announce_views
 from deltaworks.specs.catalog import Catalog
 from deltaworks.specs.environment import AlertsSpec, EnvironmentSpec
 from deltaworks.specs.pipeline import PipelineSpec
@@ -196,10 +197,12 @@ def test_nothing_is_published_once_the_lease_is_lost(widgets: Widgets) -> None:
 
 
 def test_a_stream_without_such_views_starts_no_thread(widgets: Widgets) -> None:
-    lease: Any = FakeLease()
-    with view_announcements(widgets.catalog, live_declared(), lease):
+    def stream(spec: PipelineSpec) -> Any:
+        return SimpleNamespace(catalog=widgets.catalog, spec=spec, lease=FakeLease())
+
+    with announce_views(stream(live_declared())):
         assert "announced views" not in {thread.name for thread in threading.enumerate()}
-    with view_announcements(widgets.catalog, widgets.harness.spec, lease):
+    with announce_views(stream(widgets.harness.spec)):
         assert "announced views" in {thread.name for thread in threading.enumerate()}
     assert "announced views" not in {thread.name for thread in threading.enumerate()}
 

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from deltaworks.engine.worker_probe import probe_payload
-from deltaworks.events.parse import BatchMetadata, Parser, Payload
+from deltaworks.events.chunks import BatchMetadata, Payload
+from deltaworks.events.parse import Parser
 from deltaworks.specs.pipeline import PipelineSpec
 
 _OBJECTS = {"kind": "s3_sqs", "relay": "landing", "bucket": "b"}

@@ -9,7 +9,8 @@ from typing import Any
 
 from deltaworks.erasure.landing_sweep import LandingReport, LandingSweep
 from deltaworks.erasure.token_search import TokenSearch
-from deltaworks.events.parse import BatchMetadata, Parser, Payload
+from deltaworks.events.chunks import BatchMetadata, Payload
+from deltaworks.events.parse import Parser
 from deltaworks.events.redaction import RedactionKeys
 from deltaworks.sources.objects.file_event_log import FileEventLog
 from deltaworks.sources.objects.payloads import FileOpener, FileReference

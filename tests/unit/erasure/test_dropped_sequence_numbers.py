@@ -14,8 +14,9 @@ from deltaworks.control.records.collector import HourCounts, MissingRange, count
 from deltaworks.control.records.prepared import PreparedBatch
 from deltaworks.engine.ledger import Ledger, owner_step
 from deltaworks.erasure import purge_window
+from deltaworks.events.chunks import BatchMetadata, Payload
 from deltaworks.events.collector_sequence_numbers import CollectorSequenceNumbers
-from deltaworks.events.parse import BatchMetadata, Parser, Payload
+from deltaworks.events.parse import Parser
 from deltaworks.events.redaction import RedactionKeys
 from deltaworks.maintenance import lost_events
 from deltaworks.maintenance.lost_events import LossReport, find_lost_events

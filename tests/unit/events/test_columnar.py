@@ -14,9 +14,10 @@ import orjson
 import pyarrow as pa
 import pytest
 
+from deltaworks.events.chunks import BatchMetadata, Payload
 from deltaworks.events.columnar_plan import EventPlan
 from deltaworks.events.formats import json as framing
-from deltaworks.events.parse import BatchMetadata, Parser, Payload
+from deltaworks.events.parse import Parser
 from deltaworks.specs.catalog import project_root
 from deltaworks.specs.loading import load_spec
 from deltaworks.specs.pipeline import PipelineSpec

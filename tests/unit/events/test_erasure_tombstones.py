@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
+from deltaworks.events.chunks import BatchMetadata, Payload
 from deltaworks.events.erasure_tombstones import tombstone, tombstone_line
-from deltaworks.events.parse import BatchMetadata, Parser, Payload
+from deltaworks.events.parse import Parser
 from deltaworks.specs.pipeline import PipelineSpec
 
 REQUEST = "e20260301-0123456789"

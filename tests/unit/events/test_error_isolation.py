@@ -13,8 +13,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from deltaworks.errors import ContractError
+from deltaworks.events.chunks import BatchMetadata, Payload
 from deltaworks.events.events import EventReader
-from deltaworks.events.parse import BatchMetadata, Parser, Payload, TableRows
+from deltaworks.events.parse import Parser, TableRows
 from deltaworks.events.reasons import Reason, ReasonCode, RejectedEvent, quarantine_rows
 from deltaworks.events.table_columns import SharedColumns, TableColumns
 from deltaworks.specs.pipeline import PipelineSpec

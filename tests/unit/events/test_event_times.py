@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from deltaworks.events.parse import BatchMetadata, Parser, Payload
+from deltaworks.events.chunks import BatchMetadata, Payload
+from deltaworks.events.parse import Parser
 from deltaworks.specs.pipeline import PipelineSpec
 from tests.unit.recovery.replay_harness import shop
 

@@ -16,6 +16,7 @@ from deltaworks.control import paths
 from deltaworks.engine.fan_out import FanOutResult, write_with_new_columns
 from deltaworks.engine.table_set import TableSet
 from deltaworks.errors import ContractError, FencedError
+from deltaworks.events.chunks import BatchMetadata, Payload
 from deltaworks.events.evolution import (
     EvolvedColumn,
     EvolvedColumns,
@@ -24,7 +25,7 @@ from deltaworks.events.evolution import (
     new_columns,
     to_records,
 )
-from deltaworks.events.parse import BatchMetadata, Parser, Payload
+from deltaworks.events.parse import Parser
 from deltaworks.events.task_findings import TaskFindings
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.specs.storage import StorageSpec

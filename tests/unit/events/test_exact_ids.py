@@ -15,8 +15,9 @@ from hypothesis import example, given, reject
 from hypothesis import strategies as st
 
 from deltaworks.events import events
+from deltaworks.events.chunks import BatchMetadata, Payload
 from deltaworks.events.lossless_numbers import has_rounded_number
-from deltaworks.events.parse import BatchMetadata, Parser, Payload
+from deltaworks.events.parse import Parser
 from deltaworks.specs.pipeline import PipelineSpec
 from tests.unit.recovery.replay_harness import shop
 

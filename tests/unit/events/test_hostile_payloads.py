@@ -17,8 +17,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from deltaworks.events.budget import Budget, BudgetExceededError
+from deltaworks.events.chunks import BatchMetadata, Payload
 from deltaworks.events.formats.registry import create_framer
-from deltaworks.events.parse import BatchMetadata, Parser, Payload
+from deltaworks.events.parse import Parser
 from deltaworks.events.task_findings import TaskFindings
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.specs.sources.payload import BudgetSpec

@@ -14,10 +14,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from deltaworks.events.chunks import BatchMetadata, Payload
 from deltaworks.events.conversion_errors import ConversionError
 from deltaworks.events.formats.json import Malformed
 from deltaworks.events.formats.registry import FORMATS, create_framer
-from deltaworks.events.parse import BatchMetadata, Parser, Payload
+from deltaworks.events.parse import Parser
 from deltaworks.events.reasons import Reason, ReasonCode
 from deltaworks.events.task_findings import TaskFindings
 from deltaworks.specs.pipeline import PipelineSpec

@@ -15,9 +15,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from deltaworks.events.chunks import BatchMetadata, Payload
 from deltaworks.events.events import EventReader
 from deltaworks.events.formats.json import read_events
-from deltaworks.events.parse import BatchMetadata, Parser, Payload
+from deltaworks.events.parse import Parser
 from deltaworks.sources.objects.payloads import FileOpener, FileReference
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.specs.storage import StorageSpec

@@ -17,7 +17,8 @@ from deltaworks.control.health.heartbeat import HeartbeatWriter
 from deltaworks.control.job import as_deltaworks_error
 from deltaworks.control.objects import LocalObjects
 from deltaworks.errors import ContractError, DeltaworksError
-from deltaworks.events.parse import BatchMetadata, Parser, Payload
+from deltaworks.events.chunks import BatchMetadata, Payload
+from deltaworks.events.parse import Parser
 from deltaworks.specs.pipeline import PipelineSpec
 from tests.examples import examples
 

@@ -15,7 +15,8 @@ from collector.redaction import SourceRedactor
 from deltaworks.control.objects import LocalObjects, ObjectStore, open_objects
 from deltaworks.errors import ConfigError
 from deltaworks.events import redaction_keys
-from deltaworks.events.parse import BatchMetadata, Parser, Payload
+from deltaworks.events.chunks import BatchMetadata, Payload
+from deltaworks.events.parse import Parser
 from deltaworks.events.redaction import RedactionKeys
 from deltaworks.events.redaction_keys import export_to_vault, load_redaction_keys
 from deltaworks.privacy import paths

@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from deltaworks.engine.fan_out import write_payloads
 from deltaworks.engine.table_files import FileTarget
 from deltaworks.errors import ContractError
-from deltaworks.events.parse import BatchMetadata, Parser, Payload
+from deltaworks.events.chunks import BatchMetadata, Payload
+from deltaworks.events.parse import Parser
 from deltaworks.events.rules import RuleChecker, RuleEngine
 from deltaworks.events.task_findings import TaskFindings
 from deltaworks.sources.task_output import TaskOutput

@@ -9,9 +9,10 @@ from typing import Any
 
 import pytest
 
+from deltaworks.events.chunks import BatchMetadata, Payload
 from deltaworks.events.conversion_errors import ConversionError
 from deltaworks.events.events import EventReader
-from deltaworks.events.parse import BatchMetadata, Parser, Payload
+from deltaworks.events.parse import Parser
 from deltaworks.events.reasons import ReasonCode
 from deltaworks.specs.pipeline import PipelineSpec
 from tests.shared_data import SHARED_DATA

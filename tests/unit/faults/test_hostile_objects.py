@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from deltaworks.events.parse import BatchMetadata, Parser
+from deltaworks.events.chunks import BatchMetadata
+from deltaworks.events.parse import Parser
 from deltaworks.sources.objects.payloads import FileOpener, FileReference
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.specs.storage import StorageSpec

@@ -13,7 +13,8 @@ from typer.testing import CliRunner
 
 from deltaworks.cli import app
 from deltaworks.errors import ConfigError
-from deltaworks.events.parse import BatchMetadata, Parser, Payload
+from deltaworks.events.chunks import BatchMetadata, Payload
+from deltaworks.events.parse import Parser
 from deltaworks.events.redaction import RedactionKeys
 from deltaworks.specs.project import load_catalog
 from generator.engagement import EngagementRecord, engagement_records, generate_engagement, write_engagement

@@ -7,7 +7,8 @@ from collections import Counter
 
 import pytest
 
-from deltaworks.events.parse import BatchMetadata, Parser, Payload
+from deltaworks.events.chunks import BatchMetadata, Payload
+from deltaworks.events.parse import Parser
 from deltaworks.events.redaction import RedactionKeys
 from generator.games import deliveries
 from generator.settings import FaultRates, GamesSettings

@@ -22,14 +22,14 @@ from deltaworks.operations.options import (
 )
 from deltaworks.operations.registry import OPERATIONS
 from tests.examples import examples
+from tests.offenders import failures
 from tests.unit.operations.option_values import NAMES, options_of, required_options, values
 
-each_operation = pytest.mark.parametrize("declared", OPERATIONS.values(), ids=OPERATIONS)
-EVERY_OPTION = [
-    pytest.param(declared, field, id=f"{declared.name}-{field.name}")
+EVERY_OPTION = {
+    f"{declared.name}-{field.name}": (declared, field)
     for declared in OPERATIONS.values()
     for field in option_fields(declared.options_model())
-]
+}
 
 
 def parsed(declared: Operation, arguments: list[str]) -> Options:
@@ -43,16 +43,18 @@ def required_values(declared: Operation) -> dict[str, Any]:
     return required_options(declared.options_model(), "orders")
 
 
-@each_operation
 @given(data=st.data())
-def test_options_survive_a_round_trip_through_job_arguments(declared: Operation, data: st.DataObject) -> None:
+def check_round_trip(declared: Operation, data: st.DataObject) -> None:
     options = data.draw(options_of(declared))
 
     assert parsed(declared, to_arguments(options)) == options
 
 
-@each_operation
-def test_only_values_that_differ_from_the_default_become_arguments(declared: Operation) -> None:
+def test_options_survive_a_round_trip_through_job_arguments() -> None:
+    assert failures(check_round_trip, OPERATIONS) == {}
+
+
+def check_default_arguments(declared: Operation) -> None:
     required = required_values(declared)
 
     assert to_arguments(read_options(declared.options_model(), required)) == [
@@ -60,24 +62,32 @@ def test_only_values_that_differ_from_the_default_become_arguments(declared: Ope
     ]
 
 
-@pytest.mark.parametrize(("declared", "field"), EVERY_OPTION)
-@pytest.mark.parametrize("empty", ["", None, "None"], ids=["empty", "null", "template"])
-def test_an_empty_value_is_the_default(declared: Operation, field: OptionField, empty: str | None) -> None:
+def test_only_values_that_differ_from_the_default_become_arguments() -> None:
+    assert failures(check_default_arguments, OPERATIONS) == {}
+
+
+def check_empty_values(option: tuple[Operation, OptionField]) -> None:
+    declared, field = option
     required = required_values(declared)
     if field.required:
         with pytest.raises(ConfigError, match="OPTION_INVALID"):
             read_options(declared.options_model(), required | {field.name: None})
         return
 
-    options = read_options(declared.options_model(), required | {field.name: empty})
+    for empty in ("", None, "None"):
+        options = read_options(declared.options_model(), required | {field.name: empty})
 
-    assert getattr(options, field.name) == field.default
+        assert getattr(options, field.name) == field.default, f"{empty!r}"
 
 
-@pytest.mark.parametrize(("declared", "field"), EVERY_OPTION)
+def test_an_empty_value_is_the_default() -> None:
+    assert failures(check_empty_values, EVERY_OPTION) == {}
+
+
 @settings(max_examples=examples(25))
 @given(data=st.data())
-def test_the_text_of_a_value_parses_to_the_value(declared: Operation, field: OptionField, data: st.DataObject) -> None:
+def check_text_of_value(option: tuple[Operation, OptionField], data: st.DataObject) -> None:
+    declared, field = option
     value = data.draw(values(field))
     text = ",".join(value) if field.kind == "names" else str(value)
 
@@ -90,15 +100,23 @@ def test_the_text_of_a_value_parses_to_the_value(declared: Operation, field: Opt
     assert options[0] == options[1]
 
 
-@pytest.mark.parametrize(
-    ("declared", "field"), [item for item in EVERY_OPTION if item.values[1].kind not in ("text", "names")]
-)
-def test_an_invalid_value_is_rejected_with_its_flag_and_help(declared: Operation, field: OptionField) -> None:
+def test_the_text_of_a_value_parses_to_the_value() -> None:
+    assert failures(check_text_of_value, EVERY_OPTION) == {}
+
+
+def check_invalid_value(option: tuple[Operation, OptionField]) -> None:
+    declared, field = option
     with pytest.raises(ConfigError, match="OPTION_INVALID") as caught:
         read_options(declared.options_model(), required_values(declared) | {field.name: "many"})
 
     assert f"{field.flag} many" in caught.value.message
     assert field.help in caught.value.hint
+
+
+def test_an_invalid_value_is_rejected_with_its_flag_and_help() -> None:
+    typed = {name: option for name, option in EVERY_OPTION.items() if option[1].kind not in ("text", "names")}
+
+    assert failures(check_invalid_value, typed) == {}
 
 
 def test_unknown_choices_and_options_are_rejected() -> None:

@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 
@@ -15,10 +16,10 @@ from deltaworks.operations.base import OPERATIONS_MODULE, Operation
 from deltaworks.operations.options import option_fields
 from deltaworks.operations.registry import OPERATIONS, get_operation
 from deltaworks.specs.catalog import PROJECT_ROOT
+from tests.offenders import failures
 from tests.unit.cli.command_tree import all_commands
 
 HEAVY = ("pyspark", "delta", "deltalake", "pyarrow", "boto3", "botocore", "duckdb", "airflow")
-each_operation = pytest.mark.parametrize("declared", OPERATIONS.values(), ids=OPERATIONS)
 
 
 def test_exactly_the_operations_that_spark_runs_have_an_entry_point_for_spark_submit() -> None:
@@ -46,8 +47,7 @@ def test_the_module_runs_an_operation_by_its_name() -> None:
     assert "one of: " in unknown.stderr
 
 
-@each_operation
-def test_a_command_takes_its_subject_and_exactly_the_options_of_the_operation(declared: Operation) -> None:
+def check_parameters(declared: Operation) -> None:
     command = all_commands()[declared.command]
     parameters = {parameter.name: parameter for parameter in command.params}
     fields = {field.name: field for field in option_fields(declared.options_model())}
@@ -67,29 +67,42 @@ def test_a_command_takes_its_subject_and_exactly_the_options_of_the_operation(de
             assert parameter.secondary_opts == ([field.off_flag] if field.kind == "switch" else []), name
 
 
-@each_operation
-def test_a_command_describes_its_effect_and_concurrency(declared: Operation) -> None:
+def test_a_command_takes_its_subject_and_exactly_the_options_of_the_operation() -> None:
+    assert failures(check_parameters, OPERATIONS) == {}
+
+
+def check_help(declared: Operation) -> None:
     shown = all_commands()[declared.command].help
 
     assert shown.splitlines()[0] == declared.summary
     assert declared.concurrency_note() in shown
 
 
-@each_operation
-def test_an_operation_and_its_options_are_explained_in_sentences(declared: Operation) -> None:
+def test_a_command_describes_its_effect_and_concurrency() -> None:
+    assert failures(check_help, OPERATIONS) == {}
+
+
+def check_texts(declared: Operation) -> None:
     assert declared.summary.endswith(".")
     assert (declared.load().__doc__ or "").strip()
     for field in option_fields(declared.options_model()):
         assert re.fullmatch(r"(?s)\S.*\S\.", field.help), field.name
 
 
-@each_operation
-def test_a_destructive_operation_is_a_dry_run_by_default(declared: Operation) -> None:
+def test_an_operation_and_its_options_are_explained_in_sentences() -> None:
+    assert failures(check_texts, OPERATIONS) == {}
+
+
+def check_dry_run(declared: Operation) -> None:
     fields = {field.name: field for field in option_fields(declared.options_model())}
 
     if declared.destructive:
         assert fields["dry_run"].default is True
     assert declared.destructive or not declared.approval
+
+
+def test_a_destructive_operation_is_a_dry_run_by_default() -> None:
+    assert failures(check_dry_run, OPERATIONS) == {}
 
 
 def test_no_two_operations_share_a_command_or_what_they_run() -> None:
@@ -121,3 +134,12 @@ def test_an_unknown_name_is_rejected_with_the_closest_match() -> None:
         get_operation("restor")
 
     assert "restore" in caught.value.hint
+
+
+def test_a_check_of_operations_names_the_one_that_fails() -> None:
+    silent = replace(OPERATIONS["restore"], summary="Goes back")
+
+    for check in (check_texts, check_help):
+        failed = failures(check, {"silent": silent, "restore": OPERATIONS["restore"]})
+        assert list(failed) == ["silent"]
+        assert failed["silent"].startswith("AssertionError")

@@ -16,7 +16,8 @@ from deltalake import write_deltalake
 
 from deltaworks.control import paths
 from deltaworks.control.objects import open_objects
-from deltaworks.events.parse import BatchMetadata, Parser, Payload
+from deltaworks.events.chunks import BatchMetadata, Payload
+from deltaworks.events.parse import Parser
 from deltaworks.events.redaction_keys import load_redaction_keys
 from deltaworks.events.source_fields import pin_databases
 from deltaworks.gold.inputs import pin_inputs

@@ -11,7 +11,8 @@ import pytest
 
 from deltaworks.control import paths
 from deltaworks.control.objects import LocalObjects
-from deltaworks.events.parse import BatchMetadata, Parser, Payload
+from deltaworks.events.chunks import BatchMetadata, Payload
+from deltaworks.events.parse import Parser
 from deltaworks.events.source_fields import pin_databases
 from deltaworks.specs.catalog import PROJECT_ROOT
 from deltaworks.specs.loading import load_spec

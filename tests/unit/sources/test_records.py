@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from deltaworks.errors import ConfigError, ContractError
-from deltaworks.events.parse import BatchMetadata, Parser
+from deltaworks.events.chunks import BatchMetadata
+from deltaworks.events.parse import Parser
 from deltaworks.events.reasons import ReasonCode
 from deltaworks.sources.delta.source import RowReader
 from deltaworks.sources.kafka.brokers import client_properties

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from deltaworks.control.objects import LocalObjects
 from deltaworks.errors import ConfigError
-from deltaworks.events.parse import END_OF_CHUNK, Payload
+from deltaworks.events.chunks import END_OF_CHUNK, Payload
 from deltaworks.events.reasons import ReasonCode
 from deltaworks.events.task_findings import TaskFindings
 from deltaworks.sources.objects.payloads import FileReference

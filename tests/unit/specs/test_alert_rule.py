@@ -8,7 +8,7 @@ import pytest
 
 from deltaworks.errors import ConfigError
 from deltaworks.specs.checks.project import check_project
-from deltaworks.specs.refresh_interval import refresh_seconds
+from deltaworks.specs.pipeline import refresh_seconds
 from deltaworks.specs.spec_change_effects import Effect
 from deltaworks.specs.spec_diff import classify_changes
 from tests.unit.rules.rule_harness import RATE, RATE_SQL, rules_project

@@ -19,7 +19,7 @@ from deltaworks.control.objects import ObjectStore
 from deltaworks.control.provenance import current_run
 from deltaworks.control.records.store import Record, RecordKind, RecordStore
 from deltaworks.control.summaries.base import log_failures
-from deltaworks.control.summaries.erasures import publish_request
+from deltaworks.control.summaries.erasures import ErasureRow, publish_request
 from deltaworks.errors import ConcurrencyError, ConfigError, ContractError
 from deltaworks.privacy import paths
 from deltaworks.privacy.suppression import SuppressionRecord
@@ -118,6 +118,19 @@ class ErasureRequest:
     def is_extended(self) -> bool:
         """Whether the deadline was extended."""
         return any(step.state == "extended" for step in self.steps)
+
+    def summary_row(self) -> ErasureRow:
+        """Returns the row of the request in the summary for pages."""
+        return ErasureRow(
+            request_id=self.request_id,
+            state=self.state,
+            since=self.steps[-1].at,
+            received_at=self.received_at.isoformat(),
+            purge_by=self.purge_by.isoformat(),
+            deadline_at=self.deadline_at.isoformat(),
+            is_extended=self.is_extended,
+            steps=len(self.steps),
+        )
 
     def step(self, state: ErasureState) -> ErasureStep | None:
         """Returns the step of a state; None if it has not been reached."""
@@ -298,7 +311,7 @@ class Erasures:
     def _publish(self, request: ErasureRequest) -> ErasureRequest:
         """Updates the summary that pages read, and returns the request; the health check repeats failed updates."""
         with log_failures(f"How far the erasure {request.request_id} is, for pages,"):
-            publish_request(self._objects, request)
+            publish_request(self._objects, self._namespace, request.summary_row())
         return request
 
     def _key(self, request_id: str, number: int) -> str:

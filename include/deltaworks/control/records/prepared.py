@@ -13,7 +13,7 @@ from pydantic import Field
 from deltaworks.control import paths
 from deltaworks.control.objects import ObjectStore
 from deltaworks.control.records.store import Record, RecordKind, RecordPart, RecordStore
-from deltaworks.specs.archive import ARCHIVE
+from deltaworks.specs.pipeline_sections import ARCHIVE
 
 
 class PreparedTable(RecordPart):

@@ -7,15 +7,12 @@ so a missed update is repaired within a minute. A page reads one object.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 from deltaworks.control.objects import ObjectStore
 from deltaworks.control.records.store import Record, RecordKind
 from deltaworks.control.summaries.base import SummaryPart, read_summary, write_summary
 from deltaworks.control.summary_paths import erasures_summary
-
-if TYPE_CHECKING:
-    from deltaworks.control.records.erasure import ErasureRequest
 
 #: Maximum requests on a page: open ones first, then the newest completed ones.
 MAX_REQUESTS = 5_000
@@ -84,31 +81,17 @@ def build_summary(namespace: str, rows: Iterable[ErasureRow], *, omitted: int = 
     )
 
 
-def to_row(request: ErasureRequest) -> ErasureRow:
-    """Converts a request to a row."""
-    return ErasureRow(
-        request_id=request.request_id,
-        state=request.state,
-        since=request.steps[-1].at,
-        received_at=request.received_at.isoformat(),
-        purge_by=request.purge_by.isoformat(),
-        deadline_at=request.deadline_at.isoformat(),
-        is_extended=request.is_extended,
-        steps=len(request.steps),
-    )
-
-
-def publish_request(objects: ObjectStore, request: ErasureRequest) -> bool:
+def publish_request(objects: ObjectStore, namespace: str, row: ErasureRow) -> bool:
     """Updates the row of a request; returns False if other writers won each attempt. Idempotent."""
-    return _update(objects, request.namespace, lambda summary: summary.with_request(to_row(request)))
+    return _update(objects, namespace, lambda summary: summary.with_request(row))
 
 
-def publish_requests(objects: ObjectStore, namespace: str, requests: Iterable[ErasureRequest]) -> bool:
-    """Rewrites the summary from all requests if it differs.
+def publish_requests(objects: ObjectStore, namespace: str, rows: Iterable[ErasureRow]) -> bool:
+    """Rewrites the summary from the rows of all requests if it differs.
 
     A request advanced since its records were read keeps its newer row. Idempotent.
     """
-    rows = [to_row(request) for request in requests]
+    rows = list(rows)
 
     def change(summary: ErasuresSummary) -> ErasuresSummary:
         stored_rows = {row.request_id: row for row in summary.requests}

@@ -13,7 +13,8 @@ from pathlib import Path
 
 from deltaworks.errors import DeltaworksError
 from deltaworks.specs.catalog import Catalog
-from deltaworks.specs.groups import StreamGroup, StreamGroupSpec, stream_groups
+from deltaworks.specs.environment import StreamGroupSpec
+from deltaworks.specs.groups import StreamGroup, stream_groups
 
 log = logging.getLogger(__name__)
 _Signature = tuple[tuple[str, int, int], ...]

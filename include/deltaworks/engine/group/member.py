@@ -21,7 +21,7 @@ from deltaworks.control.job import as_deltaworks_error
 from deltaworks.control.objects import ObjectStore
 from deltaworks.engine.driver_host import SharedDriver
 from deltaworks.engine.group.supervision import Outcome, RunEnd, Signals
-from deltaworks.engine.runner import IngestRun
+from deltaworks.engine.runner import IngestRun, StreamParts
 from deltaworks.errors import ContractError, DeltaworksError, FencedError, TransientError
 from deltaworks.specs.catalog import Catalog
 
@@ -43,6 +43,7 @@ class Member:
         pipeline: str,
         objects: ObjectStore,
         *,
+        parts: StreamParts,
         new_session: Callable[[], SparkSession],
         is_driver_alive: Callable[[], bool],
         exit_driver: Callable[[TransientError], None],
@@ -51,12 +52,14 @@ class Member:
         """Creates the member without starting a run.
 
         Args:
+            parts: see `IngestRun`.
             new_session: creates a session of the shared Spark application; called once.
             is_driver_alive: whether the JVM is alive. If it is not, failures are not counted against the member.
             available_now: runs end once the available data is processed.
         """
         self.pipeline = pipeline
         self._objects = objects
+        self._parts = parts
         self._new_session = new_session
         self._spark: SparkSession | None = None
         self._is_driver_alive = is_driver_alive
@@ -155,7 +158,12 @@ class Member:
             if self._spark is None:
                 self._spark = self._new_session()
             run = self._run = IngestRun(
-                self._spark, catalog, self.pipeline, available_now=self._available_now, host=host
+                self._spark,
+                catalog,
+                self.pipeline,
+                parts=self._parts,
+                available_now=self._available_now,
+                host=host,
             )
             result = run.run()
         except BaseException as error:

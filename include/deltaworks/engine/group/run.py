@@ -28,7 +28,7 @@ from deltaworks.engine.group.supervision import (
     next_state,
     state_after_run,
 )
-from deltaworks.engine.runner import RunResult
+from deltaworks.engine.runner import RunResult, StreamParts
 from deltaworks.errors import TransientError
 from deltaworks.specs.catalog import Catalog
 from deltaworks.specs.groups import StreamGroup
@@ -56,6 +56,7 @@ class GroupRun:
 
     Args:
         load: reloads the catalog without invalid declarations.
+        parts: see `IngestRun`.
         available_now: members process the available data and end; the run ends with the last one.
     """
 
@@ -66,6 +67,7 @@ class GroupRun:
         catalog: Catalog,
         *,
         load: Callable[[], Catalog],
+        parts: StreamParts,
         available_now: bool = False,
     ) -> None:
         self._spark = spark
@@ -73,6 +75,7 @@ class GroupRun:
         self._group_members = GroupMembers(group, catalog, load=load)
         self._objects = open_objects(catalog.environment.lake)
         self._stop = group_stop_flag(self._objects, group)
+        self._parts = parts
         self._available_now = available_now
         self._members: dict[str, Member] = {}
         self._states: dict[str, MemberState] = {}
@@ -208,6 +211,7 @@ class GroupRun:
         return Member(
             name,
             self._objects,
+            parts=self._parts,
             new_session=self._spark.newSession,
             is_driver_alive=self._is_driver_alive,
             exit_driver=exit_driver,

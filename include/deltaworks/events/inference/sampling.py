@@ -9,11 +9,11 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from deltaworks.events.chunks import Payload
 from deltaworks.events.conversion_errors import ConversionError
 from deltaworks.events.formats.registry import create_framer
 from deltaworks.events.inference.column_types import Shape
 from deltaworks.events.inference.declared_shapes import avro_shape, parquet_shape
-from deltaworks.events.parse import Payload
 from deltaworks.specs.sources.payload import TEXT_FORMATS, PayloadSpec
 
 #: Maximum number of object keys stored per sample. Counts include all objects.

@@ -27,8 +27,8 @@ from deltaworks.maintenance.alerts import exclusive_maintenance
 from deltaworks.maintenance.deletion_limits import DeletionLimit, alert_limit_exceeded, resolve_limit_exceeded
 from deltaworks.recovery.quarantine.open_rows import Quarantine, QuarantineFilter
 from deltaworks.sources.objects.file_event_log import message_quarantine_key
-from deltaworks.specs.archive import ARCHIVE
 from deltaworks.specs.catalog import Catalog
+from deltaworks.specs.pipeline_sections import ARCHIVE
 from deltaworks.specs.sources.objects import FileSourceSpec
 from deltaworks.specs.table import TableSpec
 from deltaworks.tables.lake import Lake, rows_of

@@ -16,9 +16,10 @@ from typing import Any
 
 import pyarrow as pa
 
+from deltaworks.events.chunks import BatchMetadata, Payload
 from deltaworks.events.conversion_errors import ConversionError
 from deltaworks.events.error_isolation import PositionedEvent
-from deltaworks.events.parse import BatchMetadata, Parser, Payload
+from deltaworks.events.parse import Parser
 from deltaworks.events.reasons import ENTIRE_OBJECT, QUARANTINE_TABLE
 from deltaworks.events.source_fields import RowKey, row_keys
 from deltaworks.sources.objects.file_event_log import FileEventLog, event_time_us

@@ -29,8 +29,8 @@ from deltaworks.recovery.reprocess.seq_ranges import SeqRanges
 from deltaworks.sources.base import PayloadReader
 from deltaworks.sources.record_source import RecordRange
 from deltaworks.sources.records import Record
-from deltaworks.specs.archive import ARCHIVE
 from deltaworks.specs.pipeline import PipelineSpec
+from deltaworks.specs.pipeline_sections import ARCHIVE
 from deltaworks.tables.lake import Lake
 
 if TYPE_CHECKING:

@@ -32,9 +32,9 @@ from deltaworks.recovery.reprocess.selection import (
 from deltaworks.recovery.reprocess.seq_ranges import SeqRanges
 from deltaworks.sources.record_source import BatchOffsets, RecordRange
 from deltaworks.sources.registry import open_record_source
-from deltaworks.specs.archive import ARCHIVE
 from deltaworks.specs.catalog import Catalog
 from deltaworks.specs.pipeline import PipelineSpec
+from deltaworks.specs.pipeline_sections import ARCHIVE
 from deltaworks.tables.lake import Lake
 
 if TYPE_CHECKING:

@@ -21,8 +21,8 @@ import pyarrow.compute as pc
 
 from deltaworks.engine.table_files import FileTarget, TableWriters
 from deltaworks.errors import ContractError
+from deltaworks.events.chunks import BatchMetadata, Payload
 from deltaworks.events.evolution import EvolvedColumns
-from deltaworks.events.parse import BatchMetadata, Payload
 from deltaworks.events.parser_inputs import NO_PARSER_INPUTS, ParserInputs
 from deltaworks.events.reasons import QUARANTINE_TABLE
 from deltaworks.recovery.reprocess.selection import READ_THREADS, SourceObject

@@ -18,11 +18,11 @@ from deltaworks.control.home import PipelineHome
 from deltaworks.control.provenance import current_person, current_run
 from deltaworks.control.records.start_over import StartOver, TableLoss
 from deltaworks.engine.batch_history import BatchHistory, BatchSummary
-from deltaworks.engine.live import LIVE_PARTITION, live_columns
 from deltaworks.errors import ConfigError, ContractError
 from deltaworks.events.reasons import QUARANTINE_PARTITION, QUARANTINE_SCHEMA, QUARANTINE_TABLE
 from deltaworks.recovery.restore.restore_points import RestorePoint
 from deltaworks.recovery.restore.table_plan import TableRestorePlanner, missing_files, with_columns_from
+from deltaworks.specs.live import LIVE_PARTITION
 from deltaworks.specs.mutation import INTERVALS_COLUMNS, NAMES_COLUMNS, ORG_COLUMN
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.tables.files_commit import StateDifference
@@ -146,7 +146,10 @@ def declared_tables(spec: PipelineSpec) -> dict[str, DeclaredTable]:
         # Derived from the requests, which are read again.
         tables[spec.mutations.names] = (NAMES_COLUMNS, (ORG_COLUMN,))
         tables[spec.mutations.intervals] = (INTERVALS_COLUMNS, (ORG_COLUMN,))
-    return tables | {live.name: (live_columns(spec, live), LIVE_PARTITION) for live in spec.aggregation_tables}
+    return tables | {
+        live.name: (live.count_columns(spec.table(live.reads).column_types()), LIVE_PARTITION)
+        for live in spec.aggregation_tables
+    }
 
 
 def restored_versions(lake: Lake, record: StartOver) -> dict[str, int]:

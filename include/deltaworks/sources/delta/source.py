@@ -21,7 +21,7 @@ from deltaworks.control import paths
 from deltaworks.control.home import PipelineHome
 from deltaworks.control.objects import open_objects
 from deltaworks.errors import ContractError
-from deltaworks.events.parse import Payload
+from deltaworks.events.chunks import Payload
 from deltaworks.sources.base import RecordSlice
 from deltaworks.sources.delta.losses import check_not_rolled_back, check_versions, loss_check
 from deltaworks.sources.offset_ranges import OffsetRange

@@ -23,7 +23,7 @@ import pyarrow as pa
 from deltaworks.control import paths
 from deltaworks.control.home import PipelineHome
 from deltaworks.errors import ContractError
-from deltaworks.events.parse import Payload
+from deltaworks.events.chunks import Payload
 from deltaworks.sources.records import lost_records_payload, record_seq
 
 #: A topic and one of its partition numbers.

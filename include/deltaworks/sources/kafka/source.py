@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from deltaworks.control.clock import micros_to_iso
 from deltaworks.control.home import PipelineHome
-from deltaworks.events.parse import Payload
+from deltaworks.events.chunks import Payload
 from deltaworks.events.reasons import Reason, ReasonCode
 from deltaworks.events.source_fields import reads_record_fields
 from deltaworks.sources.base import CachedLookup, LossCheck, RecordSlice

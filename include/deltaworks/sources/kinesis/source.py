@@ -19,7 +19,7 @@ from deltaworks.control import paths
 from deltaworks.control.clock import micros_to_iso, utc_now
 from deltaworks.control.home import PipelineHome
 from deltaworks.control.objects import open_objects
-from deltaworks.events.parse import Payload
+from deltaworks.events.chunks import Payload
 from deltaworks.events.source_fields import reads_record_fields
 from deltaworks.sources.base import CachedLookup, LossCheck, RecordSlice
 from deltaworks.sources.kinesis.archive_rows import kinesis_archive_columns

@@ -26,8 +26,8 @@ from typing import Any, ClassVar, Self
 from botocore.exceptions import BotoCoreError, ClientError, ParamValidationError
 
 from deltaworks.errors import ConfigError, ContractError, DeltaworksError, TransientError
+from deltaworks.events.chunks import Payload
 from deltaworks.events.decompression import ContentTooLarge, DamagedContent, decompress
-from deltaworks.events.parse import Payload
 from deltaworks.events.reasons import Reason, ReasonCode
 from deltaworks.sources.objects.object_names import is_valid_etag, is_valid_key, is_valid_version_id, local_path
 from deltaworks.sources.objects.relay.bucket import CHANGED_CODES, MISSING_CODES, bucket_client

@@ -10,7 +10,7 @@ from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 
-from deltaworks.events.parse import Payload
+from deltaworks.events.chunks import Payload
 from deltaworks.sources.base import ObjectSlice, Slice, Source, Task
 from deltaworks.sources.offset_ranges import OffsetRange
 from deltaworks.sources.task_output import TaskOutput

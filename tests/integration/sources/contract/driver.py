@@ -17,6 +17,7 @@ import time
 import traceback
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -25,8 +26,9 @@ from pyspark import cloudpickle
 from pyspark.sql import DataFrame, SparkSession
 
 from deltaworks.control.job import as_deltaworks_error
-from deltaworks.engine import runner
-from deltaworks.events.parse import Payload
+from deltaworks.engine.runner import IngestRun
+from deltaworks.events.chunks import Payload
+from deltaworks.operations.stream_parts import STREAM_PARTS
 from deltaworks.sources.base import Slice, Source, Task
 from deltaworks.sources.offset_ranges import OffsetRange
 from deltaworks.sources.registry import open_source
@@ -44,7 +46,7 @@ def noted(task: Task, folder: str, run: str, batch_id: int) -> Task:
 
     def work(payloads: Iterable[Payload]) -> TaskOutput:
         # This function is pickled by value, and a sentinel pickled with it would be another object.
-        from deltaworks.events.parse import END_OF_CHUNK
+        from deltaworks.events.chunks import END_OF_CHUNK
 
         seen: list[tuple[int, str, str]] = []
 
@@ -145,12 +147,12 @@ def run(spark: SparkSession, command: dict[str, Any]) -> dict[str, Any]:
             source = broken_sources.BROKEN[command["broken"]](source, spark)
         return RecordedSource(source, str(folder), command["run"])
 
-    runner.open_source = opened  # type: ignore[assignment]
+    parts = replace(STREAM_PARTS, open_source=opened)
     catalog = load_catalog("local")
     available_now = command.get("available_now", True)
     try:
         with call_at_points(fault_of(command, folder)):
-            result = runner.IngestRun(spark, catalog, command["pipeline"], available_now=available_now).run()
+            result = IngestRun(spark, catalog, command["pipeline"], parts=parts, available_now=available_now).run()
     except Exception as error:
         told = as_deltaworks_error(error)
         return {"error": told.condition, "retryable": told.retryable, "message": traceback.format_exc()[-3000:]}

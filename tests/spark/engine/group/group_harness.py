@@ -24,6 +24,7 @@ from deltaworks.control.health.heartbeat import Heartbeat, read_heartbeat
 from deltaworks.control.health.stop import StopFlag
 from deltaworks.control.objects import ObjectStore, open_objects
 from deltaworks.engine.group.run import GroupResult, GroupRun
+from deltaworks.operations.stream_parts import STREAM_PARTS
 from deltaworks.sources.objects.file_event_log_writer import FileEventLogWriter, ReceivedEvent
 from deltaworks.sources.objects.relay.messages import FileEvent
 from deltaworks.specs.catalog import PROJECT_ROOT, Catalog
@@ -157,7 +158,7 @@ class GroupHarness:
     def group_run(self, spark: SparkSession, *, available_now: bool = False) -> GroupRun:
         """Returns a run of the group, not started."""
         load = partial(load_catalog, "local", root=self.root, skip_invalid=True)
-        return GroupRun(spark, GROUP, load(), load=load, available_now=available_now)
+        return GroupRun(spark, GROUP, load(), load=load, parts=STREAM_PARTS, available_now=available_now)
 
     @contextmanager
     def running(self, spark: SparkSession) -> Iterator[GroupRun]:

@@ -13,6 +13,7 @@ from deltaworks.control.locks.lease import LeaseRecord
 from deltaworks.engine import driver_host
 from deltaworks.engine.group import member, run
 from deltaworks.engine.runner import IngestRun
+from deltaworks.operations.stream_parts import STREAM_PARTS
 from tests.spark.engine.group.group_harness import MEMBERS, POISON, GroupHarness
 from tests.waiting import eventually
 
@@ -42,7 +43,7 @@ def test_a_pipeline_moves_from_its_own_driver_into_a_group_exactly_once(
     spark: SparkSession, harness: GroupHarness
 ) -> None:
     harness.land("ants", files=2)
-    IngestRun(spark, harness.catalog, "ants", available_now=True).run()
+    IngestRun(spark, harness.catalog, "ants", parts=STREAM_PARTS, available_now=True).run()
     before = harness.heartbeat("ants")
     for name in MEMBERS:
         harness.land(name, files=2)

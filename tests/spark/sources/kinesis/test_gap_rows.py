@@ -17,6 +17,7 @@ from deltaworks.control.job import as_deltaworks_error
 from deltaworks.control.objects import open_objects
 from deltaworks.engine.runner import IngestRun
 from deltaworks.errors import DeltaworksError
+from deltaworks.operations.stream_parts import STREAM_PARTS
 from deltaworks.sources.kinesis.state import QueryState
 from deltaworks.specs.storage import AwsSpec
 from tests.spark.conftest import Project
@@ -39,7 +40,7 @@ def with_stream(project: Project, harness: QueryHarness) -> Project:
 
 
 def run(spark: SparkSession, project: Project) -> None:
-    IngestRun(spark, project.catalog, "shop", available_now=True).run()
+    IngestRun(spark, project.catalog, "shop", parts=STREAM_PARTS, available_now=True).run()
 
 
 def pass_retention(harness: QueryHarness, project: Project, *, hours: float) -> None:

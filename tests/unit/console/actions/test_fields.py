@@ -17,6 +17,7 @@ from deltaworks.operations.dag_forms import form_of
 from deltaworks.operations.options import read_options
 from deltaworks.operations.registry import OPERATIONS
 from tests.examples import examples
+from tests.offenders import failures
 from tests.unit.operations.option_values import options_of, required_options
 
 
@@ -42,10 +43,9 @@ def submitted_values(conf: dict[str, Any]) -> dict[str, list[str]]:
     return parse_qs(urlencode(pairs), keep_blank_values=True)
 
 
-@pytest.mark.parametrize("declared", OPERATIONS.values(), ids=OPERATIONS)
 @settings(max_examples=examples(15), deadline=None, suppress_health_check=list(HealthCheck))
 @given(data=st.data())
-def test_a_form_submits_what_the_command_would(declared: Operation, data: st.DataObject) -> None:
+def check_form(declared: Operation, data: st.DataObject) -> None:
     options = data.draw(options_of(declared))
     params, wanted = params_of(declared), options.model_dump(mode="json")
     # A browser's form takes nothing but blanks for nothing.
@@ -65,8 +65,11 @@ def test_a_form_submits_what_the_command_would(declared: Operation, data: st.Dat
         assert value == expected, name
 
 
-@pytest.mark.parametrize("declared", OPERATIONS.values(), ids=OPERATIONS)
-def test_an_unchanged_form_submits_the_defaults(declared: Operation) -> None:
+def test_a_form_submits_what_the_command_would() -> None:
+    assert failures(check_form, OPERATIONS) == {}
+
+
+def check_unchanged_form(declared: Operation) -> None:
     params = params_of(declared)
     conf = parse_form(
         form_fields(declared, params),
@@ -76,16 +79,23 @@ def test_an_unchanged_form_submits_the_defaults(declared: Operation) -> None:
     assert read_options(declared.options_model(), conf) == read_options(declared.options_model(), required(declared))
 
 
+def test_an_unchanged_form_submits_the_defaults() -> None:
+    assert failures(check_unchanged_form, OPERATIONS) == {}
+
+
 def required(declared: Operation) -> dict[str, Any]:
     return required_options(declared.options_model(), "orders")
 
 
-@pytest.mark.parametrize("declared", OPERATIONS.values(), ids=OPERATIONS)
-def test_dry_run_is_not_a_form_field(declared: Operation) -> None:
+def check_dry_run(declared: Operation) -> None:
     params = params_of(declared)
 
     assert "dry_run" not in {field.name for field in form_fields(declared, params)}
     assert supports_dry_run(declared) or not declared.destructive, "what destroys counts first"
+
+
+def test_dry_run_is_not_a_form_field() -> None:
+    assert failures(check_dry_run, OPERATIONS) == {}
 
 
 @pytest.mark.parametrize(

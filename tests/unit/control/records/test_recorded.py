@@ -27,6 +27,7 @@ from deltaworks.control.records.store import RecordPart, UnversionedRecord
 from deltaworks.errors import ConfigError, ContractError
 from deltaworks.events.inference.schema_versions import SchemaVersionRecord
 from tests.examples import examples
+from tests.offenders import failures
 from tests.unit.control.records.recorded_erasure import ERASURE
 from tests.unit.control.records.recorded_outbound import OUTWARD
 from tests.unit.control.records.recorded_summaries import SUMMARIES
@@ -282,16 +283,25 @@ def test_there_is_a_recorded_object_of_every_kind() -> None:
     assert {path.stem for path in RECORDED.glob("*.json")} == set(CLASSES)
 
 
-@pytest.mark.parametrize("name", sorted(EXPECTED))
-def test_a_recorded_object_is_read_as_expected(name: str) -> None:
+NAMES = {name: name for name in sorted(CLASSES)}
+
+
+def check_read(name: str) -> None:
     assert CLASSES[name].decode((RECORDED / f"{name}.json").read_bytes(), key="k") == EXPECTED[name]
 
 
-@pytest.mark.parametrize("name", sorted(CLASSES))
-def test_a_record_is_written_with_the_recorded_fields(name: str) -> None:
+def test_a_recorded_object_is_read_as_expected() -> None:
+    assert failures(check_read, {name: name for name in sorted(EXPECTED)}) == {}
+
+
+def check_written(name: str) -> None:
     data = (RECORDED / f"{name}.json").read_bytes()
 
     assert json.loads(CLASSES[name].decode(data, key="k").encode()) == json.loads(data)
+
+
+def test_a_record_is_written_with_the_recorded_fields() -> None:
+    assert failures(check_written, NAMES) == {}
 
 
 def texts() -> st.SearchStrategy[str]:
@@ -339,10 +349,9 @@ def records_of(kind: type[RecordPart]) -> st.SearchStrategy[Any]:
     )
 
 
-@pytest.mark.parametrize("kind", sorted(set(CLASSES.values()), key=lambda kind: kind.__name__))
 @settings(max_examples=examples(30), suppress_health_check=[HealthCheck.too_slow])
 @given(data=st.data())
-def test_every_record_survives_being_written_and_read(kind: type[UnversionedRecord], data: st.DataObject) -> None:
+def check_survives(kind: type[UnversionedRecord], data: st.DataObject) -> None:
     record = data.draw(records_of(kind))
 
     encoded = record.encode()
@@ -354,10 +363,18 @@ def test_every_record_survives_being_written_and_read(kind: type[UnversionedReco
     assert set(kind.model_fields) - later <= set(json.loads(encoded)) <= set(kind.model_fields)
 
 
-@pytest.mark.parametrize("name", sorted(set(CLASSES) - {"resume_request"}))
-def test_a_truncated_record_is_rejected(name: str) -> None:
+def test_every_record_survives_being_written_and_read() -> None:
+    assert failures(check_survives, {kind.__name__: kind for kind in CLASSES.values()}) == {}
+
+
+def check_truncated(name: str) -> None:
     data = (RECORDED / f"{name}.json").read_bytes()
 
     for length in range(0, len(data) - 1, 7):
         with pytest.raises((ContractError, ConfigError), match=CLASSES[name].kind.unreadable_condition):
             CLASSES[name].decode(data[:length], key="k")
+
+
+def test_a_truncated_record_is_rejected() -> None:
+    assert failures(check_truncated, {name: name for name in sorted(set(CLASSES) - {"resume_request"})}) == {}
+    assert failures(check_truncated, {"resume_request": "resume_request"}).keys() == {"resume_request"}

@@ -70,9 +70,9 @@ def test_an_outdated_row_does_not_replace_a_newer_one(objects: LocalObjects) -> 
     before = create_request(objects)
     Erasures(objects, "players").record_state(before, "resolved", by="tests")
 
-    publish_request(objects, before)
+    publish_request(objects, "players", before.summary_row())
     assert rows(objects)["e1"].state == "resolved"
-    publish_requests(objects, "players", [before])
+    publish_requests(objects, "players", [before.summary_row()])
     assert rows(objects)["e1"].state == "resolved"
 
 
@@ -81,7 +81,7 @@ def test_a_damaged_or_lost_summary_is_rebuilt_from_the_records(objects: LocalObj
     create_request(objects)
     objects.put(erasures_summary("players"), torn)
 
-    publish_requests(objects, "players", Erasures(objects, "players").all_requests())
+    publish_requests(objects, "players", [one.summary_row() for one in Erasures(objects, "players").all_requests()])
 
     assert list(rows(objects)) == ["e1"]
 
@@ -97,7 +97,7 @@ def test_an_unchanged_summary_is_not_written(objects: LocalObjects) -> None:
     create_request(objects)
     key = erasures_summary("players")
     before = objects.etag(key)
-    publish_requests(objects, "players", Erasures(objects, "players").all_requests())
+    publish_requests(objects, "players", [one.summary_row() for one in Erasures(objects, "players").all_requests()])
 
     assert objects.etag(key) == before
 
@@ -127,7 +127,7 @@ def test_beyond_the_limit_the_oldest_completed_requests_are_omitted(
     erasures = Erasures(objects, "players")
     for name in ("e1", "e2"):
         erasures.record_state(erasures.request(name), "certified", by="tests")
-    publish_requests(objects, "players", erasures.all_requests())
+    publish_requests(objects, "players", [one.summary_row() for one in erasures.all_requests()])
 
     stored = objects.get(erasures_summary("players"))
     assert stored is not None

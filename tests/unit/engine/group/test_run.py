@@ -23,8 +23,9 @@ from deltaworks.control.objects import ObjectStore, open_objects
 from deltaworks.engine.driver_host import SharedDriver
 from deltaworks.engine.group import group_members, member, run
 from deltaworks.engine.group.run import GroupResult, GroupRun
-from deltaworks.engine.runner import RunResult
+from deltaworks.engine.runner import RunResult, StreamParts
 from deltaworks.errors import ConcurrencyError, ContractError, DeltaworksError, TransientError
+from deltaworks.operations.stream_parts import STREAM_PARTS
 from deltaworks.specs.catalog import Catalog
 from deltaworks.specs.project import load_catalog
 from tests.unit.specs.test_groups import project
@@ -43,7 +44,17 @@ class FakeRuns:
     running: set[str] = field(default_factory=set)
     starts: list[str] = field(default_factory=list)
 
-    def make(self, spark: Any, catalog: Catalog, pipeline: str, *, available_now: bool, host: SharedDriver) -> Any:
+    def make(
+        self,
+        spark: Any,
+        catalog: Catalog,
+        pipeline: str,
+        *,
+        parts: StreamParts,
+        available_now: bool,
+        host: SharedDriver,
+    ) -> Any:
+        assert parts is STREAM_PARTS
         catalog.pipeline(pipeline)
         flag = StopFlag(open_objects(catalog.environment.lake), paths.pipeline_control(pipeline, "stop.json"))
         return SimpleNamespace(run=partial(self.work, pipeline, host, flag, available_now), batches=1)
@@ -87,7 +98,7 @@ class Harness:
         load = partial(load_catalog, "local", root=self.root, skip_invalid=True)
         context = SimpleNamespace(sc=lambda: SimpleNamespace(isStopped=lambda: self.is_stopped))
         session: Any = SimpleNamespace(sparkContext=SimpleNamespace(_jsc=context), newSession=lambda: session)
-        return GroupRun(session, "small", load(), load=load, **options)
+        return GroupRun(session, "small", load(), load=load, parts=STREAM_PARTS, **options)
 
     @contextmanager
     def running(self, **options: Any) -> Iterator[None]:

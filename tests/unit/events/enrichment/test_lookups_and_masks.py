@@ -15,10 +15,11 @@ from hypothesis import strategies as st
 from deltaworks.control import paths
 from deltaworks.control.objects import LocalObjects
 from deltaworks.errors import ConfigError
+from deltaworks.events.chunks import BatchMetadata, Payload
 from deltaworks.events.enrichment import lookups_and_masks
 from deltaworks.events.enrichment.databases import PinnedDatabases
 from deltaworks.events.enrichment.lookups_and_masks import LookupsAndMasks
-from deltaworks.events.parse import BatchMetadata, Parser, Payload
+from deltaworks.events.parse import Parser
 from deltaworks.events.source_fields import pin_databases
 from deltaworks.events.task_findings import TaskFindings
 from deltaworks.specs.pipeline import PipelineSpec

@@ -17,7 +17,7 @@ from deltaworks.control.locks.exclusive import maintenance_lock
 from deltaworks.control.objects import open_objects
 from deltaworks.errors import ConcurrencyError
 from deltaworks.events.archive import ARCHIVE_PARTITION, ARCHIVE_SCHEMA, archive_rows
-from deltaworks.events.parse import BatchMetadata
+from deltaworks.events.chunks import BatchMetadata
 from deltaworks.maintenance import deletion_limits
 from deltaworks.maintenance.deletion_limits import DeletionLimit
 from deltaworks.recovery.quarantine.expire import ExpiryResult, expire_quarantine

@@ -23,7 +23,8 @@ from deltaworks.control.objects import open_objects
 from deltaworks.control.records.held_tables import HeldTable
 from deltaworks.engine import table_set
 from deltaworks.errors import ConcurrencyError, ContractError
-from deltaworks.events.parse import BatchMetadata, Parser, Payload
+from deltaworks.events.chunks import BatchMetadata, Payload
+from deltaworks.events.parse import Parser
 from deltaworks.events.reasons import QUARANTINE_SCHEMA
 from deltaworks.recovery.quarantine import replay as quarantine_replay
 from deltaworks.recovery.quarantine import replay_commit

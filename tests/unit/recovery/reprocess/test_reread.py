@@ -11,7 +11,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from deltaworks.events.parse import BatchMetadata, Parser, Payload
+from deltaworks.events.chunks import BatchMetadata, Payload
+from deltaworks.events.parse import Parser
 from deltaworks.events.reasons import Reason, ReasonCode
 from deltaworks.recovery.reprocess.reread import Rereader, RereadScope
 from deltaworks.recovery.reprocess.selection import SourceObject

@@ -16,7 +16,8 @@ from deltaworks.control.clock import iso_now
 from deltaworks.control.home import PipelineHome
 from deltaworks.control.records.prepared import PreparedTable
 from deltaworks.engine.batches import BatchProcessor
-from deltaworks.events.parse import BatchMetadata, Parser, Payload
+from deltaworks.events.chunks import BatchMetadata, Payload
+from deltaworks.events.parse import Parser
 from deltaworks.sources.base import ObjectSlice
 from deltaworks.sources.objects.file_event_log_writer import FileEventLogWriter, ReceivedEvent
 from deltaworks.sources.objects.relay.messages import FileEvent

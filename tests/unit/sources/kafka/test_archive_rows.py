@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from deltaworks.errors import ContractError
 from deltaworks.events.archive import ARCHIVE_SCHEMA, archive_rows
-from deltaworks.events.parse import BatchMetadata
+from deltaworks.events.chunks import BatchMetadata
 from deltaworks.sources.kafka.archive_rows import kafka_archive_columns
 from deltaworks.sources.kafka.offsets import PARTITION_BITS, partition_seq
 

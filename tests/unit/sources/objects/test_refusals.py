@@ -13,7 +13,7 @@ from botocore.exceptions import ClientError
 from deltaworks.engine.fan_out import merge_outputs, partition_columns, write_payloads
 from deltaworks.engine.table_files import FileTarget
 from deltaworks.errors import ConfigError, ContractError
-from deltaworks.events.parse import BatchMetadata
+from deltaworks.events.chunks import BatchMetadata
 from deltaworks.events.reasons import ReasonCode
 from deltaworks.sources.objects import payloads
 from deltaworks.sources.objects.payloads import FileOpener, FileReference, open_object

@@ -19,6 +19,7 @@ from pyspark.sql.types import StructType
 
 from deltaworks.control.objects import open_objects
 from deltaworks.errors import ContractError, TransientError
+from deltaworks.events.chunks import Payload
 from deltaworks.events.inference.column_types import (
     RESCUED_NAME,
     STRING,
@@ -31,7 +32,6 @@ from deltaworks.events.inference.column_types import (
 from deltaworks.events.inference.sampling import Sample, Sampler
 from deltaworks.events.inference.schema_versions import SchemaVersion, SchemaVersions
 from deltaworks.events.inference.type_hints import apply_hints, parse_hints
-from deltaworks.events.parse import Payload
 from deltaworks.events.source_fields import partition_fields
 from deltaworks.sources.objects.slices import SliceLimits, SlicePlanner, retry_storage
 from deltaworks.sources.spark_formats.s3_sqs.options import EvolutionMode, S3SqsOptions, SchemaOptions

@@ -13,7 +13,7 @@ from collections.abc import Callable
 
 from deltaworks.control.objects import open_objects
 from deltaworks.errors import ConcurrencyError, ConfigError, DeltaworksError, FencedError, TransientError
-from deltaworks.events.parse import Payload
+from deltaworks.events.chunks import Payload
 from deltaworks.sources.objects.file_event_log import FileEventLog
 from deltaworks.sources.objects.payloads import FileOpener, FileReference
 from deltaworks.sources.objects.relay.queue import NotificationQueue

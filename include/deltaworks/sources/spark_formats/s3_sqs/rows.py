@@ -16,6 +16,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
 from deltaworks.errors import ConfigError
+from deltaworks.events.chunks import Payload
 from deltaworks.events.columns import convert_column
 from deltaworks.events.conversion_errors import ConversionError
 from deltaworks.events.events import require_event
@@ -23,7 +24,6 @@ from deltaworks.events.formats.json import Malformed
 from deltaworks.events.formats.registry import create_framer
 from deltaworks.events.inference.column_types import PROVENANCE_COLUMNS, RESCUED_NAME, STRING
 from deltaworks.events.inference.type_hints import parse_hints
-from deltaworks.events.parse import Payload
 from deltaworks.events.reasons import ENTIRE_OBJECT, Reason, ReasonCode, RejectedEvent
 from deltaworks.events.source_fields import partition_fields
 from deltaworks.events.table_columns import EventColumn, Reasons

@@ -22,10 +22,10 @@ from hypothesis import strategies as st
 from pyspark.sql.types import StructType
 
 from deltaworks.errors import ContractError, TransientError
+from deltaworks.events.chunks import Payload
 from deltaworks.events.inference.column_types import infer_columns
 from deltaworks.events.inference.sampling import Sampler
 from deltaworks.events.inference.schema_versions import SchemaVersion
-from deltaworks.events.parse import Payload
 from deltaworks.events.reasons import RejectedEvent
 from deltaworks.sources.spark_formats.s3_sqs.inferred_schema import (
     NewColumnDetector,

@@ -12,10 +12,11 @@ import pytest
 from deltaworks.control.health.heartbeat import HeartbeatWriter, read_heartbeat
 from deltaworks.control.health.verdicts import evaluate_health
 from deltaworks.control.objects import LocalObjects
-from deltaworks.engine import gold_refresh
 from deltaworks.engine.driver_host import OwnDriver, SharedDriver
-from deltaworks.engine.gold_refresh import gold_refresh_running
+from deltaworks.engine.runner import StreamContext
 from deltaworks.errors.conditions import alert_for_verdict
+from deltaworks.gold import refresh_loop
+from deltaworks.operations.stream_parts import refresh_gold
 from tests.unit.specs.test_gold_grain import declared
 
 FAILURE = {"table": "minutes", "condition": "GOLD_SQL_INVALID", "message": "no such column", "hint": "Mend the SQL."}
@@ -37,14 +38,25 @@ class FakeLoop:
 
 @pytest.fixture
 def heartbeat(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> HeartbeatWriter:
-    monkeypatch.setattr(gold_refresh, "GOLD_LOOP", f"{__name__}:FakeLoop")
+    monkeypatch.setattr(refresh_loop, "GoldRefreshLoop", FakeLoop)
     FakeLoop.made.clear()
     return HeartbeatWriter(LocalObjects(tmp_path), "heartbeat.json", pipeline="traffic", trigger_seconds=60)
 
 
 def refreshing(heartbeat: HeartbeatWriter, spec: Any, host: Any = None, *, once: bool = False) -> Any:
-    lease: Any = SimpleNamespace(lost=False)
-    return gold_refresh_running(None, None, spec, lease, heartbeat, host=host or OwnDriver(), available_now=once)  # type: ignore[arg-type]
+    nothing: Any = None
+    lease: Any = SimpleNamespace(is_lost=False)
+    return refresh_gold(
+        StreamContext(
+            spark=nothing,
+            catalog=nothing,
+            spec=spec,
+            lease=lease,
+            heartbeat=heartbeat,
+            host=host or OwnDriver(),
+            available_now=once,
+        )
+    )
 
 
 def test_gold_is_refreshed_during_the_stream_only_if_declared(heartbeat: HeartbeatWriter) -> None:

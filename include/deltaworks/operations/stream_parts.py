@@ -1,0 +1,82 @@
+"""The parts of a stream that its job hands to the engine: the source, live queries, gold refresh and announcements.
+
+The engine imports none of them, and a stream loads only what its pipeline declares.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Final
+
+from deltaworks.engine.runner import StreamContext, StreamParts
+from deltaworks.sources.registry import open_source
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from pyspark.sql import SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
+    from deltaworks.specs.catalog import Catalog
+    from deltaworks.specs.live import LiveTableSpec
+
+#: Maximum wait for a running gold build at the end of a run; its Spark jobs are cancelled.
+CLOSE_SECONDS = 30.0
+
+
+def start_live_query(
+    spark: SparkSession, catalog: Catalog, pipeline: str, live: LiveTableSpec, *, before_merge: Callable[[], None]
+) -> StreamingQuery:
+    """Starts the query of one live table; see `engine.live.start_live_query`."""
+    from deltaworks.engine import live as live_queries
+
+    return live_queries.start_live_query(spark, catalog, pipeline, live, before_merge=before_merge)
+
+
+@contextmanager
+def refresh_gold(stream: StreamContext) -> Iterator[None]:
+    """Refreshes the gold tables that declare `refresh_seconds` while the block runs; does nothing without such tables.
+
+    A failing build does not end the block; the heartbeat reports it. Nothing is built after the stream has lost its
+    lease, or if the run ends once the available data is processed. Leaving the block waits up to CLOSE_SECONDS for a
+    running build.
+    """
+    if stream.available_now or not stream.spec.gold.stream_refreshed_tables:
+        yield
+        return
+    from deltaworks.gold.refresh_loop import GoldRefreshLoop
+
+    def report(failures: tuple[Mapping[str, Any], ...]) -> None:
+        stream.heartbeat.update(gold_failures=tuple(dict(failure) for failure in failures))
+
+    loop = GoldRefreshLoop(
+        stream.spark,
+        stream.catalog,
+        stream.spec.pipeline,
+        pool=stream.host.pool("gold"),
+        holds_lease=lambda: not stream.lease.is_lost,
+        report_failures=report,
+    )
+    loop.start()
+    try:
+        yield
+    finally:
+        loop.close(wait_seconds=CLOSE_SECONDS)
+
+
+@contextmanager
+def announce_views(stream: StreamContext) -> Iterator[None]:
+    """Publishes results of views that declare `announce` while the block runs; does nothing without such views."""
+    if all(view.announce is None for view in stream.spec.views):
+        yield
+        return
+    from deltaworks.engine.view_announcer import view_announcements
+
+    with view_announcements(stream.catalog, stream.spec, stream.lease):
+        yield
+
+
+STREAM_PARTS: Final = StreamParts(
+    open_source=open_source, start_live_query=start_live_query, companions=(announce_views, refresh_gold)
+)
