@@ -236,16 +236,6 @@ DATA: Final = (
             "restore the former log, or `deltaworks pipelines start-over`",
         ),
         Condition(
-            "SCHEMA_COLUMNS_NEW",
-            "new fields were found, with `schemaEvolutionMode` `failOnNewColumns`",
-            "add the named hints to `schemaHints`, or change the mode; restart from `.load()`",
-        ),
-        Condition(
-            "SCHEMA_VERSION_UNREADABLE",
-            "an inferred schema version cannot be read",
-            "restore it, or use another `inferredSchemaLocation`",
-        ),
-        Condition(
             "LOG_DAMAGED",
             "a commit of the file event log is damaged",
             "stop the relay, restore its `_delta_log`, restart its readers, start the relay",

@@ -27,11 +27,6 @@ RUNTIME: Final = (
         ),
         Condition("TABLE_HELD", "a prepared replay has rows for a held table", "replay again once it is released"),
         Condition(
-            "SCHEMA_CONTENDED",
-            "others created a hundred schema versions meanwhile",
-            "use a separate `inferredSchemaLocation` per source",
-        ),
-        Condition(
             "COMMIT_CONTENDED",
             "every commit attempt conflicted with another writer",
             "wait until the other job ends, then run again",
@@ -121,16 +116,6 @@ RUNTIME: Final = (
             "the health check has not run for too long",
             "check that the scheduler is running",
             runbook="reference/alerts.md#the-health-check-is-silent",
-        ),
-        Condition(
-            "SCHEMA_COLUMNS_ADDED",
-            "new fields were added to the schema",
-            "restart the query from `.load()`: it reads the batch again",
-        ),
-        Condition(
-            "SCHEMA_NOTHING_TO_SAMPLE",
-            "no announced object has events, so columns cannot be inferred",
-            "start it later, raise `schemaSampleFiles`, or pass a schema",
         ),
         Condition(
             "STORAGE_REFUSED", "the object store returned an error", "check endpoint, credentials and permissions"

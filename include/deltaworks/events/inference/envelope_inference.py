@@ -5,8 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from deltaworks.events.inference.column_types import FLOAT64, INT53, INT64, NULL, TEXT
-from deltaworks.events.inference.field_profiles import DATE, DIGITS, INSTANT, PLAIN, FieldProfile, Path
+from deltaworks.events.inference.field_profiles import (
+    DATE,
+    DIGITS,
+    FLOAT64,
+    INSTANT,
+    INT53,
+    INT64,
+    NULL,
+    PLAIN,
+    TEXT,
+    FieldProfile,
+    Path,
+)
 from deltaworks.events.inference.inferred_types import (
     epoch_unit,
     is_time_name,

@@ -25,7 +25,6 @@ from deltaworks.control.records.specs import AcceptedChange, CurrentSpec, SpecRe
 from deltaworks.control.records.start_over import StartOver, StartOverCompletion, TableLoss
 from deltaworks.control.records.store import RecordPart, UnversionedRecord
 from deltaworks.errors import ConfigError, ContractError
-from deltaworks.events.inference.schema_versions import SchemaVersionRecord
 from tests.examples import examples
 from tests.unit.control.records.recorded_erasure import ERASURE
 from tests.unit.control.records.recorded_outbound import OUTWARD
@@ -267,7 +266,6 @@ CLASSES: dict[str, type[UnversionedRecord]] = {
     "spec": SpecRecord,
     "current_spec": CurrentSpec,
     "accepted_change": AcceptedChange,
-    "schema_version": SchemaVersionRecord,
 }
 
 
