@@ -338,8 +338,7 @@ class BatchProcessor:
             objects_missing=int(prepared.source.get("objects_rejected", {}).get("object_missing", 0)),
             ranges_lost=int(prepared.source.get("ranges_lost", 0)),
             missing_examples=tuple(prepared.source.get("objects_missing") or prepared.source.get("lost_examples", ())),
-            # Batches prepared by an earlier release have no event count.
-            events=int(prepared.source.get("events", prepared.rows + prepared.quarantined)),
+            events=int(prepared.source.get("events", 0)),
             rejected=parse_counts(prepared.source.get("rejected", ())),
             rejected_events=parse_counts(prepared.source.get("rejected_events", ())),
             arrived_us=tuple(map(int, prepared.source.get("arrived_us", ()))),

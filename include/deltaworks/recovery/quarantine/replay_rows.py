@@ -52,11 +52,6 @@ class LandedObjects:
         self._log = log
         self._opener = opener
 
-    def arrived_at_us(self, row: Row) -> int | None:
-        """Returns the arrival time of the row's object; None if its file event no longer exists."""
-        event = self._event(row)
-        return None if event is None else event_time_us(event["event_time"])
-
     def payload(self, row: Row) -> Payload | str:
         """Returns the object of the row, or the reason why it cannot be read."""
         event = self._event(row)
@@ -101,21 +96,19 @@ class PayloadFinder:
                 rest.append(row)
             else:
                 record = json.loads(row["record"]) if row["record"] else None
-                read = Payload(row["_seq"], row["object_key"], None, events=(event,), record=record)
-                payloads.add(row, replace(read, arrived_at_us=self._arrived_at_us(row)))
+                payloads.add(
+                    row,
+                    Payload(
+                        row["_seq"],
+                        row["object_key"],
+                        None,
+                        events=(event,),
+                        record=record,
+                        arrived_at_us=row["arrived_at_us"],
+                    ),
+                )
         if rest:
             self._from_object(rest, payloads)
-
-    def _arrived_at_us(self, row: Row) -> int | None:
-        """Returns the arrival time of a row's event in microseconds.
-
-        Rows of earlier releases lack it. For them it is the time of the file event, or for stream records the ingest
-        time.
-        """
-        arrived: int | None = row["arrived_at_us"]
-        if arrived is None and self._landed is None:
-            arrived = row["ingested_at_us"]
-        return self._landed.arrived_at_us(row) if arrived is None and self._landed is not None else arrived
 
     def _from_row(self, row: Row) -> PositionedEvent | None:
         if not row["is_complete"] or row["_position"] == ENTIRE_OBJECT:
