@@ -214,11 +214,6 @@ class PrivacySpec(Spec):
             (bare[parent] for end in range(len(parts), 0, -1) if (parent := ".".join(parts[:end])) in bare), None
         )
 
-    @property
-    def uses_vault(self) -> bool:
-        """Whether events of this pipeline can be stored in the vault."""
-        return any(field.action == "vault" for field in self.fields) or bool(self.subject)
-
 
 def _suggest_kind(path: str) -> str:
     """Returns a kind of token to suggest for a path."""

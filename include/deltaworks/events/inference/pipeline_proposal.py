@@ -219,7 +219,7 @@ def _overridden_time(events: FieldProfile, overrides: Overrides) -> TimeChoice:
         raise _time_error(events, [(path, formats)])
     else:
         form = TimeFormat(format=formats[0]) if formats else TimeFormat(epoch_unit(profile) or "iso8601")
-    return TimeChoice(path, "set by option", form, events.values - profile.values)
+    return TimeChoice(path, "set by option", form)
 
 
 def _time_error(events: FieldProfile, ambiguous_fields: Sequence[tuple[Path, tuple[str, ...]]] = ()) -> ContractError:

@@ -7,7 +7,6 @@ provided that it has not been overwritten, and the event at the row's position i
 from __future__ import annotations
 
 import json
-import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -24,7 +23,6 @@ from deltaworks.events.source_fields import RowKey, row_keys
 from deltaworks.sources.objects.file_event_log import FileEventLog, event_time_us
 from deltaworks.sources.objects.payloads import FileOpener, FileReference
 
-_TRUNCATED_CHARACTER = re.compile(r"(?:\\x[0-9a-f]{2}){1,3}$")
 Row = Mapping[str, Any]
 
 
