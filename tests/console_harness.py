@@ -83,9 +83,6 @@ class FakeActions:
             self.started.append((dag_id, run_id, dict(conf)))
         return StartedRun(dag_id=dag_id, run_id=run_id, state="queued", address=f"/dags/{dag_id}/runs/{run_id}")
 
-    async def run_state(self, request: Request, *, dag_id: str, run_id: str) -> str:
-        return self.end_state
-
     async def dag_params(self, request: Request, *, dag_id: str) -> Mapping[str, Any]:
         return self.forms.get(dag_id, {})
 

@@ -80,8 +80,8 @@ def test_a_simple_auth_manager_with_all_admins_is_always_rejected(
     ("variable", "value", "place"),
     [
         ("AIRFLOW__CORE__FERNET_KEY", "", "[core] fernet_key"),
-        ("AIRFLOW__CORE__FERNET_KEY", "ZGVsdGF3b3Jrcy1sb2NhbC1wcm9maWxlLWtleS0wMDA=", "[core] fernet_key"),
-        ("AIRFLOW__API_AUTH__JWT_SECRET", "local-profile-only", "[api_auth] jwt_secret"),
+        ("AIRFLOW__CORE__FERNET_KEY", "changeme", "[core] fernet_key"),
+        ("AIRFLOW__API_AUTH__JWT_SECRET", "secret", "[api_auth] jwt_secret"),
         ("AIRFLOW__API__SECRET_KEY", "changeme", "[api] secret_key"),
         ("AIRFLOW__DATABASE__SQL_ALCHEMY_CONN", "postgresql://airflow:airflow@postgres/airflow", "sql_alchemy_conn"),
         ("AIRFLOW_ADMIN_PASSWORD", "admin", "the login"),

@@ -11,7 +11,7 @@ from unittest.mock import patch
 import pytest
 
 from deltaworks.control.objects import open_objects
-from deltaworks.control.records.certificate import Certificate, Certificates, CertifiedScan
+from deltaworks.control.records.certificate import Certificate, Certificates, CertifiedLanding, CertifiedScan
 from deltaworks.control.records.erasure import Erasures
 from deltaworks.specs.project import load_catalog
 from tests.dags.airflow_project import write_project
@@ -59,6 +59,7 @@ def certificate() -> Certificate:
         tables=(),
         scan=CertifiedScan(objects=1, bytes=1, hits_before=1, hits=0, log_hits=0, retained=0),
         holds=(),
+        landing=CertifiedLanding(objects=0, bytes=0, rewritten=0, removed_versions=0, events=0, unreadable_events=0),
         code_version="0",
         by="tests",
         previous_sha256="",

@@ -13,6 +13,7 @@ from deltaworks.control import paths
 from deltaworks.gold.inputs import BUILT_FROM
 from deltaworks.gold.shadow import find_shadows
 from deltaworks.operations.airflow_resources import DagRun
+from deltaworks.operations.registry import get_operation
 from deltaworks.tables.lake import Lake
 from deltaworks.tables.log import commit_history
 from sandbox.stack.environment import process_environment
@@ -21,7 +22,7 @@ from tests.integration.airflow_people import People
 
 pytestmark = pytest.mark.integration
 BUILD_SECONDS = 240.0
-GOLD_DAG, REFRESH = names.gold_dag_id("clicks"), names.operation_dag_id("refresh_gold", "clicks")
+GOLD_DAG, REFRESH = names.gold_dag_id("clicks"), get_operation("refresh_gold").dag_id("clicks")
 
 
 @pytest.fixture(scope="module")

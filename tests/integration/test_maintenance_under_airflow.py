@@ -10,6 +10,7 @@ import pytest
 from deltaworks.airflow import names
 from deltaworks.control.home import PipelineHome
 from deltaworks.errors import ConfigError, ContractError
+from deltaworks.operations.registry import get_operation
 from deltaworks.tables.lake import Lake
 from tests.integration.aged_files import KEY, AgedFiles, age_files, data_files
 from tests.integration.airflow_harness import AirflowHarness, running_harness, wait
@@ -17,7 +18,7 @@ from tests.integration.airflow_people import People, Slot
 
 pytestmark = pytest.mark.integration
 NIGHT = names.maintenance_dag_id("clicks")
-VACUUM, BACK = (names.operation_dag_id(name, "clicks") for name in ("vacuum_tables", "restore"))
+VACUUM, BACK = (get_operation(name).dag_id("clicks") for name in ("vacuum_tables", "restore"))
 ASKS, DELETES = "approve", "vacuum_tables"
 REASON = {"allow_below_minimum": "the disk is full"}
 #: Time a job waits for its slot on one machine, for any job class.

@@ -10,7 +10,6 @@ from typing import Any, Final
 from airflow.sdk import Asset, CronTriggerTimetable
 
 from deltaworks.control import paths, provenance
-from deltaworks.operations import registry
 from deltaworks.specs import dag_ids, groups
 from deltaworks.specs.catalog import project_root
 from deltaworks.specs.schedules import schedules_enabled
@@ -91,11 +90,6 @@ def stream_dag_id(pipeline: str, group: str | None = None) -> str:
 def gold_dag_id(pipeline: str) -> str:
     """Returns the id of the DAG that rebuilds a pipeline's gold tables."""
     return dag_ids.dag_id(pipeline, "gold")
-
-
-def operation_dag_id(operation: str, subject: str) -> str:
-    """Returns the id of the DAG that runs an operation: its own DAG, or the scheduled DAG that includes it."""
-    return registry.get_operation(operation).dag_id(subject)
 
 
 def mutation_dag_id(pipeline: str) -> str:

@@ -16,8 +16,6 @@ from deltaworks.engine.batch_history import BatchDetail, BatchHistory, BatchSumm
 from deltaworks.tables.lake import Lake
 
 _MAX_FILES_SHOWN = 50
-#: Names of the fields for arrival times in ledgers of earlier releases.
-_RENAMED_FIELDS = {"oldest_event_time": "oldest_arrived_at", "newest_event_time": "newest_arrived_at"}
 
 
 @listing_command
@@ -69,7 +67,7 @@ def _offset(offset: Mapping[str, Any] | None) -> str:
 
 def source_facts(source: Mapping[str, Any]) -> dict[str, str]:
     """Formats the recorded facts about a batch's input. Times are arrival times, not event times."""
-    facts = {f"source {_RENAMED_FIELDS.get(name, name)}": str(value) for name, value in source.items()}
+    facts = {f"source {name}": str(value) for name, value in source.items()}
     # Dropped numbers are only in the output for programs.
     facts.pop("source dropped_sequence_numbers", None)
     if rejected := source.get("rejected"):

@@ -71,11 +71,6 @@ class RunStatus:
     results: tuple[Mapping[str, Any], ...] = ()
     approval_address: str = ""
 
-    @property
-    def has_ended(self) -> bool:
-        """Whether the run has succeeded or failed."""
-        return self.state in ("success", "failed")
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PendingApproval:
@@ -95,13 +90,6 @@ class Actions(Protocol):
         self, request: Request, *, dag_id: str, run_id: str, conf: Mapping[str, Any], note: str = ""
     ) -> Awaitable[StartedRun]:
         """Starts a run. Idempotent per `run_id`.
-
-        Raises:
-            DeltaworksError: Airflow refuses or does not answer.
-        """
-
-    def run_state(self, request: Request, *, dag_id: str, run_id: str) -> Awaitable[str]:
-        """Returns the state of a run: queued, running, success, failed.
 
         Raises:
             DeltaworksError: Airflow refuses or does not answer.

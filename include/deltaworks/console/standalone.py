@@ -79,14 +79,6 @@ class UnavailableActions:
         """
         raise _no_airflow_error()
 
-    async def run_state(self, request: Request, *, dag_id: str, run_id: str) -> NoReturn:
-        """Always raises.
-
-        Raises:
-            ConfigError: AIRFLOW_CONNECTION_MISSING.
-        """
-        raise _no_airflow_error()
-
     async def dag_params(self, request: Request, *, dag_id: str) -> NoReturn:
         """Always raises.
 

@@ -89,8 +89,7 @@ class RestartBackoff:
     def read(self) -> FailureRecord:
         """Reads the stored record; returns an empty record if there is none."""
         item = self._objects.get(self._key)
-        record = json.loads(item.data) if item else {}
-        return FailureRecord(**{name: record[name] for name in FailureRecord.__slots__ if name in record})
+        return FailureRecord(**json.loads(item.data)) if item else FailureRecord()
 
     def remaining_seconds(self) -> float:
         """Returns the remaining seconds of the wait after the last failure."""

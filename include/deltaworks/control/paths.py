@@ -69,8 +69,7 @@ def live_checkpoint(pipeline: str, generation: int, table_name: str) -> str:
     """Returns the folder of Spark's checkpoint of a live table's query. It refers to table versions, so it belongs to
     one generation.
     """
-    folder = "live" if generation == 1 else f"g{generation:06d}/live"
-    return pipeline_control(pipeline, f"checkpoints/{folder}/{table_name}")
+    return pipeline_control(pipeline, f"checkpoints/g{generation:06d}/live/{table_name}")
 
 
 def start_over(pipeline: str, generation: int) -> str:

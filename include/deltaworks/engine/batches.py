@@ -337,7 +337,7 @@ class BatchProcessor:
             objects_missing=int(prepared.source.get("objects_rejected", {}).get("object_missing", 0)),
             ranges_lost=int(prepared.source.get("ranges_lost", 0)),
             missing_examples=tuple(prepared.source.get("objects_missing") or prepared.source.get("lost_examples", ())),
-            # Batches prepared by an earlier release have no event count.
+            # A batch whose objects could all not be opened has no count of events; each object counts as one.
             events=int(prepared.source.get("events", prepared.rows + prepared.quarantined)),
             rejected=parse_counts(prepared.source.get("rejected", ())),
             rejected_events=parse_counts(prepared.source.get("rejected_events", ())),

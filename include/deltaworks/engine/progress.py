@@ -18,7 +18,6 @@ from datetime import datetime
 from typing import Any
 
 import pyarrow as pa
-from deltalake import CommitProperties, DeltaTable
 
 from deltaworks.control import paths
 from deltaworks.control.clock import parse_iso, utc_now
@@ -28,10 +27,9 @@ from deltaworks.control.summaries.quarantine import QuarantineCounter
 from deltaworks.control.summaries.stream import BatchSummary, StreamSummaryWriter, sample_by_rank
 from deltaworks.engine.batch_report import BatchReport
 from deltaworks.engine.driver_metrics import DriverMetrics
-from deltaworks.engine.table_set import missing_columns
 from deltaworks.specs.storage import StorageSpec
 from deltaworks.tables.arrow_types import arrow_schema
-from deltaworks.tables.commit import Step, refresh
+from deltaworks.tables.commit import Step
 from deltaworks.tables.lake import Lake
 
 PROGRESS_SCHEMA = arrow_schema(
@@ -304,16 +302,7 @@ class ProgressLog:
             step_version=step.version,
         )
         table = lake.ensure(key, PROGRESS_SCHEMA, user_metadata=metadata)
-        _add_missing_columns(table, metadata)
         lake.append(table, key, pa.Table.from_pylist(rows, schema=PROGRESS_SCHEMA), step=step, user_metadata=metadata)
-
-
-def _add_missing_columns(table: DeltaTable, metadata: str) -> None:
-    """Adds columns that are missing in a table created by an earlier release."""
-    missing = missing_columns(table, PROGRESS_SCHEMA, "progress")
-    if missing:
-        table.alter.add_columns(missing, commit_properties=CommitProperties(custom_metadata={"userMetadata": metadata}))
-        refresh(table)
 
 
 def _offset_json(offset: Any) -> str | None:

@@ -84,14 +84,12 @@ def _create_certificate(
     )
 
 
-def _certified_landing(purged: dict[str, Any], verified: dict[str, Any]) -> CertifiedLanding | None:
-    """Returns the totals of both landing sweeps of a request; None for requests purged by an earlier release."""
-    if "landing" not in verified:
-        return None
-    last, first = verified["landing"], purged.get("landing", {})
+def _certified_landing(purged: dict[str, Any], verified: dict[str, Any]) -> CertifiedLanding:
+    """Returns the totals of both landing sweeps of a request."""
+    last, first = verified["landing"], purged["landing"]
 
     def total(name: str) -> int:
-        return int(last[name]) + int(first.get(name, 0))
+        return int(last[name]) + int(first[name])
 
     return CertifiedLanding(
         objects=last["objects"],

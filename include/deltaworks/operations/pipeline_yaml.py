@@ -7,8 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from deltaworks.control.listing import escape_invisible
-from deltaworks.events.inference.inferred_columns import ProposedColumn
-from deltaworks.events.inference.pipeline_proposal import PipelineProposal, ProposedTable
+from deltaworks.events.inference.pipeline_proposal import PipelineProposal, ProposedColumn, ProposedTable
 from deltaworks.events.inference.time_formats import has_utc_offset, is_date_only
 from deltaworks.operations.event_sample import EventSample
 from deltaworks.specs.sources.objects import FileSourceSpec

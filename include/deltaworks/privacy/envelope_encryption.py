@@ -213,14 +213,6 @@ class Sealer:
         blob = seal_bytes(key, body, payload.additional_data, self._nonces)
         return SealedPayload(self._namespace, self._writer, name, UNREADABLE_PURPOSE, b"", day, blob).encode()
 
-    def is_ready(self) -> bool:
-        """Returns whether a data key is available."""
-        try:
-            self.data_key()
-        except TransientError:
-            return False
-        return True
-
     def key_for_day(self, day: str) -> bytes:
         """Returns the key that encrypts the unreadable bodies of a day."""
         with self._lock:

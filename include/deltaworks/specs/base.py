@@ -124,7 +124,7 @@ def suggest_name(name: str, candidates: Iterable[str]) -> str:
 def exclude_if_default(default: Any, **options: Any) -> Any:
     """Declares a field that is omitted from the serialized spec while it has its default value.
 
-    A new release can therefore add keys without changing the fingerprint of specs that do not use them.
+    For keys that a release after the first adds: the fingerprint of specs that do not use them stays the same.
     """
     return Field(default=default, exclude_if=lambda value: value == default, **options)
 

@@ -15,7 +15,6 @@ from deltaworks.specs.base import (
     Name,
     Problem,
     Spec,
-    exclude_if_default,
     raise_problems,
 )
 from deltaworks.specs.spec_change_effects import CHANGES_MEANING, CHANGES_PARSING, Edit, Effect, NamedItems
@@ -63,14 +62,12 @@ class EnrichSpec(Spec):
     name: Annotated[Name, CHANGES_MEANING]
     kind: Annotated[Literal["mmdb", "user_agent"], CHANGES_MEANING]
     path: Annotated[FieldPath, CHANGES_PARSING]
-    database: Annotated[Annotated[str, AfterValidator(_check_database)] | None, CHANGES_PARSING] = exclude_if_default(
-        None, description="mmdb only: its key below `databases/` in the lake"
+    database: Annotated[Annotated[str, AfterValidator(_check_database)] | None, CHANGES_PARSING] = Field(
+        default=None, description="mmdb only: its key below `databases/` in the lake"
     )
-    fields: Annotated[dict[Name, Annotated[str, AfterValidator(_check_record_path)]], CHANGES_PARSING] = (
-        exclude_if_default(
-            {},
-            description="mmdb only: names below `_<name>` with the paths of their values in a database record",
-        )
+    fields: Annotated[dict[Name, Annotated[str, AfterValidator(_check_record_path)]], CHANGES_PARSING] = Field(
+        default={},
+        description="mmdb only: names below `_<name>` with the paths of their values in a database record",
     )
 
     @model_validator(mode="after")

@@ -15,7 +15,6 @@ from deltaworks.specs.base import (
     SecretReference,
     Spec,
     TextOrReference,
-    exclude_if_default,
     raise_problems,
     resolve_text,
     suggest_name,
@@ -275,17 +274,17 @@ class EnvironmentSpec(Spec):
     stream_groups: dict[Name, StreamGroupSpec] = Field(default_factory=dict)
     alerts: AlertsSpec = AlertsSpec.defaults()
     approvals: ApprovalsSpec = ApprovalsSpec.defaults()
-    airflow: AirflowSpec | None = exclude_if_default(None)
-    operation_dags: tuple[Name, ...] | None = exclude_if_default(
-        None, description="pipelines with DAGs for operations; by default all. Commands are not affected"
+    airflow: AirflowSpec | None = None
+    operation_dags: tuple[Name, ...] | None = Field(
+        default=None, description="pipelines with DAGs for operations; by default all. Commands are not affected"
     )
-    lineage: LineageSpec | None = exclude_if_default(None)
-    kubernetes: KubernetesSpec | None = exclude_if_default(None)
-    prices: PricesSpec | None = exclude_if_default(None, description="prices of storage and compute, for the cost page")
-    remediations: tuple[RemediationSpec, ...] = exclude_if_default(
-        (), description="automatic actions when a rule fires: weights of targets are shifted within limits"
+    lineage: LineageSpec | None = None
+    kubernetes: KubernetesSpec | None = None
+    prices: PricesSpec | None = Field(default=None, description="prices of storage and compute, for the cost page")
+    remediations: tuple[RemediationSpec, ...] = Field(
+        default=(), description="automatic actions when a rule fires: weights of targets are shifted within limits"
     )
-    privacy: PrivacySettings | None = exclude_if_default(None, description="key service and vault of personal data")
+    privacy: PrivacySettings | None = Field(default=None, description="key service and vault of personal data")
     overrides: dict[str, dict[str, dict[str, Any]]] = Field(default_factory=dict)
 
     @model_validator(mode="after")

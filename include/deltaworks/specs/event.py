@@ -6,7 +6,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from deltaworks.specs.base import FieldPath, FieldPaths, Problem, Spec, as_tuple, exclude_if_default, raise_problems
+from deltaworks.specs.base import FieldPath, FieldPaths, Problem, Spec, as_tuple, raise_problems
 from deltaworks.specs.spec_change_effects import CHANGES_MEANING, NEXT_START, Edit, Effect
 from deltaworks.specs.times import CHANGES_TIMES, PatternText, TimeFormat, TimeUnit, ZoneName, time_format_problems
 
@@ -33,9 +33,9 @@ class EventTimeSpec(Spec):
     unit: Annotated[TimeUnit, CHANGES_MEANING] = "iso8601"
     max_age_days: Annotated[int | None, NEXT_START] = Field(default=None, ge=1)
     max_future_minutes: Annotated[int | None, NEXT_START] = Field(default=None, ge=0)
-    format: Annotated[PatternText | None, CHANGES_TIMES] = exclude_if_default(None)
-    zone: Annotated[ZoneName | None, CHANGES_TIMES] = exclude_if_default(None)
-    arrival: Annotated[Arrival, _ARRIVAL_CHANGE] = exclude_if_default(False)
+    format: Annotated[PatternText | None, CHANGES_TIMES] = None
+    zone: Annotated[ZoneName | None, CHANGES_TIMES] = None
+    arrival: Annotated[Arrival, _ARRIVAL_CHANGE] = False
 
     @model_validator(mode="after")
     def _check_consistency(self) -> Self:
@@ -65,8 +65,8 @@ class UnwrapSpec(Spec):
     """
 
     path: FieldPath
-    keep: Annotated[tuple[FieldPath, ...], BeforeValidator(as_tuple)] = exclude_if_default(
-        (), description="wrapper fields that are copied to each event"
+    keep: Annotated[tuple[FieldPath, ...], BeforeValidator(as_tuple)] = Field(
+        default=(), description="wrapper fields that are copied to each event"
     )
 
 

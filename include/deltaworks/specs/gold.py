@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal, Protocol
 
 from pydantic import AfterValidator, BeforeValidator, ConfigDict, Discriminator, Field, Tag, model_validator
 
-from deltaworks.specs.base import NAME_PATTERN, Name, Spec, as_tuple, exclude_if_default
+from deltaworks.specs.base import NAME_PATTERN, Name, Spec, as_tuple
 from deltaworks.specs.schedules import Schedule
 from deltaworks.specs.spec_change_effects import IMMEDIATE, Edit, Effect
 from deltaworks.specs.types import TypeText
@@ -37,16 +37,14 @@ class DedupeSpec(Spec):
 
     by: str = "event_id"
     within_days: int = Field(default=1, ge=0, description="dedupe window in dates")
-    within_hours: int | None = exclude_if_default(
-        None, ge=0, description="dedupe window in hours, for tables with a grain"
-    )
+    within_hours: int | None = Field(default=None, ge=0, description="dedupe window in hours, for tables with a grain")
 
 
 class AffectsSpec(Spec):
     """The dates of a gold table to rebuild after a change of one date of its input; hours for a table with a grain."""
 
     days: tuple[int, ...] = (0,)
-    hours: tuple[int, ...] = exclude_if_default((), description="for tables with a grain, instead of days")
+    hours: tuple[int, ...] = Field(default=(), description="for tables with a grain, instead of days")
 
 
 class GrainSpec(Spec):
@@ -98,7 +96,7 @@ class ChecksSpec(Spec):
     not_null: Annotated[tuple[str, ...], BeforeValidator(as_tuple)] = ()
     max_drop: float | None = Field(default=None, gt=0, lt=1)
     max_age_minutes: float | None = Field(default=None, gt=0)
-    intervals: IntervalsSpec | None = exclude_if_default(None, description="rows have contiguous validity intervals")
+    intervals: IntervalsSpec | None = Field(default=None, description="rows have contiguous validity intervals")
 
     @property
     def has_result_checks(self) -> bool:
@@ -121,9 +119,9 @@ class GoldTableSpec(Spec):
     partition_by: str
     affects: Affects = AffectsSpec.defaults()
     checks: ChecksSpec = ChecksSpec.defaults()
-    grain: GrainSpec | None = exclude_if_default(None, description="rebuild changed hours instead of complete dates")
-    refresh_seconds: float | None = exclude_if_default(
-        None, ge=15, description="the stream rebuilds it at this interval if its inputs changed"
+    grain: GrainSpec | None = Field(default=None, description="rebuild changed hours instead of complete dates")
+    refresh_seconds: float | None = Field(
+        default=None, ge=15, description="the stream rebuilds it at this interval if its inputs changed"
     )
 
     @model_validator(mode="before")
@@ -230,9 +228,7 @@ class ViewSpec(Spec):
     sql: str
     reads: tuple[Name, ...] = Field(min_length=1)
     description: str = ""
-    announce: AnnounceSpec | None = exclude_if_default(
-        None, description="the stream publishes its result when it changed"
-    )
+    announce: AnnounceSpec | None = Field(default=None, description="the stream publishes its result when it changed")
 
 
 class _Reader(Protocol):

@@ -6,7 +6,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from deltaworks.specs.base import Name, Spec, TextOrReference, exclude_if_default
+from deltaworks.specs.base import Name, Spec, TextOrReference
 
 #: A valid Kubernetes object name.
 ObjectName = Annotated[str, Field(pattern=r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$", max_length=63)]
@@ -48,10 +48,10 @@ class KubernetesSpec(Spec):
         default=("airflow-scheduler",),
         description=("accounts of Airflow tasks that start drivers, in the same namespace"),
     )
-    vault_account_annotations: dict[str, str] = exclude_if_default(
-        {}, description="annotations of the account of vault jobs, the only one with access to the vault"
+    vault_account_annotations: dict[str, str] = Field(
+        default={}, description="annotations of the account of vault jobs, the only one with access to the vault"
     )
     relay: PodSize = PodSize.defaults()
-    vault: PodSize = exclude_if_default(PodSize.defaults(), description="pods of vault jobs")
+    vault: PodSize = Field(default=PodSize.defaults(), description="pods of vault jobs")
     deadman: PodSize = PodSize.defaults()
     collector: CollectorPodsSpec | None = None

@@ -16,7 +16,6 @@ from deltaworks.specs.base import (
     Problem,
     Spec,
     as_tuple,
-    exclude_if_default,
     raise_problems,
 )
 from deltaworks.specs.keyed import ARRIVAL_COLUMNS, KeyedTable
@@ -59,24 +58,24 @@ class LiveTableSpec(Spec):
 
     name: Annotated[Name, _LIVE_STATE]
     reads: Annotated[Name, _LIVE_STATE]
-    kind: Annotated[Literal["counts", "latest"], _LIVE_STATE] = exclude_if_default("counts")
+    kind: Annotated[Literal["counts", "latest"], _LIVE_STATE] = "counts"
     window_minutes: Annotated[int, _LIVE_STATE] = Field(default=60, ge=1)
     watermark_minutes: Annotated[int, NEXT_START] = Field(default=180, ge=1)
     group_by: Annotated[tuple[str, ...], _LIVE_STATE] = ()
-    sum: Annotated[Names, _LIVE_STATE] = exclude_if_default((), description="counts only: numeric columns to sum")
-    distinct: Annotated[Names, _LIVE_STATE] = exclude_if_default(
-        (), description="counts only: columns whose distinct values are counted"
+    sum: Annotated[Names, _LIVE_STATE] = Field(default=(), description="counts only: numeric columns to sum")
+    distinct: Annotated[Names, _LIVE_STATE] = Field(
+        default=(), description="counts only: columns whose distinct values are counted"
     )
-    distinct_error_percent: Annotated[float, _LIVE_STATE] = exclude_if_default(
-        0.0,
+    distinct_error_percent: Annotated[float, _LIVE_STATE] = Field(
+        default=0.0,
         ge=0,
         le=10,
         description=("counts only: 0 counts distinct values exactly, in memory; otherwise with a sketch"),
     )
-    key: Annotated[Names, _REBUILT] = exclude_if_default((), description="latest only: key columns")
-    keep: Annotated[Names, _REBUILT] = exclude_if_default((), description="latest only: columns in addition to the key")
-    expire_after_minutes: Annotated[int | None, _REBUILT] = exclude_if_default(
-        None, ge=1, description="latest only: age, relative to the newest row, after which a row is removed"
+    key: Annotated[Names, _REBUILT] = Field(default=(), description="latest only: key columns")
+    keep: Annotated[Names, _REBUILT] = Field(default=(), description="latest only: columns in addition to the key")
+    expire_after_minutes: Annotated[int | None, _REBUILT] = Field(
+        default=None, ge=1, description="latest only: age, relative to the newest row, after which a row is removed"
     )
     trigger_seconds: Annotated[float, NEXT_START] = Field(default=60, gt=0)
 

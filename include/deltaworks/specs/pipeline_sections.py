@@ -7,7 +7,7 @@ from typing import Annotated, Any
 from pydantic import Field, model_validator
 
 from deltaworks.specs.alert_rule import RuleSpec
-from deltaworks.specs.base import Bytes, Name, Spec, exclude_if_default
+from deltaworks.specs.base import Bytes, Name, Spec
 from deltaworks.specs.dashboards import DashboardSpec
 from deltaworks.specs.enrich import (
     ENRICH_CHANGES,
@@ -128,8 +128,8 @@ class StreamSpec(Spec):
     crashes_per_object: Annotated[int, NEXT_START] = Field(
         default=2, ge=1, description="number of task crashes after which an object is quarantined"
     )
-    share: Annotated[StreamShareSpec | None, _SHARE] = exclude_if_default(
-        None, description="cluster share of this stream; by default the environment's share for streams"
+    share: Annotated[StreamShareSpec | None, _SHARE] = Field(
+        default=None, description="cluster share of this stream; by default the environment's share for streams"
     )
 
     @property
@@ -196,47 +196,45 @@ class PipelineSections(Spec):
     source: SourceSpec
     unwrap: Annotated[UnwrapSpec | None, CHANGES_MEANING] = None
     event: EventSpec
-    enrich: Annotated[tuple[EnrichSpec, ...], ENRICH_CHANGES] = exclude_if_default(
-        (), description="look-ups that enrich events before private fields are masked"
+    enrich: Annotated[tuple[EnrichSpec, ...], ENRICH_CHANGES] = Field(
+        default=(), description="look-ups that enrich events before private fields are masked"
     )
-    private: Annotated[tuple[PrivateSpec, ...], MASK_CHANGES] = exclude_if_default((), description="masked fields")
-    privacy: Annotated[PrivacySpec | None, PRIVACY_CHANGE] = exclude_if_default(
-        None, description="personal data: subjects, tokenized and dropped fields, and erasure"
+    private: Annotated[tuple[PrivateSpec, ...], MASK_CHANGES] = Field(default=(), description="masked fields")
+    privacy: Annotated[PrivacySpec | None, PRIVACY_CHANGE] = Field(
+        default=None, description="personal data: subjects, tokenized and dropped fields, and erasure"
     )
     tables: Annotated[tuple[TableSpec, ...], _TABLES] = Field(min_length=1)
     quarantine: QuarantineSpec = QuarantineSpec.defaults()
-    archive: Annotated[ArchiveSpec | None, _ARCHIVE] = exclude_if_default(
-        None, description="keeps original payloads in a separate table"
+    archive: Annotated[ArchiveSpec | None, _ARCHIVE] = Field(
+        default=None, description="keeps original payloads in a separate table"
     )
     stream: StreamSpec = StreamSpec.defaults()
     live: Annotated[tuple[LiveTableSpec, ...], _LIVE_TABLES] = ()
     gold: GoldSpec = GoldSpec.defaults()
-    references: Annotated[tuple[ReferenceSpec, ...], _REFERENCES] = exclude_if_default(
-        (), description="small tables in CSV files, for gold"
+    references: Annotated[tuple[ReferenceSpec, ...], _REFERENCES] = Field(
+        default=(), description="small tables in CSV files, for gold"
     )
-    views: Annotated[tuple[ViewSpec, ...], _VIEWS] = exclude_if_default(
-        (), description="named queries for deltaworks sql"
+    views: Annotated[tuple[ViewSpec, ...], _VIEWS] = Field(default=(), description="named queries for deltaworks sql")
+    dashboards: Annotated[tuple[DashboardSpec, ...], _DASHBOARDS] = Field(
+        default=(), description="pages of charts over the tables and views"
     )
-    dashboards: Annotated[tuple[DashboardSpec, ...], _DASHBOARDS] = exclude_if_default(
-        (), description="pages of charts over the tables and views"
+    rules: Annotated[tuple[RuleSpec, ...], _RULES] = Field(
+        default=(), description="rules that evaluate results every minute and raise alerts"
     )
-    rules: Annotated[tuple[RuleSpec, ...], _RULES] = exclude_if_default(
-        (), description="rules that evaluate results every minute and raise alerts"
+    feeds: Annotated[tuple[FeedSpec, ...], _FEEDS] = Field(
+        default=(), description="delivery of changed rows of gold tables and views to other systems"
     )
-    feeds: Annotated[tuple[FeedSpec, ...], _FEEDS] = exclude_if_default(
-        (), description="delivery of changed rows of gold tables and views to other systems"
+    models: Annotated[tuple[ModelSpec, ...], _MODELS] = Field(
+        default=(), description="prediction models on gold tables"
     )
-    models: Annotated[tuple[ModelSpec, ...], _MODELS] = exclude_if_default(
-        (), description="prediction models on gold tables"
-    )
-    training: Annotated[TrainingSpec, IMMEDIATE] = exclude_if_default(
-        TrainingSpec.defaults(), description="training schedule of the models"
+    training: Annotated[TrainingSpec, IMMEDIATE] = Field(
+        default=TrainingSpec.defaults(), description="training schedule of the models"
     )
     maintenance: MaintenanceSpec = MaintenanceSpec.defaults()
     mutations: Annotated[MutationsSpec | None, _MUTATIONS] = None
     health: Annotated[HealthLimitsSpec, IMMEDIATE] = HealthLimitsSpec.defaults()
-    stream_group: Annotated[Name | None, _STREAM_GROUP] = exclude_if_default(
-        None, description="all pipelines of a group share one driver"
+    stream_group: Annotated[Name | None, _STREAM_GROUP] = Field(
+        default=None, description="all pipelines of a group share one driver"
     )
 
     @model_validator(mode="before")

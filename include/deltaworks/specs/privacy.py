@@ -11,7 +11,7 @@ from typing import Annotated, Final, Literal, Self
 
 from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, PrivateAttr, model_validator
 
-from deltaworks.specs.base import Name, Problem, Spec, as_tuple, exclude_if_default, raise_problems, suggest_name
+from deltaworks.specs.base import Name, Problem, Spec, as_tuple, raise_problems, suggest_name
 from deltaworks.specs.privacy_settings import PrivacySettings
 from deltaworks.specs.spec_change_effects import (
     CHANGES_MEANING,
@@ -141,8 +141,8 @@ class EraseSpec(Spec):
     landing_days: Annotated[int, NEXT_MAINTENANCE] = Field(
         default=14, ge=1, le=365, description="age after which landed objects with personal data are deleted"
     )
-    landing: Annotated[Literal["rewrite", "expire"], ERASURE_TERMS] = exclude_if_default(
-        "rewrite",
+    landing: Annotated[Literal["rewrite", "expire"], ERASURE_TERMS] = Field(
+        default="rewrite",
         description="rewrite: delete the subject's events from landed objects; expire: wait for their deletion",
     )
     unreadable_days: Annotated[int, NEXT_MAINTENANCE] = Field(
@@ -213,11 +213,6 @@ class PrivacySpec(Spec):
         return next(
             (bare[parent] for end in range(len(parts), 0, -1) if (parent := ".".join(parts[:end])) in bare), None
         )
-
-    @property
-    def uses_vault(self) -> bool:
-        """Whether events of this pipeline can be stored in the vault."""
-        return any(field.action == "vault" for field in self.fields) or bool(self.subject)
 
 
 def _suggest_kind(path: str) -> str:

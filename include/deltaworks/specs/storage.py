@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Any, Literal, Self
 from urllib.parse import urlparse
 
-from pydantic import field_validator, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from deltaworks.specs.base import (
     CONNECTION_VARIABLE_PREFIX,
@@ -20,7 +20,6 @@ from deltaworks.specs.base import (
     SecretReference,
     Spec,
     TextOrReference,
-    exclude_if_default,
     resolve_text,
 )
 
@@ -39,7 +38,7 @@ class AwsSpec(Spec):
     region: str = "us-east-1"
     access_key: SecretReference | None = None
     secret_key: SecretReference | None = None
-    aws_conn_id: Name | None = exclude_if_default(None, description="Airflow connection with the keys")
+    aws_conn_id: Name | None = Field(default=None, description="Airflow connection with the keys")
 
     @model_validator(mode="before")
     @classmethod

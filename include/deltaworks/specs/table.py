@@ -14,7 +14,6 @@ from deltaworks.specs.base import (
     Problem,
     Spec,
     as_tuple,
-    exclude_if_default,
     raise_problems,
     suggest_name,
 )
@@ -115,8 +114,8 @@ class ColumnSpec(Spec):
     required: Annotated[bool, NEXT_START] = False
     unit: Annotated[TimeUnit, CHANGES_MEANING] = "iso8601"
     description: Annotated[str, IMMEDIATE] = ""
-    format: Annotated[PatternText | None, CHANGES_TIMES] = exclude_if_default(None)
-    zone: Annotated[ZoneName | None, CHANGES_TIMES] = exclude_if_default(None)
+    format: Annotated[PatternText | None, CHANGES_TIMES] = None
+    zone: Annotated[ZoneName | None, CHANGES_TIMES] = None
 
     @model_validator(mode="after")
     def _check_time_format(self) -> Self:
@@ -172,10 +171,10 @@ class TableSpec(Spec):
     duplicates: Annotated[DuplicatesSpec | None, _DUPLICATES_CHANGE] = None
     mutable: Annotated[MutableSpec | None, _MUTABLE_CHANGE] = None
     announces: Annotated[ChangeNotificationSpec | None, _ANNOUNCES_CHANGE] = None
-    keyed: Annotated[KeyedSpec | None, _KEYED_CHANGE] = exclude_if_default(None)
-    retention_days: RetentionDays = exclude_if_default(None)
-    erase: TableErase = exclude_if_default("rows")
-    erase_reason: EraseReason = exclude_if_default("")
+    keyed: Annotated[KeyedSpec | None, _KEYED_CHANGE] = None
+    retention_days: RetentionDays = None
+    erase: TableErase = "rows"
+    erase_reason: EraseReason = ""
 
     @model_validator(mode="before")
     @classmethod

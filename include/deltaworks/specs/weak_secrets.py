@@ -15,7 +15,7 @@ from deltaworks.errors import ConfigError
 from deltaworks.specs.base import Reference, find_references
 
 LOCAL = "local"
-#: Lower case. The last entries are from earlier versions of docker/local.env.
+#: Lower case.
 COMMON_SECRETS = frozenset(
     [
         "admin",
@@ -67,12 +67,6 @@ COMMON_SECRETS = frozenset(
         "wjalrxutnfemi/k7mdeng/bpxrficyexamplekey",
         "temporary_key",
         "temporary_ctx",
-        "local-lake",
-        "local-lake-secret",
-        "local-aws",
-        "local-aws-secret",
-        "local-profile-only",
-        "zgvsdgf3b3jrcy1sb2nhbc1wcm9mawxllwtles0wmda=",
     ]
 )
 #: Spec keys with secrets. Other keys, such as addresses, can be references too.

@@ -13,9 +13,10 @@ from pyspark.sql import SparkSession
 
 from deltaworks.control import paths
 from deltaworks.engine import live_merge
-from deltaworks.engine.live import LiveProgress, start_live_query
+from deltaworks.engine.live import start_live_query
 from deltaworks.errors import FencedError, TransientError
 from deltaworks.tables.log import CommitInfo, commit_history
+from tests.spark.live_progress import LiveProgress
 from tests.spark.made_pulse import HEAD
 
 PULSE = (

@@ -9,10 +9,11 @@ import pytest
 from pyspark.sql import SparkSession
 
 from deltaworks.control import paths
-from deltaworks.engine.live import LiveProgress, start_live_query
+from deltaworks.engine.live import start_live_query
 from deltaworks.recovery.quarantine.open_rows import QuarantineFilter
 from deltaworks.recovery.quarantine.replay import replay_quarantine
 from deltaworks.specs.pipeline import PipelineSpec
+from tests.spark.live_progress import LiveProgress
 from tests.unit.recovery.replay_harness import ReplayHarness, orders, shop
 
 pytestmark = [pytest.mark.spark, pytest.mark.integration]

@@ -45,12 +45,11 @@ class S3SqsHarness:
             "stateLocation": self.state,
         } | changes
 
-    def frame(self, *, schema: str | None = None, **options: str) -> DataFrame:
-        """A frame of these columns, or of those that are found."""
-        reader = self.spark.readStream.format("s3-sqs").options(**self.options(**options))
-        return (reader if schema is None else reader.schema(schema)).load()
+    def frame(self, *, schema: str, **options: str) -> DataFrame:
+        """A frame of these columns."""
+        return self.spark.readStream.format("s3-sqs").options(**self.options(**options)).schema(schema).load()
 
-    def drain(self, *, schema: str | None = None, checkpoint: str = "c", **options: str) -> list[tuple[int, list[Any]]]:
+    def drain(self, *, schema: str, checkpoint: str = "c", **options: str) -> list[tuple[int, list[Any]]]:
         """What one AvailableNow run gives: the rows of each batch."""
         self.batches = []
 

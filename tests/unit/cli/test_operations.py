@@ -197,11 +197,13 @@ def test_a_pipeline_starts_over_only_without_dry_run_and_within_the_limit(projec
     assert "Generation 3" in run("pipelines", "start-over", "shop")
 
 
-@pytest.mark.parametrize("name", ["oldest_arrived_at", "oldest_event_time"], ids=["as now", "of an earlier release"])
-def test_arrival_times_are_not_shown_as_event_times(name: str) -> None:
+def test_facts_about_a_batches_input_are_formatted() -> None:
     from deltaworks.cli.batches import source_facts
 
-    source = {name: "2026-01-01T00:00:00+00:00", "rejected": [["type_mismatch", "level", 1_200], ["malformed", "", 3]]}
+    source = {
+        "oldest_arrived_at": "2026-01-01T00:00:00+00:00",
+        "rejected": [["type_mismatch", "level", 1_200], ["malformed", "", 3]],
+    }
 
     assert source_facts(source) == {
         "source oldest_arrived_at": "2026-01-01T00:00:00+00:00",

@@ -9,7 +9,6 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import pyarrow as pa
 import pytest
 
 from deltaworks.control import paths
@@ -22,7 +21,7 @@ from deltaworks.control.summaries.stream import StreamSummaryWriter, read_hours,
 from deltaworks.control.summary_paths import quarantine_summary
 from deltaworks.engine.batch_report import BatchReport
 from deltaworks.engine.driver_metrics import CountingObjectStore, DriverMetrics
-from deltaworks.engine.progress import PROGRESS_SCHEMA, ProgressLog
+from deltaworks.engine.progress import ProgressLog
 from deltaworks.engine.queries import IngestListener
 from deltaworks.specs.storage import StorageSpec
 from deltaworks.tables import commit
@@ -167,20 +166,6 @@ def test_rows_of_several_appends_without_a_batch_are_all_kept(tmp_path: Path) ->
     log.close()
 
     assert [row["kind"] for row in rows_of(tmp_path)] == ["batch", "idle", "terminated"]
-
-
-def test_a_table_of_an_earlier_release_gets_its_missing_columns(tmp_path: Path) -> None:
-    lake, key = Lake(StorageSpec(root=f"file://{tmp_path}")), paths.pipeline_control("shop", "progress")
-    old = pa.schema(list(PROGRESS_SCHEMA)[:17])
-    lake.ensure(key, old, user_metadata="{}")
-    log = ProgressLog(StorageSpec(root=f"file://{tmp_path}"), "shop", owner_epoch=1, flush_seconds=0.05)
-    log.start()
-
-    log.add(report(0))
-    log.close()
-
-    assert log.dropped == 0
-    assert [row["kind"] for row in rows_of(tmp_path)] == ["batch"]
 
 
 def test_console_summaries_are_written_and_their_failure_does_not_end_the_log(tmp_path: Path) -> None:

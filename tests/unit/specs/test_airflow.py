@@ -36,12 +36,6 @@ def test_all_values_can_be_references(make_project: Callable[..., Path]) -> None
     assert airflow.url == Reference(scheme="env", name="AIRFLOW_URL")
 
 
-def test_an_environment_without_it_is_serialized_without_the_key(make_project: Callable[..., Path]) -> None:
-    spec = load_catalog(root=make_project()).environment
-
-    assert "airflow" not in spec.model_dump(mode="json")
-
-
 @pytest.mark.parametrize(
     ("declared", "problem"),
     [

@@ -30,8 +30,7 @@ def test_records_are_archived_for_the_declared_time(source: dict[str, Any]) -> N
     assert declared(source).engine_tables == ("quarantine",)
 
 
-def test_a_pipeline_without_one_keeps_its_fingerprint() -> None:
-    assert "archive" not in declared().model_dump_json()
+def test_an_archive_changes_the_fingerprint() -> None:
     assert declared().fingerprint() != declared(archive={"retain_days": 1}).fingerprint()
 
 

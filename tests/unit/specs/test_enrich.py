@@ -118,15 +118,6 @@ def test_an_original_field_with_an_underscore_can_be_read() -> None:
     assert "_id" in {column.path for table in spec.tables for column in table.columns}
 
 
-def test_a_pipeline_that_declares_neither_keeps_its_fingerprint() -> None:
-    plain = {key: value for key, value in DECLARED.items() if key not in ("enrich", "private")}
-    columns = [DECLARED["tables"][0]["columns"][0]]
-    spec = PipelineSpec.model_validate(plain | {"tables": [{"name": "r", "catch_all": True, "columns": columns}]})
-
-    assert not {"enrich", "private"} & spec.model_dump().keys()
-    assert "enrich" not in spec.model_dump_json()
-
-
 @pytest.mark.parametrize(
     ("edit", "field", "effect"),
     [

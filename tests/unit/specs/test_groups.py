@@ -93,9 +93,3 @@ def test_an_override_changes_the_group_of_an_invalid_pipeline_too(tmp_path: Path
     group = stream_groups(read(root))["small"]
 
     assert (list(group.members), list(group.invalid_members)) == (["b"], ["a"])
-
-
-def test_a_pipeline_without_a_group_keeps_its_fingerprint(tmp_path: Path) -> None:
-    spec = read(project(tmp_path, a="")).pipeline("a")
-
-    assert "stream_group" not in spec.model_dump_json()

@@ -160,11 +160,10 @@ def test_executors_for_live_tables_count_towards_the_share(make_project: Callabl
     assert "stream.share.executors" in rejection_of(make_project(environment=small, pipeline=whole + LIVE))
 
 
-def test_a_pipeline_without_a_share_of_its_own_keeps_its_fingerprint(make_project: Callable[..., Path]) -> None:
+def test_by_default_a_pipeline_has_no_share_of_its_own(make_project: Callable[..., Path]) -> None:
     spec = load_catalog("local", root=make_project()).pipeline("shop")
 
     assert spec.stream.share is None
-    assert "share" not in spec.model_dump(mode="json")["stream"]
 
 
 def test_each_class_has_a_pool_of_its_own() -> None:

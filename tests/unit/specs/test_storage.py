@@ -183,7 +183,3 @@ def test_an_airflow_connection_becomes_references_to_variables_of_jobs(
 def test_keys_are_unique(keys: dict[str, str]) -> None:
     with pytest.raises(ValidationError, match="give either aws_conn_id, or access_key and secret_key"):
         StorageSpec.model_validate({"root": "s3://lake", "aws_conn_id": "my_lake"} | keys)
-
-
-def test_storages_without_a_connection_are_serialized_without_the_key() -> None:
-    assert "aws_conn_id" not in StorageSpec(root="s3://lake").model_dump()

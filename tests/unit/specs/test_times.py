@@ -174,12 +174,7 @@ def test_time_format_changes_are_unsafe_and_arrival_changes_need_a_restart() -> 
     assert "`deltaworks quarantine replay shop`" in change.advice
 
 
-def test_keys_that_are_not_used_change_no_fingerprint() -> None:
-    """Each batch carries the fingerprint: an upgrade that adds keys is no change of what is declared."""
-    time, column = EventTimeSpec(path=("at",)), ColumnSpec(name="a", path="a", type="date")
-
-    assert time.model_dump_json() == '{"path":"at","unit":"iso8601","max_age_days":null,"max_future_minutes":null}'
-    assert set(column.model_dump()) == {"name", "path", "type", "required", "unit", "description"}
+def test_a_time_zone_changes_the_fingerprint() -> None:
     assert with_time(path="time", zone="Asia/Tokyo").fingerprint() != with_time(path="time").fingerprint()
 
 

@@ -57,10 +57,6 @@ class RestActions:
         state = "queued" if answer is None else str(answer["state"])
         return StartedRun(dag_id=dag_id, run_id=run_id, state=state, address=self._run_page(request, dag_id, run_id))
 
-    async def run_state(self, request: Request, *, dag_id: str, run_id: str) -> str:
-        """Returns the state of a run. Raises as `start`."""
-        return str((await self._request(request, "GET", _run_path(dag_id, run_id)))["state"])
-
     async def dag_params(self, request: Request, *, dag_id: str) -> Mapping[str, Any]:
         """Returns the params of a DAG by name. Raises as `start`."""
         answer = await self._request(request, "GET", f"{_dag_path(dag_id)}/details")

@@ -319,7 +319,5 @@ def verdict_to_record(verdict: Verdict) -> dict[str, Any]:
 
 
 def verdict_from_record(record: Mapping[str, Any]) -> Verdict:
-    """Parses a record of `verdict_to_record`; missing fields get their defaults."""
-    since = parse_iso(record["since"]) or utc_now()
-    fields = {item.name: record[item.name] for item in dataclasses.fields(Verdict) if item.name in record}
-    return Verdict(**{**fields, "since": since})
+    """Parses a record of `verdict_to_record`."""
+    return Verdict(**{**record, "since": parse_iso(record["since"]) or utc_now()})

@@ -90,7 +90,7 @@ class Certificate(Record):
         times: time of each state of the request.
         holds: reasons that delayed VACUUM.
         log_clean_after: from then on no Delta log has statistics of the person's rows.
-        landing: the scan of landed objects; None if landed objects are not rewritten.
+        landing: the scan of landed objects.
         landing_clean_after: until then landed objects may contain events of the person, which no job reads.
         previous_sha256: digest of the previous certificate; empty for the first.
     """
@@ -119,7 +119,7 @@ class Certificate(Record):
     code_version: str
     by: str
     previous_sha256: str
-    landing: CertifiedLanding | None = Field(default=None, exclude_if=lambda landing: landing is None)
+    landing: CertifiedLanding
     detail: dict[str, Any] = Field(default_factory=dict)
 
 

@@ -65,7 +65,7 @@ class PurgedTable(Record):
     removed_files: tuple[str, ...] = ()
     bytes_written: int = 0
     retention_reason: str = ""
-    collector_numbers: dict[str, str] = Field(default_factory=dict, exclude_if=lambda value: not value)
+    collector_numbers: dict[str, str] = Field(default_factory=dict)
 
     @classmethod
     def unchanged(cls, pipeline: str, table: str, *, rows: int, retention_reason: str = "") -> PurgedTable:

@@ -11,8 +11,6 @@ import uuid
 from collections.abc import Iterator
 from typing import Any, ClassVar, Literal
 
-from pydantic import Field
-
 from deltaworks.control import outbound_paths
 from deltaworks.control.clock import iso_now
 from deltaworks.control.objects import ObjectStore
@@ -61,7 +59,7 @@ class Delivery(RecordPart):
     started_at: str
     sent_changes: int = 0
     dead_letters: int = 0
-    replay_of: int | None = Field(default=None, exclude_if=lambda value: value is None)
+    replay_of: int | None = None
 
 
 class FeedRecord(Record):

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
-from pydantic import Field
-
 from deltaworks.control import paths
 from deltaworks.control.objects import ObjectStore
 from deltaworks.control.records.store import Record, RecordKind, RecordPart, RecordStore
@@ -54,7 +52,7 @@ class PreparedBatch(Record):
     code_version: str
     offsets: dict[str, Any]
     source: dict[str, Any]
-    suppression: int = Field(default=0, exclude_if=lambda number: number == 0)
+    suppression: int = 0
     tables: tuple[PreparedTable, ...]
 
     @property

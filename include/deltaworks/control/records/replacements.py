@@ -49,7 +49,7 @@ class ReplacedObject(RecordPart):
     bytes_after: int
     events: int
     landed_at: str
-    collector_numbers: dict[str, str] = Field(default_factory=dict, exclude_if=lambda value: not value)
+    collector_numbers: dict[str, str] = Field(default_factory=dict)
 
 
 class ReplacementPlan(Record):

@@ -84,7 +84,7 @@ class StagedFiles(Record):
     missing: tuple[str, ...]
     unmatched_events: int
     still_quarantined: int
-    origins: dict[str, int] = Field(default_factory=dict, exclude_if=lambda origins: not origins)
+    origins: dict[str, int] = Field(default_factory=dict)
 
 
 class ReprocessCompletion(Record):

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import Any, ClassVar, Literal
 
-from pydantic import ConfigDict, Field
+from pydantic import ConfigDict
 
 from deltaworks.control import paths
 from deltaworks.control.objects import ObjectStore
@@ -63,7 +63,7 @@ class Rollback(Record):
     run: str
     at: str
     code_version: str
-    reapply_erasures: bool = Field(default=False, exclude_if=lambda value: not value)
+    reapply_erasures: bool = False
 
     @property
     def batches(self) -> tuple[int, ...]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
-from pydantic import ConfigDict, ValidationError
+from pydantic import ValidationError
 
 from deltaworks import __version__
 from deltaworks.control import paths
@@ -31,8 +31,6 @@ _KIND = RecordKind(
 
 
 class _SpecRecord(Record):
-    # Fields of later releases are ignored.
-    model_config = ConfigDict(extra="ignore")
     kind: ClassVar[RecordKind] = _KIND
     indent: ClassVar[int | None] = 1
 
@@ -86,13 +84,12 @@ class SpecRecords:
         """Returns the spec with this fingerprint; None if no stream has started with it."""
         key = paths.spec_record(self._pipeline, fingerprint)
         record = self._specs.read(key)
-        return None if record is None else _parse_known_keys(record.spec, key)
+        return None if record is None else _parse(record.spec, key)
 
     def produces_same_rows(self, fingerprint: str, spec: PipelineSpec) -> bool:
         """Whether `spec` produces the same rows from the same input as the spec with this fingerprint.
 
-        Keys and defaults of later releases change fingerprints but no rows, and so do edits of descriptions, gold and
-        maintenance.
+        Edits of descriptions, gold and maintenance change the fingerprint but no rows.
         """
         if fingerprint == spec.fingerprint():
             return True
@@ -210,8 +207,8 @@ def _rejection_text(pipeline: str, changes: Sequence[SpecChange]) -> str:
     return f"The stream of {pipeline!r} does not start on this edit of pipeline.yaml: {fields_text}."
 
 
-def _parse_known_keys(declared: dict[str, Any], key: str) -> PipelineSpec:
-    """Parses a recorded spec, ignoring keys of later releases.
+def _parse(declared: dict[str, Any], key: str) -> PipelineSpec:
+    """Parses a recorded spec.
 
     Raises:
         ContractError: SPEC_RECORD_UNREADABLE.
@@ -219,19 +216,4 @@ def _parse_known_keys(declared: dict[str, Any], key: str) -> PipelineSpec:
     try:
         return PipelineSpec.model_validate(declared)
     except ValidationError as error:
-        unknown = [problem["loc"] for problem in error.errors() if problem["type"] == "extra_forbidden"]
-        if not (unknown and all(_remove_key(declared, location) for location in unknown)):
-            raise SpecRecord.unreadable_error(key, str(error)) from error
-    return _parse_known_keys(declared, key)
-
-
-def _remove_key(declared: dict[str, Any], location: tuple[str | int, ...]) -> bool:
-    """Removes the key at `location`; returns False if there is none."""
-    parent: Any = declared
-    try:
-        for part in location[:-1]:
-            parent = parent[part]
-        del parent[location[-1]]
-    except (KeyError, IndexError, TypeError):
-        return False
-    return True
+        raise SpecRecord.unreadable_error(key, str(error)) from error

@@ -5,8 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from deltaworks.events.inference.column_types import FLOAT64, INT53, INT64, NULL, TEXT
-from deltaworks.events.inference.field_profiles import DATE, DIGITS, INSTANT, PLAIN, FieldProfile, Path
+from deltaworks.events.inference.field_profiles import (
+    DATE,
+    DIGITS,
+    FLOAT64,
+    INSTANT,
+    INT53,
+    INT64,
+    NULL,
+    PLAIN,
+    TEXT,
+    FieldProfile,
+    Path,
+)
 from deltaworks.events.inference.inferred_types import (
     epoch_unit,
     is_time_name,
@@ -51,10 +62,9 @@ class FieldChoice:
 
 @dataclass(frozen=True, slots=True)
 class TimeChoice(FieldChoice):
-    """The chosen time field, its format, and the number of events without it."""
+    """The chosen time field and its format."""
 
     form: TimeFormat
-    missing_count: int = 0
 
 
 def is_declarable(path: Path) -> bool:
@@ -109,7 +119,7 @@ def choose_time_field(events: FieldProfile) -> TimeChoice | None:
         only_dates = set(profile.text_forms) == {DATE} or (form.format is not None and is_date_only(form.format))
         order = (absent, only_dates, len(_TIME_FIELD_NAMES) if rank is None else rank, len(path), path)
         why = "a time in every event" if not absent else f"{absent:,} events have none and go to quarantine"
-        choices.append((order, TimeChoice(path, why, form, absent)))
+        choices.append((order, TimeChoice(path, why, form)))
     return min(choices, key=lambda choice: choice[0])[1] if choices else None
 
 

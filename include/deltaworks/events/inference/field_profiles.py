@@ -1,4 +1,7 @@
-"""Profiles of sampled fields: counts of value kinds, and of the forms of texts and numbers."""
+"""Profiles of sampled fields: counts of value kinds, and of the forms of texts and numbers.
+
+Inside arrays and maps, only the kinds are counted, as shapes. Profiles and shapes do not depend on the order of values.
+"""
 
 from __future__ import annotations
 
@@ -6,32 +9,26 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Self
 
 from deltaworks.events.conversion_errors import ConversionError
-from deltaworks.events.inference.column_types import (
-    ARRAY,
-    FLOAT64,
-    INT53,
-    INT64,
-    NULL,
-    OBJECT,
-    OPAQUE,
-    TEXT,
-    Shape,
-    json_kind,
-)
 from deltaworks.events.inference.time_formats import matching_patterns, narrow_patterns
 from deltaworks.events.times import time_reader
 from deltaworks.specs.times import ISO_8601
 
 Path = tuple[str, ...]
+#: Kinds of JSON values. Integers: exact as a double, 64 bits, and larger.
+NULL, BOOLEAN, TEXT, INT53, INT64, LARGE, FLOAT64 = "null", "boolean", "text", "int53", "int64", "large", "float64"
+OBJECT, ARRAY = "object", "array"
+#: Kind of values without a column type: nested too deeply, or of an unknown type.
+OPAQUE = "opaque"
 #: Forms of texts: digits only, digits with a fraction, other numbers, dates.
 INSTANT, DATE, DIGITS, FRACTION, NUMBER, BOOLEAN_WORD = "instant", "date", "digits", "fraction", "number", "boolean"
 NULL_WORD, PLAIN = "null word", "plain"
 #: Texts that mean null if all other texts of a column are numbers or times.
 NULL_WORDS = frozenset({"NULL", "null", "NA", "N/A", "n/a", "na", "NaN", "nan", "None", "none", "\\N", "-", ""})
-_MAX_DEPTH = 8
+_MAX_DEPTH, _MAX_SHAPE_DEPTH = 8, 20
+_MAX_EXACT_DOUBLE = 1 << 53
 #: An object with this many distinct fields is a map whose keys are data.
 _MAX_FIELDS = 300
 #: Maximum number of values that are counted individually, and of values that are hashed to check whether all are
@@ -41,6 +38,71 @@ _INTEGER_TEXT = re.compile(r"-?(?:0|[1-9]\d{0,17})", re.ASCII)
 _FRACTION_TEXT = re.compile(r"-?(?:0|[1-9]\d*)\.(\d+)", re.ASCII)
 _NUMBER_TEXT = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", re.ASCII)
 _DATE_TEXT = re.compile(r"\d{4}-\d\d-\d\d(?:[T ].*)?", re.ASCII)
+_KIND_OF_TYPE = {bool: BOOLEAN, str: TEXT, float: FLOAT64, dict: OBJECT, list: ARRAY, type(None): NULL}
+
+
+@dataclass(slots=True)
+class Shape:
+    """Counts values by kind, with the shapes of object fields and of array or map elements.
+
+    The smallest index at which a field occurred in its object is its `position`.
+    """
+
+    kinds: Counter[str] = field(default_factory=Counter)
+    fields: dict[str, Shape] = field(default_factory=dict)
+    element: Shape | None = None
+    position: int = 0
+
+    @property
+    def values(self) -> int:
+        """Number of values other than null."""
+        return self.kinds.total() - self.kinds[NULL]
+
+    def add_value(self, value: Any, *, depth: int = 0) -> None:
+        """Adds one JSON value."""
+        kind = json_kind(value)
+        if depth >= _MAX_SHAPE_DEPTH and kind in (OBJECT, ARRAY):
+            kind = OPAQUE
+        self.kinds[kind] += 1
+        if kind == OBJECT:
+            for position, (name, inner) in enumerate(value.items()):
+                self.field_shape(name, position).add_value(inner, depth=depth + 1)
+        elif kind == ARRAY and value:
+            element = self.element_shape()
+            for inner in value:
+                element.add_value(inner, depth=depth + 1)
+
+    def field_shape(self, name: str, position: int) -> Shape:
+        """Returns the shape of a field; creates it on first use."""
+        shape = self.fields.get(name)
+        if shape is None:
+            shape = self.fields[name] = Shape(position=position)
+        elif position < shape.position:
+            shape.position = position
+        return shape
+
+    def element_shape(self) -> Shape:
+        """Returns the shape of array or map elements; creates it on first use."""
+        if self.element is None:
+            self.element = Shape()
+        return self.element
+
+    def merge(self, other: Self) -> None:
+        """Adds all counts of another shape, which stays unchanged."""
+        self.kinds.update(other.kinds)
+        for name, inner in other.fields.items():
+            self.field_shape(name, inner.position).merge(inner)
+        if other.element is not None:
+            self.element_shape().merge(other.element)
+
+
+def json_kind(value: Any) -> str:
+    """Returns the kind of one JSON value."""
+    if type(value) is int:
+        if -_MAX_EXACT_DOUBLE <= value <= _MAX_EXACT_DOUBLE:
+            return INT53
+        return INT64 if -(1 << 63) <= value < 1 << 63 else LARGE
+    return _KIND_OF_TYPE.get(type(value), OPAQUE)
 
 
 @dataclass(slots=True)

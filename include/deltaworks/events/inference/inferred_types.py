@@ -7,36 +7,34 @@ of money is a decimal.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from deltaworks.events.inference.column_types import (
+from deltaworks.events.inference.field_profiles import (
     ARRAY,
     BOOLEAN,
-    FLOAT64,
-    INT53,
-    INT64,
-    NULL,
-    OBJECT,
-    OPAQUE,
-    STRING,
-    TEXT,
-    Conflict,
-    infer_type,
-)
-from deltaworks.events.inference.field_profiles import (
     BOOLEAN_WORD,
     DATE,
     DIGITS,
+    FLOAT64,
     FRACTION,
     INSTANT,
+    INT53,
+    INT64,
+    LARGE,
+    NULL,
     NULL_WORD,
     NUMBER,
+    OBJECT,
+    OPAQUE,
     PLAIN,
+    TEXT,
     FieldProfile,
+    Shape,
 )
 from deltaworks.events.inference.time_formats import is_date_only
 from deltaworks.specs.times import ISO_8601, TimeFormat, TimeUnit
-from deltaworks.specs.types import Array, ColumnType, Decimal, Map, Primitive
+from deltaworks.specs.types import Array, ColumnType, Decimal, Map, Primitive, Struct
 
 
 def split_words(text: str) -> tuple[str, ...]:
@@ -53,7 +51,10 @@ SQL_KEYWORDS = frozenset(
         "right select some table then to trailing true union unique user using values when where window with"
     )
 )
-LONG, DOUBLE, TIMESTAMP = Primitive("long"), Primitive("double"), Primitive("timestamp")
+STRING, LONG, DOUBLE, TIMESTAMP = Primitive("string"), Primitive("long"), Primitive("double"), Primitive("timestamp")
+_NESTED_KINDS = frozenset({OBJECT, ARRAY, OPAQUE})
+#: Names that column types allow for struct fields.
+_STRUCT_FIELD_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _WORD = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|[^A-Za-z0-9]+")
 _TIME_WORDS = frozenset(
     split_words(
@@ -215,3 +216,74 @@ def _max_scale(profile: FieldProfile) -> int | None:
 
 def _is_money(name: str) -> bool:
     return not _MONEY_WORDS.isdisjoint(name_words(name))
+
+
+@dataclass(frozen=True, slots=True)
+class Conflict:
+    """Number of sampled values of a field that do not fit its column."""
+
+    path: str
+    kind: str
+    values: int
+
+
+def infer_type(shape: Shape, *, path: str = "", conflicts: list[Conflict] | None = None) -> ColumnType | None:
+    """Infers the type of a field from its shape; None if there are no usable values.
+
+    Args:
+        conflicts: receives values that do not fit the type.
+    """
+    chosen: ColumnType | None = None
+    plain: list[str] = []
+    for kind, count in sorted(shape.kinds.items(), key=lambda item: (-item[1], item[0])):
+        if kind == NULL:
+            continue
+        fits = None
+        if kind in _NESTED_KINDS and chosen is None:
+            fits = _infer_nested_type(shape, kind, path, conflicts)
+        elif kind not in _NESTED_KINDS and (chosen is None or plain):
+            fits = _narrowest_type(frozenset((*plain, kind)))
+            plain += [kind] if fits is not None else []
+        if fits is not None:
+            chosen = fits
+        elif conflicts is not None:
+            conflicts.append(Conflict(path, kind, count))
+    return chosen
+
+
+def _infer_nested_type(shape: Shape, kind: str, path: str, conflicts: list[Conflict] | None) -> ColumnType | None:
+    if kind == OPAQUE:
+        return None
+    if kind == OBJECT:
+        fields = tuple(_infer_fields(shape, f"{path}.", conflicts))
+        return Struct(fields) if fields else None
+    element = infer_type(shape.element, path=f"{path}[]", conflicts=conflicts) if shape.element is not None else None
+    return None if element is None else Array(element)
+
+
+def _infer_fields(shape: Shape, path: str, conflicts: list[Conflict] | None) -> Iterator[tuple[str, ColumnType]]:
+    """Yields the fields that can become columns, in order. If names differ only in case, the most frequent one wins."""
+    by_lower: dict[str, tuple[str, ColumnType]] = {}
+    for name in _names_by_count(shape):
+        if name.lower() in by_lower:
+            continue
+        kind = infer_type(shape.fields[name], path=path + name, conflicts=conflicts)
+        if kind is not None:
+            by_lower[name.lower()] = name, kind
+    yield from sorted(by_lower.values(), key=lambda named: (shape.fields[named[0]].position, named[0]))
+
+
+def _names_by_count(shape: Shape) -> list[str]:
+    fitting = [name for name, inner in shape.fields.items() if inner.values and _STRUCT_FIELD_NAME.fullmatch(name)]
+    return sorted(fitting, key=lambda name: (-shape.fields[name].values, name))
+
+
+def _narrowest_type(kinds: frozenset[str]) -> ColumnType | None:
+    """Returns the narrowest type that holds all values of these kinds exactly; None if there is none."""
+    if kinds in ({BOOLEAN}, {TEXT}):
+        return STRING if kinds == {TEXT} else Primitive("boolean")
+    if FLOAT64 in kinds:
+        return DOUBLE if kinds <= {FLOAT64, INT53} else None
+    if kinds <= {INT53, INT64}:
+        return LONG
+    return Decimal(20, 0) if kinds <= {INT53, INT64, LARGE} else None

@@ -37,8 +37,6 @@ REPLAYS_SCHEMA = arrow_schema(
     }
 )
 
-#: DuckDB types of the columns that later releases added.
-_TYPES = {pa.bool_(): "BOOLEAN", pa.string(): "VARCHAR", pa.timestamp("us", tz="UTC"): "TIMESTAMPTZ"}
 #: Columns that identify a row, and `raw_bytes`, by which a selection is split into slices.
 KEY_COLUMNS = ("_seq", "_position", "_batch_id", "raw_bytes")
 
@@ -97,15 +95,7 @@ class Quarantine:
         table = lake.open(key)
         rows = schema.empty_table() if table is None else duckdb_source(lake, table)
         self._connection.register(f"{name}_delta", rows)
-        present = set(schema.names) if table is None else {field.name for field in table.schema().fields}
-        # Columns that came with a later release are null in a table that no stream has opened since.
-        columns = ", ".join(
-            f'"{field.name}"'
-            if field.name in present
-            else f'NULL::{_TYPES.get(field.type, "BOOLEAN")} AS "{field.name}"'
-            for field in schema
-        )
-        self._connection.execute(f"CREATE VIEW {name} AS SELECT {columns} FROM {name}_delta")
+        self._connection.execute(f"CREATE VIEW {name} AS SELECT * FROM {name}_delta")
 
     def counts(self, selection: QuarantineFilter, *, all_rows: bool = False) -> list[dict[str, Any]]:
         """Counts rows by date, reason, event and spec fingerprint, highest counts first. A row counts once per

@@ -7,7 +7,6 @@ provided that it has not been overwritten, and the event at the row's position i
 from __future__ import annotations
 
 import json
-import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -25,7 +24,6 @@ from deltaworks.events.source_fields import RowKey, row_keys
 from deltaworks.sources.objects.file_event_log import FileEventLog, event_time_us
 from deltaworks.sources.objects.payloads import FileOpener, FileReference
 
-_TRUNCATED_CHARACTER = re.compile(r"(?:\\x[0-9a-f]{2}){1,3}$")
 Row = Mapping[str, Any]
 
 
@@ -52,11 +50,6 @@ class LandedObjects:
     def __init__(self, log: FileEventLog, opener: FileOpener) -> None:
         self._log = log
         self._opener = opener
-
-    def arrived_at_us(self, row: Row) -> int | None:
-        """Returns the arrival time of the row's object; None if its file event no longer exists."""
-        event = self._event(row)
-        return None if event is None else event_time_us(event["event_time"])
 
     def payload(self, row: Row) -> Payload | str:
         """Returns the object of the row, or the reason why it cannot be read."""
@@ -102,21 +95,19 @@ class PayloadFinder:
                 rest.append(row)
             else:
                 record = json.loads(row["record"]) if row["record"] else None
-                read = Payload(row["_seq"], row["object_key"], None, events=(event,), record=record)
-                payloads.add(row, replace(read, arrived_at_us=self._arrived_at_us(row)))
+                payloads.add(
+                    row,
+                    Payload(
+                        row["_seq"],
+                        row["object_key"],
+                        None,
+                        events=(event,),
+                        record=record,
+                        arrived_at_us=row["arrived_at_us"],
+                    ),
+                )
         if rest:
             self._from_object(rest, payloads)
-
-    def _arrived_at_us(self, row: Row) -> int | None:
-        """Returns the arrival time of a row's event in microseconds.
-
-        Rows of earlier releases lack it. For them it is the time of the file event, or for stream records the ingest
-        time.
-        """
-        arrived: int | None = row["arrived_at_us"]
-        if arrived is None and self._landed is None:
-            arrived = row["ingested_at_us"]
-        return self._landed.arrived_at_us(row) if arrived is None and self._landed is not None else arrived
 
     def _from_row(self, row: Row) -> PositionedEvent | None:
         if not row["is_complete"] or row["_position"] == ENTIRE_OBJECT:

@@ -201,7 +201,6 @@ def check_running_spec(objects: ObjectStore, spec: PipelineSpec) -> None:
     records = PipelineHome(objects, spec.pipeline).specs
     different = [change.field for change in records.changes(spec) if change.effect is not Effect.SAFE]
     if records.current() is None:
-        # If an earlier release landed the last batch, or there is none, the declaration for the next batch is unknown.
         different = ["no start is on record"]
     if different:
         raise ContractError(

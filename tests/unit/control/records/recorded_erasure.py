@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from deltaworks.control.records.certificate import Certificate, CertifiedScan, CertifiedTable
+from deltaworks.control.records.certificate import Certificate, CertifiedLanding, CertifiedScan, CertifiedTable
 from deltaworks.control.records.erasure import ErasureStep
 from deltaworks.control.records.erasure_window import ErasureWindow, PurgedTable
 from deltaworks.control.records.replacements import (
@@ -103,5 +103,8 @@ ERASURE: dict[str, UnversionedRecord] = {
         code_version="0.1.0",
         by=RUN,
         previous_sha256="60303ae2",
+        landing=CertifiedLanding(
+            objects=70, bytes=48_197, rewritten=2, removed_versions=3, events=3, unreadable_events=0
+        ),
     ),
 }

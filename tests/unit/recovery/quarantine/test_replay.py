@@ -10,7 +10,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, ClassVar
 
-import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -21,11 +20,9 @@ from deltaworks.control.home import PipelineHome
 from deltaworks.control.locks import reread_lease
 from deltaworks.control.objects import open_objects
 from deltaworks.control.records.held_tables import HeldTable
-from deltaworks.engine import table_set
 from deltaworks.errors import ConcurrencyError, ContractError
 from deltaworks.events.chunks import BatchMetadata, Payload
 from deltaworks.events.parse import Parser
-from deltaworks.events.reasons import QUARANTINE_SCHEMA
 from deltaworks.recovery.quarantine import replay as quarantine_replay
 from deltaworks.recovery.quarantine import replay_commit
 from deltaworks.recovery.quarantine.open_rows import Quarantine, QuarantineFilter, record_reprocessed
@@ -35,12 +32,10 @@ from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.tables.changes import changed_partitions
 from deltaworks.tables.protected_files import uncommitted_files
 from tests.examples import examples
-from tests.unit.recovery import replay_harness
 from tests.unit.recovery.replay_harness import ARRIVED_US, MADE_US, ReplayHarness
 
 MakeSpec = Callable[..., PipelineSpec]
 ALL = QuarantineFilter()
-_QUARANTINE = Parser._quarantine_rows
 POINTS = ["files_written", "prepared", "committed:events", "committed:orders", "committed:quarantine_replays"]
 
 
@@ -466,21 +461,6 @@ class TestArrival:
         stage.ingest(spec_with(make_spec, **short), *self.BODIES)
 
         replay(stage, self.arriving(make_spec, "when_unusable", **short))
-
-        assert self.times(stage) == self.TIMES
-
-    def test_a_row_of_an_earlier_release_gets_it_from_its_file_event(
-        self, stage: ReplayHarness, make_spec: MakeSpec, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        before = pa.schema([field for field in QUARANTINE_SCHEMA if field.name != "arrived_at"])
-        for module in (table_set, replay_harness):
-            monkeypatch.setattr(module, "QUARANTINE_SCHEMA", before, raising=False)
-        monkeypatch.setattr(Parser, "_quarantine_rows", lambda *args: _QUARANTINE(*args).drop_columns(["arrived_at"]))
-        stage.ingest(spec_with(make_spec), *self.BODIES)
-        monkeypatch.undo()
-        assert "arrived_at" not in stage.rows("quarantine")[0]
-
-        replay(stage, self.arriving(make_spec, "when_unusable"))
 
         assert self.times(stage) == self.TIMES
 

@@ -1,9 +1,8 @@
 """Parses the options of `format("s3-sqs")`.
 
-Required: `queueUrl`, `fileFormat` (json, csv, tsv, text, parquet or avro), and `.schema(...)` or
-`inferredSchemaLocation`.
+Required: `queueUrl`, `fileFormat` (json, csv, tsv, text, parquet or avro) and `.schema(...)`.
 
-- `stateLocation` (below the query's checkpoint): see `state_location`. Required with `inferredSchemaLocation`.
+- `stateLocation` (below the query's checkpoint): see `state_location`.
 - `region` (that of the queue's URL), `endpoint`, `pathStyle` (false): access to queue and buckets; `accessKey` and
   `secretKey` are references such as `env:NAME`. Without them, the roles and profiles of the machine apply.
 - `stateEndpoint`: endpoint of the state, if it is on another server than the buckets.
@@ -14,31 +13,20 @@ Required: `queueUrl`, `fileFormat` (json, csv, tsv, text, parquet or avro), and 
 - `compression` (auto), `maxObjectBytes` (536870912), `delimiter` of csv, `columns` of csv and tsv without a header,
   `pattern` of text: a regular expression whose named groups are the fields of a line.
 - `overwrites` (latest): as in the relay.
-
-Options for schema inference:
-
-- `inferredSchemaLocation`: folder for schema versions. Required without `.schema(...)`, rejected with it.
-- `schemaHints`: types that a sample would infer wrongly, `a BIGINT, b.c STRING`.
-- `inferColumnTypes` (true): infer types of csv texts and json values; otherwise all columns are strings.
-- `schemaEvolutionMode` (addNewColumns): handling of new fields.
-- `schemaSampleFiles` (100) and `schemaSampleBytes` (67108864): size of the sample.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from enum import StrEnum
 from typing import Any
 
 from pydantic import ValidationError
 
 from deltaworks.errors import ConfigError
-from deltaworks.events.inference.type_hints import parse_hints
 from deltaworks.sources.objects.relay.messages import ANY_BUCKET
 from deltaworks.sources.spark_formats.s3_sqs.state_location import (
     FORMAT,
-    SCHEMA_LOCATION_OPTION,
     STATE_OPTION,
     pop_checkpoint,
     region_of,
@@ -50,7 +38,6 @@ from deltaworks.sources.stream_options import (
     invalid_option,
     number_option,
     option_validation_error,
-    storage_root,
 )
 from deltaworks.specs.base import resolve_text
 from deltaworks.specs.relay import RelaySpec
@@ -76,16 +63,12 @@ _SOURCE_OPTIONS = {
     "max_object_bytes": "maxObjectBytes",
 }
 _RELAY_OPTIONS = {"overwrites": "overwrites", "receive_threads": "fetchParallelism"}
-#: In a session with Delta, Delta claims this option name for every source.
-_DELTA_OPTION = "schemalocation"
-SCHEMA_OPTIONS = (
-    SCHEMA_LOCATION_OPTION,
-    *("schemaHints", "inferColumnTypes", "schemaEvolutionMode", "schemaSampleFiles", "schemaSampleBytes"),
+#: Options that other sources have for schema inference, schema evolution and rescued data.
+_INFERENCE_OPTIONS = (
+    *("inferSchema", "inferColumnTypes", "inferredSchemaLocation", "schemaLocation", "schemaHints", "mergeSchema"),
+    *("schemaEvolutionMode", "schemaSampleFiles", "schemaSampleBytes", "rescuedDataColumn"),
 )
-_MAX_SAMPLE_FILES = 10_000
-#: Option names by field of the location's spec; its other fields come from options of the state, which are validated
-#: before.
-_LOCATION_OPTIONS = {"root": SCHEMA_LOCATION_OPTION}
+_SCHEMA_EXAMPLE = '.schema("id long, at timestamp")'
 #: All other fields that validation may reject.
 _OTHER_OPTIONS = {
     "root": STATE_OPTION,
@@ -105,39 +88,7 @@ _OPTIONS = (
     *("pathStyle", "stateEndpoint", "maxPartitions", "bucket", "partitionColumns", "delimiter", "columns"),
     *_SOURCE_OPTIONS.values(),
     *_RELAY_OPTIONS.values(),
-    *SCHEMA_OPTIONS,
 )
-
-
-class EvolutionMode(StrEnum):
-    """What happens to fields without a column."""
-
-    ADD_NEW_COLUMNS = "addNewColumns"
-    RESCUE = "rescue"
-    FAIL_ON_NEW_COLUMNS = "failOnNewColumns"
-    NONE = "none"
-
-    @property
-    def has_rescued_data(self) -> bool:
-        """Whether there is a column for rescued data."""
-        return self is not EvolutionMode.NONE
-
-    @property
-    def stops_on_new_fields(self) -> bool:
-        """Whether a new field ends the query."""
-        return self in (EvolutionMode.ADD_NEW_COLUMNS, EvolutionMode.FAIL_ON_NEW_COLUMNS)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SchemaOptions:
-    """Location and inference settings of schema versions."""
-
-    location: StorageSpec
-    hints: str
-    infer_types: bool
-    mode: EvolutionMode
-    sample_files: int
-    sample_bytes: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,7 +102,6 @@ class S3SqsOptions:
     path_style: bool
     any_bucket: bool
     max_partitions: int
-    inference: SchemaOptions | None
 
     @classmethod
     def parse(cls, options: Mapping[str, str]) -> S3SqsOptions:
@@ -160,7 +110,7 @@ class S3SqsOptions:
         Raises:
             ConfigError: SOURCE_OPTION_INVALID, naming the option.
         """
-        check_delta_option(FORMAT, options)
+        check_no_inference(options)
         checkpoint, options = pop_checkpoint(options)
         values = check_option_names(FORMAT, options, _OPTIONS)
         for name, why in _REQUIRED.items():
@@ -181,7 +131,6 @@ class S3SqsOptions:
                 path_style=path_style,
                 any_bucket="bucket" not in values,
                 max_partitions=number_option(FORMAT, values, "maxPartitions", 8),
-                inference=schema_options(FORMAT, values, reached),
             )
         except ValidationError as error:
             names = _CLIENT_OPTIONS | _SOURCE_OPTIONS | _RELAY_OPTIONS | _OTHER_OPTIONS
@@ -198,19 +147,29 @@ class S3SqsOptions:
 
 
 def schema_missing_error() -> ConfigError:
-    """Returns the error for a query without a schema and without a location for inferred schemas."""
-    return invalid_option(
-        FORMAT,
-        SCHEMA_LOCATION_OPTION,
-        'is required without .schema("id long, at timestamp"): columns are then inferred from the first files and '
-        "stored there, so concurrent and later queries use the same schema. Choose a separate folder for this source, "
-        "s3://bucket/folder",
+    """Returns the error for a query without a schema."""
+    return ConfigError(
+        "SOURCE_OPTION_INVALID",
+        f"{FORMAT}: the query has no schema; columns are declared, not inferred.",
+        hint=f"Declare the columns with {_SCHEMA_EXAMPLE} (docs/reference/sources.md).",
     )
 
 
-def has_inferred_schema(options: Mapping[str, str]) -> bool:
-    """Returns whether the options contain a schema location."""
-    return any(name.lower() == SCHEMA_LOCATION_OPTION.lower() and value for name, value in options.items())
+def check_no_inference(options: Mapping[str, str]) -> None:
+    """Rejects options for schema inference.
+
+    Raises:
+        ConfigError: SOURCE_OPTION_INVALID.
+    """
+    names = {name.lower(): name for name in _INFERENCE_OPTIONS}
+    for name in options:
+        if name.lower() in names:
+            raise invalid_option(
+                FORMAT,
+                names[name.lower()],
+                f"is not supported: columns are declared, not inferred. Write {_SCHEMA_EXAMPLE} instead; other fields "
+                "are ignored, and values of another type go to file_quarantine",
+            )
 
 
 def _fallback_option(error: ValidationError) -> str:
@@ -250,59 +209,3 @@ def _parse_relay(values: Mapping[str, str]) -> RelaySpec:
     return RelaySpec.model_validate(
         {"relay": RELAY, "queue_url": values["queueUrl"], "buckets": buckets, "lease_ttl_seconds": 10} | declared
     )
-
-
-def check_delta_option(source: str, options: Mapping[str, str]) -> None:
-    """Rejects the option name that Delta uses for a schema location.
-
-    Raises:
-        ConfigError: SOURCE_OPTION_INVALID.
-    """
-    for name in options:
-        if name.lower() == _DELTA_OPTION:
-            raise invalid_option(source, name, f"is claimed by Delta for every source; use {SCHEMA_LOCATION_OPTION}")
-
-
-def schema_options(source: str, values: Mapping[str, str], client_options: Mapping[str, Any]) -> SchemaOptions | None:
-    """Parses the options for schema inference. Returns None if it is not used.
-
-    Args:
-        client_options: access to the state, which also applies to the location.
-
-    Raises:
-        ConfigError: SOURCE_OPTION_INVALID.
-    """
-    if not values.get(SCHEMA_LOCATION_OPTION):
-        for name in SCHEMA_OPTIONS:
-            if values.get(name):
-                raise invalid_option(source, name, f"is allowed only with {SCHEMA_LOCATION_OPTION}")
-        return None
-    try:
-        location = StorageSpec.model_validate({**client_options, "root": storage_root(values[SCHEMA_LOCATION_OPTION])})
-    except ValidationError as error:
-        raise option_validation_error(source, error, _LOCATION_OPTIONS, fallback=SCHEMA_LOCATION_OPTION) from None
-    return SchemaOptions(
-        location=location,
-        hints=_parse_hints_option(source, values),
-        infer_types=boolean_option(source, values, "inferColumnTypes", default=True),
-        mode=_parse_evolution_mode(source, values),
-        sample_files=number_option(source, values, "schemaSampleFiles", 100, maximum=_MAX_SAMPLE_FILES),
-        sample_bytes=number_option(source, values, "schemaSampleBytes", 64 << 20),
-    )
-
-
-def _parse_hints_option(source: str, values: Mapping[str, str]) -> str:
-    hints = values.get("schemaHints", "").strip()
-    try:
-        parse_hints(hints)
-    except ValueError as error:
-        raise invalid_option(source, "schemaHints", f"cannot be read: {error}") from None
-    return hints
-
-
-def _parse_evolution_mode(source: str, values: Mapping[str, str]) -> EvolutionMode:
-    text = values.get("schemaEvolutionMode", EvolutionMode.ADD_NEW_COLUMNS)
-    for mode in EvolutionMode:
-        if mode.lower() == text.lower():
-            return mode
-    raise invalid_option(source, "schemaEvolutionMode", f"must be one of {', '.join(EvolutionMode)}, not {text!r}")

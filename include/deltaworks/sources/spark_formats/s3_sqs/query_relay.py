@@ -9,7 +9,6 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable
 
 from deltaworks.control.objects import open_objects
 from deltaworks.errors import ConcurrencyError, ConfigError, DeltaworksError, FencedError, TransientError
@@ -28,8 +27,6 @@ _LOGGER = logging.getLogger(__name__)
 _PAUSE_SECONDS = 2.0
 _DRAIN_SECONDS = 900.0
 _EMPTY_CHECKS = 3
-_SAMPLE_WAIT_SECONDS = 60.0
-_POLL_SECONDS = 0.5
 _STOP_SECONDS = 15.0
 
 
@@ -105,22 +102,6 @@ class QueryRelay:
             self._thread = threading.Thread(target=self._run_relay, name="relay", daemon=True)
             self._thread.start()
 
-    def run_until(self, has_enough: Callable[[], bool], *, seconds: float = _SAMPLE_WAIT_SECONDS) -> None:
-        """Runs the relay until `has_enough` returns true, the queue is empty, or the time is over. The caller must call
-        `stop`.
-
-        Raises:
-            ConfigError: the queue or the state is unusable.
-        """
-        deadline = time.monotonic() + seconds
-        while time.monotonic() < deadline:
-            self.ensure_running()
-            # Check the queue first: objects announced before it was empty are then in the log.
-            empty = self._is_queue_empty()
-            if has_enough() or empty:
-                return
-            time.sleep(_POLL_SECONDS)
-
     def drain(self) -> None:
         """Runs the relay until the queue is empty, then releases the lease.
 
@@ -162,12 +143,11 @@ class QueryRelay:
                 return False
         return True
 
-    def stop(self, *, immediately: bool = True) -> None:
-        """Ends the relay thread. Messages it holds are returned to the queue if `immediately`, and processed
-        otherwise."""
+    def stop(self) -> None:
+        """Ends the relay thread. Messages it holds are returned to the queue."""
         self._is_stopped.set()
         if self._relay is not None:
-            self._relay.stop(immediately=immediately)
+            self._relay.stop(immediately=True)
         if self._thread is not None:
             self._thread.join(timeout=_STOP_SECONDS)
 

@@ -7,7 +7,6 @@ An offset is {"seq": n, "log": id}: the last file included, and the id of its lo
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import chain
 from typing import Any, cast
 
 import pyarrow as pa
@@ -27,7 +26,6 @@ from deltaworks.events.reasons import RejectedEvent
 from deltaworks.sources.base import split_balanced
 from deltaworks.sources.objects.slices import MAX_BATCH_FILES, SliceLimits, retry_storage
 from deltaworks.sources.spark_formats.s3_sqs.file_quarantine import FileQuarantineTable, query_name, save_rejected
-from deltaworks.sources.spark_formats.s3_sqs.inferred_schema import NewColumnDetector, NewFieldsError, find_version
 from deltaworks.sources.spark_formats.s3_sqs.options import S3SqsOptions
 from deltaworks.sources.spark_formats.s3_sqs.query_relay import (
     LocatedFile,
@@ -69,11 +67,7 @@ class S3SqsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def __init__(self, options: S3SqsOptions, schema: StructType) -> None:
         self._options = options
         self._schema = schema
-        inference = options.inference
-        self._version = None if inference is None else find_version(schema, inference)
-        # The query keeps its name when inferred columns are added.
-        columns = schema.json() if inference is None else inference.location.root
-        self._query = query_name(columns, options.source.model_dump_json())
+        self._query = query_name(schema.json(), options.source.model_dump_json())
         RowReader(schema, options.source)  # rejects unsupported types before the query runs
         self._planning: _PlanningState | None = None
         self._max_seq: int | None = None
@@ -120,19 +114,12 @@ class S3SqsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         part = cast(FilesPartition, partition)
         set_missing_variables(part.variables)
-        reader = RowReader(
-            self._schema, self._options.source, inference=self._options.inference, detector=self._new_detector()
-        )
+        reader = RowReader(self._schema, self._options.source)
         objects, opener = open_objects(self._options.state), ObjectOpener(self._options)
-        for index, (bucket, reference) in enumerate(part.files):
+        for bucket, reference in part.files:
             rejected: list[RejectedEvent] = []
-            payload = opener((bucket, reference))
-            try:
-                batches = reader.read(payload, bucket=bucket, rejected=rejected)
-                yield from (batch for batch in batches if batch.num_rows)
-            except NewFieldsError as error:
-                payloads = chain([payload], map(opener, part.files[index + 1 :]))
-                raise error.detector.evolution_error(f"s3://{bucket}/{reference.key}", payloads) from None
+            batches = reader.read(opener((bucket, reference)), bucket=bucket, rejected=rejected)
+            yield from (batch for batch in batches if batch.num_rows)
             if rejected:
                 save_rejected(objects, self._query, reference, bucket=bucket, rejected=rejected)
 
@@ -146,12 +133,6 @@ class S3SqsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             log = self._open_planning().log
             retry_storage(lambda: log.check_position(position))
             self._is_checked = True
-
-    def _new_detector(self) -> NewColumnDetector | None:
-        inference = self._options.inference
-        if self._version is None or inference is None or not inference.mode.stops_on_new_fields:
-            return None
-        return NewColumnDetector(self._version, inference, self._options.source)
 
     def _open_planning(self) -> _PlanningState:
         if self._planning is None:

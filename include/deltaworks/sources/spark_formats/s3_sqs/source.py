@@ -18,18 +18,11 @@ class S3SqsDataSource(DataSource):
         return "s3-sqs"
 
     def schema(self) -> StructType:
-        from deltaworks.sources.spark_formats.s3_sqs.options import (
-            S3SqsOptions,
-            has_inferred_schema,
-            schema_missing_error,
-        )
+        """Called only for a query without `.schema(...)`."""
+        from deltaworks.sources.spark_formats.s3_sqs.options import check_no_inference, schema_missing_error
 
-        options = S3SqsOptions.parse(self.options) if has_inferred_schema(self.options) else None
-        if options is None or options.inference is None:
-            raise schema_missing_error()
-        from deltaworks.sources.spark_formats.s3_sqs.inferred_schema import inferred_schema
-
-        return inferred_schema(options, options.inference)
+        check_no_inference(self.options)
+        raise schema_missing_error()
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         from deltaworks.sources.spark_formats.s3_sqs.options import S3SqsOptions

@@ -16,7 +16,6 @@ from deltaworks.sources.stream_options import invalid_option, storage_root
 
 FORMAT = "s3-sqs"
 STATE_OPTION = "stateLocation"
-SCHEMA_LOCATION_OPTION = "inferredSchemaLocation"
 #: Set by `S3SqsProvider`, never by users: `checkpoint/sources/0`.
 _CHECKPOINT_OPTION = "sourceCheckpointLocation"
 _REGION = r"([a-z]{2}(?:-[a-z]+)+-\d+)"
@@ -28,10 +27,6 @@ _QUEUE_HOST_PATTERNS = (
 _STATE_REQUIRED = (
     "is required: it stores the announced files and the rejected content; messages are deleted from the queue after "
     "that. The default below the query's checkpoint needs the jars of include/jars (`make jars`) on Spark's class path"
-)
-_STATE_REQUIRED_WITH_SCHEMA = (
-    f"is required with {SCHEMA_LOCATION_OPTION}: the schema is inferred from announced objects, which are stored in "
-    "the state before the query has a checkpoint"
 )
 
 
@@ -71,9 +66,7 @@ def state_root(values: Mapping[str, str], *, queue_url: str, checkpoint: str) ->
     if values.get(STATE_OPTION):
         return storage_root(values[STATE_OPTION])
     if not checkpoint:
-        raise invalid_option(
-            FORMAT, STATE_OPTION, _STATE_REQUIRED_WITH_SCHEMA if values.get(SCHEMA_LOCATION_OPTION) else _STATE_REQUIRED
-        )
+        raise invalid_option(FORMAT, STATE_OPTION, _STATE_REQUIRED)
     sources = storage_root(checkpoint.rstrip("/").rpartition("/")[0])
     if not sources.startswith(("s3://", "file://")):
         raise invalid_option(

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from deltaworks.errors import ConfigError
-from deltaworks.sources.spark_formats.s3_sqs.options import EvolutionMode, S3SqsOptions
+from deltaworks.sources.spark_formats.s3_sqs.options import S3SqsOptions
+from deltaworks.sources.spark_formats.s3_sqs.source import S3SqsDataSource
 
 GIVEN = {"queueUrl": "http://localhost/1/queue", "fileFormat": "json", "stateLocation": "s3://lake/state"}
 
@@ -72,14 +73,9 @@ def test_a_checkpoint_that_cannot_hold_a_state_is_named() -> None:
         state_below("hdfs://n/c/sources/0")
 
 
-@pytest.mark.parametrize(
-    ("changes", "said"),
-    [({}, "the jars of include/jars"), ({"inferredSchemaLocation": "/s"}, "before the query has a checkpoint")],
-)
-def test_a_state_location_is_required_without_a_checkpoint(changes: dict[str, str], said: str) -> None:
-    with pytest.raises(ConfigError, match="'stateLocation' is required") as raised:
-        parsed(stateLocation="", **changes)
-    assert said in raised.value.message
+def test_a_state_location_is_required_without_a_checkpoint() -> None:
+    with pytest.raises(ConfigError, match=r"'stateLocation' is required: .*the jars of include/jars"):
+        parsed(stateLocation="")
 
 
 @pytest.mark.parametrize("name", ["queueUrl", "fileFormat"])
@@ -151,36 +147,16 @@ def test_column_names_replace_a_header() -> None:
     assert parsed(fileFormat="tsv", columns="a,b").source.tsv.columns == ("a", "b")
 
 
-def test_a_schema_location_enables_inference() -> None:
-    assert parsed().inference is None
-    found = parsed(inferredSchemaLocation="/data/schema", endpoint="http://localhost:1", pathStyle="true").inference
-    assert found is not None
-    assert (found.location.root, found.location.path_style) == ("file:///data/schema", True)
-    assert (found.hints, found.infer_types, found.mode) == ("", True, EvolutionMode.ADD_NEW_COLUMNS)
-    assert (found.sample_files, found.sample_bytes) == (100, 64 << 20)
+@pytest.mark.parametrize("name", ["inferSchema", "inferredSchemaLocation", "schemaHints", "schemaEvolutionMode"])
+def test_options_of_schema_inference_name_what_to_write_instead(name: str) -> None:
+    said = rf"SOURCE_OPTION_INVALID.*'{name}' is not supported: .*\.schema\(\"id long, at timestamp\"\) instead"
+    with pytest.raises(ConfigError, match=said):
+        parsed(**{name.lower(): "true"})
+    with pytest.raises(ConfigError, match=said):
+        S3SqsDataSource({name: "true"}).schema()
 
 
-@pytest.mark.parametrize(
-    ("changes", "said"),
-    [
-        ({"schemaHints": "a INT"}, "'schemaHints' is allowed only with inferredSchemaLocation"),
-        ({"schemaLocation": "/data/schema"}, "claimed by Delta for every source; use inferredSchemaLocation"),
-        ({"inferredSchemaLocation": "ftp://x"}, "'inferredSchemaLocation' is wrong: write s3://"),
-        ({"inferredSchemaLocation": "/s", "schemaHints": "a"}, "'schemaHints' cannot be read: 'a' is not a type hint"),
-        ({"inferredSchemaLocation": "/s", "inferColumnTypes": "no"}, "'inferColumnTypes' must be true or false"),
-        ({"inferredSchemaLocation": "/s", "schemaEvolutionMode": "all"}, "addNewColumns, rescue, failOnNewColumns"),
-        ({"inferredSchemaLocation": "/s", "schemaSampleFiles": "0"}, "'schemaSampleFiles' must be between 1 and"),
-        ({"inferredSchemaLocation": "/s", "schemaSampleBytes": "x"}, "'schemaSampleBytes' must be an integer"),
-    ],
-)
-def test_invalid_inference_options_are_named(changes: dict[str, str], said: str) -> None:
-    with pytest.raises(ConfigError, match="SOURCE_OPTION_INVALID") as raised:
-        parsed(**changes)
-    assert said in raised.value.message
-
-
-@pytest.mark.parametrize("written", ["failonnewcolumns", "failOnNewColumns"])
-def test_the_evolution_mode_is_case_insensitive(written: str) -> None:
-    found = parsed(inferredSchemaLocation="/s", schemaEvolutionMode=written).inference
-    assert found is not None
-    assert found.mode is EvolutionMode.FAIL_ON_NEW_COLUMNS
+def test_a_schema_is_required() -> None:
+    with pytest.raises(ConfigError, match=r"SOURCE_OPTION_INVALID.*no schema") as raised:
+        S3SqsDataSource(GIVEN).schema()
+    assert '.schema("id long, at timestamp")' in raised.value.hint
