@@ -121,7 +121,7 @@ class Catalog:
             raise ConfigError(
                 "SPEC_INVALID",
                 f"{len(self.broken)} invalid specs were skipped; all others work.\n\n{listed}\n",
-                hint="Fix these lines; `deltaworks pipelines check` lists all errors.",
+                hint="Fix these lines; `deltaworks pipelines check` lists the errors of all files.",
             )
 
     def declaration_text(self, kind: str, name: str) -> str:
