@@ -1,20 +1,20 @@
 """Reads YAML documents with the line of each key, explains syntax errors, and writes YAML.
 
 Scalars follow the core schema of YAML 1.2, plus dates: `yes`, `1:30` and `1_000` are texts, and `012` is twelve. The
-size is limited, because the C parser recurses without bound, and with aliases a hundred bytes can expand to billions of
-values.
+size is limited, because with aliases a hundred bytes can expand to billions of values. Values are built from events and
+not from nodes, because PyYAML's C composer recurses without bound, and that many objects cost garbage collections.
 """
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import date
 from typing import Any, Final
 
 import yaml
-from yaml.composer import Composer
 from yaml.parser import Parser
 from yaml.reader import Reader, ReaderError
 from yaml.scanner import Scanner
@@ -28,11 +28,10 @@ except ImportError:  # PyYAML was installed without libyaml
 
 #: Limits of a document, higher than any spec needs.
 MAX_VALUES, MAX_DEPTH = 200_000, 100
-#: Tags of nodes without a declared tag.
-_PLAIN, _QUOTED, _COLLECTION = "plain", "quoted", "collection"
 _TAG_PREFIX: Final = "tag:yaml.org,2002:"
 _STRING_TAG: Final = f"{_TAG_PREFIX}str"
 _MERGE_KEY: Final = "<<"
+_NO_KEY: Final = "a key must be a text, not a list or mapping"
 _CORE_SCHEMA = re.compile(
     r"""(?P<null>~|null|Null|NULL|)
     |(?P<true>true|True|TRUE)
@@ -69,12 +68,16 @@ class InvalidYamlError(Exception):
         self.problem = problem
 
 
+#: The lines of the values in a mapping or list: of each its line and the lines in it; None for scalars.
+Lines = dict[str, Any] | list[Any] | None
+
+
 @dataclass(frozen=True, slots=True)
 class YamlDocument:
     """The dicts, lists and scalars of a document, and the line of each. Keys are texts, as written."""
 
     values: Any
-    node: Any = None
+    lines: Lines = None
 
     def line_of(self, key_path: KeyPath) -> tuple[int, KeyPath]:
         """Returns the 1-based line of a key path. If the path does not exist, returns the line of its deepest existing
@@ -82,26 +85,15 @@ class YamlDocument:
 
         Also returns the key path, up to the first part that does not exist.
         """
-        node, line = self.node, 1
+        lines, line = self.lines, 1
         for index, part in enumerate(key_path):
-            child = _child(node, part)
-            if child is None:
+            if isinstance(lines, dict) and part in lines:
+                line, lines = lines[str(part)]
+            elif isinstance(lines, list) and isinstance(part, int) and part < len(lines):
+                line, lines = lines[part]
+            else:
                 return line, key_path[: index + 1]
-            line, node = child
         return line, key_path
-
-
-def _child(node: Any, part: str | int) -> tuple[int, Any] | None:
-    """Returns line and node of a key or list item; None if there is none."""
-    if isinstance(node, yaml.MappingNode):
-        return next(((_line(key), value) for key, value in node.value if key.value == part), None)
-    if isinstance(node, yaml.SequenceNode) and isinstance(part, int) and part < len(node.value):
-        return _line(node.value[part]), node.value[part]
-    return None
-
-
-def _line(node: Any) -> int:
-    return int(node.start_mark.line) + 1
 
 
 def load_yaml(data: bytes) -> YamlDocument:
@@ -119,67 +111,11 @@ def load_yaml(data: bytes) -> YamlDocument:
         name = f"U+{ord(line_break[0]):04X}"
         line = text.count("\n", 0, line_break.start()) + 1
         raise InvalidYamlError(line, f"the character {name}, which only some parsers read as a line break: remove it")
-    node = _compose(text)
-    return YamlDocument(None if node is None else _ValueBuilder().build(node), node)
-
-
-class _Bounds:
-    """Hooks that PyYAML's composers call for each node: limits nesting and size, and distinguishes plain scalars."""
-
-    def __init__(self) -> None:
-        self._depth = self._nodes = 0
-
-    def descend_resolver(self, parent: Any, index: Any) -> None:
-        self._depth += 1
-        self._nodes += 1
-        if self._depth > MAX_DEPTH or self._nodes > 2 * MAX_VALUES:  # keys are nodes too
-            raise _too_large(parent, depth=self._depth)
-
-    def ascend_resolver(self) -> None:
-        self._depth -= 1
-
-    def resolve(self, kind: type, value: Any, implicit: Any) -> str:
-        if kind is not yaml.ScalarNode:
-            return _COLLECTION
-        return _PLAIN if implicit[0] else _QUOTED
-
-
-if CParser is not None:
-
-    class _CComposer(CParser, _Bounds):  # type: ignore[misc]
-        """Composes nodes with the C parser."""
-
-        def __init__(self, text: str) -> None:
-            CParser.__init__(self, text)
-            _Bounds.__init__(self)
-
-
-class _Composer(Reader, Scanner, Parser, Composer, _Bounds):  # type: ignore[misc]
-    """Composes nodes in Python. Its error messages are more precise than those of the C parser."""
-
-    def __init__(self, text: str) -> None:
-        Reader.__init__(self, text)
-        Scanner.__init__(self)
-        Parser.__init__(self)
-        Composer.__init__(self)
-        _Bounds.__init__(self)
-
-    def compose_scalar_node(self, anchor: Any) -> Any:
-        event = self.peek_event()
-        if event.tag == "!":  # makes a text of any scalar, as in the C parser
-            event.implicit = (False, True)
-        return super().compose_scalar_node(anchor)
-
-
-def _compose(text: str) -> Any:
-    """Returns the root node of a document; None if it is empty."""
     if CParser is not None:
-        try:
-            return yaml.compose(text, Loader=_CComposer)
-        except yaml.YAMLError:
-            pass
+        with contextlib.suppress(yaml.YAMLError):  # the parser in Python says more precisely what is wrong
+            return _DocumentBuilder().read(CParser(text))
     try:
-        return yaml.compose(text, Loader=_Composer)
+        return _DocumentBuilder().read(_PythonParser(text))
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         line = mark.line + 1 if mark else 1
@@ -190,75 +126,182 @@ def _compose(text: str) -> Any:
         raise InvalidYamlError(text.count("\n", 0, error.position) + 1, problem) from error
 
 
-class _ValueBuilder:
-    """Builds values from nodes. An alias is built each time it is used, so that the limits count what it expands to."""
+class _PythonParser(Reader, Scanner, Parser):  # type: ignore[misc]
+    """PyYAML's parser without libyaml."""
+
+    def __init__(self, text: str) -> None:
+        Reader.__init__(self, text)
+        Scanner.__init__(self)
+        Parser.__init__(self)
+
+
+@dataclass(slots=True)
+class _Anchor:
+    """A value that aliases can refer to: its lines, its size with all aliases expanded, and its text as a key."""
+
+    value: Any
+    lines: Lines = None
+    values: int = 1
+    height: int = 0
+    key: str | None = None
+
+
+@dataclass(slots=True)
+class _Collection:
+    """A mapping or list whose end has not been read yet."""
+
+    value: Any
+    lines: Any
+    line: int
+    anchor: str | None
+    values_before: int
+    height: int = 1
+    #: Key and line of the key whose value comes next.
+    key: str | None = None
+    key_line: int = 0
+    is_merge: bool = False
+    merged: list[tuple[Any, Any]] = field(default_factory=list)
+
+
+class _DocumentBuilder:
+    """Builds a document from parser events, within the limits. An alias counts as often as it is used."""
 
     def __init__(self) -> None:
+        #: The list of all documents, and the open mappings and lists in them.
+        self._stack = [_Collection([], [], 1, None, 0)]
+        #: None for the anchors of open mappings and lists.
+        self._anchors: dict[str, _Anchor | None] = {}
         self._values = 0
 
-    def build(self, node: Any, depth: int = 0) -> Any:
-        self._values += 1
-        if self._values > MAX_VALUES or depth > MAX_DEPTH:
-            raise _too_large(node, depth=depth)
-        if isinstance(node, yaml.ScalarNode):
-            return _scalar(node)
-        _check_tag(node, _COLLECTION)
-        if isinstance(node, yaml.SequenceNode):
-            return [self.build(item, depth + 1) for item in node.value]
-        self._resolve_keys(node)
-        return {key.value: self.build(value, depth + 1) for key, value in node.value}
+    def read(self, parser: Any) -> YamlDocument:
+        """Reads all events of a parser. Events without a value are skipped."""
+        handlers = {
+            yaml.ScalarEvent: self._scalar,
+            yaml.MappingStartEvent: lambda event: self._begin(event, {}, {}),
+            yaml.SequenceStartEvent: lambda event: self._begin(event, [], []),
+            yaml.MappingEndEvent: self._end,
+            yaml.SequenceEndEvent: self._end,
+            yaml.AliasEvent: self._alias,
+            yaml.DocumentStartEvent: self._begin_document,
+        }
+        for event in iter(parser.get_event, None):
+            handler = handlers.get(type(event))
+            if handler is not None:
+                handler(event)
+        documents = self._stack[0]
+        return YamlDocument(documents.value[0], documents.lines[0][1]) if documents.value else YamlDocument(None)
 
-    def _resolve_keys(self, node: Any) -> None:
-        """Checks the keys of a mapping, and replaces a merge key by the keys of the merged mappings, which the
-        mapping's own keys override.
-        """
-        pairs: dict[str, tuple[Any, Any]] = {}
-        sources: list[Any] = []
-        for key, value in node.value:
-            if not isinstance(key, yaml.ScalarNode):
-                raise InvalidYamlError(_line(key), "a key must be a text, not a list or mapping")
-            _check_tag(key, _PLAIN, _QUOTED, _STRING_TAG)
-            if key.value in pairs:
-                problem = f"duplicate key {key.value!r}; the first is on line {_line(pairs[key.value][0])}"
-                raise InvalidYamlError(_line(key), f"{problem}: keep one of them")
-            if key.tag == _PLAIN and key.value == _MERGE_KEY:
-                sources += value.value if isinstance(value, yaml.SequenceNode) else [value]
-            else:
-                pairs[key.value] = (key, value)
-        # Set before the sources are read, because a mapping can be its own source.
-        node.value = list(pairs.values())
-        for source in sources:
-            if not isinstance(source, yaml.MappingNode):
-                raise InvalidYamlError(_line(source), f"write a mapping, or an alias of one, after {_MERGE_KEY}")
-            self._resolve_keys(source)
-            self._values += len(source.value)
-            if self._values > MAX_VALUES:
-                raise _too_large(source)
-            pairs = {key.value: (key, value) for key, value in source.value} | pairs
-        if sources:
-            node.value = list(pairs.values())
+    def _begin_document(self, event: Any) -> None:
+        if self._stack[0].value:
+            raise InvalidYamlError(_line(event), "a second document starts here: write one document in each file")
+
+    def _scalar(self, event: Any) -> None:
+        _check_tag(event, "!", _STRING_TAG)
+        text, is_plain, is_key = event.value, event.tag is None and event.implicit[0], self._expects_key()
+        if is_key:
+            self._add_key(text, _line(event), is_merge=is_plain and text == _MERGE_KEY)
+            if event.anchor is None:
+                return
+        value = _plain_scalar(text, _line(event)) if is_plain else text
+        if event.anchor is not None:
+            self._anchors[event.anchor] = _Anchor(value, key=text)
+        if not is_key:
+            self._add(value, None, _line(event))
+
+    def _alias(self, event: Any) -> None:
+        if event.anchor not in self._anchors:
+            raise yaml.MarkedYAMLError(problem="found undefined alias", problem_mark=event.start_mark)
+        anchor = self._anchors[event.anchor]
+        if anchor is None:
+            raise InvalidYamlError(_line(event), f"the value of &{event.anchor} contains itself: remove this alias")
+        if self._expects_key():
+            if anchor.key is None:
+                raise InvalidYamlError(_line(event), _NO_KEY)
+            self._add_key(anchor.key, _line(event))
+            return
+        self._add(anchor.value, anchor.lines, _line(event), values=anchor.values, height=anchor.height)
+
+    def _begin(self, event: Any, value: Any, lines: Any) -> None:
+        _check_tag(event, "!")
+        if self._expects_key():
+            raise InvalidYamlError(_line(event), _NO_KEY)
+        if event.anchor is not None:
+            self._anchors[event.anchor] = None
+        self._stack.append(_Collection(value, lines, _line(event), event.anchor, self._values))
+        self._check_limits(_line(event))
+
+    def _end(self, _event: Any) -> None:
+        ended = self._stack.pop()
+        for value, lines in ended.merged:
+            for key in value:
+                if key not in ended.value:
+                    ended.value[key], ended.lines[key] = value[key], lines[key]
+        if ended.anchor is not None:
+            size = self._values - ended.values_before + 1
+            self._anchors[ended.anchor] = _Anchor(ended.value, ended.lines, size, ended.height)
+        self._add(ended.value, ended.lines, ended.line, height=ended.height)
+
+    def _expects_key(self) -> bool:
+        collection = self._stack[-1]
+        return type(collection.value) is dict and collection.key is None
+
+    def _add_key(self, key: str, line: int, *, is_merge: bool = False) -> None:
+        mapping = self._stack[-1]
+        if key in mapping.value:
+            problem = f"duplicate key {key!r}; the first is on line {mapping.lines[key][0]}"
+            raise InvalidYamlError(line, f"{problem}: keep one of them")
+        mapping.key, mapping.key_line, mapping.is_merge = key, line, is_merge
+
+    def _add(self, value: Any, lines: Lines, line: int, *, values: int = 1, height: int = 0) -> None:
+        """Adds a value to the innermost mapping or list."""
+        self._values += values
+        if self._values > MAX_VALUES or height:
+            self._check_limits(line, height=height)
+        parent = self._stack[-1]
+        if height >= parent.height:
+            parent.height = height + 1
+        if parent.key is None:
+            parent.value.append(value)
+            parent.lines.append((line, lines))
+            return
+        if parent.is_merge:
+            parent.merged += _merged_mappings(value, lines, line)
+        else:
+            parent.value[parent.key] = value
+            parent.lines[parent.key] = (parent.key_line, lines)
+        parent.key = None
+
+    def _check_limits(self, line: int, *, height: int = 0) -> None:
+        is_deep = len(self._stack) - 1 + height > MAX_DEPTH
+        if is_deep or self._values > MAX_VALUES:
+            bound = f"{MAX_DEPTH} levels" if is_deep else f"{MAX_VALUES} values"
+            raise InvalidYamlError(line, f"with its aliases it exceeds {bound}")
 
 
-def _too_large(node: Any, *, depth: int = 0) -> InvalidYamlError:
-    bound = f"{MAX_DEPTH} levels" if depth > MAX_DEPTH else f"{MAX_VALUES} values"
-    return InvalidYamlError(_line(node), f"with its aliases it exceeds {bound}")
+def _merged_mappings(value: Any, lines: Any, line: int) -> list[tuple[Any, Any]]:
+    """Returns the mappings after a merge key: the value, or the items of the list."""
+    sources = list(zip(value, (inner for _, inner in lines), strict=True)) if type(value) is list else [(value, lines)]
+    if not all(type(mapping) is dict for mapping, _ in sources):
+        raise InvalidYamlError(line, f"write a mapping, or an alias of one, after {_MERGE_KEY}")
+    return sources
 
 
-def _check_tag(node: Any, *tags: str) -> None:
-    if node.tag not in tags:
-        tag = node.tag.replace(_TAG_PREFIX, "!!")
-        raise InvalidYamlError(_line(node), f"the tag {tag} is not supported: remove it")
+def _line(event: Any) -> int:
+    return int(event.start_mark.line) + 1
 
 
-def _scalar(node: Any) -> Any:
-    if node.tag != _PLAIN:
-        _check_tag(node, _QUOTED, _STRING_TAG)
-        return node.value
-    match = _CORE_SCHEMA.fullmatch(node.value)
+def _check_tag(event: Any, *tags: str) -> None:
+    if event.tag is not None and event.tag not in tags:
+        tag = event.tag.replace(_TAG_PREFIX, "!!")
+        raise InvalidYamlError(_line(event), f"the tag {tag} is not supported: remove it")
+
+
+def _plain_scalar(text: str, line: int) -> Any:
+    match = _CORE_SCHEMA.fullmatch(text)
     try:
-        return node.value if match is None else _SCALARS[str(match.lastgroup)](node.value)
+        return text if match is None else _SCALARS[str(match.lastgroup)](text)
     except ValueError as error:  # a date that does not exist, or a number of thousands of digits
-        raise InvalidYamlError(_line(node), f"a value that cannot be read: {error}") from error
+        raise InvalidYamlError(line, f"a value that cannot be read: {error}") from error
 
 
 _TAB = "YAML does not allow tabs: use spaces"
@@ -274,7 +317,6 @@ _ADVICE = (
     (re.compile(r"expected ',' or '([}\]])', but got"), "a bracket is not closed: write , or {0}"),
     (re.compile(r"found unexpected end of stream"), "a quote or a bracket is not closed"),
     (re.compile(r"found undefined alias"), "quote a text that starts with *"),
-    (re.compile(r"^second occurrence"), "the file has two anchors of this name: rename one"),
     (re.compile(r"found unknown escape character"), "write a backslash in 'single' quotes, or twice"),
 )
 _NESTED_TYPE = re.compile(r"\btype:\s*([A-Za-z]+[<(].*)")
