@@ -25,7 +25,7 @@ from deltaworks.control.objects import open_objects
 from deltaworks.control.parent_watchdog import parent_of
 from deltaworks.specs.catalog import PROJECT_ROOT, Catalog
 from deltaworks.specs.project import load_catalog
-from deltaworks.specs.settings_file import load_settings
+from deltaworks.specs.project_folder import load_settings
 from deltaworks.tables.lake import Lake
 from deltaworks.tables.log import commit_history
 from sandbox.demo.landing_sink import landing_sink

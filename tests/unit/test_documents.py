@@ -12,8 +12,8 @@ from functools import cache
 from pathlib import Path
 
 import pytest
+import yaml
 from pydantic import BaseModel
-from ruamel.yaml import YAML
 
 from benchmarks.registry import BENCHMARKS
 from deltaworks.alerts.deadman import HealthCheckHeartbeat
@@ -59,7 +59,6 @@ from deltaworks.specs.json_schema import pipeline_json_schema
 from deltaworks.specs.loading import load_spec
 from deltaworks.specs.models import MODEL_COLUMNS
 from deltaworks.specs.mutation import MUTABLE_COLUMNS, NOTIFICATION_COLUMNS
-from deltaworks.specs.overrides import to_plain
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.specs.relay import RelaySpec
 from deltaworks.specs.table import ENVELOPE_COLUMNS, ColumnSpec, TableSpec
@@ -267,7 +266,7 @@ def examples() -> list[tuple[str, str, str]]:
 @pytest.mark.parametrize(("document", "kind", "text"), examples(), ids=lambda value: str(value)[:20].split("\n")[0])
 def test_every_marked_example_is_a_valid_spec(document: str, kind: str, text: str, tmp_path: Path) -> None:
     if kind == "tables":
-        assert [TableSpec.model_validate(to_plain(each)) for each in YAML().load(text)]
+        assert [TableSpec.model_validate(each) for each in yaml.safe_load(text)]
         return
     models: dict[str, type[Spec]] = {
         "pipeline": PipelineSpec,
@@ -287,7 +286,7 @@ def test_the_documents_have_examples_of_every_kind() -> None:
 
 def test_the_large_example_has_every_key_that_changes_what_a_pipeline_does() -> None:
     largest = max((text for _, kind, text in examples() if kind == "pipeline"), key=len)
-    declared = to_plain(YAML().load(largest))
+    declared = yaml.safe_load(largest)
     columns = [column for table in declared["tables"] for column in table["columns"]]
 
     # It reads objects, and an archive is of records; it is large, and groups are of small ones.
@@ -396,7 +395,7 @@ def test_the_changelog_has_a_section_for_the_present_version() -> None:
 
 
 def test_every_local_hook_of_pre_commit_runs_a_tool_of_the_lock_file() -> None:
-    config = YAML(typ="safe").load((ROOT / ".pre-commit-config.yaml").read_text())
+    config = yaml.safe_load((ROOT / ".pre-commit-config.yaml").read_text())
     locked = set(re.findall(r"^([a-z0-9-]+)==", (ROOT / "requirements.lock").read_text(), re.MULTILINE))
     tool_of = {"ruff": "ruff", "mypy": "mypy", "lint-imports": "import-linter", "python": "pytest"}
 

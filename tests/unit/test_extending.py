@@ -24,8 +24,8 @@ from typing import Any
 import duckdb
 import pyarrow as pa
 import pytest
+import yaml
 from deltalake import write_deltalake
-from ruamel.yaml import YAML
 
 from benchmarks.harness import Options
 from deltaworks.control import paths
@@ -161,11 +161,9 @@ def test_every_way_to_extend_has_an_example() -> None:
 
 def test_a_table_that_is_added_takes_its_events(project: Path) -> None:
     file = project / "include/pipelines/games/pipeline.yaml"
-    yaml = YAML()
-    declared = yaml.load(file)
-    declared["tables"] += yaml.load(example("Add a table")[1])
-    with file.open("w") as out:
-        yaml.dump(declared, out)
+    declared = yaml.safe_load(file.read_text())
+    declared["tables"] += yaml.safe_load(example("Add a table")[1])
+    file.write_text(yaml.safe_dump(declared))
     event = {
         "eventName": "level_failed",
         "eventTime": 1_700_000_000,

@@ -16,7 +16,7 @@ def apply_settings() -> None:
 
     Its settings override environment variables.
     """
-    from deltaworks.specs.settings_file import load_settings, settings_file
+    from deltaworks.specs.project_folder import load_settings, settings_file
 
     path = settings_file()
     if path.is_file():

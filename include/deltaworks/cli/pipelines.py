@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import getpass
-import io
 from typing import TYPE_CHECKING
 
 import typer
@@ -26,14 +25,15 @@ app = typer.Typer(no_args_is_help=True)
 @listing_command
 def check() -> CommandOutput:
     """Check every spec and all gold SQL, and list each error with file and line; exits with 10 on errors."""
-    from deltaworks.specs.checks.check_cache import cached_project_check
+    from deltaworks.specs.checks.project import check_project
 
-    project = cached_project_check()
+    project = check_project()
     pipelines = Listing(("pipeline", "owner", "source", "tables", "live", "gold", "fingerprint"), title="pipelines")
-    for facts in project.pipelines:
-        counts = (facts.tables, facts.live, facts.gold)
-        pipelines.add(facts.name, facts.owner, facts.source, *counts, facts.fingerprint)
-    counts_text = f"{_pluralize(len(project.pipelines), 'pipeline')} and {_pluralize(project.relays, 'relay')}"
+    for name, spec in project.pipelines.items():
+        source = f"{spec.source.kind} {spec.source.display_name()}"
+        counts = (len(spec.tables), len(spec.live), len(spec.gold.tables))
+        pipelines.add(name, spec.owner, source, *counts, spec.fingerprint())
+    counts_text = f"{_pluralize(len(project.pipelines), 'pipeline')} and {_pluralize(len(project.relays), 'relay')}"
     summary = f"{counts_text} are valid."
     parts: list[str | Listing] = [
         _error_listing("errors", project.errors),
@@ -65,16 +65,11 @@ def _error_listing(title: str, errors: list[SpecError]) -> Listing:
 @app.command()
 def show(pipeline: PipelineArgument) -> None:
     """Print the effective spec of a pipeline, with defaults and overrides."""
-    from ruamel.yaml import YAML
-
     from deltaworks.specs.project import load_catalog
+    from deltaworks.specs.yaml_reader import dump_yaml
 
     spec = load_catalog(skip_invalid=True).pipeline(pipeline)
-    text = io.StringIO()
-    yaml = YAML()
-    yaml.default_flow_style = False
-    yaml.dump(spec.to_dict(), text)
-    print_document(text.getvalue())
+    print_document(dump_yaml(spec.to_dict()))
 
 
 @app.command()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Iterable, Mapping
 
 from deltaworks.errors import ConfigError
@@ -14,6 +13,7 @@ from deltaworks.kubernetes.workloads import workloads
 from deltaworks.specs.base import find_references
 from deltaworks.specs.catalog import Catalog
 from deltaworks.specs.kubernetes import KubernetesSpec
+from deltaworks.specs.yaml_reader import dump_yaml
 
 
 def require_kubernetes(catalog: Catalog) -> KubernetesSpec:
@@ -59,14 +59,4 @@ def secret_keys(catalog: Catalog, settings: Mapping[str, str]) -> list[str]:
 
 def to_yaml(objects: Iterable[Manifest]) -> str:
     """Returns the objects as a stream of YAML documents."""
-    from ruamel.yaml import YAML
-
-    yaml = YAML()
-    yaml.default_flow_style = False
-    yaml.width = 4096
-    yaml.representer.ignore_aliases = lambda _: True
-    text = io.StringIO()
-    for item in objects:
-        text.write("---\n")
-        yaml.dump(item, text)
-    return text.getvalue()
+    return "".join(f"---\n{dump_yaml(item, width=4096)}" for item in objects)

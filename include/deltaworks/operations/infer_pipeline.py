@@ -15,11 +15,11 @@ from deltaworks.events.parse import Parser
 from deltaworks.operations.event_sample import EventSample, sample_files
 from deltaworks.operations.pipeline_yaml import pipeline_yaml
 from deltaworks.sources.objects.landing.inputs import find_inputs
-from deltaworks.specs.bounded_yaml import load_yaml
 from deltaworks.specs.catalog import Catalog
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.specs.relay import RelaySpec
 from deltaworks.specs.sources.payload import TEXT_FORMATS
+from deltaworks.specs.yaml_reader import load_yaml
 
 SAMPLE_BYTES = 64 << 20
 #: The batch that sample events are parsed as. Its values do not matter: only limits on the age of events would use
@@ -72,7 +72,7 @@ def infer_from_sample(sample: EventSample, *, name: str, overrides: Overrides = 
     values_are_text = sample.source.format in TEXT_FORMATS
     proposal = propose_pipeline(sample.events, name=name, values_are_text=values_are_text, overrides=overrides)
     text = pipeline_yaml(proposal, sample, name=name, owner=_user_name())
-    spec = PipelineSpec.model_validate(load_yaml(text.encode()))
+    spec = PipelineSpec.model_validate(load_yaml(text.encode()).values)
     quarantined = _count_quarantined(spec, sample)
     return InferredPipeline(name=name, text=text, proposal=proposal, sample=sample, quarantined=quarantined)
 

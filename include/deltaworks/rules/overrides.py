@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import yaml
 from pydantic import ValidationError
 
 from deltaworks.errors import ConfigError
 from deltaworks.specs.alert_rule import RuleSpec
 from deltaworks.specs.base import suggest_name
+from deltaworks.specs.yaml_reader import InvalidYamlError, load_yaml
 
 #: Keys that cannot be overridden, because they identify the rule.
 _FIXED_KEYS = ("name", "sql", "reads")
@@ -39,7 +39,10 @@ def with_overrides(rule: RuleSpec, settings: Sequence[str]) -> RuleSpec:
             if not isinstance(below, dict):
                 raise _invalid_error(f"{key!r} has nothing below it", f"Write --set {key}=….")
             node = below
-        value = yaml.safe_load(text)
+        try:
+            value = load_yaml(text.encode("utf-8", "surrogateescape")).values
+        except InvalidYamlError as error:
+            raise _invalid_error(f"{setting!r}: {error.problem}", "Write --set fire.above=0.07.") from error
         if value is None:
             node.pop(keys[-1], None)
         else:

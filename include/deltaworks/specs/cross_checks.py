@@ -24,8 +24,8 @@ def cross_check_errors(
     shares: ClusterShares,
     groups: Collection[str] = (),
     channels: Mapping[str, str] | None = None,
-) -> Iterator[tuple[KeyPath, SpecError]]:
-    """Yields all conflicts between a pipeline and its environment, each with its key path.
+) -> Iterator[SpecError]:
+    """Yields all conflicts between a pipeline and its environment.
 
     Args:
         groups: the environment's stream groups; if it declares none, any name is valid.
@@ -34,7 +34,7 @@ def cross_check_errors(
     group = spec.stream_group
     if groups and group is not None and group not in groups:
         text = f"the environment declares no group {group!r} below stream_groups; {suggest_name(group, groups)}"
-        yield ("stream_group",), declaration.error_at(("stream_group",), text)
+        yield declaration.error_at(("stream_group",), text)
     problems = (
         *_declaration_problems(spec, declaration, relays, invalid_relays),
         *_share_problems(spec, shares),
@@ -42,7 +42,7 @@ def cross_check_errors(
         *_gold_input_problems(spec, declaration.path.parent.parent),
     )
     for key_path, text in problems:
-        yield key_path, declaration.error_at(key_path, text)
+        yield declaration.error_at(key_path, text)
 
 
 def _gold_input_problems(spec: PipelineSpec, folder: Path) -> Iterator[tuple[KeyPath, str]]:

@@ -13,7 +13,7 @@ from deltaworks.errors import ConfigError
 from deltaworks.specs.base import KeyPath
 from deltaworks.specs.environment import EnvironmentSpec
 from deltaworks.specs.spec_errors import closest_match
-from deltaworks.specs.yaml_errors import InvalidYamlError
+from deltaworks.specs.yaml_reader import InvalidYamlError, load_yaml
 
 OVERRIDE_PREFIX = "DELTAWORKS_SET__"
 #: Minimum similarity of an unknown name to a known one for a typo. A less similar name was probably removed.
@@ -101,10 +101,8 @@ def overrides_from_variables(kind: str, name: str) -> dict[str, Any]:
             if not isinstance(level, dict):
                 raise _invalid_override(variable, f"another variable sets {parent!r} completely")
         text = os.environ[variable]
-        from deltaworks.specs.bounded_yaml import load_yaml
-
         try:
-            level[str(keys[-1])] = load_yaml(text.encode("utf-8", "surrogateescape"))
+            level[str(keys[-1])] = load_yaml(text.encode("utf-8", "surrogateescape")).values
         except InvalidYamlError as error:
             raise _invalid_override(variable, f"{text!r} is not valid YAML") from error
     return overrides

@@ -87,16 +87,18 @@ class _ProjectLoader:
         declaration = read_declaration(path, overrides=overrides_of(env, self.environment_file, "pipelines", folder))
         spec = parse_spec(PipelineSpec, declaration)
         check_secrets(spec, path, environment=self.environment_file.stem)
-        cross_errors = cross_check_errors(
-            spec,
-            declaration,
-            relays=self.catalog.relays,
-            invalid_relays=self.catalog.invalid_relays(),
-            shares=env.shares,
-            groups=env.stream_groups,
-            channels=env.alerts.channel_kinds,
+        errors = list(
+            cross_check_errors(
+                spec,
+                declaration,
+                relays=self.catalog.relays,
+                invalid_relays=self.catalog.invalid_relays(),
+                shares=env.shares,
+                groups=env.stream_groups,
+                channels=env.alerts.channel_kinds,
+            )
         )
-        if errors := [spec_error for _, spec_error in cross_errors]:
+        if errors:
             raise invalid_spec_error(errors)
         if spec.privacy is not None:
             spec.privacy.bind_service(env.privacy)

@@ -1,81 +1,128 @@
-"""Converts pydantic's validation errors to spec errors with file, line, key and advice."""
+"""Converts pydantic's validation errors to spec errors with file, line, key and advice.
+
+In the locations of unions pydantic inserts labels between the keys: the kind of a source, or the name of a class.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+import types
+import typing
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any
 
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from deltaworks.specs.base import KeyPath
-from deltaworks.specs.error_messages import error_message, union_error_message, unknown_key_message
 from deltaworks.specs.overrides import Overrides
-from deltaworks.specs.source_positions import Location, allowed_keys, line_of, location_of, value_at
-from deltaworks.specs.spec_errors import SpecError, format_lines
-from deltaworks.specs.yaml_errors import InvalidYamlError
-
-if TYPE_CHECKING:
-    from ruamel.yaml.comments import CommentedMap
+from deltaworks.specs.spec_errors import (
+    SpecError,
+    error_message,
+    format_lines,
+    union_error_message,
+    unknown_key_message,
+)
+from deltaworks.specs.yaml_reader import InvalidYamlError, YamlDocument, load_yaml
 
 _BRACKETS = {"(": ")", "<": ">"}
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Declaration:
-    """A spec file as it was read: its data with overrides merged, and a function that reads the file with line
-    numbers."""
+    """A spec file as it was read, and its data with overrides merged."""
 
     path: Path
-    read_document: Callable[[], CommentedMap]
+    document: YamlDocument
     data: dict[str, Any]
     overrides: Overrides = field(default_factory=Overrides)
-
-    @cached_property
-    def document(self) -> CommentedMap:
-        """The file's document with line numbers. It is read for the first error only, because most files have none."""
-        return self.read_document()
 
     def error_at(self, key_path: KeyPath, text: str) -> SpecError:
         """Returns an error at a key path. If an override sets the value, the error names the override's location."""
         key_path = _selected_source_path(key_path, self)
-        line, shown_path = line_of(self.document, key_path)
+        line, shown_path = self.document.line_of(key_path)
         key = ".".join(str(part) for part in shown_path)
-        if not self.overrides.is_overridden(key_path, self.document):
+        if not self.overrides.is_overridden(key_path, self.document.values):
             return SpecError(self.path, line, key, text)
         variable = self.overrides.variable(key_path)
         if variable is not None or self.overrides.file is None:
             return SpecError(self.path, line, f"{key} (set by {variable or 'an override'})", text)
         key_path = (*self.overrides.key_prefix, *key_path)
-        line, shown_path = line_of(_load_document(self.overrides.file), key_path)
+        line, shown_path = _read_document(self.overrides.file).line_of(key_path)
         return SpecError(self.overrides.file, line, ".".join(str(part) for part in shown_path), text)
 
     def line_number(self, key_path: KeyPath) -> int:
         """Returns the 1-based line of a key path in the file."""
-        return line_of(self.document, key_path)[0]
+        return self.document.line_of(key_path)[0]
+
+
+def _read_document(path: Path) -> YamlDocument:
+    """Returns a document, empty if the file cannot be read any more."""
+    try:
+        return load_yaml(path.read_bytes())
+    except (OSError, InvalidYamlError):
+        return YamlDocument(None)
+
+
+@dataclass(frozen=True, slots=True)
+class _Location:
+    """A key path. For each union value on the path, also the alternative that pydantic tried."""
+
+    key_path: KeyPath
+    union_branches: tuple[tuple[KeyPath, str], ...] = ()
+
+
+def _location_of(loc: KeyPath, data: Any, *, missing: bool) -> _Location:
+    """Converts a pydantic location to a key path, without the labels of unions.
+
+    Args:
+        missing: whether the last part is a missing key.
+    """
+    key_path: list[str | int] = []
+    branches: list[tuple[KeyPath, str]] = []
+    node = data
+    for index, part in enumerate(loc):
+        if _has_child(node, part):
+            node = node[part]
+        elif not (missing and index == len(loc) - 1):
+            branches.append((tuple(key_path), str(part)))
+            continue
+        key_path.append(part)
+    return _Location(tuple(key_path), tuple(branches))
+
+
+def _value_at(key_path: KeyPath, data: Any) -> Any:
+    """Returns the value at a key path; None if there is none."""
+    for part in key_path:
+        if not _has_child(data, part):
+            return None
+        data = data[part]
+    return data
+
+
+def _has_child(node: Any, part: str | int) -> bool:
+    if isinstance(node, Mapping):
+        return part in node
+    return isinstance(node, list) and isinstance(part, int) and part < len(node)
 
 
 @dataclass(frozen=True, slots=True)
 class _PydanticError:
     error: ErrorDetails
-    location: Location
+    location: _Location
 
     @property
     def key_path(self) -> KeyPath:
         return self.location.key_path
 
 
-def to_spec_errors(
-    error: ValidationError, declaration: Declaration, model: type[BaseModel]
-) -> list[tuple[KeyPath, SpecError]]:
-    """Converts a pydantic validation error to spec errors, each with its key path, in the order of the file."""
+def to_spec_errors(error: ValidationError, declaration: Declaration, model: type[BaseModel]) -> list[SpecError]:
+    """Converts a pydantic validation error to spec errors, in the order of the file."""
     split_types = list(_split_types(declaration.data, ()))
     problems = [
         _PydanticError(
-            details, location_of(_selected_source_path(details["loc"], declaration), declaration.data, missing=missing)
+            details, _location_of(_selected_source_path(details["loc"], declaration), declaration.data, missing=missing)
         )
         for details in error.errors()
         for missing in [details["type"] == "missing"]
@@ -83,32 +130,31 @@ def to_spec_errors(
     problems = [problem for problem in problems if not _is_consequence(problem, split_types, declaration)]
     alternatives = _union_errors(problems)
     located = [
-        (type_.key_path, declaration.error_at(type_.key_path, f'quote it, because of its comma: type: "{type_.text}"'))
+        declaration.error_at(type_.key_path, f'quote it, because of its comma: type: "{type_.text}"')
         for type_ in split_types
     ]
     for problem in problems:
         value = next((key_path for key_path, _ in problem.location.union_branches if key_path in alternatives), None)
         if value is None:
-            located.append((problem.key_path, _to_spec_error(problem, declaration, model)))
+            located.append(_to_spec_error(problem, declaration, model))
             continue
         alternatives_tried = alternatives[value]
         inside = [other for other in alternatives_tried if _is_inside(other, value, declaration)]
         if problem in inside:
-            located.append((problem.key_path, _to_spec_error(problem, declaration, model)))
+            located.append(_to_spec_error(problem, declaration, model))
         elif not inside and problem is alternatives_tried[0]:
             errors = [(other.error["type"], other.error.get("ctx", {})) for other in alternatives_tried]
-            located.append(
-                (value, declaration.error_at(value, union_error_message(errors, value_at(value, declaration.data))))
-            )
-    distinct = dict.fromkeys(located)
-    return sorted(distinct, key=lambda item: (str(item[1].file) != str(declaration.path), item[1].line))
+            located.append(declaration.error_at(value, union_error_message(errors, _value_at(value, declaration.data))))
+    return sorted(dict.fromkeys(located), key=lambda item: (str(item.file) != str(declaration.path), item.line))
 
 
 def _to_spec_error(problem: _PydanticError, declaration: Declaration, model: type[BaseModel]) -> SpecError:
     error, key_path = problem.error, problem.key_path
     context: Mapping[str, Any] = error.get("ctx", {})
     if error["type"] == "extra_forbidden":
-        return declaration.error_at(key_path, unknown_key_message(str(key_path[-1]), allowed_keys(error["loc"], model)))
+        return declaration.error_at(
+            key_path, unknown_key_message(str(key_path[-1]), _allowed_keys(error["loc"], model))
+        )
     if error["type"].startswith("union_tag"):
         key_path = (*key_path, "kind")
     text = error_message(error["type"], error["input"], context, message=error["msg"])
@@ -136,7 +182,7 @@ def _union_errors(problems: list[_PydanticError]) -> dict[KeyPath, list[_Pydanti
 
 def _is_inside(problem: _PydanticError, value: KeyPath, declaration: Declaration) -> bool:
     """Returns whether an error lies inside a value. The author then probably meant this alternative of the union."""
-    return isinstance(value_at(value, declaration.data), Mapping | list) and len(problem.key_path) > len(value)
+    return isinstance(_value_at(value, declaration.data), Mapping | list) and len(problem.key_path) > len(value)
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,7 +233,7 @@ def _is_consequence(problem: _PydanticError, split_types: list[_SplitType], decl
             key_path == type_.key_path or str(key_path[-1]) in type_.fragments
         ):
             return True
-    declared_items = value_at(key_path, declaration.data)
+    declared_items = _value_at(key_path, declaration.data)
     context = problem.error.get("ctx", {})
     return kind == "too_short" and isinstance(declared_items, list) and len(declared_items) >= context["min_length"]
 
@@ -200,10 +246,36 @@ def _selected_source_path(loc: KeyPath, declaration: Declaration) -> KeyPath:
     return loc
 
 
-def _load_document(path: Path) -> Any:
-    from deltaworks.specs.bounded_yaml import load_yaml
+def _allowed_keys(loc: KeyPath, model: type[BaseModel]) -> set[str]:
+    """Returns the keys that the spec allows at a pydantic location."""
+    candidates, names = [model], _yaml_keys(model)
+    for part in loc:
+        matching = [inner for inner in candidates if len(candidates) > 1 and part in _union_labels(inner)]
+        if matching:
+            candidates, names = matching, _yaml_keys(matching[0])
+            continue
+        names = {name for inner in candidates for name in _yaml_keys(inner)}
+        fields = [inner.model_fields[part] for inner in candidates if part in inner.model_fields]
+        if fields:
+            candidates = [inner for field in fields for inner in _models_in_annotation(field.annotation)] or candidates
+    return names
 
-    try:
-        return load_yaml(path.read_bytes(), kind="rt")
-    except (OSError, InvalidYamlError):
-        return cast("Any", None)
+
+def _yaml_keys(model: type[BaseModel]) -> set[str]:
+    """Returns the keys of a model as written in YAML. A key that is a Python keyword, such as `from`, is an alias."""
+    return {field.alias or name for name, field in model.model_fields.items()}
+
+
+def _union_labels(model: type[BaseModel]) -> tuple[str, ...]:
+    """Returns the labels that pydantic uses for a model in the location of an error."""
+    kind = model.model_fields.get("kind")
+    return (model.__name__, *(typing.get_args(kind.annotation) if kind else ()))
+
+
+def _models_in_annotation(annotation: Any) -> list[type[BaseModel]]:
+    """Returns all models in a type annotation, nested ones included."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return [annotation]
+    if isinstance(annotation, types.UnionType) or typing.get_origin(annotation) is not None:
+        return [model for argument in typing.get_args(annotation) for model in _models_in_annotation(argument)]
+    return []

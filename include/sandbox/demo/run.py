@@ -15,8 +15,8 @@ from deltaworks.specs.catalog import Catalog
 from deltaworks.specs.dag_ids import HEALTH_DAG, dag_id
 from deltaworks.specs.groups import group_dag_id, stream_groups
 from deltaworks.specs.project import load_catalog
+from deltaworks.specs.project_folder import load_settings
 from deltaworks.specs.schedules import SCHEDULES_VARIABLE
-from deltaworks.specs.settings_file import load_settings
 from deltaworks.specs.sources.objects import FileSourceSpec
 from deltaworks.tables.query import connect
 from generator.engagement_settings import EngagementSettings

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from deltaworks.errors import ConfigError
 from deltaworks.specs.project import PIPELINES_VARIABLE
-from deltaworks.specs.settings_file import load_settings, read_settings
+from deltaworks.specs.project_folder import load_settings, read_settings
 from sandbox.airflow.settings import airflow_settings
 from sandbox.servers.landing import OFFERS_QUEUE, queue_url
 from sandbox.stack.alert_channel import webhook_variable

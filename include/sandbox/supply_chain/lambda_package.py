@@ -28,7 +28,6 @@ PACKAGES = (
     "pydantic",
     "pydantic-core",
     "PyYAML",
-    "ruamel.yaml",
     "typing-extensions",
     "typing-inspection",
     "zstandard",

@@ -11,8 +11,7 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
-from ruamel.yaml import YAML
-
+from deltaworks.specs.yaml_reader import load_yaml
 from tests.integration.containers.interpolation import ComposeFileError, interpolate_tree
 from tests.integration.containers.specs import (
     Condition,
@@ -84,7 +83,7 @@ def seconds(duration: str | float) -> float:
 
 
 def _load(path: Path, variables: Mapping[str, str]) -> dict[str, Any]:
-    document = YAML(typ="safe").load(path.read_text(encoding="utf-8"))
+    document = load_yaml(path.read_bytes()).values
     if not isinstance(document, dict) or not isinstance(document.get("services"), dict):
         raise ComposeFileError(f"{path} declares no services")
     return dict(interpolate_tree(document, variables))

@@ -15,7 +15,7 @@ from deltaworks.specs.catalog import PROJECT_ROOT
 from tests.unit.cli.command_tree import all_commands
 
 ENGINES = {"pyspark", "delta", "deltalake", "pyarrow", "boto3", "botocore", "duckdb", "numpy", "pandas", "airflow"}
-DECLARATIONS = {"pydantic", "ruamel", "yaml"}
+DECLARATIONS = {"pydantic", "yaml"}
 
 
 def run(*words: str) -> tuple[str, set[str]]:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ruamel.yaml import YAML
+import yaml
 
 from deltaworks.airflow.names import AIRFLOW_CONNECTION, SPARK_CONNECTION
 from deltaworks.cli import metrics
@@ -25,7 +25,7 @@ from sandbox.servers.landing import queue_url
 from tests.unit.docker.secrets_script import FILES, WEBHOOK_FILE, make_secrets
 
 ROOT = Path(__file__).resolve().parents[3]
-COMPOSE: dict[str, Any] = YAML(typ="safe").load((ROOT / "docker-compose.yaml").read_text())
+COMPOSE: dict[str, Any] = yaml.safe_load((ROOT / "docker-compose.yaml").read_text())
 SERVICES: dict[str, dict[str, Any]] = COMPOSE["services"]
 AIRFLOW = {"airflow-init", "airflow-apiserver", "airflow-scheduler", "airflow-dag-processor", "airflow-triggerer"}
 ONE_SHOT = {"airflow-init", "landing-init"}

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ruamel.yaml import YAML
+import yaml
 
 from deltaworks.errors import ConfigError
 from deltaworks.kubernetes.manifests import manifests, secret_keys, to_yaml
@@ -25,7 +25,7 @@ from tests.unit.docker.secrets_script import FILES, WEBHOOK_FILE
 from tests.unit.kubernetes.conftest import ENVIRONMENT, SETTINGS, Rendered
 
 ROOT = Path(__file__).resolve().parents[3]
-COMPOSE: dict[str, Any] = YAML(typ="safe").load((ROOT / "docker-compose.yaml").read_text())
+COMPOSE: dict[str, Any] = yaml.safe_load((ROOT / "docker-compose.yaml").read_text())
 LAKE = {"DELTAWORKS_LAKE_ACCESS_KEY", "DELTAWORKS_LAKE_SECRET_KEY"}
 AWS = {"DELTAWORKS_AWS_ACCESS_KEY", "DELTAWORKS_AWS_SECRET_KEY"}
 ALERTS = {"CHAT_URL", "CHAT_TOKEN", "DELTAWORKS_ALERTS_WEBHOOK"}
@@ -325,10 +325,10 @@ def test_an_environment_without_kubernetes_is_serialized_without_the_key() -> No
 def test_the_values_of_airflows_chart_refer_to_rendered_objects() -> None:
     text = (ROOT / "docs" / "how-to/deploy.md").read_text()
     block = text.partition("<!-- values of the chart of Airflow -->\n```yaml\n")[2].partition("```")[0]
-    values = YAML(typ="safe").load(block)
+    values = yaml.safe_load(block)
     spec = KubernetesSpec(image="x")
 
-    sources = YAML(typ="safe").load(values["extraEnvFrom"])
+    sources = yaml.safe_load(values["extraEnvFrom"])
     assert sources == [
         {"configMapRef": {"name": SETTINGS_MAP}},
         {"configMapRef": {"name": AIRFLOW_SETTINGS_MAP}},

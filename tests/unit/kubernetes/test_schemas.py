@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ruamel.yaml import YAML
+import yaml
 
 from deltaworks.kubernetes.manifests import manifests, to_yaml
 from deltaworks.kubernetes.settings import read_variables
@@ -66,7 +66,7 @@ def test_the_shipped_environment_is_rendered_with_its_example(version: str, monk
 def test_printed_manifests_parse_to_the_rendered_ones(render: Callable[..., Rendered]) -> None:
     rendered = list(render().objects.values())
 
-    assert list(YAML(typ="safe").load_all(to_yaml(rendered))) == rendered
+    assert list(yaml.safe_load_all(to_yaml(rendered))) == rendered
 
 
 Break = Callable[[dict[str, Any]], Any]

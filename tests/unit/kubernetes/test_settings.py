@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from ruamel.yaml import YAML
+import yaml
 from typer.testing import CliRunner
 
 from deltaworks.cli import app
@@ -80,7 +80,7 @@ def test_the_command_prints_manifests_and_says_what_the_secret_needs(
     done = CliRunner().invoke(app, ["deploy", "kubernetes", "--settings", str(settings)])
 
     assert done.exit_code == 0, done.output
-    objects = list(YAML(typ="safe").load_all(done.stdout))
+    objects = list(yaml.safe_load_all(done.stdout))
     assert {"relay-landing", "deadman", "collector"} <= {item["metadata"]["name"] for item in objects}
     assert "Secret deltaworks in namespace lakehouse needs: CHAT_TOKEN, CHAT_URL, " in done.stderr
     assert "QUEUE" not in done.stderr

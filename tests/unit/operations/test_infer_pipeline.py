@@ -21,8 +21,8 @@ from deltaworks.events.inference.pipeline_proposal import Overrides
 from deltaworks.operations.event_sample import sample_files
 from deltaworks.operations.infer_pipeline import InferredPipeline, infer_from_sample
 from deltaworks.sources.objects.landing.inputs import find_inputs
-from deltaworks.specs.bounded_yaml import load_yaml
 from deltaworks.specs.pipeline import PipelineSpec
+from deltaworks.specs.yaml_reader import load_yaml
 from tests.examples import examples
 from tests.shared_data import SHARED_DATA
 from tests.webhook_events import TYPES, webhooks
@@ -38,7 +38,7 @@ def infer(*files: Path, **chosen: str) -> InferredPipeline:
 
 
 def spec_of(pipeline: InferredPipeline) -> PipelineSpec:
-    return PipelineSpec.model_validate(load_yaml(pipeline.text.encode()))
+    return PipelineSpec.model_validate(load_yaml(pipeline.text.encode()).values)
 
 
 def write_file(folder: Path, data: bytes, name: str = "events") -> Path:

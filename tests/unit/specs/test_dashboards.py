@@ -8,7 +8,7 @@ import pytest
 
 from deltaworks.errors import ConfigError
 from deltaworks.specs.checks.project import check_project
-from deltaworks.specs.checks.query_cache import QueryCache
+from deltaworks.specs.checks.sql_files import QueryCache
 from deltaworks.specs.dashboards import MAX_PANELS
 from deltaworks.specs.spec_change_effects import Effect
 from deltaworks.specs.spec_diff import classify_changes

@@ -1,1 +1,1 @@
-"""Checks of all specs and SQL files of a project, which report all errors at once."""
+"""Checks of all specs and SQL files of a project, which report the errors of all files."""

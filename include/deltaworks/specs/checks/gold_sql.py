@@ -3,14 +3,13 @@ columns."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from deltaworks.specs.base import KeyPath
 from deltaworks.specs.checks.model_sql import model_errors
 from deltaworks.specs.checks.panel_sql import panel_errors
-from deltaworks.specs.checks.query_cache import Columns, QueryCache
 from deltaworks.specs.checks.rule_sql import rule_errors
-from deltaworks.specs.checks.sql_files import read_sql_file
+from deltaworks.specs.checks.sql_files import Columns, QueryCache, read_sql_file
 from deltaworks.specs.gold import GoldTableSpec, build_order, find_cycle, view_name, view_order
 from deltaworks.specs.models import MODEL_COLUMNS, SCORE_COLUMNS
 from deltaworks.specs.mutation import NAMES_COLUMNS
@@ -19,29 +18,22 @@ from deltaworks.specs.spec_errors import SpecError, closest_match
 from deltaworks.specs.validation_errors import Declaration
 
 
-def gold_sql_errors(
-    spec: PipelineSpec, declaration: Declaration, *, unknown: Collection[str] = (), skip: Collection[str] = ()
-) -> Iterator[SpecError]:
+def gold_sql_errors(spec: PipelineSpec, declaration: Declaration) -> Iterator[SpecError]:
     """Yields all errors in the SQL of gold tables, views, panels and rules, and in the spec keys that name result
     columns.
-
-    Args:
-        unknown: tables with unknown columns.
-        skip: gold tables to skip.
     """
     columns: dict[str, Sequence[str] | None] = {table.name: list(table.column_types()) for table in spec.tables}
     columns |= {table.name: list(table.types) for table in (*spec.keyed_tables, *spec.latest_tables)}
     if spec.mutations is not None:
         columns[spec.mutations.names] = list(NAMES_COLUMNS)
     columns |= {reference.name: list(reference.column_types()) for reference in spec.references}
-    columns |= dict.fromkeys([*unknown, *skip])
     key_paths: dict[str, KeyPath] = {
         table.name: ("gold", "tables", index) for index, table in enumerate(spec.gold.tables)
     }
     cache = QueryCache()
     for table in build_order(spec.gold.tables):
         path = declaration.path.parent / table.sql
-        if table.name in skip or not path.is_file():
+        if not path.is_file():
             columns[table.name] = None
             continue
         models = {model.name: model for model in spec.models}
@@ -61,7 +53,7 @@ def gold_sql_errors(
     yield from panel_errors(spec, declaration, columns, cache)
     yield from rule_errors(spec, declaration, columns, cache)
     cache.save()
-    yield from _dedupe_errors(spec, declaration, unknown)
+    yield from _dedupe_errors(spec, declaration)
 
 
 def _scored_columns(columns: Mapping[str, Columns], features: str) -> Columns:
@@ -108,13 +100,13 @@ def _result_problems(table: GoldTableSpec, output_columns: Sequence[str]) -> Ite
             yield key_path, f"the result of {table.sql} has no column {name!r}; {advice}"
 
 
-def _dedupe_errors(spec: PipelineSpec, declaration: Declaration, unknown: Collection[str]) -> Iterator[SpecError]:
+def _dedupe_errors(spec: PipelineSpec, declaration: Declaration) -> Iterator[SpecError]:
     """Yields an error for each event table that gold reads and that lacks the dedupe key."""
     if spec.gold.dedupe is None:
         return
     read = {name for table in spec.gold.tables for name in table.reads}
     for table in spec.event_tables:
-        if table.name in read - {*unknown} and spec.gold.dedupe.by not in table.column_types():
+        if table.name in read and spec.gold.dedupe.by not in table.column_types():
             nearest = closest_match(spec.gold.dedupe.by, table.column_types())
             advice = f"; did you mean {nearest!r}?" if nearest is not None else ""
             text = f"{table.name!r}, which gold reads, has no column {spec.gold.dedupe.by!r}{advice}"

@@ -10,7 +10,7 @@ from deltaworks.specs.spec_errors import SpecError
 from deltaworks.specs.validation_errors import Declaration
 
 
-def json_path_errors(spec: PipelineSpec, declaration: Declaration) -> Iterator[tuple[KeyPath, SpecError]]:
+def json_path_errors(spec: PipelineSpec, declaration: Declaration) -> Iterator[SpecError]:
     """Yields an error for each JSON path that uses separators other than dots, such as slashes.
 
     Column names in files (CSV, Parquet) can contain slashes, and so can a name in a dotted path, such as
@@ -21,7 +21,7 @@ def json_path_errors(spec: PipelineSpec, declaration: Declaration) -> Iterator[t
     for key_path, path in declared_paths(spec):
         if "/" in path and ("." not in path or path.startswith("/")) and path.strip("/"):
             suggestion = path.strip("/").replace("/", ".")
-            yield key_path, declaration.error_at(key_path, f"separate the names of a path by dots: write {suggestion}")
+            yield declaration.error_at(key_path, f"separate the names of a path by dots: write {suggestion}")
 
 
 def declared_paths(spec: PipelineSpec) -> Iterator[tuple[KeyPath, str]]:

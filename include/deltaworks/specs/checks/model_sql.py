@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from deltaworks.specs.base import KeyPath
-from deltaworks.specs.checks.query_cache import Columns, QueryCache
-from deltaworks.specs.checks.sql_files import read_sql_file
+from deltaworks.specs.checks.sql_files import Columns, QueryCache, read_sql_file
 from deltaworks.specs.gold import view_name
 from deltaworks.specs.models import ModelSpec
 from deltaworks.specs.pipeline import PipelineSpec

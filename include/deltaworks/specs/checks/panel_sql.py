@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 from deltaworks.specs.base import KeyPath
-from deltaworks.specs.checks.query_cache import Columns, QueryCache
-from deltaworks.specs.checks.sql_files import read_sql_file
+from deltaworks.specs.checks.sql_files import Columns, QueryCache, read_sql_file
 from deltaworks.specs.dashboards import PanelSpec
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.specs.pipeline_tables import readable_by_views

@@ -1,4 +1,4 @@
-"""Checks all specs of a project and reports all errors and warnings.
+"""Checks all specs of a project and reports the errors and warnings of all files.
 
 Finds errors that prevent a stream from starting, and errors that would only fail later, in a build or schedule.
 """
@@ -6,7 +6,7 @@ Finds errors that prevent a stream from starting, and errors that would only fai
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from importlib.util import find_spec
 from pathlib import Path
@@ -15,9 +15,8 @@ from typing import TypeVar
 from pydantic import ValidationError
 
 from deltaworks.errors import ConfigError
-from deltaworks.specs.base import KeyPath, Spec, suggest_name
+from deltaworks.specs.base import Spec, suggest_name
 from deltaworks.specs.catalog import project_root
-from deltaworks.specs.checks.all_errors import ValidationResult, validate_pipeline
 from deltaworks.specs.checks.cluster_capacity import cluster_warnings
 from deltaworks.specs.checks.gold_sql import gold_sql_errors
 from deltaworks.specs.checks.json_path_hints import json_path_errors
@@ -38,7 +37,7 @@ from deltaworks.specs.sources.objects import FileSourceSpec
 from deltaworks.specs.spec_errors import SpecError, closest_match
 from deltaworks.specs.validation_errors import Declaration, to_spec_errors
 from deltaworks.specs.weak_secrets import LOCAL, check_secrets
-from deltaworks.specs.yaml_errors import InvalidYamlError
+from deltaworks.specs.yaml_reader import InvalidYamlError
 
 SpecType = TypeVar("SpecType", bound=Spec)
 
@@ -107,19 +106,22 @@ class _ProjectChecker:
             self.result.relays[name] = spec
 
     def check_pipelines(self) -> None:
-        """Checks all pipelines and collects all errors of each."""
+        """Checks all pipelines. A spec that is valid by itself is checked against the project, with its SQL."""
         for path in selected_pipelines(self._pipeline_files):
             name = path.parent.name
             declaration = self._read(path, self._overrides(path, "pipelines", name))
             if declaration is None:
                 continue
-            result = validate_pipeline(declaration, self._cross_check)
-            spec = result.spec
-            errors = list(result.errors)
-            if spec is not None:
-                errors += [*_gold_errors(result, spec), *self._weak_secrets(spec, path)]
+            spec = self._spec(PipelineSpec, declaration)
+            if spec is None:
+                continue
+            errors = [
+                *self._cross_check(spec, declaration),
+                *gold_sql_errors(spec, declaration),
+                *self._weak_secrets(spec, path),
+            ]
             self._add(*sorted(dict.fromkeys(errors), key=lambda item: (item.file != path, item.file, item.line)))
-            if errors or spec is None:
+            if errors:
                 continue
             if not isinstance(spec.source, FileSourceSpec) or spec.source.relay in self.result.relays:
                 self.result.pipelines[name] = spec
@@ -157,7 +159,7 @@ class _ProjectChecker:
         for key_path, text in cluster_warnings(self._environment, list(self.result.pipelines.values())):
             self.result.warnings.append(self._with_relative_path(read_declaration(self._file).error_at(key_path, text)))
 
-    def _cross_check(self, spec: PipelineSpec, declaration: Declaration) -> Iterator[tuple[KeyPath, SpecError]]:
+    def _cross_check(self, spec: PipelineSpec, declaration: Declaration) -> Iterator[SpecError]:
         """Checks a pipeline against its environment. Errors in the relay's own spec are reported with the relay."""
         declared_here = self._environment
         yield from cross_check_errors(
@@ -172,15 +174,12 @@ class _ProjectChecker:
         yield from json_path_errors(spec, declaration)
         yield from self._source_errors(spec, declaration)
 
-    def _source_errors(self, spec: PipelineSpec, declaration: Declaration) -> Iterator[tuple[KeyPath, SpecError]]:
+    def _source_errors(self, spec: PipelineSpec, declaration: Declaration) -> Iterator[SpecError]:
         source = spec.source
-        if isinstance(source, DeltaSourceSpec) and source.pipeline is not None:
-            key_path: KeyPath = ("source", "pipeline")
-            if source.pipeline not in self._pipeline_files:
-                text = (
-                    f"there is no pipeline {source.pipeline!r}; {suggest_name(source.pipeline, self._pipeline_files)}"
-                )
-                yield key_path, declaration.error_at(key_path, text)
+        name = source.pipeline if isinstance(source, DeltaSourceSpec) else None
+        if name is not None and name not in self._pipeline_files:
+            text = f"there is no pipeline {name!r}; {suggest_name(name, self._pipeline_files)}"
+            yield declaration.error_at(("source", "pipeline"), text)
         relay = self.result.relays.get(source.relay) if isinstance(source, FileSourceSpec) else None
         if relay is None or not isinstance(source, FileSourceSpec) or source.bucket in relay.buckets:
             return
@@ -192,12 +191,8 @@ class _ProjectChecker:
             advice = f"did you mean {nearest!r}?"
         else:
             advice = f"add it to `buckets` in include/relays/{relay.relay}.yaml"
-        yield (
-            ("source", "bucket"),
-            declaration.error_at(
-                ("source", "bucket"), f"the relay {relay.relay!r} does not watch the bucket {source.bucket!r}; {advice}"
-            ),
-        )
+        text = f"the relay {relay.relay!r} does not watch the bucket {source.bucket!r}; {advice}"
+        yield declaration.error_at(("source", "bucket"), text)
 
     def _weak_secrets(self, spec: Spec, path: Path) -> Iterator[SpecError]:
         try:
@@ -229,7 +224,7 @@ class _ProjectChecker:
         try:
             return model.model_validate(declaration.data)
         except ValidationError as error:
-            self._add(*(spec_error for _, spec_error in to_spec_errors(error, declaration, model)))
+            self._add(*to_spec_errors(error, declaration, model))
             return None
 
     def _add(self, *errors: SpecError) -> None:
@@ -238,21 +233,6 @@ class _ProjectChecker:
     def _with_relative_path(self, spec_error: SpecError) -> SpecError:
         file = spec_error.file
         return replace(spec_error, file=file.relative_to(self._root) if file.is_relative_to(self._root) else file)
-
-
-def _gold_errors(result: ValidationResult, spec: PipelineSpec) -> Iterable[SpecError]:
-    """Returns errors in the SQL of gold tables, views, panels and rules, except those that were replaced by
-    placeholders.
-    """
-    if not (spec.gold.tables or spec.views or spec.dashboards or spec.rules):
-        return []
-    unknown = {table.name for index, table in enumerate(spec.tables) if result.is_replaced(("tables", index))}
-    skip = {
-        table.name
-        for index, table in enumerate(spec.gold.tables)
-        if result.is_replaced(("gold", "tables", index)) or result.is_replaced(("gold", "tables", index, "sql"))
-    }
-    return gold_sql_errors(spec, result.declaration, unknown=unknown, skip=skip)
 
 
 def _pipeline_warnings(spec: PipelineSpec, declaration: Declaration) -> Iterator[SpecError]:

@@ -6,8 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from deltaworks.specs.alert_rule import BUCKET, MINUTE, SAMPLES, VALUE, RuleSpec
 from deltaworks.specs.base import KeyPath
-from deltaworks.specs.checks.query_cache import Columns, QueryCache
-from deltaworks.specs.checks.sql_files import read_sql_file
+from deltaworks.specs.checks.sql_files import Columns, QueryCache, read_sql_file
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.specs.spec_errors import SpecError, closest_match
 from deltaworks.specs.validation_errors import Declaration

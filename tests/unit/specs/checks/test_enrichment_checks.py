@@ -41,8 +41,11 @@ def test_every_error_has_line_key_and_closest_name(make_project: Callable[..., P
     assert messages(make_project(pipeline=DECLARED)) == [
         "pipeline.yaml:8: event.id: 'client.ip' is private: name, routing, time and id of an event must not "
         "be masked; choose another field; also on line 12",
-        "pipeline.yaml:10: enrich.0.path: separate the names of a path by dots: write client.ip",
         "pipeline.yaml:17: tables.0.columns.0.path: _geo has no field 'contry'; did you mean 'country'?",
+    ]
+    slash = SOUND.replace("path: client.ip, database", "path: client/ip, database")
+    assert messages(make_project(pipeline=slash)) == [
+        "pipeline.yaml:9: enrich.0.path: separate the names of a path by dots: write client.ip",
     ]
 
 

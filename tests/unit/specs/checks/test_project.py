@@ -1,4 +1,4 @@
-"""A check of a project reports all errors of all pipelines; no error hides another."""
+"""A check of a project reports the errors of all files; an invalid file hides no error of another."""
 
 from __future__ import annotations
 
@@ -69,32 +69,59 @@ WRONG_SQL = {
     "f": "SELECT event_date FROM orders",
     "g": "SELECT event_date,\n  amout\nFROM orders",
 }
-#: By line: key and what is said.
+#: Invalid values: by line, key and what is said.
 ERRORS_OF_WRONG_PIPELINE = [
     "pipeline.yaml:1: owner: this key is required",
     "pipeline.yaml:2: description: write a text instead of a list",
     "pipeline.yaml:3: ownr: unknown key 'ownr'; did you mean 'owner'?",
-    "pipeline.yaml:4: source.relay: there is no relay 'landings' in include/relays; did you mean 'landing'?",
     "pipeline.yaml:6: event.name.path: a path starts with a field name and not with $: write name",
     'pipeline.yaml:12: tables.0.columns.0.type: quote it, because of its comma: type: "decimal(12,2)"',
     "pipeline.yaml:13: tables.0.columns.1.type: unknown type 'strng'; known types are string, int, long, float, "
     "double, boolean, date, timestamp, binary, decimal(p,s), array<T>, map<string,T>, struct<a: T>",
-    "pipeline.yaml:14: tables.0.zorder_by.0: 'pgae' is not a column of this table; did you mean 'page'?",
-    "pipeline.yaml:20: tables.1.columns.0.path: separate the names of a path by dots: write payload.page",
     "pipeline.yaml:22: tables.1.rules.0.check: rule 'long': no column 'pge' in this table; did you mean 'page'?",
-    "pipeline.yaml:24: live.0.reads: 'hourly' reads unknown table 'ordrs'; did you mean 'orders'?",
     "pipeline.yaml:25: stream.trigger_seconds: write a number instead of 'soon'",
     "pipeline.yaml:27: gold.schedule: write a cron expression of five parts (minute, hour, day, month, weekday), such "
     "as \"*/15 * * * *\", instead of 'every 15 minutes'",
-    "pipeline.yaml:29: gold.tables.0.reads: gold tables form a cycle: b reads c reads b; also on line 30",
-    "pipeline.yaml:31: gold.tables.2.partition_by: the result of d.sql has no column 'day'; its columns are "
-    "event_date, page",
-    "pipeline.yaml:31: gold.tables.2.checks.unique.0: the result of d.sql has no column 'pages'; did you mean 'page'?",
     "pipeline.yaml:32: gold.tables.3.affects: write all, same or keys and values instead of 'never'",
-    "pipeline.yaml:33: gold.tables.4.reads.1: 'f' reads unknown table 'nowhere'; known names: orders, clicks, b, c, d, "
-    "e, f, g",
-    f"e.sql:1: invalid SQL: SELEC is not a statement; did you mean SELECT? ({SPARK})",
-    f"g.sql:2: there is no column 'amout' in orders; did you mean 'amount'? ({SPARK})",
+]
+#: With their corrections, unknown names show, and after those conflicts with the project and errors in SQL.
+NEXT_ERRORS: list[tuple[dict[str, str], list[str]]] = [
+    (
+        {
+            "[a, b]": "orders",
+            "ownr": "owner",
+            "$.name": "name",
+            "decimal(12,2)": '"decimal(12,2)"',
+            "strng": "string",
+            "pge > 1": "page <> ''",
+            "soon": "5",
+            "every 15 minutes": '"*/15 * * * *"',
+            ", affects: never": "",
+        },
+        ["pipeline.yaml:14: tables.0.zorder_by.0: 'pgae' is not a column of this table; did you mean 'page'?"],
+    ),
+    (
+        {"pgae": "page"},
+        [
+            "pipeline.yaml:24: live.0.reads: 'hourly' reads unknown table 'ordrs'; did you mean 'orders'?",
+            "pipeline.yaml:29: gold.tables.0.reads: gold tables form a cycle: b reads c reads b; also on line 30",
+            "pipeline.yaml:33: gold.tables.4.reads.1: 'f' reads unknown table 'nowhere'; known names: orders, clicks, "
+            "b, c, d, e, f, g",
+        ],
+    ),
+    (
+        {"ordrs": "orders", "reads: [c, clicks]": "reads: [clicks]", ", nowhere": ""},
+        [
+            "pipeline.yaml:4: source.relay: there is no relay 'landings' in include/relays; did you mean 'landing'?",
+            "pipeline.yaml:20: tables.1.columns.0.path: separate the names of a path by dots: write payload.page",
+            "pipeline.yaml:31: gold.tables.2.partition_by: the result of d.sql has no column 'day'; its columns are "
+            "event_date, page",
+            "pipeline.yaml:31: gold.tables.2.checks.unique.0: the result of d.sql has no column 'pages'; did you mean "
+            "'page'?",
+            f"e.sql:1: invalid SQL: SELEC is not a statement; did you mean SELECT? ({SPARK})",
+            f"g.sql:2: there is no column 'amout' in orders; did you mean 'amount'? ({SPARK})",
+        ],
+    ),
 ]
 
 
@@ -153,13 +180,18 @@ def test_any_pipeline_can_be_removed_unless_its_gold_is_read(tmp_path: Path, nam
     assert all(name in warning.text for warning in check.warnings)
 
 
-def test_all_errors_of_a_pipeline_are_reported_together(project: Path) -> None:
-    declare(project, "wrong", WRONG, **WRONG_SQL)
+def test_errors_of_a_pipeline_are_reported_together(project: Path) -> None:
+    text = WRONG
+    for corrections, expected in [({}, ERRORS_OF_WRONG_PIPELINE), *NEXT_ERRORS]:
+        for wrong, right in corrections.items():
+            assert wrong in text
+            text = text.replace(wrong, right)
+        declare(project, "wrong", text, **WRONG_SQL)
 
-    check = check_project("local", root=project)
+        check = check_project("local", root=project)
 
-    assert messages(check, "wrong") == ERRORS_OF_WRONG_PIPELINE
-    assert list(check.pipelines) == ["shop"]
+        assert messages(check, "wrong") == expected
+        assert list(check.pipelines) == ["shop"]
 
 
 def test_errors_of_all_pipelines_are_reported_together(project: Path) -> None:
@@ -276,8 +308,11 @@ def test_unselected_sources_are_validated_too(project: Path) -> None:
     source = PIPELINE[PIPELINE.index("source:") : PIPELINE.index("event:")]
 
     assert check_of_shop(project, pipeline=PIPELINE.replace(source, sources)) == [
-        "pipeline.yaml:6: sources.main.max_files_per_batch: write 1 or more instead of 0",
         "pipeline.yaml:7: sources.other.kind: there is no kind 'kafk'; did you mean 'kafka'?",
+    ]
+    sources = sources.replace("{kind: kafk}", "{kind: s3_sqs, relay: landing, bucket: landing}")
+    assert check_of_shop(project, pipeline=PIPELINE.replace(source, sources)) == [
+        "pipeline.yaml:6: sources.main.max_files_per_batch: write 1 or more instead of 0",
     ]
 
 
