@@ -15,7 +15,7 @@ from deltaworks.charts.scales import Scale, Tick, time_ticks
 
 Value = float | None
 _MAX_BAR_WIDTH = 24.0
-_MAX_TICKS = 6
+_MAX_TICKS = 7
 _SPARK_WIDTH, _SPARK_HEIGHT = 280, 46
 
 
