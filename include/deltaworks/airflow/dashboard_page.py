@@ -22,7 +22,8 @@ from deltaworks.airflow import names
 from deltaworks.airflow.aws_connections import set_environment_keys
 from deltaworks.airflow.page_access import HEADERS, may_read_runs
 from deltaworks.airflow.server_paths import server_path
-from deltaworks.dashboards.spans import Span, parse_span
+from deltaworks.charts.drawing import Span
+from deltaworks.dashboards.spans import parse_span
 from deltaworks.errors import ConfigError
 from deltaworks.specs.groups import group_of
 from deltaworks.specs.project import load_catalog

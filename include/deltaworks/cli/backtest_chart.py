@@ -5,9 +5,9 @@ from __future__ import annotations
 import datetime as dt
 from collections import defaultdict
 
+from deltaworks.charts.drawing import Span
 from deltaworks.dashboards.answers import DashboardAnswer, PanelAnswer
 from deltaworks.dashboards.page import dashboard_page
-from deltaworks.dashboards.spans import Span
 from deltaworks.rules.backtest import Backtest, ChartPoint
 from deltaworks.rules.messages import bounds_text, labels_text
 from deltaworks.rules.minutes import minute_start

@@ -19,7 +19,8 @@ from urllib.parse import quote, urlsplit
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-from deltaworks.console import charts, formats
+from deltaworks.charts import compact
+from deltaworks.console import formats
 from deltaworks.console.actions import suggested_actions
 from deltaworks.errors.conditions import catalog, next_step_for
 
@@ -111,9 +112,9 @@ def templates() -> Environment:
         "share": formats.share_text,
     }
     environment.globals |= {
-        "sparkline_of": charts.sparkline,
-        "line_of": charts.line,
-        "bars_of": charts.bars,
+        "sparkline_of": compact.sparkline,
+        "line_of": compact.line,
+        "bars_of": compact.bars,
         "state_mark": lambda state: STATE_MARKS.get(state, ("?", "quiet")),
         "format_value": format_value,
         "asset": asset_path,

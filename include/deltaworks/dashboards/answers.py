@@ -16,9 +16,8 @@ from typing import Any, Self
 
 import duckdb
 
+from deltaworks.charts.drawing import NO_MARKS, Marks, Span
 from deltaworks.control.clock import utc_now
-from deltaworks.dashboards.marks import NO_MARKS, Marks
-from deltaworks.dashboards.spans import Span
 from deltaworks.specs.catalog import Catalog
 from deltaworks.specs.dashboards import DashboardSpec, PanelSpec
 from deltaworks.specs.pipeline import PipelineSpec

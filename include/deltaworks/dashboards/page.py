@@ -1,25 +1,19 @@
-"""Renders a dashboard as one self-contained HTML page, in a light and a dark theme.
-
-The page has no scripts and loads nothing, so it can be saved, mailed, or served under a strict content security policy.
-All data are escaped.
-"""
+"""Renders a dashboard as one self-contained HTML page."""
 
 from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Callable
-from numbers import Number
 from typing import Final
 
+from deltaworks.charts.bars import MAX_ROWS, column_chart, histogram, row_chart
+from deltaworks.charts.compact import area_sparkline
+from deltaworks.charts.drawing import NO_MARKS, ChartOptions, Marks, Span, escape, marks_list
+from deltaworks.charts.lines import area_chart, line_chart
+from deltaworks.charts.page import html_page, html_table, section, with_legend
+from deltaworks.charts.scales import format_age, format_full, format_time, to_number
+from deltaworks.charts.series import SeriesSet, build_series
 from deltaworks.dashboards.answers import DashboardAnswer, PanelAnswer
-from deltaworks.dashboards.bars import MAX_ROWS, column_chart, histogram, row_chart
-from deltaworks.dashboards.drawing import escape
-from deltaworks.dashboards.lines import area_chart, line_chart, position_label, sparkline
-from deltaworks.dashboards.marks import NO_MARKS, Marks, marks_list
-from deltaworks.dashboards.series import OTHER, SeriesSet, build_series
-from deltaworks.dashboards.spans import Span
-from deltaworks.dashboards.style import STYLE
-from deltaworks.dashboards.values import format_age, format_cell, format_full, format_time, to_number
 from deltaworks.specs.dashboards import Chart
 
 #: Maximum rows of a table panel.
@@ -47,24 +41,23 @@ def dashboard_page(answer: DashboardAnswer, *, refresh_seconds: int | None = Non
         f'<dt>panels that failed</dt><dd class="failed">{failed}</dd>' if failed else "",
     ]
     panels = "".join(_panel(panel, answer) for panel in answer.panels)
-    return (
-        '<!doctype html><html lang="en"><meta charset="utf-8">'
-        f'<meta name="viewport" content="width=device-width,initial-scale=1">{refresh_tag}'
-        f"<title>{escape(title)}</title><style>{STYLE}</style>{links}"
-        f"<header><h1>{escape(title)}</h1>{text}<dl>{''.join(header_items)}</dl></header>"
-        f"<main>{panels}{marks_list(answer.marks)}</main></html>\n"
+    body = (
+        f"{links}<header><h1>{escape(title)}</h1>{text}<dl>{''.join(header_items)}</dl></header>"
+        f"<main>{panels}{marks_list(answer.marks)}</main>"
     )
+    return html_page(title, body, head=refresh_tag)
 
 
 def _panel(answer: PanelAnswer, dashboard: DashboardAnswer) -> str:
     panel = answer.panel
     size = "wide" if panel.wide else panel.chart if panel.chart == "number" else "half"
-    text = f'<p class="text">{escape(panel.description)}</p>' if panel.description else ""
     more = f'<span class="cut">the first {len(answer.rows):,} rows only</span>' if answer.is_truncated else ""
-    return (
-        f'<section class="{size}"><h2>{escape(panel.title)}</h2>{text}'
-        f'<div class="body">{_body(answer, dashboard)}</div>'
-        f"<footer>{_age_footer(answer, dashboard.at)}{more}</footer></section>"
+    return section(
+        panel.title,
+        _body(answer, dashboard),
+        size=size,
+        text=panel.description,
+        footer=f"{_age_footer(answer, dashboard.at)}{more}",
     )
 
 
@@ -116,11 +109,11 @@ def _number_chart(answer: PanelAnswer, dashboard: DashboardAnswer) -> str:
         if len(values) > 1:
             raise ValueError(f"{panel.sql} returns {len(values)} rows instead of one; declare x, or add LIMIT 1")
         return f'<p class="number">{_large_number(values[0], answer)}</p>'
-    data = build_series(answer, additive=False)
+    data = _series(answer, additive=False)
     last = data.positions[-1]
     points = [(x, value) for x, value in sorted(data.series[0].values.items()) if value is not None]
     shown = _large_number(data.series[0].values[last], answer)
-    return f'<p class="number">{shown}<small>{escape(position_label(data, last))}</small></p>{sparkline(points)}'
+    return f'<p class="number">{shown}<small>{escape(data.label(last))}</small></p>{area_sparkline(points)}'
 
 
 def _large_number(value: float | None, answer: PanelAnswer) -> str:
@@ -128,49 +121,49 @@ def _large_number(value: float | None, answer: PanelAnswer) -> str:
 
 
 def _table_chart(answer: PanelAnswer, dashboard: DashboardAnswer) -> str:
-    kinds = [
-        ' class="n"' if all(isinstance(row[position], Number | None) for row in answer.rows) else ""
-        for position in range(len(answer.columns))
-    ]
-    head = "".join(f"<th{kind}>{escape(name)}</th>" for name, kind in zip(answer.columns, kinds, strict=True))
-    rows = "".join(
-        "<tr>"
-        + "".join(f"<td{kind}>{escape(format_cell(value))}</td>" for value, kind in zip(row, kinds, strict=True))
-        + "</tr>"
-        for row in answer.rows[:_MAX_TABLE_ROWS]
-    )
     rest = len(answer.rows) - _MAX_TABLE_ROWS
     note = f'<p class="note">and {rest:,} more rows</p>' if rest > 0 else ""
-    return f'<div class="table"><table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table></div>{note}'
+    return html_table(answer.columns, answer.rows[:_MAX_TABLE_ROWS]) + note
 
 
 def _histogram_chart(answer: PanelAnswer, dashboard: DashboardAnswer) -> str:
-    return f'<div class="chart">{histogram(answer)}</div>'
+    panel = answer.panel
+    x = panel.x or ""
+    counts = answer.column(panel.y[0]) if panel.y else None
+    return f'<div class="chart">{histogram(_options(answer), answer.column(x), counts, name=x)}</div>'
 
 
 def _line_chart(answer: PanelAnswer, dashboard: DashboardAnswer) -> str:
-    data = build_series(answer, additive=False)
-    return _with_legend(
-        line_chart(answer.panel, data, _axis_span(data, dashboard.span), _chart_marks(data, dashboard)), data, answer
-    )
+    data = _series(answer, additive=False)
+    span, marks = _axis_span(data, dashboard.span), _chart_marks(data, dashboard)
+    return with_legend(line_chart(_options(answer), data, span, marks), data)
 
 
 def _area_chart(answer: PanelAnswer, dashboard: DashboardAnswer) -> str:
-    data = build_series(answer, additive=True)
-    return _with_legend(
-        area_chart(answer.panel, data, _axis_span(data, dashboard.span), _chart_marks(data, dashboard)), data, answer
-    )
+    data = _series(answer, additive=True)
+    span, marks = _axis_span(data, dashboard.span), _chart_marks(data, dashboard)
+    return with_legend(area_chart(_options(answer), data, span, marks), data)
 
 
 def _bar_chart(answer: PanelAnswer, dashboard: DashboardAnswer) -> str:
-    data = build_series(answer, additive=True)
+    data = _series(answer, additive=True)
     if data.kind == "text":
         rest = len(data.positions) - MAX_ROWS
         note = f'<p class="note">and {rest:,} more</p>' if rest > 0 else ""
-        return _with_legend(row_chart(answer.panel, data), data, answer) + note
-    return _with_legend(
-        column_chart(answer.panel, data, _axis_span(data, dashboard.span), _chart_marks(data, dashboard)), data, answer
-    )
+        return with_legend(row_chart(_options(answer), data), data) + note
+    span, marks = _axis_span(data, dashboard.span), _chart_marks(data, dashboard)
+    return with_legend(column_chart(_options(answer), data, span, marks), data)
+
+
+def _options(answer: PanelAnswer) -> ChartOptions:
+    return ChartOptions(title=answer.panel.title, unit=answer.panel.unit, wide=answer.panel.wide)
+
+
+def _series(answer: PanelAnswer, *, additive: bool) -> SeriesSet:
+    panel = answer.panel
+    columns = {name: answer.column(name) for name in panel.y}
+    by = None if panel.by is None else answer.column(panel.by)
+    return build_series(answer.column(panel.x or ""), columns, by=by, additive=additive)
 
 
 def _axis_span(data: SeriesSet, span: Span) -> tuple[float, float]:
@@ -179,29 +172,12 @@ def _axis_span(data: SeriesSet, span: Span) -> tuple[float, float]:
     For times it is the requested time span, so that missing data are visible; otherwise the range of the data.
     """
     if data.kind != "time":
-        return data.positions[0], data.positions[-1]
+        return data.span
     return min(span.since.timestamp(), data.positions[0]), max(span.until.timestamp(), data.positions[-1])
 
 
 def _chart_marks(data: SeriesSet, dashboard: DashboardAnswer) -> Marks:
     return dashboard.marks if data.kind == "time" else NO_MARKS
-
-
-def _with_legend(chart: str, data: SeriesSet, answer: PanelAnswer) -> str:
-    """Adds a legend if there are several series or they have names."""
-    if len(data.series) == 1 and answer.panel.by is None:
-        return f'<div class="chart">{chart}</div>'
-    names = "".join(
-        f'<li><i class="s{number}"></i>{escape(item.name[:60])}</li>' for number, item in enumerate(data.series)
-    )
-    summed = any(item.name == OTHER for item in data.series)
-    if data.omitted_count:
-        names += (
-            f'<li class="note">{OTHER}: {data.omitted_count} more</li>'
-            if summed
-            else (f'<li class="note">{data.omitted_count} smaller series not shown</li>')
-        )
-    return f'<div class="chart">{chart}</div><ul class="legend">{names}</ul>'
 
 
 _CHARTS: Final[dict[Chart, Callable[[PanelAnswer, DashboardAnswer], str]]] = {

@@ -1,21 +1,13 @@
-"""The time span that a dashboard shows."""
+"""Parses the time span that a dashboard shows."""
 
 from __future__ import annotations
 
 import datetime as dt
-from dataclasses import dataclass
 
+from deltaworks.charts.drawing import Span
 from deltaworks.control.clock import parse_iso, utc_now
 from deltaworks.errors import ConfigError
 from deltaworks.specs.dashboards import DashboardSpec
-
-
-@dataclass(frozen=True, slots=True)
-class Span:
-    """A half-open time range of aware datetimes."""
-
-    since: dt.datetime
-    until: dt.datetime
 
 
 def parse_span(dashboard: DashboardSpec, *, since: str = "", until: str = "") -> Span:

@@ -9,10 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
+from deltaworks.charts.drawing import MAX_MARKS, Mark, Marks, Span
 from deltaworks.control.objects import ObjectStore, open_objects
 from deltaworks.dashboards.answers import DashboardAnswer, answer_dashboard
-from deltaworks.dashboards.marks import MAX_MARKS, Mark, Marks
-from deltaworks.dashboards.spans import Span
 from deltaworks.rules.annotations import annotations_between
 from deltaworks.rules.minutes import minute_start, parse_minute
 from deltaworks.rules.stored_state import EpisodeRecord, RuleState, rule_states

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
-import plotly.graph_objects as go
-
-from deltaworks.maintenance.table_health.trend_chart import write_chart_page
+from deltaworks.charts.bars import row_chart
+from deltaworks.charts.drawing import ChartOptions
+from deltaworks.charts.lines import line_chart
+from deltaworks.charts.page import section, with_legend, write_page
+from deltaworks.charts.series import build_series, named_series
 from sandbox.experiments.partitioning import PUBLISHED, PartitioningResult
 
 
@@ -14,59 +17,56 @@ def write_chart(result: PartitioningResult, path: Path) -> Path:
     """Writes the page and returns its path. It shows times, measured and published ratios, and file sizes by
     organisation.
     """
-    figures = (_times(result), _ratios(result), _files(result), _sizes(result))
     workload = result.workload
-    said = (
+    summary = (
         f"{result.rows:,} rows of {workload.orgs:,} organisations (power law, exponent {workload.exponent}) "
         f"in the end; {workload.rows_per_batch:,} rows a batch, OPTIMIZE after {workload.batches_per_round} batches, "
         f"up to {workload.requests:,} renames a round; medians of {len(result.results[0].seconds['read'])} rounds."
     )
-    return write_chart_page(path, title="Partition experiment", summary=said, figures=figures)
+    sections = (_times(result), _ratios(result), _files(result), _sizes(result))
+    return write_page(path, title="Partition experiment", summary=summary, sections=sections)
 
 
-def _times(result: PartitioningResult) -> go.Figure:
+def _times(result: PartitioningResult) -> str:
     names = sorted({name for layout in result.results for name in layout.parts})
-    bars = [
-        go.Bar(name=layout.scheme.name, x=names, y=[layout.parts.get(name, 0) for name in names])
-        for layout in result.results
-    ]
-    return go.Figure(bars).update_layout(title="Seconds per round", barmode="group", yaxis_title="seconds")
+    # Most parts are reads; without the prefix their names fit.
+    labels = [name.removeprefix("read_") for name in names]
+    seconds = {layout.scheme.name: [layout.parts.get(name, 0) for name in names] for layout in result.results}
+    return _bars("Seconds per round", "seconds", labels, seconds)
 
 
-def _ratios(result: PartitioningResult) -> go.Figure:
+def _ratios(result: PartitioningResult) -> str:
     operations = list(PUBLISHED)
-    bars = [
-        go.Bar(
-            name=f"{layout.scheme.name} / old",
-            x=operations,
-            y=[result.ratio(name, layout.scheme) for name in operations],
-        )
+    ratios = {
+        f"{layout.scheme.name} / old": [result.ratio(name, layout.scheme) for name in operations]
         for layout in result.results[1:]
-    ]
-    bars.append(go.Bar(name="published, at most", x=operations, y=list(PUBLISHED.values())))
-    figure = go.Figure(bars).add_hline(y=1, line_dash="dot")
-    return figure.update_layout(title="New layout's time / old layout's time", barmode="group", yaxis_title="ratio")
+    }
+    ratios["published, at most"] = list(PUBLISHED.values())
+    return _bars("New layout's time / old layout's time", "ratio", operations, ratios, reference=1)
 
 
-def _files(result: PartitioningResult) -> go.Figure:
-    lines = [
-        go.Scatter(name=layout.scheme.name, y=[files for _, files, _ in layout.files.by_org], mode="lines")
-        for layout in result.results
-    ]
-    figure = go.Figure(lines).update_yaxes(type="log")
-    return figure.update_layout(
-        title="Files of each organisation", xaxis_title="organisation, the largest first", yaxis_title="files"
-    )
+def _bars(
+    title: str, y_title: str, labels: list[str], columns: Mapping[str, list[float]], *, reference: float | None = None
+) -> str:
+    data = build_series(labels, columns, additive=False)
+    options = ChartOptions(title=title, y_title=y_title, wide=True)
+    chart = row_chart(options, data, grouped=True, reference=reference, max_rows=len(labels))
+    return section(title, with_legend(chart, data))
 
 
-def _sizes(result: PartitioningResult) -> go.Figure:
-    lines = [
-        go.Scatter(
-            name=layout.scheme.name, y=[size / files / 1024 for _, files, size in layout.files.by_org], mode="lines"
-        )
-        for layout in result.results
-    ]
-    figure = go.Figure(lines).update_yaxes(type="log")
-    return figure.update_layout(
-        title="Average file of each organisation", xaxis_title="organisation, the largest first", yaxis_title="KiB"
-    )
+def _files(result: PartitioningResult) -> str:
+    counts = {layout.scheme.name: [float(files) for _, files, _ in layout.files.by_org] for layout in result.results}
+    return _lines("Files of each organisation", "files", counts)
+
+
+def _sizes(result: PartitioningResult) -> str:
+    sizes = {
+        layout.scheme.name: [size / files / 1024 for _, files, size in layout.files.by_org] for layout in result.results
+    }
+    return _lines("Average file of each organisation", "KiB", sizes)
+
+
+def _lines(title: str, y_title: str, values: Mapping[str, list[float]]) -> str:
+    data = named_series({name: list(enumerate(numbers, start=1)) for name, numbers in values.items()})
+    options = ChartOptions(title=title, x_title="organisation, the largest first", y_title=y_title, wide=True)
+    return section(title, with_legend(line_chart(options, data, data.span, is_log=True), data))

@@ -104,10 +104,10 @@ def test_growth_is_drawn_for_one_table_or_the_worst(catalog: Catalog, lake: Lake
 
     assert f"Charts: {tmp_path / 'new' / 'all.html'}" in drawn.output.replace("\n", "")
     page = (tmp_path / "orders.html").read_text()
-    assert all(f'"text":"{title}"' in page for title in ("Score", "Files", "Share of small files", "Size"))
-    assert page.count('"name":"shop.orders"') == 4
+    assert all(f"<h2>{title}</h2>" in page for title in ("Score", "Files", "Share of small files", "Size"))
+    assert page.count("</i>shop.orders</li>") == 4
     others = (tmp_path / "new" / "all.html").read_text()
-    assert len(set(re.findall(r'"name":"(shop\.\w+)"', others))) == 1
+    assert len(set(re.findall(r"</i>(shop\.\w+)</li>", others))) == 1
 
 
 def test_versions_are_pinned_listed_and_unpinned(catalog: Catalog, monkeypatch: pytest.MonkeyPatch) -> None:

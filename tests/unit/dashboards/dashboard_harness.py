@@ -10,9 +10,9 @@ from typing import Any
 import pyarrow as pa
 from deltalake import write_deltalake
 
+from deltaworks.charts.drawing import Span
 from deltaworks.control import paths
 from deltaworks.dashboards.answers import DashboardAnswer, QueryLimits, answer_dashboard
-from deltaworks.dashboards.spans import Span
 from deltaworks.specs.catalog import Catalog
 from deltaworks.tables.lake import Lake
 from tests.unit.maintenance.table_data import ORDERS, SHOP, project

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from deltaworks.charts.drawing import Span
 from deltaworks.control import paths
 from deltaworks.dashboards import answers
 from deltaworks.dashboards.answers import QueryLimits
-from deltaworks.dashboards.spans import Span
 from tests.unit.dashboards.dashboard_harness import ERRORS, MINUTES, SPAN, START, answered, errors, put, shop
 
 BOUND = "FROM errors_minute WHERE minute >= $from"

@@ -8,9 +8,9 @@ from decimal import Decimal
 
 import pytest
 
+from deltaworks.charts.drawing import Span
 from deltaworks.dashboards.answers import DashboardAnswer, answer_dashboard
 from deltaworks.dashboards.page import dashboard_page
-from deltaworks.dashboards.spans import Span
 from deltaworks.specs.catalog import PROJECT_ROOT, Catalog
 from deltaworks.specs.checks.project import check_project
 from deltaworks.specs.project import load_catalog

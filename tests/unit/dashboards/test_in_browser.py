@@ -13,6 +13,12 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from deltaworks.charts.bars import row_chart
+from deltaworks.charts.drawing import ChartOptions
+from deltaworks.charts.lines import line_chart
+from deltaworks.charts.page import section, with_legend, write_page
+from tests.unit.charts.test_reports import BARS, LINES
+from tests.unit.charts.test_reports import OPTIONS as LINE_OPTIONS
 from tests.unit.dashboards.test_page import ALL, MARKS, answer, at, page, panel
 
 if TYPE_CHECKING:
@@ -23,7 +29,7 @@ _ARGUMENTS = ("--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-back
 #: Texts that overlap or leave the drawing, in screen pixels.
 _UNREADABLE = """() => [...document.querySelectorAll('.chart svg')].flatMap(svg => {
   const edge = svg.getBoundingClientRect();
-  const texts = [...svg.querySelectorAll('text.tick, text.row, .flag text')]
+  const texts = [...svg.querySelectorAll('text.tick, text.row, text.axis, .flag text')]
     .map(t => [t.textContent, t.getBoundingClientRect()]);
   const out = texts.filter(([, r]) => r.left < edge.left - 1 || r.right > edge.right + 1 || r.bottom > edge.bottom + 1);
   const over = texts.filter(([, a], i) => texts.some(([, b], j) => j > i &&
@@ -122,3 +128,20 @@ def test_a_pointer_over_a_chart_shows_its_values(shown: Page) -> None:
     assert chart is not None
     assert chart["x"] <= box["x"] <= box["x"] + box["width"] <= chart["x"] + chart["width"]
     assert "provider number 7" in (tip.text_content() or "")
+
+
+def test_the_charts_of_reports_can_be_read(browser: Any, tmp_path: Path) -> None:
+    bars = row_chart(ChartOptions(title="Ratios", y_title="ratio", wide=True), BARS, grouped=True, reference=1)
+    lines = line_chart(LINE_OPTIONS, LINES, LINES.span, points=True, is_log=True)
+    sections = [section("Ratios", with_legend(bars, BARS)), section("Files", with_legend(lines, LINES))]
+    page = browser.new_page(viewport={"width": 1300, "height": 900})
+    page.goto(write_page(tmp_path / "report.html", title="Report", summary="", sections=sections).as_uri())
+
+    assert page.evaluate(_UNREADABLE) == []
+    # The title of a point is on top, so that the pointer reaches it.
+    center = page.locator(".point").first.evaluate(
+        "e => { const r = e.getBoundingClientRect(); "
+        "return document.elementFromPoint(r.x + r.width / 2, r.y + r.height / 2).getAttribute('class') }"
+    )
+    assert center == "point s0"
+    page.close()

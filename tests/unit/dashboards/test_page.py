@@ -12,11 +12,10 @@ from typing import Any
 
 import pytest
 
+from deltaworks.charts.bars import bin_values
+from deltaworks.charts.drawing import MAX_MARKS, NO_MARKS, Mark, Marks, Span
 from deltaworks.dashboards.answers import DashboardAnswer, PanelAnswer
-from deltaworks.dashboards.bars import bin_values
-from deltaworks.dashboards.marks import MAX_MARKS, NO_MARKS, Mark, Marks
 from deltaworks.dashboards.page import dashboard_page
-from deltaworks.dashboards.spans import Span
 from deltaworks.specs.dashboards import DashboardSpec, PanelSpec
 from deltaworks.tables.ages import TableAge
 

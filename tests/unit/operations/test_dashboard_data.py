@@ -6,11 +6,10 @@ import datetime as dt
 from pathlib import Path
 from typing import Any
 
+from deltaworks.charts.drawing import MAX_MARKS, Span
 from deltaworks.control import rule_paths
 from deltaworks.control.objects import LocalObjects
-from deltaworks.dashboards.marks import MAX_MARKS
 from deltaworks.dashboards.page import dashboard_page
-from deltaworks.dashboards.spans import Span
 from deltaworks.operations.dashboard_data import load_dashboard, marks_between
 from deltaworks.rules.annotations import annotate
 from deltaworks.rules.stored_state import EpisodeRecord, RuleState

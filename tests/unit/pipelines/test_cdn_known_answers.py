@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from deltaworks.charts.drawing import Span
 from deltaworks.dashboards.answers import answer_dashboard
-from deltaworks.dashboards.spans import Span
 from deltaworks.rules.backtest import backtest
 from deltaworks.rules.minutes import minute_text
 from deltaworks.rules.overrides import with_overrides

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from deltaworks.console.charts import Series
+from deltaworks.charts.compact import TimeSeries
 from deltaworks.console.page_context import PageContext, PageMissingError
 from deltaworks.console.pages import overview
 from deltaworks.console.pages.base import Page
@@ -97,7 +97,7 @@ class StreamView:
     span: str
     since: datetime
     until: datetime
-    charts: tuple[Series, ...]
+    charts: tuple[TimeSeries, ...]
     bronze_p50_seconds: float | None
     bronze_p95_seconds: float | None
     batches: tuple[Batch, ...]
@@ -225,7 +225,7 @@ def _held(item: dict[str, object]) -> HeldTable:
     )
 
 
-def _charts(recent: RecentBatches | None, hours: StreamHours | None, span: str) -> tuple[Series, ...]:
+def _charts(recent: RecentBatches | None, hours: StreamHours | None, span: str) -> tuple[TimeSeries, ...]:
     """Returns lag, backlog and rows: per batch for hours, per hour for days."""
     if span == "6h" or hours is None:
         batches = recent.batches if recent else ()
@@ -254,7 +254,7 @@ def _series(
     value: Callable[..., float | None],
     *,
     unit: str,
-) -> Series:
+) -> TimeSeries:
     """Returns a series with a gap wherever no value arrived for long, so that a stop is not drawn as a slope."""
     gap = _GAP if items and isinstance(items[0], BatchSummary) else timedelta(hours=1)
     points: list[tuple[datetime, float | None]] = []
@@ -265,7 +265,7 @@ def _series(
         if points and at - points[-1][0] > gap:
             points.append((points[-1][0] + gap / 2, None))
         points.append((at, value(item)))
-    return Series(name=name, points=points, unit=unit)
+    return TimeSeries(name=name, points=points, unit=unit)
 
 
 PAGE = Page(name="stream", route="/streams/{pipeline}", title="Stream {pipeline}", view=view)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, time
 from typing import Any
 
-from deltaworks.console.charts import Series
+from deltaworks.charts.compact import TimeSeries
 from deltaworks.console.formats import bytes_text
 from deltaworks.console.page_context import PageContext, PageMissingError
 from deltaworks.console.pages.base import Page
@@ -38,8 +38,8 @@ class TableView:
     tonight: Mapping[str, Any] | None
     sizes: tuple[tuple[str, int], ...]
     holds: tuple[HoldRow, ...]
-    scores: Series
-    bytes: Series
+    scores: TimeSeries
+    bytes: TimeSeries
     last_write_at: datetime | None
     last_optimize_at: datetime | None
     last_vacuum_at: datetime | None
@@ -68,8 +68,8 @@ def view(context: PageContext) -> TableView:
         tonight=None if table.next_plan is None else to_dict(table.next_plan),
         sizes=_sizes(summary.size_bounds, table.size_histogram),
         holds=tuple(HoldRow(by=hold.by, since=parse_instant(hold.since)) for hold in table.holds),
-        scores=Series(name="score", points=tuple((at, point.score) for at, point in nights)),
-        bytes=Series(name="bytes", points=tuple((at, point.bytes) for at, point in nights), unit="bytes"),
+        scores=TimeSeries(name="score", points=tuple((at, point.score) for at, point in nights)),
+        bytes=TimeSeries(name="bytes", points=tuple((at, point.bytes) for at, point in nights), unit="bytes"),
         last_write_at=parse_instant(table.last_write_at),
         last_optimize_at=parse_instant(table.last_optimize_at),
         last_vacuum_at=parse_instant(table.last_vacuum_at),

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import html
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-import plotly.graph_objects as go
+from deltaworks.charts.drawing import ChartOptions
+from deltaworks.charts.lines import line_chart
+from deltaworks.charts.page import section, with_legend, write_page
+from deltaworks.charts.series import MAX_SERIES, named_series
 
 Snapshot = Mapping[str, Any]
 LineValue = Callable[[Snapshot], float | None]
-_STYLE = "body{font:15px/1.5 system-ui,sans-serif;margin:2rem auto;max-width:70rem;padding:0 1rem}"
 
 
 def small_file_share(row: Snapshot) -> float | None:
@@ -51,36 +52,27 @@ def write_trend_chart(path: Path, by_table: Mapping[str, list[Snapshot]]) -> Pat
     """Writes a page with a line per table in each chart, and returns its path. Lines have gaps where a table was
     unreadable.
     """
-    figures = [_trend_figure(title, axis, value_of, by_table) for title, axis, value_of in CHARTS]
     times = [row["taken_at"] for rows in by_table.values() for row in rows]
     summary = f"{len(by_table)} tables"
     if times:
         summary += f", {min(times):%Y-%m-%d %H:%M} to {max(times):%Y-%m-%d %H:%M} UTC; the worst score comes first"
-    return write_chart_page(path, title="Health of tables over time", summary=f"{summary}.", figures=figures)
+    sections = (
+        _trend_section(title, axis, value_of, by_table, first)
+        for title, axis, value_of in CHARTS
+        for first in range(0, len(by_table), MAX_SERIES)
+    )
+    return write_page(path, title="Health of tables over time", summary=f"{summary}.", sections=sections)
 
 
-def _trend_figure(title: str, axis: str, value_of: LineValue, by_table: Mapping[str, list[Snapshot]]) -> go.Figure:
-    lines = [
-        go.Scatter(
-            name=name, x=[row["taken_at"] for row in rows], y=[value_of(row) for row in rows], mode="lines+markers"
-        )
-        for name, rows in by_table.items()
-    ]
-    return go.Figure(lines).update_layout(title=title, yaxis_title=axis).update_yaxes(rangemode="tozero")
-
-
-def write_chart_page(path: Path, *, title: str, summary: str, figures: Sequence[go.Figure]) -> Path:
-    """Writes the page, creating folders, and returns its path.
-
-    Args:
-        summary: plain text above the charts.
-    """
-    parts = []
-    for number, figure in enumerate(figures):
-        figure.update_layout(template="plotly_white", height=420, margin={"l": 70, "r": 20, "t": 60, "b": 60})
-        parts.append(str(figure.to_html(full_html=False, include_plotlyjs=number == 0)))
-    head = f"<meta charset=utf-8><title>{html.escape(title)}</title><style>{_STYLE}</style>"
-    body = f"<h1>{html.escape(title)}</h1><p>{html.escape(summary)}</p>{''.join(parts)}"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(f"<!doctype html><html lang=en>{head}{body}</html>", encoding="utf-8")
-    return path
+def _trend_section(
+    title: str, axis: str, value_of: LineValue, by_table: Mapping[str, list[Snapshot]], first: int
+) -> str:
+    """Renders the lines of the tables from number `first`, as many as colours can distinguish."""
+    names = list(by_table)[first : first + MAX_SERIES]
+    if len(by_table) > MAX_SERIES:
+        title += f", tables {first + 1} to {first + len(names)}"
+    data = named_series({name: [(row["taken_at"], value_of(row)) for row in by_table[name]] for name in names})
+    options = ChartOptions(title=title, x_title="time, UTC", y_title=axis, wide=True)
+    # Snapshots may be taken at any distance, so that only an unreadable table is a gap.
+    chart = line_chart(options, data, data.span, from_zero=True, points=True, split_at_gaps=False)
+    return section(title, with_legend(chart, data))

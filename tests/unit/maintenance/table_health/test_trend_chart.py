@@ -35,3 +35,15 @@ def test_small_file_share_needs_files() -> None:
 
 def test_a_page_of_no_tables_says_so(tmp_path: Path) -> None:
     assert "0 tables." in write_trend_chart(tmp_path / "none.html", {}).read_text()
+
+
+def test_more_tables_than_colours_are_in_charts_of_their_own(tmp_path: Path) -> None:
+    by_table = {f"shop.t{number}": [snapshot(f"t{number}", day, 50) for day in range(3)] for number in range(11)}
+
+    page = write_trend_chart(tmp_path / "many.html", by_table).read_text()
+
+    assert page.count("<svg") == 4 * 2
+    assert "Score, tables 1 to 8" in page
+    assert "Score, tables 9 to 11" in page
+    assert page.count("</i>shop.t10</li>") == 4
+    assert "2026-01-02 12:00: shop.t10  50" in page

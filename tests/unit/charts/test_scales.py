@@ -11,8 +11,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from deltaworks.dashboards.scales import Scale, number_steps, time_ticks
-from deltaworks.dashboards.values import format_age, format_cell, format_full, format_short, to_number
+from deltaworks.charts.scales import (
+    Scale,
+    format_age,
+    format_cell,
+    format_full,
+    format_short,
+    number_steps,
+    time_ticks,
+    to_number,
+)
 
 START = dt.datetime(2026, 3, 1, 10, 7, tzinfo=dt.UTC).timestamp()
 HOUR, DAY = 3_600.0, 86_400.0

@@ -1,16 +1,24 @@
-"""Converts a panel's result into series over one x axis."""
+"""Converts columns of values into series over one x axis."""
 
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from itertools import pairwise
 from typing import Any, Literal
 
-from deltaworks.dashboards.answers import PanelAnswer
-from deltaworks.dashboards.values import format_cell, to_number, to_utc
+from deltaworks.charts.scales import (
+    Tick,
+    format_cell,
+    format_time,
+    number_steps,
+    number_ticks,
+    time_ticks,
+    to_number,
+    to_utc,
+)
 
 #: Maximum number of series that colours can distinguish.
 MAX_SERIES = 8
@@ -31,15 +39,22 @@ class Series:
 class SeriesSet:
     """The series over one x axis, largest first. `positions` ascend; `labels` exist for texts and dates.
 
-    `omitted_count` counts series beyond the limit. They are summed as OTHER if additive, otherwise not shown.
+    - `is_named`: whether the legend and tooltips show the names of the series.
+    - `omitted_count`: number of series beyond the limit. They are summed as OTHER if additive, otherwise not shown.
     """
 
     kind: AxisKind
     positions: tuple[float, ...]
     series: tuple[Series, ...]
     labels: Mapping[float, str]
+    is_named: bool
     is_dates: bool = False
     omitted_count: int = 0
+
+    @property
+    def span(self) -> tuple[float, float]:
+        """The first and the last position."""
+        return self.positions[0], self.positions[-1]
 
     @property
     def step(self) -> float:
@@ -47,22 +62,45 @@ class SeriesSet:
         distances = [after - before for before, after in pairwise(self.positions)]
         return min(distances, default=86_400.0 if self.is_dates else 3_600.0 if self.kind == "time" else 1.0)
 
+    def label(self, x: float) -> str:
+        """Returns the label of a position."""
+        if x in self.labels:
+            return self.labels[x]
+        return format_time(dt.datetime.fromtimestamp(x, dt.UTC)) if self.kind == "time" else format_cell(x)
 
-def build_series(answer: PanelAnswer, *, additive: bool) -> SeriesSet:
-    """Builds the series of a line, area or bar chart.
+    def ticks(self, span: tuple[float, float], *, max_ticks: int) -> list[Tick]:
+        """Returns the ticks of the x axis."""
+        if self.kind == "time":
+            return time_ticks(*span, max_ticks=max_ticks, dates=self.is_dates)
+        if self.kind == "number":
+            steps = number_steps(*span, max_steps=max_ticks)
+            return [tick for tick in number_ticks(steps, None) if span[0] <= tick.value <= span[1]]
+        every = -(-len(self.positions) // max_ticks)
+        return [Tick(x, self.labels[x]) for x in self.positions[::every]]
+
+    def hover_text(self, item: Series, value: str) -> str:
+        """Returns a value with the name of its series."""
+        return f"{item.name[:40]}  {value}" if self.is_named else value
+
+
+def build_series(
+    x: Sequence[Any], columns: Mapping[str, Sequence[Any]], *, by: Sequence[Any] | None = None, additive: bool
+) -> SeriesSet:
+    """Builds the series of a line, area or bar chart from columns of equal length.
 
     Args:
+        columns: the y values by series name.
+        by: the name of the series of each row, in place of the name of the column.
         additive: whether several values at one position, and the series beyond the limit, are summed.
 
     Raises:
         TypeError: y is not a number, or x has mixed types.
     """
-    panel = answer.panel
-    kind, positions, labels, dates = _detect_axis(answer.column(panel.x or ""))
+    kind, positions, labels, dates = _detect_axis(x)
     by_name: dict[str, dict[float, float | None]] = {}
-    names = None if panel.by is None else [_series_name(value) for value in answer.column(panel.by)]
-    for column in panel.y:
-        for number, value in enumerate(answer.column(column)):
+    names = None if by is None else [_series_name(value) for value in by]
+    for column, column_values in columns.items():
+        for number, value in enumerate(column_values):
             values = by_name.setdefault(column if names is None else names[number], {})
             position, number_value = positions[number], to_number(value)
             previous = values.get(position) if additive else None
@@ -75,9 +113,33 @@ def build_series(answer: PanelAnswer, *, additive: bool) -> SeriesSet:
         series, omitted = series[: MAX_SERIES - additive], series[MAX_SERIES - additive :]
         omitted_count = len(omitted)
         series += [_sum_series(omitted)] if additive else []
-    xs = tuple(sorted({*positions}))
     return SeriesSet(
-        kind=kind, positions=xs, series=tuple(series), labels=labels, is_dates=dates, omitted_count=omitted_count
+        kind=kind,
+        positions=tuple(sorted({*positions})),
+        series=tuple(series),
+        labels=labels,
+        is_named=names is not None or len(series) > 1,
+        is_dates=dates,
+        omitted_count=omitted_count,
+    )
+
+
+def named_series(lines: Mapping[str, Sequence[tuple[Any, Any]]]) -> SeriesSet:
+    """Builds series from the points of each, in the given order. Give MAX_SERIES at most.
+
+    Raises:
+        TypeError: y is not a number, or x has mixed types.
+    """
+    kind, positions, labels, dates = _detect_axis([x for points in lines.values() for x, _ in points])
+    following = iter(positions)
+    series = [Series(name, {next(following): to_number(y) for _, y in points}) for name, points in lines.items()]
+    return SeriesSet(
+        kind=kind,
+        positions=tuple(sorted({*positions})),
+        series=tuple(series),
+        labels=labels,
+        is_named=True,
+        is_dates=dates,
     )
 
 
@@ -93,7 +155,7 @@ def _series_name(value: Any) -> str:
     return "(null)" if value is None else format_cell(value) or "(empty)"
 
 
-def _detect_axis(values: list[Any]) -> tuple[AxisKind, list[float], dict[float, str], bool]:
+def _detect_axis(values: Sequence[Any]) -> tuple[AxisKind, list[float], dict[float, str], bool]:
     """Returns the kind of the x axis, the position of each value, labels by position, and whether values are dates."""
     present = [value for value in values if value is not None]
     if len(present) < len(values) and not any(isinstance(value, str) for value in present):

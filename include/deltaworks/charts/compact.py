@@ -1,23 +1,26 @@
-"""Geometry of server-rendered SVG charts, which `templates/charts.html` draws.
+"""Small charts without labels at their lines: the sparklines of dashboards, and the geometry of the console's charts.
 
-Values are reduced to the minimum and maximum of each pixel column, so that no peak is lost. A value of None is drawn as
-a gap. Colours come from the page's theme.
+The console's templates draw the geometry, in the colours of its theme. A value of None is a gap. Lines over time are
+reduced to the minimum and maximum of each pixel column, so that no peak is lost.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
+from deltaworks.charts.drawing import Point, line_elements, path_data, split_runs
+from deltaworks.charts.scales import Scale, Tick, time_ticks
+
 Value = float | None
-Point = tuple[float, float]
 _MAX_BAR_WIDTH = 24.0
+_MAX_TICKS = 7
+_SPARK_WIDTH, _SPARK_HEIGHT = 280, 46
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Series:
+class TimeSeries:
     """A time series, oldest value first. Its values are formatted as `unit`: seconds, bytes, count or share."""
 
     name: str
@@ -35,19 +38,12 @@ class Series:
         return max((value for _, value in self.points if value is not None), default=None)
 
 
-@dataclass(frozen=True, slots=True)
-class Tick:
-    """A mark on an axis."""
-
-    at: float
-    text: str
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LineDrawing:
     """A drawn line.
 
-    The parts between gaps are `paths`, as SVG path data. Single values with gaps before and after them are `dots`.
+    The parts between gaps are `paths`, as SVG path data. Single values with gaps before and after them are `dots`. The
+    values of `ticks` are pixels.
     """
 
     width: int
@@ -81,18 +77,22 @@ def sparkline(values: Sequence[Value], *, width: int = 96, height: int = 20) -> 
     return LineDrawing(width=width, height=height, paths=paths, dots=dots, top=top)
 
 
-def line(series: Series, *, since: datetime, until: datetime, width: int = 720, height: int = 96) -> LineDrawing:
+def line(series: TimeSeries, *, since: datetime, until: datetime, width: int = 720, height: int = 96) -> LineDrawing:
     """Returns a line over a time axis from `since` to `until`, from 0 to the maximum."""
-    span = max((until - since).total_seconds(), 1.0)
+    low = since.timestamp()
+    scale = Scale(low, max(until.timestamp(), low + 1), 0, width)
     inside = [(at, value) for at, value in series.points if since <= at <= until]
     top = max((value for _, value in inside if value is not None), default=0.0) or 1.0
-    placed = [
-        None if value is None else ((at - since).total_seconds() / span * width, _y(value, top, height))
-        for at, value in inside
-    ]
+    placed = [None if value is None else (scale(at.timestamp()), _y(value, top, height)) for at, value in inside]
     paths, dots = _paths(_downsample(placed))
+    ticks = time_ticks(low, until.timestamp(), max_ticks=_MAX_TICKS)
     return LineDrawing(
-        width=width, height=height, paths=paths, dots=dots, top=top, ticks=time_ticks(since, until, width=width)
+        width=width,
+        height=height,
+        paths=paths,
+        dots=dots,
+        top=top,
+        ticks=tuple(Tick(scale(tick.value), tick.label) for tick in ticks),
     )
 
 
@@ -120,23 +120,21 @@ def bars(values: Sequence[Value], *, width: int = 360, height: int = 72) -> tupl
     return tuple(drawn_bars)
 
 
-def time_ticks(since: datetime, until: datetime, *, width: int, max_ticks: int = 6) -> tuple[Tick, ...]:
-    """Returns ticks at full hours or days, at most `max_ticks`."""
-    span = max((until - since).total_seconds(), 1.0)
-    step = next(
-        (size for size in (900, 3_600, 7_200, 14_400, 21_600, 43_200, 86_400) if span / size <= max_ticks), 86_400
+def area_sparkline(values: Sequence[Point]) -> str:
+    """Renders a small filled line without axes. Returns an empty text for fewer than two points."""
+    if len(values) < 2:
+        return ""
+    low, high = min(y for _, y in values), max(y for _, y in values)
+    # Starts at zero unless values vary by less than 40 %, as the axis of a line chart does.
+    low = 0.0 if 0 <= low < 0.6 * high else low
+    across, up = Scale(values[0][0], values[-1][0], 0, _SPARK_WIDTH), Scale(low, high, _SPARK_HEIGHT - 3, 3)
+    points = [(across(x), up(y)) for x, y in values]
+    closed = [*points, (points[-1][0], _SPARK_HEIGHT), (points[0][0], _SPARK_HEIGHT)]
+    return (
+        f'<svg class="spark" viewBox="0 0 {_SPARK_WIDTH} {_SPARK_HEIGHT}" preserveAspectRatio="none" '
+        f'aria-hidden="true"><path class="soft s0" d="{path_data(closed)}Z"/>'
+        f"{''.join(line_elements(points, 0))}</svg>"
     )
-    step = max(step, math.ceil(span / max_ticks / 86_400) * 86_400) if step == 86_400 else step
-    first = math.ceil(since.timestamp() / step) * step
-    ticks = []
-    for number in range(max_ticks + 1):
-        at = first + number * step
-        if at > until.timestamp():
-            break
-        moment = datetime.fromtimestamp(at, tz=since.tzinfo)
-        text = moment.strftime("%m-%d" if step >= 86_400 else "%H:%M")
-        ticks.append(Tick(_round((at - since.timestamp()) / span * width), text))
-    return tuple(ticks)
 
 
 def _y(value: float, top: float, height: int) -> float:
@@ -168,14 +166,8 @@ def _extremes(column: list[Point]) -> list[Point]:
 
 def _paths(points: Iterable[Point | None]) -> tuple[tuple[str, ...], tuple[Point, ...]]:
     """Splits points at gaps; returns the parts as paths, and single points separately."""
-    runs: list[list[Point]] = [[]]
-    for point in points:
-        if point is None:
-            runs.append([])
-        else:
-            runs[-1].append((_round(point[0]), _round(point[1])))
-    paths = tuple("M" + "L".join(f"{x:g} {y:g}" for x, y in run) for run in runs if len(run) > 1)
-    return paths, tuple(run[0] for run in runs if len(run) == 1)
+    runs = split_runs(None if point is None else (_round(point[0]), _round(point[1])) for point in points)
+    return tuple(path_data(run) for run in runs if len(run) > 1), tuple(run[0] for run in runs if len(run) == 1)
 
 
 def _round(number: float) -> float:

@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deltaworks.console.charts import Series, bars, line, sparkline, time_ticks
+from deltaworks.charts.compact import TimeSeries, bars, line, sparkline
 
 NOW = datetime(2026, 11, 22, 12, 0, tzinfo=UTC)
 VALUES = st.lists(st.none() | st.floats(0, 1e15, allow_nan=False), max_size=300)
@@ -37,7 +37,9 @@ def test_a_gap_is_not_drawn() -> None:
 @given(st.lists(st.floats(0, 1e9, allow_nan=False), min_size=1, max_size=5_000), st.integers(0, 4_999))
 def test_a_peak_survives_downsampling(values: list[float], place: int) -> None:
     values[place % len(values)] = 2e9
-    series = Series(name="lag", points=[(NOW + timedelta(seconds=index), value) for index, value in enumerate(values)])
+    series = TimeSeries(
+        name="lag", points=[(NOW + timedelta(seconds=index), value) for index, value in enumerate(values)]
+    )
     drawn = line(series, since=NOW, until=NOW + timedelta(seconds=max(len(values) - 1, 1)))
 
     assert min(y for _, y in points_of(drawn)) == 1
@@ -45,7 +47,7 @@ def test_a_peak_survives_downsampling(values: list[float], place: int) -> None:
 
 
 def test_points_outside_the_span_are_not_drawn() -> None:
-    series = Series(name="rows", points=[(NOW - timedelta(hours=9), 10.0), (NOW - timedelta(hours=1), 2.0)])
+    series = TimeSeries(name="rows", points=[(NOW - timedelta(hours=9), 10.0), (NOW - timedelta(hours=1), 2.0)])
     drawn = line(series, since=NOW - timedelta(hours=6), until=NOW)
 
     assert len(points_of(drawn)) == 1
@@ -63,8 +65,9 @@ def test_every_value_above_zero_has_a_visible_bar(values: list[float | None]) ->
 
 @given(st.integers(60, 60 * 86_400))
 def test_an_axis_has_few_ticks_in_order_within_it(seconds: int) -> None:
-    ticks = time_ticks(NOW - timedelta(seconds=seconds), NOW, width=720)
+    series = TimeSeries(name="rows", points=())
+    ticks = line(series, since=NOW - timedelta(seconds=seconds), until=NOW).ticks
 
-    assert len(ticks) <= 7
-    assert [tick.at for tick in ticks] == sorted(tick.at for tick in ticks)
-    assert all(0 <= tick.at <= 720 for tick in ticks)
+    assert len(ticks) <= 8
+    assert [tick.value for tick in ticks] == sorted(tick.value for tick in ticks)
+    assert all(0 <= tick.value <= 720 for tick in ticks)
