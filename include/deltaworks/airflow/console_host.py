@@ -18,6 +18,7 @@ from typing import Any, Final
 from urllib.parse import quote
 
 import anyio
+import anyio.from_thread
 import anyio.to_thread
 import httpx
 from airflow.api_fastapi.app import get_auth_manager
@@ -36,7 +37,8 @@ from deltaworks.airflow.aws_connections import set_environment_keys
 from deltaworks.airflow.dashboard_page import add_dashboards
 from deltaworks.airflow.page_access import may_read_runs, team_of
 from deltaworks.airflow.server_paths import server_path
-from deltaworks.console.actions.rest_client import RestActions
+from deltaworks.airflow_client.api import AirflowApi
+from deltaworks.airflow_client.login import AirflowLogin
 from deltaworks.console.application import build_console
 from deltaworks.console.cached_objects import CLIENT_TIMEOUTS, CachedObjects
 from deltaworks.console.catalog_cache import CatalogCache
@@ -44,13 +46,14 @@ from deltaworks.console.console import Console
 from deltaworks.console.host import PendingApproval, Person
 from deltaworks.console.page_process import PageProcess
 from deltaworks.control.objects import ObjectStore, open_objects
+from deltaworks.errors import TransientError
 from deltaworks.operations.base import APPROVE_TASK
 
 MOUNT: Final = "/deltaworks"
 #: With `off` the API server renders pages itself, which needs less memory and more of its CPU time.
 PAGE_PROCESS_VARIABLE: Final = "DELTAWORKS_CONSOLE_PROCESS"
 _THREADS = 4
-_PAUSED_CACHE_SECONDS = 10.0
+_PAUSED_CACHE_SECONDS = _HEALTH_CACHE_SECONDS = 10.0
 _APPROVALS_CACHE_SECONDS, _MAX_APPROVALS = 5.0, 200
 _API_SERVER_MODULE: Final = "airflow.api_fastapi.main"
 
@@ -96,19 +99,37 @@ def _person(user: Any) -> Person:
     return Person(name=str(user.get_name()), may_read=may_read, may_start=may_start)
 
 
-class AirflowActions(RestActions):
-    """Starts runs in the Airflow of this process, through its API and with the user's token."""
+class AirflowActions:
+    """The Airflow of this process, whose API is called with the user's token."""
 
     def __init__(self) -> None:
-        super().__init__(_airflow_client, address=_path_prefix)
+        self._unavailable, self._checked_at = "", float("-inf")
         self._paused_cache: tuple[float, frozenset[str]] | None = None
         self._approvals_cache: tuple[float, list[tuple[str, str, str, datetime]]] | None = None
 
+    def connect(self, request: Request) -> Callable[[], AirflowApi]:
+        """Returns a function that opens a client with the token of a request, for threads of the event loop."""
+        login = AirflowLogin(
+            url=str(request.base_url.replace(path="/")).rstrip("/") + _path_prefix(request),
+            public_url=_path_prefix(request),
+            source="your session in Airflow",
+            token=_token_of(request),
+            is_session=True,
+        )
+        return lambda: _in_process_client(login)
+
     def unavailable_reason(self) -> str:
-        """Returns a reason if the scheduler is dead, since no run could start. Empty in a process that does not serve
-        the API.
+        """Returns a reason if no run can start: the scheduler is dead, or Airflow does not answer. Checked every 10 s.
+
+        Empty in a process that does not serve the API.
         """
-        return super().unavailable_reason() if _API_SERVER_MODULE in sys.modules else ""
+        if _API_SERVER_MODULE in sys.modules and time.monotonic() - self._checked_at >= _HEALTH_CACHE_SECONDS:
+            self._unavailable, self._checked_at = _check_scheduler(), time.monotonic()
+        return self._unavailable
+
+    def airflow_address(self, request: Request) -> str:
+        """Returns the prefix of Airflow's pages."""
+        return _path_prefix(request)
 
     def paused_dags(self) -> frozenset[str] | None:
         """Returns the paused DAGs, cached for a few seconds."""
@@ -159,23 +180,38 @@ def _path_prefix(request: Request) -> str:
     return str(request.scope.get("root_path", "")).removesuffix(MOUNT)
 
 
-def _airflow_client(request: Request | None) -> httpx.AsyncClient:
-    """Returns a client of this process's application, with the login of a request."""
-    prefix = server_path("") if request is None else _path_prefix(request)
-    base = "http://localhost/" if request is None else str(request.base_url.replace(path="/"))
-    return httpx.AsyncClient(
-        transport=httpx.ASGITransport(app=_airflow_app(), raise_app_exceptions=False),
-        base_url=base.rstrip("/") + prefix,
-        headers={"Accept": "application/json", **({} if request is None else _auth_headers(request))},
-    )
+def _token_of(request: Request) -> str:
+    """Returns the token of a request, from its header or its cookie."""
+    scheme, _, token = request.headers.get("authorization", "").partition(" ")
+    return token if scheme.lower() == "bearer" else request.cookies.get(COOKIE_NAME_JWT_TOKEN, "")
 
 
-def _auth_headers(request: Request) -> dict[str, str]:
-    """Returns the authorization header of a request, from its own header or its cookie."""
-    if "authorization" in request.headers:
-        return {"Authorization": request.headers["authorization"]}
-    token = request.cookies.get(COOKIE_NAME_JWT_TOKEN)
-    return {"Authorization": f"Bearer {token}"} if token else {}
+def _check_scheduler() -> str:
+    login = AirflowLogin(url=f"http://localhost{server_path('')}", source="this process", is_session=True)
+    try:
+        with _in_process_client(login) as api:
+            scheduler = api.health().scheduler
+    except TransientError as error:
+        return f"Airflow does not answer ({type(error.__cause__).__name__})."
+    return "" if scheduler.is_healthy else f"Airflow's scheduler is {scheduler.status}: nothing would run."
+
+
+def _in_process_client(login: AirflowLogin) -> AirflowApi:
+    return AirflowApi(login, should_retry=False, transport=_InProcessTransport())
+
+
+class _InProcessTransport(httpx.BaseTransport):
+    """Sends requests to the application of this process. For threads that its event loop has started."""
+
+    def handle_request(self, request: httpx.Request) -> httpx.Response:
+        """Returns the response of the application."""
+        request.headers["Accept-Encoding"] = "identity"
+        return anyio.from_thread.run(self._call, request)
+
+    async def _call(self, request: httpx.Request) -> httpx.Response:
+        transport = httpx.ASGITransport(app=_airflow_app(), raise_app_exceptions=False)
+        response = await transport.handle_async_request(request)
+        return httpx.Response(response.status_code, headers=response.headers, content=await response.aread())
 
 
 def _airflow_app() -> Any:
