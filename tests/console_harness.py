@@ -38,11 +38,11 @@ def person(
     name: str = "ada", *, reads: Iterable[str] | str = EVERYTHING, starts: Iterable[str] | str = EVERYTHING
 ) -> Person:
     """Returns a person who may see and start some DAGs, or all."""
-    return Person(
-        name=name,
-        may_read=lambda dag_id: reads == EVERYTHING or dag_id in reads,
-        may_start=lambda dag_id: starts == EVERYTHING or dag_id in starts,
-    )
+    return Person(name=name, readable_dags=_dag_ids(reads), startable_dags=_dag_ids(starts))
+
+
+def _dag_ids(dag_ids: Iterable[str] | str) -> frozenset[str] | None:
+    return None if dag_ids == EVERYTHING else frozenset(dag_ids)
 
 
 @dataclass

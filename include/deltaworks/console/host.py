@@ -19,15 +19,19 @@ from deltaworks.control.objects import ObjectStore
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Person:
-    """The user of one request.
-
-    The user may see the runs of a DAG if `may_read` returns True, and trigger it if `may_start` does. Both are called
-    in console threads and may take milliseconds.
-    """
+    """The user of one request, with the DAGs whose runs they may read and those they may start; None for all DAGs."""
 
     name: str
-    may_read: Callable[[str], bool]
-    may_start: Callable[[str], bool]
+    readable_dags: frozenset[str] | None
+    startable_dags: frozenset[str] | None
+
+    def may_read(self, dag_id: str) -> bool:
+        """Returns whether the user may read the runs of a DAG."""
+        return self.readable_dags is None or dag_id in self.readable_dags
+
+    def may_start(self, dag_id: str) -> bool:
+        """Returns whether the user may start runs of a DAG."""
+        return self.startable_dags is None or dag_id in self.startable_dags
 
 
 class Authenticator(Protocol):

@@ -142,6 +142,20 @@ def form_view(
     )
 
 
+def check_dag(connect: Connect, action: Action) -> None:
+    """Raises Airflow's error if it does not have the DAG of an action.
+
+    Raises:
+        ConfigError: AIRFLOW_DAG_UNKNOWN.
+    """
+    with connect() as api:
+        try:
+            api.dag_params(action.dag_id)
+        except ConfigError as error:
+            if error.condition != "AIRFLOW_FORBIDDEN":
+                raise
+
+
 def submit(connect: Connect, action: Action, posted: Mapping[str, Sequence[str]]) -> str:
     """Starts the run that a form requests: a count, a counted action, or an action without dry run.
 
