@@ -8,8 +8,8 @@ from airflow.configuration import conf
 from airflow.plugins_manager import AirflowPlugin
 
 from deltaworks.airflow.links import LINKS
+from deltaworks.airflow.names import server_path
 from deltaworks.airflow.serialized_writes import middlewares_for_database
-from deltaworks.airflow.server_paths import server_path
 from deltaworks.airflow.timetables import GoldTimetable
 
 if TYPE_CHECKING:

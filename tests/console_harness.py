@@ -13,17 +13,19 @@ from typing import Any
 from fastapi import HTTPException, Request
 from fastapi.testclient import TestClient
 
+from deltaworks.airflow_client.api import AirflowApi, DagRun, TaskInstance
+from deltaworks.airflow_client.login import AirflowLogin
 from deltaworks.console.application import build_console
 from deltaworks.console.cached_objects import CachedObjects
 from deltaworks.console.catalog_cache import CatalogCache
 from deltaworks.console.console import Console, PageRenderer
-from deltaworks.console.host import PendingApproval, Person, RunStatus, StartedRun
+from deltaworks.console.host import PendingApproval, Person
 from deltaworks.console.page_context import PageContext
 from deltaworks.control import paths
 from deltaworks.control.clock import utc_now
 from deltaworks.control.health.heartbeat import Heartbeat
 from deltaworks.control.objects import ObjectStore, open_objects
-from deltaworks.errors import ConfigError
+from deltaworks.operations.registry import OPERATIONS
 from deltaworks.specs.catalog import Catalog
 from deltaworks.specs.project import load_catalog
 
@@ -36,11 +38,11 @@ def person(
     name: str = "ada", *, reads: Iterable[str] | str = EVERYTHING, starts: Iterable[str] | str = EVERYTHING
 ) -> Person:
     """Returns a person who may see and start some DAGs, or all."""
-    return Person(
-        name=name,
-        may_read=lambda dag_id: reads == EVERYTHING or dag_id in reads,
-        may_start=lambda dag_id: starts == EVERYTHING or dag_id in starts,
-    )
+    return Person(name=name, readable_dags=_dag_ids(reads), startable_dags=_dag_ids(starts))
+
+
+def _dag_ids(dag_ids: Iterable[str] | str) -> frozenset[str] | None:
+    return None if dag_ids == EVERYTHING else frozenset(dag_ids)
 
 
 @dataclass
@@ -65,9 +67,46 @@ class FakeAuthenticator:
         return f"/login?next={request.url.path}"
 
 
+class FakeAirflow(AirflowApi):
+    """A client of the Airflow of `FakeActions`, which sends no requests."""
+
+    def __init__(self, actions: FakeActions) -> None:
+        super().__init__(AirflowLogin(url="http://airflow.invalid", public_url="", source="the tests"))
+        self._actions = actions
+
+    def trigger(
+        self, dag_id: str, *, conf: Mapping[str, Any] | None = None, run_id: str | None = None, note: str = ""
+    ) -> DagRun:
+        assert run_id is not None
+        if (dag_id, run_id) not in [run[:2] for run in self._actions.started]:
+            self._actions.started.append((dag_id, run_id, dict(conf or {})))
+        return self.dag_run(dag_id, run_id)
+
+    def dag_params(self, dag_id: str) -> dict[str, Any]:
+        return self._actions.forms.get(dag_id, {})
+
+    def find_run(self, dag_id: str, run_id: str) -> DagRun | None:
+        conf = next((conf for dag, run, conf in self._actions.started if (dag, run) == (dag_id, run_id)), None)
+        if conf is None:
+            return None
+        return DagRun(dag_id, run_id, self._actions.end_state, None, None, conf, triggered_by="ada")
+
+    def dag_run(self, dag_id: str, run_id: str) -> DagRun:
+        run = self.find_run(dag_id, run_id)
+        assert run is not None
+        return run
+
+    def task_instances(self, dag_id: str, run_id: str) -> tuple[TaskInstance, ...]:
+        names = [declared.name for declared in OPERATIONS.values() if dag_id.endswith(f"__{declared.name}")]
+        return tuple(TaskInstance(name, self._actions.end_state, 1, None, None, None) for name in names)
+
+    def xcom(self, dag_id: str, run_id: str, task_id: str, key: str) -> Any:
+        return self._actions.results
+
+
 @dataclass
 class FakeActions:
-    """Records started runs. A run is started once and has the state `end_state` immediately."""
+    """An Airflow that records started runs. A run is started once and has the state `end_state` immediately."""
 
     started: list[tuple[str, str, dict[str, Any]]] = dataclasses.field(default_factory=list)
     outage: str = ""
@@ -76,30 +115,8 @@ class FakeActions:
     end_state: str = "success"
     approvals: tuple[PendingApproval, ...] = ()
 
-    async def start(
-        self, request: Request, *, dag_id: str, run_id: str, conf: Mapping[str, Any], note: str = ""
-    ) -> StartedRun:
-        if (dag_id, run_id) not in [run[:2] for run in self.started]:
-            self.started.append((dag_id, run_id, dict(conf)))
-        return StartedRun(dag_id=dag_id, run_id=run_id, state="queued", address=f"/dags/{dag_id}/runs/{run_id}")
-
-    async def dag_params(self, request: Request, *, dag_id: str) -> Mapping[str, Any]:
-        return self.forms.get(dag_id, {})
-
-    async def run_status(self, request: Request, *, dag_id: str, run_id: str, task_ids: Iterable[str]) -> RunStatus:
-        conf = next((conf for dag, run, conf in self.started if (dag, run) == (dag_id, run_id)), None)
-        if conf is None:
-            raise ConfigError("AIRFLOW_DAG_UNKNOWN", f"There is no run {run_id} of {dag_id}.", hint="")
-        return RunStatus(
-            dag_id=dag_id,
-            run_id=run_id,
-            state=self.end_state,
-            conf=conf,
-            address=f"/dags/{dag_id}/runs/{run_id}",
-            triggered_by="ada",
-            tasks=tuple((name, self.end_state) for name in task_ids),
-            results=tuple(self.results),
-        )
+    def connect(self, request: Request) -> Callable[[], AirflowApi]:
+        return lambda: FakeAirflow(self)
 
     def unavailable_reason(self) -> str:
         return self.outage

@@ -14,6 +14,8 @@ from urllib.parse import quote
 import pytest
 from typer.testing import CliRunner
 
+from deltaworks.airflow_client.api import AirflowApi
+from deltaworks.airflow_client.login import AirflowLogin
 from deltaworks.cli import app
 from deltaworks.control import paths
 from deltaworks.control.health.stop import StopFlag
@@ -21,8 +23,6 @@ from deltaworks.control.listing import Listing
 from deltaworks.control.objects import open_objects
 from deltaworks.errors import ConfigError
 from deltaworks.operations import in_airflow
-from deltaworks.operations.airflow_api import AirflowApi
-from deltaworks.operations.airflow_login import AirflowLogin
 from deltaworks.operations.base import RESULTS_KEY, Operation
 from deltaworks.operations.dag_forms import form_of
 from deltaworks.operations.options import read_options

@@ -163,14 +163,10 @@ def in_process(server: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     import sys
     from types import SimpleNamespace
 
-    from deltaworks.console.actions import rest_client
+    from deltaworks.airflow import console_host
 
     monkeypatch.setitem(sys.modules, "airflow.api_fastapi.main", SimpleNamespace(app=server.app))
-    monkeypatch.setattr(rest_client.RestActions, "_check_health", _healthy)
-
-
-async def _healthy(self: Any) -> str:
-    return ""
+    monkeypatch.setattr(console_host, "_check_scheduler", lambda: "")
 
 
 OWN = {"Accept": "text/html", "Origin": "http://testserver"}

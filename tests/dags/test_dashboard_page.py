@@ -1,4 +1,4 @@
-"""Dashboards in Airflow's real API server: access and render frequency."""
+"""Dashboards in Airflow's real API server: access, render frequency, and queries outside the server's process."""
 
 from __future__ import annotations
 
@@ -10,11 +10,13 @@ from unittest.mock import patch
 
 import pytest
 
-from deltaworks.operations import dashboard_data as drawing
+from deltaworks.console.pages import dashboards as dashboard_pages
+from deltaworks.console.table_reads import TableReadResult
 from deltaworks.specs.project import load_catalog
 from tests.dags.airflow_project import write_project
 from tests.dags.test_console_host import as_user, dags_on_record, server
 from tests.unit.dashboards.dashboard_harness import START, put
+from tests.waiting import eventually
 
 __all__ = ["dags_on_record", "server"]
 
@@ -48,15 +50,16 @@ def dashboards(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def rendered(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
-    """Records rendered dashboards; the page cache is reset."""
+    """Records the dashboards that child processes render for a console in this process."""
+    monkeypatch.setenv("DELTAWORKS_CONSOLE_PROCESS", "off")
     asked_for: list[str] = []
-    answer_dashboard = drawing.answer_dashboard
+    read_tables = dashboard_pages.read_tables
 
-    def counted(catalog: Any, pipeline: str, dashboard: Any, span: Any, **options: Any) -> Any:
-        asked_for.append(dashboard.name)
-        return answer_dashboard(catalog, pipeline, dashboard, span, **options)
+    def counted(read: str, **options: Any) -> TableReadResult:
+        asked_for.append(options["name"])
+        return read_tables(read, **options)
 
-    with patch.object(drawing, "answer_dashboard", counted):
+    with patch.object(dashboard_pages, "read_tables", counted):
         yield asked_for
 
 
@@ -80,7 +83,7 @@ def test_readers_of_the_stream_dag_see_its_dashboards(server: Any, dashboards: P
     assert '<meta http-equiv="refresh" content="30">' in server.get(PAGE, headers=viewer()).text
     assert "data to 2026-03-01 10:00" in page.text
     assert "This panel failed" not in page.text
-    assert f'href="{LIST}"' in page.text
+    assert 'href="../../dashboards"' in page.text
     # Its own policy lets no script run.
     assert not re.search(r"<script|javascript:|\son\w+=", page.text)
 
@@ -96,7 +99,7 @@ def test_other_users_see_no_dashboard_and_cause_no_query(server: Any, dashboards
         answers_of = [server.get(page, headers=viewer()) for page in (PAGE, f"{PAGE}{SPAN}", f"{PAGE}x")]
 
     assert "noc" not in listed.text
-    assert [answer.status_code for answer in answers_of] == [403, 403, 403]
+    assert [answer.status_code for answer in answers_of] == [404, 404, 404]
     assert not any("Operations" in answer.text for answer in answers_of)
     assert rendered == []
 
@@ -109,9 +112,9 @@ def test_a_page_is_rendered_once_per_refresh_interval(server: Any, dashboards: P
     assert pages[0] == pages[1]
     assert rendered == ["noc"]
 
-    # Another declaration or time span is rendered immediately.
+    # Another declaration is rendered once it is read, within seconds, and another time span immediately.
     declaration.write_text(declaration.read_text().replace("title: Shared", "title: Other"))
-    assert "Other" in server.get(PAGE, headers=viewer()).text
+    eventually(lambda: "Other" in server.get(PAGE, headers=viewer()).text, "the new declaration is shown")
     server.get(f"{PAGE}{SPAN}", headers=viewer())
     server.get(f"{PAGE}{SPAN}", headers=viewer())
     assert rendered == ["noc"] * 4
@@ -134,12 +137,18 @@ def test_unknown_dashboards_and_times_are_rejected(server: Any, dashboards: Path
     assert "application/json" in answer.headers["content-type"]
 
 
-def test_a_plugin_loads_neither_duckdb_nor_arrow(dashboards: Path) -> None:
+@pytest.mark.parametrize("renderer", ["on", "off"])
+def test_the_api_server_loads_neither_duckdb_nor_arrow(dags_on_record: None, dashboards: Path, renderer: str) -> None:
     from tests.dags.airflow_project import run_python
 
-    program = (
-        "import json, sys; from deltaworks.airflow import console_host; console_host.build_host();"
-        "print(json.dumps([name for name in ('duckdb', 'pyarrow', 'deltalake') if name in sys.modules]))"
-    )
-
+    program = f"""
+import json, os, sys
+os.environ["DELTAWORKS_CONSOLE_PROCESS"] = {renderer!r}
+from airflow.api_fastapi.app import create_app
+from fastapi.testclient import TestClient
+with TestClient(create_app(apps="core")) as client:
+    pages = [client.get(page, headers={viewer()!r}) for page in ({LIST!r}, {PAGE!r})]
+assert all("Operations" in page.text for page in pages), [page.text for page in pages]
+print(json.dumps([name for name in ("duckdb", "pyarrow", "deltalake") if name in sys.modules]))
+"""
     assert run_python(program, dashboards) == []

@@ -20,6 +20,7 @@ from deltaworks.airflow.health_alerts import (
     longest_interval,
 )
 from deltaworks.airflow.restarts import HungProcess, resolve_restart_alerts, restart_hung
+from deltaworks.airflow_client.api import DagRun, TaskInstance
 from deltaworks.alerts.notification import Notification
 from deltaworks.alerts.raising import alerts
 from deltaworks.control.clock import utc_now
@@ -30,7 +31,6 @@ from deltaworks.control.health.verdicts import Verdict, evaluate_health
 from deltaworks.control.home import PipelineHome
 from deltaworks.control.objects import LocalObjects
 from deltaworks.errors.conditions import catalog, verdict_alerts
-from deltaworks.operations.airflow_resources import DagRun, TaskInstance
 from deltaworks.specs.project import load_catalog
 
 NOW = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)

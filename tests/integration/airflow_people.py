@@ -9,7 +9,7 @@ from datetime import date, datetime
 from typing import Any
 from urllib.parse import quote
 
-from deltaworks.operations.airflow_api import AirflowApi
+from deltaworks.airflow_client.api import AirflowApi
 
 
 @dataclass(frozen=True, slots=True)

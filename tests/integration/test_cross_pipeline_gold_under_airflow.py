@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from deltaworks.airflow import names
+from deltaworks.airflow_client.api import DagRun
 from deltaworks.control import paths
-from deltaworks.operations.airflow_resources import DagRun
 from deltaworks.operations.availability import unavailable_reason
 from deltaworks.operations.registry import OPERATIONS
 from deltaworks.specs.catalog import Catalog

@@ -10,8 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from deltaworks.operations.airflow_api import AirflowApi
-from deltaworks.operations.airflow_resources import DagRun
+from deltaworks.airflow_client.api import AirflowApi, DagRun
 from sandbox.demo.memory import sample_memory
 from sandbox.servers.landing import LAKE_BUCKET, LANDING_BUCKET, landing_client, list_requests
 from sandbox.stack.environment import read_env

@@ -13,46 +13,50 @@ import sys
 import time
 from collections.abc import Awaitable, Callable
 from datetime import datetime
-from functools import cache
-from typing import Any, Final
+from typing import Annotated, Any, Final
 from urllib.parse import quote
 
 import anyio
+import anyio.from_thread
 import anyio.to_thread
 import httpx
 from airflow.api_fastapi.app import get_auth_manager
-from airflow.api_fastapi.auth.managers.base_auth_manager import COOKIE_NAME_JWT_TOKEN
-from airflow.api_fastapi.auth.managers.models.resource_details import DagAccessEntity, DagDetails
-from airflow.api_fastapi.core_api.security import GetUserDep
+from airflow.api_fastapi.auth.managers.base_auth_manager import COOKIE_NAME_JWT_TOKEN, ResourceMethod
+from airflow.api_fastapi.auth.managers.models.resource_details import AccessView, DagAccessEntity, DagDetails
+from airflow.api_fastapi.core_api.security import GetUserDep, requires_access_view
+from airflow.configuration import conf
 from airflow.models.dag import DagModel
 from airflow.models.hitl import HITLDetail
 from airflow.models.taskinstance import TaskInstance
 from airflow.utils.session import create_session
 from airflow.utils.state import TaskInstanceState
-from fastapi import FastAPI, Request
+from fastapi import Depends, FastAPI, Request
 from sqlalchemy import select
 
 from deltaworks.airflow.aws_connections import set_environment_keys
-from deltaworks.airflow.dashboard_page import add_dashboards
-from deltaworks.airflow.page_access import may_read_runs, team_of
-from deltaworks.airflow.server_paths import server_path
-from deltaworks.console.actions.rest_client import RestActions
+from deltaworks.airflow.names import server_path
+from deltaworks.airflow_client.api import AirflowApi
+from deltaworks.airflow_client.login import AirflowLogin
 from deltaworks.console.application import build_console
 from deltaworks.console.cached_objects import CLIENT_TIMEOUTS, CachedObjects
 from deltaworks.console.catalog_cache import CatalogCache
 from deltaworks.console.console import Console
 from deltaworks.console.host import PendingApproval, Person
 from deltaworks.console.page_process import PageProcess
-from deltaworks.control.objects import ObjectStore, open_objects
+from deltaworks.control.objects import open_objects
+from deltaworks.errors import TransientError
 from deltaworks.operations.base import APPROVE_TASK
+from deltaworks.specs.catalog import Catalog
+from deltaworks.specs.project import load_catalog
 
 MOUNT: Final = "/deltaworks"
 #: With `off` the API server renders pages itself, which needs less memory and more of its CPU time.
 PAGE_PROCESS_VARIABLE: Final = "DELTAWORKS_CONSOLE_PROCESS"
 _THREADS = 4
-_PAUSED_CACHE_SECONDS = 10.0
+_PAUSED_CACHE_SECONDS = _HEALTH_CACHE_SECONDS = 10.0
 _APPROVALS_CACHE_SECONDS, _MAX_APPROVALS = 5.0, 200
 _API_SERVER_MODULE: Final = "airflow.api_fastapi.main"
+_WebsiteAccess = Annotated[None, Depends(requires_access_view(AccessView.WEBSITE))]
 
 
 class AirflowAuthenticator:
@@ -63,9 +67,9 @@ class AirflowAuthenticator:
 
     @property
     def identify(self) -> Callable[..., Awaitable[Person]]:
-        """Returns a dependency that identifies the user. It reads the permissions for all DAGs with one query."""
+        """Returns a dependency that identifies the user with their rights to all DAGs."""
 
-        async def identify_user(user: GetUserDep) -> Person:
+        async def identify_user(user: GetUserDep, _: _WebsiteAccess) -> Person:
             if self._limiter is None:
                 self._limiter = anyio.CapacityLimiter(_THREADS)
             return await anyio.to_thread.run_sync(_person, user, limiter=self._limiter)
@@ -79,36 +83,56 @@ class AirflowAuthenticator:
 
 def _person(user: Any) -> Person:
     manager = get_auth_manager()
-    readable = manager.get_authorized_dag_ids(user=user, method="GET")
+    dag_ids = manager.get_authorized_dag_ids(user=user, method="GET")
+    with_teams = conf.getboolean("core", "multi_team", fallback=False)
+    teams = DagModel.get_dag_id_to_team_name_mapping(sorted(dag_ids)) if with_teams else {}
 
-    @cache
-    def may_start(dag_id: str) -> bool:
-        details = DagDetails(id=dag_id, team_name=team_of(dag_id))
-        allowed = manager.is_authorized_dag(
-            method="POST", access_entity=DagAccessEntity.RUN, details=details, user=user
+    def authorized(method: ResourceMethod) -> frozenset[str]:
+        return frozenset(
+            dag_id
+            for dag_id in dag_ids
+            if manager.is_authorized_dag(
+                method=method,
+                access_entity=DagAccessEntity.RUN,
+                details=DagDetails(id=dag_id, team_name=teams.get(dag_id)),
+                user=user,
+            )
         )
-        return bool(allowed)
 
-    @cache
-    def may_read(dag_id: str) -> bool:
-        return dag_id in readable and may_read_runs(dag_id, user)
-
-    return Person(name=str(user.get_name()), may_read=may_read, may_start=may_start)
+    return Person(name=str(user.get_name()), readable_dags=authorized("GET"), startable_dags=authorized("POST"))
 
 
-class AirflowActions(RestActions):
-    """Starts runs in the Airflow of this process, through its API and with the user's token."""
+class AirflowActions:
+    """The Airflow of this process, whose API is called with the user's token."""
 
     def __init__(self) -> None:
-        super().__init__(_airflow_client, address=_path_prefix)
+        self._unavailable, self._checked_at = "", float("-inf")
         self._paused_cache: tuple[float, frozenset[str]] | None = None
         self._approvals_cache: tuple[float, list[tuple[str, str, str, datetime]]] | None = None
 
+    def connect(self, request: Request) -> Callable[[], AirflowApi]:
+        """Returns a function that opens a client with the token of a request, for threads of the event loop."""
+        login = AirflowLogin(
+            url=str(request.base_url.replace(path="/")).rstrip("/") + _path_prefix(request),
+            public_url=_path_prefix(request),
+            source="your session in Airflow",
+            token=_token_of(request),
+            is_session=True,
+        )
+        return lambda: _in_process_client(login)
+
     def unavailable_reason(self) -> str:
-        """Returns a reason if the scheduler is dead, since no run could start. Empty in a process that does not serve
-        the API.
+        """Returns a reason if no run can start: the scheduler is dead, or Airflow does not answer. Checked every 10 s.
+
+        Empty in a process that does not serve the API.
         """
-        return super().unavailable_reason() if _API_SERVER_MODULE in sys.modules else ""
+        if _API_SERVER_MODULE in sys.modules and time.monotonic() - self._checked_at >= _HEALTH_CACHE_SECONDS:
+            self._unavailable, self._checked_at = _check_scheduler(), time.monotonic()
+        return self._unavailable
+
+    def airflow_address(self, request: Request) -> str:
+        """Returns the prefix of Airflow's pages."""
+        return _path_prefix(request)
 
     def paused_dags(self) -> frozenset[str] | None:
         """Returns the paused DAGs, cached for a few seconds."""
@@ -159,23 +183,38 @@ def _path_prefix(request: Request) -> str:
     return str(request.scope.get("root_path", "")).removesuffix(MOUNT)
 
 
-def _airflow_client(request: Request | None) -> httpx.AsyncClient:
-    """Returns a client of this process's application, with the login of a request."""
-    prefix = server_path("") if request is None else _path_prefix(request)
-    base = "http://localhost/" if request is None else str(request.base_url.replace(path="/"))
-    return httpx.AsyncClient(
-        transport=httpx.ASGITransport(app=_airflow_app(), raise_app_exceptions=False),
-        base_url=base.rstrip("/") + prefix,
-        headers={"Accept": "application/json", **({} if request is None else _auth_headers(request))},
-    )
+def _token_of(request: Request) -> str:
+    """Returns the token of a request, from its header or its cookie."""
+    scheme, _, token = request.headers.get("authorization", "").partition(" ")
+    return token if scheme.lower() == "bearer" else request.cookies.get(COOKIE_NAME_JWT_TOKEN, "")
 
 
-def _auth_headers(request: Request) -> dict[str, str]:
-    """Returns the authorization header of a request, from its own header or its cookie."""
-    if "authorization" in request.headers:
-        return {"Authorization": request.headers["authorization"]}
-    token = request.cookies.get(COOKIE_NAME_JWT_TOKEN)
-    return {"Authorization": f"Bearer {token}"} if token else {}
+def _check_scheduler() -> str:
+    login = AirflowLogin(url=f"http://localhost{server_path('')}", source="this process", is_session=True)
+    try:
+        with _in_process_client(login) as api:
+            scheduler = api.health().scheduler
+    except TransientError as error:
+        return f"Airflow does not answer ({type(error.__cause__).__name__})."
+    return "" if scheduler.is_healthy else f"Airflow's scheduler is {scheduler.status}: nothing would run."
+
+
+def _in_process_client(login: AirflowLogin) -> AirflowApi:
+    return AirflowApi(login, should_retry=False, transport=_InProcessTransport())
+
+
+class _InProcessTransport(httpx.BaseTransport):
+    """Sends requests to the application of this process. For threads that its event loop has started."""
+
+    def handle_request(self, request: httpx.Request) -> httpx.Response:
+        """Returns the response of the application."""
+        request.headers["Accept-Encoding"] = "identity"
+        return anyio.from_thread.run(self._call, request)
+
+    async def _call(self, request: httpx.Request) -> httpx.Response:
+        transport = httpx.ASGITransport(app=_airflow_app(), raise_app_exceptions=False)
+        response = await transport.handle_async_request(request)
+        return httpx.Response(response.status_code, headers=response.headers, content=await response.aread())
 
 
 def _airflow_app() -> Any:
@@ -188,27 +227,24 @@ def _airflow_app() -> Any:
 
 def _set_lake_keys() -> None:
     """Sets the keys of the connections that the environment names, without loading pipelines."""
-    from deltaworks.specs.project import load_catalog
-
     set_environment_keys(load_catalog(skip_invalid=True, only=()).environment)
+
+
+def _load_catalog() -> Catalog:
+    """Loads all declarations, and sets the keys for this process and for the table reads it starts."""
+    catalog = load_catalog(skip_invalid=True)
+    set_environment_keys(catalog.environment)
+    return catalog
 
 
 def build_host() -> FastAPI:
     """Returns the console with Airflow's users and runs, on the lake of this process's environment."""
-    catalog = CatalogCache()
-
-    def open_lake() -> ObjectStore:
-        environment = catalog.current().environment
-        set_environment_keys(environment)
-        return open_objects(environment.lake, timeouts=CLIENT_TIMEOUTS)
-
+    catalog = CatalogCache(_load_catalog)
     console = Console(
         authenticator=AirflowAuthenticator(),
         actions=AirflowActions(),
-        records=CachedObjects(open_lake),
+        records=CachedObjects(lambda: open_objects(catalog.current().environment.lake, timeouts=CLIENT_TIMEOUTS)),
         catalog=catalog,
         renderer=None if os.environ.get(PAGE_PROCESS_VARIABLE) == "off" else PageProcess(prepare=_set_lake_keys),
     )
-    app = build_console(console)
-    add_dashboards(app)
-    return app
+    return build_console(console)

@@ -20,10 +20,10 @@ from deltaworks.specs.dag_ids import HEALTH_DAG, PROJECT
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
+    from deltaworks.airflow_client.api import AirflowApi
     from deltaworks.control.health.report import Report
     from deltaworks.control.health.verdicts import Verdict
     from deltaworks.control.objects import ObjectStore
-    from deltaworks.operations.airflow_api import AirflowApi
     from deltaworks.specs.catalog import Catalog
     from deltaworks.specs.environment import EnvironmentSpec
 
@@ -211,8 +211,8 @@ def airflow_api(environment: EnvironmentSpec, *, should_retry: bool = True) -> A
         ConfigError: AIRFLOW_CONNECTION_MISSING, so that hung streams have to be restarted manually;
             AIRFLOW_CONNECTION_INVALID.
     """
-    from deltaworks.operations.airflow_api import AirflowApi
-    from deltaworks.operations.airflow_login import CONNECTION_FIELDS, airflow_login, login_from_connection
+    from deltaworks.airflow_client.api import AirflowApi
+    from deltaworks.airflow_client.login import CONNECTION_FIELDS, airflow_login, login_from_connection
 
     source = f"the connection {names.AIRFLOW_CONNECTION}"
     try:

@@ -12,8 +12,8 @@ from urllib.parse import quote
 from airflow.sdk import BaseOperatorLink
 
 from deltaworks.airflow.approvals import OperationApproval
+from deltaworks.airflow.names import server_path
 from deltaworks.airflow.operators import SPARK_UI_XCOM, ProcessOperator, SparkJobOperator
-from deltaworks.airflow.server_paths import server_path
 from deltaworks.specs.dag_ids import split_dag_id
 
 if TYPE_CHECKING:

@@ -6,7 +6,9 @@ from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, Final
+from urllib.parse import urlsplit
 
+from airflow.configuration import conf
 from airflow.sdk import Asset, CronTriggerTimetable
 
 from deltaworks.control import paths, provenance
@@ -123,3 +125,9 @@ def bronze_asset(lake: StorageSpec, pipeline: str, table: str) -> Asset:
     No task updates it, because a continuous stream would announce updates all the time.
     """
     return Asset(name=f"bronze.{pipeline}.{table}", uri=lake.uri(paths.table(pipeline, table)), group="bronze")
+
+
+def server_path(path: str) -> str:
+    """Returns a path on the API server with its path prefix."""
+    prefix = urlsplit(conf.get("api", "base_url", fallback="")).path.rstrip("/")
+    return f"{prefix}{path}"

@@ -18,7 +18,7 @@ from deltaworks.control.health.verdicts import Verdict
 from deltaworks.control.provenance import airflow_run_of
 
 if TYPE_CHECKING:
-    from deltaworks.operations.airflow_api import AirflowApi
+    from deltaworks.airflow_client.api import AirflowApi
 
 NOTE_INTERVAL_MINUTES = 5
 #: Airflow's limit.

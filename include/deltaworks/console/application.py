@@ -19,13 +19,14 @@ from deltaworks.console.console import Console
 from deltaworks.console.downloads import add_downloads
 from deltaworks.console.host import Person
 from deltaworks.console.page_builder import HEADERS
-from deltaworks.console.page_context import PageMissingError
+from deltaworks.console.page_context import PageError
 from deltaworks.console.pages.base import Page
 from deltaworks.console.pages.registry import PAGES
 from deltaworks.console.rendering import Frame, assets, render
 from deltaworks.control.clock import utc_now
 
 _NOT_LOGGED_IN, _MISSING = 401, 404
+_TITLES = {_NOT_LOGGED_IN: "Not allowed", 403: "Not allowed", _MISSING: "Not found"}
 
 
 def build_console(console: Console, *, pages: Sequence[Page] = PAGES) -> FastAPI:
@@ -60,7 +61,11 @@ def build_console(console: Console, *, pages: Sequence[Page] = PAGES) -> FastAPI
 def _add_page(app: FastAPI, console: Console, page: Page) -> None:
     async def show(request: Request) -> Response:
         return await anyio.to_thread.run_sync(
-            console.render, page, console.request_data(request), request.state.person, limiter=console.limiter
+            console.render,
+            page,
+            console.request_data(request),
+            request.state.person,
+            limiter=console.limiter(document=page.document),
         )
 
     app.add_api_route(page.route, show, methods=["GET"], name=page.name, response_model=None)
@@ -69,9 +74,9 @@ def _add_page(app: FastAPI, console: Console, page: Page) -> None:
 def _add_error_pages(app: FastAPI, console: Console) -> None:
     """Adds handlers that show errors as pages; a request without login is redirected to the login page."""
 
-    @app.exception_handler(PageMissingError)
-    async def missing(request: Request, error: PageMissingError) -> Response:
-        return _error_page(console, request, _MISSING, str(error))
+    @app.exception_handler(PageError)
+    async def failed(request: Request, error: PageError) -> Response:
+        return _error_page(console, request, error.status, str(error))
 
     @app.exception_handler(HTTPException)
     async def refused(request: Request, error: HTTPException) -> Response:
@@ -90,7 +95,7 @@ def _error_page(console: Console, request: Request, status: int, reason: str) ->
     plain = console.request_data(request)
     person: Person | None = getattr(request.state, "person", None)
     frame = Frame(
-        title="Not found" if status == _MISSING else "Not allowed",
+        title=_TITLES.get(status, "Not shown"),
         root=plain.root,
         address=plain.path,
         now=utc_now(),

@@ -15,7 +15,9 @@ from deltaworks.console.page_builder import HostState, PageBuilder, RequestData
 from deltaworks.console.page_context import PageContext
 from deltaworks.console.pages.base import Page
 
-_THREADS = 4
+THREADS = 4
+#: Threads for documents, most of which wait for the one that is drawn.
+DOCUMENT_THREADS = 6
 
 
 class PageRenderer(Protocol):
@@ -25,7 +27,7 @@ class PageRenderer(Protocol):
         """Returns the page; None if this process has to render it.
 
         Raises:
-            PageMissingError: the page does not exist, or the person may not see it.
+            PageError: the page does not exist, the person may not see it, or it cannot be drawn.
         """
 
 
@@ -49,14 +51,13 @@ class Console:
         self.actions = actions
         self._builder = PageBuilder(records=records, catalog=catalog)
         self._renderer = renderer
-        self._limiter: anyio.CapacityLimiter | None = None
+        self._limiters: dict[bool, anyio.CapacityLimiter] = {}
 
-    @property
-    def limiter(self) -> anyio.CapacityLimiter:
-        """The limiter of the console's threads, which belongs to the running event loop."""
-        if self._limiter is None:
-            self._limiter = anyio.CapacityLimiter(_THREADS)
-        return self._limiter
+    def limiter(self, *, document: bool = False) -> anyio.CapacityLimiter:
+        """Returns the limiter of the console's threads, or of those for documents, in the running event loop."""
+        if document not in self._limiters:
+            self._limiters[document] = anyio.CapacityLimiter(DOCUMENT_THREADS if document else THREADS)
+        return self._limiters[document]
 
     def page_context(self, request: RequestData, person: Person) -> PageContext:
         """Returns the context of a request, in a console thread."""
@@ -66,7 +67,7 @@ class Console:
         """Returns a page for a person, or status 304 if the browser's copy is current.
 
         Raises:
-            PageMissingError: the page does not exist, or the person may not see it.
+            PageError: the page does not exist, the person may not see it, or it cannot be drawn.
         """
         host_state = self._host_state(request, person)
         if self._renderer is not None:

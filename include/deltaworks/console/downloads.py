@@ -25,7 +25,7 @@ def add_downloads(app: FastAPI, console: Console) -> None:
 
     async def certificate(request: Request) -> Response:
         plain, person = console.request_data(request), request.state.person
-        return await anyio.to_thread.run_sync(_certificate, console, plain, person, limiter=console.limiter)
+        return await anyio.to_thread.run_sync(_certificate, console, plain, person, limiter=console.limiter())
 
     app.add_api_route(ROUTE, certificate, methods=["GET"], response_model=None)
 

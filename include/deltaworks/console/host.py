@@ -6,27 +6,32 @@ manager and actions are DAG runs; the standalone console has one read-only user.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Protocol
+from typing import Protocol
 
 from fastapi import Request
 
+from deltaworks.airflow_client.api import AirflowApi
 from deltaworks.control.objects import ObjectStore
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Person:
-    """The user of one request.
-
-    The user may see the runs of a DAG if `may_read` returns True, and trigger it if `may_start` does. Both are called
-    in console threads and may take milliseconds.
-    """
+    """The user of one request, with the DAGs whose runs they may read and those they may start; None for all DAGs."""
 
     name: str
-    may_read: Callable[[str], bool]
-    may_start: Callable[[str], bool]
+    readable_dags: frozenset[str] | None
+    startable_dags: frozenset[str] | None
+
+    def may_read(self, dag_id: str) -> bool:
+        """Returns whether the user may read the runs of a DAG."""
+        return self.readable_dags is None or dag_id in self.readable_dags
+
+    def may_start(self, dag_id: str) -> bool:
+        """Returns whether the user may start runs of a DAG."""
+        return self.startable_dags is None or dag_id in self.startable_dags
 
 
 class Authenticator(Protocol):
@@ -45,34 +50,6 @@ class Authenticator(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StartedRun:
-    """A run that a request started, possibly when it was sent before. Its page in Airflow is at `address`."""
-
-    dag_id: str
-    run_id: str
-    state: str
-    address: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunStatus:
-    """The current status of a run.
-
-    The records of its job are `results`. If an approval is pending, `approval_address` is the page for the answer.
-    """
-
-    dag_id: str
-    run_id: str
-    state: str
-    conf: Mapping[str, Any]
-    address: str
-    triggered_by: str = ""
-    tasks: tuple[tuple[str, str], ...] = ()
-    results: tuple[Mapping[str, Any], ...] = ()
-    approval_address: str = ""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class PendingApproval:
     """A run that waits for a person's approval. `address` is the page for the answer."""
 
@@ -84,31 +61,12 @@ class PendingApproval:
 
 
 class Actions(Protocol):
-    """Starts runs of DAGs with the permissions and in the name of the user."""
+    """The Airflow that runs the actions of pages, with the permissions and in the name of the user."""
 
-    def start(
-        self, request: Request, *, dag_id: str, run_id: str, conf: Mapping[str, Any], note: str = ""
-    ) -> Awaitable[StartedRun]:
-        """Starts a run. Idempotent per `run_id`.
+    def connect(self, request: Request) -> Callable[[], AirflowApi]:
+        """Returns a function that opens a client of Airflow's API with the login of the request's user.
 
-        Raises:
-            DeltaworksError: Airflow refuses or does not answer.
-        """
-
-    def dag_params(self, request: Request, *, dag_id: str) -> Awaitable[Mapping[str, Any]]:
-        """Returns the params of a DAG by name, each with `value`, `description` and `schema`.
-
-        Raises:
-            DeltaworksError: Airflow refuses or does not answer.
-        """
-
-    def run_status(
-        self, request: Request, *, dag_id: str, run_id: str, task_ids: Iterable[str]
-    ) -> Awaitable[RunStatus]:
-        """Returns the status of a run, with the results of the last of `task_ids` that has any.
-
-        Raises:
-            DeltaworksError: Airflow refuses or does not answer.
+        Console threads call the function. It raises ConfigError (AIRFLOW_CONNECTION_MISSING) without Airflow.
         """
 
     def unavailable_reason(self) -> str:

@@ -31,6 +31,12 @@ HEADERS: Final[Mapping[str, str]] = {
     "X-Content-Type-Options": "nosniff",
     "Referrer-Policy": "same-origin",
 }
+#: Headers of documents, whose styles are part of the page. No script runs and nothing is loaded.
+_DOCUMENT_HEADERS: Final[Mapping[str, str]] = {
+    "Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'; frame-ancestors 'self'",
+    "Cache-Control": "no-store",
+    "X-Content-Type-Options": "nosniff",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,7 +90,7 @@ class PageBuilder:
         """Returns a page for a person, or status 304 if the browser's copy is current.
 
         Raises:
-            PageMissingError: the page does not exist, or the person may not see it.
+            PageError: the page does not exist, the person may not see it, or it cannot be drawn.
         """
         context = self.page_context(request, person, host_state)
         if "pipeline" in context.values and not context.may_read(context.values["pipeline"]):
@@ -94,6 +100,8 @@ class PageBuilder:
 
     def _respond(self, page: Page, request: RequestData, context: PageContext) -> Response:
         view = page.view(context)
+        if page.document:
+            return HTMLResponse(view, headers=_DOCUMENT_HEADERS)
         frame = build_frame(request, context, title=page.title_of(context), current=page.name)
         data = orjson.dumps(
             {"page": page.name, "stale_since": frame.stale_since, "problem": frame.problem, "view": view},

@@ -1,21 +1,36 @@
-"""The context of a page: the person, the address, the time, and the data it may read."""
+"""The context of a page: the person, the address, the time, and the data it may read; errors of pages and reads."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeVar
 
+from deltaworks.control.clock import parse_iso
+from deltaworks.errors import DeltaworksError
 from deltaworks.specs.groups import group_of, stream_dag_id
 
 if TYPE_CHECKING:
     from deltaworks.console.host import PendingApproval, Person, Reader
     from deltaworks.specs.catalog import Catalog
 
+T = TypeVar("T")
 
-class PageMissingError(Exception):
+
+class PageError(Exception):
+    """A page that cannot be shown; `status` is the HTTP status of the response."""
+
+    def __init__(self, message: str, *, status: int) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+class PageMissingError(PageError):
     """The page does not exist, or the person may not see it. The response is the same, so it does not reveal which."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message, status=404)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,3 +77,16 @@ class PageContext:
         if name is None:
             raise PageMissingError("This page has no pipeline.")
         return name
+
+
+def read_or_none(read: Callable[[], T]) -> T | None:
+    """Returns the result of a read, or None if it fails. The page's banner reports storage errors."""
+    try:
+        return read()
+    except (DeltaworksError, ValueError, KeyError, TypeError, AttributeError):
+        return None
+
+
+def parse_instant(text: Any) -> datetime | None:
+    """Returns the instant of a record, or None."""
+    return read_or_none(lambda: parse_iso(text))

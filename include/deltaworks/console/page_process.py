@@ -1,8 +1,9 @@
 """Renders pages in a separate process, to keep the CPU work out of the host's interpreter.
 
-The host decides access rights and sends them to the process. The process reads control objects and declarations,
-renders the page and compresses it. It is started at the first page and restarted after a crash. If it cannot render a
-page, the host renders it.
+The host decides access rights and sends them with each request, as the ids of DAGs that the person may read and start.
+The process reads control objects and declarations, renders the page and compresses it; it reads tables and draws
+dashboards in child processes. It is started at the first page and restarted after a crash. If it cannot render a page,
+the host renders it.
 """
 
 from __future__ import annotations
@@ -14,35 +15,103 @@ import subprocess
 import sys
 import threading
 import time
-from collections import OrderedDict
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
 from multiprocessing.connection import Connection
-from typing import Final
+from typing import Any, Final
 
+import orjson
 from fastapi import Response
 
-from deltaworks.console.host import Person
+from deltaworks.console.console import DOCUMENT_THREADS, THREADS
+from deltaworks.console.host import PendingApproval, Person
 from deltaworks.console.page_builder import HostState, RequestData
-from deltaworks.console.page_context import PageMissingError
-from deltaworks.console.page_rpc import PageCall, RenderedPage, Right, has_right, request_page
+from deltaworks.console.page_context import PageError, PageMissingError
 from deltaworks.console.pages.base import Page
 
 log = logging.getLogger(__name__)
 COMMAND: Final = (sys.executable, "-m", "deltaworks.console.page_worker")
 #: A page may wait for table reads, and the first one for the start of the process.
 DEADLINE_SECONDS: Final = 20.0
+#: A document may also wait for another one, which is being drawn.
+_DOCUMENT_SECONDS: Final = 130.0
 #: After this many crashes within a minute, the host renders pages itself for a minute.
 _MAX_CRASHES, _CRASH_WINDOW_SECONDS = 3, 60.0
-_CONNECTIONS = 4
-_MAX_REMEMBERED = 500
-_DROPPED_HEADERS = frozenset({"content-length"})
+_MISSING = 404
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PageCall:
+    """A request to render a page for a person."""
+
+    page: str
+    request: RequestData
+    person: Person
+    host_state: HostState
+
+    def encode(self) -> bytes:
+        """Encodes the request as JSON."""
+        return orjson.dumps(self, default=list)
+
+    @classmethod
+    def decode(cls, data: bytes) -> PageCall:
+        """Decodes a request that `encode` encoded."""
+        message = orjson.loads(data)
+        person, host_state = message["person"], message["host_state"]
+        approvals = (
+            PendingApproval(**{**one, "since": datetime.fromisoformat(one["since"]) if one["since"] else None})
+            for one in host_state["pending_approvals"]
+        )
+        return cls(
+            page=message["page"],
+            request=RequestData(**message["request"]),
+            person=Person(
+                name=person["name"],
+                readable_dags=_as_set(person["readable_dags"]),
+                startable_dags=_as_set(person["startable_dags"]),
+            ),
+            host_state=HostState(
+                paused_dags=_as_set(host_state["paused_dags"]),
+                actions_unavailable=host_state["actions_unavailable"],
+                pending_approvals=tuple(approvals),
+            ),
+        )
+
+
+def _as_set(ids: list[str] | None) -> frozenset[str] | None:
+    return None if ids is None else frozenset(ids)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RenderedPage:
+    """A rendered page; with `error` the page cannot be shown, with `failed` rendering failed."""
+
+    status: int = 200
+    headers: Mapping[str, str] = field(default_factory=dict)
+    body: bytes = b""
+    error: str | None = None
+    failed: str = ""
+
+    def encode(self) -> bytes:
+        """Encodes the page as a line of JSON and the body."""
+        head = {"status": self.status, "headers": self.headers, "error": self.error, "failed": self.failed}
+        return orjson.dumps(head) + b"\n" + self.body
+
+    @classmethod
+    def decode(cls, data: bytes) -> RenderedPage:
+        """Decodes a page that `encode` encoded."""
+        head, _, body = data.partition(b"\n")
+        values: dict[str, Any] = orjson.loads(head)
+        return cls(**values, body=body)
 
 
 @dataclass(slots=True)
 class _Worker:
+    """The process, and its idle connections for pages (False) and for documents (True)."""
+
     process: subprocess.Popen[bytes]
-    idle: queue.LifoQueue[Connection]
+    idle: Mapping[bool, queue.LifoQueue[Connection]]
 
     def kill(self) -> None:
         """Kills the process."""
@@ -70,20 +139,20 @@ class PageProcess:
         self._lock = threading.Lock()
         self._worker: _Worker | None = None
         self._crashes: list[float] = []
-        # Rights that each page asked for earlier. They are sent with the next request of the page.
-        self._usual_rights: OrderedDict[tuple[str, str], frozenset[Right]] = OrderedDict()
 
     def render(self, page: Page, request: RequestData, person: Person, host_state: HostState) -> Response | None:
         """Returns the page; None if the process cannot render it.
 
         Raises:
-            PageMissingError: the page does not exist, or the person may not see it; RuntimeError: rendering failed.
+            PageError: the page does not exist, the person may not see it, or it cannot be drawn; RuntimeError:
+                rendering failed.
         """
+        call = PageCall(page=page.name, request=request, person=person, host_state=host_state)
         for _ in range(2):
             worker = self._running_worker()
             if worker is None:
                 return None
-            rendered = self._render_in(worker, page, request, person, host_state)
+            rendered = self._render_in(worker, call, document=page.document)
             if rendered is not None:
                 return _to_response(rendered)
         return None
@@ -117,36 +186,26 @@ class PageProcess:
         self._worker = None
         self._crashes.append(time.monotonic())
 
-    def _render_in(
-        self, worker: _Worker, page: Page, request: RequestData, person: Person, host_state: HostState
-    ) -> RenderedPage | None:
+    def _render_in(self, worker: _Worker, call: PageCall, *, document: bool) -> RenderedPage | None:
         """Returns the page. Returns None if the process has ended, or does not answer; in the second case it is
         killed."""
-        key = page.name, request.path
-        rights = {right: has_right(person, *right) for right in self._usual_rights.get(key, ())}
-        call = PageCall(page=page.name, request=request, person=person.name, host_state=host_state, rights=rights)
+        seconds = _DOCUMENT_SECONDS if document else self._deadline_seconds
         try:
-            connection = worker.idle.get(timeout=self._deadline_seconds)
-            rendered, requested_rights = request_page(connection, call, person, seconds=self._deadline_seconds)
+            connection = worker.idle[document].get(timeout=seconds)
+            connection.send_bytes(call.encode())
+            if not connection.poll(seconds):
+                raise TimeoutError(f"no page within {seconds:.0f} s")
+            rendered = RenderedPage.decode(connection.recv_bytes())
         except (OSError, EOFError, queue.Empty) as error:
             log.warning("The page process is killed: %s: %s", type(error).__name__, error)
             worker.kill()
             return None
-        worker.idle.put(connection)
-        if requested_rights:
-            self._remember_rights(key, frozenset((*rights, *requested_rights)))
+        worker.idle[document].put(connection)
         return rendered
-
-    def _remember_rights(self, key: tuple[str, str], requested_rights: frozenset[Right]) -> None:
-        with self._lock:
-            self._usual_rights[key] = requested_rights
-            self._usual_rights.move_to_end(key)
-            while len(self._usual_rights) > _MAX_REMEMBERED:
-                self._usual_rights.popitem(last=False)
 
 
 def _start_worker(command: Sequence[str]) -> _Worker:
-    pairs = [socket.socketpair() for _ in range(_CONNECTIONS)]
+    pairs = [socket.socketpair() for _ in range(THREADS + DOCUMENT_THREADS)]
     worker_fds = [pair[1].fileno() for pair in pairs]
     try:
         process = subprocess.Popen(
@@ -159,16 +218,16 @@ def _start_worker(command: Sequence[str]) -> _Worker:
     finally:
         for _, other in pairs:
             other.close()
-    idle: queue.LifoQueue[Connection] = queue.LifoQueue()
-    for ours, _ in pairs:
-        idle.put(Connection(ours.detach()))
+    idle: dict[bool, queue.LifoQueue[Connection]] = {False: queue.LifoQueue(), True: queue.LifoQueue()}
+    for number, (ours, _) in enumerate(pairs):
+        idle[number >= THREADS].put(Connection(ours.detach()))
     return _Worker(process, idle)
 
 
 def _to_response(rendered: RenderedPage) -> Response:
-    if rendered.missing is not None:
-        raise PageMissingError(rendered.missing)
     if rendered.failed:
         raise RuntimeError(f"The page could not be rendered:\n{rendered.failed}")
-    headers = {name: value for name, value in rendered.headers.items() if name not in _DROPPED_HEADERS}
-    return Response(rendered.body, rendered.status, headers=headers)
+    if rendered.error is not None:
+        missing = rendered.status == _MISSING
+        raise PageMissingError(rendered.error) if missing else PageError(rendered.error, status=rendered.status)
+    return Response(rendered.body, rendered.status, headers=dict(rendered.headers))

@@ -11,14 +11,15 @@ import sys
 import threading
 import traceback
 from collections.abc import Sequence
+from contextlib import suppress
 from multiprocessing.connection import Connection
 from typing import Final
 
 from deltaworks.console.cached_objects import CLIENT_TIMEOUTS, CachedObjects
 from deltaworks.console.catalog_cache import CatalogCache
 from deltaworks.console.page_builder import PageBuilder
-from deltaworks.console.page_context import PageMissingError
-from deltaworks.console.page_rpc import PageCall, RenderedPage, ignore_disconnect, remote_person
+from deltaworks.console.page_context import PageError
+from deltaworks.console.page_process import PageCall, RenderedPage
 from deltaworks.console.pages.registry import PAGES
 from deltaworks.control.objects import ObjectStore, open_objects
 
@@ -31,22 +32,20 @@ _PAGES = {page.name: page for page in PAGES}
 
 def serve(connection: Connection, builder: PageBuilder) -> None:
     """Renders pages until the host has ended."""
-    with ignore_disconnect():
+    with suppress(EOFError, OSError):
         while True:
             call = PageCall.decode(connection.recv_bytes())
             try:
-                rendered = _render(connection, call, builder)
-            except PageMissingError as error:
-                rendered = RenderedPage(missing=str(error))
-            except (EOFError, OSError):
-                raise
+                rendered = _render(call, builder)
+            except PageError as error:
+                rendered = RenderedPage(status=error.status, error=str(error))
             except Exception:  # the host logs the error and responds as for an error in its own process
                 rendered = RenderedPage(failed=traceback.format_exc())
-            rendered.send(connection)
+            connection.send_bytes(rendered.encode())
 
 
-def _render(connection: Connection, call: PageCall, builder: PageBuilder) -> RenderedPage:
-    answer = builder.render(_PAGES[call.page], call.request, remote_person(connection, call), call.host_state)
+def _render(call: PageCall, builder: PageBuilder) -> RenderedPage:
+    answer = builder.render(_PAGES[call.page], call.request, call.person, call.host_state)
     body, headers = bytes(answer.body), dict(answer.headers)
     if call.request.accepts_gzip and len(body) >= _MIN_GZIP_BYTES:
         # Compressed here, so that the host does not compress it on its event loop.

@@ -7,14 +7,15 @@ other sites do not send. Requests for other host names are rejected, which preve
 from __future__ import annotations
 
 import secrets
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import Any, Final, NoReturn
+from typing import Final, NoReturn
 
 from fastapi import FastAPI, HTTPException, Request, Response
 from fastapi.responses import PlainTextResponse, RedirectResponse
 from starlette.middleware.trustedhost import TrustedHostMiddleware
 
+from deltaworks.airflow_client.api import AirflowApi
 from deltaworks.console.application import build_console
 from deltaworks.console.cached_objects import CLIENT_TIMEOUTS, CachedObjects
 from deltaworks.console.catalog_cache import CatalogCache
@@ -56,7 +57,7 @@ class SingleUser:
             cookie = request.cookies.get(_COOKIE, "")
             if not secrets.compare_digest(cookie.encode(), self._cookie.encode()):
                 raise HTTPException(401, "Open the address that `deltaworks console` printed; it works once.")
-            return Person(name="", may_read=lambda dag_id: True, may_start=lambda dag_id: False)
+            return Person(name="", readable_dags=None, startable_dags=frozenset())
 
         return identify_user
 
@@ -69,31 +70,9 @@ class SingleUser:
 class UnavailableActions:
     """The actions of a console without Airflow, none of which can start."""
 
-    async def start(
-        self, request: Request, *, dag_id: str, run_id: str, conf: Mapping[str, Any], note: str = ""
-    ) -> NoReturn:
-        """Always raises.
-
-        Raises:
-            ConfigError: AIRFLOW_CONNECTION_MISSING.
-        """
-        raise _no_airflow_error()
-
-    async def dag_params(self, request: Request, *, dag_id: str) -> NoReturn:
-        """Always raises.
-
-        Raises:
-            ConfigError: AIRFLOW_CONNECTION_MISSING.
-        """
-        raise _no_airflow_error()
-
-    async def run_status(self, request: Request, *, dag_id: str, run_id: str, task_ids: Iterable[str]) -> NoReturn:
-        """Always raises.
-
-        Raises:
-            ConfigError: AIRFLOW_CONNECTION_MISSING.
-        """
-        raise _no_airflow_error()
+    def connect(self, request: Request) -> Callable[[], AirflowApi]:
+        """Returns a function that always raises ConfigError: AIRFLOW_CONNECTION_MISSING."""
+        return _raise_no_airflow
 
     def unavailable_reason(self) -> str:
         """Returns the reason for which no action can start: there is no Airflow."""
@@ -112,8 +91,8 @@ class UnavailableActions:
         return None
 
 
-def _no_airflow_error() -> ConfigError:
-    return ConfigError("AIRFLOW_CONNECTION_MISSING", _NO_AIRFLOW, hint="Run the command that the page shows.")
+def _raise_no_airflow() -> NoReturn:
+    raise ConfigError("AIRFLOW_CONNECTION_MISSING", _NO_AIRFLOW, hint="Run the command that the page shows.")
 
 
 def build_standalone(user: SingleUser, *, catalog: CatalogCache | None = None) -> FastAPI:

@@ -1,4 +1,4 @@
-"""Reads tables for pages in a child process with a deadline, one at a time, to isolate its memory use and crashes."""
+"""Reads tables for pages in a child process with a deadline, to isolate its memory use and crashes."""
 
 from __future__ import annotations
 
@@ -7,30 +7,49 @@ import subprocess
 import sys
 import threading
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from deltaworks.console.render_lock import release_while_waiting
 
-#: How long a page waits for the child process.
-DEADLINE_SECONDS: Final = 5.0
-_LOCK_TIMEOUT_SECONDS: Final = 1.0
 CHILD_COMMAND: Final = (sys.executable, "-m", "deltaworks.operations.table_reads")
-_MAX_OUTPUT_BYTES = 1 << 20
-_child_lock = threading.Lock()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadLimits:
+    """Limits of one kind of reads, of which one runs at a time.
+
+    Args:
+        seconds: how long a page waits for the child process, which is then killed.
+        wait_seconds: how long a page waits for the read before its own.
+    """
+
+    seconds: float
+    wait_seconds: float
+    max_output_bytes: int
+    lock: threading.Lock = field(default_factory=threading.Lock, compare=False)
+
+
+TABLE_LIMITS: Final = ReadLimits(seconds=5.0, wait_seconds=1.0, max_output_bytes=1 << 20)
+#: The queries of a dashboard end after 60 s by themselves; the rest is for the start of the child and the drawing.
+DASHBOARD_LIMITS: Final = ReadLimits(seconds=75.0, wait_seconds=30.0, max_output_bytes=32 << 20)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableReadResult:
-    """The rows of a query. The query exceeded the deadline if `unfinished` is set, and failed if `problem` is."""
+    """The rows of a query, or the document of a dashboard.
+
+    The query exceeded the deadline if `unfinished` is set, and failed if `problem` is.
+    """
 
     rows: tuple[Mapping[str, Any], ...] = ()
+    document: str = ""
     unfinished: bool = False
     problem: str = ""
 
 
 def read_tables(
-    read: str, *, command: Sequence[str] = CHILD_COMMAND, seconds: float = DEADLINE_SECONDS, **values: str
+    read: str, *, command: Sequence[str] = CHILD_COMMAND, limits: ReadLimits = TABLE_LIMITS, **values: str
 ) -> TableReadResult:
     """Runs a query in the child process, which has ended when this returns. Never raises.
 
@@ -38,18 +57,18 @@ def read_tables(
         read, values: the query of `deltaworks.operations.table_reads`.
     """
     with release_while_waiting():
-        return _run_child(json.dumps({"read": read, **values}), command, seconds)
+        return _run_child(json.dumps({"read": read, **values}), command, limits)
 
 
-def _run_child(question: str, command: Sequence[str], seconds: float) -> TableReadResult:
-    if not _child_lock.acquire(timeout=_LOCK_TIMEOUT_SECONDS):
+def _run_child(question: str, command: Sequence[str], limits: ReadLimits) -> TableReadResult:
+    if not limits.lock.acquire(timeout=limits.wait_seconds):
         return TableReadResult(unfinished=True)
     try:
         completed = subprocess.run(
             [*command, question],
             stdin=subprocess.DEVNULL,
             capture_output=True,
-            timeout=seconds,
+            timeout=limits.seconds,
             check=False,
         )
     except subprocess.TimeoutExpired:
@@ -57,15 +76,17 @@ def _run_child(question: str, command: Sequence[str], seconds: float) -> TableRe
     except (OSError, ValueError) as error:
         return TableReadResult(problem=f"The process for table reads could not be started: {error}.")
     finally:
-        _child_lock.release()
-    return _parse_output(completed)
+        limits.lock.release()
+    return _parse_output(completed, limits.max_output_bytes)
 
 
-def _parse_output(completed: subprocess.CompletedProcess[bytes]) -> TableReadResult:
+def _parse_output(completed: subprocess.CompletedProcess[bytes], max_bytes: int) -> TableReadResult:
     try:
-        output = json.loads(completed.stdout.splitlines()[-1][:_MAX_OUTPUT_BYTES])
+        output = json.loads(completed.stdout.splitlines()[-1][:max_bytes])
         if "error" in output:
             return TableReadResult(problem=str(output["error"]))
+        if "document" in output:
+            return TableReadResult(document=str(output["document"]))
         return TableReadResult(rows=tuple(row for row in output["rows"] if isinstance(row, dict)))
     except (ValueError, IndexError, KeyError, TypeError):
         return TableReadResult(

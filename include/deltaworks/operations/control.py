@@ -97,7 +97,7 @@ def _control_job(context: OperationContext, options: ControlOptions) -> Report:
 
 
 def _run_verb(context: OperationContext, name: str, verb: str, *, reason: str, wait_seconds: float) -> Report:
-    from deltaworks.operations.airflow_api import airflow_client
+    from deltaworks.airflow_client.api import airflow_client
     from deltaworks.operations.continuous_jobs import continuous_job, restart_job, start_job, stop_job
 
     by = current_person()

@@ -12,10 +12,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from deltaworks.airflow_client.api import AirflowApi, DagRun, TaskInstance, airflow_client
 from deltaworks.control.listing import listing_of_records
 from deltaworks.errors import ConfigError, ContractError, DeltaworksError, TransientError
-from deltaworks.operations.airflow_api import AirflowApi, airflow_client
-from deltaworks.operations.airflow_resources import DagRun, TaskInstance
 from deltaworks.operations.approval_checks import approvers_of
 from deltaworks.operations.availability import unavailable_reason
 from deltaworks.operations.base import APPROVE_TASK, COUNT_TASK, RESULTS_KEY, Operation, Report

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from deltaworks.operations.airflow_resources import DagRun, TaskInstance
+from deltaworks.airflow_client.api import DagRun, TaskInstance
 
 _RECENT_RUNS = 5
 

@@ -1,8 +1,8 @@
 """Reads tables for a console page in a separate process: `python -m deltaworks.operations.table_reads JSON`.
 
 A page sends one query and waits a few seconds: the last commits of a table, the newest quarantined rows, the history of
-an entity, or the check of a certificate chain. The result is one line of JSON of bounded size, also for errors.
-Read-only.
+an entity, or the check of a certificate chain. A dashboard, which is drawn as an HTML document, may take a minute. The
+result is one line of JSON of bounded size, also for errors. Read-only.
 """
 
 from __future__ import annotations
@@ -14,11 +14,13 @@ from datetime import date, datetime
 from typing import Any, Final
 
 from deltaworks.control.error_redaction import redact_values
+from deltaworks.control.parent_watchdog import start_parent_watchdog
 from deltaworks.errors import ConfigError, DeltaworksError
 
 #: Maximum numbers of commits, quarantined rows and intervals of an entity on a page.
 MAX_COMMITS, MAX_SAMPLES, MAX_INTERVALS = 50, 5, 200
 _MAX_TEXT_CHARACTERS = 300
+_DASHBOARD_LINKS: Final = '<nav><a href="../../dashboards">all dashboards</a></nav>'
 Rows = Sequence[Mapping[str, Any]]
 
 
@@ -131,6 +133,29 @@ def certificates(*, namespace: str) -> Rows:
     return [{"certificates": Certificates(open_objects(catalog.environment.lake), namespace).check()}]
 
 
+def draw_dashboard(*, pipeline: str, name: str, since: str, until: str) -> str:
+    """Returns a dashboard as an HTML page. Without a time span it is the current one, which reloads itself.
+
+    Args:
+        since, until: times as `parse_span` takes them.
+
+    Raises:
+        ConfigError: DASHBOARD_UNKNOWN, DASHBOARD_SPAN_INVALID.
+    """
+    from deltaworks.dashboards.page import dashboard_page
+    from deltaworks.dashboards.spans import parse_span
+    from deltaworks.operations.dashboard_data import load_dashboard
+    from deltaworks.specs.catalog import find_by_name
+    from deltaworks.specs.project import load_catalog
+
+    catalog = load_catalog(skip_invalid=True, only=(pipeline,))
+    dashboards = catalog.pipeline(pipeline).dashboards
+    dashboard = find_by_name(name, {item.name: item for item in dashboards}, "dashboard")
+    answer = load_dashboard(catalog, pipeline, dashboard, parse_span(dashboard, since=since, until=until))
+    refresh_seconds = None if since or until else dashboard.refresh_seconds
+    return dashboard_page(answer, refresh_seconds=refresh_seconds, links=_DASHBOARD_LINKS)
+
+
 QUERIES: Final[Mapping[str, Callable[..., Rows]]] = {
     "history": history,
     "samples": samples,
@@ -140,10 +165,13 @@ QUERIES: Final[Mapping[str, Callable[..., Rows]]] = {
 
 
 def run_query(query: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the rows of a query, or the error that prevented it."""
+    """Returns the rows of a query or the document of a dashboard, or the error that prevented it."""
     values = dict(query)
     try:
-        rows = QUERIES[values.pop("read")](**values)
+        name = values.pop("read")
+        if name == "dashboard":
+            return {"document": draw_dashboard(**values)}
+        rows = QUERIES[name](**values)
         return {"rows": [_truncate(row) for row in rows]}
     except DeltaworksError as error:
         return {"error": redact_values(str(error))[:_MAX_TEXT_CHARACTERS]}
@@ -174,4 +202,5 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
+    start_parent_watchdog()
     sys.exit(main())

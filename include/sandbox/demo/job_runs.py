@@ -7,9 +7,8 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from deltaworks.airflow_client.api import AirflowApi, DagRun
 from deltaworks.errors import TransientError
-from deltaworks.operations.airflow_api import AirflowApi
-from deltaworks.operations.airflow_resources import DagRun
 from sandbox.stack.home import StackHome
 from sandbox.stack.processes import stack_processes
 from sandbox.stack.waiting import busy_steps, wait_while_progressing

@@ -8,9 +8,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from deltaworks.airflow_client.api import AirflowApi
 from deltaworks.control.clock import utc_now
 from deltaworks.errors import TransientError
-from deltaworks.operations.airflow_api import AirflowApi
 from deltaworks.specs.catalog import Catalog
 from deltaworks.specs.dag_ids import HEALTH_DAG, dag_id
 from deltaworks.specs.groups import group_dag_id, stream_groups

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from deltaworks.operations.airflow_api import AirflowApi
-from deltaworks.operations.airflow_login import AirflowLogin
+from deltaworks.airflow_client.api import AirflowApi
+from deltaworks.airflow_client.login import AirflowLogin
 from sandbox.stack.processes import StackProcess
 
 _MAX_NAMED_DAGS: Final = 5

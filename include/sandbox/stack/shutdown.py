@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass
 
+from deltaworks.airflow_client.api import AirflowApi
 from deltaworks.control import outbound_paths, paths, rule_paths
 from deltaworks.control.health.stop import StopFlag
 from deltaworks.control.objects import open_objects
 from deltaworks.errors import DeltaworksError
-from deltaworks.operations.airflow_api import AirflowApi
 from deltaworks.specs.dag_ids import dag_id
 from deltaworks.specs.project import load_catalog
 from sandbox.stack.environment import loaded_env

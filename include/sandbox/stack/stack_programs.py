@@ -13,10 +13,9 @@ from urllib.request import urlopen
 
 from botocore.exceptions import BotoCoreError, ClientError
 
+from deltaworks.airflow_client.api import AirflowApi, Component, Health
+from deltaworks.airflow_client.login import AirflowLogin
 from deltaworks.errors import TransientError
-from deltaworks.operations.airflow_login import AirflowLogin
-from deltaworks.operations.airflow_requests import AirflowRequests
-from deltaworks.operations.airflow_resources import Component, Health
 from deltaworks.tables.spark.jars import ignore_progress
 from sandbox.servers.kafka_broker import broker_command, is_serving
 from sandbox.servers.landing import LAKE_BUCKET, LANDING_BUCKET, VAULT_BUCKET, is_wired, landing_client
@@ -207,7 +206,7 @@ class HealthChecks:
     def _airflow_health(self) -> Health | None:
         try:
             login = AirflowLogin(url=f"http://{HOST}:{self.ports['airflow']}", source="the embedded stack")
-            with AirflowRequests(login) as airflow:
+            with AirflowApi(login) as airflow:
                 return airflow.health()
         except TransientError:
             return None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from tests.console_harness import ago, write_process_heartbeat
 from tests.dags.airflow_project import write_project
 from tests.dags.browser.airflow_site import AirflowSite, running_airflow
 from tests.dags.browser.trigger_form import CHROMIUM, logged_in
+from tests.unit.dashboards.dashboard_harness import START, put
 
 pytestmark = pytest.mark.integration
 
@@ -29,9 +31,19 @@ PAGES = (
     "/streams/games/batches/812",
     "/dag/games__stream",
     "/dag/none",
+    "/dashboards",
     "/erasures",
     "/erasures/players/certificates",
 )
+DASHBOARD = "/dashboards/games/noc?from=2026-03-01&to=2026-03-02"
+DASHBOARDS = """\
+dashboards:
+  - name: noc
+    title: Operations
+    panels:
+      - {title: Events by hour, chart: bar, x: hour, y: n, sql: panels/events.sql}
+      - {title: All events, chart: number, y: n, sql: panels/total.sql}
+"""
 PRIVACY = "privacy: {namespace: players, fields: [{path: secret, action: drop}]}\n"
 HOSTILE = '<img src=x onerror=window.__xss=1>"><script>window.__xss=1</script>{{7*7}}\u202e'
 #: Pages that answer with 404, which a browser reports.
@@ -43,10 +55,16 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A project whose streams contain untrusted text."""
     root = write_project(tmp_path_factory.mktemp("console") / "project")
     declared = root / "include" / "pipelines" / "games" / "pipeline.yaml"
-    declared.write_text(
-        declared.read_text() + "privacy: {namespace: players, fields: [{path: secret, action: drop}]}\n"
-    )
-    objects = open_objects(load_catalog("local", root=root, skip_invalid=True).environment.lake)
+    declared.write_text(declared.read_text() + PRIVACY + DASHBOARDS)
+    panels = declared.parent / "panels"
+    panels.mkdir()
+    (panels / "events.sql").write_text("SELECT hour, n FROM events_per_hour WHERE hour >= $from AND hour < $to")
+    (panels / "total.sql").write_text("SELECT sum(n) AS n FROM events_per_hour")
+    catalog = load_catalog("local", root=root, skip_invalid=True)
+    hours = [START + timedelta(hours=number) for number in range(10)]
+    rows = [{"hour": at, "n": 100 + 7 * at.hour, "event_date": at.date()} for at in hours]
+    put(catalog, "events_per_hour", rows, "games")
+    objects = open_objects(catalog.environment.lake)
     error = {"condition": HOSTILE, "message": HOSTILE, "hint": HOSTILE}
     held = ({"table": HOSTILE, "reason": "suspended", "since_batch": 790, "at": ago(4_000), "message": HOSTILE},)
     facts: dict[str, Any] = {"error": error, "held": held, "ui": "javascript:window.__xss=1", "host": HOSTILE}
@@ -162,6 +180,21 @@ def test_untrusted_text_is_shown_and_not_executed(monitored_page: MonitoredPage)
     monitored_page.open("/streams/games")
 
     assert HOSTILE[:30] in monitored_page.page.inner_text("main")
+    assert monitored_page.wrong == []
+
+
+def test_a_dashboard_is_drawn_and_loads_nothing(monitored_page: MonitoredPage) -> None:
+    page = monitored_page.page
+    page.set_viewport_size({"width": 1280, "height": 900})
+    monitored_page.open("/dashboards")
+    page.get_by_role("link", name="Operations").click()
+    page.get_by_role("heading", name="Operations").wait_for()
+    monitored_page.open(DASHBOARD)
+
+    assert page.get_by_text("This panel failed").count() == 0
+    assert page.locator("main svg").count() >= 1
+    page.get_by_role("link", name="all dashboards").click()
+    assert page.get_by_role("heading", name="Dashboards").is_visible()
     assert monitored_page.wrong == []
 
 

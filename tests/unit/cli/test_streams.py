@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from deltaworks.airflow_client import requests as airflow_requests
 from deltaworks.cli import app
 from deltaworks.cli import context as cli_context
 from deltaworks.control import outbound_paths, paths, rule_paths
@@ -15,7 +16,6 @@ from deltaworks.control.backoff import RestartBackoff
 from deltaworks.control.health.stop import StopFlag
 from deltaworks.control.objects import ObjectStore
 from deltaworks.errors import DeltaworksError
-from deltaworks.operations import airflow_requests
 from tests.airflow_server import AirflowServer, airflow_server
 from tests.declared_airflow import DAG, declare_airflow, stop_flag, write_heartbeat
 from tests.unit.specs.conftest import ENVIRONMENT, write_project

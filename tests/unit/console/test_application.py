@@ -34,6 +34,9 @@ ANSWERS = {
     "/nights/{pipeline}": (303, 403, 404, 200, 200),
     "/gold": (303, 403, 200, 200, 200),
     "/gold/{pipeline}": (303, 403, 404, 200, 200),
+    "/dashboards": (303, 403, 200, 200, 200),
+    # Games declares no dashboards.
+    "/dashboards/{pipeline}/{name}": (303, 403, 404, 404, 404),
     "/costs": (303, 403, 200, 200, 200),
     "/lineage": (303, 403, 200, 200, 200),
     # Games declares no mutations.

@@ -8,8 +8,11 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import anyio
+import httpx
 import pytest
 
+from deltaworks.console.console import DOCUMENT_THREADS, THREADS
 from deltaworks.console.page_process import PageProcess
 from tests.console_harness import ConsoleHarness, console_harness
 from tests.waiting import eventually
@@ -89,6 +92,102 @@ def test_a_crashed_page_process_is_restarted_and_no_page_is_missing(
     assert pid_of(page_process) != before
 
 
+DASHBOARD = """\
+dashboards:
+  - {name: noc, title: Operations, panels: [{title: Events, chart: number, y: n, sql: panels/events.sql}]}
+"""
+
+
+def declare_dashboard(harness: ConsoleHarness) -> None:
+    folder = harness.catalog.root / "include" / "pipelines" / "games"
+    (folder / "panels").mkdir()
+    (folder / "panels" / "events.sql").write_text("SELECT 1 AS n")
+    (folder / "pipeline.yaml").write_text((folder / "pipeline.yaml").read_text() + DASHBOARD)
+
+
+def process_with_reads(program: Path) -> PageProcess:
+    """Returns a page process whose table reads run another program."""
+    code = (
+        "import sys; from deltaworks.console import page_worker, table_reads; "
+        f"table_reads.read_tables.__kwdefaults__['command'] = (sys.executable, {str(program)!r}); "
+        "page_worker.main(sys.argv[1:])"
+    )
+    return PageProcess(command=(sys.executable, "-c", code))
+
+
+def test_a_dashboard_is_drawn_by_a_child_of_the_page_process(
+    harness: ConsoleHarness, remote_harness: ConsoleHarness
+) -> None:
+    declare_dashboard(harness)
+    page = "/dashboards/games/noc?from=2026-03-01&to=2026-03-02"
+
+    shown, listed = remote_harness.get(page), remote_harness.get("/dashboards")
+
+    assert (shown.status_code, "Operations" in shown.text) == (200, True), shown.text
+    assert "style-src 'unsafe-inline'" in shown.headers["content-security-policy"]
+    assert 'href="/dashboards/games/noc"' in listed.text
+    assert remote_harness.get(page, by="eve").status_code == 404
+    assert remote_harness.get("/dashboards/games/noc?from=yesterday").status_code == 400
+
+
+@pytest.mark.parametrize("end", ["os.abort()", "os.kill(os.getpid(), 9)", "print('{')"])
+def test_a_crash_while_a_dashboard_is_drawn_affects_no_other_page(
+    harness: ConsoleHarness, tmp_path: Path, end: str
+) -> None:
+    declare_dashboard(harness)
+    crash = tmp_path / "reads.py"
+    crash.write_text(f"import os\n{end}\n")
+    process = process_with_reads(crash)
+    try:
+        console = console_harness(harness.catalog.root, renderer=process)
+        console.get("/")
+        pid = pid_of(process)
+
+        answer = console.get("/dashboards/games/noc")
+
+        assert (answer.status_code, "ended with exit code" in answer.text) == (500, True)
+        assert console.get("/").status_code == 200
+        assert pid_of(process) == pid, "the page process has not ended"
+    finally:
+        process.close()
+
+
+def test_pages_do_not_wait_for_documents(harness: ConsoleHarness, tmp_path: Path) -> None:
+    declare_dashboard(harness)
+    begun, go = tmp_path / "begun", tmp_path / "go"
+    slow = tmp_path / "reads.py"
+    slow.write_text(
+        f"import pathlib, time\npathlib.Path({str(begun)!r}).touch()\n"
+        f'while not pathlib.Path({str(go)!r}).exists(): time.sleep(0.01)\nprint(\'{{"document": "drawn"}}\')\n'
+    )
+    process = process_with_reads(slow)
+    console = console_harness(harness.catalog.root, renderer=process)
+
+    async def read_pages() -> tuple[list[int], set[str]]:
+        drawn: set[str] = set()
+        transport = httpx.ASGITransport(app=console.client.app)
+        headers = {"X-Person": "ada"}
+        async with httpx.AsyncClient(transport=transport, base_url="http://t", headers=headers, timeout=60) as client:
+
+            async def read_dashboard() -> None:
+                drawn.add((await client.get("/dashboards/games/noc")).text)
+
+            async with anyio.create_task_group() as group:
+                for _ in range(DOCUMENT_THREADS + 2):
+                    group.start_soon(read_dashboard)
+                with anyio.fail_after(60):
+                    while not begun.exists():
+                        await anyio.sleep(0.01)
+                    pages = [(await client.get("/")).status_code for _ in range(2 * THREADS)]
+                go.touch()
+        return pages, drawn
+
+    try:
+        assert anyio.run(read_pages) == ([200] * 2 * THREADS, {"drawn"})
+    finally:
+        process.close()
+
+
 @pytest.mark.parametrize("code", ["import time; time.sleep(60)", "raise SystemExit(3)", "import os; os.abort()"])
 def test_the_host_renders_what_the_page_process_does_not(harness: ConsoleHarness, code: str) -> None:
     process = PageProcess(command=(sys.executable, "-c", code), deadline_seconds=0.5)
@@ -111,8 +210,9 @@ def test_the_process_ends_with_its_host(remote_harness: ConsoleHarness, page_pro
     remote_harness.get("/")
     worker = page_process._worker
     assert worker is not None
-    while not worker.idle.empty():
-        worker.idle.get().close()
+    for idle in worker.idle.values():
+        while not idle.empty():
+            idle.get().close()
 
     eventually(lambda: worker.process.poll() == 0, "it ends once all sockets are closed")
 

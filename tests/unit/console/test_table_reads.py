@@ -10,15 +10,18 @@ from pathlib import Path
 import psutil
 import pytest
 
-from deltaworks.console import table_reads
 from deltaworks.console.pages import table_read_pages
-from deltaworks.console.table_reads import TableReadResult, read_tables
+from deltaworks.console.table_reads import DASHBOARD_LIMITS, TABLE_LIMITS, ReadLimits, TableReadResult, read_tables
 from deltaworks.control import paths
 from deltaworks.tables.arrow_types import arrow_schema
 from deltaworks.tables.lake import Lake
 from tests.console_harness import ConsoleHarness
 from tests.dags.airflow_project import REPOSITORY
 from tests.waiting import eventually
+
+
+def limits(*, seconds: float = 600, wait_seconds: float = 600) -> ReadLimits:
+    return ReadLimits(seconds=seconds, wait_seconds=wait_seconds, max_output_bytes=1 << 20)
 
 
 def child(code: str) -> tuple[str, ...]:
@@ -28,7 +31,7 @@ def child(code: str) -> tuple[str, ...]:
 def test_the_query_reaches_the_child_and_its_rows_are_returned() -> None:
     echo = "import json, sys; print('a warning'); print(json.dumps({'rows': [json.loads(sys.argv[1])]}))"
 
-    answer = read_tables("history", command=child(echo), seconds=600, table="a; rm -rf $HOME", pipeline="--help")
+    answer = read_tables("history", command=child(echo), limits=limits(), table="a; rm -rf $HOME", pipeline="--help")
 
     assert answer.rows == ({"read": "history", "table": "a; rm -rf $HOME", "pipeline": "--help"},)
 
@@ -36,7 +39,7 @@ def test_the_query_reaches_the_child_and_its_rows_are_returned() -> None:
 def test_a_child_beyond_the_deadline_is_killed() -> None:
     before = {process.pid for process in psutil.Process().children(recursive=True)}
 
-    answer = read_tables("history", command=child("import time; time.sleep(600)"), seconds=0.3)
+    answer = read_tables("history", command=child("import time; time.sleep(600)"), limits=limits(seconds=0.3))
 
     assert answer == TableReadResult(unfinished=True)
     assert {process.pid for process in psutil.Process().children(recursive=True)} <= before
@@ -47,14 +50,14 @@ def test_a_child_beyond_the_deadline_is_killed() -> None:
     ["import os; os.abort()", "raise SystemExit(9)", "print('{')", "print('[]')", "print('{}')", "print('null')"],
 )
 def test_a_crashed_child_or_invalid_output_is_a_problem_on_the_page(code: str) -> None:
-    answer = read_tables("history", command=child(code), seconds=600)
+    answer = read_tables("history", command=child(code), limits=limits())
 
     assert answer.rows == ()
     assert "no answer" in answer.problem
 
 
 def test_an_error_of_the_child_is_the_problem() -> None:
-    answer = read_tables("history", command=child('print(\'{"error": "no log"}\')'), seconds=600)
+    answer = read_tables("history", command=child('print(\'{"error": "no log"}\')'), limits=limits())
 
     assert answer == TableReadResult(problem="no log")
 
@@ -63,23 +66,38 @@ def test_a_missing_program_is_a_problem_on_the_page() -> None:
     assert "could not be started" in read_tables("history", command=("/nowhere/at/all",)).problem
 
 
-def test_one_child_runs_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(table_reads, "_LOCK_TIMEOUT_SECONDS", 0.0)
+def test_one_child_of_a_kind_runs_at_a_time(tmp_path: Path) -> None:
+    shared = limits(wait_seconds=0.0)
     begun, go = tmp_path / "begun", tmp_path / "go"
     waits = (
         f"import pathlib, time; pathlib.Path({str(begun)!r}).touch()\n"
         f"while not pathlib.Path({str(go)!r}).exists(): time.sleep(0.01)"
     )
-    first = threading.Thread(target=read_tables, args=("history",), kwargs={"command": child(waits), "seconds": 600.0})
+    first = threading.Thread(target=read_tables, args=("history",), kwargs={"command": child(waits), "limits": shared})
     first.start()
     eventually(begun.exists, "the first child runs")
 
-    answer = read_tables("history", command=child("print('{\"rows\": []}')"))
+    empty = child("print('{\"rows\": []}')")
+    answer, other_kind = (read_tables("history", command=empty, limits=one) for one in (shared, limits()))
     go.touch()
     first.join()
 
     assert answer == TableReadResult(unfinished=True)
-    assert read_tables("history", command=child("print('{\"rows\": []}')"), seconds=600.0) == TableReadResult()
+    assert other_kind == TableReadResult()
+    assert read_tables("history", command=empty, limits=shared) == TableReadResult()
+
+
+def test_a_dashboard_does_not_make_table_reads_wait() -> None:
+    assert DASHBOARD_LIMITS.lock is not TABLE_LIMITS.lock
+    assert (TABLE_LIMITS.seconds, DASHBOARD_LIMITS.seconds) == (5, 75)
+
+
+def test_output_beyond_the_limit_is_a_problem_on_the_page() -> None:
+    answer = read_tables(
+        "dashboard", command=child("print('{\"document\": \"' + 'x' * 2_000_000 + '\"}')"), limits=limits()
+    )
+
+    assert "no answer" in answer.problem
 
 
 COMMIT = {"version": 3, "at": "2026-03-01T12:00:00+00:00", "operation": "WRITE", "by": "append", "metrics": {"n": "1"}}
@@ -112,7 +130,7 @@ def test_the_real_child_reads_committed_rows(harness: ConsoleHarness, monkeypatc
     monkeypatch.setenv("PYTHONPATH", str(REPOSITORY / "include"))
     lake = Lake(harness.catalog.environment.lake)
     lake.ensure(paths.table("games", "purchase"), arrow_schema({"n": "long"}), user_metadata=json.dumps({"run": "r1"}))
-    answer = read_tables("history", seconds=600, pipeline="games", table="purchase")
+    answer = read_tables("history", limits=limits(), pipeline="games", table="purchase")
 
     assert [row["version"] for row in answer.rows] == [0], answer
-    assert "declares no table" in read_tables("history", seconds=600, pipeline="games", table="none").problem
+    assert "declares no table" in read_tables("history", limits=limits(), pipeline="games", table="none").problem

@@ -9,11 +9,12 @@ from typing import Any
 
 import pytest
 
+from deltaworks.airflow_client import requests as airflow_requests
+from deltaworks.airflow_client.api import AirflowApi
+from deltaworks.airflow_client.login import login_from_variable
 from deltaworks.control.listing import Listing
 from deltaworks.errors import ConfigError, ContractError, DeltaworksError, TransientError
-from deltaworks.operations import airflow_requests, in_airflow
-from deltaworks.operations.airflow_api import AirflowApi
-from deltaworks.operations.airflow_login import login_from_variable
+from deltaworks.operations import in_airflow
 from deltaworks.operations.base import Report
 from deltaworks.operations.dag_forms import form_of
 from deltaworks.operations.in_airflow import run_in_airflow

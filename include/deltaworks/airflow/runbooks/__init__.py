@@ -10,7 +10,7 @@ from pathlib import Path
 from string import Template
 from typing import Any
 
-from deltaworks.airflow.server_paths import server_path
+from deltaworks.airflow.names import server_path
 from deltaworks.errors import DeltaworksError
 from deltaworks.operations.availability import restrictions
 from deltaworks.operations.base import Operation

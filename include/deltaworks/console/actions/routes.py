@@ -6,9 +6,11 @@ A submission redirects with 303 to the run's page, so that going back or reloadi
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Any, Final, cast
+from dataclasses import dataclass
+from typing import Final, cast
 from urllib.parse import parse_qs
 
+import anyio
 import anyio.to_thread
 import orjson
 from fastapi import FastAPI, HTTPException, Request, Response
@@ -19,25 +21,40 @@ from deltaworks.console.actions.available import Action, find_action
 from deltaworks.console.actions.fields import FormError
 from deltaworks.console.actions.origin import is_same_origin
 from deltaworks.console.console import Console
-from deltaworks.console.page_builder import HEADERS, build_frame
+from deltaworks.console.host import Person
+from deltaworks.console.page_builder import HEADERS, RequestData, build_frame
 from deltaworks.console.page_context import PageContext
 from deltaworks.console.rendering import render
 from deltaworks.errors import DeltaworksError
 
 ROUTE: Final = "/actions/{operation}/{subject}"
+_THREADS = 4
 _MAX_FORM_BYTES = 64_000
 _FORBIDDEN, _UNPROCESSABLE, _BAD_GATEWAY, _UNAVAILABLE, _TOO_LARGE = 403, 422, 502, 503, 413
 _MISSING = 404
 #: HTTP status by condition. Every other condition is a failure of Airflow (502).
 _STATUS: Final[Mapping[str, int]] = {
     "AIRFLOW_FORBIDDEN": _FORBIDDEN,
+    "AIRFLOW_LOGIN_REFUSED": _FORBIDDEN,
     "AIRFLOW_DAG_UNKNOWN": _MISSING,
     "AIRFLOW_CONNECTION_MISSING": _UNAVAILABLE,
     "AIRFLOW_REFUSED": _UNPROCESSABLE,
     "ACTION_FORM_STALE": _UNPROCESSABLE,
     "ACTION_NOT_COUNTED": _UNPROCESSABLE,
 }
-Answer = Callable[[Request, PageContext, Action], Awaitable[Response]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Call:
+    """A request as a thread gets it. `connect` opens a client with the login of the person."""
+
+    request: RequestData
+    person: Person
+    connect: steps.Connect
+    posted: Mapping[str, list[str]]
+
+
+Answer = Callable[[_Call, PageContext, Action], Response]
 
 
 def add_actions(app: FastAPI, console: Console) -> None:
@@ -53,90 +70,99 @@ def add_actions(app: FastAPI, console: Console) -> None:
 
 
 class _ActionRoutes:
-    """Handlers of the action routes."""
+    """Handlers of the action routes. They run in threads of their own, since they wait for Airflow."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
+        self._limiter: anyio.CapacityLimiter | None = None
 
     def handle(self, answer: Answer) -> Callable[[Request], Awaitable[Response]]:
         """Wraps a route: checks that the person may see the action, and turns errors into pages."""
 
         async def route(request: Request) -> Response:
-            context, action = await self._resolve(request)
-            try:
-                return await answer(request, context, action)
-            except DeltaworksError as error:
-                status = _STATUS.get(error.condition, _BAD_GATEWAY)
-                raise HTTPException(status, f"[{error.condition}] {error.message} {error.hint}") from error
+            if self._limiter is None:
+                self._limiter = anyio.CapacityLimiter(_THREADS)
+            call = _Call(
+                request=self._console.request_data(request),
+                person=request.state.person,
+                connect=self._console.actions.connect(request),
+                posted=await _read_form(request) if request.method == "POST" else {},
+            )
+            return await anyio.to_thread.run_sync(self._answer, answer, call, limiter=self._limiter)
 
         return route
 
-    async def form(self, request: Request, context: PageContext, action: Action) -> Response:
-        values = dict(request.query_params)
-        may_start = await self._may_start(context, action) and not context.actions_unavailable
-        view = await steps.form_view(self._console.actions, request, action, values=values, may_start=may_start)
-        return self._page(request, context, "action", view, title=f"{action.operation.command} {action.subject}")
+    def _answer(self, answer: Answer, call: _Call) -> Response:
+        context = self._console.page_context(call.request, call.person)
+        action = find_action(context, call.request.values["operation"], call.request.values["subject"])
+        try:
+            return answer(call, context, action)
+        except DeltaworksError as error:
+            status = _STATUS.get(error.condition, _BAD_GATEWAY)
+            raise HTTPException(status, f"[{error.condition}] {error.message} {error.hint}") from error
 
-    async def submit(self, request: Request, context: PageContext, action: Action) -> Response:
-        if not is_same_origin(request.headers):
-            raise HTTPException(_FORBIDDEN, "The form was not sent by a page of this console. Nothing was started.")
-        if not await self._may_start(context, action):
+    def form(self, call: _Call, context: PageContext, action: Action) -> Response:
+        view = steps.form_view(
+            call.connect,
+            action,
+            values=dict(call.request.query),
+            may_start=not context.actions_unavailable and _may_start(call, context, action),
+        )
+        return _page(call, context, "action", view)
+
+    def submit(self, call: _Call, context: PageContext, action: Action) -> Response:
+        if not _may_start(call, context, action):
             raise HTTPException(_FORBIDDEN, f"You may not trigger {action.dag_id}. Nothing was started.")
         if context.actions_unavailable:
             raise HTTPException(_UNAVAILABLE, f"{context.actions_unavailable} Nothing was started.")
-        posted = await _read_form(request)
         try:
-            run_id, _ = await steps.submit(self._console.actions, request, action, posted)
+            run_id = steps.submit(call.connect, action, call.posted)
         except FormError as error:
-            values = {name: texts[-1] for name, texts in posted.items()}
-            view = await steps.form_view(
-                self._console.actions, request, action, values=values, may_start=True, error=str(error)
-            )
-            title = f"{action.operation.command} {action.subject}"
-            return self._page(request, context, "action", view, title=title, status=_UNPROCESSABLE)
-        plain = self._console.request_data(request)
-        return RedirectResponse(f"{plain.root}{action.route}/runs/{run_id}", status_code=303, headers=dict(HEADERS))
+            values = {name: texts[-1] for name, texts in call.posted.items()}
+            view = steps.form_view(call.connect, action, values=values, may_start=True, error=str(error))
+            return _page(call, context, "action", view, status=_UNPROCESSABLE)
+        address = f"{call.request.root}{action.route}/runs/{run_id}"
+        return RedirectResponse(address, status_code=303, headers=dict(HEADERS))
 
-    async def run(self, request: Request, context: PageContext, action: Action) -> Response:
-        view = await steps.run_view(self._console.actions, request, action, request.path_params["run_id"])
-        return self._page(request, context, "action_run", view, title=f"{action.operation.command} {action.subject}")
+    def run(self, call: _Call, context: PageContext, action: Action) -> Response:
+        view = steps.run_view(call.connect, action, call.request.values["run_id"])
+        return _page(call, context, "action_run", view)
 
-    async def confirm(self, request: Request, context: PageContext, action: Action) -> Response:
-        may_start = await self._may_start(context, action) and not context.actions_unavailable
-        view = await steps.confirm_view(
-            self._console.actions, request, action, request.path_params["run_id"], may_start=may_start
-        )
-        return self._page(
-            request, context, "action_confirm", view, title=f"{action.operation.command} {action.subject}"
-        )
+    def confirm(self, call: _Call, context: PageContext, action: Action) -> Response:
+        may_start = not context.actions_unavailable and _may_start(call, context, action)
+        view = steps.confirm_view(call.connect, action, call.request.values["run_id"], may_start=may_start)
+        return _page(call, context, "action_confirm", view)
 
-    async def _resolve(self, request: Request) -> tuple[PageContext, Action]:
-        plain, person = self._console.request_data(request), request.state.person
 
-        def resolve() -> tuple[PageContext, Action]:
-            context = self._console.page_context(plain, person)
-            return context, find_action(context, plain.values["operation"], plain.values["subject"])
+def _may_start(call: _Call, context: PageContext, action: Action) -> bool:
+    person = context.person
+    if not person.may_start(action.dag_id) and not person.may_read(action.dag_id):
+        # Rights cover only DAGs that Airflow has; if it does not have this one, its error says so.
+        steps.check_dag(call.connect, action)
+    return person.may_start(action.dag_id)
 
-        return await anyio.to_thread.run_sync(resolve, limiter=self._console.limiter)
 
-    async def _may_start(self, context: PageContext, action: Action) -> bool:
-        check = context.person.may_start
-        return bool(await anyio.to_thread.run_sync(check, action.dag_id, limiter=self._console.limiter))
-
-    def _page(
-        self, request: Request, context: PageContext, name: str, view: Any, *, title: str, status: int = 200
-    ) -> Response:
-        frame = build_frame(self._console.request_data(request), context, title=title, current="")
-        fragment = "fragment" in request.query_params
-        headers = {**HEADERS, "Cache-Control": "no-store"}
-        if request.query_params.get("format") == "json":
-            data = orjson.dumps({"page": name, "view": view}, option=orjson.OPT_NON_STR_KEYS, default=list)
-            return Response(data, status, headers=headers, media_type="application/json")
-        return HTMLResponse(render(name, frame, view, fragment=fragment), status, headers=headers)
+def _page(
+    call: _Call,
+    context: PageContext,
+    name: str,
+    view: steps.FormView | steps.RunView | steps.ConfirmView,
+    *,
+    status: int = 200,
+) -> Response:
+    headers = {**HEADERS, "Cache-Control": "no-store"}
+    if context.query.get("format") == "json":
+        data = orjson.dumps({"page": name, "view": view}, option=orjson.OPT_NON_STR_KEYS, default=list)
+        return Response(data, status, headers=headers, media_type="application/json")
+    title = f"{view.action.operation.command} {view.action.subject}"
+    frame = build_frame(call.request, context, title=title, current="")
+    return HTMLResponse(render(name, frame, view, fragment="fragment" in context.query), status, headers=headers)
 
 
 async def _read_form(request: Request) -> Mapping[str, list[str]]:
-    """Returns the values of a URL-encoded form."""
+    """Returns the values of a URL-encoded form that a page of this console sent."""
+    if not is_same_origin(request.headers):
+        raise HTTPException(_FORBIDDEN, "The form was not sent by a page of this console. Nothing was started.")
     body = b""
     async for chunk in request.stream():
         body += chunk

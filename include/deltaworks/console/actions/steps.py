@@ -8,17 +8,16 @@ from __future__ import annotations
 
 import re
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from fastapi import Request
-
+from deltaworks.airflow_client.api import FINISHED_STATES, AirflowApi, DagRun
 from deltaworks.console.actions.available import Action
 from deltaworks.console.actions.fields import Field, form_fields, parse_form, prefill, supports_dry_run
-from deltaworks.console.host import Actions, RunStatus
+from deltaworks.console.page_context import PageMissingError
 from deltaworks.errors import ConfigError
-from deltaworks.operations.base import COUNT_TASK
+from deltaworks.operations.base import COUNT_TASK, RESULTS_KEY
 from deltaworks.operations.dag_forms import DRY_RUN, form_of
 
 #: Pattern of the nonce in each form. The run id contains the nonce, so a form that is sent twice starts one run.
@@ -28,6 +27,9 @@ RUN_PREFIX: Final = "console__"
 NONCE, COUNT_RUN, NOTE = "_nonce", "_count_run", "_note"
 _MAX_ROWS = 100
 _MAX_NOTE_CHARACTERS = 500
+_AWAITING_INPUT: Final = "awaiting_input"
+#: Opens a client of Airflow's API.
+Connect = Callable[[], AirflowApi]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,6 +47,29 @@ class FormView:
     command: str
     error: str = ""
     note: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunStatus:
+    """The current status of a run.
+
+    The records of its job are `results`. If an approval is pending, `approval_address` is the page for the answer.
+    """
+
+    dag_id: str
+    run_id: str
+    state: str
+    conf: Mapping[str, Any]
+    address: str
+    triggered_by: str = ""
+    tasks: tuple[tuple[str, str], ...] = ()
+    results: tuple[Mapping[str, Any], ...] = ()
+    approval_address: str = ""
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether the run has succeeded or failed."""
+        return self.state in FINISHED_STATES
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,16 +118,19 @@ def run_id_of(nonce: str) -> str:
     return RUN_PREFIX + nonce
 
 
-async def form_view(
-    actions: Actions, request: Request, action: Action, *, values: Mapping[str, Any], may_start: bool, error: str = ""
+def form_view(
+    connect: Connect, action: Action, *, values: Mapping[str, Any], may_start: bool, error: str = ""
 ) -> FormView:
     """Returns the form of an action, prefilled by field name.
 
     Raises:
         DeltaworksError: Airflow's error.
     """
-    params = await actions.dag_params(request, dag_id=action.dag_id) if may_start else {}
-    fields = prefill(form_fields(action.operation, params) if may_start else (), values)
+    params: Mapping[str, Any] = {}
+    if may_start:
+        with connect() as api:
+            params = api.dag_params(action.dag_id)
+    fields = prefill(form_fields(action.operation, params), values)
     return FormView(
         action=action,
         fields=fields,
@@ -115,11 +143,25 @@ async def form_view(
     )
 
 
-async def submit(
-    actions: Actions, request: Request, action: Action, posted: Mapping[str, Sequence[str]]
-) -> tuple[str, str]:
-    """Starts the run that a form requests: a count, a counted action, or an action without dry run. Returns run id and
-    address.
+def check_dag(connect: Connect, action: Action) -> None:
+    """Raises Airflow's error if it does not have the DAG of an action.
+
+    Raises:
+        ConfigError: AIRFLOW_DAG_UNKNOWN.
+    """
+    with connect() as api:
+        try:
+            api.dag_params(action.dag_id)
+        except ConfigError as error:
+            if error.condition != "AIRFLOW_FORBIDDEN":
+                raise
+
+
+def submit(connect: Connect, action: Action, posted: Mapping[str, Sequence[str]]) -> str:
+    """Starts the run that a form requests: a count, a counted action, or an action without dry run.
+
+    Returns:
+        The id of the run, the same however often the form is sent.
 
     Raises:
         FormError: an invalid field value.
@@ -128,59 +170,90 @@ async def submit(
     run_id = run_id_of(_last_value(posted, NONCE))
     note = _last_value(posted, NOTE)[:_MAX_NOTE_CHARACTERS]
     count_run_id = _last_value(posted, COUNT_RUN)
-    params = await actions.dag_params(request, dag_id=action.dag_id)
-    if count_run_id:
-        conf = {**await _options_of_count(actions, request, action, count_run_id), DRY_RUN: False}
-    else:
-        options = parse_form(form_fields(action.operation, params), posted)
-        if supports_dry_run(action.operation):
-            options[DRY_RUN] = True
-        conf = form_of(action.operation).select(action.operation, options)
-    started = await actions.start(request, dag_id=action.dag_id, run_id=run_id, conf=conf, note=note)
-    return started.run_id, started.address
+    with connect() as api:
+        if count_run_id:
+            conf = {**_counted_run(api, action, count_run_id).conf, DRY_RUN: False}
+        else:
+            options = parse_form(form_fields(action.operation, api.dag_params(action.dag_id)), posted)
+            if supports_dry_run(action.operation):
+                options[DRY_RUN] = True
+            conf = form_of(action.operation).select(action.operation, options)
+        api.trigger(action.dag_id, run_id=run_id, conf=conf, note=note)
+    return run_id
 
 
-async def run_view(actions: Actions, request: Request, action: Action, run_id: str) -> RunView:
+def run_view(connect: Connect, action: Action, run_id: str) -> RunView:
     """Returns a run of an action.
 
     Raises:
-        DeltaworksError: Airflow's error.
+        PageMissingError: there is no such run; DeltaworksError: Airflow's error.
     """
-    task_ids = [COUNT_TASK, action.operation.name]
-    status = await actions.run_status(request, dag_id=action.dag_id, run_id=run_id, task_ids=task_ids)
-    return _run_view(action, status)
+    with connect() as api:
+        return _run_view(action, _run_status(api, action, _find_run(api, action, run_id)))
 
 
-async def confirm_view(
-    actions: Actions, request: Request, action: Action, run_id: str, *, may_start: bool
-) -> ConfirmView:
+def confirm_view(connect: Connect, action: Action, run_id: str, *, may_start: bool) -> ConfirmView:
     """Returns the confirmation of a count.
 
     Raises:
-        ConfigError: ACTION_NOT_COUNTED; DeltaworksError: Airflow's error.
+        PageMissingError: there is no such run; ConfigError: ACTION_NOT_COUNTED; DeltaworksError: Airflow's error.
     """
-    conf = await _options_of_count(actions, request, action, run_id)
-    run = await run_view(actions, request, action, run_id)
+    with connect() as api:
+        counted = _counted_run(api, action, run_id)
+        run = _run_view(action, _run_status(api, action, counted))
     return ConfirmView(
         action=action,
         run=run,
         nonce=new_nonce(),
         count_run_id=run_id,
         may_start=may_start,
-        command=action.command({**form_of(action.operation).deselect(action.operation, conf), DRY_RUN: False}),
+        command=action.command({**form_of(action.operation).deselect(action.operation, counted.conf), DRY_RUN: False}),
         totals=_sum_counts(run.status.results),
     )
 
 
-async def _options_of_count(actions: Actions, request: Request, action: Action, run_id: str) -> dict[str, Any]:
-    """Returns the options of a successful count of this action."""
-    status = await actions.run_status(request, dag_id=action.dag_id, run_id=run_id, task_ids=[])
-    if status.state != "success" or status.conf.get(DRY_RUN) is not True:
+def _counted_run(api: AirflowApi, action: Action, run_id: str) -> DagRun:
+    """Returns a successful count of this action."""
+    run = _find_run(api, action, run_id)
+    if run.state != "success" or run.conf.get(DRY_RUN) is not True:
         raise ConfigError(
             "ACTION_NOT_COUNTED",
-            f"The run {run_id} of {action.dag_id} is not a successful count: it is {status.state}.",
+            f"The run {run_id} of {action.dag_id} is not a successful count: it is {run.state}.",
         )
-    return dict(status.conf)
+    return run
+
+
+def _find_run(api: AirflowApi, action: Action, run_id: str) -> DagRun:
+    run = api.find_run(action.dag_id, run_id)
+    if run is None:
+        raise PageMissingError(f"Airflow has no run {run_id!r} of {action.dag_id}.")
+    return run
+
+
+def _run_status(api: AirflowApi, action: Action, run: DagRun) -> RunStatus:
+    """Returns the status of a run, with the results of its job, or else those of its count."""
+    states = {task.task_id: task.state or "" for task in api.task_instances(run.dag_id, run.run_id)}
+    waiting_task = next((name for name, state in states.items() if state == _AWAITING_INPUT), "")
+    return RunStatus(
+        dag_id=run.dag_id,
+        run_id=run.run_id,
+        state=run.state,
+        conf=run.conf,
+        triggered_by=run.triggered_by,
+        tasks=tuple(states.items()),
+        results=_results(api, run, [name for name in (action.operation.name, COUNT_TASK) if name in states]),
+        address=api.run_link(run.dag_id, run.run_id),
+        approval_address=api.approval_link(run.dag_id, run.run_id, waiting_task) if waiting_task else "",
+    )
+
+
+def _results(api: AirflowApi, run: DagRun, task_ids: Sequence[str]) -> tuple[Mapping[str, Any], ...]:
+    """Returns the records of the first of these tasks that has results."""
+    for task_id in task_ids:
+        value = api.xcom(run.dag_id, run.run_id, task_id, RESULTS_KEY)
+        if isinstance(value, list):
+            return tuple(record for record in value if isinstance(record, dict))
+    return ()
 
 
 def _run_view(action: Action, status: RunStatus) -> RunView:

@@ -11,11 +11,10 @@ from deltaworks.alerts.raising import alerts as stored_alerts
 from deltaworks.alerts.silences import Silence, active_silence, subject_words
 from deltaworks.alerts.silences import silences as stored_silences
 from deltaworks.console.alert_subjects import alert_dag
-from deltaworks.console.page_context import PageContext
+from deltaworks.console.page_context import PageContext, parse_instant
 from deltaworks.console.pages.base import Page
 from deltaworks.console.pages.open_issues import alert_next_step, alert_observation, severity_rank
 from deltaworks.console.paging import Rows, page_rows
-from deltaworks.console.safe_reads import parse_instant
 from deltaworks.control import paths
 from deltaworks.control.summary_paths import silences as silences_folder
 from deltaworks.errors import DeltaworksError

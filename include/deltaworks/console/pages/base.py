@@ -21,6 +21,9 @@ class Page:
     A route with `{pipeline}` is called only for pipelines the person may read. The label in the navigation is `menu`;
     pages without one are reached by links. Browsers may cache the page if `may_cache` is set, which is off for personal
     data.
+
+    The view of a `document` is a complete HTML page, which is shown as it is and never cached by browsers. It may take
+    a minute: documents have threads and connections of their own, so that other pages never wait for them.
     """
 
     name: str
@@ -29,6 +32,7 @@ class Page:
     view: Callable[[PageContext], Any]
     menu: str = ""
     may_cache: bool = True
+    document: bool = False
 
     def title_of(self, context: PageContext) -> str:
         """Returns the title for an address."""

@@ -6,9 +6,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from deltaworks.console.page_context import PageContext, PageMissingError
+from deltaworks.console.page_context import PageContext, PageMissingError, parse_instant, read_or_none
 from deltaworks.console.pages.base import Page
-from deltaworks.console.safe_reads import parse_instant, read_or_none
 from deltaworks.control import paths, summary_paths
 from deltaworks.control.health.heartbeat import read_heartbeat
 from deltaworks.control.provenance import airflow_run_of

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from deltaworks.alerts.raising import open_subjects
-from deltaworks.console.page_context import PageContext, PageMissingError
+from deltaworks.console.page_context import PageContext, PageMissingError, parse_instant
 from deltaworks.console.pages.base import Page
+from deltaworks.console.pages.dashboards import DashboardRow, dashboard_rows
 from deltaworks.console.paging import Rows, page_rows
-from deltaworks.console.safe_reads import parse_instant
 from deltaworks.console.summaries import read_summary
 from deltaworks.control import paths
 from deltaworks.control.summaries.tables import TablesSummary, TableSummary
@@ -41,18 +41,6 @@ class GoldRow:
     bytes: int | None
     score: int | None
     alerts: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DashboardRow:
-    """A declared dashboard."""
-
-    pipeline: str
-    name: str
-    title: str
-    description: str
-    panels: int
-    command: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,7 +91,7 @@ def _gold(context: PageContext, pipelines: list[str], *, pipeline: str) -> GoldV
         listed=page_rows(
             context, rows, keys=_SORT_KEYS, sort="state", text=lambda row: f"{row.pipeline}.{row.name} {row.state}"
         ),
-        dashboards=tuple(_dashboards(context, pipelines)),
+        dashboards=dashboard_rows(context, pipelines),
         commands=(
             (
                 ("show what a build would rebuild", f"deltaworks gold build {pipeline}"),
@@ -166,21 +154,6 @@ def _state(fresh_at: datetime | None, stale_at: datetime | None, now: datetime) 
     if stale_at is None:
         return ""
     return "stale" if now > stale_at else "fresh"
-
-
-def _dashboards(context: PageContext, pipelines: list[str]) -> list[DashboardRow]:
-    return [
-        DashboardRow(
-            pipeline=name,
-            name=dashboard.name,
-            title=dashboard.title or f"{name} {dashboard.name}",
-            description=dashboard.description,
-            panels=len(dashboard.panels),
-            command=f"deltaworks dashboard {name} {dashboard.name} --html {dashboard.name}.html",
-        )
-        for name in pipelines
-        for dashboard in context.catalog.pipelines[name].dashboards
-    ]
 
 
 PAGES = (

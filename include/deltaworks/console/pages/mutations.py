@@ -7,9 +7,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
 
-from deltaworks.console.page_context import PageContext, PageMissingError
+from deltaworks.console.page_context import PageContext, PageMissingError, parse_instant
 from deltaworks.console.pages.base import Page
-from deltaworks.console.safe_reads import parse_instant
 from deltaworks.console.summaries import read_summary, to_dict
 from deltaworks.console.table_reads import read_tables
 from deltaworks.control.summaries.mutations import MutationsSummary

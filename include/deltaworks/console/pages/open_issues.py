@@ -14,8 +14,7 @@ from typing import Final
 
 from deltaworks.alerts.raising import Alert, alerts
 from deltaworks.console.alert_subjects import alert_dag, pipeline_of
-from deltaworks.console.page_context import PageContext
-from deltaworks.console.safe_reads import parse_instant
+from deltaworks.console.page_context import PageContext, parse_instant
 from deltaworks.control import paths
 from deltaworks.control.health.report import Report
 from deltaworks.control.health.verdicts import Verdict

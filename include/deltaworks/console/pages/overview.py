@@ -10,11 +10,10 @@ from functools import lru_cache
 import orjson
 
 from deltaworks.console.host import PendingApproval
-from deltaworks.console.page_context import PageContext
+from deltaworks.console.page_context import PageContext, parse_instant, read_or_none
 from deltaworks.console.pages.base import Page
 from deltaworks.console.pages.erasures import NamespaceCounts, approaching_deadlines
 from deltaworks.console.pages.open_issues import OpenIssue, health_checked_at, open_issues, unhealthy_since
-from deltaworks.console.safe_reads import parse_instant, read_or_none
 from deltaworks.control import paths, summary_paths
 from deltaworks.control.health import report as health_report
 from deltaworks.control.health.channels import channel_warning

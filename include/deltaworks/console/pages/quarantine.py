@@ -9,11 +9,10 @@ from dataclasses import dataclass
 from datetime import date, datetime, timedelta
 from typing import Final
 
-from deltaworks.console.page_context import PageContext
+from deltaworks.console.page_context import PageContext, parse_instant
 from deltaworks.console.pages.base import Page
 from deltaworks.console.pages.tables import problems_of
 from deltaworks.console.paging import Rows, page_rows
-from deltaworks.console.safe_reads import parse_instant
 from deltaworks.console.summaries import read_summaries, read_summary
 from deltaworks.control.summaries.quarantine import OpenRowCount, QuarantineSummary
 from deltaworks.control.summary_paths import quarantine_summary

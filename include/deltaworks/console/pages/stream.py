@@ -8,11 +8,10 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from deltaworks.charts.compact import TimeSeries
-from deltaworks.console.page_context import PageContext, PageMissingError
+from deltaworks.console.page_context import PageContext, PageMissingError, parse_instant, read_or_none
 from deltaworks.console.pages import overview
 from deltaworks.console.pages.base import Page
 from deltaworks.console.pages.open_issues import OpenIssue, open_issues
-from deltaworks.console.safe_reads import parse_instant, read_or_none
 from deltaworks.control import paths, summary_paths
 from deltaworks.control.health.report import Report
 from deltaworks.control.provenance import airflow_run_of

@@ -9,9 +9,8 @@ from typing import Any
 
 from deltaworks.charts.compact import TimeSeries
 from deltaworks.console.formats import bytes_text
-from deltaworks.console.page_context import PageContext, PageMissingError
+from deltaworks.console.page_context import PageContext, PageMissingError, parse_instant
 from deltaworks.console.pages.base import Page
-from deltaworks.console.safe_reads import parse_instant
 from deltaworks.console.summaries import read_summary, to_dict
 from deltaworks.control.summaries.tables import TablesSummary, TableSummary
 from deltaworks.control.summary_paths import tables_summary

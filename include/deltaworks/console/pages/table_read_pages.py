@@ -7,10 +7,9 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from deltaworks.console.page_context import PageContext, PageMissingError
+from deltaworks.console.page_context import PageContext, PageMissingError, parse_instant
 from deltaworks.console.pages.base import Page
 from deltaworks.console.pages.quarantine import REPROCESS
-from deltaworks.console.safe_reads import parse_instant
 from deltaworks.console.table_reads import TableReadResult, read_tables
 
 

@@ -6,10 +6,9 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from deltaworks.console.page_context import PageContext
+from deltaworks.console.page_context import PageContext, parse_instant
 from deltaworks.console.pages.base import Page
 from deltaworks.console.paging import Rows, page_rows
-from deltaworks.console.safe_reads import parse_instant
 from deltaworks.console.summaries import StoredSummary, latest_instant, read_summaries
 from deltaworks.control.summaries.tables import TablesSummary, TableSummary
 from deltaworks.control.summary_paths import tables_summary

@@ -9,9 +9,8 @@ from typing import Any, cast
 
 import pytest
 
+from deltaworks.airflow_client.api import AirflowApi, DagRun, TaskInstance
 from deltaworks.errors import TransientError
-from deltaworks.operations.airflow_api import AirflowApi
-from deltaworks.operations.airflow_resources import DagRun, TaskInstance
 from sandbox.demo import job_runs
 from sandbox.demo.job_runs import Job, JobRuns
 from sandbox.stack.home import StackHome

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from deltaworks.airflow_client.api import AirflowApi
+from deltaworks.airflow_client.login import AirflowLogin
 from deltaworks.errors import TransientError
-from deltaworks.operations.airflow_api import AirflowApi
-from deltaworks.operations.airflow_login import AirflowLogin
 from sandbox.stack.home import StackHome
 from sandbox.stack.report import DownReport, describe_dags
 from sandbox.stack.shutdown import StopFlags, pause_dags, unpause_dags

@@ -28,7 +28,8 @@ class AirflowLogin:
     Args:
         source: where the login is configured, for error messages.
         ca: a PEM file of certificate authorities; empty for the system's.
-        public_url: the address in links for people; `url` if empty.
+        public_url: the address in links for people, or only its path; `url` if None.
+        is_session: whether the token belongs to a person's session in the browser.
     """
 
     url: str
@@ -38,12 +39,13 @@ class AirflowLogin:
     token: str = field(default="", repr=False)
     verify: bool = True
     ca: str = ""
-    public_url: str = ""
+    public_url: str | None = None
+    is_session: bool = False
 
     @property
     def link_base(self) -> str:
         """The prefix of links for people."""
-        return self.public_url or self.url
+        return self.url if self.public_url is None else self.public_url
 
     def tls_verification(self) -> ssl.SSLContext | bool:
         """Returns the value for httpx's argument `verify`.
@@ -98,7 +100,9 @@ def declared_login(spec: AirflowSpec, environment: str) -> AirflowLogin:
         token=spec.token.resolve() if spec.token is not None else "",
         verify=spec.verify,
         ca=resolve_text(spec.ca) if spec.ca is not None else "",
-        public_url=_address(resolve_text(spec.public_url), source, "public_url") if spec.public_url is not None else "",
+        public_url=_address(resolve_text(spec.public_url), source, "public_url")
+        if spec.public_url is not None
+        else None,
     )
 
 
@@ -146,7 +150,7 @@ def login_from_connection(fields: Mapping[str, Any], extra: Mapping[str, Any], *
         token=token,
         verify=str(extra.get("verify", True)).lower() != "false",
         ca=str(extra.get("ca", "")),
-        public_url=str(extra.get("public_url", "")).rstrip("/"),
+        public_url=str(extra.get("public_url", "")).rstrip("/") or None,
     )
 
 

@@ -1,26 +1,146 @@
-"""A client of Airflow's REST API for the stack, the command line and the health check."""
+"""The client of Airflow's REST API: its requests and their responses as typed values."""
 
 from __future__ import annotations
 
 import json
 import time
 import uuid
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass, fields
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, Self
 from urllib.parse import quote
 
 import httpx
 
-from deltaworks.errors import DeltaworksError, TransientError
-from deltaworks.operations.airflow_errors import NOT_FOUND, dag_id_in_path, dag_unknown_error
-from deltaworks.operations.airflow_login import airflow_login
-from deltaworks.operations.airflow_requests import AirflowRequests
-from deltaworks.operations.airflow_resources import Dag, DagImportError, DagRun, TaskInstance
+from deltaworks.airflow_client.login import AirflowLogin, airflow_login
+from deltaworks.airflow_client.requests import API, MISSING, AirflowRequests, dag_id_in_path
+from deltaworks.errors import ConfigError, DeltaworksError, TransientError
+from deltaworks.specs.base import suggest_name
+from deltaworks.specs.dag_ids import split_dag_id
 from deltaworks.specs.environment import EnvironmentSpec
 
+FINISHED_STATES = frozenset({"success", "failed"})
+_MAX_IMPORT_ERRORS = 3
 _PAGE_SIZE = 100
+
+
+@dataclass(frozen=True, slots=True)
+class Component:
+    """A component of Airflow with its status. The heartbeat is None if it never ran."""
+
+    status: str
+    heartbeat: datetime | None
+
+    @property
+    def is_healthy(self) -> bool:
+        """Whether Airflow reports the component as healthy. For 30 s after its process has died, Airflow still does."""
+        return self.status == "healthy"
+
+    @classmethod
+    def from_api(cls, answer: Mapping[str, Any], name: str) -> Self:
+        """Returns the component with this name from a health response."""
+        part = answer.get(name) or {}
+        return cls(part.get("status") or "unknown", _parse_time(part.get(f"latest_{name}_heartbeat")))
+
+
+@dataclass(frozen=True, slots=True)
+class Health:
+    """Health of Airflow's components."""
+
+    metadatabase: Component
+    scheduler: Component
+    dag_processor: Component
+    triggerer: Component
+
+    @classmethod
+    def from_api(cls, answer: Mapping[str, Any]) -> Self:
+        """Parses a health response."""
+        return cls(**{item.name: Component.from_api(answer, item.name) for item in fields(cls)})
+
+
+@dataclass(frozen=True, slots=True)
+class Dag:
+    """A DAG in Airflow; `file` is the path of its source below the DAG folder."""
+
+    dag_id: str
+    is_paused: bool
+    tags: tuple[str, ...]
+    has_import_errors: bool
+    file: str = ""
+
+    @classmethod
+    def from_api(cls, item: Mapping[str, Any]) -> Self:
+        """Parses a DAG of a response."""
+        tags = tuple(tag["name"] for tag in item["tags"])
+        return cls(
+            item["dag_id"], item["is_paused"], tags, item["has_import_errors"], item.get("relative_fileloc") or ""
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class DagImportError:
+    """A DAG file that cannot be imported."""
+
+    filename: str
+    stack_trace: str
+
+    @property
+    def last_line(self) -> str:
+        """The error message, which is the last line of the stack trace."""
+        lines = [line.strip() for line in self.stack_trace.splitlines() if line.strip()]
+        return lines[-1] if lines else "no trace"
+
+
+@dataclass(frozen=True, slots=True)
+class DagRun:
+    """A run of a DAG."""
+
+    dag_id: str
+    run_id: str
+    state: str
+    start: datetime | None
+    end: datetime | None
+    conf: Mapping[str, Any]
+    note: str = ""
+    triggered_by: str = ""
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether the run has succeeded or failed."""
+        return self.state in FINISHED_STATES
+
+    @classmethod
+    def from_api(cls, item: Mapping[str, Any]) -> Self:
+        """Parses a run of a response."""
+        start, end = _parse_time(item["start_date"]), _parse_time(item["end_date"])
+        conf, note, user = item["conf"] or {}, item.get("note") or "", item.get("triggering_user_name") or ""
+        return cls(item["dag_id"], item["dag_run_id"], item["state"], start, end, conf, note, user)
+
+
+@dataclass(frozen=True, slots=True)
+class TaskInstance:
+    """The latest try of a task in a run. Its state is None before it is scheduled."""
+
+    task_id: str
+    state: str | None
+    try_number: int
+    start: datetime | None
+    end: datetime | None
+    duration_seconds: float | None
+
+    @classmethod
+    def from_api(cls, item: Mapping[str, Any]) -> Self:
+        """Parses a task instance of a response."""
+        return cls(
+            task_id=item["task_id"],
+            state=item["state"],
+            try_number=item["try_number"],
+            start=_parse_time(item["start_date"]),
+            end=_parse_time(item["end_date"]),
+            duration_seconds=item["duration"],
+        )
 
 
 def airflow_client(environment: EnvironmentSpec) -> AirflowApi:
@@ -35,6 +155,18 @@ def airflow_client(environment: EnvironmentSpec) -> AirflowApi:
 class AirflowApi(AirflowRequests):
     """A client of Airflow's REST API. Its requests raise the errors of `AirflowRequests`."""
 
+    def health(self, *, timeout_seconds: float = 10.0) -> Health:
+        """Returns the health of Airflow's components, by one request without login.
+
+        Raises:
+            TransientError: AIRFLOW_UNREACHABLE.
+        """
+        try:
+            answer = self._client.get(f"{API}/monitor/health", timeout=timeout_seconds).raise_for_status().json()
+            return Health.from_api(answer)
+        except (httpx.HTTPError, ValueError, AttributeError) as error:
+            raise self._unreachable_error(error) from error
+
     def dags(self) -> tuple[Dag, ...]:
         """Returns all DAGs that Airflow does not consider stale, sorted by id."""
         dags: list[dict[str, Any]] = []
@@ -48,6 +180,10 @@ class AirflowApi(AirflowRequests):
         """Returns the DAG with this id, or None if Airflow does not have it."""
         answer = self._request("GET", _dag_path(dag_id), missing_ok=True)
         return None if answer is None else Dag.from_api(answer)
+
+    def dag_params(self, dag_id: str) -> dict[str, Any]:
+        """Returns the params of a DAG by name, each with `value`, `description` and `schema`."""
+        return dict(self._get(f"{_dag_path(dag_id)}/details").get("params") or {})
 
     def import_errors(self) -> tuple[DagImportError, ...]:
         """Returns the DAG files that cannot be imported."""
@@ -66,16 +202,23 @@ class AirflowApi(AirflowRequests):
         """Pauses or unpauses all DAGs that are not stale, in one request."""
         self._request("PATCH", "/dags", params={"dag_id_pattern": "%"}, json={"is_paused": paused})
 
-    def trigger(self, dag_id: str, *, conf: Mapping[str, Any] | None = None, run_id: str | None = None) -> DagRun:
+    def trigger(
+        self, dag_id: str, *, conf: Mapping[str, Any] | None = None, run_id: str | None = None, note: str = ""
+    ) -> DagRun:
         """Triggers a run. Idempotent for the same `run_id`."""
         run_id = run_id or f"manual__{datetime.now(UTC).isoformat()}__{uuid.uuid4().hex[:6]}"
-        body = {"dag_run_id": run_id, "logical_date": None, "conf": dict(conf or {})}
+        body = {"dag_run_id": run_id, "logical_date": None, "conf": dict(conf or {}), "note": note or None}
         answer = self._request("POST", f"{_dag_path(dag_id)}/dagRuns", json=body, conflict_ok=True)
         return self.dag_run(dag_id, run_id) if answer is None else DagRun.from_api(answer)
 
     def dag_run(self, dag_id: str, run_id: str) -> DagRun:
         """Returns a run with its current state."""
         return DagRun.from_api(self._get(_run_path(dag_id, run_id)))
+
+    def find_run(self, dag_id: str, run_id: str) -> DagRun | None:
+        """Returns a run with its current state; None if it does not exist."""
+        answer = self._request("GET", _run_path(dag_id, run_id), missing_ok=True)
+        return None if answer is None else DagRun.from_api(answer)
 
     def dag_runs(self, dag_id: str, *, limit: int = 10) -> tuple[DagRun, ...]:
         """Returns the latest runs, newest first."""
@@ -144,14 +287,14 @@ class AirflowApi(AirflowRequests):
         return f"{self.run_link(dag_id, run_id)}/tasks/{quote(task_id)}/required_actions"
 
     def _error_for(self, method: str, path: str, response: httpx.Response) -> DeltaworksError:
-        if response.status_code == NOT_FOUND and (dag_id := dag_id_in_path(path)):
+        if response.status_code == MISSING and (dag_id := dag_id_in_path(path)):
             dags = self.dags()
             if dag_id not in {dag.dag_id for dag in dags}:
                 problems: tuple[DagImportError, ...] = ()
                 # Reading import errors requires a separate permission, which the user may lack.
                 with suppress(DeltaworksError):
                     problems = self.import_errors()
-                return dag_unknown_error(self.login, dag_id, dags, problems)
+                return _dag_unknown_error(self.login, dag_id, dags, problems)
         return super()._error_for(method, path, response)
 
 
@@ -161,3 +304,36 @@ def _dag_path(dag_id: str) -> str:
 
 def _run_path(dag_id: str, run_id: str) -> str:
     return f"{_dag_path(dag_id)}/dagRuns/{quote(run_id, safe='')}"
+
+
+def _dag_unknown_error(
+    login: AirflowLogin, dag_id: str, dags: Sequence[Dag], problems: Sequence[DagImportError]
+) -> ConfigError:
+    """Returns the error for a DAG that Airflow does not have. It includes import errors that may be the cause.
+
+    Args:
+        problems: all import errors. The message shows those of the file with DAGs of the same kind, or else the first.
+    """
+    kind = split_dag_id(dag_id)[1]
+    files = {dag.file for dag in dags if dag.file and split_dag_id(dag.dag_id)[1] == kind}
+    relevant = [problem for problem in problems if any(problem.filename.endswith(file) for file in files)] or list(
+        problems
+    )
+    message = f"Airflow at {login.url} has no DAG {dag_id}; {suggest_name(dag_id, [dag.dag_id for dag in dags])}."
+    if relevant:
+        listed = "; ".join(f"{problem.filename}: {problem.last_line}" for problem in relevant[:_MAX_IMPORT_ERRORS])
+        return ConfigError(
+            "AIRFLOW_DAG_UNKNOWN",
+            f"{message} It cannot import {listed}.",
+            hint="Correct the import error: Airflow shows the full trace above its list of DAGs.",
+        )
+    return ConfigError(
+        "AIRFLOW_DAG_UNKNOWN",
+        message,
+        hint="Airflow reads new declarations within about a minute. If it is still missing, compare the checkout and "
+        "DELTAWORKS_PIPELINES of that Airflow with the local ones, and check its address.",
+    )
+
+
+def _parse_time(text: str | None) -> datetime | None:
+    return None if text is None else datetime.fromisoformat(text)

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from deltaworks.errors import ConfigError
-from deltaworks.operations.airflow_login import (
+from deltaworks.airflow_client.login import (
     CONNECTION_VARIABLE,
     AirflowLogin,
     airflow_login,
     login_from_variable,
 )
+from deltaworks.errors import ConfigError
 from deltaworks.specs.environment import AirflowSpec, EnvironmentSpec
 from deltaworks.specs.storage import AwsSpec, StorageSpec
 

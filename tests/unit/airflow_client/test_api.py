@@ -7,10 +7,10 @@ from collections.abc import Iterator
 
 import pytest
 
+from deltaworks.airflow_client import requests as airflow_requests
+from deltaworks.airflow_client.api import AirflowApi
+from deltaworks.airflow_client.login import AirflowLogin
 from deltaworks.errors import ConfigError, DeltaworksError, TransientError
-from deltaworks.operations import airflow_requests
-from deltaworks.operations.airflow_api import AirflowApi
-from deltaworks.operations.airflow_login import AirflowLogin
 from tests.airflow_server import AirflowServer, airflow_server
 
 DAG = "games__stream"
@@ -224,3 +224,22 @@ def test_an_address_without_airflow_is_reported(server: AirflowServer) -> None:
 
     assert raised.value.condition in ("AIRFLOW_REFUSED", "AIRFLOW_LOGIN_REFUSED")
     assert "the tests" in raised.value.hint
+
+
+def test_a_session_that_has_ended_asks_the_person_to_log_in(server: AirflowServer) -> None:
+    session = AirflowLogin(
+        url=server.url, public_url="/air", source="your session in Airflow", token="old", is_session=True
+    )
+
+    with AirflowApi(session) as client, pytest.raises(ConfigError) as raised:
+        client.dag_params(DAG)
+
+    assert (raised.value.condition, raised.value.hint) == ("AIRFLOW_LOGIN_REFUSED", "Log in to Airflow again.")
+    assert client.run_link(DAG, "r/1") == f"/air/dags/{DAG}/runs/r%2F1"
+
+
+def test_the_health_of_an_unreachable_server_is_an_error(server: AirflowServer) -> None:
+    server.server_close()
+
+    with api(server) as client, pytest.raises(TransientError, match="AIRFLOW_UNREACHABLE"):
+        client.health()

@@ -2,28 +2,37 @@
 
 from __future__ import annotations
 
+import re
 from types import TracebackType
 from typing import Any, Self
+from urllib.parse import unquote
 
 import httpx
 from tenacity import RetryCallState, retry, retry_if_exception_type, wait_exponential_jitter
 
+from deltaworks.airflow_client.login import AirflowLogin
 from deltaworks.errors import ConfigError, DeltaworksError, TransientError
-from deltaworks.operations.airflow_errors import FORBIDDEN, request_error
-from deltaworks.operations.airflow_login import AirflowLogin
-from deltaworks.operations.airflow_resources import Health
 
-_API = "/api/v2"
+API = "/api/v2"
 _RETRY_SECONDS = 30.0
 #: A server that is reachable but too busy to answer is retried for longer than one that is down.
 _BUSY_RETRY_SECONDS = 120.0
-_HEALTH_SECONDS = 10.0
 _UNAUTHORIZED = 401
+_FORBIDDEN = 403
 #: Airflow's error detail for a token signed with another secret. The status is the same as for a missing permission.
 _INVALID_SIGNATURE = "Invalid JWT token"
-_NOT_FOUND = 404
+MISSING = 404
 _CONFLICT = 409
 _SERVER_ERROR = 500
+_DAG = re.compile(r"^/dags/(?P<dag>[^/?]+)(?P<rest>/.*)?$")
+#: Permissions required by a request, by method and last path segment. They have the names of FAB's permissions, which
+#: are the most specific ones.
+_PERMISSIONS = {
+    ("PATCH", ""): "edit the DAG (FAB: `can edit on DAGs`)",
+    ("POST", "dagRuns"): "trigger the DAG (FAB: `can create on DAG Runs` and `can edit on DAGs`)",
+    ("POST", "clearTaskInstances"): "clear its tasks (FAB: `can edit on Task Instances` and `can edit on DAGs`)",
+    ("PATCH", "dagRuns"): "edit its runs (FAB: `can edit on DAG Runs` and `can edit on DAGs`)",
+}
 
 
 class _Unavailable(Exception):
@@ -47,9 +56,19 @@ class AirflowRequests:
     Requests are retried for 30 s, and for two minutes while the server is reachable but too busy to respond; without
     `should_retry` they are sent once. Addresses with https:// use the proxy of the environment variables, if any; those
     with http:// are local and contacted directly.
+
+    Args:
+        transport: sends the requests in place of the network, such as to an application in the same process.
     """
 
-    def __init__(self, login: AirflowLogin, *, timeout_seconds: float = 30.0, should_retry: bool = True) -> None:
+    def __init__(
+        self,
+        login: AirflowLogin,
+        *,
+        timeout_seconds: float = 30.0,
+        should_retry: bool = True,
+        transport: httpx.BaseTransport | None = None,
+    ) -> None:
         self.patient = should_retry
         self.login = login
         self._client = httpx.Client(
@@ -57,6 +76,7 @@ class AirflowRequests:
             timeout=timeout_seconds,
             trust_env=login.url.startswith("https://"),
             verify=login.tls_verification(),
+            transport=transport,
         )
         self._authorized = False
         if login.token:
@@ -73,18 +93,6 @@ class AirflowRequests:
     def close(self) -> None:
         """Closes the connections."""
         self._client.close()
-
-    def health(self) -> Health:
-        """Returns the health of Airflow's components, by one request without login.
-
-        Raises:
-            TransientError: AIRFLOW_UNREACHABLE.
-        """
-        try:
-            answer = self._client.get(f"{_API}/monitor/health", timeout=_HEALTH_SECONDS).raise_for_status().json()
-        except (httpx.HTTPError, ValueError) as error:
-            raise self._unreachable_error(error) from error
-        return Health.from_api(answer)
 
     def _get(self, path: str, **params: Any) -> Any:
         return self._request("GET", path, params=params)
@@ -103,7 +111,7 @@ class AirflowRequests:
             response = self._send(method, path, **options)
         except _Unavailable as error:
             raise self._unreachable_error(error) from error
-        if (missing_ok and response.status_code == _NOT_FOUND) or (conflict_ok and response.status_code == _CONFLICT):
+        if (missing_ok and response.status_code == MISSING) or (conflict_ok and response.status_code == _CONFLICT):
             return None
         if response.is_error:
             raise self._error_for(method, path, response)
@@ -132,11 +140,11 @@ class AirflowRequests:
         try:
             if not self._authorized:
                 self._log_in()
-            response = self._client.request(method, _API + path, **options)
+            response = self._client.request(method, API + path, **options)
             if _is_token_rejected(response):
                 # With a user name and password the client can get a new token.
                 self._log_in()
-                response = self._client.request(method, _API + path, **options)
+                response = self._client.request(method, API + path, **options)
         except httpx.ReadTimeout as error:
             raise _Busy(f"no answer to {method} {path} within {self._client.timeout.read:.0f} s") from error
         except httpx.TransportError as error:
@@ -155,7 +163,7 @@ class AirflowRequests:
         response = self._client.post("/auth/token", json=credentials)
         if response.status_code >= _SERVER_ERROR:
             raise _Unavailable(f"{response.status_code} {response.text[:200]}")
-        if response.status_code == _NOT_FOUND:
+        if response.status_code == MISSING:
             raise self._login_error("the login: its auth manager issues no tokens at /auth/token")
         try:
             token = "" if response.is_error else response.json()["access_token"]
@@ -173,7 +181,9 @@ class AirflowRequests:
         return ConfigError(
             "AIRFLOW_LOGIN_REFUSED",
             f"Airflow at {self.login.url} refused {reason}.",
-            hint=f"Check {'token' if self.login.token else 'username and password'} in {self.login.source}, and the "
+            hint="Log in to Airflow again."
+            if self.login.is_session
+            else f"Check {'token' if self.login.token else 'username and password'} in {self.login.source}, and the "
             "value of the variable it names; the password of the embedded stack is printed by `deltaworks status`.",
         )
 
@@ -189,14 +199,16 @@ class AirflowRequests:
         return TransientError(
             "AIRFLOW_UNREACHABLE",
             f"Airflow at {self.login.url} gives no usable response: {error}.",
-            hint=f"Check the address in {self.login.source} and the network; its API server may be restarting, which "
+            hint="`deltaworks status` shows the embedded stack; commands work without Airflow."
+            if self.login.is_session
+            else f"Check the address in {self.login.source} and the network; its API server may be restarting, which "
             "`deltaworks status` shows of the embedded stack.",
         )
 
 
 def _is_token_rejected(response: httpx.Response) -> bool:
     """Returns whether Airflow rejects the token: it has expired, or was signed with the secret before a restart."""
-    unsigned = response.status_code == FORBIDDEN and _detail(response) == _INVALID_SIGNATURE
+    unsigned = response.status_code == _FORBIDDEN and _detail(response) == _INVALID_SIGNATURE
     return unsigned or response.status_code == _UNAUTHORIZED
 
 
@@ -207,3 +219,33 @@ def _detail(response: httpx.Response) -> str:
     except (ValueError, KeyError, TypeError):
         detail = response.text
     return str(detail)[:300]
+
+
+def request_error(login: AirflowLogin, method: str, path: str, *, status: int, detail: str) -> ConfigError:
+    """Returns the error for a forbidden or otherwise rejected request."""
+    response = f"Airflow at {login.url} answered {status} to {method} {path}: {detail}."
+    if status != _FORBIDDEN:
+        return ConfigError(
+            "AIRFLOW_REFUSED", response, hint=("Correct the value it names; the conf must match the DAG's params.")
+        )
+    login_name = f"{login.username} (from {login.source})" if login.username else f"The token of {login.source}"
+    return ConfigError(
+        "AIRFLOW_FORBIDDEN",
+        f"{login_name} may not {required_permission(method, path)}. {response}",
+        hint="Ask an administrator of that Airflow to give the login the role User (FAB: Op), or this permission on "
+        "this DAG alone; docs/explanation/security.md has who may do what.",
+    )
+
+
+def required_permission(method: str, path: str) -> str:
+    """Returns the permission that a rejected request requires, as a phrase."""
+    match = _DAG.match(path)
+    rest = ((match["rest"] or "") if match else path).strip("/").split("/")
+    word = "dagRuns" if method == "PATCH" and rest[0] == "dagRuns" else rest[-1]
+    return _PERMISSIONS.get((method, word), "read it" if method == "GET" else "do this")
+
+
+def dag_id_in_path(path: str) -> str:
+    """Returns the DAG id in a request path; empty if the path has none."""
+    match = _DAG.match(path)
+    return unquote(match["dag"]) if match else ""
