@@ -21,8 +21,8 @@ from moto.server import ThreadedMotoServer
 from deltaworks.control import paths
 from deltaworks.control.health.heartbeat import Heartbeat
 from deltaworks.control.objects import LocalObjects
+from deltaworks.control.paths import nights_summary
 from deltaworks.control.summaries.nights import Night, NightsSummary
-from deltaworks.control.summary_paths import nights_summary
 from deltaworks.errors import ConfigError
 from tests.dags.airflow_project import REPOSITORY, environment_variables, write_project
 from tests.unit.alerts.aws_harness import Aws

@@ -33,7 +33,6 @@ from deltaworks.specs.project import load_catalog
 
 log = logging.getLogger("deltaworks.alerts.deadman")
 SUBJECT = "deltaworks__health"
-_HEALTH = "health.json"
 _FIRST_CHECK = "deadman.json"
 
 
@@ -54,7 +53,7 @@ def write_health_heartbeat(
     heartbeat = HealthCheckHeartbeat(
         written_at=(now or utc_now()).isoformat(), run=run, checked=checked, unhealthy=unhealthy
     )
-    objects.put(paths.alerts(_HEALTH), json.dumps(asdict(heartbeat)).encode())
+    objects.put(paths.health_check(), json.dumps(asdict(heartbeat)).encode())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,7 +98,7 @@ class Deadman:
         return DeadmanResult(state=state, silent_seconds=silent, sent=sent)
 
     def _silent_seconds(self, now: datetime) -> float:
-        item = self._objects.get(paths.alerts(_HEALTH))
+        item = self._objects.get(paths.health_check())
         if item is None:
             # The health check never ran: measure silence from the first check of this process.
             self._objects.put_if_absent(

@@ -18,7 +18,7 @@ from deltaworks.console.paging import Rows, page_rows
 from deltaworks.console.safe_reads import parse_instant
 from deltaworks.control import paths
 from deltaworks.control.conditions import ALERTS
-from deltaworks.control.summary_paths import silences as silences_folder
+from deltaworks.control.paths import silences as silences_folder
 from deltaworks.errors import DeltaworksError
 from deltaworks.specs.dag_ids import HEALTH_DAG, dag_id
 

@@ -13,7 +13,7 @@ from deltaworks.console.pages import overview
 from deltaworks.console.pages.base import Page
 from deltaworks.console.pages.open_issues import OpenIssue, open_issues
 from deltaworks.console.safe_reads import parse_instant, read_or_none
-from deltaworks.control import paths, summary_paths
+from deltaworks.control import paths
 from deltaworks.control.health.report import Report
 from deltaworks.control.provenance import airflow_run_of
 from deltaworks.control.records.generations import GenerationStore
@@ -122,8 +122,8 @@ def view(context: PageContext) -> StreamView:
     name = context.pipeline
     context.objects.fetch(
         [
-            summary_paths.recent_batches(name),
-            summary_paths.stream_hours(name),
+            paths.recent_batches(name),
+            paths.stream_hours(name),
             paths.generations(name),
             paths.current_spec(name),
         ]

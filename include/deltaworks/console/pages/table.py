@@ -13,8 +13,8 @@ from deltaworks.console.page_context import PageContext, PageMissingError
 from deltaworks.console.pages.base import Page
 from deltaworks.console.safe_reads import parse_instant
 from deltaworks.console.summaries import read_summary, to_dict
+from deltaworks.control.paths import tables_summary
 from deltaworks.control.summaries.tables import TablesSummary, TableSummary
-from deltaworks.control.summary_paths import tables_summary
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

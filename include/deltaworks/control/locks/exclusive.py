@@ -197,7 +197,7 @@ def table_files_lock(
 
     with exclusive_lock(
         objects,
-        paths.pipeline_control(pipeline, f"maintenance/files-{table}.json"),
+        paths.table_files_lease(pipeline, table),
         name=name,
         wait_seconds=wait_seconds,
         lost_error=lambda: rejection("was aborted: another job took over, or the storage did not answer."),

@@ -9,7 +9,7 @@ from typing import ClassVar, Literal
 
 from pydantic import Field
 
-from deltaworks.control import outbound_paths
+from deltaworks.control import paths
 from deltaworks.control.clock import iso_now
 from deltaworks.control.objects import ObjectStore
 from deltaworks.control.records.store import Record, RecordKind
@@ -65,13 +65,13 @@ class RemediationRecords:
         Raises:
             ContractError: REMEDIATION_UNREADABLE.
         """
-        key = outbound_paths.remediation(notification)
+        key = paths.remediation(notification)
         stored = self._objects.get(key)
         return None if stored is None else RemediationRecord.decode(stored.data, key=key)
 
     def create(self, record: RemediationRecord) -> bool:
         """Creates a record; returns False if another process created one for the notification."""
-        return self._objects.put_if_absent(outbound_paths.remediation(record.notification), record.encode())
+        return self._objects.put_if_absent(paths.remediation(record.notification), record.encode())
 
     def replace(self, expected: RemediationRecord, updated: RemediationRecord) -> RemediationRecord:
         """Replaces a record.
@@ -79,7 +79,7 @@ class RemediationRecords:
         Raises:
             FencedError: REMEDIATION_TAKEN_OVER, another process has written since.
         """
-        key = outbound_paths.remediation(expected.notification)
+        key = paths.remediation(expected.notification)
         stored = self._objects.get(key)
         same = stored is not None and stored.data == expected.encode()
         if stored is None or not same or self._objects.put_if_match(key, updated.encode(), stored.etag) is None:
@@ -96,8 +96,8 @@ class RemediationRecords:
         Args:
             since: skip older notifications, by their ids, which begin with their time.
         """
-        first = outbound_paths.remediation(f"{since:%Y%m%dT%H%M%S}") if since is not None else ""
-        for key in self._objects.list(outbound_paths.REMEDIATIONS_FOLDER + "/"):
+        first = paths.remediation(f"{since:%Y%m%dT%H%M%S}") if since is not None else ""
+        for key in self._objects.list(paths.REMEDIATIONS_FOLDER + "/"):
             if key < first:
                 continue
             stored = self._objects.get(key)
@@ -108,11 +108,11 @@ class RemediationRecords:
     def hold(self, remediation: str, *, by: str, reason: str) -> None:
         """Pauses a remediation: it plans nothing until `resume`. Open actions are still verified."""
         record = {"by": by, "reason": reason, "at": iso_now()}
-        self._objects.put(outbound_paths.remediation_hold(remediation), json.dumps(record).encode())
+        self._objects.put(paths.remediation_hold(remediation), json.dumps(record).encode())
 
     def resume(self, remediation: str) -> bool:
         """Resumes a remediation; returns False if it was not paused."""
-        key = outbound_paths.remediation_hold(remediation)
+        key = paths.remediation_hold(remediation)
         if self._objects.get(key) is None:
             return False
         self._objects.delete(key)
@@ -120,7 +120,7 @@ class RemediationRecords:
 
     def hold_reason(self, remediation: str) -> str | None:
         """Returns why, by whom and since when it is paused; None if it is not. An unreadable object pauses it, too."""
-        stored = self._objects.get(outbound_paths.remediation_hold(remediation))
+        stored = self._objects.get(paths.remediation_hold(remediation))
         if stored is None:
             return None
         try:

@@ -10,9 +10,9 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, ClassVar
 
 from deltaworks.control.objects import ObjectStore
+from deltaworks.control.paths import erasures_summary
 from deltaworks.control.records.store import Record, RecordKind
 from deltaworks.control.summaries.base import SummaryPart, read_summary, write_summary
-from deltaworks.control.summary_paths import erasures_summary
 
 if TYPE_CHECKING:
     from deltaworks.control.records.erasure import ErasureRequest

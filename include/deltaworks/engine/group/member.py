@@ -65,7 +65,7 @@ class Member:
         control = paths.pipeline_control(pipeline)
         self._stop = StopFlag(objects, paths.stop_request(control))
         self._heartbeat_key = paths.heartbeat(control)
-        self.backoff = RestartBackoff(objects, f"{control}/failures.json")
+        self.backoff = RestartBackoff(objects, paths.failures(control))
         self._host: SharedDriver | None = None
         self._run: IngestRun | None = None
         self._thread: threading.Thread | None = None
