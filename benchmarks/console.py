@@ -9,8 +9,6 @@ Spark is not used.
 
 from __future__ import annotations
 
-import dataclasses
-import json
 import multiprocessing
 import os
 import statistics
@@ -78,7 +76,7 @@ def _write_objects(objects: LocalObjects, name: str) -> None:
         trigger_seconds=60,
         batch_id=240,
     )
-    objects.put(paths.heartbeat(paths.pipeline_control(name)), json.dumps(dataclasses.asdict(beat)).encode())
+    objects.put(paths.heartbeat(paths.pipeline_control(name)), beat.encode())
     seconds = {"prepare_seconds": 3.0, "commit_seconds": 0.5, "complete_seconds": 0.2}
     counts = {"rows": 12_400, "quarantined": 3, "files": 19, "bytes": 3_100_000, "tables": TABLES // PIPELINES}
     batches = tuple(

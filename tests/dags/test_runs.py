@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import json
 import os
 import shutil
@@ -170,7 +169,7 @@ class DagRunHarness:
         )  # fmt: skip
         key = paths.relay_control(name) if kind == "relay" else paths.pipeline_control(name)
         objects = LocalObjects(self.project / "lake")
-        objects.put(f"{key}/heartbeat.json", json.dumps(dataclasses.asdict(beat)).encode())
+        objects.put(f"{key}/heartbeat.json", beat.encode())
 
 
 @pytest.fixture(scope="module")

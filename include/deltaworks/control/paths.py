@@ -35,14 +35,9 @@ def staging(pipeline: str, table_name: str) -> str:
     return pipeline_control(pipeline, f"staging/{table_name}")
 
 
-def reader(name: str) -> str:
-    """Returns the key of the table that a change reader maintains."""
-    return f"readers/{name}"
-
-
-def readers() -> str:
-    """Returns the folder of the tables that change readers maintain."""
-    return "readers"
+def reader(name: str = "") -> str:
+    """Returns the key of the table that a change reader maintains, or the folder of all of them."""
+    return f"readers/{name}".rstrip("/")
 
 
 def model_runs(pipeline: str, name: str, number: int | None = None) -> str:
@@ -473,14 +468,10 @@ def rules_control() -> str:
     return "control/rules"
 
 
-def rule_states(pipeline: str) -> str:
-    """Returns the folder of a pipeline's rule states."""
-    return pipeline_control(pipeline, "rules/states") + "/"
-
-
-def rule_state(pipeline: str, rule: str) -> str:
-    """Returns the key of the state of a rule: the last evaluated minute and the state of each series."""
-    return f"{rule_states(pipeline)}{rule}.json"
+def rule_state(pipeline: str, rule: str = "") -> str:
+    """Returns the key of the state of a rule (the last evaluated minute and the state of each series), or the folder of
+    a pipeline's rule states."""
+    return pipeline_control(pipeline, "rules/states") + (f"/{rule}.json" if rule else "/")
 
 
 def rule_baseline(pipeline: str, rule: str, name: str) -> str:
@@ -588,14 +579,9 @@ def erasure_window_table(namespace: str, number: int, pipeline: str, table: str)
     return control_path(namespace, f"windows/{number:06d}/{pipeline}.{table}.json")
 
 
-def erasure_certificates(namespace: str) -> str:
-    """Returns the folder of the certificates of a namespace."""
-    return control_path(namespace, "certificates") + "/"
-
-
-def erasure_certificate(namespace: str, request_id: str) -> str:
-    """Returns the key of the certificate of a request."""
-    return f"{erasure_certificates(namespace)}{request_id}.json"
+def erasure_certificate(namespace: str, request_id: str = "") -> str:
+    """Returns the key of the certificate of a request, or the folder of a namespace's certificates."""
+    return control_path(namespace, "certificates") + (f"/{request_id}.json" if request_id else "/")
 
 
 def erasure_lease(namespace: str) -> str:

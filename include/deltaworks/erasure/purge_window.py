@@ -64,7 +64,7 @@ def purge_targets(namespace: Namespace) -> Iterator[PurgeTarget]:
     for spec in namespace.pipelines:
         yield from _pipeline_targets(namespace, spec)
     lake = namespace.lake
-    selector = fs.FileSelector(arrow_path(lake.storage, paths.readers()), allow_not_found=True)
+    selector = fs.FileSelector(arrow_path(lake.storage, paths.reader()), allow_not_found=True)
     for info in sorted(lake.filesystem.get_file_info(selector), key=lambda info: str(info.base_name)):
         if info.type is fs.FileType.Directory:
             key = paths.reader(info.base_name)

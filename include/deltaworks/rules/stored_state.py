@@ -134,7 +134,7 @@ class RuleState(Record):
 
 def rule_states(objects: ObjectStore, pipeline: str) -> Iterator[RuleState]:
     """Yields the stored states of a pipeline's rules; unreadable ones are skipped."""
-    for key in objects.list(paths.rule_states(pipeline)):
+    for key in objects.list(paths.rule_state(pipeline)):
         item = objects.get(key)
         if item is None:
             continue

@@ -130,7 +130,7 @@ def test_certificates_are_a_chain(lake: PeopleLake) -> None:
     assert certificates.check() == 2
     first = next(
         path
-        for path in (lake.root / "lake" / paths.erasure_certificates("players")).glob("*.json")
+        for path in (lake.root / "lake" / paths.erasure_certificate("players")).glob("*.json")
         if json.loads(path.read_text())["number"] == 1
     )
     first.write_text(first.read_text().replace('"hits": 0', '"hits": 1'))

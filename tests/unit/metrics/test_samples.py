@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
-import json
 import re
 import urllib.request
 from collections.abc import Callable, Iterator
@@ -52,7 +50,7 @@ def beat(objects: ObjectStore, folder: str, **values: Any) -> None:
         "trigger_seconds": 10,
     }
     heartbeat = Heartbeat(**{**defaults, **values})
-    objects.put(paths.heartbeat(folder), json.dumps(dataclasses.asdict(heartbeat)).encode())
+    objects.put(paths.heartbeat(folder), heartbeat.encode())
 
 
 @pytest.fixture

@@ -255,7 +255,7 @@ def subjects_with_invalid_spec(catalog: Catalog) -> list[tuple[Subject, Deltawor
 def _group_stop_request(subject: Subject, objects: ObjectStore) -> StopRequest | None:
     """Returns the request that stops the subject's group, if there is one."""
     request = group_stop_flag(objects, subject.group).read() if subject.group else None
-    return None if request is None else dataclasses.replace(request, group=subject.group)
+    return None if request is None else request.replace(group=subject.group)
 
 
 def _heartbeat(subject: Subject, objects: ObjectStore) -> Heartbeat | None:

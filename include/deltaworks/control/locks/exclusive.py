@@ -121,7 +121,7 @@ def maintenance_lock(
 
     def held(_: ConcurrencyError) -> ConcurrencyError:
         current = objects.get(key)
-        return _already_running(pipeline, work, LeaseRecord.decode(current.data) if current else None)
+        return _already_running(pipeline, work, LeaseRecord.decode_or_none(current.data) if current else None)
 
     _reject_live_holder(objects, key, pipeline, work, ttl_seconds=ttl_seconds, poll_seconds=poll_seconds)
     with exclusive_lock(
@@ -146,7 +146,7 @@ def _reject_live_holder(
     first_etag = current.etag if current else ""
     unchanged = UnchangedTimer()
     while current is not None:
-        record = LeaseRecord.decode(current.data)
+        record = LeaseRecord.decode_or_none(current.data)
         if record is not None and record.released:
             return
         if current.etag != first_etag:

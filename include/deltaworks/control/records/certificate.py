@@ -174,7 +174,7 @@ class Certificates:
 
     def _chain(self) -> list[tuple[Certificate, bytes]]:
         links = []
-        for key in self._objects.list(paths.erasure_certificates(self._namespace)):
+        for key in self._objects.list(paths.erasure_certificate(self._namespace)):
             stored = self._objects.get(key)
             if stored is not None:
                 links.append((Certificate.decode(stored.data, key=key), stored.data))

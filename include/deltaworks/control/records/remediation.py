@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from datetime import datetime
 from typing import ClassVar, Literal
@@ -12,7 +11,7 @@ from pydantic import Field
 from deltaworks.control import paths
 from deltaworks.control.clock import iso_now
 from deltaworks.control.objects import ObjectStore
-from deltaworks.control.records.store import Record, RecordKind
+from deltaworks.control.records.store import Record, RecordKind, StateRecord
 from deltaworks.errors import FencedError
 
 #: planned → called → verified or rolled_back; the other states are final, too.
@@ -51,6 +50,14 @@ class RemediationRecord(Record):
     rollback_attempted_at: str | None = None
     ended_at: str | None = None
     reason: str = ""
+
+
+class RemediationHold(StateRecord):
+    """Who paused a remediation, why and when."""
+
+    by: str
+    reason: str
+    at: str
 
 
 class RemediationRecords:
@@ -107,8 +114,8 @@ class RemediationRecords:
 
     def hold(self, remediation: str, *, by: str, reason: str) -> None:
         """Pauses a remediation: it plans nothing until `resume`. Open actions are still verified."""
-        record = {"by": by, "reason": reason, "at": iso_now()}
-        self._objects.put(paths.remediation_hold(remediation), json.dumps(record).encode())
+        hold = RemediationHold(by=by, reason=reason, at=iso_now())
+        self._objects.put(paths.remediation_hold(remediation), hold.encode())
 
     def resume(self, remediation: str) -> bool:
         """Resumes a remediation; returns False if it was not paused."""
@@ -124,7 +131,7 @@ class RemediationRecords:
         if stored is None:
             return None
         try:
-            record = json.loads(stored.data)
-            return f"{record['reason']} ({record['by']}, {record['at']})"
-        except (ValueError, KeyError, TypeError):
+            hold = RemediationHold.decode(stored.data)
+            return f"{hold.reason} ({hold.by}, {hold.at})"
+        except ValueError:
             return "the hold object cannot be read"

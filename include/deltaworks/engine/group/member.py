@@ -10,7 +10,6 @@ import logging
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import fields
 from typing import TYPE_CHECKING
 
 from deltaworks.control import paths
@@ -146,7 +145,7 @@ class Member:
         )
         if last is not None:
             # Keeps the backlog and the source's retention, which health checks use.
-            writer.update(**{field.name: getattr(last, field.name) for field in fields(last)})
+            writer.update(**dict(last))
         writer.start()
         writer.close(state="failed", error=parked.as_record())
 
