@@ -9,8 +9,6 @@ Spark is not used.
 
 from __future__ import annotations
 
-import dataclasses
-import json
 import multiprocessing
 import os
 import statistics
@@ -29,7 +27,7 @@ import httpx
 
 from benchmarks.console_server import READY_PREFIX
 from benchmarks.harness import Benchmark, Clock, Comparison, Options, Result, Side, measure
-from deltaworks.control import paths, summary_paths
+from deltaworks.control import paths
 from deltaworks.control.clock import iso_now, utc_now
 from deltaworks.control.health.heartbeat import Heartbeat
 from deltaworks.control.objects import LocalObjects
@@ -78,7 +76,7 @@ def _write_objects(objects: LocalObjects, name: str) -> None:
         trigger_seconds=60,
         batch_id=240,
     )
-    objects.put(paths.heartbeat(paths.pipeline_control(name)), json.dumps(dataclasses.asdict(beat)).encode())
+    objects.put(paths.heartbeat(paths.pipeline_control(name)), beat.encode())
     seconds = {"prepare_seconds": 3.0, "commit_seconds": 0.5, "complete_seconds": 0.2}
     counts = {"rows": 12_400, "quarantined": 3, "files": 19, "bytes": 3_100_000, "tables": TABLES // PIPELINES}
     batches = tuple(
@@ -92,15 +90,13 @@ def _write_objects(objects: LocalObjects, name: str) -> None:
         for back in range(240)
     )
     objects.put(
-        summary_paths.recent_batches(name), RecentBatches(pipeline=name, written_at=iso_now(), batches=batches).encode()
+        paths.recent_batches(name), RecentBatches(pipeline=name, written_at=iso_now(), batches=batches).encode()
     )
     hours = tuple(
         HourSummary(at=(now - timedelta(hours=back)).strftime("%Y-%m-%dT%H:00:00+00:00"), batches=240, rows=3_000_000)
         for back in range(24 * 60, -1, -1)
     )
-    objects.put(
-        summary_paths.stream_hours(name), StreamHours(pipeline=name, written_at=iso_now(), hours=hours).encode()
-    )
+    objects.put(paths.stream_hours(name), StreamHours(pipeline=name, written_at=iso_now(), hours=hours).encode())
 
 
 @contextmanager

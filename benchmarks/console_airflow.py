@@ -32,7 +32,7 @@ import httpx
 
 from benchmarks.console import PIPELINES, TABLES, p95, write_project
 from benchmarks.harness import Benchmark, Clock, Comparison, Options, Result, Side, measure
-from deltaworks.control import summary_paths
+from deltaworks.control import paths
 from deltaworks.control.clock import iso_now
 from deltaworks.control.objects import LocalObjects
 from deltaworks.control.summaries.tables import HealthPoint, ScorePenalty, TablesSummary, TableSummary
@@ -89,7 +89,7 @@ def _write_tables(root: Path) -> None:
             for one in range(TABLES // PIPELINES)
         )
         summary = TablesSummary(pipeline=name, at=iso_now(), tables=tables)
-        objects.put(summary_paths.tables_summary(name), summary.encode())
+        objects.put(paths.tables_summary(name), summary.encode())
 
 
 @contextmanager

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -176,7 +175,7 @@ def write_process_heartbeat(objects: ObjectStore, control: str, name: str, **cha
         last_batch_at=now,
         backlog_files=0,
     )
-    objects.put(paths.heartbeat(control), json.dumps(dataclasses.asdict(dataclasses.replace(beat, **changes))).encode())
+    objects.put(paths.heartbeat(control), beat.replace(**changes).encode())
 
 
 def console_harness(

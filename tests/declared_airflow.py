@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
-import json
 from pathlib import Path
 from typing import Any
 
@@ -44,4 +42,4 @@ def write_heartbeat(lake: ObjectStore, state: Any, *, at: str = "", run: str = "
     heartbeat = Heartbeat(
         pipeline="shop", owner="o", epoch=1, run=run, state=state, written_at=now, started_at=now, trigger_seconds=60
     )
-    lake.put(paths.heartbeat(paths.pipeline_control("shop")), json.dumps(dataclasses.asdict(heartbeat)).encode())
+    lake.put(paths.heartbeat(paths.pipeline_control("shop")), heartbeat.encode())

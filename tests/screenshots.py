@@ -31,7 +31,7 @@ from deltaworks.console.catalog_cache import CatalogCache
 from deltaworks.console.console import Console
 from deltaworks.console.host import PendingApproval, Person
 from deltaworks.console.pages.registry import PAGES
-from deltaworks.control import paths, summary_paths
+from deltaworks.control import paths
 from deltaworks.control.clock import iso_now, utc_now
 from deltaworks.control.health import report as health_report
 from deltaworks.control.health.stop import StopFlag
@@ -123,9 +123,9 @@ def write_summaries(objects: ObjectStore) -> None:
     orders = TABLE.model_copy(update={"name": "purchase", "score": 88, "small_files": 1, "files": 4, "tonight": None})
     changes = {"tables_summary": {"tables": (TABLE, orders)}}
     for name, key in {
-        "tables_summary": summary_paths.tables_summary("games"),
-        "nights_summary": summary_paths.nights_summary("games"),
-        "quarantine_summary": summary_paths.quarantine_summary("games"),
+        "tables_summary": paths.tables_summary("games"),
+        "nights_summary": paths.nights_summary("games"),
+        "quarantine_summary": paths.quarantine_summary("games"),
     }.items():
         data = SUMMARIES[name].model_copy(update=changes.get(name, {})).encode()
         days = {AT: iso_now(), "2026-01-02": f"{utc_now():%Y-%m-%d}", "2026-01-01": ago(86_400)[:10]}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import json
 import os
 import stat
@@ -21,8 +20,8 @@ from moto.server import ThreadedMotoServer
 from deltaworks.control import paths
 from deltaworks.control.health.heartbeat import Heartbeat
 from deltaworks.control.objects import LocalObjects
+from deltaworks.control.paths import nights_summary
 from deltaworks.control.summaries.nights import Night, NightsSummary
-from deltaworks.control.summary_paths import nights_summary
 from deltaworks.errors import ConfigError
 from tests.dags.airflow_project import REPOSITORY, environment_variables, write_project
 from tests.unit.alerts.aws_harness import Aws
@@ -172,7 +171,7 @@ class DagRunHarness:
         )  # fmt: skip
         key = paths.relay_control(name) if kind == "relay" else paths.pipeline_control(name)
         objects = LocalObjects(self.project / "lake")
-        objects.put(f"{key}/heartbeat.json", json.dumps(dataclasses.asdict(beat)).encode())
+        objects.put(f"{key}/heartbeat.json", beat.encode())
 
 
 @pytest.fixture(scope="module")

@@ -24,7 +24,7 @@ from pathlib import Path
 
 import psutil
 
-from deltaworks.control import erasure_paths, paths
+from deltaworks.control import paths
 from deltaworks.control.health.stop import StopFlag
 from deltaworks.control.home import PipelineHome
 from deltaworks.control.job import as_deltaworks_error
@@ -165,7 +165,7 @@ class Soak:
             time.sleep(_PAUSE_SECONDS)
 
     def _certificates(self) -> list[Path]:
-        return list((self._stage.root / "lake" / erasure_paths.certificates("players")).glob("*.json"))
+        return list((self._stage.root / "lake" / paths.erasure_certificate("players")).glob("*.json"))
 
     def _end(self, stream: Driver) -> list[str]:
         if stream.process.poll() is not None:
@@ -183,7 +183,7 @@ class Soak:
         at_least = {request: of_before[token] for request, token in self._requests.items()}
         landed = people.sent_to(BULK)
         at_most = {request: count + landed[self._gone[self._requests[request]]] for request, count in at_least.items()}
-        folder = stage.root / "lake" / erasure_paths.certificates("players")
+        folder = stage.root / "lake" / paths.erasure_certificate("players")
         verdict.wrong += wrong_with_certificates(
             folder, list(self._requests), table=BULK, at_least=at_least, at_most=at_most
         )

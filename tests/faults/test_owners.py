@@ -35,7 +35,7 @@ def stop_flag(stage: FaultProject) -> StopFlag:
 
 def lease_record(stage: FaultProject) -> LeaseRecord:
     found = stage.objects.get(paths.pipeline_control(PIPELINE, "lease.json"))
-    record = LeaseRecord.decode(found.data) if found else None
+    record = LeaseRecord.decode_or_none(found.data) if found else None
     assert record is not None
     return record
 

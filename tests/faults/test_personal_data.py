@@ -23,10 +23,11 @@ import pytest
 from confluent_kafka import Consumer, Producer
 from deltalake import DeltaTable, write_deltalake
 
-from deltaworks.control import paths, vault_paths
+from deltaworks.control import paths
 from deltaworks.events.chunks import BatchMetadata, Payload
 from deltaworks.events.parse import Parser
 from deltaworks.events.parser_inputs import ParserInputs
+from deltaworks.privacy.paths import vault_identities
 from deltaworks.specs.project import load_catalog
 from sandbox.servers.kafka_broker import create_topics, running_broker
 from tests.faults.harness.collector_harness import BUCKET, KEY, CollectorHarness, collector_harness
@@ -291,7 +292,7 @@ def test_of_children_and_who_refuses_the_vault_has_nothing_and_nobody_is_followe
         program = [sys.executable, "-m", "tests.faults.harness.vault_entry", str(stage.root), *arguments]
         assert subprocess.run(program, cwd=Path(__file__).parents[2], check=False, timeout=120).returncode == code
 
-    known = DeltaTable(str(stage.root / "vault" / vault_paths.identities())).count()
+    known = DeltaTable(str(stage.root / "vault" / vault_identities())).count()
     tokens = [
         {
             row["player"]

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from deltaworks.control import paths, rule_paths
+from deltaworks.control import paths
 from deltaworks.control.health.heartbeat import read_heartbeat
 from deltaworks.control.health.limits import HealthLimits
 from deltaworks.control.health.report import check_subject, subjects
@@ -168,7 +168,7 @@ class HungRules:
     @property
     def written_at(self) -> str:
         """Time of its last heartbeat."""
-        beat = read_heartbeat(self.harness.objects, paths.heartbeat(rule_paths.rules_control()))
+        beat = read_heartbeat(self.harness.objects, paths.heartbeat(paths.rules_control()))
         return beat.written_at if beat is not None else ""
 
     @property

@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 
-from deltaworks.control import vault_paths
 from deltaworks.control.objects import LocalObjects
 from deltaworks.errors import ContractError
 from deltaworks.privacy import paths
@@ -97,7 +96,7 @@ def test_an_old_page_that_comes_back_after_the_rotation_opens_where_its_epoch_wa
     environment = environment_of(tmp_path)
     home, objects = NamespaceVault.open(environment, NAMESPACE), LocalObjects(tmp_path / "vault")
     made = home.keys.get_or_create(["p1_a", "p1_b"])
-    page = vault_paths.key_page(NAMESPACE, vault_paths.page_of("p1_a"))
+    page = paths.vault_key_page(NAMESPACE, paths.vault_page_of("p1_a"))
     copy = objects.get(page)
     assert copy is not None
     home.keys.shred(["p1_a"])

@@ -348,7 +348,7 @@ class Intruder:
 
     def _write(self, *, beat: int, released: bool) -> None:
         stored = self._objects.get(self._key)
-        held = LeaseRecord.decode(stored.data) if stored else None
+        held = LeaseRecord.decode_or_none(stored.data) if stored else None
         mine = held is not None and held.owner == "intruder"
         record = LeaseRecord(
             owner="intruder",

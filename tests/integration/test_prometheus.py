@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
-import json
 import os
 import shutil
 import signal
@@ -81,7 +79,7 @@ def lake(tmp_path: Path) -> LocalObjects:
             oldest_pending_at="2026-01-01T00:00:00+00:00",
             **more,
         )
-        objects.put(paths.heartbeat(folder), json.dumps(dataclasses.asdict(beat)).encode())
+        objects.put(paths.heartbeat(folder), beat.encode())
     return objects
 
 

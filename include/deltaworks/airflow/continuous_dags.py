@@ -18,7 +18,7 @@ from deltaworks.airflow.runbooks import (
     rules_runbook,
     stream_runbook,
 )
-from deltaworks.control.rule_paths import RULES_PROCESS
+from deltaworks.control.paths import RULES_PROCESS
 from deltaworks.specs.catalog import Catalog
 from deltaworks.specs.dag_ids import PROJECT, RULES_DAG
 from deltaworks.specs.environment import EnvironmentSpec

@@ -14,6 +14,7 @@ from deltaworks.airflow.aws_connections import set_environment_keys
 from deltaworks.airflow.job_alerts import job_callbacks
 from deltaworks.airflow.operators import ProcessOperator
 from deltaworks.airflow.runbooks import health_runbook
+from deltaworks.control import paths
 from deltaworks.errors import DeltaworksError, TransientError
 from deltaworks.specs.dag_ids import HEALTH_DAG, PROJECT
 
@@ -181,7 +182,7 @@ class CheckStreamsOperator(BaseOperator):
             HungProcess(
                 subject=subject_of(item.verdict),
                 dag_id=item.subject.dag_id,
-                record_key=f"{item.subject.control}/restarts.json",
+                record_key=paths.restarts(item.subject.control),
                 max_restarts_per_hour=item.subject.restarts_per_hour,
                 startup_seconds=item.subject.limits.grace_seconds,
             )

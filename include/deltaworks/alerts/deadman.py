@@ -8,14 +8,13 @@ control storage does not answer, alerts cannot be stored, and it sends directly 
 from __future__ import annotations
 
 import argparse
-import json
 import logging
 import math
 import sys
 import threading
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import Literal
@@ -27,24 +26,26 @@ from deltaworks.alerts.sending import SendResult, send_notifications
 from deltaworks.control import paths
 from deltaworks.control.clock import parse_iso, utc_now
 from deltaworks.control.objects import ObjectStore, open_objects
+from deltaworks.control.records.store import StateRecord
 from deltaworks.errors import DeltaworksError
 from deltaworks.errors.conditions import severity_rank
 from deltaworks.specs.project import load_catalog
 
 log = logging.getLogger("deltaworks.alerts.deadman")
 SUBJECT = "deltaworks__health"
-_HEALTH = "health.json"
 _FIRST_CHECK = "deadman.json"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HealthCheckHeartbeat:
-    """The heartbeat that the health check writes at each run, with the checked and the unhealthy subjects."""
+class HealthCheckHeartbeat(StateRecord):
+    """The heartbeat that the health check writes at each run, with the checked and the unhealthy subjects.
+
+    Without a run it is the time of the first check, made by the dead man's switch.
+    """
 
     written_at: str
-    run: str
-    checked: int
-    unhealthy: int
+    run: str = ""
+    checked: int = 0
+    unhealthy: int = 0
 
 
 def write_health_heartbeat(
@@ -54,7 +55,7 @@ def write_health_heartbeat(
     heartbeat = HealthCheckHeartbeat(
         written_at=(now or utc_now()).isoformat(), run=run, checked=checked, unhealthy=unhealthy
     )
-    objects.put(paths.alerts(_HEALTH), json.dumps(asdict(heartbeat)).encode())
+    objects.put(paths.health_check(), heartbeat.encode())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,12 +100,11 @@ class Deadman:
         return DeadmanResult(state=state, silent_seconds=silent, sent=sent)
 
     def _silent_seconds(self, now: datetime) -> float:
-        item = self._objects.get(paths.alerts(_HEALTH))
+        item = self._objects.get(paths.health_check())
         if item is None:
             # The health check never ran: measure silence from the first check of this process.
-            self._objects.put_if_absent(
-                paths.alerts(_FIRST_CHECK), json.dumps({"written_at": now.isoformat()}).encode()
-            )
+            first = HealthCheckHeartbeat(written_at=now.isoformat())
+            self._objects.put_if_absent(paths.alerts(_FIRST_CHECK), first.encode())
             item = self._objects.get(paths.alerts(_FIRST_CHECK))
         silent = float("inf") if item is None else _age(item.data, now)
         return silent if self._started_at is None else min(silent, time.monotonic() - self._started_at)
@@ -163,8 +163,8 @@ class Deadman:
 
 def _age(data: bytes, now: datetime) -> float:
     try:
-        at = parse_iso(json.loads(data)["written_at"])
-    except (ValueError, KeyError, TypeError):
+        at = parse_iso(HealthCheckHeartbeat.decode(data).written_at)
+    except ValueError:
         at = None
     return float("inf") if at is None else max(0.0, (now - at).total_seconds())
 

@@ -7,15 +7,14 @@ notification is sent later if it is still true, so the last notification about a
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import uuid
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any, Literal
 
 from deltaworks.control.clock import utc_now
+from deltaworks.control.records.store import Instant, StateRecord
 from deltaworks.errors import Severity
 from deltaworks.errors.conditions import AlertCause, severity_rank
 
@@ -23,8 +22,7 @@ HOUR = timedelta(hours=1)
 NotificationKind = Literal["raised", "escalated", "reminder", "resolved"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AlertState:
+class AlertState(StateRecord):
     """The state of an alert and of its notifications.
 
     Args:
@@ -37,11 +35,11 @@ class AlertState:
 
     is_open: bool = False
     severity: Severity = "info"
-    since: datetime | None = None
+    since: Instant | None = None
     notified_severity: Severity | None = None
-    last_notified_at: datetime | None = None
+    last_notified_at: Instant | None = None
     last_notified_severity: Severity = "info"
-    notification_times: tuple[datetime, ...] = ()
+    notification_times: tuple[Instant, ...] = ()
     changes: int = 0
 
 
@@ -58,8 +56,7 @@ def update_state(
         The new state, and the kind of notification to send (None: no notification).
     """
     changed = before.is_open != (severity is not None)
-    after = replace(
-        before,
+    after = before.replace(
         is_open=severity is not None,
         severity=severity or before.severity,
         since=now if changed or before.since is None else before.since,
@@ -74,7 +71,7 @@ def update_state(
 
 def without_cooldown(state: AlertState) -> AlertState:
     """Resets the cooldown of an open alert, so that the next check sends a notification. Used when a silence ends."""
-    return replace(state, last_notified_at=None) if state.is_open else state
+    return state.replace(last_notified_at=None) if state.is_open else state
 
 
 def _due_notification(state: AlertState, cause: AlertCause, now: datetime) -> NotificationKind | None:
@@ -98,8 +95,7 @@ def _due_notification(state: AlertState, cause: AlertCause, now: datetime) -> No
 
 def _after_notification(state: AlertState, kind: NotificationKind, now: datetime) -> AlertState:
     is_raised = kind in ("raised", "escalated")
-    return replace(
-        state,
+    return state.replace(
         notified_severity=None if kind == "resolved" else state.severity,
         last_notified_at=now if is_raised or kind == "reminder" else state.last_notified_at,
         last_notified_severity=state.severity if is_raised else state.last_notified_severity,
@@ -118,8 +114,7 @@ MAX_SUBJECT_LENGTH = 100
 MAX_DETAIL_LENGTH = 4_000
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Notification:
+class Notification(StateRecord):
     """One message about an alert. Its `id` is the same however often it is sent; ids sort by time.
 
     `changes` counts how often the alert opened or ended since the previous notification: more than one if it flaps.
@@ -131,7 +126,7 @@ class Notification:
     subject: str
     severity: Severity
     summary: str
-    detail: Mapping[str, Any]
+    detail: dict[str, Any]
     runbook: str
     since: str
     at: str
@@ -156,16 +151,7 @@ class Notification:
 
     def record(self) -> dict[str, Any]:
         """The notification as plain data, with title and text first, in the format that channels send."""
-        return {"title": self.title, "text": self.text, **dataclasses.asdict(self)}
-
-    def encode(self) -> bytes:
-        return json.dumps(dataclasses.asdict(self)).encode()
-
-    @classmethod
-    def decode(cls, data: bytes | str) -> Notification:
-        """Parses the output of `encode`. Unknown keys are ignored."""
-        record = json.loads(data)
-        return cls(**{name: record[name] for name in cls.__slots__ if name in record})
+        return {"title": self.title, "text": self.text, **self.model_dump()}
 
 
 def notification_id(at: datetime) -> str:

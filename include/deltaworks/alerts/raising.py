@@ -7,16 +7,15 @@ copied to the spool, from which `deltaworks.alerts.sending` delivers it. This mo
 
 from __future__ import annotations
 
-import dataclasses
 import difflib
 import hashlib
-import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from functools import lru_cache
-from typing import Any
+from typing import Any, Literal
 from urllib.parse import quote
+
+from pydantic import Field
 
 from deltaworks.alerts.notification import (
     AlertState,
@@ -29,51 +28,28 @@ from deltaworks.alerts.notification import (
 )
 from deltaworks.alerts.silences import Silence, active_silence, expired_silences, mark_ended, silences
 from deltaworks.control import paths
-from deltaworks.control.clock import parse_iso, utc_now
+from deltaworks.control.clock import utc_now
 from deltaworks.control.objects import ObjectStore
+from deltaworks.control.records.store import StateRecord
 from deltaworks.errors import ConcurrencyError, ConfigError, Severity
 from deltaworks.errors.conditions import AlertCause, catalog
 
 _MAX_ATTEMPTS = 20
 _MAX_NAME_LENGTH = 120
-FORMAT = 1
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Alert:
+class Alert(StateRecord):
     """One alert as stored: state, texts, and the notifications that are not yet in the spool (`outbox`)."""
 
     cause: str
     subject: str
-    state: AlertState = field(default_factory=AlertState)
+    state: AlertState = AlertState()
     summary: str = ""
-    detail: Mapping[str, Any] = field(default_factory=dict)
+    detail: dict[str, Any] = Field(default_factory=dict)
     runbook: str = ""
     last_raised_at: str = ""
     outbox: tuple[Notification, ...] = ()
-    format: int = FORMAT
-
-    def encode(self) -> bytes:
-        return json.dumps(dataclasses.asdict(self), default=_to_json_text).encode()
-
-    @classmethod
-    def decode(cls, data: bytes) -> Alert:
-        """Parses the output of `encode`.
-
-        Raises:
-            ValueError: the data are not an alert, or in another format.
-        """
-        record = json.loads(data)
-        if not isinstance(record, dict) or record.get("format") != FORMAT:
-            raise ValueError(f"no alert of format {FORMAT}")
-        fields = record["state"]
-        times = {name: parse_iso(fields.get(name)) for name in ("since", "last_notified_at")}
-        notifications = tuple(at for text in fields.get("notification_times", ()) if (at := parse_iso(text)))
-        values = {name: fields[name] for name in AlertState.__slots__ if name in fields}
-        state = AlertState(**{**values, **times, "notification_times": notifications})
-        outbox = tuple(Notification.decode(json.dumps(notification)) for notification in record.get("outbox", ()))
-        fields = {name: record[name] for name in cls.__slots__ if name in record}
-        return cls(**{**fields, "state": state, "outbox": outbox})
+    format: Literal[1] = 1
 
 
 def get_alert_cause(name: str) -> AlertCause:
@@ -120,6 +96,8 @@ def raise_alert(
     """
     kind = get_alert_cause(cause)
     now = now or utc_now()
+    # Lone surrogates cannot be sent.
+    summary = summary.encode("utf-8", "replace").decode()
     raised_at, truncated = now.isoformat(timespec="milliseconds"), truncate_detail(detail or {})
     return _update_alert(
         objects,
@@ -127,8 +105,8 @@ def raise_alert(
         subject,
         severity=severity or kind.severity,
         now=now,
-        update=lambda alert: replace(
-            alert, last_raised_at=raised_at, summary=summary, detail=truncated, runbook=runbook or kind.runbook
+        update=lambda alert: alert.replace(
+            last_raised_at=raised_at, summary=summary, detail=truncated, runbook=runbook or kind.runbook
         ),
     )
 
@@ -149,7 +127,7 @@ def resolve_alert(
         subject,
         severity=None,
         now=now or utc_now(),
-        update=lambda alert: replace(alert, summary=summary or alert.summary),
+        update=lambda alert: alert.replace(summary=summary or alert.summary),
     )
 
 
@@ -196,7 +174,7 @@ def _unchanged(alert: Alert) -> Alert:
 
 
 def _after_silence(alert: Alert) -> Alert:
-    return replace(alert, state=without_cooldown(alert.state))
+    return alert.replace(state=without_cooldown(alert.state))
 
 
 def alerts(objects: ObjectStore) -> Iterator[Alert]:
@@ -259,10 +237,10 @@ def _update_alert(
             all_silences = silences(objects) if silences_now is None else silences_now()
             if active_silence(all_silences, cause=cause.name, subject=subject, now=now) is not None:
                 state, kind = update_state(alert.state, cause, severity=severity, now=now, is_silenced=True)
-        updated = replace(update(alert), state=state)
+        updated = update(alert).replace(state=state)
         notification = _build_notification(updated, alert.state, kind, now) if kind else None
         if notification is not None:
-            updated = replace(updated, outbox=(*updated.outbox, notification))
+            updated = updated.replace(outbox=(*updated.outbox, notification))
         if updated == stored and not updated.outbox:
             return None
         data = updated.encode()
@@ -311,7 +289,7 @@ def _flush_outbox(objects: ObjectStore, key: str, alert: Alert, data: bytes) -> 
     item = objects.get(key)
     # If another process has written the alert since, its outbox still contains them for the next writer.
     if item is not None and item.data == data:
-        objects.put_if_match(key, replace(alert, outbox=()).encode(), item.etag)
+        objects.put_if_match(key, alert.replace(outbox=()).encode(), item.etag)
 
 
 @lru_cache(maxsize=2048)
@@ -320,11 +298,4 @@ def _decode_or_none(data: bytes) -> Alert | None:
 
     Cached, since console pages read the same alerts many times.
     """
-    try:
-        return Alert.decode(data)
-    except (ValueError, KeyError, TypeError):
-        return None
-
-
-def _to_json_text(value: Any) -> str:
-    return value.isoformat() if isinstance(value, datetime) else str(value)
+    return Alert.decode_or_none(data)

@@ -8,8 +8,6 @@ id, but it is never lost. A FIFO topic drops the second one.
 
 from __future__ import annotations
 
-import dataclasses
-import json
 import logging
 import os
 import socket
@@ -25,6 +23,7 @@ from deltaworks.alerts.raising import raise_alert, resolve_alert
 from deltaworks.control import paths
 from deltaworks.control.clock import parse_iso, utc_now
 from deltaworks.control.objects import ObjectStore
+from deltaworks.control.records.store import StateRecord
 from deltaworks.errors import DeltaworksError
 from deltaworks.errors.conditions import severity_rank
 
@@ -37,8 +36,7 @@ KEEP_DAYS = 7
 DeliveryState = Literal["sending", "failed", "sent", "abandoned"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Delivery:
+class Delivery(StateRecord):
     """The delivery state of one notification on one channel.
 
     - `by`: host and process of the sender.
@@ -51,18 +49,6 @@ class Delivery:
     claim: str = ""
     attempts: int = 1
     error: str = ""
-
-    def encode(self) -> bytes:
-        return json.dumps(dataclasses.asdict(self)).encode()
-
-    @classmethod
-    def decode(cls, data: bytes) -> Delivery | None:
-        """Parses the record; None if it is damaged."""
-        try:
-            record = json.loads(data)
-            return cls(**{name: record[name] for name in cls.__slots__ if name in record})
-        except (ValueError, KeyError, TypeError):
-            return None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,7 +77,7 @@ def send_notifications(objects: ObjectStore, channels: Sequence[Channel], *, now
         item = objects.get(key)
         if item is None:
             continue
-        notification = _decode_or_none(item.data)
+        notification = Notification.decode_or_none(item.data)
         if notification is None:
             log.error("%s is not a notification and was deleted", key)
             objects.delete(key)
@@ -127,10 +113,10 @@ def retry_now(objects: ObjectStore, channel: str) -> int:
     for key in objects.list(paths.alerts("spool/")):
         delivery = paths.alert_delivery(key.rpartition("/")[2].removesuffix(".json"), channel)
         item = objects.get(delivery)
-        stored = Delivery.decode(item.data) if item else None
+        stored = Delivery.decode_or_none(item.data) if item else None
         if item is None or stored is None or stored.state != "failed":
             continue
-        reset = dataclasses.replace(stored, at="", attempts=0)
+        reset = stored.replace(at="", attempts=0)
         due += objects.put_if_match(delivery, reset.encode(), item.etag) is not None
     return due
 
@@ -163,7 +149,7 @@ def _deliver(
     """Sends one notification on one channel if it is due and no other process is sending it."""
     key = paths.alert_delivery(notification.id, channel.name)
     item = objects.get(key)
-    stored = Delivery.decode(item.data) if item else None
+    stored = Delivery.decode_or_none(item.data) if item else None
     if stored is not None and stored.state in ("sent", "abandoned"):
         return "sent"
     if channel.name in blocked:
@@ -190,10 +176,10 @@ def _deliver(
         created_at = parse_iso(notification.at)
         over = created_at is not None and now - created_at > timedelta(days=GIVE_UP_DAYS)
         state: DeliveryState = "abandoned" if over else "failed"
-        objects.put(key, dataclasses.replace(claim, state=state, error=why).encode())
+        objects.put(key, claim.replace(state=state, error=why).encode())
         log.warning("notification %s is not sent on %s (%s): %s", notification.id, channel.name, state, why)
         return state
-    objects.put(key, dataclasses.replace(claim, state="sent").encode())
+    objects.put(key, claim.replace(state="sent").encode())
     return "sent now"
 
 
@@ -215,10 +201,3 @@ def _alert_on_channels(objects: ObjectStore, blocked: dict[str, str], succeeded:
 
 def _sender_id() -> str:
     return f"{socket.gethostname()}/{os.getpid()}"
-
-
-def _decode_or_none(data: bytes) -> Notification | None:
-    try:
-        return Notification.decode(data)
-    except (ValueError, KeyError, TypeError):
-        return None

@@ -20,9 +20,9 @@ from pydantic import ConfigDict, ValidationError
 
 from deltaworks.control.clock import parse_iso, utc_now
 from deltaworks.control.objects import ObjectStore
+from deltaworks.control.paths import silence as silence_key
+from deltaworks.control.paths import silences as silences_folder
 from deltaworks.control.records.store import Record, RecordKind
-from deltaworks.control.summary_paths import silence as silence_key
-from deltaworks.control.summary_paths import silences as silences_folder
 from deltaworks.errors import ConfigError, DeltaworksError
 from deltaworks.errors.conditions import catalog
 

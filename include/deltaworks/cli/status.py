@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterable
 from datetime import datetime
 from typing import Any
@@ -94,7 +93,7 @@ def _stream_listing(reports: Iterable[Report], now: datetime) -> Listing:
             "kind": item.subject.kind,
             "name": item.subject.name,
             **verdict_to_record(item.verdict),
-            "heartbeat": dataclasses.asdict(item.heartbeat) if item.heartbeat else None,
+            "heartbeat": item.heartbeat.model_dump() if item.heartbeat else None,
             **{name: cell.value if isinstance(cell, Cell) else cell for name, cell in facts.items()},
         }
         for item, facts in rows

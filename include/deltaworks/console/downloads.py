@@ -13,7 +13,7 @@ from deltaworks.console.host import Person
 from deltaworks.console.page_builder import HEADERS, RequestData
 from deltaworks.console.page_context import PageMissingError
 from deltaworks.console.pages.erasures import certified_request
-from deltaworks.control import erasure_paths
+from deltaworks.control import paths
 from deltaworks.errors import DeltaworksError
 
 ROUTE: Final = "/erasures/{namespace}/{request_id}/certificate"
@@ -35,7 +35,7 @@ def _certificate(console: Console, request: RequestData, person: Person) -> Resp
     namespace = request.values["namespace"]
     request_id = certified_request(context, namespace, request.values["request_id"])
     try:
-        stored = context.objects.get(erasure_paths.certificate(namespace, request_id))
+        stored = context.objects.get(paths.erasure_certificate(namespace, request_id))
     except DeltaworksError:
         stored = None
     if stored is None:

@@ -8,18 +8,17 @@ record is an object in the control folder and therefore survives process and DAG
 
 from __future__ import annotations
 
-import json
 import logging
 import random
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
 from datetime import datetime
 
 from deltaworks.control.clock import parse_iso, utc_now
 from deltaworks.control.job import as_deltaworks_error
 from deltaworks.control.objects import ObjectStore
+from deltaworks.control.records.store import StateRecord
 from deltaworks.errors import FencedError
 
 log = logging.getLogger(__name__)
@@ -48,8 +47,7 @@ def wait_seconds(failures: int, *, retryable: bool = True) -> float:
     return min(FIRST_WAIT_SECONDS * 2.0 ** min(max(failures, 1) - 1, 16), MAX_WAIT_SECONDS)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FailureRecord:
+class FailureRecord(StateRecord):
     """Consecutive early failures: their number, the time of the last one (ISO 8601, UTC) and the wait after it.
 
     Outages of servers are excluded from `non_outage_failures`. If the stream's group no longer restarts the stream,
@@ -87,9 +85,12 @@ class RestartBackoff:
         self._started = clock()
 
     def read(self) -> FailureRecord:
-        """Reads the stored record; returns an empty record if there is none."""
-        item = self._objects.get(self._key)
-        return FailureRecord(**json.loads(item.data)) if item else FailureRecord()
+        """Reads the stored record; returns an empty record if there is none.
+
+        Raises:
+            ValueError: the object is damaged.
+        """
+        return FailureRecord.read(self._objects, self._key) or FailureRecord()
 
     def remaining_seconds(self) -> float:
         """Returns the remaining seconds of the wait after the last failure."""
@@ -121,7 +122,7 @@ class RestartBackoff:
 
     def park(self, condition: str) -> None:
         """Records that the stream must not be restarted until `reset`. Idempotent."""
-        self._objects.put(self._key, json.dumps(asdict(replace(self.read(), parked_condition=condition))).encode())
+        self._objects.put(self._key, self.read().replace(parked_condition=condition).encode())
 
     def record_failure(self, *, retryable: bool = True, is_outage: bool = False) -> float:
         """Records a failure of the run. Does not wait.
@@ -145,7 +146,7 @@ class RestartBackoff:
             wait_seconds=round(seconds, 1),
             non_outage_failures=non_outage_failures,
         )
-        self._objects.put(self._key, json.dumps(asdict(record)).encode())
+        self._objects.put(self._key, record.encode())
         return record.wait_seconds
 
     def reset(self) -> None:

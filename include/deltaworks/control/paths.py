@@ -1,6 +1,23 @@
-"""Keys of all tables and control objects, relative to the lake's root. No other module builds a path."""
+"""Keys of all tables and control objects, relative to the lake's root, with a section per area.
+
+No other module builds a key, except `deltaworks.privacy.paths`: keys in the vault, and of privacy data that collectors
+and other writers before the lake share.
+"""
 
 from __future__ import annotations
+
+from typing import Final
+
+from deltaworks.privacy.paths import control_path
+
+#: The name of the process that evaluates rules.
+RULES_PROCESS: Final = "rules"
+
+#: The folder of all remediations, with an object for each handled notification.
+REMEDIATIONS_FOLDER: Final = "control/remediations"
+
+
+# Tables and other data.
 
 
 def table(pipeline: str, name: str) -> str:
@@ -13,9 +30,27 @@ def database(name: str) -> str:
     return f"databases/{name}"
 
 
-def relay_control(relay: str, name: str = "") -> str:
-    """Returns a relay's control folder, or one key in it: file_events, message_quarantine, lease.json, ..."""
-    return f"control/relays/{relay}/{name}".rstrip("/")
+def staging(pipeline: str, table_name: str) -> str:
+    """Returns the folder of files that Spark writes for one table before they are committed."""
+    return pipeline_control(pipeline, f"staging/{table_name}")
+
+
+def reader(name: str = "") -> str:
+    """Returns the key of the table that a change reader maintains, or the folder of all of them."""
+    return f"readers/{name}".rstrip("/")
+
+
+def model_runs(pipeline: str, name: str, number: int | None = None) -> str:
+    """Returns the folder of a model's training runs; with a number the manifest of that run."""
+    return f"models/{pipeline}/{name}/" + ("" if number is None else f"{number}/manifest.json")
+
+
+def experiment(name: str, run: str) -> str:
+    """Returns the temporary folder of one experiment run."""
+    return f"experiments/{name}-{run}"
+
+
+# Control folders of processes, and the objects that each of them may hold.
 
 
 def pipeline_control(pipeline: str, name: str = "") -> str:
@@ -28,6 +63,101 @@ def group_control(group: str) -> str:
     return f"control/stream_groups/{group}"
 
 
+def relay_control(relay: str, name: str = "") -> str:
+    """Returns a relay's control folder, or one key in it: file_events, message_quarantine, lease.json, ..."""
+    return f"control/relays/{relay}/{name}".rstrip("/")
+
+
+def collector_control(collector: str, name: str = "") -> str:
+    """Returns the control folder of a collector, or one key in it: `losses.json`, `<process id>/heartbeat.json`, …"""
+    return f"control/collectors/{collector}/{name}".rstrip("/")
+
+
+def lease(folder: str) -> str:
+    """Returns the key of the lease in a control folder: of a stream, a relay or a maintenance run."""
+    return f"{folder}/lease.json"
+
+
+def stream_lease(pipeline: str) -> str:
+    """Returns the key of the lease of a pipeline's stream."""
+    return lease(pipeline_control(pipeline))
+
+
+def heartbeat(folder: str) -> str:
+    """Returns the key of the heartbeat of a control folder's process."""
+    return f"{folder}/heartbeat.json"
+
+
+def stop_request(folder: str) -> str:
+    """Returns the key of the stop request for a control folder's process."""
+    return f"{folder}/stop.json"
+
+
+def failures(folder: str) -> str:
+    """Returns the key of the failed starts of a control folder's process, which delay its next start."""
+    return f"{folder}/failures.json"
+
+
+def restarts(folder: str) -> str:
+    """Returns the key of the restarts by the health check of a control folder's process."""
+    return f"{folder}/restarts.json"
+
+
+def throughput(control: str) -> str:
+    """Returns the key of the recent throughput of the stream with this control folder."""
+    return f"{control}/throughput.json"
+
+
+def replayed_throughput(control: str) -> str:
+    """Returns the key of counts of recently quarantined events that were replayed since."""
+    return f"{control}/replayed_throughput.json"
+
+
+# Streams: ledger, generations, checkpoints and batches.
+
+
+def checkpoint_store(pipeline: str) -> str:
+    """Returns the key of the ledger's table of batches."""
+    return pipeline_control(pipeline, "checkpoint_store")
+
+
+def batch_metadata_store(pipeline: str) -> str:
+    """Returns the key of the ledger's table of steps: one row per batch and table."""
+    return pipeline_control(pipeline, "batch_metadata_store")
+
+
+def progress(pipeline: str) -> str:
+    """Returns the key of the table of batch metrics: input read and rows written."""
+    return pipeline_control(pipeline, "progress")
+
+
+def generations(pipeline: str) -> str:
+    """Returns the key of the current generation and checkpoint of the ingest query."""
+    return pipeline_control(pipeline, "generations.json")
+
+
+def checkpoint(pipeline: str, generation: int, ordinal: int) -> str:
+    """Returns the folder of Spark's checkpoint of the pipeline's ingest query."""
+    return pipeline_control(pipeline, f"checkpoints/g{generation:06d}/c{ordinal:04d}")
+
+
+def live_checkpoint(pipeline: str, generation: int, table_name: str) -> str:
+    """Returns the folder of Spark's checkpoint of a live table's query. It refers to table versions, so it belongs to
+    one generation.
+    """
+    return pipeline_control(pipeline, f"checkpoints/g{generation:06d}/live/{table_name}")
+
+
+def kafka_topic(pipeline: str, generation: int, topic: str) -> str:
+    """Returns the key of the object that stores the topic id a generation first saw for a topic name."""
+    return pipeline_control(pipeline, f"kafka/g{generation:06d}/{topic}.json")
+
+
+def kinesis_state(pipeline: str, generation: int) -> str:
+    """Returns the folder of shard-reader state of a generation."""
+    return pipeline_control(pipeline, f"kinesis/g{generation:06d}")
+
+
 def prepared_batch(pipeline: str, generation: int, batch_id: int) -> str:
     """Returns the key of a prepared batch: the record of the files to commit."""
     return pipeline_control(pipeline, f"prepared/g{generation:06d}/{batch_id:012d}.json")
@@ -38,16 +168,19 @@ def batch_crashes(pipeline: str, generation: int, batch_id: int) -> str:
     return pipeline_control(pipeline, f"crashes/g{generation:06d}/{batch_id:012d}")
 
 
-def checkpoint(pipeline: str, generation: int, ordinal: int) -> str:
-    """Returns the folder of Spark's checkpoint of the pipeline's ingest query."""
-    return pipeline_control(pipeline, f"checkpoints/g{generation:06d}/c{ordinal:04d}")
+def start_over(pipeline: str, generation: int) -> str:
+    """Returns the key of the record of a start-over. Generation 1 has none."""
+    return pipeline_control(pipeline, f"start_over/g{generation:06d}.json")
 
 
-def reprocess(pipeline: str, name: str) -> str:
-    """Returns the key of the plan of a reprocess (`<id>.json`), or one key in its folder (`<id>/files.json`,
-    `<id>/staging/<table>`).
-    """
-    return pipeline_control(pipeline, f"reprocess/{name}")
+def start_over_completion(pipeline: str, generation: int) -> str:
+    """Returns the key of the completion of a start-over."""
+    return pipeline_control(pipeline, f"start_over/g{generation:06d}.done.json")
+
+
+def specs(pipeline: str) -> str:
+    """Returns the folder of specs that the stream has started with."""
+    return pipeline_control(pipeline, "specs") + "/"
 
 
 def spec_record(pipeline: str, fingerprint: str) -> str:
@@ -65,46 +198,12 @@ def accepted_change(pipeline: str, old: str, new: str) -> str:
     return pipeline_control(pipeline, f"specs/accepted/{old}-{new}.json")
 
 
-def live_checkpoint(pipeline: str, generation: int, table_name: str) -> str:
-    """Returns the folder of Spark's checkpoint of a live table's query. It refers to table versions, so it belongs to
-    one generation.
-    """
-    return pipeline_control(pipeline, f"checkpoints/g{generation:06d}/live/{table_name}")
+def input_rate(control: str) -> str:
+    """Returns the key of the usual input, by hour of the day, of the stream with this control folder."""
+    return f"{control}/input_rate.json"
 
 
-def start_over(pipeline: str, generation: int) -> str:
-    """Returns the key of the record of a start-over. Generation 1 has none."""
-    return pipeline_control(pipeline, f"start_over/g{generation:06d}.json")
-
-
-def start_over_completion(pipeline: str, generation: int) -> str:
-    """Returns the key of the completion of a start-over."""
-    return pipeline_control(pipeline, f"start_over/g{generation:06d}.done.json")
-
-
-def rollback(pipeline: str, ordinal: int) -> str:
-    """Returns the key of the plan of a rollback: the version to restore and the batches to re-commit."""
-    return pipeline_control(pipeline, f"rollbacks/{ordinal:06d}.json")
-
-
-def rollback_files(pipeline: str, ordinal: int) -> str:
-    """Returns the key of the list of files with the rows that were re-read for a rollback."""
-    return pipeline_control(pipeline, f"rollbacks/{ordinal:06d}.files.json")
-
-
-def rollback_completion(pipeline: str, ordinal: int) -> str:
-    """Returns the key of the completion of a rollback, with the version it committed."""
-    return pipeline_control(pipeline, f"rollbacks/{ordinal:06d}.done.json")
-
-
-def approval(pipeline: str, name: str) -> str:
-    """Returns the key of the approval of an operation in one run: the question and its answer."""
-    return pipeline_control(pipeline, f"approvals/{name}.json")
-
-
-def held_table(pipeline: str, name: str) -> str:
-    """Returns the key of the record of a held table."""
-    return pipeline_control(pipeline, f"held/{name}.json")
+# Requests to a stream, held tables and approvals.
 
 
 def requests(pipeline: str) -> str:
@@ -122,9 +221,100 @@ def turn_request(pipeline: str, name: str) -> str:
     return f"{requests(pipeline)}turn-{name}.json"
 
 
+def namespace_approval(namespace: str, name: str) -> str:
+    """Returns the key of the approval of an operation on a namespace of personal data."""
+    return control_path(namespace, f"approvals/{name}.json")
+
+
+def held_table(pipeline: str, name: str) -> str:
+    """Returns the key of the record of a held table."""
+    return pipeline_control(pipeline, f"held/{name}.json")
+
+
+def approval(pipeline: str, name: str) -> str:
+    """Returns the key of the approval of an operation in one run: the question and its answer."""
+    return pipeline_control(pipeline, f"approvals/{name}.json")
+
+
+# Relays.
+
+
+def relay_listing(relay: str) -> str:
+    """Returns the key of the position of a relay's bucket listing."""
+    return relay_control(relay, "listing.json")
+
+
+def relay_listing_request(relay: str) -> str:
+    """Returns the key of a request to a relay to list its bucket."""
+    return relay_control(relay, "listing_request.json")
+
+
+def relay_cleanup(relay: str) -> str:
+    """Returns the key of the result of the last clean-up of a relay's bucket."""
+    return relay_control(relay, "cleanup.json")
+
+
+# Collectors and vaults.
+
+
+def collector_heartbeat(collector: str, process: str) -> str:
+    """Returns the key of a process's heartbeat."""
+    return collector_control(collector, f"{process}/heartbeat.json")
+
+
+def collector_counts(collector: str, process: str, hour: str) -> str:
+    """Returns the key of a process's counts for an hour such as `2026-11-23T14`."""
+    return collector_control(collector, f"{process}/counts/{hour}.json")
+
+
+def lost_events(collector: str) -> str:
+    """Returns the key of the last check for lost events."""
+    return collector_control(collector, "losses.json")
+
+
+def vault_heartbeat(namespace: str) -> str:
+    """Returns the key of the heartbeat of the job that maintains a namespace's vault."""
+    return control_path(namespace, "vault.json")
+
+
+# Recovery and mutations.
+
+
+def rollback(pipeline: str, ordinal: int) -> str:
+    """Returns the key of the plan of a rollback: the version to restore and the batches to re-commit."""
+    return pipeline_control(pipeline, f"rollbacks/{ordinal:06d}.json")
+
+
+def rollback_files(pipeline: str, ordinal: int) -> str:
+    """Returns the key of the list of files with the rows that were re-read for a rollback."""
+    return pipeline_control(pipeline, f"rollbacks/{ordinal:06d}.files.json")
+
+
+def rollback_completion(pipeline: str, ordinal: int) -> str:
+    """Returns the key of the completion of a rollback, with the version it committed."""
+    return pipeline_control(pipeline, f"rollbacks/{ordinal:06d}.done.json")
+
+
+def reprocess(pipeline: str, name: str) -> str:
+    """Returns the key of the plan of a reprocess (`<id>.json`), or one key in its folder (`<id>/files.json`,
+    `<id>/staging/<table>`).
+    """
+    return pipeline_control(pipeline, f"reprocess/{name}")
+
+
+def reprocess_staging(pipeline: str, reprocess_id: str, table_name: str = "") -> str:
+    """Returns the staging folder of a reprocess, or that of one table."""
+    return reprocess(pipeline, f"{reprocess_id}/staging/{table_name}")
+
+
 def prepared_replay(pipeline: str, ordinal: int) -> str:
     """Returns the key of a prepared replay of quarantined rows."""
     return pipeline_control(pipeline, f"replays/{ordinal:012d}.json")
+
+
+def quarantine_replays(pipeline: str) -> str:
+    """Returns the key of the table of quarantined rows that were replayed."""
+    return pipeline_control(pipeline, "quarantine_replays")
 
 
 def mutations(pipeline: str, name: str = "") -> str:
@@ -140,6 +330,9 @@ def mutation_batch(pipeline: str, number: int) -> str:
 def mutation_completion(pipeline: str, number: int) -> str:
     """Returns the key of the completion of a mutation batch, with its result."""
     return mutations(pipeline, f"{number:012d}.done.json")
+
+
+# Gold tables and change readers.
 
 
 def gold_state(pipeline: str, table_name: str) -> str:
@@ -162,27 +355,6 @@ def announced_view(pipeline: str, view: str) -> str:
     return pipeline_control(pipeline, f"announced_views/{view}.json")
 
 
-def model_runs(pipeline: str, name: str, number: int | None = None) -> str:
-    """Returns the folder of a model's training runs; with a number the manifest of that run."""
-    return f"models/{pipeline}/{name}/" + ("" if number is None else f"{number}/manifest.json")
-
-
-def alerts(name: str = "") -> str:
-    """Returns the folder of alerts, or one key in it: `state/<cause>/<subject>.json`,
-    `spool/<notification>.json`, ..."""
-    return f"control/alerts/{name}"
-
-
-def experiment(name: str, run: str) -> str:
-    """Returns the temporary folder of one experiment run."""
-    return f"experiments/{name}-{run}"
-
-
-def reader(name: str) -> str:
-    """Returns the key of the table that a change reader maintains."""
-    return f"readers/{name}"
-
-
 def reader_records(pipeline: str) -> str:
     """Returns the folder of reader claims, which pin versions of a pipeline's tables."""
     return pipeline_control(pipeline, "readers") + "/"
@@ -193,9 +365,12 @@ def reader_record(pipeline: str, table_name: str, reader_name: str) -> str:
     return f"{reader_records(pipeline)}{table_name}/{reader_name}.json"
 
 
-def readers() -> str:
-    """Returns the folder of the tables that change readers maintain."""
-    return "readers"
+# Maintenance.
+
+
+def maintenance(pipeline: str, name: str = "") -> str:
+    """Returns the maintenance folder of a pipeline, or one key in it, such as its lease."""
+    return pipeline_control(pipeline, f"maintenance/{name}").rstrip("/")
 
 
 def vacuum_record(pipeline: str) -> str:
@@ -210,46 +385,6 @@ def first_maintenance(pipeline: str) -> str:
     return maintenance(pipeline, "first_maintenance.json")
 
 
-def table_snapshots() -> str:
-    """Returns the key of the table of table-health snapshots."""
-    return "control/table_health"
-
-
-def table_snapshots_maintenance() -> str:
-    """Returns the lock folder for maintenance of the snapshot table, which all pipelines write to."""
-    return "control/table_health_maintenance"
-
-
-def generations(pipeline: str) -> str:
-    """Returns the key of the current generation and checkpoint of the ingest query."""
-    return pipeline_control(pipeline, "generations.json")
-
-
-def staging(pipeline: str, table_name: str) -> str:
-    """Returns the folder of files that Spark writes for one table before they are committed."""
-    return pipeline_control(pipeline, f"staging/{table_name}")
-
-
-def checkpoint_store(pipeline: str) -> str:
-    """Returns the key of the ledger's table of batches."""
-    return pipeline_control(pipeline, "checkpoint_store")
-
-
-def batch_metadata_store(pipeline: str) -> str:
-    """Returns the key of the ledger's table of steps: one row per batch and table."""
-    return pipeline_control(pipeline, "batch_metadata_store")
-
-
-def quarantine_replays(pipeline: str) -> str:
-    """Returns the key of the table of quarantined rows that were replayed."""
-    return pipeline_control(pipeline, "quarantine_replays")
-
-
-def progress(pipeline: str) -> str:
-    """Returns the key of the table of batch metrics: input read and rows written."""
-    return pipeline_control(pipeline, "progress")
-
-
 def zorder_ledger(pipeline: str) -> str:
     """Returns the key of the table of the files that OPTIMIZE has Z-ordered."""
     return pipeline_control(pipeline, "zorder_ledger")
@@ -260,64 +395,33 @@ def zorder_group(pipeline: str, writer: str) -> str:
     return maintenance(pipeline, f"group-{writer}.json")
 
 
-def maintenance(pipeline: str, name: str = "") -> str:
-    """Returns the maintenance folder of a pipeline, or one key in it, such as its lease."""
-    return pipeline_control(pipeline, f"maintenance/{name}").rstrip("/")
+def table_files_lease(pipeline: str, table_name: str) -> str:
+    """Returns the key of the lease of a job that deletes or restores files of a table."""
+    return maintenance(pipeline, f"files-{table_name}.json")
 
 
-def input_rate(pipeline: str) -> str:
-    """Returns the key of a pipeline's usual input by hour of the day."""
-    return pipeline_control(pipeline, "input_rate.json")
+def table_snapshots() -> str:
+    """Returns the key of the table of table-health snapshots."""
+    return "control/table_health"
 
 
-def throughput(control: str) -> str:
-    """Returns the key of the recent throughput of the stream with this control folder."""
-    return f"{control}/throughput.json"
+def table_snapshots_maintenance() -> str:
+    """Returns the lock folder for maintenance of the snapshot table, which all pipelines write to."""
+    return "control/table_health_maintenance"
 
 
-def kafka_topic(pipeline: str, generation: int, topic: str) -> str:
-    """Returns the key of the object that stores the topic id a generation first saw for a topic name."""
-    return pipeline_control(pipeline, f"kafka/g{generation:06d}/{topic}.json")
+# Alerts and silences.
 
 
-def kinesis_state(pipeline: str, generation: int) -> str:
-    """Returns the folder of shard-reader state of a generation."""
-    return pipeline_control(pipeline, f"kinesis/g{generation:06d}")
-
-
-def reprocess_staging(pipeline: str, reprocess_id: str, table_name: str = "") -> str:
-    """Returns the staging folder of a reprocess, or that of one table."""
-    return reprocess(pipeline, f"{reprocess_id}/staging/{table_name}")
-
-
-def specs(pipeline: str) -> str:
-    """Returns the folder of specs that the stream has started with."""
-    return pipeline_control(pipeline, "specs") + "/"
-
-
-def relay_listing(relay: str) -> str:
-    """Returns the key of the position of a relay's bucket listing."""
-    return relay_control(relay, "listing.json")
-
-
-def relay_listing_request(relay: str) -> str:
-    """Returns the key of a request to a relay to list its bucket."""
-    return relay_control(relay, "listing_request.json")
-
-
-def relay_cleanup(relay: str) -> str:
-    """Returns the key of the result of the last clean-up of a relay's bucket."""
-    return relay_control(relay, "cleanup.json")
+def alerts(name: str = "") -> str:
+    """Returns the folder of alerts, or one key in it: `state/<cause>/<subject>.json`,
+    `spool/<notification>.json`, ..."""
+    return f"control/alerts/{name}"
 
 
 def alert_state(cause: str, subject: str) -> str:
     """Returns the key of the state of one alert."""
     return alerts(f"state/{cause}/{subject}.json")
-
-
-def health_verdicts() -> str:
-    """Returns the key of the verdicts of the last health check."""
-    return alerts("verdicts.json")
 
 
 def alert_notification(notification: str) -> str:
@@ -335,21 +439,160 @@ def alert_job(dag_id: str) -> str:
     return alerts(f"jobs/{dag_id}.json")
 
 
-def lease(folder: str) -> str:
-    """Returns the key of the lease in a control folder: of a stream, a relay or a maintenance run."""
-    return f"{folder}/lease.json"
+def health_check() -> str:
+    """Returns the key of the heartbeat of the health check."""
+    return alerts("health.json")
 
 
-def heartbeat(folder: str) -> str:
-    """Returns the key of the heartbeat of a control folder's process."""
-    return f"{folder}/heartbeat.json"
+def health_verdicts() -> str:
+    """Returns the key of the verdicts of the last health check."""
+    return alerts("verdicts.json")
 
 
-def stop_request(folder: str) -> str:
-    """Returns the key of the stop request for a control folder's process."""
-    return f"{folder}/stop.json"
+def silences() -> str:
+    """Returns the folder of silences."""
+    return alerts("silences/")
 
 
-def stream_lease(pipeline: str) -> str:
-    """Returns the key of the lease of a pipeline's stream."""
-    return lease(pipeline_control(pipeline))
+def silence(silence_id: str) -> str:
+    """Returns the key of one silence."""
+    return f"{silences()}{silence_id}.json"
+
+
+# Rules.
+
+
+def rules_control() -> str:
+    """Returns the control folder of the process that evaluates rules."""
+    return "control/rules"
+
+
+def rule_state(pipeline: str, rule: str = "") -> str:
+    """Returns the key of the state of a rule (the last evaluated minute and the state of each series), or the folder of
+    a pipeline's rule states."""
+    return pipeline_control(pipeline, "rules/states") + (f"/{rule}.json" if rule else "/")
+
+
+def rule_baseline(pipeline: str, rule: str, name: str) -> str:
+    """Returns the key of the baseline of a rule's values on one date."""
+    return pipeline_control(pipeline, f"rules/baselines/{rule}/{name}.json")
+
+
+def pipeline_annotations(pipeline: str, name: str = "") -> str:
+    """Returns the folder of a pipeline's annotations, or one annotation."""
+    return pipeline_control(pipeline, f"annotations/{name}") + ("" if name else "/")
+
+
+# Feeds and remediations.
+
+
+def feeds_control(pipeline: str) -> str:
+    """Returns the control folder of a pipeline's feed process: lease, heartbeat and stop flag."""
+    return pipeline_control(pipeline, "feeds")
+
+
+def feed(pipeline: str, name: str, entry: str = "") -> str:
+    """Returns the folder of a feed, or one key in it: `position.json`, `deliveries/<number>.json`,
+    `dead/<...>.json`."""
+    return f"{feeds_control(pipeline)}/{name}/{entry}".rstrip("/")
+
+
+def remediation_control(name: str) -> str:
+    """Returns the control folder of one remediation's process: lease, heartbeat and stop flag."""
+    return f"control/remediators/{name}"
+
+
+def remediation(notification: str) -> str:
+    """Returns the key of the record of the action taken for a notification."""
+    return f"{REMEDIATIONS_FOLDER}/{notification}.json"
+
+
+def remediation_hold(name: str) -> str:
+    """Returns the key of the object that pauses a remediation until a person resumes it."""
+    return f"{remediation_control(name)}/hold.json"
+
+
+def unusable_message(name: str, message_id: str) -> str:
+    """Returns the key of a stored message from a remediation's queue that could not be parsed."""
+    return f"{remediation_control(name)}/unusable/{message_id}.json"
+
+
+# Summaries that console pages read.
+
+
+def recent_batches(pipeline: str) -> str:
+    """Returns the key of the last batches and problems of a pipeline's stream."""
+    return pipeline_control(pipeline, "recent.json")
+
+
+def stream_hours(pipeline: str) -> str:
+    """Returns the key of hourly totals of a pipeline's stream."""
+    return pipeline_control(pipeline, "hours.json")
+
+
+def tables_summary(pipeline: str) -> str:
+    """Returns the key of the newest health snapshot of each table of a pipeline."""
+    return pipeline_control(pipeline, "tables.json")
+
+
+def nights_summary(pipeline: str) -> str:
+    """Returns the key of the last nightly maintenance runs of a pipeline."""
+    return pipeline_control(pipeline, "nights.json")
+
+
+def quarantine_summary(pipeline: str) -> str:
+    """Returns the key of counts of the open rows in a pipeline's quarantine."""
+    return pipeline_control(pipeline, "quarantine.json")
+
+
+def mutations_summary(pipeline: str) -> str:
+    """Returns the key of the last mutation batches of a pipeline, and the number of pending requests."""
+    return pipeline_control(pipeline, "mutations.json")
+
+
+def erasures_summary(namespace: str) -> str:
+    """Returns the key of the erasure requests of a namespace: states and deadlines."""
+    return control_path(namespace, "erasures.json")
+
+
+# Erasure. No key and no record identifies a person: tokens are stored only in the vault, records contain their digest.
+
+
+def erasure_requests(namespace: str) -> str:
+    """Returns the folder of all requests of a namespace."""
+    return control_path(namespace, "requests") + "/"
+
+
+def erasure_step(namespace: str, request_id: str, number: int) -> str:
+    """Returns the key of the record of one state that a request has reached; numbers start at 1."""
+    return f"{erasure_requests(namespace)}{request_id}/{number:04d}.json"
+
+
+def erasure_window(namespace: str, number: int) -> str:
+    """Returns the key of the record of an erasure window: the requests whose rows it deletes."""
+    return control_path(namespace, f"windows/{number:06d}.json")
+
+
+def erasure_window_table(namespace: str, number: int, pipeline: str, table: str) -> str:
+    """Returns the key of an erasure window's result for one table."""
+    return control_path(namespace, f"windows/{number:06d}/{pipeline}.{table}.json")
+
+
+def erasure_certificate(namespace: str, request_id: str = "") -> str:
+    """Returns the key of the certificate of a request, or the folder of a namespace's certificates."""
+    return control_path(namespace, "certificates") + (f"/{request_id}.json" if request_id else "/")
+
+
+def erasure_lease(namespace: str) -> str:
+    """Returns the key of the lease of the process that advances the requests of a namespace."""
+    return control_path(namespace, "erasure_lease.json")
+
+
+def landing_replacement(number: int) -> str:
+    """Returns the key of the plan of a rewrite of landed objects without erased events; numbers start at 1."""
+    return f"control/landing/replacements/{number:06d}.json"
+
+
+def landing_replacement_completion(number: int) -> str:
+    """Returns the key of the completion of a rewrite, with the ETags of the new objects."""
+    return f"control/landing/replacements/{number:06d}.done.json"

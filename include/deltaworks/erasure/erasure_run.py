@@ -12,7 +12,7 @@ from datetime import datetime
 from typing import Any
 
 from deltaworks.alerts.raising import raise_alert, resolve_alert
-from deltaworks.control import erasure_paths, vault_paths
+from deltaworks.control import paths
 from deltaworks.control.locks.exclusive import exclusive_lock
 from deltaworks.control.provenance import current_run
 from deltaworks.control.records.erasure import ErasureRequest, ErasureState
@@ -29,6 +29,7 @@ from deltaworks.erasure.suppression import blocking_streams, pending_sealed_file
 from deltaworks.erasure.token_search import TokenSearch, combine_searches
 from deltaworks.erasure.vacuum_purged import NamespaceVacuum, VacuumOutcome
 from deltaworks.errors import ConcurrencyError
+from deltaworks.privacy.paths import vault_page_of
 
 BLOCKED = "ERASURE_BLOCKED"
 #: Handlers by current state. A handler returns the next state and its details.
@@ -91,7 +92,7 @@ class ErasureRun:
         def lost() -> ConcurrencyError:
             return ConcurrencyError("ERASURE_RUNNING", f"Another run is processing the erasures of {name!r}.")
 
-        key = erasure_paths.erasure_lease(name)
+        key = paths.erasure_lease(name)
         with exclusive_lock(
             self._namespace.objects,
             key,
@@ -183,7 +184,7 @@ class ErasureRun:
         # A vault ingest with an older suppression list would create the key again.
         with self._namespace.vault.lock():
             self._namespace.vault.keys.shred(person.subjects)
-        pages = sorted({vault_paths.page_of(subject) for subject in person.subjects})
+        pages = sorted({vault_page_of(subject) for subject in person.subjects})
         return "shredded", {"pages": pages}
 
     def _run_window(

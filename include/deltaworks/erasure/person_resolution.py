@@ -9,22 +9,20 @@ searched, and rows that contain only this token stay.
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Collection, Iterable
-from dataclasses import asdict, dataclass
-from typing import Protocol
+from typing import Literal, Protocol
 
 import pyarrow as pa
 
 from deltaworks.control import paths
+from deltaworks.control.records.store import StateRecord
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.tables.lake import Lake
 from deltaworks.tables.selection import rows_where, sql_one_of
 from deltaworks.vault.namespace_vault import NamespaceVault
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Person:
+class Person(StateRecord):
     """The person of a request.
 
     Args:
@@ -36,22 +34,12 @@ class Person:
     subjects: tuple[str, ...]
     tokens: tuple[str, ...]
     shared: int = 0
+    format: Literal[1] = 1
 
     @property
     def digest(self) -> str:
         """SHA-256 of the tokens, used in certificates."""
         return tokens_digest(self.tokens)
-
-    def encode(self) -> bytes:
-        """Returns the object's bytes, for the vault."""
-        return json.dumps({"format": 1, **asdict(self)}).encode()
-
-    @classmethod
-    def decode(cls, data: bytes) -> Person:
-        """Decodes the output of `encode`."""
-        fields = json.loads(data)
-        subjects, tokens = (tuple(map(str, fields[name])) for name in ("subjects", "tokens"))
-        return cls(subjects=subjects, tokens=tokens, shared=int(fields["shared"]))
 
 
 def tokens_digest(tokens: Iterable[str]) -> str:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from pyarrow import fs
 
-from deltaworks.control import paths, vault_paths
+from deltaworks.control import paths
 from deltaworks.control.home import PipelineHome
 from deltaworks.control.locks.reread_lease import WAIT_SECONDS, reread_lease
 from deltaworks.control.locks.write_turn import write_turn
@@ -29,6 +29,7 @@ from deltaworks.erasure.remaining_references import remove_references
 from deltaworks.erasure.scan import ScanReport
 from deltaworks.erasure.token_search import TokenSearch, combine_searches
 from deltaworks.errors import ConcurrencyError
+from deltaworks.privacy.paths import vault_identities, vault_links, vault_reveals
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.tables.lake import Lake, arrow_path
 from deltaworks.tables.steps import read_last_replay
@@ -63,14 +64,14 @@ def purge_targets(namespace: Namespace) -> Iterator[PurgeTarget]:
     for spec in namespace.pipelines:
         yield from _pipeline_targets(namespace, spec)
     lake = namespace.lake
-    selector = fs.FileSelector(arrow_path(lake.storage, paths.readers()), allow_not_found=True)
+    selector = fs.FileSelector(arrow_path(lake.storage, paths.reader()), allow_not_found=True)
     for info in sorted(lake.filesystem.get_file_info(selector), key=lambda info: str(info.base_name)):
         if info.type is fs.FileType.Directory:
             key = paths.reader(info.base_name)
             yield PurgeTarget(lake=lake, objects=namespace.objects, key=key, pipeline=READERS, table=info.base_name)
-    vault_modes: dict[str, Mode] = {vault_paths.identities(): "rows", vault_paths.links(): "rows"}
+    vault_modes: dict[str, Mode] = {vault_identities(): "rows", vault_links(): "rows"}
     # The records of reveals (look-ups of identities) stay, without the identity of the subject.
-    vault_modes[vault_paths.reveals()] = "identity"
+    vault_modes[vault_reveals()] = "identity"
     vault, objects = namespace.vault_lake, namespace.vault.objects
     for key, mode in vault_modes.items():
         yield PurgeTarget(lake=vault, objects=objects, key=key, pipeline=VAULT, table=key, mode=mode)

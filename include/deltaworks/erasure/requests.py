@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from datetime import datetime
 
-from deltaworks.control import erasure_paths
 from deltaworks.control.records.erasure import ErasureRequest
 from deltaworks.erasure.namespace import Namespace, require_privacy
 from deltaworks.erasure.person_resolution import Person, tokens_digest
 from deltaworks.errors import ConfigError
+from deltaworks.privacy.paths import vault_request_subjects
 from deltaworks.privacy.tokens import is_token, token
 
 #: Kind of an identifier that is a token already. A token by itself is not personal data.
@@ -45,7 +45,7 @@ def receive_request(namespace: Namespace, subject: str, *, received_at: datetime
     digest = tokens_digest([subject])
     request_id = f"e{received_at:%Y%m%d}-{digest[:10]}"
     first = Person(subjects=(subject,), tokens=(subject,))
-    key = erasure_paths.request_subjects(namespace.name, request_id)
+    key = vault_request_subjects(namespace.name, request_id)
     if namespace.erasures.read(request_id) is None:
         namespace.vault.objects.put_if_absent(key, first.encode())
     terms = namespace.deadlines
@@ -65,7 +65,7 @@ def read_person(namespace: Namespace, request: ErasureRequest) -> Person:
     Raises:
         ConfigError: ERASURE_SUBJECT_DELETED.
     """
-    key = erasure_paths.request_subjects(namespace.name, request.request_id)
+    key = vault_request_subjects(namespace.name, request.request_id)
     stored = namespace.vault.objects.get(key)
     if stored is None:
         raise ConfigError(
@@ -76,12 +76,12 @@ def read_person(namespace: Namespace, request: ErasureRequest) -> Person:
 
 def write_person(namespace: Namespace, request: ErasureRequest, person: Person) -> None:
     """Stores the person of a request. Idempotent."""
-    namespace.vault.objects.put(erasure_paths.request_subjects(namespace.name, request.request_id), person.encode())
+    namespace.vault.objects.put(vault_request_subjects(namespace.name, request.request_id), person.encode())
 
 
 def delete_ended_persons(namespace: Namespace) -> int:
     """Deletes the person records of ended requests, also of interrupted runs. Returns their number. Idempotent."""
-    folder = erasure_paths.request_subjects(namespace.name, "").removesuffix(".json")
+    folder = vault_request_subjects(namespace.name, "").removesuffix(".json")
     deleted = 0
     for key in namespace.vault.objects.list(folder):
         request = namespace.erasures.read(key.removeprefix(folder).removesuffix(".json"))

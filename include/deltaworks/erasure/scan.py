@@ -17,17 +17,18 @@ from typing import Literal
 
 from pyarrow import fs
 
-from deltaworks.control import erasure_paths, paths
+from deltaworks.control import paths
 from deltaworks.erasure.namespace import Namespace
 from deltaworks.erasure.personal_tables import personal_tables
 from deltaworks.erasure.scan_formats import ScannedObject, scan_path
 from deltaworks.erasure.token_search import TokenSearch
+from deltaworks.privacy.paths import REQUESTS_IN_VAULT
 from deltaworks.tables.lake import Lake, arrow_path
 
 _THREADS = 4
 _LOG_FOLDER = "/_delta_log/"
 _VAULT = "vault/"
-_REQUESTS = _VAULT + erasure_paths.REQUESTS_IN_VAULT
+_REQUESTS = _VAULT + REQUESTS_IN_VAULT
 _INTERVAL = re.compile(r"(\d+)\s+(hour|day|week)s?")
 _HOURS = {"hour": 1, "day": 24, "week": 168}
 _LOG_DAYS = 30

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 
-from deltaworks.control import outbound_paths
+from deltaworks.control import paths
 from deltaworks.control.daemon_main import DaemonKind, run_daemon
 from deltaworks.feeds.process import FeedsProcess
 from deltaworks.specs.catalog import Catalog
@@ -25,7 +25,7 @@ FEEDS = DaemonKind(
     noun="feeds",
     module="deltaworks.feeds",
     help="a pipeline that declares feeds",
-    control_folder=outbound_paths.feeds_control,
+    control_folder=paths.feeds_control,
     build=open_feeds,
     failure_condition="FEEDS_FAILED",
     cli_name=lambda pipeline: dag_id(pipeline, "feeds"),

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from deltaworks.alerts.raising import raise_alert, resolve_alert
-from deltaworks.control import outbound_paths
+from deltaworks.control import paths
 from deltaworks.control.backoff import MAX_WAIT_SECONDS, wait_seconds
 from deltaworks.control.clock import iso_now, parse_iso, utc_now
 from deltaworks.control.job import as_deltaworks_error
@@ -80,7 +80,7 @@ class FeedsProcess:
         self._on_tick, self._open_sink = on_tick, open_sink
         self._leased_process = LeasedProcess(
             self._objects,
-            outbound_paths.feeds_control(pipeline),
+            paths.feeds_control(pipeline),
             name=dag_id(pipeline, "feeds"),
             ttl_seconds=LEASE_SECONDS,
             max_run_seconds=max_run_seconds,

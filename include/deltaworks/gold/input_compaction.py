@@ -91,6 +91,6 @@ class _WriteTurnCheck:
         turn.
         """
         stored = self._home.objects.get(paths.turn_request(self._home.pipeline, self._table))
-        turn = TurnRecord.decode(stored.data) if stored is not None else None
+        turn = TurnRecord.decode_or_none(stored.data) if stored is not None else None
         if not self._should_continue() or (turn is not None and not turn.is_over):
             raise _CompactionDeferred(self._table)

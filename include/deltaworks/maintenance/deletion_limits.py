@@ -11,15 +11,17 @@ raises an alert. Small amounts are always allowed.
 from __future__ import annotations
 
 import datetime as dt
-import json
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from pydantic import StrictBool
+
 from deltaworks.alerts.raising import raise_alert, resolve_alert
 from deltaworks.control import paths
-from deltaworks.control.clock import parse_iso, utc_now
+from deltaworks.control.clock import utc_now
 from deltaworks.control.home import PipelineHome
+from deltaworks.control.records.store import Instant, StateRecord
 from deltaworks.errors import DeltaworksError
 from deltaworks.tables.lake import Lake
 
@@ -49,25 +51,11 @@ class DeletionLimit:
         return max(UNLIMITED_BYTES, int(total * self.share)) if self.share < 1 else total
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _FirstRun:
+class _FirstRun(StateRecord):
     """The time of the first maintenance run, and whether all tables were young then."""
 
-    at: dt.datetime
-    is_new_lake: bool
-
-    def encode(self) -> bytes:
-        return json.dumps({"at": self.at.isoformat(), "new": self.is_new_lake}).encode()
-
-    @classmethod
-    def decode(cls, data: bytes) -> _FirstRun | None:
-        """Decodes the record; None if it is damaged."""
-        try:
-            record = json.loads(data)
-            at, new = parse_iso(record["at"]), record["new"]
-        except (ValueError, KeyError, TypeError):
-            return None
-        return cls(at=at, is_new_lake=new) if at is not None and isinstance(new, bool) else None
+    at: Instant
+    new: StrictBool
 
 
 def first_night_reason(
@@ -83,18 +71,16 @@ def first_night_reason(
     """
     now = now or utc_now()
     key = paths.first_maintenance(home.pipeline)
-    stored = home.objects.get(key)
-    if stored is None:
-        first = _FirstRun(at=now, is_new_lake=_is_new_lake(lake, home, tables, now=now))
+    if home.objects.get(key) is None:
+        first = _FirstRun(at=now, new=_is_new_lake(lake, home, tables, now=now))
         home.objects.put_if_absent(key, first.encode())
-        stored = home.objects.get(key)
-    first_run = _FirstRun.decode(stored.data if stored is not None else b"")
+    first_run = _FirstRun.read_or_none(home.objects, key)
     if first_run is None:
         # The record is damaged: treat this as the first night.
-        first_run = _FirstRun(at=now, is_new_lake=False)
+        first_run = _FirstRun(at=now, new=False)
         home.objects.put(key, first_run.encode())
     deletes_from = first_run.at + dt.timedelta(hours=FIRST_NIGHT_HOURS)
-    if first_run.is_new_lake or now >= deletes_from:
+    if first_run.new or now >= deletes_from:
         _log_failures(lambda: resolve_alert(home.objects, cause=FIRST_NIGHT_DRY_RUN, subject=home.pipeline))
         return ""
     reason = (

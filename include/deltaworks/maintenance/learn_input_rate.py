@@ -32,5 +32,5 @@ def learn_input_rate(catalog: Catalog, pipeline: str, *, now: datetime | None = 
     first = min((at for at, _ in inputs), default=now)
     norm = median_input_rate(sum_by_hour(inputs), first_input_at=first, now=now)
     objects = open_objects(catalog.environment.lake)
-    write_input_rate(objects, paths.input_rate(pipeline), norm)
+    write_input_rate(objects, paths.input_rate(paths.pipeline_control(pipeline)), norm)
     return norm

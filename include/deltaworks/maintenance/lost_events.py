@@ -14,9 +14,10 @@ from datetime import UTC, datetime, timedelta
 import duckdb
 import pyarrow as pa
 
+from deltaworks.control import paths
 from deltaworks.control.clock import parse_iso, utc_now
 from deltaworks.control.objects import ObjectStore
-from deltaworks.control.records.collector import HourCounts, LostEvents, MissingRange, lost_events_key, read_hour_counts
+from deltaworks.control.records.collector import HourCounts, LostEvents, MissingRange, read_hour_counts
 from deltaworks.control.records.store import RecordStore
 from deltaworks.events.collector_sequence_numbers import (
     RAW_COLLECTOR_PATTERN,
@@ -81,7 +82,7 @@ def find_lost_events(
     if unverifiable_pipelines:
         return LossReport(collector=collector, events=0, unverifiable_pipelines=unverifiable_pipelines)
     store = RecordStore(objects, LostEvents)
-    before = store.read(lost_events_key(collector)) or LostEvents(checked_at=now.isoformat())
+    before = store.read(paths.lost_events(collector)) or LostEvents(checked_at=now.isoformat())
     counts = read_hour_counts(objects, collector)
     bounds = assigned_ranges(counts, before.checked_up_to, now=now)
     ranges = [
@@ -102,7 +103,7 @@ def find_lost_events(
     losses = LostEvents(
         checked_at=now.isoformat(), checked_up_to=counted, missing=() if accept_losses else tuple(missing)
     )
-    objects.put(lost_events_key(collector), losses.encode())
+    objects.put(paths.lost_events(collector), losses.encode())
     return LossReport(collector=collector, events=sum(seq_range.events for seq_range in ranges), missing=tuple(missing))
 
 

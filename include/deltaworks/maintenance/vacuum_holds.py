@@ -151,7 +151,7 @@ def _parse_offset(text: str | None) -> dict[str, Any] | None:
 def _change_feed_positions(lake: Lake, table_id: str) -> Iterator[tuple[str, int]]:
     """Yields change feed readers, with the next version of each. Readers of notifications need only the newest
     version."""
-    root = arrow_path(lake.storage, paths.readers())
+    root = arrow_path(lake.storage, paths.reader())
     for info in lake.filesystem.get_file_info(fs.FileSelector(root, allow_not_found=True)):
         if info.type is not fs.FileType.Directory:
             continue
@@ -182,7 +182,7 @@ def _rollback_positions(home: PipelineHome, table: str) -> Iterator[tuple[str, i
 def _write_turn_hold(home: PipelineHome, table: str) -> Iterator[Hold]:
     """Yields the job that has the table's write turn, since it reads a version and has written uncommitted files."""
     stored = home.objects.get(paths.turn_request(home.pipeline, table))
-    turn = TurnRecord.decode(stored.data) if stored is not None else None
+    turn = TurnRecord.decode_or_none(stored.data) if stored is not None else None
     granted = parse_iso(turn.granted_at) if turn is not None and not turn.is_over else None
     if turn is None or granted is None:
         return

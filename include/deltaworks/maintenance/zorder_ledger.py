@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Literal
 
@@ -24,6 +24,7 @@ from deltaworks.control import paths
 from deltaworks.control.clock import utc_now
 from deltaworks.control.home import PipelineHome
 from deltaworks.control.provenance import current_run, user_metadata
+from deltaworks.control.records.store import StateRecord
 from deltaworks.maintenance.table_health.measure import PartitionHealth
 from deltaworks.tables.arrow_types import arrow_schema
 from deltaworks.tables.changes import Partition, RewrittenPartition, rewritten_partitions
@@ -123,8 +124,7 @@ class ZOrderState:
     rates: Mapping[Action, RewriteRate] = field(default_factory=lambda: dict(DEFAULT_RATES))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RewriteGroup:
+class RewriteGroup(StateRecord):
     """Partitions that one command rewrites. The metadata of its commits contains `name`."""
 
     name: str
@@ -220,17 +220,15 @@ class ZOrderLedger:
 
     def begin(self, group: RewriteGroup) -> None:
         """Records the group before its first commit."""
-        self._objects.put(self._pending_group_key, json.dumps(asdict(group)).encode())
+        self._objects.put(self._pending_group_key, group.encode())
 
     def record_interrupted(self) -> int:
         """Writes the missing ledger rows of a group whose process died after its commits. Returns the number of
         partitions.
         """
-        stored = self._objects.get(self._pending_group_key)
-        if stored is None:
+        group = RewriteGroup.read(self._objects, self._pending_group_key)
+        if group is None:
             return 0
-        record = json.loads(stored.data)
-        group = RewriteGroup(**{**record, "columns": tuple(record["columns"])})
         rewritten = self.rewritten(group)
         self.record(group, rewritten, seconds=0.0)
         return len(rewritten)

@@ -17,7 +17,7 @@ from typing import get_args
 
 from deltaworks import __version__
 from deltaworks.alerts.raising import alerts
-from deltaworks.control import paths, summary_paths
+from deltaworks.control import paths
 from deltaworks.control.clock import parse_iso
 from deltaworks.control.concurrency import map_concurrently
 from deltaworks.control.health import report as health_report
@@ -183,7 +183,7 @@ def _collector(name: str, beats: list[CollectorHeartbeat], now: datetime) -> Ite
 def _freshness(catalog: Catalog, objects: ObjectStore, now: datetime) -> Iterator[Sample]:
     records, names = RecordStore(objects, RecentBatches), list(catalog.pipelines)
     for name, recent in zip(
-        names, map_concurrently(lambda name: records.read(summary_paths.recent_batches(name)), names), strict=True
+        names, map_concurrently(lambda name: records.read(paths.recent_batches(name)), names), strict=True
     ):
         freshness = recent.freshness(now) if recent is not None else None
         for quantile, seconds in zip(("0.5", "0.95"), freshness or (), strict=False):

@@ -182,7 +182,7 @@ class MutationRun:
 
         return exclusive_lock(
             self._objects,
-            paths.mutations(pipeline, "lease.json"),
+            paths.lease(paths.mutations(pipeline)),
             name=pipeline,
             wait_seconds=self._lease_wait_seconds,
             lost_error=lost_error,

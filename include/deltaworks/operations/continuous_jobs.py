@@ -14,7 +14,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, Protocol
 
-from deltaworks.control import outbound_paths, paths, rule_paths
+from deltaworks.control import paths
 from deltaworks.control.backoff import RestartBackoff
 from deltaworks.control.clock import utc_now
 from deltaworks.control.health.groups import group_backoff, group_stop_flag
@@ -257,8 +257,8 @@ def _parse_job_name(catalog: Catalog, name: str) -> tuple[str, str]:
         return "stream", name
     if catalog.declares("relay", name):
         return "relay", name
-    if name in (rule_paths.RULES_PROCESS, RULES_DAG):
-        return "rules", rule_paths.RULES_PROCESS
+    if name in (paths.RULES_PROCESS, RULES_DAG):
+        return "rules", paths.RULES_PROCESS
     subject, kind = split_dag_id(name)
     return (kind, subject) if kind in _LOCATORS else ("stream", name)
 
@@ -287,20 +287,20 @@ def _locate_relay(catalog: Catalog, name: str, is_start: bool) -> _JobLocation:
 
 
 def _locate_rules(catalog: Catalog, name: str, _to_start: bool) -> _JobLocation:
-    if name != rule_paths.RULES_PROCESS:
+    if name != paths.RULES_PROCESS:
         catalog.pipeline(dag_id(name, "rules"))
-    return _JobLocation(rule_paths.rules_control(), RULES_DAG)
+    return _JobLocation(paths.rules_control(), RULES_DAG)
 
 
 def _locate_feeds(catalog: Catalog, name: str, is_start: bool) -> _JobLocation:
     if is_start or not catalog.declares("pipeline", name):
         catalog.pipeline(name)
-    return _JobLocation(outbound_paths.feeds_control(name), dag_id(name, "feeds"))
+    return _JobLocation(paths.feeds_control(name), dag_id(name, "feeds"))
 
 
 def _locate_remediation(catalog: Catalog, name: str, _to_start: bool) -> _JobLocation:
     find_by_name(name, {spec.name: spec for spec in catalog.environment.remediations}, "remediation")
-    return _JobLocation(outbound_paths.remediation_control(name), dag_id(name, "remediation"))
+    return _JobLocation(paths.remediation_control(name), dag_id(name, "remediation"))
 
 
 #: Functions that locate a job, by the kind in its DAG id.
@@ -334,7 +334,7 @@ def group_job(catalog: Catalog, name: str) -> ContinuousJob:
 
 
 def _backoff(objects: ObjectStore, folder: str) -> RestartBackoff:
-    return RestartBackoff(objects, f"{folder}/failures.json")
+    return RestartBackoff(objects, paths.failures(folder))
 
 
 def _call_airflow(connect: Connect, request: Callable[[Airflow], None]) -> DeltaworksError | None:

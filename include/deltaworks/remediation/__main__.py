@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from deltaworks.control import outbound_paths
+from deltaworks.control import paths
 from deltaworks.control.daemon_main import DaemonKind, run_daemon
 from deltaworks.remediation.process import open_remediation
 from deltaworks.specs.dag_ids import dag_id
@@ -13,7 +13,7 @@ REMEDIATION = DaemonKind(
     noun="remediation",
     module="deltaworks.remediation",
     help="a name under `remediations` of the environment",
-    control_folder=outbound_paths.remediation_control,
+    control_folder=paths.remediation_control,
     build=open_remediation,
     failure_condition="REMEDIATION_PROCESS_FAILED",
     cli_name=lambda name: dag_id(name, "remediation"),

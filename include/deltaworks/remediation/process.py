@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
-from deltaworks.control import outbound_paths
+from deltaworks.control import paths
 from deltaworks.control.clock import iso_now
 from deltaworks.control.leased_process import LeasedProcess
 from deltaworks.control.objects import open_objects
@@ -69,7 +69,7 @@ class RemediationProcess:
         self._queue = queue or NotificationQueue(environment.messaging, resolve_text(spec.queue_url))
         self._leased_process = LeasedProcess(
             self._objects,
-            outbound_paths.remediation_control(spec.name),
+            paths.remediation_control(spec.name),
             name=dag_id(spec.name, "remediation"),
             ttl_seconds=LEASE_SECONDS,
             max_run_seconds=max_run_seconds,
@@ -114,7 +114,7 @@ class RemediationProcess:
         except UnusableMessage as error:
             self.counts.unusable += 1
             log.warning("message=%s cannot be handled and is stored: %s", message.message_id, error)
-            key = outbound_paths.unusable_message(self._spec.name, message.message_id)
+            key = paths.unusable_message(self._spec.name, message.message_id)
             self._objects.put(key, message.body.encode("utf-8", "surrogatepass"))
         else:
             try:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 
-from deltaworks.control import rule_paths
+from deltaworks.control import paths
 from deltaworks.control.daemon_main import DaemonKind, run_daemon
 from deltaworks.rules.process import RuleProcess
 from deltaworks.specs.catalog import Catalog
@@ -19,11 +19,11 @@ def open_rule_process(catalog: Catalog, _name: str, on_tick: Callable[[], None])
 RULES = DaemonKind(
     noun="rules",
     module="deltaworks.rules",
-    help=f"the only process: {rule_paths.RULES_PROCESS}",
-    control_folder=lambda _name: rule_paths.rules_control(),
+    help=f"the only process: {paths.RULES_PROCESS}",
+    control_folder=lambda _name: paths.rules_control(),
     build=open_rule_process,
     failure_condition="RULES_FAILED",
-    cli_name=lambda _name: rule_paths.RULES_PROCESS,
+    cli_name=lambda _name: paths.RULES_PROCESS,
 )
 
 

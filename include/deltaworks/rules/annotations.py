@@ -7,7 +7,7 @@ import hashlib
 from collections.abc import Iterator
 from typing import ClassVar
 
-from deltaworks.control import rule_paths
+from deltaworks.control import paths
 from deltaworks.control.clock import utc_now
 from deltaworks.control.objects import ObjectStore
 from deltaworks.control.records.store import Record, RecordKind, RecordStore
@@ -48,7 +48,7 @@ def annotate(
         pipeline=pipeline, text=" ".join(text.split()), at=(at or utc_now()).astimezone(dt.UTC), author=author
     )
     digest = hashlib.sha256(annotation.text.encode()).hexdigest()[:8]
-    key = rule_paths.pipeline_annotations(pipeline, f"{annotation.at:%Y%m%dT%H%M%S}-{digest}.json")
+    key = paths.pipeline_annotations(pipeline, f"{annotation.at:%Y%m%dT%H%M%S}-{digest}.json")
     return RecordStore(objects, Annotation).get_or_create(key, annotation)
 
 
@@ -72,7 +72,7 @@ def recent_annotation_lines(objects: ObjectStore, pipeline: str, at: dt.datetime
 def _read_annotations(
     objects: ObjectStore, pipeline: str, since: dt.datetime, until: dt.datetime, max_count: int | None
 ) -> Iterator[Annotation]:
-    folder = rule_paths.pipeline_annotations(pipeline)
+    folder = paths.pipeline_annotations(pipeline)
     first, last = f"{since.astimezone(dt.UTC):%Y%m%dT%H%M%S}", f"{until.astimezone(dt.UTC):%Y%m%dT%H%M%S}~"
     keys = sorted(key for key in objects.list(folder) if first <= key.removeprefix(folder) <= last)
     for key in keys[-max_count:] if max_count else keys:

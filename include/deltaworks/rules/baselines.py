@@ -14,7 +14,7 @@ from typing import ClassVar
 
 import duckdb
 
-from deltaworks.control import rule_paths
+from deltaworks.control import paths
 from deltaworks.control.objects import ObjectStore
 from deltaworks.control.records.store import Record, RecordKind, RecordPart, RecordStore
 from deltaworks.rules.evaluation import Episode
@@ -71,7 +71,7 @@ class Baselines:
         """Returns the key of a date's baseline. It depends on the SQL and the settings that affect values."""
         declared = f"{self._query.text}\0{self._query.rule.model_dump_json(include=_FINGERPRINTED_KEYS)}"
         digest = hashlib.sha256(declared.encode()).hexdigest()[:12]
-        return rule_paths.rule_baseline(self._pipeline, self._query.rule.name, f"{date:%Y-%m-%d}-{digest}")
+        return paths.rule_baseline(self._pipeline, self._query.rule.name, f"{date:%Y-%m-%d}-{digest}")
 
     def stored(self, date: dt.date) -> DateBaseline | None:
         """Returns the stored baseline of a date, or None."""

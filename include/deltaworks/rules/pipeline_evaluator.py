@@ -10,7 +10,7 @@ from graphlib import TopologicalSorter
 
 import duckdb
 
-from deltaworks.control import rule_paths
+from deltaworks.control import paths
 from deltaworks.control.objects import ObjectStore
 from deltaworks.errors import ConcurrencyError, ContractError
 from deltaworks.rules.delivery import deliver
@@ -84,7 +84,7 @@ class PipelineEvaluator:
             events = [alert_event(decision, evaluation, reads=(), data_until="") for decision in decisions]
             events += RuleAlerts(self._spec.pipeline, placeholder, dict(state.rule_alerts)).resolve_all()
             deliver(self._objects, [*state.outbox, *events])
-            self._objects.delete(rule_paths.rule_state(self._spec.pipeline, state.rule))
+            self._objects.delete(paths.rule_state(self._spec.pipeline, state.rule))
 
     def _add_evaluator(self, rule: RuleSpec) -> None:
         file = self._catalog.folder(self._spec.pipeline) / rule.sql

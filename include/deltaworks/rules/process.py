@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from deltaworks.control import rule_paths
+from deltaworks.control import paths
 from deltaworks.control.clock import utc_now
 from deltaworks.control.leased_process import LeasedProcess
 from deltaworks.control.objects import ObjectStore, open_objects
@@ -53,8 +53,8 @@ class RuleProcess:
         self._objects = open_objects(catalog.environment.lake)
         self._leased_process = LeasedProcess(
             self._objects,
-            rule_paths.rules_control(),
-            name=rule_paths.RULES_PROCESS,
+            paths.rules_control(),
+            name=paths.RULES_PROCESS,
             ttl_seconds=LEASE_SECONDS,
             max_run_seconds=MAX_RUN_SECONDS,
             trigger_seconds=EVALUATION_INTERVAL_SECONDS,

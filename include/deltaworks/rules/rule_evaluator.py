@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import duckdb
 
-from deltaworks.control import rule_paths
+from deltaworks.control import paths
 from deltaworks.control.objects import ObjectStore
 from deltaworks.errors import ConcurrencyError
 from deltaworks.rules.annotations import recent_annotation_lines
@@ -54,7 +54,7 @@ class RuleEvaluator:
         self.query = query
         self._objects = objects
         self._pipeline = pipeline
-        self._key = rule_paths.rule_state(pipeline, query.rule.name)
+        self._key = paths.rule_state(pipeline, query.rule.name)
         self._baselines = Baselines(objects, pipeline, query)
         self._etag: str | None = None
         self._state: RuleState | None = None

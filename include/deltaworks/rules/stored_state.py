@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Literal, Self, cast
 
 from pydantic import Field
 
-from deltaworks.control import rule_paths
+from deltaworks.control import paths
 from deltaworks.control.objects import ObjectStore
 from deltaworks.control.records.store import Record, RecordKind, RecordPart
 from deltaworks.errors import DeltaworksError, Severity
@@ -133,7 +133,7 @@ class RuleState(Record):
 
 def rule_states(objects: ObjectStore, pipeline: str) -> Iterator[RuleState]:
     """Yields the stored states of a pipeline's rules; unreadable ones are skipped."""
-    for key in objects.list(rule_paths.rule_states(pipeline)):
+    for key in objects.list(paths.rule_state(pipeline)):
         item = objects.get(key)
         if item is None:
             continue
@@ -149,7 +149,7 @@ def read_rule_state(objects: ObjectStore, pipeline: str, rule: str) -> RuleState
     Raises:
         ContractError: RULE_STATE_UNREADABLE.
     """
-    key = rule_paths.rule_state(pipeline, rule)
+    key = paths.rule_state(pipeline, rule)
     item = objects.get(key)
     return None if item is None else RuleState.decode(item.data, key=key)
 

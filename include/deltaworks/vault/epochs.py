@@ -10,12 +10,12 @@ import json
 from dataclasses import dataclass, field
 from datetime import datetime
 
-from deltaworks.control import vault_paths
 from deltaworks.control.clock import parse_iso, utc_now
 from deltaworks.control.objects import ObjectStore
 from deltaworks.errors import ContractError
 from deltaworks.privacy.keys.base import EPOCH_PURPOSE, KeyService, key_context
 from deltaworks.privacy.keys.stored_keys import decode_wrapped_key, get_or_create_key
+from deltaworks.privacy.paths import vault_key_epoch, vault_key_epochs
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +38,7 @@ class EpochKeys:
 
     def numbers(self) -> list[int]:
         """Returns the numbers of existing epochs, ascending. Needs one listing."""
-        folder = vault_paths.key_epochs(self._namespace)
+        folder = vault_key_epochs(self._namespace)
         names = (key.removeprefix(folder).removesuffix(".json") for key in self._objects.list(folder))
         return sorted(int(name) for name in names if name.isdigit())
 
@@ -60,7 +60,7 @@ class EpochKeys:
             TransientError: KEY_SERVICE_UNREACHABLE.
         """
         if number not in self._opened:
-            key = vault_paths.key_epoch(self._namespace, number)
+            key = vault_key_epoch(self._namespace, number)
             stored = self._objects.get(key)
             if stored is None:
                 raise ContractError(
@@ -78,7 +78,7 @@ class EpochKeys:
             TransientError: KEY_SERVICE_UNREACHABLE.
             ContractError: KEY_CONTEXT_DIFFERS, KEY_DESTROYED, STORED_KEY_UNREADABLE.
         """
-        key = vault_paths.key_epoch(self._namespace, number)
+        key = vault_key_epoch(self._namespace, number)
         get_or_create_key(self._service, self._objects, key=key, context=self._context(number))
         return self.open(number)
 
@@ -89,7 +89,7 @@ class EpochKeys:
             ContractError: VAULT_KEY_REMAINS, the object still exists.
         """
         self._opened.pop(number, None)
-        delete_key(self._objects, vault_paths.key_epoch(self._namespace, number))
+        delete_key(self._objects, vault_key_epoch(self._namespace, number))
 
     def _context(self, number: int) -> dict[str, str]:
         return key_context(self._namespace, EPOCH_PURPOSE, epoch=str(number))

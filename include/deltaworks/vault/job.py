@@ -7,9 +7,10 @@ import time
 from collections.abc import Collection, Iterator
 from datetime import date
 
+from deltaworks.control import paths
 from deltaworks.control.clock import iso_now, utc_now
 from deltaworks.control.objects import ObjectStore, open_objects
-from deltaworks.control.records.vault import VaultHeartbeat, read_vault_heartbeat, vault_heartbeat_key
+from deltaworks.control.records.vault import VaultHeartbeat, read_vault_heartbeat
 from deltaworks.errors import ConcurrencyError, DeltaworksError
 from deltaworks.privacy.envelope_encryption import Unsealer
 from deltaworks.specs.environment import EnvironmentSpec
@@ -115,7 +116,7 @@ def _write_heartbeat(vault: NamespaceVault, result: IngestResult, started_at: st
         epoch=epoch.number if epoch else 0,
         epoch_at=epoch.created_at.isoformat() if epoch else "",
     )
-    vault.lake_objects.put(vault_heartbeat_key(vault.namespace), beat.encode())
+    vault.lake_objects.put(paths.vault_heartbeat(vault.namespace), beat.encode())
 
 
 @contextlib.contextmanager
@@ -138,4 +139,4 @@ def _record_failure(objects: ObjectStore, namespace: str, condition: str) -> Non
     previous = read_vault_heartbeat(objects, namespace) or VaultHeartbeat(namespace=namespace, written_at=now)
     since = previous.failing_since if previous.failure_condition == condition else now
     beat = previous.replace(written_at=now, failure_condition=condition, failing_since=since)
-    objects.put(vault_heartbeat_key(namespace), beat.encode())
+    objects.put(paths.vault_heartbeat(namespace), beat.encode())

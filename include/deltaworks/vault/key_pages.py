@@ -20,11 +20,11 @@ from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from pydantic import Field
 
-from deltaworks.control import vault_paths
 from deltaworks.control.objects import ObjectStore
 from deltaworks.control.records.store import Record, RecordKind, RecordPart, RecordStore
 from deltaworks.control.retry import attempts
 from deltaworks.errors import ConcurrencyError, ContractError
+from deltaworks.privacy.paths import vault_key_page, vault_key_pages, vault_page_of, vault_page_of_object
 from deltaworks.vault.epochs import EpochKeys, key_remains_error
 
 KEY_BYTES = 32
@@ -105,7 +105,7 @@ class SubjectKeys:
         """
         keys: dict[str, SubjectKey] = {}
         for page, members in _group_by_page(subjects):
-            stored = self._records.read(vault_paths.key_page(self._namespace, page))
+            stored = self._records.read(vault_key_page(self._namespace, page))
             keys |= {} if stored is None else self._unwrap_all(stored, members)
         return keys
 
@@ -153,8 +153,8 @@ class SubjectKeys:
 
     def pages(self) -> list[str]:
         """Returns the existing pages. Needs one listing."""
-        listed = self._objects.list(vault_paths.key_pages(self._namespace))
-        return [page for key in listed if (page := vault_paths.page_of_object(self._namespace, key)) is not None]
+        listed = self._objects.list(vault_key_pages(self._namespace))
+        return [page for key in listed if (page := vault_page_of_object(self._namespace, key)) is not None]
 
     def rewrap(self) -> RewrapResult:
         """Wraps all keys of older epochs with the newest epoch key. Idempotent; continues an interrupted run.
@@ -177,7 +177,7 @@ class SubjectKeys:
         """Returns the pages that have a key wrapped by an older epoch than this."""
         with ThreadPoolExecutor(_THREADS) as threads:
             pages = self.pages()
-            stored = threads.map(lambda page: self._records.read(vault_paths.key_page(self._namespace, page)), pages)
+            stored = threads.map(lambda page: self._records.read(vault_key_page(self._namespace, page)), pages)
             return [
                 page_record.page
                 for page_record in stored
@@ -214,7 +214,7 @@ class SubjectKeys:
         """Replaces a page by the result of `change` and returns the stored page. Nothing is written if the result is
         None.
         """
-        key = vault_paths.key_page(self._namespace, page)
+        key = vault_key_page(self._namespace, page)
         for _ in attempts(_MAX_ATTEMPTS, first_wait_seconds=0.05, max_wait_seconds=2.0):
             stored = self._objects.get(key)
             current = (
@@ -235,12 +235,12 @@ class SubjectKeys:
 
     def _decode(self, data: bytes, key: str) -> KeyPage:
         page = KeyPage.decode(data, key=key)
-        if vault_paths.key_page(page.namespace, page.page) != key:
+        if vault_key_page(page.namespace, page.page) != key:
             raise KeyPage.unreadable_error(key, f"it contains page {page.page} of {page.namespace!r}")
         return page
 
     def _verify_removed(self, page: str, subjects: Collection[str]) -> None:
-        key = vault_paths.key_page(self._namespace, page)
+        key = vault_key_page(self._namespace, page)
         stored = self._records.read(key)
         if stored is not None and stored.keys.keys() & set(subjects):
             raise key_remains_error(key)
@@ -257,7 +257,7 @@ class SubjectKeys:
         except InvalidTag as error:
             raise ContractError(
                 "VAULT_KEYS_UNREADABLE",
-                f"The key of a subject on page {vault_paths.page_of(subject)} of {self._namespace!r} was changed, "
+                f"The key of a subject on page {vault_page_of(subject)} of {self._namespace!r} was changed, "
                 "or belongs to another subject.",
             ) from error
         return SubjectKey(wrapped_key.version, key)
@@ -275,7 +275,7 @@ class SubjectKeys:
 
 def _group_by_page(subjects: Iterable[str]) -> Iterator[tuple[str, list[str]]]:
     """Yields each page with the distinct subjects that it contains."""
-    pages: Mapping[str, str] = {subject: vault_paths.page_of(subject) for subject in subjects}
+    pages: Mapping[str, str] = {subject: vault_page_of(subject) for subject in subjects}
     ordered = sorted(pages, key=lambda subject: (pages[subject], subject))
     for page, members in groupby(ordered, key=lambda subject: pages[subject]):
         yield page, list(members)

@@ -5,12 +5,13 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 
-from deltaworks.control import paths, vault_paths
+from deltaworks.control import paths
 from deltaworks.control.locks.exclusive import TTL_SECONDS, ExclusiveLock, exclusive_lock
 from deltaworks.control.objects import ObjectStore, open_objects
 from deltaworks.errors import ConcurrencyError, ConfigError
 from deltaworks.privacy.keys.base import KeyService
 from deltaworks.privacy.keys.stored_keys import open_key_service
+from deltaworks.privacy.paths import vault_lock
 from deltaworks.specs.environment import EnvironmentSpec
 from deltaworks.specs.privacy_settings import PrivacySettings
 from deltaworks.specs.storage import StorageSpec
@@ -79,7 +80,7 @@ class NamespaceVault:
         """
         with exclusive_lock(
             self.objects,
-            paths.lease(vault_paths.namespace_lock(self.namespace)),
+            paths.lease(vault_lock(self.namespace)),
             name=f"the vault of {self.namespace!r}",
             wait_seconds=wait_seconds,
             ttl_seconds=ttl_seconds,

@@ -14,10 +14,10 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from deltaworks.control import vault_paths
 from deltaworks.control.clock import utc_now
 from deltaworks.control.provenance import user_metadata
 from deltaworks.errors import ContractError
+from deltaworks.privacy.paths import vault_reveals
 from deltaworks.tables.commit import Step
 from deltaworks.tables.lake import Lake
 from deltaworks.vault.cells import CellAddress, open_cell
@@ -97,7 +97,7 @@ def reveal(
 
 def read_reveals(lake: Lake, namespace: str) -> list[dict[str, Any]]:
     """Returns the recorded reveals of a namespace, newest first."""
-    rows = lake.rows(vault_paths.reveals())
+    rows = lake.rows(vault_reveals())
     records = [] if rows is None else [row for row in rows.to_pylist() if row["namespace"] == namespace]
     return sorted(records, key=lambda row: (row["at"], row["subject"]), reverse=True)
 
@@ -113,7 +113,7 @@ def _record_reveal(
         }
         for subject in subjects
     ]
-    lake, key = Lake(vault.storage), vault_paths.reveals()
+    lake, key = Lake(vault.storage), vault_reveals()
     metadata = user_metadata(pipeline=vault.namespace, batch=0, operation="reveal")
     table = lake.ensure(key, REVEALS, user_metadata=metadata)
     rows = pa.Table.from_pylist(records, schema=REVEALS)

@@ -16,8 +16,8 @@ import pyarrow.compute as pc
 from deltalake import CommitProperties, DeltaTable
 from deltalake.exceptions import CommitFailedError
 
-from deltaworks.control import vault_paths
 from deltaworks.control.provenance import user_metadata
+from deltaworks.privacy.paths import vault_identities, vault_links
 from deltaworks.specs.storage import StorageSpec
 from deltaworks.tables.commit import commit_attempts, contention_error, refresh
 from deltaworks.tables.lake import Lake
@@ -86,7 +86,7 @@ class VaultTables:
         """
         renewed = pc.subtract(rows.column("last_seen"), pa.scalar(_REFRESH_INTERVAL))
         self._merge(
-            vault_paths.identities(),
+            vault_identities(),
             rows.append_column(_REFRESHED_COLUMN, renewed),
             lambda merger: (
                 merger.when_matched_update(_NEW_CELL, predicate="t.key_version <> s.key_version")
@@ -104,7 +104,7 @@ class VaultTables:
             ConcurrencyError: COMMIT_CONTENDED.
         """
         self._merge(
-            vault_paths.links(),
+            vault_links(),
             rows,
             lambda merger: merger.when_matched_update(
                 _FIRST_SEEN, predicate=_SEEN_BEFORE
@@ -115,17 +115,17 @@ class VaultTables:
         self, *, tokens: Collection[str] = (), subjects: Collection[str] = (), columns: Sequence[str] | None = None
     ) -> pa.Table:
         """Returns the rows of `identities` with one of these tokens or subjects."""
-        return self._select_rows(vault_paths.identities(), IDENTITIES, tokens, subjects, columns)
+        return self._select_rows(vault_identities(), IDENTITIES, tokens, subjects, columns)
 
     def links(
         self, *, tokens: Collection[str] = (), subjects: Collection[str] = (), columns: Sequence[str] | None = None
     ) -> pa.Table:
         """Returns the rows of `links` with one of these tokens or subjects."""
-        return self._select_rows(vault_paths.links(), LINKS, tokens, subjects, columns)
+        return self._select_rows(vault_links(), LINKS, tokens, subjects, columns)
 
     def maintain(self) -> list[MaintenanceResult]:
         """Compacts the namespace's small files and runs VACUUM with a retention of `RETENTION_HOURS`. Idempotent."""
-        keys = (vault_paths.identities(), vault_paths.links())
+        keys = (vault_identities(), vault_links())
         return [self._maintain_table(key, table) for key in keys if (table := self._lake.open(key)) is not None]
 
     def _maintain_table(self, key: str, table: DeltaTable) -> MaintenanceResult:
@@ -150,7 +150,7 @@ class VaultTables:
         table = self._open_tables.get(key)
         if table is None:
             metadata = self._metadata("create")
-            schema = IDENTITIES if key == vault_paths.identities() else LINKS
+            schema = IDENTITIES if key == vault_identities() else LINKS
             table = self._lake.ensure(key, schema, user_metadata=metadata, partition_by=["namespace"])
             self._open_tables[key] = table
         # Declared names contain only letters, digits and _.

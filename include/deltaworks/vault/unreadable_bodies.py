@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import date, timedelta
 
-from deltaworks.control import vault_paths
 from deltaworks.control.objects import ObjectStore
 from deltaworks.privacy import paths
 from deltaworks.privacy.envelope_encryption import SealedFrame, encode_sealed_file
@@ -33,7 +32,7 @@ def store_unreadable(
 ) -> None:
     """Stores the unreadable bodies of one sealed file under their day. Idempotent."""
     name = source.removeprefix(paths.sealed_files_path()).replace("/", "-")
-    objects.put_if_absent(vault_paths.unreadable_files(namespace, day, name), encode_sealed_file(frames))
+    objects.put_if_absent(paths.vault_unreadable_files(namespace, day, name), encode_sealed_file(frames))
 
 
 def destroy_day_keys(
@@ -51,7 +50,7 @@ def destroy_day_keys(
         for key in objects.list(paths.day_keys_folder(namespace))
         if _day_of(key, paths.day_keys_folder(namespace)) < before
     ]
-    folder = vault_paths.unreadable_files(namespace)
+    folder = paths.vault_unreadable_files(namespace)
     bodies = [key for key in objects.list(folder) if _day_of(key, folder) < before]
     if not dry_run:
         # Keys first: an interrupted run leaves only bodies that cannot be decrypted.

@@ -10,7 +10,7 @@ from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass
 
 from deltaworks.airflow_client.api import AirflowApi
-from deltaworks.control import outbound_paths, paths, rule_paths
+from deltaworks.control import paths
 from deltaworks.control.health.stop import StopFlag
 from deltaworks.control.objects import open_objects
 from deltaworks.errors import DeltaworksError
@@ -50,10 +50,10 @@ class StopFlags:
             for name in (*catalog.pipelines, *catalog.invalid_pipelines())
         }
         folders = {
-            rule_paths.RULES_PROCESS: rule_paths.rules_control(),
-            **{dag_id(name, "feeds"): outbound_paths.feeds_control(name) for name in catalog.pipelines},
+            paths.RULES_PROCESS: paths.rules_control(),
+            **{dag_id(name, "feeds"): paths.feeds_control(name) for name in catalog.pipelines},
             **{
-                dag_id(spec.name, "remediation"): outbound_paths.remediation_control(spec.name)
+                dag_id(spec.name, "remediation"): paths.remediation_control(spec.name)
                 for spec in catalog.environment.remediations
             },
         }

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from deltaworks.control import paths, summary_paths
+from deltaworks.control import paths
 from deltaworks.control.clock import iso_now
 from deltaworks.control.objects import open_objects
 from deltaworks.control.summaries.erasures import ErasureRow, ErasuresSummary
@@ -93,7 +93,7 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
         batches=batches,
         problems=(ProblemSummary(at=iso_now(), text=HOSTILE),),
     )
-    objects.put(summary_paths.recent_batches("games"), record.encode())
+    objects.put(paths.recent_batches("games"), record.encode())
     terms = {
         "since": ago(60),
         "received_at": ago(29 * 86_400),
@@ -103,7 +103,7 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
     states = {"e1": "certified", "e2": "received", HOSTILE: "suppressed"}
     rows = tuple(ErasureRow(request_id=name, state=state, **terms) for name, state in states.items())
     summary = ErasuresSummary(namespace="players", requests=rows)
-    objects.put(summary_paths.erasures_summary("players"), summary.encode())
+    objects.put(paths.erasures_summary("players"), summary.encode())
     return root
 
 

@@ -167,7 +167,7 @@ def _monotonic_lease() -> None:
     from deltaworks.control.locks.lease import Lease, LeaseRecord
 
     def is_free(found: Any) -> bool:
-        record = LeaseRecord.decode(found.data)
+        record = LeaseRecord.decode_or_none(found.data)
         written = clock.parse_iso(record.written_at)
         return record.released or written is None or (clock.utc_now() - written).total_seconds() > 30
 

@@ -14,8 +14,8 @@ from deltaworks.alerts.notification import AlertState, update_state
 from deltaworks.alerts.raising import alerts, flush_alerts, raise_alert, resolve_alert
 from deltaworks.alerts.silences import KEEP_DAYS, MAX_HOURS, Silence, create_silence, end_silences, silences
 from deltaworks.control.objects import LocalObjects
-from deltaworks.control.summary_paths import silence as silence_key
-from deltaworks.control.summary_paths import silences as silences_folder
+from deltaworks.control.paths import silence as silence_key
+from deltaworks.control.paths import silences as silences_folder
 from deltaworks.errors import ConfigError
 from deltaworks.errors.conditions import catalog
 from tests.recording_objects import NotingObjects

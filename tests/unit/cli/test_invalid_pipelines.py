@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -137,7 +136,7 @@ def test_the_stream_of_any_pipeline_can_be_stopped(lake: ObjectStore, airflow: A
         started_at=iso_now(),
         trigger_seconds=60,
     )
-    lake.put(paths.heartbeat(paths.pipeline_control(name)), json.dumps(dataclasses.asdict(beat)).encode())
+    lake.put(paths.heartbeat(paths.pipeline_control(name)), beat.encode())
 
     result = run("stop", name)
 

@@ -78,7 +78,7 @@ def write_heartbeat(objects: LocalObjects, name: str, *, seconds_ago: float = 5,
         pipeline=name, owner="o", epoch=1, run=f"{name}__stream/r/ingest/1", state="idle", written_at=at, started_at=at,
         last_batch_at=at, trigger_seconds=5, batch_id=7, backlog_files=0,
     )  # fmt: skip
-    record = dataclasses.asdict(dataclasses.replace(heartbeat, **changes))
+    record = heartbeat.replace(**changes).model_dump()
     objects.put(paths.heartbeat(f"control/{STREAMS[name]}"), json.dumps(record).encode())
 
 

@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 from deltaworks.airflow_client import requests as airflow_requests
 from deltaworks.cli import app
 from deltaworks.cli import context as cli_context
-from deltaworks.control import outbound_paths, paths, rule_paths
+from deltaworks.control import paths
 from deltaworks.control.backoff import RestartBackoff
 from deltaworks.control.health.stop import StopFlag
 from deltaworks.control.objects import ObjectStore
@@ -85,9 +85,9 @@ def test_a_relay_is_stopped_and_started_the_same_way(airflow: AirflowServer, lak
     [
         ("shop__stream", paths.pipeline_control("shop")),
         ("landing__relay", paths.relay_control("landing")),
-        ("shop__feeds", outbound_paths.feeds_control("shop")),
-        ("deltaworks__rules", rule_paths.rules_control()),
-        ("shift__remediation", outbound_paths.remediation_control("shift")),
+        ("shop__feeds", paths.feeds_control("shop")),
+        ("deltaworks__rules", paths.rules_control()),
+        ("shift__remediation", paths.remediation_control("shift")),
     ],
 )
 def test_long_running_processes_are_stopped_and_started_by_dag_id(

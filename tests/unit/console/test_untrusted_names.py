@@ -17,9 +17,9 @@ from deltaworks.console.rendering import Frame, render
 from deltaworks.console.table_reads import TableReadResult
 from deltaworks.control.clock import utc_now
 from deltaworks.control.objects import LocalObjects
+from deltaworks.control.paths import erasures_summary
+from deltaworks.control.paths import silence as silence_key
 from deltaworks.control.summaries.erasures import ErasureRow, ErasuresSummary
-from deltaworks.control.summary_paths import erasures_summary
-from deltaworks.control.summary_paths import silence as silence_key
 from deltaworks.specs.catalog import Catalog
 from deltaworks.specs.project import load_catalog
 from tests.console_harness import page_context

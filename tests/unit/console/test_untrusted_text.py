@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from deltaworks.alerts.raising import raise_alert
 from deltaworks.console.rendering import is_web_url
-from deltaworks.control import paths, summary_paths
+from deltaworks.control import paths
 from deltaworks.control.clock import iso_now
 from deltaworks.control.summaries.stream import BatchSummary, ProblemSummary, RecentBatches
 from tests.console_harness import ConsoleHarness, console_harness
@@ -83,7 +83,7 @@ def write(harness: ConsoleHarness, text: str) -> None:
     )
     problem = ProblemSummary(at=iso_now(), text=text)
     record = RecentBatches(pipeline="games", written_at=iso_now(), batches=(batch,), problems=(problem,))
-    harness.objects.put(summary_paths.recent_batches("games"), record.encode())
+    harness.objects.put(paths.recent_batches("games"), record.encode())
     prepared = {
         **{"format": 1, "pipeline": "games", "generation": 1, "batch_id": 812, "spark_batch_id": 0, "checkpoint": 1},
         **{"owner": text, "owner_epoch": 1, "run": text, "prepared_at": iso_now(), "ingested_at_us": 1},

@@ -15,10 +15,10 @@ from deltaworks.control import paths
 from deltaworks.control.clock import utc_now
 from deltaworks.control.health.throughput import EventTotals, ThroughputWriter, read_throughput
 from deltaworks.control.objects import LocalObjects
+from deltaworks.control.paths import quarantine_summary
 from deltaworks.control.summaries.base import read_summary
 from deltaworks.control.summaries.quarantine import QuarantineCounter, QuarantineSummary
 from deltaworks.control.summaries.stream import StreamSummaryWriter, read_hours, read_recent
-from deltaworks.control.summary_paths import quarantine_summary
 from deltaworks.engine.batch_report import BatchReport
 from deltaworks.engine.driver_metrics import CountingObjectStore, DriverMetrics
 from deltaworks.engine.progress import ProgressLog

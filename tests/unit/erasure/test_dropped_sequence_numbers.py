@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from deltaworks.control import paths
-from deltaworks.control.records.collector import HourCounts, MissingRange, counts_key
+from deltaworks.control.records.collector import HourCounts, MissingRange
 from deltaworks.control.records.prepared import PreparedBatch
 from deltaworks.engine.ledger import Ledger, owner_step
 from deltaworks.erasure import purge_window
@@ -96,7 +96,7 @@ class Collected(LandedPeople):
         now = dt.datetime.now(dt.UTC)
         hour = f"{now:%Y-%m-%dT%H}"
         record = HourCounts(id=PROCESS, hour=hour, first_seq=1, next_seq=self.seq + 1, is_complete=True)
-        self.namespace.objects.put(counts_key("edge", PROCESS, hour), record.encode())
+        self.namespace.objects.put(paths.collector_counts("edge", PROCESS, hour), record.encode())
         return find_lost_events(self.catalog, self.namespace.objects, "edge", now=now + dt.timedelta(hours=hours))
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from deltaworks.control import erasure_paths, paths
+from deltaworks.control import paths
 from deltaworks.control.records.certificate import Certificates
 from deltaworks.control.records.erasure import ErasureRequest
 from deltaworks.erasure import vacuum_purged
@@ -18,6 +18,7 @@ from deltaworks.erasure.requests import receive_request, token_of
 from deltaworks.erasure.scan import scan_namespace
 from deltaworks.erasure.token_search import TokenSearch
 from deltaworks.errors import ContractError
+from deltaworks.privacy.paths import control_path
 from deltaworks.privacy.suppression import read_suppression
 from deltaworks.privacy.tokens import suppression_digest
 from tests.unit.erasure.people_lake import DAY, INVOICES, QUARANTINE, PeopleLake
@@ -89,7 +90,7 @@ def test_no_record_contains_personal_data(lake: PeopleLake) -> None:
     lake.advance()
     lake.pass_time(days=8)
     lake.advance()
-    folder = lake.root / "lake" / erasure_paths.control_path("players")
+    folder = lake.root / "lake" / control_path("players")
     written = b"".join(path.read_bytes() for path in folder.rglob("*.json"))
     assert not TokenSearch([], predicate=lambda text: True).tokens_in_bytes(written)
     assert b"example.org" not in written
@@ -129,7 +130,7 @@ def test_certificates_are_a_chain(lake: PeopleLake) -> None:
     assert certificates.check() == 2
     first = next(
         path
-        for path in (lake.root / "lake" / erasure_paths.certificates("players")).glob("*.json")
+        for path in (lake.root / "lake" / paths.erasure_certificate("players")).glob("*.json")
         if json.loads(path.read_text())["number"] == 1
     )
     first.write_text(first.read_text().replace('"hits": 0', '"hits": 1'))
@@ -142,11 +143,9 @@ def test_waiting_requests_share_one_window(lake: PeopleLake) -> None:
     ask(lake, "player", "bob")
     lake.advance()
     assert lake.amounts() == [6] or lake.amounts() == []
-    window = lake.namespace.objects.list(erasure_paths.control_path("players", "windows/"))
-    assert [key for key in window if key.endswith("windows/000001.json")] == [
-        erasure_paths.erasure_window("players", 1)
-    ]
-    assert erasure_paths.erasure_window("players", 2) not in window
+    window = lake.namespace.objects.list(control_path("players", "windows/"))
+    assert [key for key in window if key.endswith("windows/000001.json")] == [paths.erasure_window("players", 1)]
+    assert paths.erasure_window("players", 2) not in window
 
 
 def test_one_vacuum_serves_all_due_windows(lake: PeopleLake, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -154,7 +153,7 @@ def test_one_vacuum_serves_all_due_windows(lake: PeopleLake, monkeypatch: pytest
     lake.advance()
     ask(lake, "player", "bob")
     lake.advance()
-    assert lake.namespace.objects.get(erasure_paths.erasure_window("players", 2)) is not None
+    assert lake.namespace.objects.get(paths.erasure_window("players", 2)) is not None
     lake.pass_time(days=8)
     real, vacuums = vacuum_purged.vacuum_tables, []
 

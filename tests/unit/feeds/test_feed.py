@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 
-from deltaworks.control import outbound_paths
+from deltaworks.control import paths
 from deltaworks.control.clock import iso_now
 from deltaworks.control.home import PipelineHome
 from deltaworks.control.records.feeds import ReplayRequest
@@ -266,7 +266,7 @@ def test_a_missing_column_is_named(tmp_path: Path) -> None:
 def test_a_recreated_table_is_not_a_later_version(harness: FeedHarness) -> None:
     harness.rebuild(0, {"de": 1})
     harness.feed(Receiver()).run_once()
-    harness.objects.put(outbound_paths.feed("shop", "offers", "x"), b"")
+    harness.objects.put(paths.feed("shop", "offers", "x"), b"")
     import shutil
 
     shutil.rmtree(harness.uri)

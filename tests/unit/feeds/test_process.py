@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from deltaworks.alerts.raising import open_subjects
-from deltaworks.control import outbound_paths, paths
+from deltaworks.control import paths
 from deltaworks.control.health.heartbeat import read_heartbeat
 from deltaworks.control.health.report import check_subject, subjects
 from deltaworks.control.health.stop import StopFlag
@@ -51,7 +51,7 @@ class Running:
         self.harness = harness
         self.process = FeedsProcess(harness.catalog, "shop", **more)
         self.thread = threading.Thread(target=self.process.run)
-        self.folder = outbound_paths.feeds_control("shop")
+        self.folder = paths.feeds_control("shop")
 
     def __enter__(self) -> Running:
         self.thread.start()

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-from dataclasses import asdict
 from itertools import count
 from pathlib import Path
 
@@ -87,7 +85,7 @@ def test_a_table_with_a_requested_write_turn_is_not_compacted(lake: Lake, spec: 
         table="orders", turn="t", reason="erase", state=state, by="job", run="r", renewal=1, ttl_seconds=60,  # type: ignore[arg-type]
         max_turn_seconds=600, requested_at="2026-03-01T00:00:00Z",
     )  # fmt: skip
-    lake.objects.put(paths.turn_request("shop", "orders"), json.dumps(asdict(turn)).encode())
+    lake.objects.put(paths.turn_request("shop", "orders"), turn.encode())
 
     assert merge(lake, spec) == 0
     assert files(lake, key) == FILES

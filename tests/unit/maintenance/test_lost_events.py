@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from deltaworks.control import paths
 from deltaworks.control.objects import LocalObjects
-from deltaworks.control.records.collector import HourCounts, LostEvents, MissingRange, counts_key, lost_events_key
+from deltaworks.control.records.collector import HourCounts, LostEvents, MissingRange
 from deltaworks.control.records.store import RecordStore
 from deltaworks.events.reasons import QUARANTINE_SCHEMA
 from deltaworks.maintenance.lost_events import assigned_ranges, find_lost_events
@@ -74,7 +74,7 @@ def quarantined(root: Path, raws: list[str]) -> None:
 
 def gave(objects: LocalObjects, hour: str, first: int, behind: int) -> None:
     record = HourCounts(id=PROCESS, hour=hour, first_seq=first, next_seq=behind, is_complete=True)
-    objects.put(counts_key("edge", PROCESS, hour), record.encode())
+    objects.put(paths.collector_counts("edge", PROCESS, hour), record.encode())
 
 
 def test_a_gap_in_tables_and_quarantine_is_reported(catalog: Catalog, objects: LocalObjects, tmp_path: Path) -> None:
@@ -90,13 +90,13 @@ def test_a_gap_in_tables_and_quarantine_is_reported(catalog: Catalog, objects: L
     report = find_lost_events(catalog, objects, "edge", now=NOW)
 
     assert report.missing == (MissingRange(id=PROCESS, first=7, last=8),)
-    record = RecordStore(objects, LostEvents).read(lost_events_key("edge"))
+    record = RecordStore(objects, LostEvents).read(paths.lost_events("edge"))
     assert record is not None
     assert (record.missing, record.checked_up_to) == (report.missing, {PROCESS: 10})
 
     landed(tmp_path, [7, 8])  # late events are found, and all are counted
     assert find_lost_events(catalog, objects, "edge", now=NOW).missing == ()
-    record = RecordStore(objects, LostEvents).read(lost_events_key("edge"))
+    record = RecordStore(objects, LostEvents).read(paths.lost_events("edge"))
     assert record is not None
     assert (record.missing, record.checked_up_to) == ((), {PROCESS: 10})
     assert find_lost_events(catalog, objects, "edge", now=NOW).events == 0
@@ -119,7 +119,7 @@ def test_pipelines_without_sequence_numbers_are_unverifiable(tmp_path: Path, obj
     gave(objects, "2026-11-23T12", 1, 6)
     report = find_lost_events(catalog, objects, "edge", now=NOW)
     assert (report.unverifiable_pipelines, report.missing) == (("shop",), ())
-    assert RecordStore(objects, LostEvents).read(lost_events_key("edge")) is None
+    assert RecordStore(objects, LostEvents).read(paths.lost_events("edge")) is None
 
 
 @given(st.lists(st.tuples(st.integers(0, 13), st.integers(0, 50)), max_size=10), st.integers(0, 400))

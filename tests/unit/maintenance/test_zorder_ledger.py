@@ -124,7 +124,7 @@ def test_seconds_of_all_attempts_are_summed(lake: Lake, ledger: ZOrderLedger) ->
 
 
 def asdict_of(group: RewriteGroup) -> dict[str, Any]:
-    return {name: getattr(group, name) for name in group.__slots__}
+    return dict(group)
 
 
 #: Changes of a partition: files are added, ordered, merged, or replaced.

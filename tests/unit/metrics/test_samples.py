@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
-import json
 import re
 import urllib.request
 from collections.abc import Callable, Iterator
@@ -16,11 +14,10 @@ from prometheus_client import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 from deltaworks.alerts.raising import raise_alert
-from deltaworks.control import paths, summary_paths
+from deltaworks.control import paths
 from deltaworks.control.health.heartbeat import Heartbeat
 from deltaworks.control.health.report import write_verdicts
 from deltaworks.control.objects import LocalObjects, ObjectStore
-from deltaworks.control.records.collector import heartbeat_key
 from deltaworks.control.summaries.stream import BatchSummary, RecentBatches
 from deltaworks.errors import TransientError
 from deltaworks.metrics.exposition import MetricsCollector, build_registry, serve_metrics
@@ -53,7 +50,7 @@ def beat(objects: ObjectStore, folder: str, **values: Any) -> None:
         "trigger_seconds": 10,
     }
     heartbeat = Heartbeat(**{**defaults, **values})
-    objects.put(paths.heartbeat(folder), json.dumps(dataclasses.asdict(heartbeat)).encode())
+    objects.put(paths.heartbeat(folder), heartbeat.encode())
 
 
 @pytest.fixture
@@ -114,7 +111,7 @@ def test_bronze_freshness_comes_from_recent_batches(read: Read, objects: LocalOb
         arrival_ages=(2.0, 4.0, 9.0, 40.0),
     )
     recent = RecentBatches(pipeline="shop", written_at=ago(60), batches=(batch,))
-    objects.put(summary_paths.recent_batches("shop"), recent.encode())
+    objects.put(paths.recent_batches("shop"), recent.encode())
 
     observed = read()
 
@@ -164,8 +161,10 @@ def test_a_corrupt_record_does_not_hide_other_collectors(tmp_path: Path, read: R
     write_collector(tmp_path)
     (tmp_path / "include" / "collectors" / "west.yaml").write_text(two)
     catalog = load_catalog("local", root=tmp_path)
-    objects.put(heartbeat_key("edge", "a" * 32), b"{torn")
-    objects.put(heartbeat_key("west", "b" * 32), collector_beat(collector="west", written_at=ago(5)).encode())
+    objects.put(paths.collector_heartbeat("edge", "a" * 32), b"{torn")
+    objects.put(
+        paths.collector_heartbeat("west", "b" * 32), collector_beat(collector="west", written_at=ago(5)).encode()
+    )
 
     observed = {(s.name, *s.labels): s.value for s in read_samples(catalog, objects, now=NOW)}
 
@@ -178,14 +177,14 @@ def test_a_corrupt_record_does_not_hide_other_collectors(tmp_path: Path, read: R
 def test_shared_objects_are_read_once(tmp_path: Path) -> None:
     write_collector(write_project(tmp_path / "project"))
     catalog, objects = load_catalog("local", root=tmp_path / "project"), NotingObjects(tmp_path / "lake")
-    objects.put(heartbeat_key("edge", "a" * 32), collector_beat(written_at=ago(5)).encode())
+    objects.put(paths.collector_heartbeat("edge", "a" * 32), collector_beat(written_at=ago(5)).encode())
     write_verdicts(objects, {}, now=NOW)
     objects.reads.clear()
 
     read_samples(catalog, objects, now=NOW)
 
     assert objects.reads.count(paths.health_verdicts()) == 1
-    assert objects.reads.count(heartbeat_key("edge", "a" * 32)) == 1
+    assert objects.reads.count(paths.collector_heartbeat("edge", "a" * 32)) == 1
 
 
 class _Silent(LocalObjects):

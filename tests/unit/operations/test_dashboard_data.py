@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from deltaworks.charts.drawing import MAX_MARKS, Span
-from deltaworks.control import rule_paths
+from deltaworks.control import paths
 from deltaworks.control.objects import LocalObjects
 from deltaworks.dashboards.page import dashboard_page
 from deltaworks.operations.dashboard_data import load_dashboard, marks_between
@@ -30,7 +30,7 @@ def episode(name: str | None, began: int, ended: int | None) -> EpisodeRecord:
 
 def write_rule_state(objects: LocalObjects, rule: str, *episodes: EpisodeRecord) -> None:
     state = RuleState(pipeline="shop", rule=rule, labels=("isp",), episodes=episodes)
-    objects.put(rule_paths.rule_state("shop", rule), state.encode())
+    objects.put(paths.rule_state("shop", rule), state.encode())
 
 
 def test_notes_and_episodes_of_the_pipeline_are_marked_on_its_charts(tmp_path: Path) -> None:
@@ -61,8 +61,8 @@ def test_notes_and_episodes_of_the_pipeline_are_marked_on_its_charts(tmp_path: P
 def test_unreadable_records_do_not_hide_panels(tmp_path: Path) -> None:
     objects = LocalObjects(tmp_path)
     annotate(objects, "shop", "price change", at=at(3))
-    objects.put(rule_paths.rule_state("shop", "errors"), b"{")
-    objects.put(rule_paths.pipeline_annotations("shop", f"{at(4):%Y%m%dT%H%M%S}-x.json"), b"{")
+    objects.put(paths.rule_state("shop", "errors"), b"{")
+    objects.put(paths.pipeline_annotations("shop", f"{at(4):%Y%m%dT%H%M%S}-x.json"), b"{")
     assert [mark.text for mark in marks_between(objects, "shop", SPAN).items] == ["price change"]
 
     class Away(LocalObjects):

@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from deltaworks.control import erasure_paths, paths
+from deltaworks.control import paths
 from deltaworks.control.objects import open_objects
 from deltaworks.control.records.certificate import Certificate, Certificates
 from deltaworks.operations import table_reads
@@ -68,7 +68,7 @@ def test_unchanged_certificates_are_counted(tmp_path: Path, monkeypatch: pytest.
     question = {"read": "certificates", "namespace": "players"}
 
     assert run_query(question) == {"rows": [{"certificates": 2}]}
-    first = erasure_paths.certificate("players", "e1")
+    first = paths.erasure_certificate("players", "e1")
     objects.put(first, recorded.replace(request_id="e1", number=1, previous_sha256="", tokens=99).encode())
     assert "CERTIFICATES_BROKEN" in run_query(question)["error"]
     assert "NAMESPACE_UNKNOWN" in run_query({**question, "namespace": "player"})["error"]

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from deltaworks.alerts.channels.sns import publish, sns_message
-from deltaworks.control import outbound_paths, paths
+from deltaworks.control import paths
 from deltaworks.control.clock import utc_now
 from deltaworks.control.health.report import subjects
 from deltaworks.control.health.stop import StopFlag
@@ -91,7 +91,7 @@ def test_a_message_that_says_nothing_is_kept_aside(wired: Wired) -> None:
     process = wired.process()
     process.run_once()
     assert process.counts.unusable == len(bodies)
-    folder = outbound_paths.remediation_control("shift_cdn") + "/unusable/"
+    folder = paths.remediation_control("shift_cdn") + "/unusable/"
     assert len(wired.harness.objects.list(folder)) == len(bodies)
     assert wired.waiting() == 0
 
@@ -109,7 +109,7 @@ def test_a_message_that_could_not_be_handled_yet_comes_again(wired: Wired) -> No
 
 
 def test_a_process_ends_by_its_flag_and_is_watched(wired: Wired) -> None:
-    folder = outbound_paths.remediation_control("shift_cdn")
+    folder = paths.remediation_control("shift_cdn")
     StopFlag(open_objects(wired.harness.storage), paths.stop_request(folder)).set(by="me", reason="over")
     counts = wired.process().run()
     assert counts.messages == 0

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -249,15 +248,10 @@ def test_a_notice_is_believed_only_as_far_as_its_alert_is_open(harness: Remediat
     notification = harness.fires("a")
     harness.ends("a")
     assert reason(harness, notification) == "not_firing"
-    forged = dataclasses.replace(
-        notification, id="20260301T120000000000-ffffffffffff", subject="video_qos.cdn_slow{cdn=b}"
-    )
+    forged = notification.replace(id="20260301T120000000000-ffffffffffff", subject="video_qos.cdn_slow{cdn=b}")
     assert reason(harness, forged) == "not_firing"
     harness.passes(6)
-    assert (
-        reason(harness, dataclasses.replace(notification, id="20260301T120000000000-eeeeeeeeeeee"))
-        == "stale_notification"
-    )
+    assert reason(harness, notification.replace(id="20260301T120000000000-eeeeeeeeeeee")) == "stale_notification"
 
 
 def test_one_shift_at_a_time(tmp_path: Path, director: Director) -> None:
@@ -270,9 +264,9 @@ def test_one_shift_at_a_time(tmp_path: Path, director: Director) -> None:
 def test_notices_of_other_rules_and_of_ends_are_none_of_its_concern(harness: RemediationHarness) -> None:
     notification = harness.fires("a")
     for other in (
-        dataclasses.replace(notification, kind="resolved"),
-        dataclasses.replace(notification, cause="GOLD_STALE"),
-        dataclasses.replace(notification, subject="video_qos.errors{cdn=a}"),
+        notification.replace(kind="resolved"),
+        notification.replace(cause="GOLD_STALE"),
+        notification.replace(subject="video_qos.errors{cdn=a}"),
     ):
         assert harness.remediator().handle_notification(other) is None
     assert list(harness.records.all()) == []

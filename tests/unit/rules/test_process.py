@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from deltaworks.control import paths, rule_paths
+from deltaworks.control import paths
 from deltaworks.control.health.heartbeat import read_heartbeat
 from deltaworks.control.health.report import check_subject, subjects
 from deltaworks.control.health.stop import StopFlag
@@ -42,14 +42,14 @@ def running(harness: RuleHarness, *, on_tick: Callable[[], None] = lambda: None)
     try:
         yield rules
     finally:
-        StopFlag(harness.objects, paths.stop_request(rule_paths.rules_control())).set(by="me", reason="over")
+        StopFlag(harness.objects, paths.stop_request(paths.rules_control())).set(by="me", reason="over")
         thread.join(60)
         assert not thread.is_alive()
 
 
 def verdict(harness: RuleHarness, *, after_seconds: float = 0) -> tuple[str, str]:
     """The health verdict so many seconds after the last heartbeat."""
-    beat = read_heartbeat(harness.objects, paths.heartbeat(rule_paths.rules_control()))
+    beat = read_heartbeat(harness.objects, paths.heartbeat(paths.rules_control()))
     assert beat is not None
     now = dt.datetime.fromisoformat(beat.written_at) + dt.timedelta(seconds=after_seconds)
     (subject,) = [item for item in subjects(harness.catalog) if item.kind == "rules"]
@@ -75,11 +75,11 @@ def test_health_detects_a_round_that_hangs(harness: RuleHarness, monkeypatch: py
         leased_process = rules._leased_process
         assert hangs.wait(60)
         eventually(lambda: leased_process.is_stalled, "its bound is over")
-        heartbeat = read_heartbeat(harness.objects, paths.heartbeat(rule_paths.rules_control()))
+        heartbeat = read_heartbeat(harness.objects, paths.heartbeat(paths.rules_control()))
         for _ in range(2):
             leased_process.heartbeat.update(rows=7)
             eventually(lambda: not leased_process.heartbeat._wake.is_set(), "the thread of the heartbeat has looked")
-        assert read_heartbeat(harness.objects, paths.heartbeat(rule_paths.rules_control())) == heartbeat
+        assert read_heartbeat(harness.objects, paths.heartbeat(paths.rules_control())) == heartbeat
         assert verdict(harness, after_seconds=130) == ("unhealthy", "HEARTBEAT_STALE")
         resumes.set()
         eventually(lambda: not leased_process.is_stalled and len(rounds) > 3, "it rounds on")

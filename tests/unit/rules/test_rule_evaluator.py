@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import datetime as dt
 from collections.abc import Callable
 from pathlib import Path
@@ -147,10 +146,10 @@ def test_a_resolved_episode_is_not_raised_again(harness: RuleHarness) -> None:
     stored = read_alert(harness.objects, cause="RULE_FIRING", subject=subject)
     assert stored is not None
     long_ago = dt.datetime(2026, 3, 1, tzinfo=dt.UTC)
-    state = dataclasses.replace(stored.state, last_notified_at=long_ago, notification_times=())
+    state = stored.state.replace(last_notified_at=long_ago, notification_times=())
     harness.objects.put(
         next(key for key in harness.objects.list("") if "/state/RULE_FIRING/" in key),
-        dataclasses.replace(stored, state=state).encode(),
+        stored.replace(state=state).encode(),
     )
     again = [item.replace(kind=kind) for kind, item in (("raise", _telling(stored)), ("resolve", _telling(stored)))]
 

@@ -12,10 +12,10 @@ import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
-from deltaworks.control import vault_paths
 from deltaworks.control.objects import LocalObjects, StoredObject
 from deltaworks.errors import ContractError
 from deltaworks.privacy.keys.keyring import LocalKeyring
+from deltaworks.privacy.paths import vault_key_page, vault_page_of
 from deltaworks.vault.epochs import EpochKeys
 from deltaworks.vault.key_pages import SubjectKeys
 from deltaworks.vault.rotation import rotate
@@ -24,7 +24,7 @@ NAMESPACE = "players"
 
 
 def page_key(subject: str) -> str:
-    return vault_paths.key_page(NAMESPACE, vault_paths.page_of(subject))
+    return vault_key_page(NAMESPACE, vault_page_of(subject))
 
 
 def test_a_subject_keeps_the_key_that_was_made_first(keys: SubjectKeys) -> None:
@@ -96,7 +96,7 @@ def test_a_key_that_was_put_under_another_subject_does_not_open(keys: SubjectKey
     stored = objects.get(page_key("p1_a"))
     assert stored is not None
     page = json.loads(stored.data)
-    page["page"] = vault_paths.page_of("p1_z")
+    page["page"] = vault_page_of("p1_z")
     page["keys"] = {"p1_z": page["keys"]["p1_a"]}
     objects.put(page_key("p1_z"), json.dumps(page).encode())
 

@@ -5,7 +5,6 @@ To add one: a spec in `deltaworks.specs.environment`, a module here that creates
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
@@ -47,6 +46,4 @@ def _with_runbook_urls(docs_url: str, send: Send) -> Send:
     """Wraps a sender so that runbooks become URLs below `docs_url`."""
     if not docs_url:
         return send
-    return lambda notification: send(
-        dataclasses.replace(notification, runbook=f"{docs_url.rstrip('/')}/{notification.runbook}")
-    )
+    return lambda notification: send(notification.replace(runbook=f"{docs_url.rstrip('/')}/{notification.runbook}"))

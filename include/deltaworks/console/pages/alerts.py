@@ -16,7 +16,7 @@ from deltaworks.console.pages.base import Page
 from deltaworks.console.pages.open_issues import alert_next_step, alert_observation, severity_rank
 from deltaworks.console.paging import Rows, page_rows
 from deltaworks.control import paths
-from deltaworks.control.summary_paths import silences as silences_folder
+from deltaworks.control.paths import silences as silences_folder
 from deltaworks.errors import DeltaworksError
 from deltaworks.errors.conditions import catalog
 from deltaworks.specs.dag_ids import HEALTH_DAG, dag_id

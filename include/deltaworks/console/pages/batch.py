@@ -8,7 +8,7 @@ from typing import Any
 
 from deltaworks.console.page_context import PageContext, PageMissingError, parse_instant, read_or_none
 from deltaworks.console.pages.base import Page
-from deltaworks.control import paths, summary_paths
+from deltaworks.control import paths
 from deltaworks.control.health.heartbeat import read_heartbeat
 from deltaworks.control.provenance import airflow_run_of
 from deltaworks.control.records.generations import GenerationStore
@@ -75,7 +75,7 @@ def view(context: PageContext) -> BatchView:
         raise PageMissingError(f"{number!r} is not a batch number.")
     batch_id = int(number)
     context.objects.fetch(
-        [paths.generations(name), summary_paths.recent_batches(name), paths.heartbeat(paths.pipeline_control(name))]
+        [paths.generations(name), paths.recent_batches(name), paths.heartbeat(paths.pipeline_control(name))]
     )
     generations = read_or_none(lambda: GenerationStore(context.objects, name).effective())
     generation = generations.generation if generations else 1

@@ -12,10 +12,10 @@ from deltaworks.console.pages.base import Page
 from deltaworks.console.pages.nights import OPTIMIZE_TASKS
 from deltaworks.console.paging import Rows, page_rows
 from deltaworks.console.summaries import read_summaries
+from deltaworks.control.paths import nights_summary, stream_hours, tables_summary
 from deltaworks.control.summaries.nights import Night, NightsSummary
 from deltaworks.control.summaries.stream import HourSummary, read_hours
 from deltaworks.control.summaries.tables import TablesSummary, TableSummary
-from deltaworks.control.summary_paths import nights_summary, stream_hours, tables_summary
 from deltaworks.specs.prices import PricesSpec
 
 DAYS: Final = 30

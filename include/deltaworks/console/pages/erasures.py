@@ -16,8 +16,8 @@ from deltaworks.console.pages.base import Page
 from deltaworks.console.paging import Rows, page_rows
 from deltaworks.console.summaries import StoredSummary, read_summaries, read_summary
 from deltaworks.console.table_reads import read_tables
+from deltaworks.control.paths import erasures_summary
 from deltaworks.control.summaries.erasures import GRANTED_STATES, ErasureRow, ErasuresSummary
-from deltaworks.control.summary_paths import erasures_summary
 from deltaworks.operations.registry import get_operation
 
 

@@ -13,8 +13,8 @@ from deltaworks.console.pages.dashboards import DashboardRow, dashboard_rows
 from deltaworks.console.paging import Rows, page_rows
 from deltaworks.console.summaries import read_summary
 from deltaworks.control import paths
+from deltaworks.control.paths import tables_summary
 from deltaworks.control.summaries.tables import TablesSummary, TableSummary
-from deltaworks.control.summary_paths import tables_summary
 from deltaworks.errors import DeltaworksError
 
 _GOLD_ALERTS = ("GOLD_STALE", "GOLD_REFRESH_FAILING", "GOLD_CHECK_FAILED")

@@ -11,8 +11,8 @@ from deltaworks.console.page_context import PageContext, PageMissingError, parse
 from deltaworks.console.pages.base import Page
 from deltaworks.console.summaries import read_summary, to_dict
 from deltaworks.console.table_reads import read_tables
+from deltaworks.control.paths import mutations_summary
 from deltaworks.control.summaries.mutations import MutationsSummary
-from deltaworks.control.summary_paths import mutations_summary
 from deltaworks.specs.dag_ids import dag_id
 
 MAX_INTERVALS: Final = 200

@@ -79,7 +79,7 @@ def health_checked_at(context: PageContext) -> datetime | None:
     if not context.person.may_read(HEALTH_DAG):
         return None
     try:
-        stored = context.objects.get(paths.alerts("health.json"))
+        stored = context.objects.get(paths.health_check())
         return parse_instant(json.loads(stored.data)["written_at"]) if stored else None
     except (DeltaworksError, ValueError, KeyError, TypeError):
         return None

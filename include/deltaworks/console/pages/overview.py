@@ -14,7 +14,7 @@ from deltaworks.console.page_context import PageContext, parse_instant, read_or_
 from deltaworks.console.pages.base import Page
 from deltaworks.console.pages.erasures import NamespaceCounts, approaching_deadlines
 from deltaworks.console.pages.open_issues import OpenIssue, health_checked_at, open_issues, unhealthy_since
-from deltaworks.control import paths, summary_paths
+from deltaworks.control import paths
 from deltaworks.control.health import report as health_report
 from deltaworks.control.health.channels import channel_warning
 from deltaworks.control.health.processes import process_reports
@@ -174,8 +174,8 @@ def _object_keys(subject: Subject) -> list[str]:
     control = subject.control
     keys = [paths.heartbeat(control), paths.stop_request(control)]
     if subject.kind == "stream":
-        keys += [f"{control}/input_rate.json", paths.throughput(control)]
-        keys += [summary_paths.recent_batches(subject.name), summary_paths.stream_hours(subject.name)]
+        keys += [paths.input_rate(control), paths.throughput(control)]
+        keys += [paths.recent_batches(subject.name), paths.stream_hours(subject.name)]
     return keys
 
 
@@ -215,7 +215,7 @@ def process_row(context: PageContext, item: Report, verdicts: Mapping[str, Verdi
 
 def _rows_by_hour(context: PageContext, pipeline: str) -> tuple[float | None, ...]:
     """Returns the rows of each of the last 24 hours; None for hours without a batch."""
-    stored = read_or_none(lambda: context.objects.get(summary_paths.stream_hours(pipeline)))
+    stored = read_or_none(lambda: context.objects.get(paths.stream_hours(pipeline)))
     return _parse_rows_by_hour(stored.data, context.now.replace(minute=0, second=0, microsecond=0)) if stored else ()
 
 

@@ -14,8 +14,8 @@ from deltaworks.console.pages.base import Page
 from deltaworks.console.pages.tables import problems_of
 from deltaworks.console.paging import Rows, page_rows
 from deltaworks.console.summaries import read_summaries, read_summary
+from deltaworks.control.paths import quarantine_summary
 from deltaworks.control.summaries.quarantine import OpenRowCount, QuarantineSummary
-from deltaworks.control.summary_paths import quarantine_summary
 from deltaworks.operations.registry import get_operation
 
 _MAX_DAYS: Final = 60

@@ -12,7 +12,7 @@ from deltaworks.console.page_context import PageContext, PageMissingError, parse
 from deltaworks.console.pages import overview
 from deltaworks.console.pages.base import Page
 from deltaworks.console.pages.open_issues import OpenIssue, open_issues
-from deltaworks.control import paths, summary_paths
+from deltaworks.control import paths
 from deltaworks.control.health.report import Report
 from deltaworks.control.provenance import airflow_run_of
 from deltaworks.control.records.generations import GenerationStore
@@ -121,8 +121,8 @@ def view(context: PageContext) -> StreamView:
     name = context.pipeline
     context.objects.fetch(
         [
-            summary_paths.recent_batches(name),
-            summary_paths.stream_hours(name),
+            paths.recent_batches(name),
+            paths.stream_hours(name),
             paths.generations(name),
             paths.current_spec(name),
         ]

@@ -12,8 +12,8 @@ from deltaworks.console.formats import bytes_text
 from deltaworks.console.page_context import PageContext, PageMissingError, parse_instant
 from deltaworks.console.pages.base import Page
 from deltaworks.console.summaries import read_summary, to_dict
+from deltaworks.control.paths import tables_summary
 from deltaworks.control.summaries.tables import TablesSummary, TableSummary
-from deltaworks.control.summary_paths import tables_summary
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

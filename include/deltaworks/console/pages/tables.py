@@ -10,8 +10,8 @@ from deltaworks.console.page_context import PageContext, parse_instant
 from deltaworks.console.pages.base import Page
 from deltaworks.console.paging import Rows, page_rows
 from deltaworks.console.summaries import StoredSummary, latest_instant, read_summaries
+from deltaworks.control.paths import tables_summary
 from deltaworks.control.summaries.tables import TablesSummary, TableSummary
-from deltaworks.control.summary_paths import tables_summary
 
 _SORT_KEYS = {
     "table": lambda row: (row.pipeline, row.name),

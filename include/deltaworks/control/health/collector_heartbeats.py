@@ -10,10 +10,11 @@ import logging
 from collections.abc import Callable, Mapping
 from datetime import datetime
 
+from deltaworks.control import paths
 from deltaworks.control.background import BackgroundThread
 from deltaworks.control.clock import utc_now
 from deltaworks.control.objects import ObjectStore
-from deltaworks.control.records.collector import CollectorHeartbeat, HourCounts, counts_key, heartbeat_key
+from deltaworks.control.records.collector import CollectorHeartbeat, HourCounts
 from deltaworks.control.records.store import RecordStore
 
 log = logging.getLogger(__name__)
@@ -55,7 +56,7 @@ class CollectorHeartbeatWriter(BackgroundThread):
             TransientError: the storage does not answer.
         """
         heartbeat = self._heartbeat()
-        self._objects.put(heartbeat_key(heartbeat.collector, heartbeat.id), heartbeat.encode())
+        self._objects.put(paths.collector_heartbeat(heartbeat.collector, heartbeat.id), heartbeat.encode())
         self._write_counts(heartbeat)
 
     def _write_counts(self, heartbeat: CollectorHeartbeat) -> None:
@@ -65,15 +66,17 @@ class CollectorHeartbeatWriter(BackgroundThread):
         added = _sum(counts.sources, _difference(event_counts, self._last_event_counts))
         current = counts.replace(next_seq=heartbeat.next_seq, sources=added, is_complete=counts.hour != hour)
         if current != counts or self._counts is None:
-            self._objects.put(counts_key(heartbeat.collector, heartbeat.id, counts.hour), current.encode())
+            self._objects.put(paths.collector_counts(heartbeat.collector, heartbeat.id, counts.hour), current.encode())
         if counts.hour != hour:
             current = HourCounts(id=heartbeat.id, hour=hour, first_seq=heartbeat.next_seq, next_seq=heartbeat.next_seq)
-            self._objects.put(counts_key(heartbeat.collector, heartbeat.id, hour), current.encode())
+            self._objects.put(paths.collector_counts(heartbeat.collector, heartbeat.id, hour), current.encode())
         self._counts, self._last_event_counts = current, event_counts
 
     def _stored_counts(self, heartbeat: CollectorHeartbeat, hour: str) -> HourCounts:
         """Returns the counts that an earlier process with this spool stored for this hour, or new ones."""
-        stored = RecordStore(self._objects, HourCounts).read(counts_key(heartbeat.collector, heartbeat.id, hour))
+        stored = RecordStore(self._objects, HourCounts).read(
+            paths.collector_counts(heartbeat.collector, heartbeat.id, hour)
+        )
         if stored is not None:
             return stored
         return HourCounts(id=heartbeat.id, hour=hour, first_seq=heartbeat.next_seq, next_seq=heartbeat.next_seq)

@@ -9,16 +9,16 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
+from deltaworks.control import paths
 from deltaworks.control.clock import parse_iso
-from deltaworks.control.collector_paths import collector_control
 from deltaworks.control.health.limits import Finding, HealthLimits, age_seconds, format_duration
 from deltaworks.control.health.report import Report, Subject
 from deltaworks.control.health.verdicts import Verdict, unreadable_verdict, verdict_of
 from deltaworks.control.objects import ObjectStore
+from deltaworks.control.paths import collector_control
 from deltaworks.control.records.collector import (
     CollectorHeartbeat,
     LostEvents,
-    lost_events_key,
     read_collector_heartbeats,
 )
 from deltaworks.control.records.store import RecordStore
@@ -47,7 +47,7 @@ def read_collectors(catalog: Catalog, objects: ObjectStore) -> list[CollectorFac
     facts = []
     for name in catalog.collectors:
         try:
-            lost_events = RecordStore(objects, LostEvents).read(lost_events_key(name))
+            lost_events = RecordStore(objects, LostEvents).read(paths.lost_events(name))
             facts.append(CollectorFacts(name, read_collector_heartbeats(objects, name), lost_events))
         except Exception as error:
             facts.append(CollectorFacts(name, error=error))

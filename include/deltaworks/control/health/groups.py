@@ -18,4 +18,4 @@ def group_stop_flag(objects: ObjectStore, group: str) -> StopFlag:
 
 def group_backoff(objects: ObjectStore, group: str) -> RestartBackoff:
     """Returns the backoff of a group's driver, which counts failures that end all members."""
-    return RestartBackoff(objects, f"{paths.group_control(group)}/failures.json")
+    return RestartBackoff(objects, paths.failures(paths.group_control(group)))

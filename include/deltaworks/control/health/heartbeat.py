@@ -5,24 +5,21 @@ Health is evaluated from it: a hung process stops writing it, even if its last p
 
 from __future__ import annotations
 
-import dataclasses
-import json
 import os
 import socket
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, Literal
 
 from deltaworks.control.clock import iso_now
 from deltaworks.control.objects import ObjectStore
 from deltaworks.control.provenance import current_run
+from deltaworks.control.records.store import StateRecord
 
 StreamState = Literal["starting", "running", "idle", "stopping", "ended", "failed"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Heartbeat:
+class Heartbeat(StateRecord):
     """The state of a stream or relay. Times are ISO 8601 in UTC.
 
     Args:
@@ -64,14 +61,12 @@ class Heartbeat:
 
 
 def read_heartbeat(objects: ObjectStore, key: str) -> Heartbeat | None:
-    """Reads the last heartbeat, or None if there never was one."""
-    item = objects.get(key)
-    if item is None:
-        return None
-    names = {field.name for field in dataclasses.fields(Heartbeat)}
-    record = {name: value for name, value in json.loads(item.data).items() if name in names}
-    lists = {name: tuple(record.get(name) or ()) for name in ("held", "lost_examples", "gold_failures")}
-    return Heartbeat(**{**record, **lists})
+    """Reads the last heartbeat, or None if there never was one.
+
+    Raises:
+        ValueError: the object is damaged.
+    """
+    return Heartbeat.read(objects, key)
 
 
 def was_killed(objects: ObjectStore, key: str) -> bool:
@@ -81,7 +76,7 @@ def was_killed(objects: ObjectStore, key: str) -> bool:
     """
     try:
         last = read_heartbeat(objects, key)
-    except (ValueError, TypeError):
+    except ValueError:
         return True
     if last is None:
         return False
@@ -137,7 +132,7 @@ class HeartbeatWriter:
     def update(self, **changes: Any) -> None:
         """Changes fields of the heartbeat and triggers a write."""
         with self._lock:
-            self._current = dataclasses.replace(self._current, **changes)
+            self._current = self._current.replace(**changes)
         self._wake.set()
 
     @property
@@ -165,8 +160,8 @@ class HeartbeatWriter:
 
     def _write(self) -> None:
         with self._lock:
-            record = dataclasses.asdict(dataclasses.replace(self._current, written_at=iso_now()))
+            record = self._current.replace(written_at=iso_now())
         try:
-            self._objects.put(self._key, json.dumps(record).encode())
+            self._objects.put(self._key, record.encode())
         except Exception:  # the health check sees a failed write as an old heartbeat
             return

@@ -7,16 +7,16 @@ are therefore not reported. A source that sends irregularly is never reported un
 
 from __future__ import annotations
 
-import json
 import statistics
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Literal
 
 from deltaworks.control.clock import parse_iso
 from deltaworks.control.health.heartbeat import Heartbeat
 from deltaworks.control.objects import ObjectStore
+from deltaworks.control.records.store import StateRecord
 
 HealthState = Literal["healthy", "lagging", "starting", "stopping", "stopped", "paused", "unhealthy"]
 
@@ -99,21 +99,19 @@ def is_loss_near(left_seconds: float | None, heartbeat: Heartbeat, limits: Healt
     return left_seconds < (minimum_seconds if minimum_seconds is not None else retention / 4)
 
 
-FORMAT = 1
 HOURS = 24
 #: Input rates of fewer days are ignored.
 MIN_DAYS = 7
 MAX_DAYS = 28
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class InputRate:
+class InputRate(StateRecord):
     """Median rows per hour of the day (UTC), and the number of days it is based on."""
 
     rows_by_hour: tuple[float, ...]
     days: int
     written_at: str
-    format: int = FORMAT
+    format: Literal[1] = 1
 
 
 def median_input_rate(rows_by_hour: Mapping[datetime, int], *, first_input_at: datetime, now: datetime) -> InputRate:
@@ -159,17 +157,9 @@ def sum_by_hour(inputs: Iterable[tuple[datetime, int]]) -> dict[datetime, int]:
 
 def write_input_rate(objects: ObjectStore, key: str, input_rate: InputRate) -> None:
     """Stores the input rate."""
-    objects.put(key, json.dumps(asdict(input_rate)).encode())
+    objects.put(key, input_rate.encode())
 
 
 def read_input_rate(objects: ObjectStore, key: str) -> InputRate | None:
     """Reads the stored input rate; None if it is missing or unreadable."""
-    item = objects.get(key)
-    try:
-        record = json.loads(item.data) if item else None
-        if record is None or record["format"] != FORMAT:
-            return None
-        fields = {name: record[name] for name in InputRate.__slots__ if name in record}
-        return InputRate(**{**fields, "rows_by_hour": tuple(record["rows_by_hour"])})
-    except (ValueError, KeyError, TypeError):
-        return None
+    return InputRate.read_or_none(objects, key)

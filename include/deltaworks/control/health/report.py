@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
-from deltaworks.control import outbound_paths, paths, rule_paths
+from deltaworks.control import paths
 from deltaworks.control.clock import parse_iso, utc_now
 from deltaworks.control.concurrency import map_concurrently
 from deltaworks.control.health.groups import group_stop_flag
@@ -100,16 +100,14 @@ def subjects(catalog: Catalog) -> list[Subject]:
         for name, spec in catalog.pipelines.items()
     ]
     has_rules = any(spec.rules for spec in catalog.pipelines.values())
-    rules = (
-        [Subject("rules", rule_paths.RULES_PROCESS, rule_paths.rules_control(), HealthLimits())] if has_rules else []
-    )
+    rules = [Subject("rules", paths.RULES_PROCESS, paths.rules_control(), HealthLimits())] if has_rules else []
     feeds = [
-        Subject("feeds", name, outbound_paths.feeds_control(name), HealthLimits())
+        Subject("feeds", name, paths.feeds_control(name), HealthLimits())
         for name, spec in catalog.pipelines.items()
         if spec.feeds
     ]
     remediations = [
-        Subject("remediation", spec.name, outbound_paths.remediation_control(spec.name), HealthLimits())
+        Subject("remediation", spec.name, paths.remediation_control(spec.name), HealthLimits())
         for spec in catalog.environment.remediations
     ]
     return relays + streams + rules + feeds + remediations
@@ -181,7 +179,7 @@ def _read(subject: Subject, objects: ObjectStore, now: datetime) -> _SubjectFact
             subject,
             heartbeat=read_heartbeat(objects, paths.heartbeat(control)),
             stop=StopFlag(objects, paths.stop_request(control)).read() or _group_stop_request(subject, objects),
-            input_rate=read_input_rate(objects, f"{control}/input_rate.json") if streams else None,
+            input_rate=read_input_rate(objects, paths.input_rate(control)) if streams else None,
             throughput=read_with_replays(objects, control, subject.limits, now) if streams else Throughput(),
         )
     except Exception as error:
@@ -257,7 +255,7 @@ def subjects_with_invalid_spec(catalog: Catalog) -> list[tuple[Subject, Deltawor
 def _group_stop_request(subject: Subject, objects: ObjectStore) -> StopRequest | None:
     """Returns the request that stops the subject's group, if there is one."""
     request = group_stop_flag(objects, subject.group).read() if subject.group else None
-    return None if request is None else dataclasses.replace(request, group=subject.group)
+    return None if request is None else request.replace(group=subject.group)
 
 
 def _heartbeat(subject: Subject, objects: ObjectStore) -> Heartbeat | None:

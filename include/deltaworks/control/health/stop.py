@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import json
-from dataclasses import dataclass
-
 from deltaworks.control.clock import iso_now
 from deltaworks.control.objects import ObjectStore
+from deltaworks.control.records.store import StateRecord
 
 
-@dataclass(frozen=True, slots=True)
-class StopRequest:
+class StopRequest(StateRecord):
     """Who requested the stop, why and when; `group` if it stops a stream group."""
 
     by: str
@@ -33,8 +30,7 @@ class StopFlag:
     def set(self, *, by: str, reason: str) -> StopRequest:
         """Requests a stop."""
         request = StopRequest(by=by, reason=reason, at=iso_now())
-        record = {"by": by, "reason": reason, "at": request.at}
-        self._objects.put(self._key, json.dumps(record).encode())
+        self._objects.put(self._key, request.encode())
         return request
 
     def clear(self) -> None:
@@ -42,6 +38,9 @@ class StopFlag:
         self._objects.delete(self._key)
 
     def read(self) -> StopRequest | None:
-        """Reads the current request, if there is one."""
-        item = self._objects.get(self._key)
-        return StopRequest(**json.loads(item.data)) if item else None
+        """Reads the current request, if there is one.
+
+        Raises:
+            ValueError: the object is damaged.
+        """
+        return StopRequest.read(self._objects, self._key)

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Any
 
-from deltaworks.control import paths, summary_paths
+from deltaworks.control import paths
 from deltaworks.control.clock import parse_iso
 from deltaworks.control.health.limits import HealthLimits
 from deltaworks.control.objects import ObjectStore
@@ -158,13 +158,13 @@ def read_with_replays(objects: ObjectStore, control: str, limits: HealthLimits, 
     throughput = read_throughput(objects, paths.throughput(control))
     if not describe_quarantine_excess(throughput, limits, now):
         return throughput
-    return replace(throughput, replayed=read_throughput(objects, summary_paths.replayed_throughput(control)).spans)
+    return replace(throughput, replayed=read_throughput(objects, paths.replayed_throughput(control)).spans)
 
 
 def record_replayed(objects: ObjectStore, control: str, replayed: Throughput, *, now: datetime) -> None:
     """Records replayed events by the time of their quarantine. Only one replay may write at a time."""
     if replayed.spans:
-        key = summary_paths.replayed_throughput(control)
+        key = paths.replayed_throughput(control)
         objects.put(key, read_throughput(objects, key).merged(replayed, now=now).encode())
 
 

@@ -120,7 +120,7 @@ def maintenance_lock(
 
     def held(_: ConcurrencyError) -> ConcurrencyError:
         current = objects.get(key)
-        return _already_running(pipeline, work, LeaseRecord.decode(current.data) if current else None)
+        return _already_running(pipeline, work, LeaseRecord.decode_or_none(current.data) if current else None)
 
     _reject_live_holder(objects, key, pipeline, work, ttl_seconds=ttl_seconds, poll_seconds=poll_seconds)
     with exclusive_lock(
@@ -145,7 +145,7 @@ def _reject_live_holder(
     first_etag = current.etag if current else ""
     unchanged = UnchangedTimer()
     while current is not None:
-        record = LeaseRecord.decode(current.data)
+        record = LeaseRecord.decode_or_none(current.data)
         if record is not None and record.released:
             return
         if current.etag != first_etag:
@@ -194,7 +194,7 @@ def table_files_lock(
 
     with exclusive_lock(
         objects,
-        paths.pipeline_control(pipeline, f"maintenance/files-{table}.json"),
+        paths.table_files_lease(pipeline, table),
         name=name,
         wait_seconds=wait_seconds,
         lost_error=lambda: rejection("was aborted: another job took over, or the storage did not answer."),

@@ -9,24 +9,22 @@ paused former owner is fenced by the epoch, which the new owner raises in every 
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import socket
 import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import Any
 
 from deltaworks.control.clock import iso_now
 from deltaworks.control.objects import ObjectStore, StoredObject
 from deltaworks.control.provenance import current_run
+from deltaworks.control.records.store import StateRecord
 from deltaworks.errors import ConcurrencyError, DeltaworksError
 
 
-@dataclass(frozen=True, slots=True)
-class LeaseRecord:
+class LeaseRecord(StateRecord):
     """The holder of a lease. `epoch` grows by one with every change of owner and never repeats."""
 
     owner: str
@@ -38,18 +36,6 @@ class LeaseRecord:
     run: str
     written_at: str
     ttl_seconds: float = 0.0
-
-    def encode(self) -> bytes:
-        return json.dumps({name: getattr(self, name) for name in self.__slots__}).encode()
-
-    @classmethod
-    def decode(cls, data: bytes) -> LeaseRecord | None:
-        """Parses a record; None if the object is damaged or not a lease."""
-        try:
-            record = json.loads(data)
-            return cls(**{name: record[name] for name in cls.__slots__ if name in record})
-        except (ValueError, KeyError, TypeError):
-            return None
 
 
 class UnchangedTimer:
@@ -155,11 +141,11 @@ class Lease:
 
     @staticmethod
     def _is_free(current: StoredObject) -> bool:
-        record = LeaseRecord.decode(current.data)
+        record = LeaseRecord.decode_or_none(current.data)
         return record is not None and record.released
 
     def _claim(self, current: StoredObject | None) -> bool:
-        previous = LeaseRecord.decode(current.data) if current else None
+        previous = LeaseRecord.decode_or_none(current.data) if current else None
         epoch = (previous.epoch if previous else self._known_epoch()) + 1
         record = self._build_record(epoch=epoch, renewal=0)
         if current is None:
@@ -189,7 +175,7 @@ class Lease:
         )
 
     def _held_error(self, current: StoredObject | None) -> ConcurrencyError:
-        holder = LeaseRecord.decode(current.data) if current else None
+        holder = LeaseRecord.decode_or_none(current.data) if current else None
         where = f"by process {holder.pid} on {holder.host} (run {holder.run})" if holder else "by another process"
         return ConcurrencyError(
             "LEASE_HELD",
@@ -224,7 +210,7 @@ class Lease:
             current = self._objects.get(self._key)
         except Exception:  # as in `_renew`
             return time.monotonic() - self._renewed_at < self._ttl_seconds
-        stored = LeaseRecord.decode(current.data) if current else None
+        stored = LeaseRecord.decode_or_none(current.data) if current else None
         if current is None or stored is None or (stored.owner, stored.epoch) != (record.owner, record.epoch):
             return False
         self._record, self._etag, self._renewed_at = stored, current.etag, time.monotonic()
@@ -258,7 +244,7 @@ class LeaseWatch:
         current = self._objects.get(self._key)
         if current is None:
             return False
-        record = LeaseRecord.decode(current.data)
+        record = LeaseRecord.decode_or_none(current.data)
         if record is not None and record.released:
             return False
         limit_seconds = max(self._silent_seconds, 2 * record.ttl_seconds) if record else self._silent_seconds

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from deltaworks.control import paths
 from deltaworks.control.clock import iso_now
@@ -72,7 +72,7 @@ class WriteTurnServer:
     def _active_turn(self, table: str) -> TurnRecord | None:
         """Returns the active turn of a table; None if it has ended."""
         current = self._objects.get(paths.turn_request(self._pipeline, table))
-        record = TurnRecord.decode(current.data) if current else None
+        record = TurnRecord.decode_or_none(current.data) if current else None
         if current is None or record is None or record.is_over:
             return None
         unchanged = self._unchanged.setdefault(table, UnchangedTimer(self._clock))
@@ -89,7 +89,7 @@ class WriteTurnServer:
 
     def _revoke(self, current: StoredObject, record: TurnRecord, message: str) -> TurnRecord | None:
         """Revokes a turn; returns None on success, or the current record if the holder changed it meanwhile."""
-        ended = replace(record, state="revoked", message=message)
+        ended = record.replace(state="revoked", message=message)
         key = paths.turn_request(self._pipeline, record.table)
         etag = self._objects.put_if_match(key, ended.encode(), current.etag)
         return None if etag is not None else record
@@ -113,10 +113,10 @@ class WriteTurnServer:
     def _answer(self, request: TurnRecord, **changes: str) -> bool:
         key = paths.turn_request(self._pipeline, request.table)
         current = self._objects.get(key)
-        record = TurnRecord.decode(current.data) if current else None
+        record = TurnRecord.decode_or_none(current.data) if current else None
         if current is None or record is None or (record.turn, record.state) != (request.turn, "requested"):
             return False
-        answer = replace(record, **changes)  # type: ignore[arg-type]
+        answer = record.replace(**changes)
         return self._objects.put_if_match(key, answer.encode(), current.etag) is not None
 
     def remove_resume_request(self, table: str) -> None:
@@ -127,7 +127,7 @@ class WriteTurnServer:
         """Removes the record of an ended turn, so that it is not read again."""
         key = paths.turn_request(self._pipeline, table)
         current = self._objects.get(key)
-        record = TurnRecord.decode(current.data) if current else None
+        record = TurnRecord.decode_or_none(current.data) if current else None
         if current is not None and (record is None or record.is_over):
             self._objects.delete(key)
             self._unchanged.pop(table, None)

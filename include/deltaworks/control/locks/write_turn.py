@@ -16,13 +16,11 @@ Jobs use this module; the stream uses `turn_server`.
 from __future__ import annotations
 
 import contextlib
-import json
 import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
-from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal, Protocol
 
 from deltaworks.control import paths
@@ -30,9 +28,9 @@ from deltaworks.control.clock import iso_now
 from deltaworks.control.locks.lease import LeaseWatch, UnchangedTimer
 from deltaworks.control.objects import ObjectStore, StoredObject
 from deltaworks.control.provenance import current_run
+from deltaworks.control.records.store import StateRecord
 from deltaworks.errors import ConcurrencyError, DeltaworksError
 
-FORMAT = 1
 POLL_SECONDS = 0.5
 TurnState = Literal["requested", "granted", "released", "refused", "revoked"]
 TurnReason = Literal["write_turn", "reprocess"]
@@ -60,10 +58,9 @@ def uncontested_turn(table: str) -> Iterator[Turn]:
     yield _UncontestedTurn()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TurnRecord:
+class TurnRecord(StateRecord):
     """A turn from its request to its end. `turn` is the unique id of the request; `renewal` grows with every
-    renewal."""
+    renewal. Any job may replace a damaged object."""
 
     table: str
     turn: str
@@ -78,19 +75,7 @@ class TurnRecord:
     granted_at: str = ""
     granted_by: str = ""
     message: str = ""
-    format: int = FORMAT
-
-    def encode(self) -> bytes:
-        return json.dumps(asdict(self)).encode()
-
-    @classmethod
-    def decode(cls, data: bytes) -> TurnRecord | None:
-        """Parses a record; None if the object is damaged, so any job may replace it."""
-        try:
-            record = json.loads(data)
-            return cls(**{name: record[name] for name in cls.__slots__ if name in record})
-        except (ValueError, KeyError, TypeError):
-            return None
+    format: Literal[1] = 1
 
     @property
     def is_over(self) -> bool:
@@ -177,7 +162,7 @@ class WriteTurn:
             # The object is read back for its ETag. If another job was first, it is that job's object.
             self._objects.put_if_absent(self._key, self._record.encode())
             return self._adopt_stored(self._objects.get(self._key))
-        stored = TurnRecord.decode(current.data)
+        stored = TurnRecord.decode_or_none(current.data)
         if stored is None or stored.is_over or self._unchanged.seconds(current.etag) >= stored.ttl_seconds:
             etag = self._objects.put_if_match(self._key, self._record.encode(), current.etag)
             if etag is not None:
@@ -187,7 +172,7 @@ class WriteTurn:
 
     def _adopt_stored(self, current: StoredObject | None) -> bool:
         """Adopts the stored record if it belongs to this turn; returns False otherwise."""
-        record = TurnRecord.decode(current.data) if current else None
+        record = TurnRecord.decode_or_none(current.data) if current else None
         if current is None or record is None or record.turn != self._record.turn:
             return False
         self._record, self._etag, self._renewed_at = record, current.etag, time.monotonic()
@@ -229,7 +214,7 @@ class WriteTurn:
 
     def _replace(self, **changes: Any) -> bool:
         """Rewrites the turn. The next step resolves a conflict."""
-        renewed = replace(self._record, renewal=self._record.renewal + 1, **changes)
+        renewed = self._record.replace(renewal=self._record.renewal + 1, **changes)
         etag = self._objects.put_if_match(self._key, renewed.encode(), self._etag)
         if etag is not None:
             self._record, self._etag, self._renewed_at = renewed, etag, time.monotonic()
@@ -246,7 +231,7 @@ class WriteTurn:
             with contextlib.suppress(DeltaworksError):
                 if not self._adopt_stored(self._objects.get(self._key)) or self._record.is_over:
                     return
-                released = replace(self._record, state="released", renewal=self._record.renewal + 1)
+                released = self._record.replace(state="released", renewal=self._record.renewal + 1)
                 if self._objects.put_if_match(self._key, released.encode(), self._etag) is not None:
                     self._record = released
                     return

@@ -15,7 +15,6 @@ from deltaworks.control.clock import iso_now, parse_iso, utc_now
 from deltaworks.control.objects import ObjectStore
 from deltaworks.control.records.store import Record, RecordKind, RecordStore
 from deltaworks.errors import ContractError
-from deltaworks.privacy.paths import control_path
 
 _KIND = RecordKind(
     noun="record of an approval",
@@ -115,7 +114,7 @@ class NamespaceApprovals(Approvals):
     """The approvals of operations on a namespace of personal data."""
 
     def _key(self, operation: str, run: str) -> str:
-        return control_path(self._pipeline, f"approvals/{_name(operation, run)}.json")
+        return paths.namespace_approval(self._pipeline, _name(operation, run))
 
 
 def _name(operation: str, run: str) -> str:

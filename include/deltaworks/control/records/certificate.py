@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 
 from pydantic import Field
 
-from deltaworks.control import erasure_paths
+from deltaworks.control import paths
 from deltaworks.control.objects import ObjectStore
 from deltaworks.control.records.store import Record, RecordKind, RecordPart, RecordStore
 from deltaworks.errors import ContractError
@@ -138,11 +138,11 @@ class Certificates:
         Raises:
             ContractError: ERASURE_UNREADABLE.
         """
-        return self._records.read(erasure_paths.certificate(self._namespace, request_id))
+        return self._records.read(paths.erasure_certificate(self._namespace, request_id))
 
     def raw_bytes(self, request_id: str) -> bytes | None:
         """Returns the stored bytes of a certificate, for download."""
-        stored = self._objects.get(erasure_paths.certificate(self._namespace, request_id))
+        stored = self._objects.get(paths.erasure_certificate(self._namespace, request_id))
         return None if stored is None else stored.data
 
     def newest(self) -> tuple[int, str]:
@@ -161,7 +161,7 @@ class Certificates:
             ContractError: ERASURE_UNREADABLE, RECORD_VANISHED.
         """
         return self._records.get_or_create(
-            erasure_paths.certificate(self._namespace, certificate.request_id), certificate
+            paths.erasure_certificate(self._namespace, certificate.request_id), certificate
         )
 
     def check(self) -> int:
@@ -174,7 +174,7 @@ class Certificates:
 
     def _chain(self) -> list[tuple[Certificate, bytes]]:
         links = []
-        for key in self._objects.list(erasure_paths.certificates(self._namespace)):
+        for key in self._objects.list(paths.erasure_certificate(self._namespace)):
             stored = self._objects.get(key)
             if stored is not None:
                 links.append((Certificate.decode(stored.data, key=key), stored.data))

@@ -10,8 +10,8 @@ from typing import ClassVar, Literal
 
 from pydantic import Field
 
-from deltaworks.control.collector_paths import collector_control
 from deltaworks.control.objects import ObjectStore
+from deltaworks.control.paths import collector_control
 from deltaworks.control.records.store import Record, RecordKind, RecordPart, RecordStore
 
 _KIND = RecordKind(
@@ -102,21 +102,6 @@ class LostEvents(Record):
     checked_at: str
     checked_up_to: dict[str, int] = Field(default_factory=dict)
     missing: tuple[MissingRange, ...] = ()
-
-
-def heartbeat_key(collector: str, process: str) -> str:
-    """Returns the key of a process's heartbeat."""
-    return collector_control(collector, f"{process}/heartbeat.json")
-
-
-def counts_key(collector: str, process: str, hour: str) -> str:
-    """Returns the key of a process's counts for an hour such as `2026-11-23T14`."""
-    return collector_control(collector, f"{process}/counts/{hour}.json")
-
-
-def lost_events_key(collector: str) -> str:
-    """Returns the key of the last check for lost events."""
-    return collector_control(collector, "losses.json")
 
 
 def read_collector_heartbeats(objects: ObjectStore, collector: str) -> list[CollectorHeartbeat]:

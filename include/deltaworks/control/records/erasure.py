@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Final, Literal, get_args
 
 from pydantic import Field
 
-from deltaworks.control import erasure_paths
+from deltaworks.control import paths
 from deltaworks.control.clock import iso_now, parse_iso
 from deltaworks.control.objects import ObjectStore
 from deltaworks.control.provenance import current_run
@@ -21,7 +21,7 @@ from deltaworks.control.records.store import Record, RecordKind, RecordStore
 from deltaworks.control.summaries.base import log_failures
 from deltaworks.control.summaries.erasures import ErasureRow, publish_request
 from deltaworks.errors import ConcurrencyError, ConfigError, ContractError
-from deltaworks.privacy import paths
+from deltaworks.privacy.paths import suppression_folder
 from deltaworks.privacy.suppression import SuppressionRecord
 
 ErasureState = Literal[
@@ -196,7 +196,7 @@ class Erasures:
 
     def all_requests(self) -> Iterator[ErasureRequest]:
         """Yields every request, oldest first. One listing, and a read per state."""
-        folder = erasure_paths.erasure_requests(self._namespace)
+        folder = paths.erasure_requests(self._namespace)
         for request_id in sorted({key.removeprefix(folder).partition("/")[0] for key in self._objects.list(folder)}):
             request = self.read(request_id)
             if request is not None:
@@ -282,7 +282,7 @@ class Erasures:
 
         They do so from the suppression record on, which is written before the state `suppressed`.
         """
-        keys = self._objects.list(paths.suppression_folder(self._namespace))
+        keys = self._objects.list(suppression_folder(self._namespace))
         stored = ((key, self._objects.get(key)) for key in keys)
         records = (SuppressionRecord.decode(one.data, key=key) for key, one in stored if one is not None)
         return any(record.request_id == request_id for record in records)
@@ -315,7 +315,7 @@ class Erasures:
         return request
 
     def _key(self, request_id: str, number: int) -> str:
-        return erasure_paths.erasure_step(self._namespace, request_id, number)
+        return paths.erasure_step(self._namespace, request_id, number)
 
 
 def _reject_ended(request: ErasureRequest) -> None:

@@ -13,7 +13,7 @@ from typing import ClassVar
 
 from pydantic import Field
 
-from deltaworks.control import erasure_paths
+from deltaworks.control import paths
 from deltaworks.control.clock import iso_now, parse_iso
 from deltaworks.control.objects import ObjectStore
 from deltaworks.control.records.store import Record, RecordKind, RecordStore
@@ -96,7 +96,7 @@ class ErasureWindows:
 
     def newest(self) -> int:
         """Returns the highest number; 0 before the first. One listing."""
-        folder = erasure_paths.erasure_window(self._namespace, 1).rpartition("/")[0] + "/"
+        folder = paths.erasure_window(self._namespace, 1).rpartition("/")[0] + "/"
         names = (key.removeprefix(folder).partition("/")[0].removesuffix(".json") for key in self._objects.list(folder))
         return max((int(name) for name in names if name.isdigit()), default=0)
 
@@ -106,21 +106,21 @@ class ErasureWindows:
         Raises:
             ContractError: ERASURE_UNREADABLE.
         """
-        return self._windows.read(erasure_paths.erasure_window(self._namespace, number))
+        return self._windows.read(paths.erasure_window(self._namespace, number))
 
     def create_next(self, requests: dict[str, int]) -> ErasureWindow:
         """Creates the next window; returns the stored one if another process was first."""
         number = self.newest() + 1
         window = ErasureWindow(namespace=self._namespace, number=number, requests=requests, at=iso_now())
-        return self._windows.get_or_create(erasure_paths.erasure_window(self._namespace, number), window)
+        return self._windows.get_or_create(paths.erasure_window(self._namespace, number), window)
 
     def table(self, number: int, pipeline: str, table: str) -> PurgedTable | None:
         """Returns the result for a table; None if the table is not purged yet."""
-        return self._tables.read(erasure_paths.purged_table(self._namespace, number, pipeline, table))
+        return self._tables.read(paths.erasure_window_table(self._namespace, number, pipeline, table))
 
     def record_table(self, number: int, purged: PurgedTable) -> PurgedTable:
         """Records the result for a table. Idempotent."""
-        key = erasure_paths.purged_table(self._namespace, number, purged.pipeline, purged.table)
+        key = paths.erasure_window_table(self._namespace, number, purged.pipeline, purged.table)
         return self._tables.get_or_create(key, purged)
 
     def collector_numbers_since(self, at: datetime) -> Iterator[dict[str, str]]:
@@ -138,6 +138,6 @@ class ErasureWindows:
 
     def tables(self, number: int) -> list[PurgedTable]:
         """Returns the results of a window so far. One listing, and a read per table."""
-        folder = erasure_paths.erasure_window(self._namespace, number).removesuffix(".json") + "/"
+        folder = paths.erasure_window(self._namespace, number).removesuffix(".json") + "/"
         results = (self._tables.read(key) for key in self._objects.list(folder))
         return [purged for purged in results if purged is not None]

@@ -11,7 +11,7 @@ import uuid
 from collections.abc import Iterator
 from typing import Any, ClassVar, Literal
 
-from deltaworks.control import outbound_paths
+from deltaworks.control import paths
 from deltaworks.control.clock import iso_now
 from deltaworks.control.objects import ObjectStore
 from deltaworks.control.records.store import Record, RecordKind, RecordPart, RecordStore
@@ -122,7 +122,7 @@ class FeedRecords:
         self._etag: str | None = None
 
     def _key(self, name: str) -> str:
-        return outbound_paths.feed(self._pipeline, self._feed, name)
+        return paths.feed(self._pipeline, self._feed, name)
 
     def read(self) -> FeedRecord | None:
         """Reads the feed's state; None if the feed has not started yet.

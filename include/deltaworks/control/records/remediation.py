@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from datetime import datetime
 from typing import ClassVar, Literal
 
 from pydantic import Field
 
-from deltaworks.control import outbound_paths
+from deltaworks.control import paths
 from deltaworks.control.clock import iso_now
 from deltaworks.control.objects import ObjectStore
-from deltaworks.control.records.store import Record, RecordKind
+from deltaworks.control.records.store import Record, RecordKind, StateRecord
 from deltaworks.errors import FencedError
 
 #: planned → called → verified or rolled_back; the other states are final, too.
@@ -53,6 +52,14 @@ class RemediationRecord(Record):
     reason: str = ""
 
 
+class RemediationHold(StateRecord):
+    """Who paused a remediation, why and when."""
+
+    by: str
+    reason: str
+    at: str
+
+
 class RemediationRecords:
     """The records of all remediations, and the objects that pause them."""
 
@@ -65,13 +72,13 @@ class RemediationRecords:
         Raises:
             ContractError: REMEDIATION_UNREADABLE.
         """
-        key = outbound_paths.remediation(notification)
+        key = paths.remediation(notification)
         stored = self._objects.get(key)
         return None if stored is None else RemediationRecord.decode(stored.data, key=key)
 
     def create(self, record: RemediationRecord) -> bool:
         """Creates a record; returns False if another process created one for the notification."""
-        return self._objects.put_if_absent(outbound_paths.remediation(record.notification), record.encode())
+        return self._objects.put_if_absent(paths.remediation(record.notification), record.encode())
 
     def replace(self, expected: RemediationRecord, updated: RemediationRecord) -> RemediationRecord:
         """Replaces a record.
@@ -79,7 +86,7 @@ class RemediationRecords:
         Raises:
             FencedError: REMEDIATION_TAKEN_OVER, another process has written since.
         """
-        key = outbound_paths.remediation(expected.notification)
+        key = paths.remediation(expected.notification)
         stored = self._objects.get(key)
         same = stored is not None and stored.data == expected.encode()
         if stored is None or not same or self._objects.put_if_match(key, updated.encode(), stored.etag) is None:
@@ -94,8 +101,8 @@ class RemediationRecords:
         Args:
             since: skip older notifications, by their ids, which begin with their time.
         """
-        first = outbound_paths.remediation(f"{since:%Y%m%dT%H%M%S}") if since is not None else ""
-        for key in self._objects.list(outbound_paths.REMEDIATIONS_FOLDER + "/"):
+        first = paths.remediation(f"{since:%Y%m%dT%H%M%S}") if since is not None else ""
+        for key in self._objects.list(paths.REMEDIATIONS_FOLDER + "/"):
             if key < first:
                 continue
             stored = self._objects.get(key)
@@ -105,12 +112,12 @@ class RemediationRecords:
 
     def hold(self, remediation: str, *, by: str, reason: str) -> None:
         """Pauses a remediation: it plans nothing until `resume`. Open actions are still verified."""
-        record = {"by": by, "reason": reason, "at": iso_now()}
-        self._objects.put(outbound_paths.remediation_hold(remediation), json.dumps(record).encode())
+        hold = RemediationHold(by=by, reason=reason, at=iso_now())
+        self._objects.put(paths.remediation_hold(remediation), hold.encode())
 
     def resume(self, remediation: str) -> bool:
         """Resumes a remediation; returns False if it was not paused."""
-        key = outbound_paths.remediation_hold(remediation)
+        key = paths.remediation_hold(remediation)
         if self._objects.get(key) is None:
             return False
         self._objects.delete(key)
@@ -118,11 +125,11 @@ class RemediationRecords:
 
     def hold_reason(self, remediation: str) -> str | None:
         """Returns why, by whom and since when it is paused; None if it is not. An unreadable object pauses it, too."""
-        stored = self._objects.get(outbound_paths.remediation_hold(remediation))
+        stored = self._objects.get(paths.remediation_hold(remediation))
         if stored is None:
             return None
         try:
-            record = json.loads(stored.data)
-            return f"{record['reason']} ({record['by']}, {record['at']})"
-        except (ValueError, KeyError, TypeError):
+            hold = RemediationHold.decode(stored.data)
+            return f"{hold.reason} ({hold.by}, {hold.at})"
+        except ValueError:
             return "the hold object cannot be read"

@@ -16,7 +16,7 @@ from typing import ClassVar
 
 from pydantic import Field
 
-from deltaworks.control import erasure_paths
+from deltaworks.control import paths
 from deltaworks.control.clock import iso_now, parse_iso
 from deltaworks.control.objects import ObjectStore
 from deltaworks.control.records.store import Record, RecordKind, RecordPart, RecordStore
@@ -88,10 +88,10 @@ def replaced_collector_numbers_since(objects: ObjectStore, at: datetime) -> Iter
         ContractError: ERASURE_UNREADABLE.
     """
     plans = RecordStore(objects, ReplacementPlan)
-    folder = erasure_paths.replacement(1).rpartition("/")[0] + "/"
+    folder = paths.landing_replacement(1).rpartition("/")[0] + "/"
     names = (key.removeprefix(folder).removesuffix(".json") for key in objects.list(folder))
     for number in sorted((int(name) for name in names if name.isdigit()), reverse=True):
-        plan = plans.read(erasure_paths.replacement(number))
+        plan = plans.read(paths.landing_replacement(number))
         made_at = None if plan is None else parse_iso(plan.at)
         if plan is None or (made_at is not None and made_at < at):
             return
@@ -115,13 +115,13 @@ class Replacements:
         Raises:
             ContractError: ERASURE_UNREADABLE.
         """
-        while (plan := self._plans.read(erasure_paths.replacement(self._number + 1))) is not None:
+        while (plan := self._plans.read(paths.landing_replacement(self._number + 1))) is not None:
             self._number = plan.number
             self._open[plan.number] = plan
             for replaced in plan.objects:
                 self._index(replaced, replaced.new_etag)
         for plan in list(self._open.values()):
-            end = self._ends.read(erasure_paths.replacement_completion(plan.number))
+            end = self._ends.read(paths.landing_replacement_completion(plan.number))
             if end is not None:
                 self._complete_plan(plan, end)
         return self
@@ -164,14 +164,14 @@ class Replacements:
             plan = ReplacementPlan(
                 number=self._number + 1, namespace=namespace, by=by, at=iso_now(), objects=tuple(objects)
             )
-            if self._plans.create(erasure_paths.replacement(plan.number), plan):
+            if self._plans.create(paths.landing_replacement(plan.number), plan):
                 self.refresh()
                 return plan
 
     def record_completion(self, plan: ReplacementPlan, objects: Sequence[WrittenObject]) -> None:
         """Records the ETags of a plan's objects. Idempotent: the first record wins."""
         end = ReplacementCompletion(number=plan.number, at=iso_now(), objects=tuple(objects))
-        self._complete_plan(plan, self._ends.get_or_create(erasure_paths.replacement_completion(plan.number), end))
+        self._complete_plan(plan, self._ends.get_or_create(paths.landing_replacement_completion(plan.number), end))
 
     def _complete_plan(self, plan: ReplacementPlan, end: ReplacementCompletion) -> None:
         self._open.pop(plan.number, None)

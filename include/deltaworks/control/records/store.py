@@ -1,21 +1,31 @@
-"""Records: JSON objects that are created once, and the store that reads and creates them.
+"""Records: JSON objects that are created once, the store that reads and creates them, and state that is rewritten.
 
 The first process to create a record decides; others read it. A record names its format, and an unreadable one is
-rejected by name: acting on partial data would be worse than stopping.
+rejected by name: acting on partial data would be worse than stopping. State (`StateRecord`), such as a lease or a
+heartbeat, is replaced again and again by its owner, so each reader decides what a damaged one means.
 """
 
 from __future__ import annotations
 
 import json
 from dataclasses import dataclass
-from typing import Any, ClassVar, Generic, Self, TypeVar
+from datetime import datetime
+from typing import Annotated, Any, ClassVar, Generic, Self, TypeVar
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, PlainSerializer, ValidationError
 
+from deltaworks.control.clock import parse_iso
 from deltaworks.control.objects import ObjectStore
 from deltaworks.errors import ContractError, DeltaworksError
 
 _MAX_PROBLEMS = 3
+
+#: A time in a record, stored as `datetime.isoformat` writes it. A stored time without a zone is in UTC.
+Instant = Annotated[
+    datetime,
+    BeforeValidator(lambda value: parse_iso(value) if isinstance(value, str) else value),
+    PlainSerializer(datetime.isoformat, when_used="json"),
+]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,6 +114,66 @@ class Record(UnversionedRecord):
         if "format" not in record.model_fields_set or record.format != expected_format:
             raise cls.unreadable_error(key, _describe_format_mismatch(data, expected_format))
         return record
+
+
+class StateRecord(RecordPart):
+    """State that its owner rewrites. Fields of other releases are ignored, so that two releases can run side by side
+    during an upgrade. A subclass with a format declares `format: Literal[<number>]`.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="ignore", ser_json_inf_nan="constants")
+
+    def replace(self, **changes: Any) -> Self:
+        """Returns a copy with some fields changed. New values are not validated: a process must not fail because of
+        the state that it reports.
+
+        Raises:
+            TypeError: unknown field.
+        """
+        if unknown := changes.keys() - type(self).model_fields.keys():
+            raise TypeError(f"{type(self).__name__} has no field {', '.join(sorted(unknown))}")
+        return self.model_copy(update=changes)
+
+    def encode(self) -> bytes:
+        """Encodes the state as JSON."""
+        # Not by pydantic: texts of errors may contain lone surrogates, which it can neither write nor read.
+        return json.dumps(self.model_dump(mode="json", warnings=False)).encode()
+
+    @classmethod
+    def decode(cls, data: bytes) -> Self:
+        """Parses the output of `encode`.
+
+        Raises:
+            ValueError: the object is damaged, or of another format.
+        """
+        try:
+            return cls.model_validate(json.loads(data))
+        except ValidationError as error:
+            raise ValueError(f"it is not a valid {cls.__name__}: {_describe_problems(error)}") from error
+
+    @classmethod
+    def decode_or_none(cls, data: bytes) -> Self | None:
+        """Parses the output of `encode`; None if the object is damaged, or of another format."""
+        try:
+            return cls.decode(data)
+        except ValueError:
+            return None
+
+    @classmethod
+    def read(cls, objects: ObjectStore, key: str) -> Self | None:
+        """Reads the stored state; None if there is none.
+
+        Raises:
+            ValueError: the object is damaged, or of another format.
+        """
+        item = objects.get(key)
+        return None if item is None else cls.decode(item.data)
+
+    @classmethod
+    def read_or_none(cls, objects: ObjectStore, key: str) -> Self | None:
+        """Reads the stored state; None if it is missing or damaged, or of another format."""
+        item = objects.get(key)
+        return None if item is None else cls.decode_or_none(item.data)
 
 
 def _describe_format_mismatch(data: bytes, expected_format: int) -> str:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import ClassVar
 
+from deltaworks.control import paths
 from deltaworks.control.objects import ObjectStore
 from deltaworks.control.records.store import Record, RecordKind, RecordStore
-from deltaworks.privacy.paths import control_path
 
 _KIND = RecordKind(
     noun="record of the vault",
@@ -41,15 +41,10 @@ class VaultHeartbeat(Record):
     epoch_at: str = ""
 
 
-def vault_heartbeat_key(namespace: str) -> str:
-    """Returns the key of a namespace's heartbeat."""
-    return control_path(namespace, "vault.json")
-
-
 def read_vault_heartbeat(objects: ObjectStore, namespace: str) -> VaultHeartbeat | None:
     """Reads the heartbeat of a namespace; None if its job has never run.
 
     Raises:
         ContractError: VAULT_RECORD_UNREADABLE.
     """
-    return RecordStore(objects, VaultHeartbeat).read(vault_heartbeat_key(namespace))
+    return RecordStore(objects, VaultHeartbeat).read(paths.vault_heartbeat(namespace))

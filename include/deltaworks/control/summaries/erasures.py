@@ -10,9 +10,9 @@ from collections.abc import Callable, Iterable
 from typing import ClassVar
 
 from deltaworks.control.objects import ObjectStore
+from deltaworks.control.paths import erasures_summary
 from deltaworks.control.records.store import Record, RecordKind
 from deltaworks.control.summaries.base import SummaryPart, read_summary, write_summary
-from deltaworks.control.summary_paths import erasures_summary
 
 #: Maximum requests on a page: open ones first, then the newest completed ones.
 MAX_REQUESTS = 5_000

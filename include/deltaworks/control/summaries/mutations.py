@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterable
 from typing import ClassVar
 
 from deltaworks.control.objects import ObjectStore
+from deltaworks.control.paths import mutations_summary
 from deltaworks.control.records.mutation import MutationCompletion
 from deltaworks.control.records.store import RecordKind
 from deltaworks.control.summaries.base import Summary, SummaryPart, update_summary
-from deltaworks.control.summary_paths import mutations_summary
 
 MAX_BATCHES = 60
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import ClassVar
 
 from deltaworks.control.objects import ObjectStore
+from deltaworks.control.paths import nights_summary
 from deltaworks.control.records.store import RecordKind
 from deltaworks.control.summaries.base import Summary, SummaryPart, update_summary
-from deltaworks.control.summary_paths import nights_summary
 
 MAX_NIGHTS = 60
 #: Results listed per task, the largest by bytes; the others are only counted.

@@ -13,9 +13,9 @@ from typing import Any, ClassVar
 
 from deltaworks.control.clock import utc_now
 from deltaworks.control.objects import ObjectStore
+from deltaworks.control.paths import quarantine_summary
 from deltaworks.control.records.store import RecordKind
 from deltaworks.control.summaries.base import Summary, SummaryPart, read_summary, truncate, write_summary
-from deltaworks.control.summary_paths import quarantine_summary
 
 #: Maximum number of listed kinds; rows of rarer kinds are counted together.
 MAX_KINDS = 500

@@ -10,7 +10,6 @@ import logging
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import fields
 from typing import TYPE_CHECKING
 
 from deltaworks.control import paths
@@ -68,7 +67,7 @@ class Member:
         control = paths.pipeline_control(pipeline)
         self._stop = StopFlag(objects, paths.stop_request(control))
         self._heartbeat_key = paths.heartbeat(control)
-        self.backoff = RestartBackoff(objects, f"{control}/failures.json")
+        self.backoff = RestartBackoff(objects, paths.failures(control))
         self._host: SharedDriver | None = None
         self._run: IngestRun | None = None
         self._thread: threading.Thread | None = None
@@ -149,7 +148,7 @@ class Member:
         )
         if last is not None:
             # Keeps the backlog and the source's retention, which health checks use.
-            writer.update(**{field.name: getattr(last, field.name) for field in fields(last)})
+            writer.update(**dict(last))
         writer.start()
         writer.close(state="failed", error=parked.as_record())
 

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 
 from deltaworks.control.home import PipelineHome
 from deltaworks.control.objects import ObjectStore
+from deltaworks.control.paths import tables_summary
 from deltaworks.control.summaries.base import log_failures, read_summary, truncate, write_summary
 from deltaworks.control.summaries.tables import (
     MAX_NIGHTS,
@@ -23,7 +24,6 @@ from deltaworks.control.summaries.tables import (
     TableSummary,
     add_night,
 )
-from deltaworks.control.summary_paths import tables_summary
 from deltaworks.maintenance.night_plan import NightPlan, plan_night
 from deltaworks.maintenance.partition_choice import TableChoice
 from deltaworks.maintenance.table_health.catalog_tables import map_tables

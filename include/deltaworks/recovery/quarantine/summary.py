@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from deltaworks.control.clock import utc_now
 from deltaworks.control.home import PipelineHome
+from deltaworks.control.paths import quarantine_summary
 from deltaworks.control.summaries.base import log_failures, read_summary, write_summary
 from deltaworks.control.summaries.quarantine import QuarantineSummary, recount
-from deltaworks.control.summary_paths import quarantine_summary
 from deltaworks.recovery.quarantine.open_rows import Quarantine, QuarantineFilter
 from deltaworks.specs.storage import StorageSpec
 from deltaworks.tables.lake import Lake

@@ -10,9 +10,10 @@ import pytest
 from deltaworks.alerts.raising import raise_alert
 from deltaworks.console.pages import erasures as page
 from deltaworks.console.table_reads import TableReadResult
-from deltaworks.control import erasure_paths
+from deltaworks.control import paths
 from deltaworks.control.clock import utc_now
 from deltaworks.control.records.erasure import Erasures
+from deltaworks.privacy.paths import control_path
 from tests.console_harness import ConsoleHarness, console_harness, person
 
 PRIVACY = "privacy: {namespace: players, fields: [{path: secret, action: drop}]}\n"
@@ -31,7 +32,7 @@ def harness(project: Path) -> ConsoleHarness:
         receive(harness, name, days_ago=days_ago)
     erasures = Erasures(harness.objects, "players")
     erasures.record_state(erasures.request("e1"), "certified", by="tests")
-    harness.objects.put(erasure_paths.certificate("players", "e1"), b'{"request_id": "e1"}')
+    harness.objects.put(paths.erasure_certificate("players", "e1"), b'{"request_id": "e1"}')
     return harness
 
 
@@ -129,7 +130,7 @@ def test_erasure_pages_are_not_cached(harness: ConsoleHarness) -> None:
 
 
 def test_a_damaged_erasure_summary_is_a_message(harness: ConsoleHarness) -> None:
-    harness.objects.put(f"{erasure_paths.control_path('players')}/erasures.json", b"{")
+    harness.objects.put(f"{control_path('players')}/erasures.json", b"{")
     answer = harness.get("/erasures", by="dpo")
 
     assert answer.status_code == 200

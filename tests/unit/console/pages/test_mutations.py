@@ -14,9 +14,9 @@ from deltaworks.console.rendering import Frame, render
 from deltaworks.console.table_reads import TableReadResult
 from deltaworks.control.clock import utc_now
 from deltaworks.control.objects import LocalObjects
+from deltaworks.control.paths import mutations_summary
 from deltaworks.control.records.mutation import MutationCompletion, TableMutation
 from deltaworks.control.summaries.mutations import MAX_BATCHES, record_batches, record_waiting_requests
-from deltaworks.control.summary_paths import mutations_summary
 from deltaworks.specs.catalog import Catalog
 from deltaworks.specs.project import load_catalog
 from tests.console_harness import page_context

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from deltaworks.control.summary_paths import nights_summary
+from deltaworks.control.paths import nights_summary
 from tests.console_harness import ConsoleHarness
 from tests.unit.console.summaries_harness import night, put_nights
 

@@ -13,9 +13,8 @@ from deltaworks.console.host import PendingApproval
 from deltaworks.console.pages.overview import stream_report, visible_reports
 from deltaworks.control import paths
 from deltaworks.control.clock import utc_now
-from deltaworks.control.collector_paths import collector_control
 from deltaworks.control.health.stop import StopFlag
-from deltaworks.control.records.collector import heartbeat_key
+from deltaworks.control.paths import collector_control
 from deltaworks.privacy.paths import control_path
 from tests.console_harness import ConsoleHarness, ago, page_context, write_process_heartbeat
 from tests.recording_objects import NotingObjects
@@ -232,7 +231,7 @@ def test_collectors_are_checked_for_the_overview_and_not_for_a_stream_page(tmp_p
     catalog, objects = declare_project(tmp_path / "project"), NotingObjects(tmp_path / "lake")
     now = utc_now()
     beat = collector_beat(written_at=now.isoformat(), started_at=now.isoformat())
-    objects.put(heartbeat_key("edge", "c" * 32), beat.encode())
+    objects.put(paths.collector_heartbeat("edge", "c" * 32), beat.encode())
     alone, _ = stream_report(page_context(catalog, objects, now=now), "shop")
     read_for_stream = [objects.times_read(folder) for folder in (collector_control(""), control_path(""))]
     every, _ = visible_reports(page_context(catalog, objects, now=now + timedelta(hours=1)))

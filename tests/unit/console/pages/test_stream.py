@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from deltaworks.control import paths, summary_paths
+from deltaworks.control import paths
 from deltaworks.control.clock import iso_now, utc_now
 from deltaworks.control.records.generations import Generations
 from deltaworks.control.records.prepared import PreparedBatch, PreparedTable
@@ -168,8 +168,8 @@ def test_an_invalid_pipeline_has_its_page(harness: ConsoleHarness) -> None:
         paths.generations("games"),
         paths.current_spec("games"),
         paths.prepared_batch("games", 1, 812),
-        summary_paths.recent_batches("games"),
-        summary_paths.stream_hours("games"),
+        paths.recent_batches("games"),
+        paths.stream_hours("games"),
     ],
 )
 def test_a_damaged_object_breaks_neither_page(with_batches: ConsoleHarness, key: str, torn: bytes) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from deltaworks.control import paths
 from deltaworks.control.health.collector_heartbeats import CollectorHeartbeatWriter
 from deltaworks.control.health.collectors import evaluate_collector
 from deltaworks.control.health.processes import process_reports
@@ -17,7 +18,6 @@ from deltaworks.control.records.collector import (
     LostEvents,
     MissingRange,
     SourceStatus,
-    heartbeat_key,
     read_collector_heartbeats,
     read_hour_counts,
 )
@@ -99,10 +99,10 @@ def test_a_declared_collector_that_never_ran_is_not_reported(tmp_path: Path) -> 
     write_collector(root)
     catalog, objects = load_catalog(root=root), LocalObjects(tmp_path / "lake")
     assert process_reports(catalog, objects, now=NOW) == []
-    objects.put(heartbeat_key("edge", "c" * 32), heartbeat_of(written_at=ago(hours=1)).encode())
+    objects.put(paths.collector_heartbeat("edge", "c" * 32), heartbeat_of(written_at=ago(hours=1)).encode())
     (report,) = process_reports(catalog, objects, now=NOW)
     assert (report.subject.key, report.verdict.cause) == ("edge__collector", "COLLECTOR_STALE")
-    objects.put(heartbeat_key("edge", "c" * 32), b"{")
+    objects.put(paths.collector_heartbeat("edge", "c" * 32), b"{")
     (report,) = process_reports(catalog, objects, now=NOW)
     assert report.verdict.cause == "HEARTBEAT_UNREADABLE"
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import threading
 from pathlib import Path
@@ -37,7 +36,7 @@ class BarrierObjects(LocalObjects):
 def write_heartbeat(objects: LocalObjects, name: str, **changes: str) -> None:
     key = paths.heartbeat(paths.pipeline_control(name))
     writer = HeartbeatWriter(objects, key, pipeline=name, trigger_seconds=60)
-    objects.put(key, json.dumps(dataclasses.asdict(writer.current) | {"state": "running"} | changes).encode())
+    objects.put(key, json.dumps(writer.current.model_dump() | {"state": "running"} | changes).encode())
 
 
 def test_concurrent_checks_equal_single_checks(tmp_path: Path) -> None:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from datetime import timedelta
 from pathlib import Path
 
+from deltaworks.control import paths
 from deltaworks.control.health.processes import process_reports
 from deltaworks.control.objects import LocalObjects
-from deltaworks.control.records.collector import heartbeat_key
-from deltaworks.control.records.vault import VaultHeartbeat, vault_heartbeat_key
+from deltaworks.control.records.vault import VaultHeartbeat
 from deltaworks.specs.catalog import Catalog
 from deltaworks.specs.project import load_catalog
 from tests.unit.control.health.test_collectors import NOW, ago, heartbeat_of
@@ -28,9 +28,9 @@ def declare_project(root: Path, *, vault: bool = True) -> Catalog:
 
 def test_collectors_and_vaults_are_evaluated_at_the_same_time(tmp_path: Path) -> None:
     catalog, objects = declare_project(tmp_path / "project"), LocalObjects(tmp_path / "lake")
-    objects.put(heartbeat_key("edge", "c" * 32), heartbeat_of(written_at=ago(hours=1)).encode())
+    objects.put(paths.collector_heartbeat("edge", "c" * 32), heartbeat_of(written_at=ago(hours=1)).encode())
     left = VaultHeartbeat(namespace="customers", written_at=ago(hours=2), caught_up_at=ago(hours=2))
-    objects.put(vault_heartbeat_key("customers"), left.encode())
+    objects.put(paths.vault_heartbeat("customers"), left.encode())
     first = process_reports(catalog, objects, now=NOW)
     previous = {report.subject.key: report.verdict for report in first}
     later = process_reports(catalog, objects, previous=previous, now=NOW + timedelta(minutes=5))

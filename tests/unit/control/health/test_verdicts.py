@@ -46,7 +46,7 @@ def heartbeat_of(**changes: Any) -> Heartbeat:
         batch_id=7,
         backlog_files=0,
     )
-    return dataclasses.replace(well, **changes)
+    return well.replace(**changes)
 
 
 def verdict_on(heartbeat: Heartbeat | None, stop: StopRequest | None = None, **options: Any) -> Verdict:
@@ -157,7 +157,7 @@ def test_a_backlog_without_batches_is_no_progress() -> None:
 
     assert verdict_on(stuck).cause == "NO_PROGRESS"
     assert verdict_on(stuck, limits=HealthLimits(stall_seconds=1800)).state == "lagging"
-    assert verdict_on(dataclasses.replace(stuck, started_at=ago(60))).state == "lagging"
+    assert verdict_on(stuck.replace(started_at=ago(60))).state == "lagging"
 
 
 def test_an_old_backlog_is_first_lagging_then_unhealthy() -> None:
@@ -317,7 +317,7 @@ def test_the_last_input_is_kept_across_runs_but_not_across_a_stop() -> None:
     new_run = heartbeat_of(last_batch_at=None, started_at=ago(60), written_at=ago(5))
 
     at = NOW + timedelta(minutes=11)
-    fresh = dataclasses.replace(new_run, written_at=at.isoformat())
+    fresh = new_run.replace(written_at=at.isoformat())
     stopped = dataclasses.replace(before, state="stopped")
 
     assert before.cause == "OK"

@@ -33,7 +33,7 @@ class Clock:
 
 def record_of(objects: ObjectStore) -> TurnRecord | None:
     found = objects.get(KEY)
-    return TurnRecord.decode(found.data) if found else None
+    return TurnRecord.decode_or_none(found.data) if found else None
 
 
 @contextmanager
@@ -212,7 +212,7 @@ def test_a_damaged_turn_is_replaced(local_objects: LocalObjects) -> None:
         found = local_objects.get(KEY)
 
     assert found is not None
-    kept = TurnRecord.decode(found.data)
+    kept = TurnRecord.decode_or_none(found.data)
     assert kept is not None
     assert (kept.turn, kept.state) == (turn.record.turn, "granted")
 

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from deltaworks.control.objects import LocalObjects
+from deltaworks.control.paths import erasures_summary
 from deltaworks.control.records.erasure import GRANTED_STATES, ErasureRequest, Erasures
 from deltaworks.control.summaries import erasures as summaries
 from deltaworks.control.summaries.erasures import ErasureRow, ErasuresSummary, publish_request, publish_requests
-from deltaworks.control.summary_paths import erasures_summary
 from deltaworks.errors import TransientError
 
 RECEIVED = dt.datetime(2026, 11, 2, tzinfo=dt.UTC)

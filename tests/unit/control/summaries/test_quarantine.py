@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from deltaworks.control.objects import LocalObjects, ObjectStore, StoredObject
+from deltaworks.control.paths import quarantine_summary
 from deltaworks.control.summaries.base import read_summary
 from deltaworks.control.summaries.quarantine import (
     MAX_KINDS,
@@ -20,7 +21,6 @@ from deltaworks.control.summaries.quarantine import (
     QuarantineSummary,
     recount,
 )
-from deltaworks.control.summary_paths import quarantine_summary
 
 NOW = dt.datetime(2026, 3, 1, 12, tzinfo=dt.UTC)
 KEY = quarantine_summary("games")

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deltaworks.control import summary_paths
+from deltaworks.control import paths
 from deltaworks.control.objects import LocalObjects
 from deltaworks.control.summaries.stream import (
     MAX_BATCHES,
@@ -108,8 +108,8 @@ def test_a_failed_write_is_repeated_by_the_next(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("torn", [b"", b"{", b'{"format": 2}', b"[]"])
 def test_a_damaged_summary_is_restarted(objects: LocalObjects, torn: bytes) -> None:
-    objects.put(summary_paths.recent_batches("games"), torn)
-    objects.put(summary_paths.stream_hours("games"), torn)
+    objects.put(paths.recent_batches("games"), torn)
+    objects.put(paths.stream_hours("games"), torn)
     assert read_recent(objects, "games") is None
     writer = StreamSummaryWriter(objects, "games")
     writer.add(batch(1))
@@ -152,12 +152,12 @@ def test_cached_freshness_follows_the_record_and_the_minute(tmp_path: Path) -> N
     arrived = (9.0, 40.0)
     older = batch(1, at=NOW, files=2).replace(arrival_ages=arrived)
     record = RecentBatches(pipeline="games", written_at=NOW.isoformat(), batches=(older,))
-    objects.put(summary_paths.recent_batches("games"), record.encode())
+    objects.put(paths.recent_batches("games"), record.encode())
 
     assert recent_freshness(objects, "games", NOW + timedelta(seconds=59)) == record.freshness(NOW)
     assert recent_freshness(objects, "games", NOW + timedelta(hours=3)) is None
     newer = record.replace(batches=(older.replace(arrival_ages=(1.0, 2.0)),))
-    objects.put(summary_paths.recent_batches("games"), newer.encode())
+    objects.put(paths.recent_batches("games"), newer.encode())
     assert recent_freshness(objects, "games", NOW + timedelta(seconds=59)) == newer.freshness(NOW)
-    objects.put(summary_paths.recent_batches("games"), b"{")
+    objects.put(paths.recent_batches("games"), b"{")
     assert recent_freshness(objects, "games", NOW) is None

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from deltaworks.control.objects import LocalObjects
+from deltaworks.control.paths import nights_summary
 from deltaworks.control.summaries.nights import MAX_NIGHTS, Night, NightsSummary, record_night
 from deltaworks.control.summaries.tables import MAX_NIGHTS as TABLE_NIGHTS
 from deltaworks.control.summaries.tables import HealthPoint, TableSummary, add_night
-from deltaworks.control.summary_paths import nights_summary
 
 STARTED_AT = dt.datetime(2026, 1, 1, 2, tzinfo=dt.UTC)
 

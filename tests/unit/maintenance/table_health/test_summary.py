@@ -9,9 +9,9 @@ import pytest
 
 from deltaworks.control.home import PipelineHome
 from deltaworks.control.objects import LocalObjects
+from deltaworks.control.paths import tables_summary
 from deltaworks.control.summaries.base import read_summary
 from deltaworks.control.summaries.tables import TablesSummary, TableSummary
-from deltaworks.control.summary_paths import tables_summary
 from deltaworks.maintenance.table_health import summary as summaries
 from deltaworks.maintenance.table_health.snapshots import snapshot_tables
 from deltaworks.maintenance.table_health.summary import write_tables_summary

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from deltaworks.control import paths, summary_paths
+from deltaworks.control import paths
 from deltaworks.control.health.throughput import read_throughput
 from deltaworks.control.home import PipelineHome
 from deltaworks.control.locks import reread_lease
@@ -76,7 +76,7 @@ def test_what_has_landed_is_noted_by_when_it_was_quarantined_and_why(
     stage.ingest(spec_with(make_spec), event(1) + event("one") + event("two"), b"torn")
     objects, key = (
         open_objects(stage.environment.lake),
-        summary_paths.replayed_throughput(paths.pipeline_control("shop")),
+        paths.replayed_throughput(paths.pipeline_control("shop")),
     )
 
     replay(stage, spec_with(make_spec, "string"), dry_run=True)

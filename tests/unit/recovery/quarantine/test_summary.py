@@ -10,9 +10,9 @@ import pytest
 
 from deltaworks.control.clock import utc_now
 from deltaworks.control.objects import LocalObjects
+from deltaworks.control.paths import quarantine_summary
 from deltaworks.control.summaries.base import read_summary
 from deltaworks.control.summaries.quarantine import QuarantineCounter, QuarantineSummary
-from deltaworks.control.summary_paths import quarantine_summary
 from deltaworks.recovery.quarantine import summary as module
 from deltaworks.recovery.quarantine.open_rows import QuarantineFilter
 from deltaworks.recovery.quarantine.replay import replay_quarantine

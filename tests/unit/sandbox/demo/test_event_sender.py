@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 from pathlib import Path
 
 import pytest
@@ -47,7 +46,7 @@ def beat(catalog: Catalog, folder: str, state: StreamState) -> None:
         trigger_seconds=5,
     )
     key = paths.heartbeat(folder)
-    open_objects(catalog.environment.lake).put(key, json.dumps(dataclasses.asdict(record)).encode())
+    open_objects(catalog.environment.lake).put(key, record.encode())
 
 
 def sending_of(catalog: Catalog, tmp_path: Path) -> EventSender:

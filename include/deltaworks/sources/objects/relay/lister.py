@@ -6,17 +6,17 @@ repeated. The time and the result of the last pass are stored, so a restarted re
 
 from __future__ import annotations
 
-import json
 import queue
 import threading
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
 from deltaworks.control.clock import iso_now, parse_iso, utc_now
 from deltaworks.control.objects import ObjectStore
 from deltaworks.control.paths import relay_listing, relay_listing_request
+from deltaworks.control.records.store import StateRecord
 from deltaworks.errors import DeltaworksError
 from deltaworks.sources.objects.relay.bucket import list_pages
 from deltaworks.sources.objects.relay.messages import FileEvent
@@ -29,8 +29,7 @@ _RETRY_SECONDS = 300.0
 _POLL_SECONDS = 2.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ListingRecord:
+class ListingRecord(StateRecord):
     """The state of a relay's listings. Times are ISO 8601; counts are from the last complete pass.
 
     `lost` objects were in the bucket for longer than a message may take and were never announced.
@@ -46,18 +45,25 @@ class ListingRecord:
     lost_examples: tuple[str, ...] = ()
 
 
+class ListingRequest(StateRecord):
+    """Who requested a listing, and when."""
+
+    at: str
+    by: str
+
+
 def read_listing_record(objects: ObjectStore, relay: str) -> ListingRecord | None:
-    """Returns the record; None if the relay has never listed."""
-    stored = objects.get(relay_listing(relay))
-    if stored is None:
-        return None
-    record = json.loads(stored.data)
-    return ListingRecord(**{**record, "lost_examples": tuple(record["lost_examples"])})
+    """Returns the record; None if the relay has never listed.
+
+    Raises:
+        ValueError: the object is damaged.
+    """
+    return ListingRecord.read(objects, relay_listing(relay))
 
 
 def request_listing(objects: ObjectStore, relay: str, *, by: str) -> None:
     """Requests a listing before it is due."""
-    objects.put(_request_key(relay), json.dumps({"at": iso_now(), "by": by}).encode())
+    objects.put(_request_key(relay), ListingRequest(at=iso_now(), by=by).encode())
 
 
 def is_listing_requested(objects: ObjectStore, relay: str) -> bool:
@@ -164,8 +170,7 @@ class Lister:
         current.lost += lost
         if not page.is_last:
             return
-        self._record = replace(
-            self._record,
+        self._record = self._record.replace(
             passes=self._record.passes + 1,
             last_pass_at=iso_now(),
             seconds=round(time.monotonic() - current.started, 3),
@@ -185,7 +190,7 @@ class Lister:
     def _write(self, record: ListingRecord) -> None:
         key = relay_listing(self._spec.relay)
         retry_outages(
-            lambda: self._objects.put(key, json.dumps(asdict(record)).encode()),
+            lambda: self._objects.put(key, record.encode()),
             retry_seconds=_RETRY_SECONDS,
             cancelled=self._closed,
         )
