@@ -20,6 +20,7 @@ AIRFLOW_SETTINGS: Final[Mapping[str, str]] = {
     "AIRFLOW__CORE__EXECUTOR": "deltaworks.airflow.executor.LocalExecutor",
     "AIRFLOW__CORE__PARALLELISM": "32",
     "AIRFLOW__CORE__LOAD_EXAMPLES": "false",
+    "AIRFLOW__API__FALLBACK_PAGE_LIMIT": "100",
     "AIRFLOW__CORE__DAGS_ARE_PAUSED_AT_CREATION": "false",
     "AIRFLOW__SCHEDULER__ENABLE_HEALTH_CHECK": "true",
     "AIRFLOW__WORKERS__MAX_FAILED_HEARTBEATS": "60",

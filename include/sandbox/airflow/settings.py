@@ -62,6 +62,8 @@ def airflow_settings(home: StackHome, *, port: int, keys: StackSecrets) -> dict[
             "BASE_URL": url,
             "WORKERS": "1",
             "SECRET_KEY": keys.api_secret_key,
+            # Rows a page, which the list of DAGs uses too: it shows the DAGs of ten pipelines on one page.
+            "FALLBACK_PAGE_LIMIT": "100",
             # Maximum seconds that open browser connections delay the server's end.
             "WORKER_TIMEOUT": "10",
         },
