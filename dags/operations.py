@@ -4,18 +4,9 @@ and replay, <relay>__control and recover."""
 from __future__ import annotations
 
 from deltaworks.airflow.invalid_dags import invalid_operation_dags
-from deltaworks.airflow.operation_dags import pipelines_with_operation_dags, triggered_dag
+from deltaworks.airflow.operation_dags import triggered_dags
 from deltaworks.airflow.parsing import parsed_catalog
-from deltaworks.operations.availability import pipeline_forms, relay_forms
 
 catalog = parsed_catalog()
-for pipeline in pipelines_with_operation_dags(catalog):
-    for form in pipeline_forms(pipeline):
-        dag = triggered_dag(form, pipeline, catalog.environment)
-        globals()[dag.dag_id] = dag
-for relay in catalog.relays.values():
-    for form in relay_forms():
-        dag = triggered_dag(form, relay, catalog.environment)
-        globals()[dag.dag_id] = dag
-for dag in invalid_operation_dags(catalog):
+for dag in (*triggered_dags(catalog), *invalid_operation_dags(catalog)):
     globals()[dag.dag_id] = dag

@@ -96,7 +96,7 @@ class FakeAirflow(AirflowApi):
         return run
 
     def task_instances(self, dag_id: str, run_id: str) -> tuple[TaskInstance, ...]:
-        names = [declared.name for declared in OPERATIONS.values() if dag_id.endswith(f"__{declared.name}")]
+        names = [declared.name for declared in OPERATIONS.values() if dag_id.endswith(f"__{declared.kind}")]
         return tuple(TaskInstance(name, self._actions.end_state, 1, None, None, None) for name in names)
 
     def xcom(self, dag_id: str, run_id: str, task_id: str, key: str) -> Any:

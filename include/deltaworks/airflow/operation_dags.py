@@ -10,7 +10,7 @@ counts.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from datetime import timedelta
 from typing import Any
 
@@ -23,6 +23,7 @@ from deltaworks.airflow.job_settings import job_settings, manual_dag_settings, p
 from deltaworks.airflow.operation_forms import form_params, set_form
 from deltaworks.airflow.operators import ProcessOperator, SparkJobOperator
 from deltaworks.airflow.runbooks import form_runbook
+from deltaworks.operations.availability import pipeline_forms, relay_forms
 from deltaworks.operations.base import APPROVE_TASK, COUNT_TASK, DRY_RUN_GATE_TASK, RESULTS_KEY, Operation
 from deltaworks.operations.dag_forms import ACTION, DRY_RUN, STEPS, DagForm
 from deltaworks.operations.registry import get_operation
@@ -155,10 +156,14 @@ def _gold_inlets(spec: PipelineSpec, environment: EnvironmentSpec) -> list[Asset
     return bronze + [names.gold_asset(environment.lake, *other) for other in spec.gold.cross_pipeline_inputs]
 
 
-def pipelines_with_operation_dags(catalog: Catalog) -> list[PipelineSpec]:
-    """Returns the pipelines whose operations have DAGs in this environment."""
+def triggered_dags(catalog: Catalog) -> Iterator[DAG]:
+    """Yields the DAGs of the forms that run only when triggered, of all valid pipelines and relays."""
     environment = catalog.environment
-    return [spec for name, spec in catalog.pipelines.items() if environment.has_operation_dags(name)]
+    for name, spec in catalog.pipelines.items():
+        if environment.has_operation_dags(name):
+            yield from (triggered_dag(form, spec, environment) for form in pipeline_forms(spec))
+    for relay in catalog.relays.values():
+        yield from (triggered_dag(form, relay, environment) for form in relay_forms())
 
 
 def triggered_dag(form: DagForm, subject: PipelineSpec | RelaySpec, environment: EnvironmentSpec) -> DAG:

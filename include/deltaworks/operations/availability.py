@@ -21,7 +21,7 @@ def pipeline_forms(spec: PipelineSpec) -> list[DagForm]:
 
 
 def declared_forms(*, mutations: bool, gold: bool, feeds: bool) -> list[DagForm]:
-    """Returns the forms of pipelines with these features, whatever their source is.
+    """Returns the forms of pipelines with these features, for any source.
 
     Args:
         mutations: they declare mutations. gold: they declare gold tables. feeds: they declare feeds.

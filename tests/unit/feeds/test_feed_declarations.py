@@ -51,7 +51,3 @@ def test_two_feeds_with_one_name_are_rejected() -> None:
     feed = declared().feeds[0].model_dump(mode="json")
     with pytest.raises(ValidationError, match="rename one"):
         declared(feeds=[feed, feed])
-
-
-def test_a_pipeline_without_feeds_keeps_its_fingerprint() -> None:
-    assert "feeds" not in declared(feeds=[]).model_dump()

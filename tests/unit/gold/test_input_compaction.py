@@ -45,7 +45,7 @@ def files(lake: Lake, key: str) -> int:
 
 
 def merge(lake: Lake, spec: PipelineSpec, **options: object) -> int:
-    return compact_inputs(lake, spec, spec.gold.tables, **options)  # type: ignore[arg-type]
+    return compact_inputs(lake, spec, spec.gold.tables, **options)
 
 
 def test_partitions_with_many_small_files_become_one_file(lake: Lake, spec: PipelineSpec) -> None:
@@ -82,7 +82,7 @@ def test_the_oldest_files_are_compacted_first(lake: Lake, spec: PipelineSpec, mo
 def test_a_table_with_a_requested_write_turn_is_not_compacted(lake: Lake, spec: PipelineSpec, state: str) -> None:
     key = make(lake, "shop", "orders", files=FILES, days=1)
     turn = TurnRecord(
-        table="orders", turn="t", reason="erase", state=state, by="job", run="r", renewal=1, ttl_seconds=60,  # type: ignore[arg-type]
+        table="orders", turn="t", reason="reprocess", state=state, by="job", run="r", renewal=1, ttl_seconds=60,
         max_turn_seconds=600, requested_at="2026-03-01T00:00:00Z",
     )  # fmt: skip
     lake.objects.put(paths.turn_request("shop", "orders"), turn.encode())

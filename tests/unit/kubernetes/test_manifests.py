@@ -19,7 +19,6 @@ from deltaworks.kubernetes.spark_pods import driver_pod, driver_variables, execu
 from deltaworks.specs.base import resolve_text
 from deltaworks.specs.catalog import Catalog
 from deltaworks.specs.kubernetes import KubernetesSpec
-from deltaworks.specs.project import load_catalog
 from deltaworks.specs.spark_conf import session_conf
 from tests.unit.docker.secrets_script import FILES, WEBHOOK_FILE
 from tests.unit.kubernetes.conftest import ENVIRONMENT, SETTINGS, Rendered
@@ -316,10 +315,6 @@ def test_invalid_collector_pods_are_rejected(render: Callable[..., Rendered], de
         render(environment=ENVIRONMENT.replace("name: edge", declared))
 
     assert problem in caught.value.message
-
-
-def test_an_environment_without_kubernetes_is_serialized_without_the_key() -> None:
-    assert "kubernetes" not in load_catalog("aws", root=ROOT, only=()).environment.model_dump(mode="json")
 
 
 def test_the_values_of_airflows_chart_refer_to_rendered_objects() -> None:
