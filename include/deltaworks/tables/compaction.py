@@ -17,10 +17,10 @@ from itertools import accumulate
 from urllib.parse import unquote
 
 import pyarrow as pa
-import pyarrow.compute as pc
 from deltalake import DeltaTable
 
 from deltaworks.control.objects import ObjectStore
+from deltaworks.tables.arrow_types import rows_as_declared
 from deltaworks.tables.changes import Partition, partitions_of
 from deltaworks.tables.features import reasons_against_compacting
 from deltaworks.tables.files import WrittenFile, read_parquet_file, write_file_body
@@ -226,7 +226,7 @@ class _MemoryBudget:
 
 
 def _conform_batch(batch: pa.RecordBatch, columns: pa.Schema, *, partition_columns: frozenset[str]) -> pa.RecordBatch:
-    """Casts a batch to the table's current columns; columns that an older file lacks become null.
+    """Casts a batch to the table's current columns.
 
     Args:
         partition_columns: ignored if Spark wrote them into the file, because the log has their values.
@@ -234,44 +234,7 @@ def _conform_batch(batch: pa.RecordBatch, columns: pa.Schema, *, partition_colum
     unknown = set(batch.schema.names) - set(columns.names) - partition_columns
     if unknown:
         raise _UnsupportedPartition(f"a file has columns that the table does not have: {', '.join(sorted(unknown))}")
-    arrays = []
-    for column in columns:
-        index = batch.schema.get_field_index(column.name)
-        try:
-            arrays.append(
-                pa.nulls(batch.num_rows, column.type) if index < 0 else cast_values(batch.column(index), column.type)
-            )
-        except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError) as error:
-            raise _UnsupportedPartition(
-                f"{column.name} of an older file cannot be cast to {column.type}: {error}"[:300]
-            ) from error
-    return pa.RecordBatch.from_arrays(arrays, schema=columns)
-
-
-def cast_values(values: pa.Array, target_type: pa.DataType) -> pa.Array:
-    """Casts values to a type without losing data; struct fields that the values lack become null.
-
-    Raises:
-        ArrowInvalid, ArrowNotImplementedError, ArrowTypeError: a value or field would be lost.
-    """
-    if values.type == target_type:
-        return values
-    if pa.types.is_struct(target_type) and pa.types.is_struct(values.type):
-        return _cast_struct(values, target_type)
-    return values.cast(target_type)
-
-
-def _cast_struct(values: pa.StructArray, target_type: pa.StructType) -> pa.StructArray:
-    names = {target_type.field(index).name for index in range(target_type.num_fields)}
-    dropped_fields = {values.type.field(index).name for index in range(values.type.num_fields)} - names
-    if dropped_fields:
-        raise pa.ArrowInvalid(f"a file has fields that the table does not have: {', '.join(sorted(dropped_fields))}")
-    children = []
-    for index in range(target_type.num_fields):
-        child = target_type.field(index)
-        at = values.type.get_field_index(child.name)
-        children.append(
-            pa.nulls(len(values), child.type) if at < 0 else cast_values(pc.struct_field(values, [at]), child.type)
-        )
-    fields = [target_type.field(index) for index in range(target_type.num_fields)]
-    return pa.StructArray.from_arrays(children, fields=fields, mask=values.is_null())
+    try:
+        return rows_as_declared(batch, columns)
+    except pa.ArrowInvalid as error:
+        raise _UnsupportedPartition(str(error)[:300]) from error

@@ -17,6 +17,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from deltaworks.control.objects import ObjectStore
+from deltaworks.tables.arrow_types import rows_as_declared
 from deltaworks.tables.commit import Step, commit_attempts, contention_error
 from deltaworks.tables.files import WrittenFile, split_by_partition, write_file, write_file_body
 from deltaworks.tables.files_commit import reasons_against_files_commit, remove_action, txn_action, write_commit
@@ -138,26 +139,16 @@ def _rewrite_files(
     rows_by_partition: dict[tuple[tuple[str, str | None], ...], list[pa.Table]] = {}
     for added in rewritten:
         with lake.filesystem.open_input_file(f"{root}/{unquote(added['path'])}") as source:
-            file = _conform_columns(pq.read_table(source, coerce_int96_timestamp_unit="us"), body)
+            file = pq.read_table(source, coerce_int96_timestamp_unit="us")
         partition = tuple((added.get("partitionValues") or {}).items())
-        rows_by_partition.setdefault(partition, []).append(file)
+        batches = [rows_as_declared(batch, body) for batch in file.to_batches()]
+        rows_by_partition.setdefault(partition, []).append(pa.Table.from_batches(batches, schema=body))
     return [
         write_file_body(lake.filesystem, root, part, partition=dict(partition), indexed=_indexed_columns(state))
         for partition, tables in rows_by_partition.items()
         for part in retained_rows(pa.concat_tables(tables))
         if part.num_rows
     ]
-
-
-def _conform_columns(rows: pa.Table, schema: pa.Schema) -> pa.Table:
-    """Returns the rows cast to the table's columns; columns that an older file lacks are null."""
-    columns = [
-        rows.column(field.name).cast(field.type)
-        if field.name in rows.column_names
-        else pa.nulls(rows.num_rows, field.type)
-        for field in schema
-    ]
-    return pa.table(columns, schema=schema)
 
 
 def _actions(

@@ -25,7 +25,7 @@ from deltaworks.engine.keyed.latest_by_key import key_ranges
 from deltaworks.engine.keyed.latest_rows import SOURCE, TARGET, newer_condition, same_key_condition
 from deltaworks.errors import TransientError
 from deltaworks.specs.keyed import KeyedTable
-from deltaworks.tables.arrow_types import arrow_schema
+from deltaworks.tables.arrow_types import arrow_schema, rows_as_declared
 from deltaworks.tables.commit import (
     Step,
     check_owner_epoch,
@@ -273,13 +273,7 @@ def with_removed_keys(table: KeyedTable, rows: pa.Table, removed_keys: pa.Table)
     """Returns the source of an exact merge: the rows, followed by one flagged row per removed key."""
     schema = arrow_schema(dict(table.types)).append(pa.field(KEY_REMOVED, pa.bool_()))
     latest = rows.append_column(KEY_REMOVED, pa.repeat(pa.scalar(False), rows.num_rows))
-    values = [
-        removed_keys.column(name) if name in table.by else _nulls(removed_keys.num_rows, schema.field(name).type)
-        for name in table.types
-    ]
-    removed = [*values, pa.chunked_array([pa.repeat(pa.scalar(True), removed_keys.num_rows)])]
-    return pa.concat_tables([latest, pa.Table.from_arrays(removed, schema=schema)])
-
-
-def _nulls(count: int, kind: pa.DataType) -> pa.ChunkedArray:
-    return pa.chunked_array([pa.nulls(count, kind)])
+    keys = removed_keys.select(list(table.by))
+    removed = keys.append_column(KEY_REMOVED, pa.repeat(pa.scalar(True), keys.num_rows))
+    batches = [rows_as_declared(batch, schema) for batch in removed.to_batches()]
+    return pa.concat_tables([latest, pa.Table.from_batches(batches, schema=schema)])
