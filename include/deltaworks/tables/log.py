@@ -11,7 +11,7 @@ import datetime as dt
 import itertools
 import json
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
@@ -64,13 +64,17 @@ def read_commits(lake: Lake, key: str, versions: Iterable[int]) -> Iterator[tupl
     def read(version: int) -> list[Action] | None:
         try:
             with filesystem.open_input_stream(f"{folder}/{version:020d}.json") as stream:
-                return [json.loads(line) for line in stream.read().splitlines() if line.strip()]
+                return _parse_commit(stream.read())
         except FileNotFoundError:
             return None
 
     numbers = list(versions)
     with ThreadPoolExecutor(_READ_THREADS) as pool:
         yield from zip(numbers, pool.map(read, numbers), strict=True)
+
+
+def _parse_commit(data: bytes) -> list[Action]:
+    return [json.loads(line) for line in data.splitlines() if line.strip()]
 
 
 def commit_history(lake: Lake, key: str, *, newest: int, limit: int | None = None) -> Iterator[CommitInfo]:
@@ -240,7 +244,7 @@ def state_at(lake: Lake, objects: ObjectStore, key: str, version: int | None = N
     target, base = replay_base(log, key, version)
     state = TableState(key, target)
     for name in () if base is None else log.checkpoints[base]:
-        state.apply(_checkpoint_actions(lake, name))
+        state.apply(read_checkpoint(lake, name, columns=_ACTION_KINDS))
     for _, actions in read_commits(lake, key, range(0 if base is None else base + 1, target + 1)):
         state.apply(actions or ())
     return state
@@ -282,24 +286,40 @@ def _is_complete_from_start(log: LogFiles, version: int) -> bool:
     return log.checkpoint_up_to(version) is None and 0 not in log.commits and 1 in log.commits
 
 
-def _checkpoint_actions(lake: Lake, name: str) -> Iterator[Action]:
+def read_checkpoint(lake: Lake, name: str, *, columns: Sequence[str]) -> Iterator[Action]:
+    """Yields the actions of one checkpoint file in the form of a commit.
+
+    Args:
+        name: the file's object key; Parquet, or JSON as in checkpoints of version 2.
+        columns: the columns to read of a Parquet file: kinds of actions, or fields such as `add.path`. Columns that the
+            file lacks are skipped.
+    """
+    if name.endswith(".json"):
+        with lake.filesystem.open_input_stream(arrow_path(lake.storage, name)) as stream:
+            yield from _parse_commit(stream.read())
+        return
     with lake.filesystem.open_input_file(arrow_path(lake.storage, name)) as source:
         file = pq.ParquetFile(source)
-        columns = [kind for kind in _ACTION_KINDS if kind in file.schema_arrow.names]
-        for batch in file.iter_batches(columns=columns):
+        leaves = [f"{file.schema.column(index).path}." for index in range(len(file.schema))]
+        present = [column for column in columns if any(leaf.startswith(f"{column}.") for leaf in leaves)]
+        for batch in file.iter_batches(columns=present):
             for row in batch.to_pylist():
-                yield {kind: _commit_form(kind, value) for kind, value in row.items() if value is not None}
+                actions = {kind: _commit_form(kind, value) for kind, value in row.items() if value is not None}
+                yield {kind: action for kind, action in actions.items() if action}
 
 
 def _commit_form(kind: str, value: dict[str, Any]) -> Action:
     """Converts a checkpoint's action to the form of a commit: maps as objects, nulls omitted."""
     action = {name: item for name, item in value.items() if item is not None and not name.endswith("_parsed")}
+    if not action.get("deletionVector", {}).get("storageType", True):
+        # Some writers store a file without a vector as a vector without values.
+        del action["deletionVector"]
     for name in ("partitionValues", "tags", "configuration"):
         if name in action:
             action[name] = dict(action[name])
     if kind == "metaData":
         action["format"] = {**action["format"], "options": dict(action["format"].get("options") or ())}
-    if kind == "add":
+    if kind == "add" and action:
         # Checkpoints store `dataChange: false`, but adding the file back changes data.
         action["dataChange"] = True
     return action

@@ -17,10 +17,8 @@ import time
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import Any
 from urllib.parse import unquote
 
-import pyarrow.parquet as pq
 from deltalake import DeltaTable
 from pyarrow import fs
 
@@ -34,6 +32,7 @@ from deltaworks.tables.log import (
     classify_log_files,
     commit_version,
     file_id,
+    read_checkpoint,
     read_commits,
     replay_base,
 )
@@ -248,7 +247,7 @@ class _Log:
         newest, base = replay_base(self.files, self.key)
         replay = _Replay()
         for name in () if base is None else self.files.checkpoints[base]:
-            for action in _checkpoint_actions(self.lake, name):
+            for action in read_checkpoint(self.lake, name, columns=_CHECKPOINT_COLUMNS):
                 # A checkpoint has one action per file, so their order does not matter, and they are not all held in
                 # memory.
                 replay.apply((action,))
@@ -306,23 +305,6 @@ def _paths_removed_by(lake: Lake, key: str, versions: range, before_ms: int) -> 
 def _reject_absolute_path(path: str) -> None:
     if _ABSOLUTE_PATH.match(path):
         raise SparkRequired("it references a file with an absolute path")
-
-
-def _checkpoint_actions(lake: Lake, name: str) -> Iterator[Action]:
-    """Yields the add and remove actions of a checkpoint; reads only the needed columns."""
-    with lake.filesystem.open_input_file(arrow_path(lake.storage, name)) as source:
-        file = pq.ParquetFile(source)
-        leaves = {file.schema.column(index).path for index in range(len(file.schema))}
-        for batch in file.iter_batches(columns=[leaf for leaf in _CHECKPOINT_COLUMNS if leaf in leaves]):
-            for kind in batch.schema.names:
-                for row in batch.column(kind).to_pylist():
-                    if row is not None and row.get("path") is not None:
-                        yield {kind: _without_empty_vector(row)}
-
-
-def _without_empty_vector(row: dict[str, Any]) -> Action:
-    vector = row.get("deletionVector")
-    return row if vector and vector.get("storageType") else {**row, "deletionVector": None}
 
 
 def _list_files(lake: Lake, key: str, partition_columns: Iterable[str]) -> Iterator[tuple[str, fs.FileInfo]]:
