@@ -27,7 +27,7 @@ from deltaworks.tables.commit import Step, commit_attempts, contention_error
 from deltaworks.tables.files_commit import FilesCommit, TargetState, commit_files
 from deltaworks.tables.lake import Lake
 from deltaworks.tables.log import Action, FileId, TableState, commit_history, file_id, read_commits, state_at
-from deltaworks.tables.optimize_commit import write_due_checkpoint
+from deltaworks.tables.log_writer import write_due_checkpoint
 
 Mode = Literal["rows", "identity"]
 #: Adds the collector sequence numbers of rows to a set of numbers.
@@ -172,7 +172,7 @@ class TablePurger:
         except _FileReplacedError:
             files.discard(written.values())
             return None
-        write_due_checkpoint(self._lake, self._key, outcome.version)
+        write_due_checkpoint(self._lake, self._key, outcome.version, configuration=state.configuration)
         return self._recount(purge, outcome.version)
 
     def _rewrite_file(self, files: TableFiles, added: Action, hits: int, mode: Mode) -> list[Action]:

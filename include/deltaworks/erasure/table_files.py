@@ -35,7 +35,7 @@ class TableFiles:
         declared = parse_schema_string(state.metadata["schemaString"])
         partition_columns = set(state.metadata.get("partitionColumns") or ())
         self._columns = pa.schema([column for column in declared if column.name not in partition_columns])
-        self._indexed = IndexedColumns.of(state.metadata.get("configuration") or {})
+        self._indexed = IndexedColumns.of(state.configuration)
 
     def read(self, added: Action, *, dictionary_encoded: bool = False) -> Iterator[pa.RecordBatch]:
         """Yields the rows of an added file, with the columns it contains.

@@ -11,7 +11,7 @@ import re
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, PostCommitHookProperties, Schema, Transaction
@@ -247,13 +247,13 @@ def post_commit_properties(table: DeltaTable) -> PostCommitHookProperties:
     of log.
     """
     # delta-rs counts commits from 1, while versions count from 0.
-    is_checkpoint_due = (table.version() + 2) % checkpoint_interval(table) == 0
+    is_checkpoint_due = (table.version() + 2) % checkpoint_interval(table.metadata().configuration) == 0
     return PostCommitHookProperties(create_checkpoint=True, cleanup_expired_logs=None if is_checkpoint_due else False)
 
 
-def checkpoint_interval(table: DeltaTable) -> int:
-    """Returns the open table's number of commits per checkpoint."""
-    return int(table.metadata().configuration.get("delta.checkpointInterval") or _DEFAULT_CHECKPOINT_INTERVAL)
+def checkpoint_interval(configuration: Mapping[str, Any]) -> int:
+    """Returns the number of commits per checkpoint of a table with these properties."""
+    return int(configuration.get("delta.checkpointInterval") or _DEFAULT_CHECKPOINT_INTERVAL)
 
 
 def raise_owner_epoch(table: DeltaTable, owner: Step, *, user_metadata: str) -> CommitOutcome:

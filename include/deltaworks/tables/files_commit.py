@@ -8,7 +8,6 @@ that skip change commits neither lose nor duplicate rows. The commit has exactly
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -20,6 +19,7 @@ from deltaworks.tables.features import SUPPORTED_FEATURES
 from deltaworks.tables.files import write_file
 from deltaworks.tables.lake import Lake, arrow_path
 from deltaworks.tables.log import Action, FileId, TableState, parse_schema_string, row_count, state_at
+from deltaworks.tables.log_writer import commit_info, remove_action, txn_action, write_commit
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,11 +84,11 @@ class FilesCommit:
 
 def reasons_against_files_commit(state: TableState) -> list[str]:
     """Returns why this table's files cannot be replaced here; empty if they can."""
-    protocol, configuration = state.protocol, state.metadata.get("configuration") or {}
+    protocol = state.protocol
     reasons = [f"the feature {name}" for name in sorted(set(protocol.get("writerFeatures") or ()) - SUPPORTED_FEATURES)]
     if int(protocol.get("minWriterVersion") or 0) > 7:
         reasons.append(f"writer version {protocol['minWriterVersion']}")
-    if configuration.get("delta.appendOnly") == "true":
+    if state.configuration.get("delta.appendOnly") == "true":
         reasons.append("delta.appendOnly")
     return reasons
 
@@ -147,50 +147,18 @@ def commit_files(
     raise contention_error(key, "restore it")
 
 
-def write_commit(objects: ObjectStore, key: str, version: int, actions: Sequence[Action]) -> bool:
-    """Writes one commit to a log. Returns False if the version already exists. Atomic on every supported storage."""
-    lines = [json.dumps(action, separators=(",", ":")) for action in actions]
-    return objects.put_if_absent(f"{key}/_delta_log/{version:020d}.json", "\n".join([*lines, ""]).encode())
-
-
-def commit_info_action(commit: FilesCommit, *, read_version: int | None, at_ms: int) -> Action:
-    """Returns the `commitInfo` action of a commit."""
-    info = {
-        "timestamp": at_ms,
-        "operation": commit.operation,
-        "operationParameters": commit.parameters,
-        "isBlindAppend": False,
-        "engineInfo": "deltaworks",
-        "userMetadata": commit.user_metadata,
-    }
-    return {"commitInfo": info if read_version is None else {**info, "readVersion": read_version}}
-
-
-def txn_action(step: Step, at_ms: int) -> Action:
-    """Returns the `txn` action of a step."""
-    return {"txn": {"appId": step.app_id, "version": step.version, "lastUpdated": at_ms}}
-
-
-def remove_action(added: Action, at_ms: int) -> Action:
-    """Returns the remove action for the file of an add action."""
-    optional_fields = {
-        name: added[name] for name in ("partitionValues", "size", "tags", "deletionVector") if added.get(name)
-    }
-    required_fields = {
-        "path": added["path"],
-        "deletionTimestamp": at_ms,
-        "dataChange": True,
-        "extendedFileMetadata": True,
-    }
-    return {"remove": {**required_fields, "partitionValues": {}, "size": 0, **optional_fields}}
-
-
 def _actions(current: TableState, target: TargetState, commit: FilesCommit) -> list[Action]:
     now = int(time.time() * 1000)
     fence_steps = [Step(app_id, current.transactions.get(app_id, 0) + 1) for app_id in commit.fenced_app_ids]
     steps = [commit.step, *([commit.owner] if commit.owner else []), *fence_steps]
     actions = [
-        commit_info_action(commit, read_version=current.version, at_ms=now),
+        commit_info(
+            commit.operation,
+            user_metadata=commit.user_metadata,
+            at_ms=now,
+            read_version=current.version,
+            parameters=commit.parameters,
+        ),
         *(txn_action(step, now) for step in steps),
     ]
     if target.metadata is not None and target.metadata != current.metadata:

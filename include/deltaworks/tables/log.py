@@ -154,6 +154,11 @@ class TableState:
     files: dict[FileId, Action] = field(default_factory=dict)
 
     @property
+    def configuration(self) -> dict[str, str]:
+        """The table's properties."""
+        return self.metadata.get("configuration") or {}
+
+    @property
     def rows(self) -> int:
         """Number of rows, without those deleted by deletion vectors. Files without statistics count as zero."""
         return sum(row_count(added) for added in self.files.values())
