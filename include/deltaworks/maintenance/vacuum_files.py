@@ -7,15 +7,13 @@ continues.
 from __future__ import annotations
 
 import contextlib
-import random
 import time
 from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
 
 from deltaworks.control.objects import ObjectStore
-from deltaworks.errors import ConcurrencyError
-from deltaworks.tables.commit import MAX_ATTEMPTS
+from deltaworks.tables.commit import guarded_commit
 from deltaworks.tables.features import has_deletion_vectors, reasons_to_use_spark
 from deltaworks.tables.lake import Lake
 from deltaworks.tables.log_writer import commit_info, write_commit, write_due_checkpoint
@@ -103,10 +101,12 @@ class _VacuumCommits:
         self._user_metadata = user_metadata
 
     def add(self, operation: str, parameters: Mapping[str, str], metrics: Mapping[str, int]) -> None:
-        for attempt in range(1, MAX_ATTEMPTS + 1):
+        """Writes one commit; nothing if the table does not exist any more."""
+
+        def attempt(_: int) -> bool | None:
             table = self._lake.open(self._key)
             if table is None:
-                return
+                return False
             # The table may require additional features since it was checked.
             if reasons := reasons_against_vacuum(table):
                 raise SparkRequired(", ".join(reasons))
@@ -121,17 +121,14 @@ class _VacuumCommits:
                 changes_rows=False,
                 is_blind_append=True,
             )
-            if write_commit(self._objects, self._key, version, [info]):
-                if not reasons_to_use_spark(table) and not has_deletion_vectors(table):
-                    properties = table.metadata().configuration
-                    write_due_checkpoint(self._lake, self._key, version, configuration=properties)
-                return
-            time.sleep(random.uniform(0, min(2.0, 0.02 * 2**attempt)))
-        raise ConcurrencyError(
-            "COMMIT_CONTENDED",
-            f"{self._key}: {MAX_ATTEMPTS} attempts to commit {operation} all met another writer.",
-            hint="Another job writes this table continuously; wait for it, then retry.",
-        )
+            if not write_commit(self._objects, self._key, version, [info]):
+                return None
+            if not reasons_to_use_spark(table) and not has_deletion_vectors(table):
+                properties = table.metadata().configuration
+                write_due_checkpoint(self._lake, self._key, version, configuration=properties)
+            return True
+
+        guarded_commit(self._key, attempt, action=f"commit {operation}")
 
     def end(self, status: str, metrics: Mapping[str, int]) -> None:
         """Records the end of VACUUM, unless the table now requires unsupported features."""

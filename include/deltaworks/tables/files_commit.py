@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 
 from deltaworks.control.objects import ObjectStore
 from deltaworks.errors import ContractError, FencedError
-from deltaworks.tables.commit import Step, commit_attempts, contention_error
+from deltaworks.tables.commit import Step, guarded_commit
 from deltaworks.tables.features import SUPPORTED_FEATURES
 from deltaworks.tables.files import write_file
 from deltaworks.tables.lake import Lake, arrow_path
@@ -128,23 +128,26 @@ def commit_files(
         ConcurrencyError: COMMIT_CONTENDED after `commit_attempts`.
         ContractError: RESTORE_UNSUPPORTED, and see `state_at`.
     """
-    for attempt in commit_attempts():
+
+    def attempt(number: int) -> FilesCommitOutcome | None:
         current = state_at(lake, objects, key)
         check_supported(current)
         _check_owner_epoch(current, commit.owner)
         if current.transactions.get(commit.step.app_id, -1) >= commit.step.version:
-            return FilesCommitOutcome(version=current.version, newly_committed=False, attempts=attempt)
+            return FilesCommitOutcome(version=current.version, newly_committed=False, attempts=number)
         target_state = target(current)
         before_commit()
         actions = _actions(current, target_state, commit)
         if _only_adds(actions):
             actions.append(_remove_of_empty_file(lake, key, current, actions))
-        if write_commit(objects, key, current.version + 1, actions):
-            difference = StateDifference.between(current, target_state)
-            return FilesCommitOutcome(
-                version=current.version + 1, newly_committed=True, attempts=attempt, difference=difference
-            )
-    raise contention_error(key, "restore it")
+        if not write_commit(objects, key, current.version + 1, actions):
+            return None
+        difference = StateDifference.between(current, target_state)
+        return FilesCommitOutcome(
+            version=current.version + 1, newly_committed=True, attempts=number, difference=difference
+        )
+
+    return guarded_commit(key, attempt, action="restore it")
 
 
 def _actions(current: TableState, target: TargetState, commit: FilesCommit) -> list[Action]:

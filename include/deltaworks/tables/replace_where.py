@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 
 from deltaworks.control.objects import ObjectStore
 from deltaworks.tables.arrow_types import rows_as_declared
-from deltaworks.tables.commit import Step, commit_attempts, contention_error
+from deltaworks.tables.commit import Step, guarded_commit
 from deltaworks.tables.files import WrittenFile, split_by_partition, write_file, write_file_body
 from deltaworks.tables.files_commit import reasons_against_files_commit
 from deltaworks.tables.lake import Lake, arrow_path
@@ -78,8 +78,9 @@ def replace_rows(
         ContractError: see `state_at`.
     """
     written = [file for rows in replacement.rows for file in _write_rows(lake, key, expected, rows)]
-    for attempt in commit_attempts():
-        state = expected if attempt == 1 else state_at(lake, objects, key)
+
+    def attempt(number: int) -> ReplaceOutcome | None:
+        state = expected if number == 1 else state_at(lake, objects, key)
         if is_step_committed(state, replacement.step) or _has_changed_metadata(state, expected):
             return ReplaceOutcome(None)
         effects = [(added, replacement.classify_file(added)) for added in state.files.values()]
@@ -87,11 +88,13 @@ def replace_rows(
         removed = [added for added, effect in effects if effect is not FileEffect.UNCHANGED]
         copied = _rewrite_files(lake, key, expected, rewritten, replacement.retained_rows)
         actions = _actions(state, replacement, removed, written, copied)
-        if write_commit(objects, key, state.version + 1, actions):
-            write_due_checkpoint(lake, key, state.version + 1, configuration=state.configuration)
-            rows = sum(file.rows for file in written)
-            return ReplaceOutcome(state.version + 1, rows, sum(file.rows for file in copied))
-    raise contention_error(key, f"commit {replacement.step.app_id} at {replacement.step.version}")
+        if not write_commit(objects, key, state.version + 1, actions):
+            return None
+        write_due_checkpoint(lake, key, state.version + 1, configuration=state.configuration)
+        rows = sum(file.rows for file in written)
+        return ReplaceOutcome(state.version + 1, rows, sum(file.rows for file in copied))
+
+    return guarded_commit(key, attempt, action=f"commit {replacement.step.app_id} at {replacement.step.version}")
 
 
 def is_step_committed(state: TableState, step: Step) -> bool:

@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Literal
 
 import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, Transaction, WriterProperties
-from deltalake.exceptions import CommitFailedError
 
 from deltaworks.engine.keyed.latest_by_key import key_ranges
 from deltaworks.engine.keyed.latest_rows import SOURCE, TARGET, newer_condition, same_key_condition
@@ -29,9 +28,8 @@ from deltaworks.tables.arrow_types import arrow_schema, rows_as_declared
 from deltaworks.tables.commit import (
     Step,
     check_owner_epoch,
-    commit_attempts,
     commit_step,
-    contention_error,
+    guarded_commit,
     post_commit_properties,
     refresh,
     transaction_version,
@@ -132,7 +130,8 @@ class KeyedMerge:
             ConcurrencyError: COMMIT_CONTENDED after `commit_attempts`.
             TransientError: SPARK_UNAVAILABLE.
         """
-        for _ in commit_attempts():
+
+        def attempt(_: int) -> MergeOutcome:
             if self._is_committed(guard):
                 return MergeOutcome(engine="", version=self._target.version())
             if not rows.num_rows:
@@ -140,11 +139,9 @@ class KeyedMerge:
             engine, reason = choose_engine(self._target, self._table, rows)
             if engine == "spark":
                 return self._merge_by_spark(rows, exact=exact, guard=guard, reason=reason)
-            try:
-                return self._merge_by_delta_rs(rows, exact=exact, guard=guard)
-            except CommitFailedError:
-                continue
-        raise contention_error(self._target.table_uri, "merge", advice="resume the table")
+            return self._merge_by_delta_rs(rows, exact=exact, guard=guard)
+
+        return guarded_commit(self._target.table_uri, attempt, action="merge", advice="resume the table")
 
     def _is_committed(self, guard: MergeGuard) -> bool:
         """Loads the newest snapshot and returns whether it has the step."""
