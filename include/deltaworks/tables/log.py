@@ -37,6 +37,8 @@ _ACTION_KINDS = ("protocol", "metaData", "txn", "add")
 FileId = tuple[str, str]
 _COMMIT_NAME = re.compile(r"^\d{20}\.json$")
 _CHECKPOINT_NAME = re.compile(r"^(\d{20})\.checkpoint\.")
+#: Matches a path with a scheme or an absolute path.
+_ABSOLUTE_PATH = re.compile(r"^(?:[A-Za-z][A-Za-z0-9+.-]*:/|/)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,6 +127,11 @@ class LogFiles:
         """The newest version in the log; None if the log is empty."""
         return max((*self.commits, *self.checkpoints), default=None)
 
+    @property
+    def oldest(self) -> int | None:
+        """The oldest version that can be read from the log alone; the newest one if a commit before it is missing."""
+        return min((*self.checkpoints, *({0} & self.commits)), default=self.newest)
+
     def checkpoint_up_to(self, version: int) -> int | None:
         """Returns the newest complete checkpoint whose version is at most `version`; None if there is none."""
         return max((number for number in self.checkpoints if number <= version), default=None)
@@ -189,8 +196,10 @@ class TableState:
 
 
 def is_absolute_path(path: str) -> bool:
-    """Returns whether a file path in a log is absolute, so that the file may belong to another table."""
-    return "://" in path or path.startswith("/")
+    """Returns whether a file path in a log is absolute: the file belongs to another table, as after a shallow clone, or
+    to this one under another address.
+    """
+    return _ABSOLUTE_PATH.match(path) is not None
 
 
 def file_id(action: Action) -> FileId:
@@ -248,11 +257,30 @@ def state_at(lake: Lake, objects: ObjectStore, key: str, version: int | None = N
     log = list_log(objects, key)
     target, base = replay_base(log, key, version)
     state = TableState(key, target)
-    for name in () if base is None else log.checkpoints[base]:
-        state.apply(read_checkpoint(lake, name, columns=_ACTION_KINDS))
-    for _, actions in read_commits(lake, key, range(0 if base is None else base + 1, target + 1)):
+    for _, actions in replayed_actions(lake, key, log, target, base, columns=_ACTION_KINDS):
         state.apply(actions or ())
     return state
+
+
+def replayed_actions(
+    lake: Lake, key: str, log: LogFiles, target: int, base: int | None, *, columns: Sequence[str]
+) -> Iterator[tuple[int, list[Action] | None]]:
+    """Yields a version with actions: each action of a checkpoint, then all actions of each commit after it. A commit
+    that was deleted meanwhile has None.
+
+    A checkpoint has one action per file, so their order does not matter, and they are not all held in memory.
+
+    Args:
+        target: the version to read, and the version of its checkpoint; see `replay_base`.
+        columns: the columns to read of the checkpoint; see `read_checkpoint`.
+    """
+    first_commit = 0
+    if base is not None:
+        for name in log.checkpoints[base]:
+            for action in read_checkpoint(lake, name, columns=columns):
+                yield base, [action]
+        first_commit = base + 1
+    yield from read_commits(lake, key, range(first_commit, target + 1))
 
 
 def replay_base(log: LogFiles, key: str, version: int | None = None) -> tuple[int, int | None]:
@@ -271,10 +299,9 @@ def replay_base(log: LogFiles, key: str, version: int | None = None) -> tuple[in
     target = newest if version is None else version
     missing = log.missing_commits(target)
     if target > newest or target < 0 or (missing and missing[0] == 0 and not _is_complete_from_start(log, target)):
-        oldest = min((*log.checkpoints, *({0} & log.commits)), default=newest)
         raise ContractError(
             "TABLE_VERSION_UNAVAILABLE",
-            f"Version {target} of {key} cannot be read: its log holds versions {oldest} to {newest}.",
+            f"Version {target} of {key} cannot be read: its log holds versions {log.oldest} to {newest}.",
             hint="Choose a version, a time or a batch between them.",
         )
     if missing:
