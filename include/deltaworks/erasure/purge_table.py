@@ -23,11 +23,11 @@ from deltaworks.erasure.token_replacement import TokenReplacer
 from deltaworks.erasure.token_search import TokenSearch, combine_searches
 from deltaworks.errors import ConcurrencyError, ContractError
 from deltaworks.events.collector_sequence_numbers import CollectorSequenceNumbers
-from deltaworks.tables.commit import Step, commit_attempts, contention_error
+from deltaworks.tables.commit import Step, guarded_commit
 from deltaworks.tables.files_commit import FilesCommit, TargetState, commit_files
 from deltaworks.tables.lake import Lake
 from deltaworks.tables.log import Action, FileId, TableState, commit_history, file_id, read_commits, state_at
-from deltaworks.tables.optimize_commit import write_due_checkpoint
+from deltaworks.tables.log_writer import write_due_checkpoint
 
 Mode = Literal["rows", "identity"]
 #: Adds the collector sequence numbers of rows to a set of numbers.
@@ -122,17 +122,17 @@ class TablePurger:
         """
         if self._lake.open(self._key) is None:
             return self._untouched(TableSurvey(version=-1, rows=0))
-        for _ in commit_attempts():
+
+        def attempt(_: int) -> PurgedTable | None:
             state = state_at(self._lake, self._objects, self._key)
             if state.transactions.get(step.app_id, -1) >= step.version:
                 return self._committed_purge(state, step)
             survey = self.survey(state)
             if not survey.by_file:
                 return self._untouched(survey)
-            done = self._rewrite_and_commit(state, survey, step, mode, before_commit)
-            if done is not None:
-                return done
-        raise contention_error(self._key, "purge an erased person's rows from it")
+            return self._rewrite_and_commit(state, survey, step, mode, before_commit)
+
+        return guarded_commit(self._key, attempt, action="purge an erased person's rows from it")
 
     def _count_file(self, files: TableFiles, added: Action) -> FileCount:
         counted = FileCount()
@@ -172,7 +172,7 @@ class TablePurger:
         except _FileReplacedError:
             files.discard(written.values())
             return None
-        write_due_checkpoint(self._lake, self._key, outcome.version)
+        write_due_checkpoint(self._lake, self._key, outcome.version, configuration=state.configuration)
         return self._recount(purge, outcome.version)
 
     def _rewrite_file(self, files: TableFiles, added: Action, hits: int, mode: Mode) -> list[Action]:

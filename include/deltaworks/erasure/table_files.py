@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from deltaworks.errors import ContractError
-from deltaworks.tables.compaction import cast_values
+from deltaworks.tables.arrow_types import rows_as_declared
 from deltaworks.tables.deletion_vector_format import deleted_positions
 from deltaworks.tables.files import write_file_body
 from deltaworks.tables.lake import Lake, arrow_path
@@ -35,7 +35,7 @@ class TableFiles:
         declared = parse_schema_string(state.metadata["schemaString"])
         partition_columns = set(state.metadata.get("partitionColumns") or ())
         self._columns = pa.schema([column for column in declared if column.name not in partition_columns])
-        self._indexed = IndexedColumns.of(state.metadata.get("configuration") or {})
+        self._indexed = IndexedColumns.of(state.configuration)
 
     def read(self, added: Action, *, dictionary_encoded: bool = False) -> Iterator[pa.RecordBatch]:
         """Yields the rows of an added file, with the columns it contains.
@@ -84,7 +84,8 @@ class TableFiles:
     def write(self, added: Action, parts: Iterable[pa.RecordBatch]) -> list[Action]:
         """Writes rows of an added file to new files of its partition; returns their add actions."""
         values = dict(added.get("partitionValues") or {})
-        return [self._write_file(values, rows) for rows in _group_by_size(map(self._to_table_schema, parts))]
+        batches = (rows_as_declared(batch, self._columns) for batch in parts)
+        return [self._write_file(values, rows) for rows in _group_by_size(batches)]
 
     def discard(self, written: Iterable[Action]) -> None:
         """Deletes written files that were not committed."""
@@ -94,17 +95,6 @@ class TableFiles:
     def _write_file(self, values: dict[str, Any], rows: pa.Table) -> Action:
         file = write_file_body(self._lake.filesystem, self._root, rows, partition=values, indexed=self._indexed)
         return file.to_add_fields(at_ms=int(time.time() * 1000), data_change=True)
-
-    def _to_table_schema(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """Returns the rows in the table's current schema: missing columns are null, dropped ones are removed."""
-        arrays = []
-        for column in self._columns:
-            index = batch.schema.get_field_index(column.name)
-            values = (
-                pa.nulls(batch.num_rows, column.type) if index < 0 else cast_values(batch.column(index), column.type)
-            )
-            arrays.append(values)
-        return pa.RecordBatch.from_arrays(arrays, schema=self._columns)
 
 
 def parquet_batches(

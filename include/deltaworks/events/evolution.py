@@ -16,14 +16,13 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from deltalake import CommitProperties, DeltaTable, Field, Transaction
-from deltalake.exceptions import CommitFailedError
 from deltalake.schema import PrimitiveType
 
 from deltaworks.errors import ContractError
 from deltaworks.events.task_findings import Path
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.specs.table import RESCUED_COLUMN, TableSpec
-from deltaworks.tables.commit import Step, check_owner_epoch, commit_attempts, contention_error, refresh
+from deltaworks.tables.commit import Step, check_owner_epoch, guarded_commit, refresh
 
 PATH_METADATA = "deltaworks.path"
 #: Maximum number of added columns per table. Further fields stay in the rescued column.
@@ -127,11 +126,12 @@ def add_columns(
         ContractError: TABLE_SCHEMA_DIFFERS, a column of that name has another type.
         ConcurrencyError: COMMIT_CONTENDED.
     """
-    for _ in commit_attempts():
+
+    def attempt(_: int) -> bool:
         refresh(table)
         missing = _missing_columns(table, records)
         if not missing:
-            return
+            return False
         if owner is not None:
             check_owner_epoch(table, owner)
         properties = CommitProperties(
@@ -139,13 +139,11 @@ def add_columns(
             max_commit_retries=0,
             app_transactions=[Transaction(owner.app_id, owner.version)] if owner is not None else [],
         )
-        try:
-            table.alter.add_columns(missing, commit_properties=properties)
-        except CommitFailedError:
-            continue
+        table.alter.add_columns(missing, commit_properties=properties)
         refresh(table)
-        return
-    raise contention_error(table.table_uri, "add columns")
+        return True
+
+    guarded_commit(table.table_uri, attempt, action="add columns")
 
 
 def _missing_columns(table: DeltaTable, records: Sequence[Mapping[str, Any]]) -> list[Field]:

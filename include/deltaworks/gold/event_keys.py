@@ -24,7 +24,7 @@ from deltalake import DeltaTable
 from deltaworks.gold.duplicates import ARRIVAL, Int64Array, find_duplicates_in_rows
 from deltaworks.gold.file_scan import AddedFile, FileScan, added_files, has_plain_files
 from deltaworks.gold.parts import DATE_COLUMN, TIME_COLUMN, Part
-from deltaworks.tables.compaction import cast_values
+from deltaworks.tables.arrow_types import rows_as_declared
 from deltaworks.tables.files import read_parquet_file
 from deltaworks.tables.lake import Lake, arrow_path
 from deltaworks.tables.log import is_absolute_path
@@ -184,8 +184,8 @@ class _KeyReader:
         if not set(self._columns.names) <= set(file.schema_arrow.names):
             raise _NeedsSparkError
         rows = file.read(columns=self._columns.names)
-        arrays = [cast_values(rows.column(column.name).combine_chunks(), column.type) for column in self._columns]
-        return pa.Table.from_arrays(arrays, schema=self._columns)
+        batches = [rows_as_declared(batch, self._columns) for batch in rows.to_batches()]
+        return pa.Table.from_batches(batches, schema=self._columns)
 
     def _bucket_numbers(self, rows: pa.Table, file: AddedFile) -> Int64Array:
         if not self._with_hours:

@@ -7,20 +7,16 @@ continues.
 from __future__ import annotations
 
 import contextlib
-import random
 import time
 from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
-from typing import Any
 
 from deltaworks.control.objects import ObjectStore
-from deltaworks.errors import ConcurrencyError
-from deltaworks.tables.commit import MAX_ATTEMPTS
+from deltaworks.tables.commit import guarded_commit
 from deltaworks.tables.features import has_deletion_vectors, reasons_to_use_spark
-from deltaworks.tables.files_commit import write_commit
 from deltaworks.tables.lake import Lake
-from deltaworks.tables.optimize_commit import write_due_checkpoint
+from deltaworks.tables.log_writer import commit_info, write_commit, write_due_checkpoint
 from deltaworks.tables.protected_files import table_retention_hours
 from deltaworks.tables.vacuum_candidates import (
     SparkRequired,
@@ -105,44 +101,36 @@ class _VacuumCommits:
         self._user_metadata = user_metadata
 
     def add(self, operation: str, parameters: Mapping[str, str], metrics: Mapping[str, int]) -> None:
-        for attempt in range(1, MAX_ATTEMPTS + 1):
+        """Writes one commit; nothing if the table does not exist any more."""
+
+        def attempt(_: int) -> bool | None:
             table = self._lake.open(self._key)
             if table is None:
-                return
+                return False
             # The table may require additional features since it was checked.
             if reasons := reasons_against_vacuum(table):
                 raise SparkRequired(", ".join(reasons))
             version = table.version() + 1
-            if write_commit(
-                self._objects, self._key, version, [self._commit_info(version, operation, parameters, metrics)]
-            ):
-                if not reasons_to_use_spark(table) and not has_deletion_vectors(table):
-                    write_due_checkpoint(self._lake, self._key, version)
-                return
-            time.sleep(random.uniform(0, min(2.0, 0.02 * 2**attempt)))
-        raise ConcurrencyError(
-            "COMMIT_CONTENDED",
-            f"{self._key}: {MAX_ATTEMPTS} attempts to commit {operation} all met another writer.",
-            hint="Another job writes this table continuously; wait for it, then retry.",
-        )
+            info = commit_info(
+                operation,
+                user_metadata=self._user_metadata,
+                at_ms=int(time.time() * 1000),
+                read_version=version - 1,
+                parameters=parameters,
+                metrics=metrics,
+                changes_rows=False,
+                is_blind_append=True,
+            )
+            if not write_commit(self._objects, self._key, version, [info]):
+                return None
+            if not reasons_to_use_spark(table) and not has_deletion_vectors(table):
+                properties = table.metadata().configuration
+                write_due_checkpoint(self._lake, self._key, version, configuration=properties)
+            return True
+
+        guarded_commit(self._key, attempt, action=f"commit {operation}")
 
     def end(self, status: str, metrics: Mapping[str, int]) -> None:
         """Records the end of VACUUM, unless the table now requires unsupported features."""
         with contextlib.suppress(SparkRequired):
             self.add("VACUUM END", {"status": status}, metrics)
-
-    def _commit_info(
-        self, version: int, operation: str, parameters: Mapping[str, str], metrics: Mapping[str, int]
-    ) -> dict[str, Any]:
-        info = {
-            "timestamp": int(time.time() * 1000),
-            "operation": operation,
-            "operationParameters": dict(parameters),
-            "readVersion": version - 1,
-            "isolationLevel": "SnapshotIsolation",
-            "isBlindAppend": True,
-            "operationMetrics": {name: str(value) for name, value in metrics.items()},
-            "engineInfo": "deltaworks",
-            "userMetadata": self._user_metadata,
-        }
-        return {"commitInfo": info}

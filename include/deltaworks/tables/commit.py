@@ -7,11 +7,12 @@ shows whether the step was committed.
 
 from __future__ import annotations
 
+import contextlib
 import re
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, PostCommitHookProperties, Schema, Transaction
@@ -129,9 +130,27 @@ def commit_attempts() -> Iterator[int]:
     return attempts(MAX_ATTEMPTS, first_wait_seconds=0.04, max_wait_seconds=2.0)
 
 
-def contention_error(table: str, action: str, *, advice: str = "run this again") -> ConcurrencyError:
-    """Returns the error for a commit whose attempts (`commit_attempts`) all conflicted."""
-    return ConcurrencyError(
+def guarded_commit(table: str, attempt: Callable[[int], T | None], *, action: str, advice: str = "run this again") -> T:
+    """Repeats a commit until it does not conflict with a concurrent one. Returns the result of the last attempt.
+
+    An attempt reads the newest version, checks there what must still hold (owner, step, columns, files), and commits
+    exactly the version after it.
+
+    Args:
+        attempt: called with the number of the attempt, from 1. Returns None, or raises `CommitFailedError` as delta-rs
+            does, if another writer committed first.
+        action: the commit in an infinitive, for the error.
+        advice: what to do once the other writer has ended.
+
+    Raises:
+        ConcurrencyError: COMMIT_CONTENDED, all `commit_attempts` conflicted.
+    """
+    for number in commit_attempts():
+        with contextlib.suppress(CommitFailedError):
+            outcome = attempt(number)
+            if outcome is not None:
+                return outcome
+    raise ConcurrencyError(
         "COMMIT_CONTENDED",
         f"{table}: {MAX_ATTEMPTS} attempts to {action} all conflicted with another writer.",
         hint=f"Another job keeps writing this table. Wait until it ends, then {advice}.",
@@ -201,7 +220,8 @@ def commit_step(
     transactions = [Transaction(step.app_id, step.version)]
     if owner is not None:
         transactions.append(Transaction(owner.app_id, owner.version))
-    for attempt in commit_attempts():
+
+    def attempt(number: int) -> CommitOutcome:
         refresh(table)
         read_version = table.version()
         if owner is not None:
@@ -210,7 +230,7 @@ def commit_step(
             check_owner_epoch(table, owner)
         current = transaction_version(table, step.app_id)
         if current is not None and current >= step.version:
-            return CommitOutcome(version=read_version, newly_committed=False, attempts=attempt)
+            return CommitOutcome(version=read_version, newly_committed=False, attempts=number)
         try:
             table.create_write_transaction(
                 list(actions(table) if callable(actions) else actions),
@@ -227,11 +247,12 @@ def commit_step(
         except CommitFailedError as error:
             if "Unsupported table features" in str(error):
                 raise _refused_commit_error(table, error) from error
-            continue
+            raise
         _cache_commit(table, read_version=read_version, transactions=transactions)
         # Without delta-rs' own retries, the commit has exactly the version after `read_version`.
-        return CommitOutcome(version=read_version + 1, newly_committed=True, attempts=attempt)
-    raise contention_error(table.table_uri, f"commit {step.app_id} at {step.version}")
+        return CommitOutcome(version=read_version + 1, newly_committed=True, attempts=number)
+
+    return guarded_commit(table.table_uri, attempt, action=f"commit {step.app_id} at {step.version}")
 
 
 def post_commit_properties(table: DeltaTable) -> PostCommitHookProperties:
@@ -243,13 +264,13 @@ def post_commit_properties(table: DeltaTable) -> PostCommitHookProperties:
     of log.
     """
     # delta-rs counts commits from 1, while versions count from 0.
-    is_checkpoint_due = (table.version() + 2) % checkpoint_interval(table) == 0
+    is_checkpoint_due = (table.version() + 2) % checkpoint_interval(table.metadata().configuration) == 0
     return PostCommitHookProperties(create_checkpoint=True, cleanup_expired_logs=None if is_checkpoint_due else False)
 
 
-def checkpoint_interval(table: DeltaTable) -> int:
-    """Returns the open table's number of commits per checkpoint."""
-    return int(table.metadata().configuration.get("delta.checkpointInterval") or _DEFAULT_CHECKPOINT_INTERVAL)
+def checkpoint_interval(configuration: Mapping[str, Any]) -> int:
+    """Returns the number of commits per checkpoint of a table with these properties."""
+    return int(configuration.get("delta.checkpointInterval") or _DEFAULT_CHECKPOINT_INTERVAL)
 
 
 def raise_owner_epoch(table: DeltaTable, owner: Step, *, user_metadata: str) -> CommitOutcome:

@@ -1,15 +1,20 @@
 """Compacts small partitions in this process, without a JVM.
 
 The rows of a partition's small files are cast to the table's current columns and written as one file with statistics.
-One commit contains many partitions (`tables.optimize_commit`). Unsupported partitions are reported with a reason and
-left to Spark: those that need more than MAX_MEMORY_BYTES, have a column type that cannot be cast, an unreadable file,
-or another row count than the log.
+Unsupported partitions are reported with a reason and left to Spark: those that need more than MAX_MEMORY_BYTES, have a
+column type that cannot be cast, an unreadable file, or another row count than the log.
+
+One commit contains many partitions, like Delta's OPTIMIZE: with `dataChange: false`, so streams and change feeds see no
+changed rows. Concurrent appends do not conflict: the commit is retried on top of them. A partition whose input files
+were removed by a concurrent commit (a merge or restore) is skipped; the others are still committed.
 """
 
 from __future__ import annotations
 
 import contextlib
 import threading
+import time
+import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -17,16 +22,17 @@ from itertools import accumulate
 from urllib.parse import unquote
 
 import pyarrow as pa
-import pyarrow.compute as pc
 from deltalake import DeltaTable
 
 from deltaworks.control.objects import ObjectStore
+from deltaworks.tables.arrow_types import rows_as_declared
 from deltaworks.tables.changes import Partition, partitions_of
+from deltaworks.tables.commit import commit_attempts
 from deltaworks.tables.features import reasons_against_compacting
 from deltaworks.tables.files import WrittenFile, read_parquet_file, write_file_body
 from deltaworks.tables.lake import Lake, arrow_path
-from deltaworks.tables.log import is_absolute_path
-from deltaworks.tables.optimize_commit import RewrittenFiles, commit_optimize
+from deltaworks.tables.log import Action, is_absolute_path, read_commits
+from deltaworks.tables.log_writer import commit_info, remove_action, write_commit, write_due_checkpoint
 from deltaworks.tables.statistics import IndexedColumns
 
 #: Maximum total size of a partition's small files.
@@ -89,7 +95,7 @@ def compact_partitions(
         if len(small_files) >= min_files
     }
     rewriter = _Rewriter(lake, key, table)
-    rewrites: list[RewrittenFiles] = []
+    rewrites: list[_RewrittenFiles] = []
     unsupported: dict[Partition, str] = {}
     for partition, small_files in files.items():
         try:
@@ -98,23 +104,29 @@ def compact_partitions(
             unsupported[partition] = str(reason)
     if not rewrites:
         return CompactionOutcome(unsupported=unsupported)
-    outcome = commit_optimize(
-        lake,
-        objects,
-        key,
-        rewrites,
-        read_version=table.version(),
-        user_metadata=user_metadata,
-        parameters={"predicate": "[]", "zOrderBy": "[]", "auto": "false"},
-        before_commit=before_commit,
+    version, committed = _commit(
+        lake, objects, key, table, rewrites, user_metadata=user_metadata, before_commit=before_commit
     )
-    rewriter.remove(file for rewrite in outcome.conflicting for file in rewrite.added_files)
+    compacted = tuple(rewrite.partition for rewrite in committed)
+    conflicting = [rewrite for rewrite in rewrites if rewrite.partition not in compacted]
+    rewriter.remove(file for rewrite in conflicting for file in rewrite.added_files)
     return CompactionOutcome(
-        version=outcome.version,
-        compacted=tuple(rewrite.partition for rewrite in outcome.committed),
-        conflicting=tuple(rewrite.partition for rewrite in outcome.conflicting),
+        version=version,
+        compacted=compacted,
+        conflicting=tuple(rewrite.partition for rewrite in conflicting),
         unsupported=unsupported,
     )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _RewrittenFiles:
+    """Rewrite of one partition: sizes of the removed files by path as in the log, and the added files with the same
+    rows.
+    """
+
+    partition: Partition
+    removed_files: Mapping[str, int]
+    added_files: tuple[WrittenFile, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,14 +179,14 @@ class _Rewriter:
         self._columns = pa.schema([column for column in columns if column.name not in partition_columns])
         self._indexed = IndexedColumns.of(table.metadata().configuration)
 
-    def rewrite(self, partition: Partition, small_files: Sequence[_SmallFile]) -> RewrittenFiles:
+    def rewrite(self, partition: Partition, small_files: Sequence[_SmallFile]) -> _RewrittenFiles:
         """Writes the rows of these files as one new file."""
         if sum(member.size for member in small_files) > MAX_BYTES_PER_PARTITION:
             raise _UnsupportedPartition(f"its small files exceed {MAX_BYTES_PER_PARTITION:,} bytes")
         body = pa.Table.from_batches(list(self._read_batches(small_files)), schema=self._columns)
         values = dict(partition)
         file = write_file_body(self._lake.filesystem, self._root, body, partition=values, indexed=self._indexed)
-        return RewrittenFiles(
+        return _RewrittenFiles(
             partition=partition, removed_files={member.path: member.size for member in small_files}, added_files=(file,)
         )
 
@@ -226,7 +238,7 @@ class _MemoryBudget:
 
 
 def _conform_batch(batch: pa.RecordBatch, columns: pa.Schema, *, partition_columns: frozenset[str]) -> pa.RecordBatch:
-    """Casts a batch to the table's current columns; columns that an older file lacks become null.
+    """Casts a batch to the table's current columns.
 
     Args:
         partition_columns: ignored if Spark wrote them into the file, because the log has their values.
@@ -234,44 +246,85 @@ def _conform_batch(batch: pa.RecordBatch, columns: pa.Schema, *, partition_colum
     unknown = set(batch.schema.names) - set(columns.names) - partition_columns
     if unknown:
         raise _UnsupportedPartition(f"a file has columns that the table does not have: {', '.join(sorted(unknown))}")
-    arrays = []
-    for column in columns:
-        index = batch.schema.get_field_index(column.name)
-        try:
-            arrays.append(
-                pa.nulls(batch.num_rows, column.type) if index < 0 else cast_values(batch.column(index), column.type)
-            )
-        except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError) as error:
-            raise _UnsupportedPartition(
-                f"{column.name} of an older file cannot be cast to {column.type}: {error}"[:300]
-            ) from error
-    return pa.RecordBatch.from_arrays(arrays, schema=columns)
+    try:
+        return rows_as_declared(batch, columns)
+    except pa.ArrowInvalid as error:
+        raise _UnsupportedPartition(str(error)[:300]) from error
 
 
-def cast_values(values: pa.Array, target_type: pa.DataType) -> pa.Array:
-    """Casts values to a type without losing data; struct fields that the values lack become null.
+def _commit(
+    lake: Lake,
+    objects: ObjectStore,
+    key: str,
+    table: DeltaTable,
+    rewrites: Sequence[_RewrittenFiles],
+    *,
+    user_metadata: str,
+    before_commit: Callable[[], None],
+) -> tuple[int | None, Sequence[_RewrittenFiles]]:
+    """Replaces the files of `table` by the rewritten ones in one commit.
 
-    Raises:
-        ArrowInvalid, ArrowNotImplementedError, ArrowTypeError: a value or field would be lost.
+    Returns the version and the partitions that were committed; None and no partitions after too many conflicts.
     """
-    if values.type == target_type:
-        return values
-    if pa.types.is_struct(target_type) and pa.types.is_struct(values.type):
-        return _cast_struct(values, target_type)
-    return values.cast(target_type)
+    version, remaining = table.version(), list(rewrites)
+    for _ in commit_attempts():
+        for actions in _newer_commits(lake, key, version):
+            version += 1
+            remaining = (
+                []
+                if _changes_metadata(actions)
+                else [rewrite for rewrite in remaining if not _removes_inputs(actions, rewrite)]
+            )
+        if not remaining:
+            break
+        before_commit()
+        if write_commit(objects, key, version + 1, _actions(remaining, version, user_metadata)):
+            write_due_checkpoint(lake, key, version + 1, configuration=table.metadata().configuration)
+            return version + 1, remaining
+    return None, []
 
 
-def _cast_struct(values: pa.StructArray, target_type: pa.StructType) -> pa.StructArray:
-    names = {target_type.field(index).name for index in range(target_type.num_fields)}
-    dropped_fields = {values.type.field(index).name for index in range(values.type.num_fields)} - names
-    if dropped_fields:
-        raise pa.ArrowInvalid(f"a file has fields that the table does not have: {', '.join(sorted(dropped_fields))}")
-    children = []
-    for index in range(target_type.num_fields):
-        child = target_type.field(index)
-        at = values.type.get_field_index(child.name)
-        children.append(
-            pa.nulls(len(values), child.type) if at < 0 else cast_values(pc.struct_field(values, [at]), child.type)
-        )
-    fields = [target_type.field(index) for index in range(target_type.num_fields)]
-    return pa.StructArray.from_arrays(children, fields=fields, mask=values.is_null())
+def _newer_commits(lake: Lake, key: str, version: int) -> list[list[Action]]:
+    """Returns the commits after `version`, oldest first."""
+    commits: list[list[Action]] = []
+    while True:
+        ((_, actions),) = read_commits(lake, key, [version + len(commits) + 1])
+        if actions is None:
+            return commits
+        commits.append(actions)
+
+
+def _changes_metadata(actions: Sequence[Action]) -> bool:
+    """Returns whether a commit may have changed columns, properties or required writer features."""
+    return any("metaData" in action or "protocol" in action for action in actions)
+
+
+def _removes_inputs(actions: Sequence[Action], rewrite: _RewrittenFiles) -> bool:
+    # A DELETE with deletion vectors removes a file and adds it again with the same path.
+    return any("remove" in action and action["remove"]["path"] in rewrite.removed_files for action in actions)
+
+
+def _actions(rewrites: Sequence[_RewrittenFiles], version: int, user_metadata: str) -> list[Action]:
+    now = int(time.time() * 1000)
+    written = [file for rewrite in rewrites for file in rewrite.added_files]
+    info = commit_info(
+        "OPTIMIZE",
+        user_metadata=user_metadata,
+        at_ms=now,
+        read_version=version,
+        # `commit` is unique per attempt, so that another writer's commit is never mistaken for this one.
+        parameters={"predicate": "[]", "zOrderBy": "[]", "auto": "false", "commit": uuid.uuid4().hex},
+        metrics={
+            "numRemovedFiles": sum(len(rewrite.removed_files) for rewrite in rewrites),
+            "numRemovedBytes": sum(sum(rewrite.removed_files.values()) for rewrite in rewrites),
+            "numAddedFiles": len(written),
+            "numAddedBytes": sum(file.size for file in written),
+        },
+        changes_rows=False,
+    )
+    removes = [
+        remove_action({"path": path, "partitionValues": dict(rewrite.partition), "size": size}, now, data_change=False)
+        for rewrite in rewrites
+        for path, size in rewrite.removed_files.items()
+    ]
+    return [info, *removes, *({"add": file.to_add_fields(at_ms=now, data_change=False)} for file in written)]

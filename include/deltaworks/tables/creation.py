@@ -19,9 +19,9 @@ import pyarrow as pa
 from deltaworks.tables.commit import Step
 from deltaworks.tables.features import SIMPLE_PARTITION_TYPES
 from deltaworks.tables.files import split_by_partition, write_file
-from deltaworks.tables.files_commit import txn_action, write_commit
 from deltaworks.tables.lake import Lake, arrow_path
 from deltaworks.tables.log import Action
+from deltaworks.tables.log_writer import commit_info, txn_action, write_commit
 
 #: Types that need no table feature.
 _BASIC_TYPES = frozenset(
@@ -74,19 +74,18 @@ def create_table(lake: Lake, key: str, table: NewTable) -> int | None:
     root, now = arrow_path(lake.storage, key), int(time.time() * 1000)
     parts = split_by_partition(table.rows, table.partition_by) if table.rows.num_rows else []
     files = [write_file(lake.filesystem, root, part, partition=values) for values, part in parts]
-    info = {
-        "timestamp": now,
-        "operation": "WRITE",
-        "operationParameters": {"mode": "Overwrite", "partitionBy": json.dumps(list(table.partition_by))},
-        "isBlindAppend": False,
-        "operationMetrics": {
-            "numFiles": str(len(files)),
-            "numOutputBytes": str(sum(file.size for file in files)),
-            "numOutputRows": str(table.rows.num_rows),
+    info = commit_info(
+        "WRITE",
+        user_metadata=table.user_metadata,
+        at_ms=now,
+        read_version=None,
+        parameters={"mode": "Overwrite", "partitionBy": json.dumps(list(table.partition_by))},
+        metrics={
+            "numFiles": len(files),
+            "numOutputBytes": sum(file.size for file in files),
+            "numOutputRows": table.rows.num_rows,
         },
-        "engineInfo": "deltaworks",
-        "userMetadata": table.user_metadata,
-    }
+    )
     metadata = {
         "id": str(uuid.uuid4()),
         "format": {"provider": "parquet", "options": {}},
@@ -97,7 +96,7 @@ def create_table(lake: Lake, key: str, table: NewTable) -> int | None:
     }
     adds = [{"add": file.to_add_fields(at_ms=now, data_change=True)} for file in files]
     actions: list[Action] = [
-        {"commitInfo": info},
+        info,
         {"protocol": _PROTOCOL},
         {"metaData": metadata},
         txn_action(table.step, now),

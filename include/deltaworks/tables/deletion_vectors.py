@@ -10,12 +10,13 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-import pyarrow.parquet as pq
 from deltalake import DeltaTable
 
 from deltaworks.tables.features import has_deletion_vectors
 from deltaworks.tables.lake import Lake, arrow_path
-from deltaworks.tables.log import Action, read_commits
+from deltaworks.tables.log import Action, read_checkpoint, read_commits
+
+_CHECKPOINT_COLUMNS = ("add.path", "add.deletionVector.storageType", "add.deletionVector.cardinality")
 
 
 def deleted_row_counts(
@@ -34,13 +35,16 @@ def deleted_row_counts(
     newest = table.version()
     if checkpoint is not None and int(checkpoint["version"]) > newest:
         checkpoint = None
-    counts = dict(_checkpoint_counts(lake, key, checkpoint)) if checkpoint is not None else {}
+    counts: dict[str, int] = {}
+    for name in _checkpoint_files(checkpoint) if checkpoint is not None else ():
+        for action in read_checkpoint(lake, f"{key}/_delta_log/{name}", columns=_CHECKPOINT_COLUMNS):
+            _apply_actions(counts, [action])
     checkpoint_version = int(checkpoint["version"]) if checkpoint is not None else -1
     for _, actions in read_commits(lake, key, range(checkpoint_version + 1, newest + 1)):
         if actions is None:
             return None
         _apply_actions(counts, actions)
-    return {path: count for path, count in counts.items() if count}
+    return counts
 
 
 def read_last_checkpoint(lake: Lake, key: str) -> dict[str, Any] | None:
@@ -62,20 +66,10 @@ def _apply_actions(counts: dict[str, int], actions: list[Action]) -> None:
     for action in actions:
         if "add" in action:
             vector = action["add"].get("deletionVector") or {}
-            counts[action["add"]["path"]] = int(vector.get("cardinality", 0))
-
-
-def _checkpoint_counts(lake: Lake, key: str, checkpoint: Mapping[str, Any]) -> Iterator[tuple[str, int]]:
-    folder = f"{arrow_path(lake.storage, key)}/_delta_log"
-    for name in _checkpoint_files(checkpoint):
-        if name.endswith(".json"):
-            with lake.filesystem.open_input_stream(f"{folder}/{name}") as stream:
-                actions = [json.loads(line) for line in stream.read().splitlines() if line.strip()]
-            counts: dict[str, int] = {}
-            _apply_actions(counts, actions)
-            yield from counts.items()
-            continue
-        yield from _parquet_counts(lake, f"{folder}/{name}")
+            if count := int(vector.get("cardinality") or 0):
+                counts[action["add"]["path"]] = count
+            else:
+                counts.pop(action["add"]["path"], None)
 
 
 def _checkpoint_files(checkpoint: Mapping[str, Any]) -> Iterator[str]:
@@ -89,17 +83,3 @@ def _checkpoint_files(checkpoint: Mapping[str, Any]) -> Iterator[str]:
         yield from (f"{version:020d}.checkpoint.{part:010d}.{parts:010d}.parquet" for part in range(1, parts + 1))
     else:
         yield f"{version:020d}.checkpoint.parquet"
-
-
-def _parquet_counts(lake: Lake, path: str) -> Iterator[tuple[str, int]]:
-    with lake.filesystem.open_input_file(path) as source:
-        file = pq.ParquetFile(source)
-        leaves = {file.schema.column(index).path for index in range(len(file.schema))}
-        columns = ["add.path", "add.deletionVector.cardinality"]
-        if not leaves.issuperset(columns):
-            return
-        for batch in file.iter_batches(columns=columns):
-            for add in batch.column("add").to_pylist():
-                vector = (add or {}).get("deletionVector")
-                if vector is not None and vector["cardinality"] is not None:
-                    yield add["path"], int(vector["cardinality"])

@@ -8,18 +8,18 @@ that skip change commits neither lose nor duplicate rows. The commit has exactly
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from deltaworks.control.objects import ObjectStore
 from deltaworks.errors import ContractError, FencedError
-from deltaworks.tables.commit import Step, commit_attempts, contention_error
+from deltaworks.tables.commit import Step, guarded_commit
 from deltaworks.tables.features import SUPPORTED_FEATURES
 from deltaworks.tables.files import write_file
 from deltaworks.tables.lake import Lake, arrow_path
 from deltaworks.tables.log import Action, FileId, TableState, parse_schema_string, row_count, state_at
+from deltaworks.tables.log_writer import commit_info, remove_action, txn_action, write_commit
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,11 +84,11 @@ class FilesCommit:
 
 def reasons_against_files_commit(state: TableState) -> list[str]:
     """Returns why this table's files cannot be replaced here; empty if they can."""
-    protocol, configuration = state.protocol, state.metadata.get("configuration") or {}
+    protocol = state.protocol
     reasons = [f"the feature {name}" for name in sorted(set(protocol.get("writerFeatures") or ()) - SUPPORTED_FEATURES)]
     if int(protocol.get("minWriterVersion") or 0) > 7:
         reasons.append(f"writer version {protocol['minWriterVersion']}")
-    if configuration.get("delta.appendOnly") == "true":
+    if state.configuration.get("delta.appendOnly") == "true":
         reasons.append("delta.appendOnly")
     return reasons
 
@@ -126,61 +126,26 @@ def commit_files(
         ConcurrencyError: COMMIT_CONTENDED after `commit_attempts`.
         ContractError: RESTORE_UNSUPPORTED, and see `state_at`.
     """
-    for attempt in commit_attempts():
+
+    def attempt(number: int) -> FilesCommitOutcome | None:
         current = state_at(lake, objects, key)
         check_supported(current)
         _check_owner_epoch(current, commit.owner)
         if current.transactions.get(commit.step.app_id, -1) >= commit.step.version:
-            return FilesCommitOutcome(version=current.version, newly_committed=False, attempts=attempt)
+            return FilesCommitOutcome(version=current.version, newly_committed=False, attempts=number)
         target_state = target(current)
         before_commit()
         actions = _actions(current, target_state, commit)
         if _only_adds(actions):
             actions.append(_remove_of_empty_file(lake, key, current, actions))
-        if write_commit(objects, key, current.version + 1, actions):
-            difference = StateDifference.between(current, target_state)
-            return FilesCommitOutcome(
-                version=current.version + 1, newly_committed=True, attempts=attempt, difference=difference
-            )
-    raise contention_error(key, "restore it")
+        if not write_commit(objects, key, current.version + 1, actions):
+            return None
+        difference = StateDifference.between(current, target_state)
+        return FilesCommitOutcome(
+            version=current.version + 1, newly_committed=True, attempts=number, difference=difference
+        )
 
-
-def write_commit(objects: ObjectStore, key: str, version: int, actions: Sequence[Action]) -> bool:
-    """Writes one commit to a log. Returns False if the version already exists. Atomic on every supported storage."""
-    lines = [json.dumps(action, separators=(",", ":")) for action in actions]
-    return objects.put_if_absent(f"{key}/_delta_log/{version:020d}.json", "\n".join([*lines, ""]).encode())
-
-
-def commit_info_action(commit: FilesCommit, *, read_version: int | None, at_ms: int) -> Action:
-    """Returns the `commitInfo` action of a commit."""
-    info = {
-        "timestamp": at_ms,
-        "operation": commit.operation,
-        "operationParameters": commit.parameters,
-        "isBlindAppend": False,
-        "engineInfo": "deltaworks",
-        "userMetadata": commit.user_metadata,
-    }
-    return {"commitInfo": info if read_version is None else {**info, "readVersion": read_version}}
-
-
-def txn_action(step: Step, at_ms: int) -> Action:
-    """Returns the `txn` action of a step."""
-    return {"txn": {"appId": step.app_id, "version": step.version, "lastUpdated": at_ms}}
-
-
-def remove_action(added: Action, at_ms: int) -> Action:
-    """Returns the remove action for the file of an add action."""
-    optional_fields = {
-        name: added[name] for name in ("partitionValues", "size", "tags", "deletionVector") if added.get(name)
-    }
-    required_fields = {
-        "path": added["path"],
-        "deletionTimestamp": at_ms,
-        "dataChange": True,
-        "extendedFileMetadata": True,
-    }
-    return {"remove": {**required_fields, "partitionValues": {}, "size": 0, **optional_fields}}
+    return guarded_commit(key, attempt, action="restore it")
 
 
 def _actions(current: TableState, target: TargetState, commit: FilesCommit) -> list[Action]:
@@ -188,7 +153,13 @@ def _actions(current: TableState, target: TargetState, commit: FilesCommit) -> l
     fence_steps = [Step(app_id, current.transactions.get(app_id, 0) + 1) for app_id in commit.fenced_app_ids]
     steps = [commit.step, *([commit.owner] if commit.owner else []), *fence_steps]
     actions = [
-        commit_info_action(commit, read_version=current.version, at_ms=now),
+        commit_info(
+            commit.operation,
+            user_metadata=commit.user_metadata,
+            at_ms=now,
+            read_version=current.version,
+            parameters=commit.parameters,
+        ),
         *(txn_action(step, now) for step in steps),
     ]
     if target.metadata is not None and target.metadata != current.metadata:

@@ -11,7 +11,7 @@ import datetime as dt
 import itertools
 import json
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
@@ -37,6 +37,8 @@ _ACTION_KINDS = ("protocol", "metaData", "txn", "add")
 FileId = tuple[str, str]
 _COMMIT_NAME = re.compile(r"^\d{20}\.json$")
 _CHECKPOINT_NAME = re.compile(r"^(\d{20})\.checkpoint\.")
+#: Matches a path with a scheme or an absolute path.
+_ABSOLUTE_PATH = re.compile(r"^(?:[A-Za-z][A-Za-z0-9+.-]*:/|/)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,13 +66,17 @@ def read_commits(lake: Lake, key: str, versions: Iterable[int]) -> Iterator[tupl
     def read(version: int) -> list[Action] | None:
         try:
             with filesystem.open_input_stream(f"{folder}/{version:020d}.json") as stream:
-                return [json.loads(line) for line in stream.read().splitlines() if line.strip()]
+                return _parse_commit(stream.read())
         except FileNotFoundError:
             return None
 
     numbers = list(versions)
     with ThreadPoolExecutor(_READ_THREADS) as pool:
         yield from zip(numbers, pool.map(read, numbers), strict=True)
+
+
+def _parse_commit(data: bytes) -> list[Action]:
+    return [json.loads(line) for line in data.splitlines() if line.strip()]
 
 
 def commit_history(lake: Lake, key: str, *, newest: int, limit: int | None = None) -> Iterator[CommitInfo]:
@@ -121,6 +127,11 @@ class LogFiles:
         """The newest version in the log; None if the log is empty."""
         return max((*self.commits, *self.checkpoints), default=None)
 
+    @property
+    def oldest(self) -> int | None:
+        """The oldest version that can be read from the log alone; the newest one if a commit before it is missing."""
+        return min((*self.checkpoints, *({0} & self.commits)), default=self.newest)
+
     def checkpoint_up_to(self, version: int) -> int | None:
         """Returns the newest complete checkpoint whose version is at most `version`; None if there is none."""
         return max((number for number in self.checkpoints if number <= version), default=None)
@@ -148,6 +159,11 @@ class TableState:
     metadata: Action = field(default_factory=dict)
     transactions: dict[str, int] = field(default_factory=dict)
     files: dict[FileId, Action] = field(default_factory=dict)
+
+    @property
+    def configuration(self) -> dict[str, str]:
+        """The table's properties."""
+        return self.metadata.get("configuration") or {}
 
     @property
     def rows(self) -> int:
@@ -180,8 +196,10 @@ class TableState:
 
 
 def is_absolute_path(path: str) -> bool:
-    """Returns whether a file path in a log is absolute, so that the file may belong to another table."""
-    return "://" in path or path.startswith("/")
+    """Returns whether a file path in a log is absolute: the file belongs to another table, as after a shallow clone, or
+    to this one under another address.
+    """
+    return _ABSOLUTE_PATH.match(path) is not None
 
 
 def file_id(action: Action) -> FileId:
@@ -239,11 +257,30 @@ def state_at(lake: Lake, objects: ObjectStore, key: str, version: int | None = N
     log = list_log(objects, key)
     target, base = replay_base(log, key, version)
     state = TableState(key, target)
-    for name in () if base is None else log.checkpoints[base]:
-        state.apply(_checkpoint_actions(lake, name))
-    for _, actions in read_commits(lake, key, range(0 if base is None else base + 1, target + 1)):
+    for _, actions in replayed_actions(lake, key, log, target, base, columns=_ACTION_KINDS):
         state.apply(actions or ())
     return state
+
+
+def replayed_actions(
+    lake: Lake, key: str, log: LogFiles, target: int, base: int | None, *, columns: Sequence[str]
+) -> Iterator[tuple[int, list[Action] | None]]:
+    """Yields a version with actions: each action of a checkpoint, then all actions of each commit after it. A commit
+    that was deleted meanwhile has None.
+
+    A checkpoint has one action per file, so their order does not matter, and they are not all held in memory.
+
+    Args:
+        target: the version to read, and the version of its checkpoint; see `replay_base`.
+        columns: the columns to read of the checkpoint; see `read_checkpoint`.
+    """
+    first_commit = 0
+    if base is not None:
+        for name in log.checkpoints[base]:
+            for action in read_checkpoint(lake, name, columns=columns):
+                yield base, [action]
+        first_commit = base + 1
+    yield from read_commits(lake, key, range(first_commit, target + 1))
 
 
 def replay_base(log: LogFiles, key: str, version: int | None = None) -> tuple[int, int | None]:
@@ -258,10 +295,9 @@ def replay_base(log: LogFiles, key: str, version: int | None = None) -> tuple[in
     target = newest if version is None else version
     missing = log.missing_commits(target)
     if target > newest or target < 0 or (missing and missing[0] == 0 and not _is_complete_from_start(log, target)):
-        oldest = min((*log.checkpoints, *({0} & log.commits)), default=newest)
         raise ContractError(
             "TABLE_VERSION_UNAVAILABLE",
-            f"Version {target} of {key} cannot be read: its log holds versions {oldest} to {newest}.",
+            f"Version {target} of {key} cannot be read: its log holds versions {log.oldest} to {newest}.",
             hint="Choose a version, a time or a batch between them.",
         )
     if missing:
@@ -276,24 +312,40 @@ def _is_complete_from_start(log: LogFiles, version: int) -> bool:
     return log.checkpoint_up_to(version) is None and 0 not in log.commits and 1 in log.commits
 
 
-def _checkpoint_actions(lake: Lake, name: str) -> Iterator[Action]:
+def read_checkpoint(lake: Lake, name: str, *, columns: Sequence[str]) -> Iterator[Action]:
+    """Yields the actions of one checkpoint file in the form of a commit.
+
+    Args:
+        name: the file's object key; Parquet, or JSON as in checkpoints of version 2.
+        columns: the columns to read of a Parquet file: kinds of actions, or fields such as `add.path`. Columns that the
+            file lacks are skipped.
+    """
+    if name.endswith(".json"):
+        with lake.filesystem.open_input_stream(arrow_path(lake.storage, name)) as stream:
+            yield from _parse_commit(stream.read())
+        return
     with lake.filesystem.open_input_file(arrow_path(lake.storage, name)) as source:
         file = pq.ParquetFile(source)
-        columns = [kind for kind in _ACTION_KINDS if kind in file.schema_arrow.names]
-        for batch in file.iter_batches(columns=columns):
+        leaves = [f"{file.schema.column(index).path}." for index in range(len(file.schema))]
+        present = [column for column in columns if any(leaf.startswith(f"{column}.") for leaf in leaves)]
+        for batch in file.iter_batches(columns=present):
             for row in batch.to_pylist():
-                yield {kind: _commit_form(kind, value) for kind, value in row.items() if value is not None}
+                actions = {kind: _commit_form(kind, value) for kind, value in row.items() if value is not None}
+                yield {kind: action for kind, action in actions.items() if action}
 
 
 def _commit_form(kind: str, value: dict[str, Any]) -> Action:
     """Converts a checkpoint's action to the form of a commit: maps as objects, nulls omitted."""
     action = {name: item for name, item in value.items() if item is not None and not name.endswith("_parsed")}
+    if not action.get("deletionVector", {}).get("storageType", True):
+        # Some writers store a file without a vector as a vector without values.
+        del action["deletionVector"]
     for name in ("partitionValues", "tags", "configuration"):
         if name in action:
             action[name] = dict(action[name])
     if kind == "metaData":
         action["format"] = {**action["format"], "options": dict(action["format"].get("options") or ())}
-    if kind == "add":
+    if kind == "add" and action:
         # Checkpoints store `dataChange: false`, but adding the file back changes data.
         action["dataChange"] = True
     return action

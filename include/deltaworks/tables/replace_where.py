@@ -17,12 +17,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from deltaworks.control.objects import ObjectStore
-from deltaworks.tables.commit import Step, commit_attempts, contention_error
+from deltaworks.tables.arrow_types import rows_as_declared
+from deltaworks.tables.commit import Step, guarded_commit
 from deltaworks.tables.files import WrittenFile, split_by_partition, write_file, write_file_body
-from deltaworks.tables.files_commit import reasons_against_files_commit, remove_action, txn_action, write_commit
+from deltaworks.tables.files_commit import reasons_against_files_commit
 from deltaworks.tables.lake import Lake, arrow_path
 from deltaworks.tables.log import Action, TableState, parse_schema_string, state_at
-from deltaworks.tables.optimize_commit import write_due_checkpoint
+from deltaworks.tables.log_writer import commit_info, remove_action, txn_action, write_commit, write_due_checkpoint
 from deltaworks.tables.statistics import IndexedColumns
 
 
@@ -77,8 +78,9 @@ def replace_rows(
         ContractError: see `state_at`.
     """
     written = [file for rows in replacement.rows for file in _write_rows(lake, key, expected, rows)]
-    for attempt in commit_attempts():
-        state = expected if attempt == 1 else state_at(lake, objects, key)
+
+    def attempt(number: int) -> ReplaceOutcome | None:
+        state = expected if number == 1 else state_at(lake, objects, key)
         if is_step_committed(state, replacement.step) or _has_changed_metadata(state, expected):
             return ReplaceOutcome(None)
         effects = [(added, replacement.classify_file(added)) for added in state.files.values()]
@@ -86,11 +88,13 @@ def replace_rows(
         removed = [added for added, effect in effects if effect is not FileEffect.UNCHANGED]
         copied = _rewrite_files(lake, key, expected, rewritten, replacement.retained_rows)
         actions = _actions(state, replacement, removed, written, copied)
-        if write_commit(objects, key, state.version + 1, actions):
-            _write_checkpoint_if_due(lake, key, state)
-            rows = sum(file.rows for file in written)
-            return ReplaceOutcome(state.version + 1, rows, sum(file.rows for file in copied))
-    raise contention_error(key, f"commit {replacement.step.app_id} at {replacement.step.version}")
+        if not write_commit(objects, key, state.version + 1, actions):
+            return None
+        write_due_checkpoint(lake, key, state.version + 1, configuration=state.configuration)
+        rows = sum(file.rows for file in written)
+        return ReplaceOutcome(state.version + 1, rows, sum(file.rows for file in copied))
+
+    return guarded_commit(key, attempt, action=f"commit {replacement.step.app_id} at {replacement.step.version}")
 
 
 def is_step_committed(state: TableState, step: Step) -> bool:
@@ -120,7 +124,7 @@ def _write_rows(lake: Lake, key: str, state: TableState, rows: pa.Table) -> list
 
 
 def _indexed_columns(state: TableState) -> IndexedColumns:
-    return IndexedColumns.of(state.metadata.get("configuration") or {})
+    return IndexedColumns.of(state.configuration)
 
 
 def _rewrite_files(
@@ -138,26 +142,16 @@ def _rewrite_files(
     rows_by_partition: dict[tuple[tuple[str, str | None], ...], list[pa.Table]] = {}
     for added in rewritten:
         with lake.filesystem.open_input_file(f"{root}/{unquote(added['path'])}") as source:
-            file = _conform_columns(pq.read_table(source, coerce_int96_timestamp_unit="us"), body)
+            file = pq.read_table(source, coerce_int96_timestamp_unit="us")
         partition = tuple((added.get("partitionValues") or {}).items())
-        rows_by_partition.setdefault(partition, []).append(file)
+        batches = [rows_as_declared(batch, body) for batch in file.to_batches()]
+        rows_by_partition.setdefault(partition, []).append(pa.Table.from_batches(batches, schema=body))
     return [
         write_file_body(lake.filesystem, root, part, partition=dict(partition), indexed=_indexed_columns(state))
         for partition, tables in rows_by_partition.items()
         for part in retained_rows(pa.concat_tables(tables))
         if part.num_rows
     ]
-
-
-def _conform_columns(rows: pa.Table, schema: pa.Schema) -> pa.Table:
-    """Returns the rows cast to the table's columns; columns that an older file lacks are null."""
-    columns = [
-        rows.column(field.name).cast(field.type)
-        if field.name in rows.column_names
-        else pa.nulls(rows.num_rows, field.type)
-        for field in schema
-    ]
-    return pa.table(columns, schema=schema)
 
 
 def _actions(
@@ -168,38 +162,30 @@ def _actions(
     copied: Sequence[WrittenFile],
 ) -> list[Action]:
     now = int(time.time() * 1000)
-    info = {
-        "timestamp": now,
-        "operation": "WRITE",
-        "operationParameters": {"mode": "Overwrite", "partitionBy": "[]", "predicate": replacement.predicate},
-        "readVersion": state.version,
-        "isBlindAppend": False,
-        "operationMetrics": _metrics(removed, written, copied),
-        "engineInfo": "deltaworks",
-        "userMetadata": replacement.user_metadata,
-    }
+    info = commit_info(
+        "WRITE",
+        user_metadata=replacement.user_metadata,
+        at_ms=now,
+        read_version=state.version,
+        parameters={"mode": "Overwrite", "partitionBy": "[]", "predicate": replacement.predicate},
+        metrics=_metrics(removed, written, copied),
+    )
     removes = [remove_action(added, now) for added in removed]
     adds = [{"add": file.to_add_fields(at_ms=now, data_change=True)} for file in (*written, *copied)]
-    return [{"commitInfo": info}, txn_action(replacement.step, now), *removes, *adds]
+    return [info, txn_action(replacement.step, now), *removes, *adds]
 
 
 def _metrics(
     removed: Sequence[Action], written: Sequence[WrittenFile], copied_files: Sequence[WrittenFile]
-) -> dict[str, str]:
-    """Returns the operation metrics with Delta's names, as text."""
+) -> dict[str, int]:
+    """Returns the operation metrics with Delta's names."""
     files, copied_rows = [*written, *copied_files], sum(file.rows for file in copied_files)
     return {
-        "numFiles": str(len(files)),
-        "numOutputBytes": str(sum(file.size for file in files)),
+        "numFiles": len(files),
+        "numOutputBytes": sum(file.size for file in files),
         # Delta includes copied rows in the output rows.
-        "numOutputRows": str(sum(file.rows for file in files)),
-        "numCopiedRows": str(copied_rows),
-        "numRemovedFiles": str(len(removed)),
-        "numRemovedBytes": str(sum(int(added.get("size") or 0) for added in removed)),
+        "numOutputRows": sum(file.rows for file in files),
+        "numCopiedRows": copied_rows,
+        "numRemovedFiles": len(removed),
+        "numRemovedBytes": sum(int(added.get("size") or 0) for added in removed),
     }
-
-
-def _write_checkpoint_if_due(lake: Lake, key: str, state: TableState) -> None:
-    interval = int((state.metadata.get("configuration") or {}).get("delta.checkpointInterval") or 1)
-    if (state.version + 1) % interval == 0:
-        write_due_checkpoint(lake, key, state.version + 1)

@@ -12,15 +12,12 @@ partition folders with escaped names.
 from __future__ import annotations
 
 import json
-import re
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import Any
 from urllib.parse import unquote
 
-import pyarrow.parquet as pq
 from deltalake import DeltaTable
 from pyarrow import fs
 
@@ -34,8 +31,10 @@ from deltaworks.tables.log import (
     classify_log_files,
     commit_version,
     file_id,
+    is_absolute_path,
     read_commits,
     replay_base,
+    replayed_actions,
 )
 from deltaworks.tables.protected_files import deletion_vector_path
 
@@ -51,8 +50,6 @@ _SUPPORTED_FEATURES = SUPPORTED_FEATURES | {
     "variantType-preview",
 }
 _MAX_WRITER_VERSION = 7
-#: Matches a path with a scheme or an absolute path. It belongs to another table, or to this one under another address.
-_ABSOLUTE_PATH = re.compile(r"^(?:[A-Za-z][A-Za-z0-9+.-]*:/|/)")
 _VISIBLE_UNDERSCORE_FOLDERS = ("_delta_index", "_change_data")
 _VECTOR_COLUMNS = tuple(f"deletionVector.{name}" for name in ("storageType", "pathOrInlineDv", "offset"))
 _CHECKPOINT_COLUMNS = (
@@ -247,12 +244,10 @@ class _Log:
         """Replays the log up to the newest version."""
         newest, base = replay_base(self.files, self.key)
         replay = _Replay()
-        for name in () if base is None else self.files.checkpoints[base]:
-            for action in _checkpoint_actions(self.lake, name):
-                # A checkpoint has one action per file, so their order does not matter, and they are not all held in
-                # memory.
-                replay.apply((action,))
-        for version, actions in read_commits(self.lake, self.key, range(0 if base is None else base + 1, newest + 1)):
+        actions_by_version = replayed_actions(
+            self.lake, self.key, self.files, newest, base, columns=_CHECKPOINT_COLUMNS
+        )
+        for version, actions in actions_by_version:
             if actions is None:
                 raise SparkRequired(f"the commit of version {version} was deleted while the log was read")
             replay.apply(actions)
@@ -304,25 +299,8 @@ def _paths_removed_by(lake: Lake, key: str, versions: range, before_ms: int) -> 
 
 
 def _reject_absolute_path(path: str) -> None:
-    if _ABSOLUTE_PATH.match(path):
+    if is_absolute_path(path):
         raise SparkRequired("it references a file with an absolute path")
-
-
-def _checkpoint_actions(lake: Lake, name: str) -> Iterator[Action]:
-    """Yields the add and remove actions of a checkpoint; reads only the needed columns."""
-    with lake.filesystem.open_input_file(arrow_path(lake.storage, name)) as source:
-        file = pq.ParquetFile(source)
-        leaves = {file.schema.column(index).path for index in range(len(file.schema))}
-        for batch in file.iter_batches(columns=[leaf for leaf in _CHECKPOINT_COLUMNS if leaf in leaves]):
-            for kind in batch.schema.names:
-                for row in batch.column(kind).to_pylist():
-                    if row is not None and row.get("path") is not None:
-                        yield {kind: _without_empty_vector(row)}
-
-
-def _without_empty_vector(row: dict[str, Any]) -> Action:
-    vector = row.get("deletionVector")
-    return row if vector and vector.get("storageType") else {**row, "deletionVector": None}
 
 
 def _list_files(lake: Lake, key: str, partition_columns: Iterable[str]) -> Iterator[tuple[str, fs.FileInfo]]:

@@ -7,7 +7,6 @@ not removed its files. Errors name the nearest readable version with its time.
 from __future__ import annotations
 
 import datetime as dt
-import re
 from bisect import bisect_right
 from urllib.parse import unquote
 
@@ -17,9 +16,17 @@ from deltaworks.control.clock import utc_now
 from deltaworks.control.objects import ObjectStore, open_objects
 from deltaworks.errors import ContractError
 from deltaworks.tables.lake import Lake
-from deltaworks.tables.log import CommitInfo, TableState, commit_history, list_log, read_commits, replay_base, state_at
+from deltaworks.tables.log import (
+    CommitInfo,
+    TableState,
+    commit_history,
+    is_absolute_path,
+    list_log,
+    read_commits,
+    replay_base,
+    state_at,
+)
 
-_ABSOLUTE_PATH = re.compile(r"^(?:/|\w+://)")
 #: Commits read at a time while searching for a version with all files.
 _COMMIT_CHUNK = 16
 
@@ -32,9 +39,9 @@ class Versions:
         self._lake, self._key, self._name = lake, key, name
         self._objects: ObjectStore = open_objects(lake.storage)
         self._log = list_log(self._objects, key)
-        newest = self._log.newest
+        newest, oldest = self._log.newest, self._log.oldest
         self.newest = -1 if newest is None else newest
-        self.oldest = min((*self._log.checkpoints, *({0} & self._log.commits)), default=self.newest)
+        self.oldest = -1 if oldest is None else oldest
 
     def open(self, version: int) -> DeltaTable:
         """Opens the table at a version. Files are not checked; call `missing_files_error` after a failed read.
@@ -142,7 +149,7 @@ class Versions:
 
 def _exists(path: str, existing: set[str]) -> bool:
     # Files of a shallow clone are in the source table's folder.
-    return _ABSOLUTE_PATH.match(path) is not None or path in existing or unquote(path) in existing
+    return is_absolute_path(path) or path in existing or unquote(path) in existing
 
 
 def _format_time(time: dt.datetime) -> str:

@@ -19,7 +19,7 @@ from deltalake.exceptions import CommitFailedError
 from deltaworks.control.provenance import user_metadata
 from deltaworks.privacy.paths import vault_identities, vault_links
 from deltaworks.specs.storage import StorageSpec
-from deltaworks.tables.commit import commit_attempts, contention_error, refresh
+from deltaworks.tables.commit import guarded_commit, refresh
 from deltaworks.tables.lake import Lake
 from deltaworks.tables.selection import rows_where, sql_one_of
 
@@ -155,7 +155,8 @@ class VaultTables:
             self._open_tables[key] = table
         # Declared names contain only letters, digits and _.
         predicate = f"t.namespace = '{self._namespace}' AND s.namespace = t.namespace AND {_SAME_ROW_PREDICATE}"
-        for _ in commit_attempts():
+
+        def attempt(_: int) -> bool:
             refresh(table)
             merger = table.merge(
                 rows,
@@ -165,12 +166,10 @@ class VaultTables:
                 streamed_exec=False,
                 commit_properties=self._properties("take_in"),
             )
-            try:
-                clauses(merger).execute()
-            except CommitFailedError:
-                continue
-            return
-        raise contention_error(key, "merge rows into it")
+            clauses(merger).execute()
+            return True
+
+        guarded_commit(key, attempt, action="merge rows into it")
 
     def _select_rows(
         self,

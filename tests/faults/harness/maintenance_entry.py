@@ -111,7 +111,7 @@ def vacuuming(spark: Any, catalog: Catalog) -> Callable[[], Counts]:
         )
         for result in done:
             print(f"VACUUM {result}", flush=True)
-        held = [result for result in done if "needs what the table was" in result.reason and not result.skipped]
+        held = [result for result in done if "needs the table as of" in result.reason and not result.skipped]
         return {
             "files": sum(result.files for result in done),
             "listed": sum(result.mode == "full" for result in done),

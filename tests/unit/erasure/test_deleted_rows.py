@@ -16,9 +16,9 @@ from deltaworks.control.objects import LocalObjects
 from deltaworks.erasure.scan_formats import scan_object
 from deltaworks.erasure.table_files import TableFiles
 from deltaworks.erasure.token_search import TokenSearch
-from deltaworks.tables.files_commit import remove_action, write_commit
 from deltaworks.tables.lake import arrow_path
 from deltaworks.tables.log import TableState, file_id, state_at
+from deltaworks.tables.log_writer import remove_action, write_commit
 from tests.unit.erasure.test_purge_table import KEY, STEP, Table, row, token
 from tests.unit.tables.deletion_vector_encoder import encode_vector, in_file, z85
 

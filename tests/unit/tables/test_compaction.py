@@ -21,9 +21,10 @@ from deltaworks.control.provenance import OPTIMIZE, user_metadata
 from deltaworks.mutations.bounds import read_arrivals
 from deltaworks.specs.storage import StorageSpec
 from deltaworks.tables import compaction
+from deltaworks.tables.arrow_types import cast_values
 from deltaworks.tables.changes import Partition, changed_partitions, rewritten_partitions
 from deltaworks.tables.commit import Step
-from deltaworks.tables.compaction import CompactionOutcome, cast_values, compact_partitions
+from deltaworks.tables.compaction import CompactionOutcome, compact_partitions
 from deltaworks.tables.files import write_file
 from deltaworks.tables.lake import Lake, arrow_path
 from deltaworks.tables.log import commit_history, read_commits

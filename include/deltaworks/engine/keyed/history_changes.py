@@ -13,7 +13,7 @@ from urllib.parse import unquote
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from deltaworks.tables.arrow_types import arrow_schema
+from deltaworks.tables.arrow_types import arrow_schema, rows_as_declared
 from deltaworks.tables.lake import Lake, arrow_path
 from deltaworks.tables.log import Action, read_commits
 
@@ -81,23 +81,10 @@ def read_file_rows(
         with lake.filesystem.open_input_file(f"{root}/{unquote(action['path'])}") as source:
             file = pq.ParquetFile(source, coerce_int96_timestamp_unit="us")
             present = [name for name in columns if name in file.schema_arrow.names]
-            parts: Iterator[pa.Table]
+            parts: Iterator[pa.RecordBatch]
             if present:
-                parts = (pa.Table.from_batches([part]) for part in file.iter_batches(_BATCH_ROWS, columns=present))
+                parts = file.iter_batches(_BATCH_ROWS, columns=present)
             else:
-                parts = iter([pa.table({"\0": pa.nulls(file.metadata.num_rows)})])
+                parts = iter([pa.record_batch({"\0": pa.nulls(file.metadata.num_rows)})])
             for part in parts:
-                yield _conform_rows(part, schema, partition)
-
-
-def _conform_rows(part: pa.Table, schema: pa.Schema, partition: Mapping[str, str | None]) -> pa.Table:
-    arrays = []
-    for field in schema:
-        if field.name in part.column_names:
-            arrays.append(part.column(field.name).cast(field.type))
-        elif partition.get(field.name) not in (None, ""):
-            value = pa.scalar(partition[field.name], pa.string()).cast(field.type)
-            arrays.append(pa.chunked_array([pa.repeat(value, part.num_rows)]))
-        else:
-            arrays.append(pa.chunked_array([pa.nulls(part.num_rows, field.type)]))
-    return pa.Table.from_arrays(arrays, schema=schema)
+                yield pa.Table.from_batches([rows_as_declared(part, schema, partition=partition)])

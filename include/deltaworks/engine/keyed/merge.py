@@ -19,19 +19,17 @@ from typing import TYPE_CHECKING, Literal
 
 import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, Transaction, WriterProperties
-from deltalake.exceptions import CommitFailedError
 
 from deltaworks.engine.keyed.latest_by_key import key_ranges
 from deltaworks.engine.keyed.latest_rows import SOURCE, TARGET, newer_condition, same_key_condition
 from deltaworks.errors import TransientError
 from deltaworks.specs.keyed import KeyedTable
-from deltaworks.tables.arrow_types import arrow_schema
+from deltaworks.tables.arrow_types import arrow_schema, rows_as_declared
 from deltaworks.tables.commit import (
     Step,
     check_owner_epoch,
-    commit_attempts,
     commit_step,
-    contention_error,
+    guarded_commit,
     post_commit_properties,
     refresh,
     transaction_version,
@@ -132,7 +130,8 @@ class KeyedMerge:
             ConcurrencyError: COMMIT_CONTENDED after `commit_attempts`.
             TransientError: SPARK_UNAVAILABLE.
         """
-        for _ in commit_attempts():
+
+        def attempt(_: int) -> MergeOutcome:
             if self._is_committed(guard):
                 return MergeOutcome(engine="", version=self._target.version())
             if not rows.num_rows:
@@ -140,11 +139,9 @@ class KeyedMerge:
             engine, reason = choose_engine(self._target, self._table, rows)
             if engine == "spark":
                 return self._merge_by_spark(rows, exact=exact, guard=guard, reason=reason)
-            try:
-                return self._merge_by_delta_rs(rows, exact=exact, guard=guard)
-            except CommitFailedError:
-                continue
-        raise contention_error(self._target.table_uri, "merge", advice="resume the table")
+            return self._merge_by_delta_rs(rows, exact=exact, guard=guard)
+
+        return guarded_commit(self._target.table_uri, attempt, action="merge", advice="resume the table")
 
     def _is_committed(self, guard: MergeGuard) -> bool:
         """Loads the newest snapshot and returns whether it has the step."""
@@ -273,13 +270,7 @@ def with_removed_keys(table: KeyedTable, rows: pa.Table, removed_keys: pa.Table)
     """Returns the source of an exact merge: the rows, followed by one flagged row per removed key."""
     schema = arrow_schema(dict(table.types)).append(pa.field(KEY_REMOVED, pa.bool_()))
     latest = rows.append_column(KEY_REMOVED, pa.repeat(pa.scalar(False), rows.num_rows))
-    values = [
-        removed_keys.column(name) if name in table.by else _nulls(removed_keys.num_rows, schema.field(name).type)
-        for name in table.types
-    ]
-    removed = [*values, pa.chunked_array([pa.repeat(pa.scalar(True), removed_keys.num_rows)])]
-    return pa.concat_tables([latest, pa.Table.from_arrays(removed, schema=schema)])
-
-
-def _nulls(count: int, kind: pa.DataType) -> pa.ChunkedArray:
-    return pa.chunked_array([pa.nulls(count, kind)])
+    keys = removed_keys.select(list(table.by))
+    removed = keys.append_column(KEY_REMOVED, pa.repeat(pa.scalar(True), keys.num_rows))
+    batches = [rows_as_declared(batch, schema) for batch in removed.to_batches()]
+    return pa.concat_tables([latest, pa.Table.from_batches(batches, schema=schema)])

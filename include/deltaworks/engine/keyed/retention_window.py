@@ -17,17 +17,9 @@ from collections.abc import Callable, Iterable
 import pyarrow as pa
 import pyarrow.compute as pc
 from deltalake import CommitProperties, DeltaTable, Transaction, WriterProperties
-from deltalake.exceptions import CommitFailedError
 
 from deltaworks.control.clock import parse_iso, utc_now
-from deltaworks.tables.commit import (
-    Step,
-    check_owner_epoch,
-    commit_attempts,
-    contention_error,
-    post_commit_properties,
-    refresh,
-)
+from deltaworks.tables.commit import Step, check_owner_epoch, guarded_commit, post_commit_properties, refresh
 from deltaworks.tables.log import Action, stats_of
 
 EVENT_TIME = "event_time"
@@ -142,40 +134,37 @@ class Expiry:
         start = self._window.start
         if start is None:
             return
-        for _ in commit_attempts():
+
+        def attempt(_: int) -> bool:
             refresh(table)
             check_owner_epoch(table, self._owner)
             if not _may_contain_before(table, start):
-                return
-            try:
-                table.delete(
-                    # Cast to the column's exact type, because DataFusion compares equal types only.
-                    f"{EVENT_TIME} < arrow_cast('{start.isoformat()}', 'Timestamp(Microsecond, Some(\"UTC\"))')",
-                    writer_properties=WriterProperties(compression="ZSTD", compression_level=1),
-                    commit_properties=self._commit_properties(user_metadata),
-                    post_commithook_properties=post_commit_properties(table),
-                )
-            except CommitFailedError:
-                continue
-            return
-        raise contention_error(table.table_uri, "delete old rows", advice="resume the table")
+                return False
+            table.delete(
+                # Cast to the column's exact type, because DataFusion compares equal types only.
+                f"{EVENT_TIME} < arrow_cast('{start.isoformat()}', 'Timestamp(Microsecond, Some(\"UTC\"))')",
+                writer_properties=WriterProperties(compression="ZSTD", compression_level=1),
+                commit_properties=self._commit_properties(user_metadata),
+                post_commithook_properties=post_commit_properties(table),
+            )
+            return True
+
+        guarded_commit(table.table_uri, attempt, action="delete old rows", advice="resume the table")
 
     def _compact(self, table: DeltaTable, user_metadata: str) -> None:
-        for _ in commit_attempts():
+        def attempt(_: int) -> bool:
             refresh(table)
             check_owner_epoch(table, self._owner)
             if len(table.file_uris()) < MAX_FILES:
-                return
-            try:
-                table.optimize.compact(
-                    writer_properties=WriterProperties(compression="ZSTD", compression_level=1),
-                    commit_properties=self._commit_properties(user_metadata),
-                    post_commithook_properties=post_commit_properties(table),
-                )
-            except CommitFailedError:
-                continue
-            return
-        raise contention_error(table.table_uri, "compact small files", advice="resume the table")
+                return False
+            table.optimize.compact(
+                writer_properties=WriterProperties(compression="ZSTD", compression_level=1),
+                commit_properties=self._commit_properties(user_metadata),
+                post_commithook_properties=post_commit_properties(table),
+            )
+            return True
+
+        guarded_commit(table.table_uri, attempt, action="compact small files", advice="resume the table")
 
     def _commit_properties(self, user_metadata: str) -> CommitProperties:
         return CommitProperties(

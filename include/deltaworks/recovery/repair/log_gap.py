@@ -30,10 +30,10 @@ from deltaworks.recovery.restore.table_plan import TableRestoreRequest
 from deltaworks.recovery.restore.table_restore import TableRestore, TableRestoreResult
 from deltaworks.specs.catalog import Catalog
 from deltaworks.tables.commit import Step
-from deltaworks.tables.files_commit import FilesCommit, commit_info_action, txn_action, write_commit
 from deltaworks.tables.lake import Lake
 from deltaworks.tables.log import Action, commit_history, list_log, state_at
-from deltaworks.tables.steps import batch_step, rollback_step
+from deltaworks.tables.log_writer import commit_info, txn_action, write_commit
+from deltaworks.tables.steps import batch_step
 
 FILL_LOG = "fill_log"
 _COMMITS_SEARCHED = 200
@@ -202,21 +202,15 @@ class _LogRepairRun:
 
     def _empty_commit(self, version: int) -> list[Action]:
         metadata = user_metadata(pipeline=self._pipeline, batch="none", operation=FILL_LOG)
-        step = rollback_step(self._pipeline, self._table, 0)
-        commit = FilesCommit(step=step, user_metadata=metadata, operation="RECOVER")
-        return [commit_info_action(commit, read_version=version - 1, at_ms=int(time.time() * 1000))]
+        now = int(time.time() * 1000)
+        return [commit_info("RECOVER", user_metadata=metadata, at_ms=now, read_version=version - 1)]
 
 
 def _batch_commit(batch: PreparedBatch, share: PreparedTable) -> list[Action]:
     """Builds the batch's original commit: its step, owner and files."""
     now = int(time.time() * 1000)
     step = batch_step(batch.pipeline, batch.generation, share.table, batch.batch_id)
-    info = FilesCommit(step=step, user_metadata=commit_metadata(batch, step, "append"), operation="WRITE")
+    info = commit_info("WRITE", user_metadata=commit_metadata(batch, step, "append"), at_ms=now, read_version=None)
     adds = [{"add": added} for added in add_actions(share.files).values()]
     owner = owner_step(batch.pipeline, batch.owner_epoch)
-    return [
-        commit_info_action(info, read_version=None, at_ms=now),
-        txn_action(step, now),
-        txn_action(owner, now),
-        *adds,
-    ]
+    return [info, txn_action(step, now), txn_action(owner, now), *adds]

@@ -29,10 +29,9 @@ from deltaworks.recovery.restore.table_restore import TableRestore, TableRestore
 from deltaworks.specs.catalog import Catalog
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.tables.arrow_types import arrow_schema
-from deltaworks.tables.commit import Step
-from deltaworks.tables.files_commit import FilesCommit, commit_info_action, txn_action, write_commit
 from deltaworks.tables.lake import Lake
 from deltaworks.tables.log import TableState, list_log, row_count, state_at, stats_of
+from deltaworks.tables.log_writer import commit_info, txn_action, write_commit
 from deltaworks.tables.protected_files import find_missing_files, required_objects
 from deltaworks.tables.steps import batch_step
 
@@ -193,13 +192,8 @@ def _create_table(spec: PipelineSpec, table: str, lake: Lake, home: PipelineHome
     if created.version() > 0:
         return
     now = int(time.time() * 1000)
-    commit = FilesCommit(step=Step(f"{pipeline}/rollback/{table}", 0), user_metadata=metadata, operation="RECOVER")
+    info = commit_info("RECOVER", user_metadata=metadata, at_ms=now, read_version=0)
     steps = [
         batch_step(pipeline, generation, table, last) for generation, last in sorted(landed.last_by_generation.items())
     ]
-    write_commit(
-        home.objects,
-        key,
-        1,
-        [commit_info_action(commit, read_version=0, at_ms=now), *(txn_action(step, now) for step in steps)],
-    )
+    write_commit(home.objects, key, 1, [info, *(txn_action(step, now) for step in steps)])

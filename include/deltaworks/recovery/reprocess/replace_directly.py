@@ -37,7 +37,7 @@ from deltaworks.tables.files_commit import (
 )
 from deltaworks.tables.lake import Lake, arrow_path
 from deltaworks.tables.log import Action, FileId, TableState, parse_schema_string, stats_of
-from deltaworks.tables.optimize_commit import write_due_checkpoint
+from deltaworks.tables.log_writer import write_due_checkpoint
 
 log = logging.getLogger(__name__)
 #: Upper bound in bytes for the staged files and for the rewritten files of one table; more requires Spark.
@@ -146,15 +146,15 @@ class DirectReplacer:
         except BaseException:
             self._delete_uncommitted()
             raise
-        return self._outcome(done, new)
+        return self._outcome(done, new, opened)
 
-    def _outcome(self, done: FilesCommitOutcome, new: pa.Table) -> ReplaceResult:
+    def _outcome(self, done: FilesCommitOutcome, new: pa.Table, opened: DeltaTable) -> ReplaceResult:
         if not done.newly_committed:
             self._delete_uncommitted()
             return ReplaceResult(
                 outcome="already_committed", rows_out=0, rows_in=new.num_rows, dates=(), version=done.version
             )
-        write_due_checkpoint(self._lake, self._key, done.version)
+        write_due_checkpoint(self._lake, self._key, done.version, configuration=opened.metadata().configuration)
         attempt = self._attempt
         return ReplaceResult(
             outcome="committed",

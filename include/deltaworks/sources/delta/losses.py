@@ -7,7 +7,6 @@ or would be retried.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
 
 from deltaworks.control import paths
 from deltaworks.control.home import PipelineHome
@@ -15,9 +14,9 @@ from deltaworks.control.objects import ObjectStore
 from deltaworks.control.records.checkpoint import batch_numbers
 from deltaworks.errors import ContractError
 from deltaworks.sources.base import LossCheck
+from deltaworks.tables.log import list_log
 
 _MISSING_FILE = re.compile(r"FAILED_READ_FILE\.FILE_NOT_EXIST\] Encountered error while reading file (\S+?)\.? ")
-_COMMIT = re.compile(r"/_delta_log/(\d{20})\.json$")
 
 
 def loss_check(reader: str, table_name: str) -> LossCheck:
@@ -61,8 +60,8 @@ def check_versions(objects: ObjectStore, reader: str, table_name: str, *, key: s
     next_version = _next_version(objects, reader)
     if next_version is None or next_version > latest:
         return
-    versions = _commit_versions(objects.list(f"{key}/_delta_log/"))
-    first_retained = min((version for version in versions if version >= next_version), default=latest + 1)
+    commits = list_log(objects, key).commits
+    first_retained = min((version for version in commits if version >= next_version), default=latest + 1)
     if first_retained > next_version:
         raise expired_error(
             reader, table_name, f"versions {next_version} to {first_retained - 1} are no longer in its log"
@@ -88,10 +87,6 @@ def check_not_rolled_back(objects: ObjectStore, reader: str, table_name: str, *,
                 "change feed."
             ),
         )
-
-
-def _commit_versions(keys: Iterable[str]) -> list[int]:
-    return [int(match.group(1)) for match in map(_COMMIT.search, keys) if match]
 
 
 def _next_version(objects: ObjectStore, reader: str) -> int | None:
