@@ -3,9 +3,8 @@ and replay, <relay>__control and recover."""
 
 from __future__ import annotations
 
-from deltaworks.airflow.invalid_dags import invalid_operation_dags
+from deltaworks.airflow.invalid_dags import invalid_operation_dags, parsed_catalog
 from deltaworks.airflow.operation_dags import pipelines_with_operation_dags, triggered_dag
-from deltaworks.airflow.parsing import parsed_catalog
 from deltaworks.operations.availability import pipeline_forms, relay_forms
 
 catalog = parsed_catalog()

@@ -20,8 +20,7 @@ from deltaworks.alerts.deadman import HealthCheckHeartbeat
 from deltaworks.alerts.notification import AlertState, Notification
 from deltaworks.alerts.raising import Alert
 from deltaworks.alerts.sending import Delivery
-from deltaworks.control.health.heartbeat import Heartbeat
-from deltaworks.control.health.stop import StopRequest
+from deltaworks.control.health.heartbeat import Heartbeat, StopRequest
 from deltaworks.control.locks.lease import LeaseRecord
 from deltaworks.control.locks.write_turn import TurnRecord
 from deltaworks.control.records.feeds import DeadLetters, DeliveryRecord, FeedRecord, Position, ReplayRequest

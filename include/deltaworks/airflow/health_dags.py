@@ -90,8 +90,7 @@ class CheckStreamsOperator(BaseOperator):
         """Checks all processes; returns the number of verdicts by state."""
         # The object store's client is imported in the task, never when the DAG file is parsed.
         from deltaworks.control.health import report as health_report
-        from deltaworks.control.health.channels import channel_warning
-        from deltaworks.control.health.processes import process_reports
+        from deltaworks.control.health.processes import channel_warning, process_reports
         from deltaworks.control.objects import open_objects
         from deltaworks.specs.project import load_catalog
 

@@ -16,7 +16,7 @@ from deltaworks.alerts.raising import open_subjects, raise_alert, resolve_alert
 from deltaworks.control.clock import parse_iso
 from deltaworks.control.health.report import Report
 from deltaworks.control.objects import ObjectStore
-from deltaworks.operations.running_tasks import RunsApi, running_task
+from deltaworks.operations.continuous_jobs import RunsApi, running_task
 
 _HOUR = timedelta(hours=1)
 

@@ -11,10 +11,9 @@ from collections.abc import Iterable, Mapping
 from datetime import datetime
 from typing import TYPE_CHECKING
 
-from deltaworks.control.health.findings import describe_backlog
 from deltaworks.control.health.limits import age_seconds, format_duration
 from deltaworks.control.health.report import Report
-from deltaworks.control.health.verdicts import Verdict
+from deltaworks.control.health.verdicts import Verdict, describe_backlog
 from deltaworks.control.provenance import airflow_run_of
 
 if TYPE_CHECKING:

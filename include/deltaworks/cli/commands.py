@@ -80,7 +80,7 @@ COMMANDS: Mapping[str, Command] = {
     "mutations": Command("Mutation requests: rename, merge, update and delete rows.", "deltaworks.cli.mutations:app"),
     "privacy": Command(
         "Personal data: the vault, reveals, erasure requests and certificates.",
-        "deltaworks.cli.privacy:app",
+        "deltaworks.cli.erasures:app",
     ),
     "recover": Command("Recover a table that lost commits, files or its folder."),
     "checkpoint": Command("Spark's checkpoint of a stream, checked against the ledger."),

@@ -12,9 +12,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from deltaworks.specs.gold import cross_pipeline_table
-from deltaworks.specs.sources.delta import DeltaSourceSpec
-from deltaworks.specs.sources.objects import FileSourceSpec
 from deltaworks.specs.sources.records import KafkaSourceSpec, KinesisSourceSpec
+from deltaworks.specs.sources.selection import DeltaSourceSpec, FileSourceSpec
 
 if TYPE_CHECKING:
     from deltaworks.specs.catalog import Catalog

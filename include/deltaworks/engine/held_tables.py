@@ -23,8 +23,8 @@ from deltaworks.engine.commit import BatchStores, TableCommitter, caught_up_outc
 from deltaworks.engine.keyed.catchup_threads import KeyedTables
 from deltaworks.engine.ledger import StepOutcome
 from deltaworks.errors import ContractError, DeltaworksError, FencedError
-from deltaworks.events.prepared_table_schema import conform_prepared_table
 from deltaworks.events.reasons import QUARANTINE_TABLE
+from deltaworks.events.table_columns import conform_prepared_table
 from deltaworks.tables.commit import Step
 
 log = logging.getLogger(__name__)

@@ -24,7 +24,7 @@ from deltaworks.erasure.token_search import TokenSearch
 from deltaworks.errors import ConfigError
 from deltaworks.specs.globs import key_matcher
 from deltaworks.specs.pipeline import PipelineSpec
-from deltaworks.specs.sources.objects import FileSourceSpec
+from deltaworks.specs.sources.selection import FileSourceSpec
 
 #: Limits of pending objects, which share one replacement record and are held in memory.
 _MAX_PENDING_OBJECTS: Final = 100

@@ -15,7 +15,7 @@ from pyarrow import fs
 
 from deltaworks.control import paths
 from deltaworks.control.home import PipelineHome
-from deltaworks.control.locks.reread_lease import WAIT_SECONDS, reread_lease
+from deltaworks.control.locks.lease import WAIT_SECONDS, reread_lease
 from deltaworks.control.locks.write_turn import write_turn
 from deltaworks.control.objects import ObjectStore
 from deltaworks.control.provenance import current_run

@@ -28,7 +28,7 @@ from deltaworks.events.source_fields import lookup_fields
 from deltaworks.events.table_columns import Reasons, SharedColumns, TableColumns
 from deltaworks.events.task_findings import TaskFindings
 from deltaworks.specs.pipeline import PipelineSpec
-from deltaworks.specs.sources.payload import TEXT_FORMATS
+from deltaworks.specs.sources.records import TEXT_FORMATS
 
 if TYPE_CHECKING:
     from deltaworks.events.chunks import BatchMetadata

@@ -21,7 +21,7 @@ from deltaworks.events.reasons import Reason, ReasonCode
 from deltaworks.events.table_columns import Reasons, add_errors, add_missing
 from deltaworks.events.times import EARLIEST_US, INSTANT, LATEST_US
 from deltaworks.specs.pipeline import PipelineSpec
-from deltaworks.specs.sources.payload import TEXT_FORMATS
+from deltaworks.specs.sources.records import TEXT_FORMATS
 from deltaworks.specs.types import Primitive
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 from deltaworks.events.reasons import Reason, ReasonCode
 from deltaworks.specs.mutation import NOTIFICATION_COLUMNS
 from deltaworks.specs.pipeline import PipelineSpec
-from deltaworks.specs.sources.payload import RecordSourceSpec
+from deltaworks.specs.sources.records import RecordSourceSpec
 
 PARTITION_BUDGET = "max_partitions"
 #: Partitions that each object may write beyond the shared limit. So a producer with events of one or two days is not

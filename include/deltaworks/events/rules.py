@@ -14,8 +14,7 @@ import pyarrow.compute as pc
 
 from deltaworks.control.error_redaction import redact_values
 from deltaworks.errors import ContractError
-from deltaworks.specs.table import TableSpec
-from deltaworks.specs.table_rules import TableRuleSpec, open_duckdb, select_item
+from deltaworks.specs.table import TableRuleSpec, TableSpec, open_duckdb, select_item
 
 _ROWS = "rows_"
 

@@ -9,8 +9,8 @@ from deltaworks.control import paths
 from deltaworks.specs.base import resolve_text
 from deltaworks.specs.catalog import Catalog
 from deltaworks.specs.pipeline import PipelineSpec
-from deltaworks.specs.sources.delta import DeltaSourceSpec
 from deltaworks.specs.sources.records import KafkaSourceSpec, KinesisSourceSpec
+from deltaworks.specs.sources.selection import DeltaSourceSpec
 from deltaworks.specs.storage import StorageSpec
 from deltaworks.specs.table import TableSpec
 

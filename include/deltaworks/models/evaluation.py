@@ -18,9 +18,8 @@ from deltaworks.control.records.model import FoldReport, Gain, ModelMetrics
 from deltaworks.models.alarms import Instants, alarm_budget, alarm_metrics, lowest_threshold
 from deltaworks.models.baselines import Baseline, LabelledRows, fit_baseline
 from deltaworks.models.bootstrap import area_gain
-from deltaworks.models.fitting import FittedModel, fit
+from deltaworks.models.fitting import LABEL, FittedModel, fit
 from deltaworks.models.frames import LabelledFrame
-from deltaworks.models.labels import LABEL
 from deltaworks.models.metrics import Floats, average_precision, brier_score, calibration_table
 from deltaworks.models.spans import DAY_SECONDS, Fold, RowSelection, Span, TrainingSpan
 from deltaworks.specs.models import Algorithm, ModelSpec

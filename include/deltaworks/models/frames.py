@@ -11,7 +11,7 @@ import numpy as np
 from deltaworks.control import paths
 from deltaworks.errors import ConfigError, ContractError
 from deltaworks.models.baselines import LabelledRows
-from deltaworks.models.labels import HOLDS, LABEL, LAST_AT, NEXT_AT, label_query
+from deltaworks.models.fitting import HOLDS, LABEL, LAST_AT, NEXT_AT, label_query
 from deltaworks.models.metrics import Floats
 from deltaworks.models.spans import AT, RowSelection
 from deltaworks.specs.gold import cross_pipeline_table, view_name

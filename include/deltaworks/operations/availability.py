@@ -10,8 +10,8 @@ from deltaworks.operations.base import Operation
 from deltaworks.operations.dag_forms import DagForm, triggered_forms
 from deltaworks.operations.registry import OPERATIONS
 from deltaworks.specs.pipeline import PipelineSpec
-from deltaworks.specs.sources.objects import FileSourceSpec
-from deltaworks.specs.sources.payload import RecordSourceSpec
+from deltaworks.specs.sources.records import RecordSourceSpec
+from deltaworks.specs.sources.selection import FileSourceSpec
 
 
 def pipeline_forms(spec: PipelineSpec) -> list[DagForm]:

@@ -25,8 +25,8 @@ class BuildOptions(Options):
 def build(context: OperationContext, options: BuildOptions) -> Report:
     """Updates gold tables. Idempotent; safe while inputs are appended."""
     from deltaworks.gold.build import rebuild_gold
-    from deltaworks.gold.pending import pending_gold
     from deltaworks.gold.plan import parse_dates
+    from deltaworks.gold.refresh import pending_gold
 
     dates = parse_dates(options.dates) if options.dates else None
     tables = list(options.tables) or None
@@ -68,7 +68,7 @@ def refresh(context: OperationContext, options: RefreshOptions) -> Report:
                 if table.swapped:
                     lineage.add(table.table, table.rows)
         return Report(results=refreshed)
-    from deltaworks.gold.shadow import plan_refresh
+    from deltaworks.gold.refresh import plan_refresh
 
     planned = plan_refresh(context.catalog, context.subject, tables=tables)
     listing = Listing(("table", "rows now", "MB now", "inputs now", "shadow", "what"))

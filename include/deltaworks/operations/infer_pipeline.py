@@ -18,7 +18,7 @@ from deltaworks.sources.objects.landing.inputs import find_inputs
 from deltaworks.specs.catalog import Catalog
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.specs.relay import RelaySpec
-from deltaworks.specs.sources.payload import TEXT_FORMATS
+from deltaworks.specs.sources.records import TEXT_FORMATS
 from deltaworks.specs.yaml_reader import load_yaml
 
 SAMPLE_BYTES = 64 << 20

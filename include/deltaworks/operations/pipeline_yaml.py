@@ -7,10 +7,10 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from deltaworks.control.listing import escape_invisible
+from deltaworks.events.inference.field_profiles import has_utc_offset, is_date_only
 from deltaworks.events.inference.pipeline_proposal import PipelineProposal, ProposedColumn, ProposedTable
-from deltaworks.events.inference.time_formats import has_utc_offset, is_date_only
 from deltaworks.operations.event_sample import EventSample
-from deltaworks.specs.sources.objects import FileSourceSpec
+from deltaworks.specs.sources.selection import FileSourceSpec
 from deltaworks.specs.times import ISO_8601, TimeFormat
 
 #: Pattern of text that needs no quotes in YAML, also within brackets.

@@ -8,10 +8,9 @@ from __future__ import annotations
 import datetime as dt
 from collections.abc import Sequence
 
-from deltaworks.rules.evaluation import RuleEvaluation
+from deltaworks.rules.evaluation import RuleEvaluation, minute_text
 from deltaworks.rules.inputs import InputFreshness
 from deltaworks.rules.messages import labels_text
-from deltaworks.rules.minutes import minute_text
 from deltaworks.rules.stored_state import AlertEvent
 from deltaworks.rules.subjects import (
     BROKEN,

@@ -10,7 +10,7 @@ from deltaworks.specs.base import KeyPath, suggest_name
 from deltaworks.specs.gold import MAX_REFERENCE_BYTES
 from deltaworks.specs.pipeline import PipelineSpec
 from deltaworks.specs.shares import ClusterShares
-from deltaworks.specs.sources.objects import FileSourceSpec
+from deltaworks.specs.sources.selection import FileSourceSpec
 from deltaworks.specs.spec_errors import SpecError, closest_match
 from deltaworks.specs.validation_errors import Declaration
 

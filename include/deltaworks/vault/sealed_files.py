@@ -13,6 +13,7 @@ from deltaworks.control.objects import ObjectStore
 from deltaworks.errors import ContractError
 from deltaworks.privacy import paths
 from deltaworks.privacy.envelope_encryption import (
+    Identity,
     SealedFrame,
     SealedKind,
     SealedPayload,
@@ -20,7 +21,6 @@ from deltaworks.privacy.envelope_encryption import (
     decode_sealed_file,
     encode_sealed_file,
 )
-from deltaworks.privacy.identities import Identity
 
 #: Separates the name of a split file from the namespace of a part.
 _PART_SEPARATOR = "~"

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from deltaworks.kubernetes.accounts import accounts
+from deltaworks.kubernetes.manifests import accounts
 from deltaworks.kubernetes.spark_pods import pod_settings
 from deltaworks.specs.environment import EnvironmentSpec
 from deltaworks.specs.share_conf import launch_settings

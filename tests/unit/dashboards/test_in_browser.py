@@ -13,9 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from deltaworks.charts.bars import row_chart
 from deltaworks.charts.drawing import ChartOptions
-from deltaworks.charts.lines import line_chart
+from deltaworks.charts.lines import line_chart, row_chart
 from deltaworks.charts.page import section, with_legend, write_page
 from tests.unit.charts.test_reports import BARS, LINES
 from tests.unit.charts.test_reports import OPTIONS as LINE_OPTIONS

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 from typing import Any
 
-from deltaworks.privacy.ip_truncation import truncate_ip
+from deltaworks.privacy.redactor import truncate_ip
 from deltaworks.privacy.tokens import is_token, token
 
 GONE = object()

@@ -17,9 +17,12 @@ import uuid
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from deltaworks.control import paths
 from deltaworks.control.clock import iso_now
+from deltaworks.control.home import PipelineHome
 from deltaworks.control.objects import ObjectStore, StoredObject
 from deltaworks.control.provenance import current_run
+from deltaworks.control.records.reprocess import LEASE_NAME
 from deltaworks.control.records.store import StateRecord
 from deltaworks.errors import ConcurrencyError, DeltaworksError
 
@@ -263,3 +266,14 @@ def watch_lease(lease: Lease, on_lost: Callable[[], Any], *, poll_seconds: float
     thread = threading.Thread(target=loop, name="lease-watch", daemon=True)
     thread.start()
     return thread
+
+
+LEASE_SECONDS = 30
+#: Long enough to detect a dead holder.
+WAIT_SECONDS = 2 * LEASE_SECONDS
+
+
+def reread_lease(home: PipelineHome) -> Lease:
+    """Returns the lease on re-reading the pipeline's input."""
+    key = paths.reprocess(home.pipeline, LEASE_NAME)
+    return Lease(home.objects, key, ttl_seconds=LEASE_SECONDS, name=home.pipeline)

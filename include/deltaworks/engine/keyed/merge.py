@@ -21,8 +21,7 @@ import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, Transaction, WriterProperties
 from deltalake.exceptions import CommitFailedError
 
-from deltaworks.engine.keyed.latest_by_key import key_ranges
-from deltaworks.engine.keyed.latest_rows import SOURCE, TARGET, newer_condition, same_key_condition
+from deltaworks.engine.keyed.latest_by_key import SOURCE, TARGET, key_ranges, newer_condition, same_key_condition
 from deltaworks.errors import TransientError
 from deltaworks.specs.keyed import KeyedTable
 from deltaworks.tables.arrow_types import arrow_schema

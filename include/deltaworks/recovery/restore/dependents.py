@@ -13,7 +13,7 @@ from deltaworks.errors import ConcurrencyError, ConfigError, ContractError
 from deltaworks.events.reasons import QUARANTINE_TABLE
 from deltaworks.specs.catalog import Catalog
 from deltaworks.specs.pipeline import PipelineSpec
-from deltaworks.specs.sources.delta import DeltaSourceSpec
+from deltaworks.specs.sources.selection import DeltaSourceSpec
 
 
 def reject_mutable(spec: PipelineSpec, table: str) -> None:

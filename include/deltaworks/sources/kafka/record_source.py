@@ -13,12 +13,10 @@ from typing import TYPE_CHECKING
 from deltaworks.control.home import PipelineHome
 from deltaworks.errors import ContractError, DeltaworksError
 from deltaworks.events.source_fields import reads_record_fields
-from deltaworks.sources.base import PayloadReader
-from deltaworks.sources.kafka.archive_rows import kafka_columns
+from deltaworks.sources.base import PayloadReader, initial_offset
 from deltaworks.sources.kafka.brokers import KafkaBrokers
-from deltaworks.sources.kafka.offsets import PARTITION_BITS, TopicIds
+from deltaworks.sources.kafka.offsets import PARTITION_BITS, TopicIds, kafka_columns
 from deltaworks.sources.kafka.source import KafkaReader, client_settings
-from deltaworks.sources.offset_ranges import initial_offset
 from deltaworks.sources.record_source import LAST_ORDINAL, NOTHING_RETAINED, BatchOffsets, RecordRange, RetainedRange
 from deltaworks.specs.catalog import Catalog
 from deltaworks.specs.pipeline import PipelineSpec

@@ -20,25 +20,23 @@ from deltaworks.control.home import PipelineHome
 from deltaworks.events.chunks import Payload
 from deltaworks.events.reasons import Reason, ReasonCode
 from deltaworks.events.source_fields import reads_record_fields
-from deltaworks.sources.base import CachedLookup, LossCheck, RecordSlice
-from deltaworks.sources.kafka.archive_rows import kafka_archive_columns
+from deltaworks.sources.base import CachedLookup, LossCheck, OffsetRange, RecordSlice
 from deltaworks.sources.kafka.brokers import KafkaBrokers, client_properties
 from deltaworks.sources.kafka.offsets import (
     ReadOffsets,
     TopicIds,
     TopicPartition,
     count_offsets_between,
+    kafka_archive_columns,
     lost_records,
     partition_seq,
     unread_offsets,
 )
-from deltaworks.sources.offset_ranges import OffsetRange
 from deltaworks.sources.records import Record, decode_text, record_payload, unreadable_payload
 from deltaworks.specs.base import resolve_text
 from deltaworks.specs.catalog import Catalog
 from deltaworks.specs.pipeline import PipelineSpec
-from deltaworks.specs.sources.payload import Compression
-from deltaworks.specs.sources.records import KafkaSourceSpec
+from deltaworks.specs.sources.records import Compression, KafkaSourceSpec
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

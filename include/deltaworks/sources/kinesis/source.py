@@ -21,20 +21,18 @@ from deltaworks.control.home import PipelineHome
 from deltaworks.control.objects import open_objects
 from deltaworks.events.chunks import Payload
 from deltaworks.events.source_fields import reads_record_fields
-from deltaworks.sources.base import CachedLookup, LossCheck, RecordSlice
+from deltaworks.sources.base import CachedLookup, LossCheck, OffsetRange, RecordSlice
 from deltaworks.sources.kinesis.archive_rows import kinesis_archive_columns
 from deltaworks.sources.kinesis.client import KinesisStream
 from deltaworks.sources.kinesis.options import render_options
 from deltaworks.sources.kinesis.positions import Gap, Offset
 from deltaworks.sources.kinesis.shards import row_seq
 from deltaworks.sources.kinesis.state import QueryState
-from deltaworks.sources.offset_ranges import OffsetRange
 from deltaworks.sources.records import Record, lost_records_payload, record_payload
 from deltaworks.sources.spark_formats import kinesis as data_source
 from deltaworks.specs.catalog import Catalog
 from deltaworks.specs.pipeline import PipelineSpec
-from deltaworks.specs.sources.payload import Compression
-from deltaworks.specs.sources.records import KinesisSourceSpec
+from deltaworks.specs.sources.records import Compression, KinesisSourceSpec
 from deltaworks.specs.storage import StorageSpec
 
 if TYPE_CHECKING:

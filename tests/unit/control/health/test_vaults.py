@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from deltaworks.control.health.vaults import evaluate_vault
+from deltaworks.control.health.processes import evaluate_vault
 from deltaworks.control.records.vault import VaultHeartbeat
 from deltaworks.errors.conditions import alert_for_verdict
 

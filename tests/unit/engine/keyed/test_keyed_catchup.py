@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from deltaworks.control import paths
-from deltaworks.engine.keyed import keyed_catchup, latest_by_key, latest_rows
+from deltaworks.engine.keyed import keyed_catchup, latest_by_key
 from deltaworks.engine.keyed.keyed_catchup import KeyedTableCatchUp
 from deltaworks.engine.keyed.merge import KeyedMerge
 from deltaworks.errors import ContractError, FencedError
@@ -354,7 +354,7 @@ def test_a_crash_around_a_merge_is_completed_by_the_next_process(
 def test_more_rows_than_fit_in_memory_are_merged_in_parts(
     harness: KeyedHarness, how: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(latest_rows, "BUFFERED_BYTES", 2_000)
+    monkeypatch.setattr(latest_by_key, "BUFFERED_BYTES", 2_000)
     monkeypatch.setattr(latest_by_key, "BUFFERED_BYTES", 2_000)
     monkeypatch.setattr(latest_by_key, "KEYS_PER_PASS", 7)
     monkeypatch.setattr(latest_by_key, "MAX_LISTED_VALUES", 3)
