@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from deltaworks.airflow.operators import SparkJobOperator
-from deltaworks.operations.dag_forms import form_by_kind
+from deltaworks.operations.availability import form_by_kind
 from deltaworks.operations.registry import OPERATIONS
 from deltaworks.specs.catalog import Catalog
 from deltaworks.specs.project import load_catalog

@@ -155,7 +155,7 @@ class CheckStreamsOperator(BaseOperator):
         self, environment: EnvironmentSpec, reports: list[Report], previous: Mapping[str, Verdict]
     ) -> None:
         """Updates the notes of the streams' runs if Airflow is reachable. Notes are optional: failures are logged."""
-        from deltaworks.airflow.stream_notes import due_notes, write_notes
+        from deltaworks.airflow.restarts import due_notes, write_notes
         from deltaworks.control.clock import utc_now
 
         notes = due_notes(reports, previous, utc_now())

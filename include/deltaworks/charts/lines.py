@@ -25,6 +25,8 @@ from deltaworks.charts.drawing import (
 )
 from deltaworks.charts.scales import (
     Scale,
+    Series,
+    SeriesSet,
     Tick,
     format_full,
     format_short,
@@ -34,7 +36,6 @@ from deltaworks.charts.scales import (
     number_ticks,
     to_number,
 )
-from deltaworks.charts.series import Series, SeriesSet
 
 #: Maximum number of positions with a tooltip. If there are more, every n-th has one.
 _MAX_HOVER_STRIPS = 120

@@ -10,7 +10,7 @@ from deltaworks.control.home import PipelineHome
 from deltaworks.control.listing import Listing
 from deltaworks.control.records.model import ModelRun, ModelRuns
 from deltaworks.errors import ConfigError
-from deltaworks.operations.models import fold_listing
+from deltaworks.operations.gold import fold_listing
 from deltaworks.specs.catalog import find_by_name
 
 app = typer.Typer(no_args_is_help=True)

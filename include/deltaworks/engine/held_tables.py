@@ -15,8 +15,7 @@ from typing import TypeVar
 from deltaworks.control.clock import iso_now
 from deltaworks.control.home import PipelineHome
 from deltaworks.control.job import as_deltaworks_error
-from deltaworks.control.locks.turn_server import WriteTurnServer
-from deltaworks.control.locks.write_turn import TurnRecord
+from deltaworks.control.locks.write_turn import TurnRecord, WriteTurnServer
 from deltaworks.control.records.held_tables import HeldTable, HeldTables
 from deltaworks.control.records.prepared import PreparedBatch, PreparedTable
 from deltaworks.engine.commit import BatchStores, TableCommitter, caught_up_outcome

@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from deltaworks.control.clock import parse_iso
 from deltaworks.control.provenance import current_run
-from deltaworks.control.records.replacements import ReplacedObject, ReplacementPlan, Replacements, WrittenObject
+from deltaworks.control.records.reprocess import ReplacedObject, ReplacementPlan, Replacements, WrittenObject
 from deltaworks.erasure.landing_rewrite import CannotRewriteError, ContentEraser, ErasedContent
 from deltaworks.erasure.landing_store import LandedObject, LandingStore, ObjectState
 from deltaworks.erasure.namespace import Namespace, require_privacy

@@ -147,7 +147,7 @@ def reveal(context: OperationContext, options: RevealOptions) -> Report:
 
 
 def _check_reveal(context: OperationContext, subjects: Sequence[str], options: RevealOptions) -> None:
-    from deltaworks.privacy.tokens import is_token
+    from deltaworks.privacy.envelope_encryption import is_token
 
     problem = ""
     if not subjects:

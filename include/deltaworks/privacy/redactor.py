@@ -21,9 +21,8 @@ from functools import lru_cache, partial
 from ipaddress import IPv4Address, IPv6Address, ip_address
 from typing import Any, Final
 
-from deltaworks.privacy.envelope_encryption import Identity
+from deltaworks.privacy.envelope_encryption import Identity, derive_day_key, is_token, suppression_digest, token
 from deltaworks.privacy.suppression import NO_SUPPRESSION, Suppression
-from deltaworks.privacy.tokens import derive_day_key, is_token, suppression_digest, token
 from deltaworks.specs.privacy import PrivacySpec, PrivateFieldSpec
 
 _EMAIL: Final = re.compile(r"[A-Za-z0-9_.+%-]{1,64}@[A-Za-z0-9-]{1,63}(?:\.[A-Za-z0-9-]{1,63})*\.[A-Za-z]{2,24}")

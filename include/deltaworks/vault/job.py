@@ -11,16 +11,15 @@ from datetime import date, datetime, timedelta
 from deltaworks.control import paths
 from deltaworks.control.clock import iso_now, utc_now
 from deltaworks.control.objects import ObjectStore, open_objects
-from deltaworks.control.records.vault import VaultHeartbeat, read_vault_heartbeat
+from deltaworks.control.records.erasure import VaultHeartbeat, read_vault_heartbeat
 from deltaworks.errors import ConcurrencyError, ContractError, DeltaworksError
 from deltaworks.privacy.envelope_encryption import Unsealer
 from deltaworks.specs.environment import EnvironmentSpec
 from deltaworks.vault.ingest import IngestResult, VaultIngest
 from deltaworks.vault.key_pages import EpochKeys, SubjectKeys
 from deltaworks.vault.namespace_vault import NamespaceVault
-from deltaworks.vault.sealed_files import SealedFiles
 from deltaworks.vault.tables import MaintenanceResult
-from deltaworks.vault.unreadable_bodies import DestroyedDays, SuppressionList, destroy_day_keys
+from deltaworks.vault.unreadable_bodies import DestroyedDays, SealedFiles, SuppressionList, destroy_day_keys
 
 ROTATION_DAYS = 30
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from deltaworks.control.records.replacements import ReplacedObject, Replacements, WrittenObject
+from deltaworks.control.records.reprocess import ReplacedObject, Replacements, WrittenObject
 from deltaworks.erasure import landing_sweep
 from deltaworks.sources.objects.payloads import ReplacementTags
 from tests.unit.erasure.landed_people import LandedPeople, order

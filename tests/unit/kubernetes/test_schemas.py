@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from deltaworks.kubernetes.manifests import manifests, read_variables, to_yaml
-from deltaworks.kubernetes.spark_pods import driver_pod, executor_pod
+from deltaworks.kubernetes.pods import driver_pod, executor_pod
 from deltaworks.specs.project import load_catalog
 from tests.unit.kubernetes.conftest import Rendered
 from tests.unit.kubernetes.schemas import VERSIONS, check, kubernetes_validate

@@ -16,14 +16,13 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 from deltaworks.control.objects import LocalObjects, open_objects
-from deltaworks.control.records.vault import read_vault_heartbeat
+from deltaworks.control.records.erasure import read_vault_heartbeat
 from deltaworks.errors import TransientError
 from deltaworks.privacy import paths
-from deltaworks.privacy.envelope_encryption import Identity
+from deltaworks.privacy.envelope_encryption import Identity, suppression_digest
 from deltaworks.privacy.keys.base import TOKEN_PURPOSE, LocalKeyring, key_context
 from deltaworks.privacy.keys.stored_keys import get_or_create_key
 from deltaworks.privacy.suppression import SuppressionRecord
-from deltaworks.privacy.tokens import suppression_digest
 from deltaworks.specs.environment import EnvironmentSpec
 from deltaworks.vault.job import maintain, run_ingest
 from deltaworks.vault.namespace_vault import NamespaceVault

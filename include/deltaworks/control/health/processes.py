@@ -12,7 +12,7 @@ from deltaworks.control.health.limits import Finding, HealthLimits, age_seconds,
 from deltaworks.control.health.report import Report, Subject
 from deltaworks.control.health.verdicts import Verdict, unreadable_verdict, verdict_of
 from deltaworks.control.objects import ObjectStore
-from deltaworks.control.records.vault import VaultHeartbeat, read_vault_heartbeat
+from deltaworks.control.records.erasure import VaultHeartbeat, read_vault_heartbeat
 from deltaworks.privacy.paths import control_path
 from deltaworks.specs.catalog import Catalog
 from deltaworks.specs.dag_ids import dag_id

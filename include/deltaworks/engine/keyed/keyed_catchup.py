@@ -23,14 +23,17 @@ from deltalake import CommitProperties, DeltaTable, Field, Schema
 from deltaworks.control import paths
 from deltaworks.control.objects import open_objects
 from deltaworks.control.provenance import user_metadata
-from deltaworks.engine.keyed.latest_by_key import (
+from deltaworks.engine.keyed.merge import (
+    KeyedMerge,
+    MergeGuard,
+    MergeOutcome,
     distinct_keys,
     files_with_keys,
     iter_latest_rows,
     key_chunks,
     latest_rows_of_keys,
+    with_removed_keys,
 )
-from deltaworks.engine.keyed.merge import KeyedMerge, MergeGuard, MergeOutcome, with_removed_keys
 from deltaworks.engine.keyed.retention_window import EVENT_TIME, Expiry, RetentionWindow
 from deltaworks.errors import ContractError, FencedError
 from deltaworks.specs.keyed import KeyedTable

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from deltaworks.control import paths
 from deltaworks.control.home import PipelineHome
 from deltaworks.control.locks.lease import LeaseWatch
-from deltaworks.control.records.rollback import RowSource
+from deltaworks.control.records.generations import RowSource
 from deltaworks.engine.notifications import notification_tables_by_source, source_by_notification_table
 from deltaworks.errors import ConcurrencyError, ConfigError, ContractError
 from deltaworks.events.reasons import QUARANTINE_TABLE

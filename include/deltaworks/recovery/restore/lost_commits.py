@@ -23,8 +23,8 @@ import pyarrow.parquet as pq
 
 from deltaworks.control import paths
 from deltaworks.control.home import PipelineHome
+from deltaworks.control.records.generations import LostCommit, Rollback, StagedRows
 from deltaworks.control.records.prepared import PreparedBatch, PreparedTable
-from deltaworks.control.records.rollback import LostCommit, Rollback, StagedRows
 from deltaworks.errors import ContractError
 from deltaworks.events.evolution import EvolvedColumns, evolved_columns
 from deltaworks.events.parse import ParserInputs

@@ -27,7 +27,7 @@ from typing import Any, ClassVar, Final, Self
 from botocore.exceptions import BotoCoreError, ClientError, ParamValidationError
 
 from deltaworks.control.objects import open_objects
-from deltaworks.control.records.replacements import Replacements
+from deltaworks.control.records.reprocess import Replacements
 from deltaworks.errors import ConfigError, ContractError, DeltaworksError, TransientError
 from deltaworks.events.chunks import Payload
 from deltaworks.events.decompression import ContentTooLarge, DamagedContent, decompress

@@ -14,7 +14,7 @@ from typing import Any
 
 from deltaworks.control.clock import utc_now
 from deltaworks.control.objects import open_objects
-from deltaworks.control.records.replacements import Replacements
+from deltaworks.control.records.reprocess import Replacements
 from deltaworks.sources.objects.file_event_log import (
     FileEventLog,
     LogReader,

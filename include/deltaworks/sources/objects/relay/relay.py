@@ -22,7 +22,7 @@ from deltaworks.control.clock import iso_now, utc_now
 from deltaworks.control.leased_process import LeasedProcess
 from deltaworks.control.locks.lease import Lease
 from deltaworks.control.objects import open_objects
-from deltaworks.control.records.replacements import Replacements
+from deltaworks.control.records.reprocess import Replacements
 from deltaworks.errors import ConfigError, DeltaworksError, TransientError
 from deltaworks.sources.objects.file_event_log_writer import (
     FileEventLogWriter,
