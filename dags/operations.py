@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from deltaworks.airflow.invalid_dags import invalid_operation_dags, parsed_catalog
 from deltaworks.airflow.operation_dags import pipelines_with_operation_dags, triggered_dag
-from deltaworks.operations.availability import pipeline_forms, relay_forms
+from deltaworks.operations.dag_forms import pipeline_forms, relay_forms
 
 catalog = parsed_catalog()
 for pipeline in pipelines_with_operation_dags(catalog):

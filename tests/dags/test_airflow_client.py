@@ -23,8 +23,8 @@ from deltaworks.control.listing import Listing
 from deltaworks.control.objects import open_objects
 from deltaworks.errors import ConfigError
 from deltaworks.operations import in_airflow
-from deltaworks.operations.availability import form_of
 from deltaworks.operations.base import RESULTS_KEY, Operation
+from deltaworks.operations.dag_forms import form_of
 from deltaworks.operations.options import read_options
 from deltaworks.operations.registry import OPERATIONS
 from deltaworks.specs.project import load_catalog

@@ -13,7 +13,7 @@ import pytest
 from deltaworks.control.home import PipelineHome
 from deltaworks.control.records.approval import Approval
 from deltaworks.errors import ContractError
-from deltaworks.operations.availability import DagForm, form_of
+from deltaworks.operations.dag_forms import DagForm, form_of
 from deltaworks.operations.registry import get_operation
 from deltaworks.specs.environment import ApprovalsSpec
 from tests.dags.test_mutation_dags import ENVIRONMENT

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from deltaworks.operations.availability import DagForm, form_of
 from deltaworks.operations.base import Operation
+from deltaworks.operations.dag_forms import DagForm, form_of
 from deltaworks.operations.job import build_parser
 from deltaworks.operations.options import OptionField, Options, option_fields, read_options
 from deltaworks.operations.registry import OPERATIONS

@@ -21,7 +21,7 @@ from deltaworks.airflow.continuous_dags import stream_dag
 from deltaworks.airflow.operators import ProcessOperator, SparkJobOperator
 from deltaworks.airflow.scheduled_dags import gold_dag, maintenance_dag
 from deltaworks.errors import ConfigError, ContractError, DeltaworksError, TransientError
-from deltaworks.operations.availability import form_of
+from deltaworks.operations.dag_forms import form_of
 from deltaworks.operations.registry import get_operation
 from deltaworks.specs.project import load_catalog
 from deltaworks.specs.schedules import SCHEDULES_VARIABLE
@@ -444,7 +444,7 @@ RUNNER = """
 import sys
 from deltaworks.airflow.scheduled_dags import maintenance_dag
 from deltaworks.airflow.operators import ProcessOperator, SparkJobOperator
-from deltaworks.operations.availability import form_of
+from deltaworks.operations.dag_forms import form_of
 from deltaworks.operations.registry import get_operation
 from deltaworks.specs.project import load_catalog
 if sys.argv[1] == "process":

@@ -317,7 +317,7 @@ def test_an_operation_that_is_added_has_a_command_a_job_and_a_form(code: Path) -
     write_deltalake(str(code / "lake" / paths.table("games", "purchase")), pa.table({"amount": [1, 2, 3]}))
     program = """
 from deltaworks.airflow.operation_dags import triggered_dag
-from deltaworks.operations.availability import pipeline_forms
+from deltaworks.operations.dag_forms import pipeline_forms
 from deltaworks.specs.project import load_catalog
 
 catalog = load_catalog()

@@ -24,8 +24,8 @@ from deltaworks.control.objects import open_objects
 from deltaworks.control.records.approval import Approval, Approvals, NamespaceApprovals
 from deltaworks.errors import ContractError
 from deltaworks.operations.approval_checks import check_approver, counted_bounds, requested_options
-from deltaworks.operations.availability import DRY_RUN, DagForm
 from deltaworks.operations.base import RESULTS_KEY
+from deltaworks.operations.dag_forms import DRY_RUN, DagForm
 from deltaworks.operations.options import read_options
 from deltaworks.specs.environment import EnvironmentSpec
 from deltaworks.specs.pipeline import PipelineSpec

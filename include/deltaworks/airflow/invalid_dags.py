@@ -16,7 +16,7 @@ from airflow.sdk import DAG, BaseOperator, chain, get_parsing_context
 from deltaworks.airflow import names
 from deltaworks.airflow.runbooks import invalid_runbook
 from deltaworks.errors import DeltaworksError
-from deltaworks.operations.availability import DagForm, declared_forms, relay_forms
+from deltaworks.operations.dag_forms import DagForm, declared_forms, relay_forms
 from deltaworks.operations.registry import OPERATIONS
 from deltaworks.specs.catalog import Catalog, project_root
 from deltaworks.specs.dag_ids import HEALTH_DAG, RULES_DAG, split_dag_id

@@ -16,7 +16,7 @@ from deltaworks.control import paths
 from deltaworks.control.clock import iso_now, parse_iso
 from deltaworks.control.objects import ObjectStore
 from deltaworks.errors.conditions import alert_for_failure, failure_alerts
-from deltaworks.operations.availability import DRY_RUN, STEPS
+from deltaworks.operations.dag_forms import DRY_RUN, STEPS
 from deltaworks.specs.dag_ids import split_dag_id
 
 if TYPE_CHECKING:

@@ -1,6 +1,6 @@
 """Builds the tasks of operations, and the DAGs that run them when a person triggers their form.
 
-Operations that share their options share a DAG, with the field `action` (`deltaworks.operations.availability`). A single
+Operations that share their options share a DAG, with the field `action` (`deltaworks.operations.dag_forms`). A single
 DAG for all of a pipeline's operations would be worse: a form cannot show fields depending on an earlier answer, so it
 would show about thirty fields of which three matter, and its runs would mix restores with OPTIMIZE.
 
@@ -23,8 +23,8 @@ from deltaworks.airflow.job_settings import job_settings, manual_dag_settings, p
 from deltaworks.airflow.operation_forms import form_params, set_form
 from deltaworks.airflow.operators import ProcessOperator, SparkJobOperator
 from deltaworks.airflow.runbooks import form_runbook
-from deltaworks.operations.availability import ACTION, DRY_RUN, STEPS, DagForm
 from deltaworks.operations.base import APPROVE_TASK, COUNT_TASK, DRY_RUN_GATE_TASK, RESULTS_KEY, Operation
+from deltaworks.operations.dag_forms import ACTION, DRY_RUN, STEPS, DagForm
 from deltaworks.operations.registry import get_operation
 from deltaworks.specs.catalog import Catalog
 from deltaworks.specs.environment import EnvironmentSpec

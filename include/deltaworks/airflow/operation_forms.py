@@ -15,7 +15,7 @@ from typing import Any
 from airflow.sdk import DAG, Param
 from airflow.sdk.definitions.param import ParamsDict
 
-from deltaworks.operations.availability import ACTION, STEPS, DagForm
+from deltaworks.operations.dag_forms import ACTION, STEPS, DagForm
 from deltaworks.operations.options import OptionField
 from deltaworks.specs.pipeline import PipelineSpec
 

@@ -19,8 +19,8 @@ from deltaworks.airflow.aws_connections import refuse_remote_drivers, set_enviro
 from deltaworks.airflow.child_process import JobOutput, child_options
 from deltaworks.airflow.names import RUN_VARIABLES, SPARK_CONNECTION, spark_job
 from deltaworks.errors import ConfigError, TransientError
-from deltaworks.operations.availability import DagForm
 from deltaworks.operations.base import OPERATIONS_MODULE, RESULTS_KEY, Operation
+from deltaworks.operations.dag_forms import DagForm
 from deltaworks.operations.options import read_options, to_arguments
 from deltaworks.specs.catalog import project_root
 from deltaworks.specs.environment import EnvironmentSpec

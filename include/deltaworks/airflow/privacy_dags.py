@@ -15,8 +15,8 @@ from deltaworks.airflow.job_settings import job_dag_settings, manual_dag_setting
 from deltaworks.airflow.operation_dags import APPROVAL_BODY, is_not_dry_run, operation_task, selection_template
 from deltaworks.airflow.operation_forms import form_params, set_form
 from deltaworks.airflow.runbooks import namespace_runbook
-from deltaworks.operations.availability import DagForm, dag_forms
 from deltaworks.operations.base import APPROVE_TASK, COUNT_TASK, DRY_RUN_GATE_TASK
+from deltaworks.operations.dag_forms import DagForm, dag_forms
 from deltaworks.operations.registry import OPERATIONS
 from deltaworks.specs.environment import EnvironmentSpec
 from deltaworks.specs.pipeline import PipelineSpec

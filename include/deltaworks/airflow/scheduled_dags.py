@@ -30,8 +30,8 @@ from deltaworks.airflow.runbooks import (
 )
 from deltaworks.control.provenance import UNATTENDED_VARIABLE
 from deltaworks.operations.approval_checks import has_declared_options
-from deltaworks.operations.availability import DRY_RUN, STEPS, DagForm, form_by_kind, form_of, unavailable_reason
 from deltaworks.operations.base import RESULTS_KEY
+from deltaworks.operations.dag_forms import DRY_RUN, STEPS, DagForm, form_by_kind, form_of, unavailable_reason
 from deltaworks.operations.options import read_options
 from deltaworks.operations.registry import OPERATIONS, get_operation
 from deltaworks.specs.environment import EnvironmentSpec

@@ -19,7 +19,7 @@ from deltaworks.control.records.feeds import Delivery, FeedRecord, FeedRecords
 from deltaworks.errors import ContractError
 from deltaworks.feeds.changes import Change
 from deltaworks.feeds.messages import DeadReason, Message, build_message, key_problem
-from deltaworks.feeds.sinks.webhook import Sink
+from deltaworks.feeds.sinks.base import Sink
 from deltaworks.specs.feeds import FeedSpec
 
 log = logging.getLogger(__name__)

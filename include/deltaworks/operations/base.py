@@ -66,7 +66,7 @@ class Operation:
         needs_feeds: only for pipelines that declare feeds.
         needs_models: only for pipelines that declare models.
         dag_kind: the kind in the id of its DAG if that is not its name. Operations of the same kind share a DAG and its
-            form; see `deltaworks.operations.availability`.
+            form; see `deltaworks.operations.dag_forms`.
         action: its choice in the field `action` of a shared form.
         is_default_action: scheduled runs of the shared DAG execute it.
         actions_from: the option whose choices are its actions, instead of `action`.

@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from deltaworks.charts.drawing import ChartOptions
-from deltaworks.charts.lines import line_chart, row_chart
 from deltaworks.charts.page import html_table, section, with_legend, write_page
+from deltaworks.charts.plots import line_chart, row_chart
 from deltaworks.charts.scales import Scale, build_series, log_steps, named_series
 
 START = dt.datetime(2026, 3, 1, tzinfo=dt.UTC)

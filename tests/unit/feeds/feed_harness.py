@@ -17,7 +17,7 @@ from deltaworks.control.objects import ObjectStore, open_objects
 from deltaworks.control.records.feeds import FeedRecord, FeedRecords
 from deltaworks.feeds.messages import DeadReason, Message
 from deltaworks.feeds.process import Feed
-from deltaworks.feeds.sinks.webhook import SendOutcome, Sink
+from deltaworks.feeds.sinks.base import SendOutcome, Sink
 from deltaworks.specs.catalog import Catalog
 from deltaworks.specs.environment import EnvironmentSpec
 from deltaworks.specs.feeds import FeedSpec

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from deltaworks.errors import ConfigError
-from deltaworks.operations.availability import DagForm, dag_forms, form_by_kind, form_of, triggered_forms
 from deltaworks.operations.base import Operation
+from deltaworks.operations.dag_forms import DagForm, dag_forms, form_by_kind, form_of, triggered_forms
 from deltaworks.operations.options import option_fields, read_options
 from deltaworks.operations.registry import OPERATIONS, get_operation
 from tests.examples import examples

@@ -15,8 +15,8 @@ from deltaworks.airflow_client.login import login_from_variable
 from deltaworks.control.listing import Listing
 from deltaworks.errors import ConfigError, ContractError, DeltaworksError, TransientError
 from deltaworks.operations import in_airflow
-from deltaworks.operations.availability import form_of
 from deltaworks.operations.base import Report
+from deltaworks.operations.dag_forms import form_of
 from deltaworks.operations.in_airflow import run_in_airflow
 from deltaworks.operations.registry import OPERATIONS, get_operation
 from deltaworks.specs.project import load_catalog

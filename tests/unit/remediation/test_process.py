@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from deltaworks.alerts.channels.sns import publish, sns_message
+from deltaworks.alerts.channels.senders import publish, sns_message
 from deltaworks.control import paths
 from deltaworks.control.clock import utc_now
 from deltaworks.control.health.heartbeat import StopFlag

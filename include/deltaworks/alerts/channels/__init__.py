@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from deltaworks.alerts.channels.sns import (
+from deltaworks.alerts.channels.senders import (
     Channel,
     ChannelProblem,
     Send,

@@ -11,8 +11,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, Literal
 
-from deltaworks.operations.availability import ACTION, DRY_RUN, form_of
 from deltaworks.operations.base import Operation
+from deltaworks.operations.dag_forms import ACTION, DRY_RUN, form_of
 from deltaworks.operations.options import OptionField, option_fields
 
 FieldKind = Literal["text", "integer", "number", "switch", "choice", "choices", "lines"]

@@ -17,8 +17,8 @@ from deltaworks.airflow_client.api import FINISHED_STATES, AirflowApi, DagRun
 from deltaworks.console.actions.fields import Field, form_fields, parse_form, prefill, supports_dry_run
 from deltaworks.console.page_context import PageContext, PageMissingError
 from deltaworks.errors import ConfigError
-from deltaworks.operations.availability import DRY_RUN, form_of, unavailable_reason
 from deltaworks.operations.base import COUNT_TASK, RESULTS_KEY, Operation
+from deltaworks.operations.dag_forms import DRY_RUN, form_of, unavailable_reason
 from deltaworks.operations.registry import OPERATIONS
 from deltaworks.specs.dag_ids import dag_id
 

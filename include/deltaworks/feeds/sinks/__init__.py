@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from deltaworks.feeds.sinks.aws import SnsSink, SqsSink
+from deltaworks.feeds.sinks.base import SendOutcome, Sink, WebhookSink
 from deltaworks.feeds.sinks.kafka import KafkaSink
-from deltaworks.feeds.sinks.webhook import SendOutcome, Sink, WebhookSink
 from deltaworks.specs.feeds import SinkSpec
 from deltaworks.specs.storage import AwsSpec
 

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from deltaworks.errors import ConfigError
 from deltaworks.feeds.messages import DeadReason, Message
-from deltaworks.feeds.sinks.webhook import SendOutcome, sink_refused_error, split_into_batches
+from deltaworks.feeds.sinks.base import SendOutcome, sink_refused_error, split_into_batches
 from deltaworks.sources.outages import error_code, is_outage
 from deltaworks.specs.base import resolve_text
 from deltaworks.specs.feeds import SnsSinkSpec, SqsSinkSpec

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from deltaworks.errors import ConfigError
 from deltaworks.feeds.messages import DeadReason, Message
-from deltaworks.feeds.sinks.webhook import SendOutcome, sink_refused_error
+from deltaworks.feeds.sinks.base import SendOutcome, sink_refused_error
 from deltaworks.specs.base import Reference, resolve_text
 from deltaworks.specs.feeds import KafkaSinkSpec
 from deltaworks.specs.sources.records import KafkaSecuritySpec

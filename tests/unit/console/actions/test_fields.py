@@ -12,8 +12,8 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from deltaworks.console.actions.fields import FormError, form_field, form_fields, parse_form, supports_dry_run
-from deltaworks.operations.availability import form_of
 from deltaworks.operations.base import Operation
+from deltaworks.operations.dag_forms import form_of
 from deltaworks.operations.options import read_options
 from deltaworks.operations.registry import OPERATIONS
 from tests.examples import examples
