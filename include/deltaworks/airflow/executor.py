@@ -1,8 +1,13 @@
-"""The scheduler's executor: Airflow's LocalExecutor, without its wait for continuous tasks.
+"""Adapts Airflow to continuous tasks: an executor that does not wait for them, and serialized writes with SQLite.
 
-When a scheduler fails (for example because its database is unreachable) or is stopped, LocalExecutor waits for all
-running tasks, and streams run for hours. Until then nothing would be scheduled, and a process supervisor would not
-restart the scheduler because it has not ended.
+When a scheduler fails (for example because its database is unreachable) or is stopped, Airflow's LocalExecutor waits
+for all running tasks, and streams run for hours. Until then nothing would be scheduled, and a process supervisor would
+not restart the scheduler because it has not ended.
+
+With SQLite, which has one writer, the API server handles one writing request at a time. Airflow commits its audit log
+on the event loop's thread. Assume that a task's heartbeat has written and needs the loop to commit. A second request
+that writes its audit log then blocks the loop, and the server stops answering until the lock times out after a minute.
+Databases with row locks do not need this.
 """
 
 from __future__ import annotations

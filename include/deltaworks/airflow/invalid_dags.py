@@ -1,8 +1,11 @@
-"""Builds placeholder DAGs for pipelines and relays with an invalid declaration, which show the errors.
+"""Loads the catalog for a DAG file, and builds placeholder DAGs for invalid declarations, which show the errors.
 
-Without them Airflow would deactivate the pipeline's DAGs without a reason, and a running task could be neither seen nor
-stopped there. They have no schedule and no form, and a manual run fails immediately with the errors. Once the
+Without placeholders Airflow would deactivate the pipeline's DAGs without a reason, and a running task could be neither
+seen nor stopped there. They have no schedule and no form, and a manual run fails immediately with the errors. Once the
 declaration is valid the original DAGs return with their runs.
+
+The scheduler parses a DAG file with all pipelines, and a task only with its own: with 1,000 pipelines, loading the 999
+others took seconds of CPU time before each task.
 """
 
 from __future__ import annotations

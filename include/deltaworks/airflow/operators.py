@@ -1,4 +1,8 @@
-"""Operators that run a spark-submit job or a Python process, and end it when the task ends."""
+"""Operators that run a spark-submit job or a Python process, and end it when the task ends.
+
+They set the job's environment variables (keys of connections, the OpenLineage parent run) and, if the environment
+declares a cluster for drivers, the Spark settings that start the driver as a pod.
+"""
 
 from __future__ import annotations
 

@@ -1,8 +1,12 @@
-"""Restarts hung streams and relays by clearing their task through Airflow's API, with a limit per hour.
+"""Restarts hung streams and relays by clearing their task through Airflow's API, and writes notes on their runs.
 
 A process hangs if its heartbeat is stale although its task runs. Clearing the task kills the driver, which is safe at
-any time: the next try resumes. A restart is recorded before it is made, so the limit holds even if the health check
-crashes.
+any time: the next try resumes. Restarts are limited per hour. A restart is recorded before it is made, so the limit
+holds even if the health check crashes.
+
+A note shows a stream's last hour on the page of its DAG run, and marks the run in the grid. A run takes hours, so the
+health DAG updates its note. Airflow logs each change, so a note is written only every few minutes, and immediately when
+the verdict changes.
 """
 
 from __future__ import annotations

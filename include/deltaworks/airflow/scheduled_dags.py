@@ -1,4 +1,9 @@
-"""Builds the scheduled DAGs: gold, models, maintenance and mutations of a pipeline, and the cleaning of buckets."""
+"""Builds the scheduled DAGs: gold, models, maintenance and mutations of a pipeline, and the cleaning of buckets.
+
+The timetable of gold DAGs is a cron expression, with one run per date for backfills. A teardown task of each
+maintenance run records the outcome of its tasks for the console. It runs also if they failed, does not change the run's
+state and never fails.
+"""
 
 from __future__ import annotations
 

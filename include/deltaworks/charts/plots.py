@@ -1,4 +1,4 @@
-"""Renders line and stacked area charts as SVG."""
+"""Renders charts as SVG: lines, stacked areas, columns, rows and histograms."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Formats of values, and scales and ticks of chart axes.
+"""Series of values over one x axis, the axes' scales and ticks, and formats of values.
 
 Number steps are 1, 2, 2.5 or 5 times a power of ten (P. Heckbert, "Nice numbers for graph labels", Graphics Gems,
 1990); time steps follow clock and calendar units. Times are in UTC.

@@ -1,4 +1,8 @@
-"""Settings of the environment and the catalog, as commands load them."""
+"""The environment and the catalog of a command, and arguments that complete names of pipelines and relays.
+
+Completion runs while someone types, so it reads file names only and loads no specs. Names of invalid specs are
+completed, too.
+"""
 
 from __future__ import annotations
 

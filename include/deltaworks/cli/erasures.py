@@ -1,5 +1,4 @@
-"""`deltaworks privacy erase`, `erasures`, `refuse`, `extend` and `certificate`: commands of a data protection
-officer."""
+"""`deltaworks privacy`: erasure requests, for a data protection officer, and the vault's log of reveals."""
 
 from __future__ import annotations
 

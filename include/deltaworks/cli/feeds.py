@@ -1,4 +1,4 @@
-"""`deltaworks feeds`: position, lag and dead letters of feeds."""
+"""`deltaworks feeds`, `remediations` and `remediate`: processes that send changes and actions to other systems."""
 
 from __future__ import annotations
 

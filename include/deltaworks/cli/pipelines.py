@@ -1,4 +1,4 @@
-"""`deltaworks pipelines`: check and show specs."""
+"""`deltaworks pipelines`: infer specs from event files; check, show and compare specs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Builds the console's FastAPI application: routes, access checks and error pages.
+"""Builds the console's FastAPI application: routes, downloads of certificates, access checks and error pages.
 
 Every route depends on the host's authenticator, so that a forgotten check denies access. Pages are rendered by four
 threads of the console, so that slow reads do not block the host's threads.

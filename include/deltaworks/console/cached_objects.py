@@ -1,8 +1,10 @@
-"""Reads control objects through a cache, so that a slow or failing storage does not block pages.
+"""Reads control objects and the catalog through caches, so that slow storage or loading does not block pages.
 
 An object is read again when its copy is older than its TTL. Only one read per key runs at a time, in threads of the
 cache; concurrent requests wait for it, each for `wait_seconds` at most. If a read fails, the last value is served with
 its age. While the storage fails, requests do not wait at all; recovery is detected in the background.
+
+The catalog is loaded again only when a file changed, because loading it takes a tenth of a second per pipeline.
 """
 
 from __future__ import annotations

@@ -4,6 +4,9 @@ The host decides access rights and sends them with each request, as the ids of D
 The process reads control objects and declarations, renders the page and compresses it; it reads tables and draws
 dashboards in child processes. It is started at the first page and restarted after a crash. If it cannot render a page,
 the host renders it.
+
+The process has a lower CPU priority and ends with the host. Each number on its command line is the file descriptor of a
+socket to the host; one thread serves each socket.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
-"""Sorts, filters and pages rows by the query string, a hundred rows per page.
+"""Rows and summaries for pages: sorts, filters and pages rows by the query string, a hundred rows per page.
 
-All state is in the address, so that a page can be shared and works without scripts.
+All state is in the address, so that a page can be shared and works without scripts. A missing or damaged summary is
+shown as a text and does not fail the page.
 """
 
 from __future__ import annotations

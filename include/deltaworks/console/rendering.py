@@ -1,4 +1,4 @@
-"""Renders Jinja2 templates with autoescape and strict undefined variables.
+"""Renders Jinja2 templates with autoescape and strict undefined variables, and formats values in them.
 
 Displayed data is always text. Only templates create markup, and a test checks that none disables escaping.
 """

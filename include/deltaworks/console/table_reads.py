@@ -1,4 +1,9 @@
-"""Reads tables for pages in a child process with a deadline, to isolate its memory use and crashes."""
+"""Reads tables for pages in a child process with a deadline, to isolate its memory use and crashes.
+
+`RenderLock` allows one page at a time to be rendered, because the interpreter runs one thread at a time. If several
+pages were rendered together, other threads of the host, such as those that serve heartbeats of tasks, would wait five
+milliseconds for each of them. A thread that waits for storage or a child process releases the lock meanwhile.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""Base class of background threads."""
+"""Background threads, concurrent requests and retries, for work that waits for storage or the network.
+
+Small object-store requests use little CPU, so many run concurrently. Retries use exponential backoff with full jitter,
+so that contending processes do not collide again.
+"""
 
 from __future__ import annotations
 

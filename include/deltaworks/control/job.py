@@ -1,7 +1,8 @@
 """Exit protocol of jobs: an exit code for the launcher and, on failure, a last line with the error.
 
-Errors of libraries are mapped to DeltaworksErrors here and in `source_errors`, and nowhere else, so a retry policy
-needs to know only those.
+Errors of libraries are mapped to DeltaworksErrors here and nowhere else, so a retry policy needs to know only those.
+Errors of sources that Spark reads are mapped by their text: they are raised in the JVM and reach a job as text,
+wherever it happens to wait.
 """
 
 from __future__ import annotations

@@ -1,7 +1,10 @@
-"""The driver process that hosts a run: its own one, or one shared with other pipelines.
+"""The driver process that hosts a run, its own or one shared with other pipelines, and its resource metrics.
 
 A run with its own driver ends the process when it must stop writing. A run in a shared driver ends only itself; commits
 that are still in progress are fenced by the owner epoch in the tables.
+
+Metrics (memory of Python and the JVM, requests to the object store) are collected outside of batches, because a call to
+the JVM may wait for a garbage collection. Requests by delta-rs and pyarrow are not counted.
 """
 
 from __future__ import annotations

@@ -1,8 +1,14 @@
 """Writes the files of all tables of a batch in one Spark pass.
 
 Each task reads some of the payloads, parses them, buffers the rows of every table, and writes one file per table and
-partition. It returns only the files with their statistics. Nothing is committed here. Files of crashed or repeated
-tasks are referenced by no commit, and maintenance removes them as orphans.
+partition, and the archive of its payloads if declared. It returns only the files with their statistics. Nothing is
+committed here; archive files are committed with the batch like data files. Files of crashed or repeated tasks are
+referenced by no commit, and maintenance removes them as orphans.
+
+Python code that is stuck in a native library cannot stop itself. So the kernel limits a task's memory, and a watchdog
+thread that works without Python's interpreter lock limits the time per payload. Exceeding a limit is either an error
+attributed to an event, or a crash of the Python worker; the reader of the batch handles both. If a library crashes even
+on a known good payload, the worker is broken, and no object is blamed.
 """
 
 from __future__ import annotations

@@ -7,7 +7,9 @@ HyperLogLog++ sketch with that relative standard deviation. Gold tables have the
 Live tables of kind `latest` are in `deltaworks.engine.keyed`.
 
 Each batch is merged under an application transaction named after the query, so a repeated batch changes nothing and
-never replaces newer counts by older ones.
+never replaces newer counts by older ones. A batch has about a hundred rows. Delta's MERGE would run half a dozen Spark
+jobs for them and read the log several times, so small merges are done and committed in this process; Spark does large
+ones.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Writes the progress table: a row per batch, idle period and termination of the query.
+"""Reports completed batches, and writes the progress table: a row per batch, idle period and termination of the query.
 
 A bounded queue and a separate thread decouple the stream from the table. If the storage is slow or fails, progress rows
 are dropped and counted; batches are never delayed and never fail. A batch's report and Spark's progress arrive

@@ -2,7 +2,7 @@
 
 A run acquires the lease, opens and fences the tables, and completes a prepared batch. Then it starts the ingest query
 and the live queries, and watches them until the stop flag, its time limit, a failure, a lost lease or a stalled batch.
-No data is lost in any case: each batch resumes from its records.
+No data is lost in any case: each batch resumes from its records. A failed run writes its error to the heartbeat.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Writers that commit a prepared batch to a table: through delta-rs, or through Spark for unsupported tables.
+"""Writes table files in Spark tasks, and commits a prepared batch of them through delta-rs or, if needed, Spark.
 
-Both commit exactly the files of the prepared batch, under the batch's application transaction. A repeated commit
+Both ways commit exactly the files of the prepared batch, under the batch's application transaction. A repeated commit
 therefore changes nothing.
 """
 

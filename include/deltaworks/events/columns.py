@@ -1,7 +1,9 @@
 """Converts event values to Arrow columns and reports each value that does not match its declared type.
 
-A column is first cast as a unit (`vectorized_casts`). Only if that fails, its values are converted in ever smaller
-blocks and finally one by one, so that valid data costs little next to invalid values.
+A column is first cast as a unit with Arrow, if the result equals that of converting value by value. Such a cast
+converts either all values or none. Arrow itself rejects other types for texts and booleans; for numbers it would round
+or parse, so the values' types are checked first. Only if the cast fails, values are converted in ever smaller blocks
+and finally one by one, so that valid data costs little next to invalid values.
 """
 
 from __future__ import annotations

@@ -2,6 +2,10 @@
 
 Events with the same set of tables are converted together, so a column shared by several tables is built once. An event
 that one of its tables rejects is removed from all of them.
+
+Rules are checked with one DuckDB query per chunk, which reads the Arrow columns without a copy. If a rule cannot be
+evaluated for a row (for example a failed cast), the rule fails for that row only. Partitions of a task are limited,
+because each one costs a file.
 """
 
 from __future__ import annotations

@@ -1,6 +1,9 @@
 """Builds the envelope columns of every bronze table: event id, name, time, batch and position.
 
-Events without the declared time or id, or with a time too far from their arrival, are rejected.
+Events without the declared time or id, or with a time too far from their arrival, are rejected. If declared, the
+arrival time replaces an unusable time. It is recorded by the object store or stream, never by a local clock. So an
+event gets the same time each time it is read, also after a restart and in a reprocess or replay. Ids are texts
+unchanged, numbers as they were sent, and digests of ids with several fields.
 """
 
 from __future__ import annotations

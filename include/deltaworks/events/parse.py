@@ -7,6 +7,10 @@ from all.
 No payload can stop a stream. Any error from reading an event becomes its reason in quarantine. If the conversion of a
 chunk fails, the chunk is split until only the failing events are rejected. The only errors raised are those that a
 declaration asks for, such as `on_fail: fail`; they are `DeltaworksError`s.
+
+Events are decoded into structs if a plan exists for their type, and with orjson otherwise. Plans are compiled for the
+event names that tables declare. From events that the row parser reads, the decoder learns more names (for tables that
+accept any name) and fields that no column reads, because decoding fails on unknown fields.
 """
 
 from __future__ import annotations

@@ -1,4 +1,10 @@
-"""Builds the columns of one table from events: declared columns, evolved columns and rescued fields."""
+"""Builds the columns of one table: declared columns, evolved columns and rescued fields.
+
+Files of a prepared batch may differ from the table's current schema. A table may be suspended because a column's
+declared type differs from its type on disk; the fan-out then still writes files with the declared type. After the
+declaration is corrected, committing these files unchanged would break readers. So they are compared with the table, and
+rewritten if all values convert exactly.
+"""
 
 from __future__ import annotations
 

@@ -1,8 +1,11 @@
-"""Parses times by a pattern of strptime directives, exact to the microsecond.
+"""Parses times by a pattern of strptime directives, exact to the microsecond, and converts local times to instants.
 
 Most texts of a column have the same layout: the same directives at the same offsets. These are parsed together from
 their bytes; other texts are parsed one by one with an equivalent regular expression. Month and weekday names are
 English and case-insensitive. Adjacent numbers must have all their digits, so no text is ambiguous.
+
+A local time that occurs twice, when clocks are set back, means its first occurrence. A local time that clocks skip is
+an error. Results depend on the zone database only, not on the machine's zone or locale.
 """
 
 from __future__ import annotations

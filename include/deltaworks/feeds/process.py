@@ -1,7 +1,8 @@
 """The process that delivers a pipeline's feeds, with one thread per feed, so that a slow receiver delays no other feed.
 
-A failing feed is retried with backoff and ends neither the process nor other feeds. Its changes stay available in table
-versions that it protects from VACUUM, or in stored view results.
+A feed detects changed rows, delivers them, and resumes and replays deliveries. A failing feed is retried with backoff
+and ends neither the process nor other feeds. Its changes stay available in table versions that it protects from VACUUM,
+or in stored view results.
 """
 
 from __future__ import annotations

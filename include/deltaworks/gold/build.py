@@ -1,7 +1,8 @@
 """Rebuilds gold tables incrementally: only partitions that are affected by changes of their inputs.
 
 Each table is written in one commit that records the input versions, so a failed job can simply run again. Appends to
-the inputs may continue, because a build reads pinned versions.
+the inputs may continue, because a build reads pinned versions. After a build, alerts are raised for models whose newest
+scores reach the threshold.
 """
 
 from __future__ import annotations

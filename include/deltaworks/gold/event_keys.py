@@ -1,7 +1,11 @@
-"""Finds duplicate events in the driver, and caches the keys of each data file.
+"""Finds duplicate events: rows whose key arrived earlier within the dedupe window.
 
-Data files are immutable, so a build that repeats every half minute reads only the few new ones. Large inputs, and
-tables that need Spark's reader, are left to Spark.
+The window is a number of dates or hours; rows are ordered by `_seq`, then `_position`. Spark uses a window function,
+which sorts all rows by key. In the driver, Arrow maps keys to integers, and only keys that occur more than once are
+compared.
+
+The driver caches the keys of each data file. Data files are immutable, so a build that repeats every half minute reads
+only the few new ones. Large inputs, and tables that need Spark's reader, are left to Spark.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Registers the inputs of gold tables as temporary views without duplicate events.
+"""Pins the input versions of gold tables, and registers the inputs as temporary views without duplicate events.
+
+A build records the input versions in its commit's `userMetadata`, so they survive a job failure. After a commit that
+changed rows without this record (RESTORE, DELETE) the input versions are unknown and the table is rebuilt in full.
 
 A row is a duplicate if another row with the same key arrived earlier within the dedupe window (`within_days`, or
 `within_hours` for tables with a grain). Only neighbouring dates or hours decide, so partial and full rebuilds give the

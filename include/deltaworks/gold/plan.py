@@ -1,11 +1,12 @@
-"""Plans a rebuild: the affected parts of a gold table, and the parts of its inputs to read. Pure.
+"""Plans a rebuild: the affected parts of a gold table, and the parts of its inputs to read.
 
 Changed dates are widened for two reasons. A new or removed duplicate can change which row is kept within the dedupe
 window, except one that arrived after all rows of a date. `affects.days` maps input dates to other output dates. All
 input rows of an affected date are read again. With `affects: same` only the changed partition values are rebuilt.
 
 An input with `affects: onwards` affects all dates from its first changed date, because its values are valid from a date
-until the next value. Such an input is read completely.
+until the next value. Such an input is read completely. It is an interval table, which states which value was valid from
+when to when. Every build of it rewrites all of its files, so changes are found by comparing the rows of two versions.
 
 In a table with a grain the same rules apply to hours. A changed date without known hours counts as all of its hours.
 """

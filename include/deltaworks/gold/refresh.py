@@ -1,8 +1,11 @@
-"""Full refresh of a gold table: built in a shadow table, checked, and swapped in with one commit.
+"""Finds gold tables that need a build, and refreshes a table in full in a shadow that is swapped in with one commit.
 
 The shadow is an ordinary gold table and records its input versions, so the next run continues an interrupted refresh
 and first brings the shadow up to date. If a build commits to the table first, the swap fails and the shadow is brought
-up to date again. The shadow is deleted after the swap is verified.
+up to date again. The shadow is deleted after the swap is verified. A shadow's number is the application transaction
+version of its swap, so the gold table's own log shows which shadows have been swapped in.
+
+Pending builds are found in the logs of the inputs, without a JVM: most scheduled builds have nothing to do.
 """
 
 from __future__ import annotations

@@ -6,6 +6,10 @@ time. Builds are numbered in the table, so only one of them commits, and none ov
 failing build is reported and retried with backoff, and stops neither the loop nor the stream.
 
 The loop uses the declaration at stream start. It does not build a table that another definition has built since then.
+
+Between refreshes it compacts small files of the inputs. Each batch adds a file to the partition of a date, which
+maintenance merges only at night. With batches every five seconds, a refresh late in the day would open thousands of
+files. Only append-only event tables are compacted, and only while no job has requested or holds their write turn.
 """
 
 from __future__ import annotations

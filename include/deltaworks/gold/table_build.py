@@ -1,7 +1,11 @@
 """Plans and builds one gold table from pinned inputs, in one commit.
 
-The target is the table itself or its shadow. Small results are committed directly, others with Spark's writer; the
-build number guards both.
+The target is the table itself or its shadow. The build number guards the commit.
+
+Large results are written with Spark's writer. Its overwrite takes a dozen jobs and several log reads, even for few
+rows, and most refreshes write some thousand. Small results, and the first rows of a new table, are therefore collected
+as Arrow and committed by the driver: one file per date, or per hour in tables with a grain, so that the next build of
+an hour can remove files without reading them.
 """
 
 from __future__ import annotations

@@ -1,4 +1,10 @@
-"""Builds all Kubernetes manifests of an environment, in the order in which they are applied."""
+"""Builds all Kubernetes manifests of an environment, in the order in which they are applied.
+
+Airflow tasks start drivers and drivers start executors with their service accounts; others have no API access. The
+vault's CronJobs have a separate account, the only one with access to the vault: Airflow tasks and drivers share theirs,
+which would grant access to the code of every pipeline. Variables of the env file that are not secrets become
+ConfigMaps.
+"""
 
 from __future__ import annotations
 

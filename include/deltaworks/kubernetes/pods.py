@@ -1,7 +1,11 @@
-"""Common parts of all pods: image, user, security context and environment variables.
+"""Builds pods: the parts common to all pods, and the templates of Spark drivers and executors for spark-submit.
 
 Variables that are not secrets come from one ConfigMap, all others from one Secret. Each container gets only the secrets
 that its process refers to.
+
+Spark sets image, resources, its own variables and folders; the templates have the other parts. Drivers get the
+variables that the environment and its pipelines refer to. Executors get no secrets: storage keys are sent with their
+tasks.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Builds OpenLineage datasets with columns and column origins, from specs only."""
+"""Builds OpenLineage datasets with columns and column origins, from specs and their SQL only.
+
+The columns of gold tables are traced through subqueries, joins and aliases of their SQL by sqlglot.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,8 @@
-"""Lineage runs of streams, gold builds and mutations, from start to end.
+"""Lineage runs of streams, gold builds and mutations, from start to end, and the thread that sends their events.
 
-Each is a context manager. The block runs in the same way with and without lineage.
+Each run is a context manager. The block runs in the same way with and without lineage. Events wait in a bounded queue;
+one thread creates them (importing OpenLineage, parsing SQL, reading a table) and sends them. If the backend is
+unavailable or slow, events are dropped and counted, and the job is not affected.
 """
 
 from __future__ import annotations

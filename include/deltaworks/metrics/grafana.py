@@ -1,7 +1,7 @@
-"""Generates the Grafana dashboard of all metrics.
+"""Generates the pages of metrics in the docs: the Grafana dashboard, and the table of all metrics.
 
-Its data source is a variable, so that it can be imported unchanged. Each row covers one subject, and each panel answers
-one question of an operator.
+The dashboard's data source is a variable, so that it can be imported unchanged. Each row covers one subject, and each
+panel answers one question of an operator. `python -m deltaworks.metrics.grafana docs` writes both files.
 """
 
 from __future__ import annotations

@@ -1,6 +1,11 @@
-"""Collects metric samples: state and heartbeats of streams, relays and collectors, age of gold tables, open alerts.
+"""Metrics for Prometheus: declares all metrics, collects their samples, and serves them over HTTP.
 
-If a part cannot be read, its samples are omitted and `deltaworks_storage_up` is 0. A missing sample does not mean 0.
+Names and labels are stable across releases. Labels contain no event data, so the number of series depends only on the
+declarations. If a part cannot be read, its samples are omitted and `deltaworks_storage_up` is 0. A missing sample does
+not mean 0.
+
+The endpoint has a separate port and no authentication. Metrics contain declared names, states and counts, but no event
+data. Bind it to an address that only Prometheus reaches.
 """
 
 from __future__ import annotations

@@ -1,4 +1,8 @@
-"""Alarms that scores would raise, with their precision and lead time.
+"""Metrics of a model's scores, and of the alarms that they would raise, with precision and lead time.
+
+Average precision is `Σ (Rₙ - Rₙ₋₁) Pₙ` over distinct scores from high to low (interpolation would be too optimistic:
+Davis and Goadrich, "The Relationship Between Precision-Recall and ROC Curves", 2006). Rows with equal scores are one
+step. Rows may be weighted by their number of resamples.
 
 An entity's alarm starts when its score reaches the threshold; no further alarm follows within the horizon. The
 threshold is the lowest one that stays within the alarm budget.

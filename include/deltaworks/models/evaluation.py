@@ -2,6 +2,10 @@
 
 Algorithm and threshold are selected on the end of the training span; the test span is used for metrics only. Thresholds
 of baselines are selected in the same way.
+
+A model's gain over a baseline has a confidence interval by block bootstrap. Rows close in time are correlated, so
+blocks are resampled instead of rows: days, or entities if horizons exceed a day. Both scores are evaluated on the same
+resamples (Efron and Tibshirani, "An Introduction to the Bootstrap", 1993: percentile intervals).
 """
 
 from __future__ import annotations

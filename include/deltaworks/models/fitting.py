@@ -1,6 +1,13 @@
-"""Fits models with pyspark.ml, deterministically, and returns them as SQL expressions.
+"""Labels training rows, fits models with pyspark.ml, deterministically, and returns them as SQL expressions.
 
-Does not use the splits of pyspark.ml (`randomSplit`, `CrossValidator`), which would train on days after the test days.
+Spark and DuckDB evaluate labels and models alike. Gold tables score rows with the expression, without the training
+library, and evaluation uses the same expression. Its columns are inputs `x0`, `x1`, … as doubles; missing and NaN
+values are replaced by the training mean. Fitting does not use the splits of pyspark.ml (`randomSplit`,
+`CrossValidator`), which would train on days after the test days.
+
+For labels, feature rows and state rows of an entity are merged by time. The label `begins` is true if the state begins
+within the horizon; rows where the state already holds are excluded. The label `absent` is true if the state holds at no
+time within the horizon. A state at the time of the row counts as past.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Trains a pipeline's models: evaluates each on rolling folds and publishes it if every fold supports it.
 
 A training reads pinned table versions and writes one manifest at the end. It can run at any time. A failed run writes
-nothing.
+nothing. A training can be repeated from its manifest, to report differences.
 """
 
 from __future__ import annotations

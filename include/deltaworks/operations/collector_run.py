@@ -1,6 +1,7 @@
 """Runs a collector process: request handling and spool, the drain of the spool, and its records in the lake.
 
-If no process holds a spool folder, the process or pod that created it has ended. Any other process drains the folder.
+The redaction keys and suppression lists of its sources' namespaces are opened before it accepts events. If no process
+holds a spool folder, the process or pod that created it has ended. Any other process drains the folder.
 """
 
 from __future__ import annotations

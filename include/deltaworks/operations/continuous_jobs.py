@@ -4,6 +4,8 @@ A stopped job has a stop flag, an object in the lake that ends it between two ba
 `@continuous` starts no next run. The flag is set first: even if Airflow is unreachable or refuses, the job ends, and
 later runs end immediately. The DAG of a group is paused only for the complete group; if one member is stopped, the
 driver skips it.
+
+A hung process is ended by clearing its running task, which is safe at any time: the next try resumes.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
-"""Stops, starts and restarts processes from Airflow, and records the person who triggered it.
+"""Lets a person control a running pipeline: stop, start and restart its processes, note changes, silence alerts.
 
-The commands `deltaworks stop`, `start`, `restart` and `tables unpin` do the same and need the keys of the lake. The
-DAG needs only a login to Airflow, whose audit log records the person.
+The commands `deltaworks stop`, `start`, `restart` and `tables unpin` do the same and need the keys of the lake. The DAG
+needs only a login to Airflow, whose audit log records the person. Notes on changes explain later changes of metrics. An
+alert whose cause is known is silenced for a limited time.
 """
 
 from __future__ import annotations

@@ -1,4 +1,9 @@
-"""Decides from a pipeline's declaration which operations it supports, and why not.
+"""The forms of Airflow's DAGs: which operations a pipeline's declaration supports, and the fields of their forms.
+
+Operations of the same subject that share their options have one DAG, so that Airflow's list stays short. The field
+`action` selects one of them (`games__recover`: log, files, table or checkpoint); in a DAG that runs several in order,
+as maintenance does, `steps` restricts a run to some of them. Every operation keeps its command, options, bounds and
+approval.
 
 An unsupported operation has no DAG, since no form values would work. A partly supported operation has a DAG whose page
 names the restrictions.

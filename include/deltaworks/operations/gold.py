@@ -1,4 +1,7 @@
-"""Builds gold tables: partitions changed by new data, or complete tables in shadows."""
+"""Builds gold tables (partitions changed by new data, or complete tables in shadows), and trains the models on them.
+
+A training can be repeated, to check that it is reproducible.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,8 @@
-"""Operations of nightly maintenance: OPTIMIZE, VACUUM, orphaned files, control tables, input rates, health
-snapshots."""
+"""Operations of nightly maintenance: file layout and cleanup, control tables, input rates, health, and lost events.
+
+Unattended runs have limits: a forced dry run, or a maximum share to delete. Lost events are those that a collector
+acknowledged and that the lake does not have.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Writes a proposed pipeline as `pipeline.yaml`, with a comment on each inferred choice."""
+"""Infers a pipeline from event files, and writes it as `pipeline.yaml`, with a comment on each inferred choice.
+
+The inferred pipeline is tested: it must land all events of the sample.
+"""
 
 from __future__ import annotations
 

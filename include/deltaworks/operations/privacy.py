@@ -1,4 +1,4 @@
-"""Operations on the vault of personal data: ingest, maintenance, and reveals."""
+"""Operations on personal data: ingest and maintenance of the vault, reveals, and progress of erasure requests."""
 
 from __future__ import annotations
 

@@ -1,9 +1,15 @@
-"""Envelope encryption: writers encrypt values for the vault, so that neither their disks nor their sinks reveal them.
+"""Tokens that replace identifiers, and the encryption of the original values for the vault.
 
-Sealing means encrypting with a data key that is stored next to the value, wrapped by the key service. A sealed blob is
-`u8 1 | 12 B nonce | AES-256-GCM`. The nonce is 4 random bytes of the sealer and a counter, so no nonce repeats under a
-key, even with many sealers; a data key is used for an hour. The associated data contains the namespace, the writer and
-the frame, so a blob cannot be opened in another place.
+A token is an HMAC-SHA-256 (RFC 2104) of the kind and the normalized value with the namespace's key. Everyone with the
+key derives the same token without a look-up: collectors, parsers, and a reprocess a year later. Without the key,
+guessed values cannot be tested against a token, as would be possible with a plain hash. An identity links a token to
+its subject and its original value.
+
+Writers encrypt identities for the vault, so that neither their disks nor their sinks reveal them. Sealing means
+encrypting with a data key that is stored next to the value, wrapped by the key service. A sealed blob is `u8 1 | 12 B
+nonce | AES-256-GCM`. The nonce is 4 random bytes of the sealer and a counter, so no nonce repeats under a key, even
+with many sealers; a data key is used for an hour. The associated data contains the namespace, the writer and the frame,
+so a blob cannot be opened in another place.
 
 A frame contains the information needed to open it: `u16 length | header as JSON | blob`. A sealed file (`.dws`) is a
 header and frames with lengths and checksums, as in the spool.

@@ -1,8 +1,13 @@
 """One remediation: handles notifications, shifts traffic with a single call, verifies the effect, and rolls back.
 
 Each action is recorded before it is done. So a notification that is delivered twice is handled once, and after a crash
-the record shows whether a call was started. A started call is not repeated: the weights are read instead. If its
-outcome stays unknown, an operator is alerted.
+the record shows whether a call was started. A started call is not repeated: after a lost reply the weights may have
+changed, so they are read instead. If the outcome stays unknown, an operator is alerted.
+
+The traffic address returns weights by GET and sets them by POST, identified by the notification's id:
+
+    GET  → {"weights": {"a": 0.6, "b": 0.4}}
+    POST ← {"id": …, "weights": {"a": 0.4, "b": 0.6}, "from": "a", "to": "b"}, header Idempotency-Key: the same id
 """
 
 from __future__ import annotations

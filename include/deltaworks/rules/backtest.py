@@ -2,7 +2,8 @@
 
 Uses the same SQL, state machine and notification decisions as the rule process. Baselines of a date are learned from
 the dates before it, and inhibiting rules are evaluated too. By default it reads current data, late rows included, so
-results are optimistic. With `point_in_time` each minute is read from the table versions of its evaluation time.
+results are optimistic. With `point_in_time` each minute is read from the table versions of its evaluation time, as far
+as the tables' logs reach.
 """
 
 from __future__ import annotations

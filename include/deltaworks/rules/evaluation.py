@@ -1,6 +1,7 @@
 """Evaluates minutes of one rule in order; shared by the rule process and the backtest.
 
-Pure: takes rows and baselines and updates the state of each series. Uses neither a clock nor storage.
+Pure: takes rows and baselines and updates the state of each series. Uses neither a clock nor storage. Event minutes are
+integers counted since 1970 in UTC, formatted as their start time.
 """
 
 from __future__ import annotations

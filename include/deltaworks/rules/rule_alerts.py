@@ -1,6 +1,7 @@
-"""Alerts about a rule itself: it cannot be evaluated, its SQL fails, or it has too many label sets.
+"""Alerts of rules: delivers alert events from a rule's outbox, and raises alerts about a rule itself.
 
-An alert is raised when the problem begins and resolved when it ends, through the rule's outbox.
+Each event is delivered once. An alert about a rule (it cannot be evaluated, its SQL fails, or it has too many label
+sets) is raised when the problem begins and resolved when it ends, through the same outbox.
 """
 
 from __future__ import annotations

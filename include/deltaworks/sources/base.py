@@ -1,7 +1,7 @@
 """The interface of a source: a streaming DataFrame, the content of each batch, and the query's backlog.
 
-For objects, the driver lists them and tasks open them. Records of a stream are read in tasks only. Parsing, commits and
-the ledger are the same for all sources.
+A batch's start and end offset are those that Spark wrote for the query. For objects, the driver lists them and tasks
+open them. Records of a stream are read in tasks only. Parsing, commits and the ledger are the same for all sources.
 """
 
 from __future__ import annotations

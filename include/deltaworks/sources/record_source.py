@@ -1,6 +1,12 @@
-"""The interface for re-reading records of a stream: which ranges each batch read, which are retained, and their rows.
+"""Interfaces for sources of records: re-reading records of earlier batches, and batches that the driver plans.
 
-Record sources implement `RecordSource` in addition to `Source`. The driver selects ranges; tasks read them.
+Record sources implement `RecordSource` in addition to `Source`: which ranges each batch read, which are retained, and
+their rows. The driver selects ranges; tasks read them.
+
+Sources whose batches only name their input are planned by the driver (`BatchPlanner`): the DataFrame carries offsets
+and no rows. With a Python data source, Spark would start separate processes (four until the first batch) and a job for
+the rows of every batch. Here Spark calls the driver process through Py4J instead, by the class `PlannedOffsetsProvider`
+of our jar, as it does for `foreachBatch`.
 """
 
 from __future__ import annotations

@@ -1,9 +1,12 @@
-"""Re-reads a batch after a worker crash, one task at a time, and records each payload before it is opened.
+"""The output of a task, and isolated tasks, which re-read a batch after a worker crash to identify the payload.
 
-A crash therefore identifies its payload. After `crashes_per_object` crashes the payload is quarantined; the rest of the
-batch commits. Jobs of one task take longer than a parallel pass, but only for this batch. A lost executor counts as a
-crash too. A payload is quarantined wrongly only if that many executors are lost while it is open, and a quarantined
-payload can be replayed.
+A batch is prepared from task outputs only, so exactly-once depends on them: a file that no output contains is not
+committed. Outputs are merged in task order, regardless of their arrival order.
+
+After a crash a batch is read one task at a time, and each payload is recorded before it is opened. After
+`crashes_per_object` crashes the payload is quarantined; the rest of the batch commits. Jobs of one task take longer
+than a parallel pass, but only for this batch. A lost executor counts as a crash too. A payload is quarantined wrongly
+only if that many executors are lost while it is open, and a quarantined payload can be replayed.
 """
 
 from __future__ import annotations

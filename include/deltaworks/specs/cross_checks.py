@@ -1,4 +1,9 @@
-"""Checks a pipeline against its environment: its folder and files, its relay, its stream group, and the cluster."""
+"""Checks a pipeline against its environment: files, relay, stream group, cluster, and gold of other pipelines.
+
+A gold table of another pipeline that is read must exist. Pipelines must not form a cycle: Airflow rebuilds a pipeline's
+gold after the gold that it reads, so a cycle would rebuild forever. The other pipelines' files are read without
+validation, because their errors are reported with those pipelines.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
-"""Spec of a pipeline's personal data (`privacy`): its subjects, how each field is redacted, and erasure.
+"""Specs of personal data: a pipeline's section `privacy`, and the key service and vault of an environment.
 
-It applies before an event is stored: the collector redacts before its spool, the parser before columns and quarantine.
-`specs.privacy_checks` checks it against the rest of the pipeline.
+A pipeline declares its subjects, how each field is redacted, and erasure. This applies before an event is stored: the
+collector redacts before its spool, the parser before columns and quarantine. `specs.privacy_checks` checks it against
+the rest of the pipeline.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
-"""Classifies spec changes, field by field, by their effect on a stream that has already run.
+"""The fields of pipeline specs: classifies changes by their effect on a running stream, and describes them to editors.
 
-Compares two specs and reads nothing else. Tables, columns and other named items are matched by name; their order does
-not matter.
+Changes are classified field by field, by comparing two specs; nothing else is read. Tables, columns and other named
+items are matched by name; their order does not matter. The JSON Schema of pipeline.yaml is for completion and
+validation in editors.
 """
 
 from __future__ import annotations

@@ -1,4 +1,10 @@
-"""Runs ingest and maintenance of the vault for a namespace, and records the vault's state in the lake."""
+"""Runs ingest and maintenance of the vault for a namespace, and records the vault's state in the lake.
+
+Maintenance includes rotation: it creates a new epoch key every month, wraps the subjects' keys with it, and destroys
+the old epoch key. Without the old epoch key, copies of key pages, for example in disk backups, cannot be unwrapped. So
+a subject's destroyed key is unusable in such copies too, after a month at the latest. The next run completes an
+interrupted rotation; the vault's state shows the remaining steps.
+"""
 
 from __future__ import annotations
 

@@ -2,6 +2,10 @@
 
 A page is a small JSON object replaced by conditional puts, so concurrent changes are never lost. Keys are stored only
 here: removing one destroys everything encrypted with it, in all versions and copies of the tables.
+
+Epoch keys are replaced every month and wrapped by the key service. There is one epoch, except for a few minutes during
+a rotation. The newest wraps; an older one only unwraps, until it is destroyed. Then copies of key pages that it wrapped
+are useless.
 """
 
 from __future__ import annotations

@@ -1,4 +1,8 @@
-"""Opens a namespace's part of the vault: its objects, tables and keys."""
+"""Opens a namespace's part of the vault: its objects, tables and keys.
+
+First the storage is checked: it must be separate from the lake, and without versions or replication. A versioned or
+replicated bucket would still contain a destroyed key.
+"""
 
 from __future__ import annotations
 

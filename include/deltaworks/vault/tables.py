@@ -2,6 +2,9 @@
 
 Rows are merged by subject, kind and token, so repeated ingests have no effect. Tables are partitioned by namespace:
 concurrent jobs of two namespaces never write the same files.
+
+A cell of `identities` is `u8 1 | u16 key_version | 12 B nonce | AES-256-GCM`, with namespace, subject, kind and token
+as associated data: a cell moved to another row cannot be decrypted.
 """
 
 from __future__ import annotations

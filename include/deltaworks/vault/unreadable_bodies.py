@@ -1,7 +1,11 @@
-"""Stores unreadable bodies of requests, encrypted under the key of their day, and destroys that key after some days.
+"""Reads the inputs of an ingest (sealed files, the suppression list) and stores the bodies that cannot be read.
 
-Their subjects are unknown, so single subjects cannot be erased from them: destroying the day key erases all. They are
-stored separately from the sealed files, which the ingest deletes.
+A collector with sources of several namespaces writes one sealed file for all. Such a file is first split into one per
+namespace, deterministically, so that each namespace's job can delete the files it ingested.
+
+Unreadable bodies of requests are encrypted under the key of their day, which is destroyed after some days. Their
+subjects are unknown, so single subjects cannot be erased from them: destroying the day key erases all. They are stored
+separately from the sealed files, which the ingest deletes.
 """
 
 from __future__ import annotations

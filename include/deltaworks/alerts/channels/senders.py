@@ -1,4 +1,8 @@
-"""Channel `sns`: publishes to a topic, and checks its subscriptions."""
+"""Channels that send notifications: their interface, and the channels `sns`, `log` and `webhook`.
+
+`sns` publishes to a topic and checks its subscriptions, `log` writes to the log of the process that sends
+notifications, and `webhook` posts each notification as JSON to a URL.
+"""
 
 from __future__ import annotations
 

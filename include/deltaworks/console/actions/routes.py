@@ -1,6 +1,7 @@
 """Routes of actions: the form, its submission, the run, and the confirmation of a count.
 
-A submission redirects with 303 to the run's page, so that going back or reloading sends nothing again.
+A submission redirects with 303 to the run's page, so that going back or reloading sends nothing again. It must come
+from a page of this server, which is checked here: Airflow checks no origin, and cookies are sent with every request.
 """
 
 from __future__ import annotations

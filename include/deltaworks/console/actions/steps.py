@@ -1,4 +1,4 @@
-"""The steps of an action as pages: the form, the started run, and the confirmation of its count.
+"""Selects the actions that a person may start, and shows their steps: the form, the run, and the confirmation.
 
 Actions with a dry run count first. The real run is started from a successful count with the same options, and the
 confirmation page shows what it deletes.

@@ -1,4 +1,8 @@
-"""The lineage page: the inputs and readers of a table, as a drawing and as an equivalent list."""
+"""The lineage page: the inputs and readers of a table, as a drawing and as an equivalent list.
+
+The data flow consists of the declared sources, relays, streams, tables, gold tables and models. What runs have read or
+written is not considered. The drawing has columns: inputs are left of their readers.
+"""
 
 from __future__ import annotations
 

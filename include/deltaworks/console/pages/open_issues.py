@@ -1,7 +1,7 @@
 """Open issues: each with its cause, since when, the next step, and the suggested action.
 
 An unhealthy verdict on a stream and the alert of that verdict are one issue, which is shown as in the current verdict.
-Other alerts on the same stream are issues of their own.
+Other alerts on the same stream are issues of their own. An alert's subject determines the DAG whose readers may see it.
 """
 
 from __future__ import annotations

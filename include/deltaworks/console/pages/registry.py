@@ -1,4 +1,8 @@
-"""The list of all pages, in the order of the navigation. A page is a module, a template and an entry here."""
+"""The list of all pages, in the order of the navigation, and the page of a single DAG.
+
+A page is a module, a template and an entry here. The DAG page combines parts of other pages; Airflow's tab, runbooks
+and task links lead to it.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,8 @@
-"""Health of collectors, from their heartbeats and from the last check for lost events.
+"""Health of collectors, from the heartbeats that they write and from the last check for lost events.
 
-A declared collector that has never run is not reported.
+A declared collector that has never run is not reported. A collector writes its heartbeat and hourly counts from a
+background thread. Storage failures never stop the collector: the next interval retries, and the health check sees the
+age of the heartbeat.
 """
 
 from __future__ import annotations

@@ -1,6 +1,8 @@
-"""Heartbeats: one small object per stream or relay with its state, written by a background thread.
+"""Heartbeats and stop flags: small objects by which a stream or relay reports its state and is asked to end.
 
-Health is evaluated from it: a hung process stops writing it, even if its last progress looked good.
+A background thread writes the heartbeat. Health is evaluated from it: a hung process stops writing it, even if its last
+progress looked good. A process with a stop flag ends between two batches. A stream group has one stop flag and one
+backoff for its driver; everything else is stored per pipeline, in the control folders of its members.
 """
 
 from __future__ import annotations

@@ -1,4 +1,9 @@
-"""Health reports of collectors and vaults."""
+"""Health reports of collectors and vaults, and of the channels that deliver alerts.
+
+The check cannot open a vault. Its job's record tells when the job last ingested all files, and the condition of its
+failed runs. That alerts reach no person is not an alert, because no channel could deliver it. Instead, every health
+run, the overview page and `status` report it.
+"""
 
 from __future__ import annotations
 

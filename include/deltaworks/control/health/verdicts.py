@@ -3,6 +3,10 @@
 A verdict depends on the age, state and error of the heartbeat, on the age of the oldest pending input and on the time
 left until the source deletes it. It is a pure function of its input, so the health DAG, the status page and the
 commands agree.
+
+A stream that does not run was stopped, paused, ended, failed, went silent or never started. A running stream may report
+an error, start slowly, make no progress, lose data, hold a table back, lag, or receive no input. Each finding has a
+state, a cause, a detail and the next step.
 """
 
 from __future__ import annotations

@@ -1,9 +1,11 @@
-"""Leases: the right to run a stream or relay, for seconds at a time.
+"""Leases: the right to run a stream or relay, or to re-read a pipeline's input, for seconds at a time.
 
 One object on shared storage names the owner and its epoch. The owner rewrites it every third of its time to live. A
 challenger takes over only after it has seen the object unchanged for a full time to live, by its own monotonic clock,
 so clocks of different machines are never compared. The lease decides only who runs; it does not protect the tables. A
 paused former owner is fenced by the epoch, which the new owner raises in every table before it starts.
+
+With the lease on re-reading, only one replay, reprocess, restore or start-over of a pipeline runs.
 """
 
 from __future__ import annotations

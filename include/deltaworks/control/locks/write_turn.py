@@ -10,7 +10,9 @@ The request is one object, replaced only by conditional put. No clocks are compa
 object stays unchanged for a full time to live by the observer's monotonic clock. A paused job that continues after its
 turn was revoked fails in Delta's conflict detection, so no data is lost.
 
-Jobs use this module; the stream uses `turn_server`.
+Jobs use `write_turn`; the owner of a pipeline's lease uses `WriteTurnServer`. Before the server grants a turn, it stops
+its own commits to the table and records the table as held. If it crashes before the grant, the next check of requests
+releases the table.
 """
 
 from __future__ import annotations

@@ -1,7 +1,14 @@
-"""Erasure requests: append-only records, one object per state.
+"""Records of erasure: requests, the windows that purge their rows, and the state of the vault's job.
 
-Each state is recorded after its work is complete. After a crash only the work of the next state is repeated. Records
-contain no identifiers: the tokens of a request are in the vault, and a record has their digest.
+Records are append-only, one object per state. Each state is recorded after its work is complete. After a crash only the
+work of the next state is repeated. Records contain no identifiers: the tokens of a request are in the vault, and a
+record has their digest.
+
+A purge costs as much as the files it rewrites, so a hundred pending requests cost about as much as one. A window purges
+all open requests together. They are fixed before it begins, so a run that continues it purges the same requests. A
+table is recorded once its purge is done.
+
+The vault's state is recorded in the lake for processes that must not open the vault.
 """
 
 from __future__ import annotations

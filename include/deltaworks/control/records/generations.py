@@ -1,8 +1,16 @@
-"""Maps the batch numbers of Spark's checkpoints to the batch ids of a pipeline.
+"""Maps batch numbers of Spark's checkpoints to a pipeline's batch ids, and records start-overs and rollbacks.
 
 Spark numbers batches from 0 in every new checkpoint, but Delta transaction ids must increase. So each checkpoint is
 recorded with its first batch id and the source offset it starts at. A lost checkpoint is replaced by a new one that
 continues after the last batch of the ledger. The `generation` increases only when a pipeline starts over.
+
+A start-over or rollback is recorded before anything changes. The record fixes all actions, so a restart after a crash
+does the same. Until a start-over is complete, no stream, replay or reprocess of the pipeline starts.
+
+A restore does not revert transactions: the table's log still contains every later batch, so the log cannot tell which
+rows are missing. The record of the rollback does, and takes precedence. The rows that return are part of the restore's
+commit, under a transaction of the rollback. Rollbacks of a pipeline have ordinals without gaps; the next one begins
+after the last is complete.
 """
 
 from __future__ import annotations

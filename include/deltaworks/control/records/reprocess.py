@@ -1,7 +1,14 @@
-"""Records of a reprocess: three objects created once, for its plan, its staged files and its completion.
+"""Records of input that is read again: reprocesses, and landed objects that were rewritten without erased events.
 
-After a crash the next run does what is missing: with only a plan it re-reads the input, with staged files it commits
-them, with a completion there is nothing to do.
+A reprocess has three objects, each created once: its plan, its staged files and its completion. After a crash the next
+run does what is missing: with only a plan it re-reads the input, with staged files it commits them, with a completion
+there is nothing to do.
+
+A landed object that was rewritten in place, under the same key, counts as the same file as the original: the relay
+drops its notification, a listing does not report it as new, and readers of the original's file event read it. So each
+rewrite is recorded, with its future ETag, before the object is written. Storage that assigns other ETags (KMS) reports
+them afterwards, in a second record. Until then the relay leaves notifications of these keys in the queue. Records of
+rewrites are numbered from 1 without gaps, so readers find new ones by reading the next number.
 """
 
 from __future__ import annotations

@@ -4,6 +4,13 @@ A failed member is restarted with the same backoff as a stream with its own driv
 A stopped member waits until it is started. The run ends by the group's stop flag, its time limit, or the end of the
 JVM; the queries end between two batches if possible. No data is lost in any case: every member resumes from its own
 records.
+
+A member uses the same records as a stream with its own driver: lease, owner epoch, heartbeat, checkpoint, progress,
+stop flag and failure record. So a pipeline can move between a group and its own driver without loss.
+
+Members are reloaded when a declaration file changes, because a group's driver runs for hours. A pipeline that joins the
+group is started, and one that leaves is ended. A pipeline with an invalid declaration waits until it is corrected;
+other members are not affected.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """Merges new rows of a history table into its keyed table.
 
 Each merge commits the history version it reached as its application transaction, so after a crash the two Delta logs
-show which rows are missing. If rows were only appended to the history, these are merged. After any other change
-(mutation, reprocess, restore) the latest row of every affected key is looked up in the history.
+show which rows are missing. The history's log names the files added and removed since then. If rows were only appended,
+these are merged. Any other change (mutation, reprocess, restore, DELETE) also removes files; then the latest row of
+every key in an added or removed file is looked up in the history.
 
 A live table of kind `latest` works the same way, with some columns and a retention window.
 """

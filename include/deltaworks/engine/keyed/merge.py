@@ -1,10 +1,13 @@
-"""Merges rows into a keyed table in one commit: with delta-rs in this process, or with Spark for large merges.
+"""Merges the latest row of each key into a keyed table: with delta-rs in this process, or with Spark for large merges.
 
-There are two kinds of merges, both idempotent:
+Rows have one total order: the `newest_by` columns, nulls first, then `_seq` and `_position`, which are unique together.
+So the result does not depend on how rows are split, ordered or repeated.
+
+There are two kinds of merges, both idempotent and in one commit:
 
 - *newer*: replaces a key's row if the merged row is newer. Such merges may run in any order and repeatedly.
-- *exact*: always replaces a key's row, and deletes keys without a row. Its rows are correct for one history version, so
-  the commit has that version as its transaction.
+- *exact*: always replaces a key's row, and deletes keys without a row. Its rows are looked up in the history table at
+  one version, so the commit has that version as its transaction.
 
 Both check the owner epoch. delta-rs does not enforce transactions. So transaction and epoch are checked in a snapshot,
 and the merge is committed on that snapshot without delta-rs' own retries; after a conflict both are checked again.

@@ -1,4 +1,4 @@
-"""Adds results of look-ups to events, then masks private fields, while events are parsed.
+"""Adds results of look-ups to events, then masks private fields such as IP addresses, while events are parsed.
 
 Look-ups run first, because a truncated address would give other results. Masks run before columns, quarantine reasons
 and log lines are created, which must not contain addresses. Results are cached by value. Events are processed one by

@@ -1,7 +1,11 @@
 """Reads the records of Avro object container files as events, with values as in JSON.
 
 The container is parsed here block by block, so that announced record counts and inflated sizes are checked against the
-budgets before decoding. fastavro decodes the records.
+budgets before decoding: a compressed block can expand a thousandfold. fastavro decodes the records.
+
+A reader nests as deeply, and creates as many values, as the bytes request. So the schema must bound the memory of a
+record. These schemas are rejected: recursive types, types nested beyond `MAX_LEVELS`, and records or items that take no
+bytes, of which a block may announce any number.
 """
 
 from __future__ import annotations

@@ -1,6 +1,11 @@
-"""Reads CSV records as events. Fields are texts by column name; they are parsed according to the table's column types.
+"""Reads events of line-based formats: CSV records, tab-separated log lines, and text lines by a regular expression.
 
-An unreadable record yields one `Malformed` event, and parsing continues on the line after the record's first line.
+Fields are texts by column name; they are parsed according to the table's column types. An unreadable CSV record yields
+one `Malformed` event, and parsing continues on the line after the record's first line.
+
+Tab-separated lines are in the W3C extended format, as written by CloudFront and other servers. A line that starts with
+`#Fields:` names the fields of the following lines; other lines that start with `#` are skipped. If `date` and `time`
+are fields, `datetime` combines both, in UTC.
 """
 
 from __future__ import annotations

@@ -2,6 +2,12 @@
 
 The row counts, value counts and sizes in the footer are checked against the budgets before any page is read. Rows are
 then read in small batches. Texts are dictionary-encoded, so the size of rows is known before they are created.
+
+The footer is parsed here, without Arrow, from Thrift's compact protocol
+(https://github.com/apache/thrift/blob/master/doc/specs/thrift-compact-protocol.md). Arrow's accessors of column
+metadata (`RowGroupMetaData.column`) abort the process if the metadata is inconsistent, which a few corrupt bytes can
+cause; reading rows raises an error instead. As in Thrift's own readers, a field of an unexpected type is skipped, and
+the last of duplicate fields wins.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Chooses the fields with an event's type, time and id, by their values and names."""
+"""Infers from samples how to read events: the file format, and the fields with an event's type, time and id.
+
+The format is detected from a file's first bytes. Fields are chosen by their values and names.
+"""
 
 from __future__ import annotations
 

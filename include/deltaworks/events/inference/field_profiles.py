@@ -1,6 +1,7 @@
-"""Profiles of sampled fields: counts of value kinds, and of the forms of texts and numbers.
+"""Profiles of sampled fields: counts of value kinds, the forms of texts and numbers, and matching time patterns.
 
-Inside arrays and maps, only the kinds are counted, as shapes. Profiles and shapes do not depend on the order of values.
+Inside arrays and maps, only the kinds are counted, as shapes. An ambiguous date matches several time patterns; only the
+order of day, month and year can be ambiguous. No result depends on the order of values.
 """
 
 from __future__ import annotations

@@ -1,5 +1,6 @@
-"""Sends batches to SQS and SNS: up to ten messages per request, several requests in parallel, with a result per
-message.
+"""The sinks `sqs` and `sns`: one message per change, up to ten per request, several requests in parallel.
+
+Each message has its own result.
 """
 
 from __future__ import annotations

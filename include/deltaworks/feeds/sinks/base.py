@@ -1,7 +1,7 @@
-"""The `webhook` sink: posts several changes per request as JSON.
+"""The interface of sinks, which send messages and report rejected and failed ones, and the sink `webhook`.
 
-A 2xx response accepts a request. If its body is `{"failed": ["<id>", …]}`, only these changes are sent again. Requests
-have the header `Idempotency-Key`, changes have ids.
+The webhook posts several changes per request as JSON. A 2xx response accepts a request. If its body is `{"failed":
+["<id>", …]}`, only these changes are sent again. Requests have the header `Idempotency-Key`, changes have ids.
 """
 
 from __future__ import annotations

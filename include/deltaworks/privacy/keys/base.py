@@ -1,7 +1,11 @@
-"""Interface of key services.
+"""The interface of key services, and the local keyring for single machines and trials.
 
 A service has master keys that never leave it, and wraps data keys with them: 32 random bytes that encrypt values. A
 wrapped key is bound to a context (`namespace`, `purpose` and more): it can be unwrapped only with the same context.
+
+A keyring is a local folder with one master key per namespace and purpose, which wraps data keys with AES-256-GCM.
+Everyone who can read the folder has the keys. Destroying a key takes effect immediately, but copies of the folder still
+contain it, so exclude the folder from backups.
 """
 
 from __future__ import annotations

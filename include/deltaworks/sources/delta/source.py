@@ -5,6 +5,9 @@ batch, a row's `_seq` is its number, because a table has no order of its own.
 
 A table of this project is checked before it is read: rows that a merge, an in-place rewrite or a gold build replaced
 would be read again as new rows. The change data feed marks changed rows.
+
+Data that was deleted before the stream read it, commits of the log or files that VACUUM deleted, cannot be recovered.
+So the stream ends with an error that names the versions; Spark's own error names only a file, or would be retried.
 """
 
 from __future__ import annotations

@@ -8,6 +8,9 @@ Spark's source only logs which records expired before they were read. So tasks r
 the first offset that the brokers retain after the read counts as lost. Above that offset a gap is no loss, because
 transaction markers, aborted records and compacted records have offsets too. Below it they look like lost records, so
 the number of lost records is an upper bound.
+
+Archived records keep topic, partition and offset, so a row of the archive table converts back to a record of Spark's
+connector.
 """
 
 from __future__ import annotations

@@ -2,6 +2,9 @@
 
 Reads committed records only; records of aborted transactions are skipped. A record's `_seq` consists of the topic's
 index in the declaration, the partition and the offset.
+
+Records of earlier batches are re-read by the offsets in the ledger. A compacted topic may have lost any record, so no
+record is certainly retained. A recreated topic has other records at these offsets, so none is retained.
 """
 
 from __future__ import annotations

@@ -1,7 +1,11 @@
-"""A Kinesis stream as a source: each record is a payload, read in a task.
+"""A Kinesis stream as a source: each record is a payload, read in a task, and can be re-read.
 
 Tasks agree on a batch's end in each shard through objects stored with the pipeline's checkpoints. A record's `_seq`
 consists of its shard's number and its ordinal in the shard.
+
+Records of earlier batches are re-read by the shard ranges that the ledger records. A batch's offset contains its start
+position in every shard and the number of rows before it. Its end is in the next batch's offset or in the query's state.
+A range is read completely and counted, because a missing record would shift the ordinals of the others.
 """
 
 from __future__ import annotations

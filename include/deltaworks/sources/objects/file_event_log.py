@@ -1,4 +1,7 @@
-"""Reads the file event log of a relay by `seq`; defines its schema and when two file events are the same."""
+"""Reads the file event log of a relay by `seq`; defines its schema and when two file events are the same.
+
+A damaged log is an error of its own. Retries could not repair it, so it must not be treated as an outage.
+"""
 
 from __future__ import annotations
 

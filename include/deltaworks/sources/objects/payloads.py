@@ -1,7 +1,9 @@
 """Opens the objects of file events inside tasks and returns their content as payloads.
 
 An error of the object (missing, replaced, unreadable) is an `ObjectError`: the stream quarantines it with its `reason`
-and continues. For a storage error the task fails and is retried.
+and continues. For a storage error the task fails and is retried. An object with another ETag than announced counts as
+replaced, unless an erasure rewrote it without the erased events. An erasure records the replacement before it rewrites
+the object, so the record always exists.
 
 A denied request may concern one object (a disabled key, a customer's key, an object policy) or everything that the
 stream's role requests. Without this distinction, one object could stop a stream. So the object counts as the cause if

@@ -1,6 +1,8 @@
 """Checks all specs of a project and reports the errors and warnings of all files.
 
-Finds errors that prevent a stream from starting, and errors that would only fail later, in a build or schedule.
+Finds errors that prevent a stream from starting, and errors that would only fail later, in a build or schedule. Warns
+if the cluster lacks room for all streams and, at the same time, one job of each class. Hints at JSON paths in another
+notation, such as `payload/page` instead of `payload.page`.
 """
 
 from __future__ import annotations

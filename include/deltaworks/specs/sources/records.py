@@ -1,4 +1,4 @@
-"""Specs of Kafka topics and Kinesis streams as sources."""
+"""Specs of Kafka topics and Kinesis streams as sources, and of the payload formats of records and objects."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The source of a pipeline: declared directly, or selected by name from several declared ones."""
+"""The source of a pipeline: objects, a Delta table or records; declared directly, or selected by name from several."""
 
 from __future__ import annotations
 

@@ -1,8 +1,12 @@
 """Resolves and compiles the jars that Spark needs in addition to its own, once, with Maven.
 
 Every driver and executor has `target/jars` on its class path. The folder contains no jar that pyspark ships, so no
-class exists in two versions. Every jar is compared with `jars.lock` before it is copied there. pyspark's own jars come
-in its wheel, whose hash is in requirements.lock.
+class exists in two versions. pyspark's own jars come in its wheel, whose hash is in requirements.lock.
+
+Every jar is compared with `include/jars/jars.lock` (in `sha256sum` format) before it is copied there: a jar that a
+repository replaced is detected before a JVM loads it. The project's own jar is compiled locally, so it has no line.
+
+Third-party scripts of the console's pages are extracted from WebJars, which Maven resolves too.
 """
 
 from __future__ import annotations

@@ -1,6 +1,14 @@
 """Lands files in the bucket that a pipeline reads, as its producers do. No other part of the stream changes.
 
-The stream learns of the objects as usual: from the bucket's notifications, or from the relay's listing.
+The stream learns of the objects as usual: from the bucket's notifications, or from the relay's listing. A key consists
+of the file's path, the number of the piece and a digest of its content. Landing a file again yields the same keys and
+no duplicates, so an interrupted landing can be repeated.
+
+Large files are split into pieces with bounded memory: text between lines, CSV between records (each piece begins with
+the field names), JSON between values. JSON may be one value per line, concatenated, pretty-printed, or arrays. A split
+position is used only if everything before it parses as complete values. Therefore each event is in one piece, and the
+concatenated pieces equal the stream byte for byte. An array longer than a piece becomes several arrays. A longer single
+value, such as a wrapper of many events, is not split.
 """
 
 from __future__ import annotations

@@ -1,7 +1,11 @@
-"""Returns messages to a relay's queue: dead letters, and quarantined messages that can be parsed now.
+"""Compares a relay's buckets with its log, and returns messages to its queue that the log lacks.
 
-Nothing is written to the log: the relay receives the messages and skips events that its log has. So a repeated or
-interrupted redrive neither loses nor duplicates a file event.
+The comparison finds objects never announced, and objects deleted before they were read. It is read-only and safe while
+the relay runs; objects that land meanwhile may be counted either way.
+
+A redrive returns dead letters, and quarantined messages that can be parsed now. Nothing is written to the log: the
+relay receives the messages and skips events that its log has. So a repeated or interrupted redrive neither loses nor
+duplicates a file event.
 """
 
 from __future__ import annotations

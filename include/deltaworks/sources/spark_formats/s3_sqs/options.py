@@ -2,7 +2,8 @@
 
 Required: `queueUrl`, `fileFormat` (json, csv, tsv, text, parquet or avro) and `.schema(...)`.
 
-- `stateLocation` (below the query's checkpoint): see `state_location`.
+- `stateLocation` (below the query's checkpoint). Spark passes the checkpoint location to Java sources but not to Python
+  sources; `S3SqsProvider` in include/jars forwards it.
 - `region` (that of the queue's URL), `endpoint`, `pathStyle` (false): access to queue and buckets; `accessKey` and
   `secretKey` are references such as `env:NAME`. Without them, the roles and profiles of the machine apply.
 - `stateEndpoint`: endpoint of the state, if it is on another server than the buckets.

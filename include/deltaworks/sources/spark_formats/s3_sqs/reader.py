@@ -2,6 +2,12 @@
 
 An offset is {"seq": n, "log": id}: the last file included, and the id of its log. All other state is in
 `stateLocation`.
+
+Formats, types and reasons equal those of pipelines, so both yield the same rows. Columns `_bucket`, `_key`, `_seq` and
+`_position` give a row's origin, if the schema has them. Content that cannot be read is rejected, never raised, and
+written to the state's table `file_quarantine`, each item once: a task writes one object per file with rejected content,
+which depends only on the file and the schema, so a retried task writes the same object. After a batch, the driver
+commits these objects to the table in one idempotent step and deletes them.
 """
 
 from __future__ import annotations
